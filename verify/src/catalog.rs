@@ -207,8 +207,9 @@ impl CatalogModel {
             }
             Command::JoinServer { server } => {
                 let shards = server.shards as u64;
-                let below = server.tiers.iter().map(|tier| tier.blocks as u64 * shards).sum();
-                let blocks = (shards * server.blocks_per_shard as u64, below);
+                let of =
+                    |n: usize| server.tiers.get(n).map_or(0, |tier| tier.blocks as u64 * shards);
+                let blocks = (shards * server.blocks_per_shard as u64, of(0), of(1));
                 self.join(server.address, server.incarnation, reply, blocks)
             }
             Command::RejoinServer { server, member } => self.rejoin(server, member, reply),
@@ -495,7 +496,7 @@ impl CatalogModel {
         address: &str,
         incarnation: u64,
         reply: &Result<Reply, CatalogError>,
-        (blocks, below): (u64, u64),
+        (blocks, below, store): (u64, u64, u64),
     ) -> Verdict {
         let Ok(Reply::Joined(id)) = reply else {
             return Err(format!("a server that joined was answered {reply:?}"));
@@ -510,6 +511,9 @@ impl CatalogModel {
         self.addresses.insert(*id, (address.to_owned(), incarnation));
         if below > 0 {
             self.cluster.tiers.below.insert(*id, below);
+        }
+        if store > 0 {
+            self.cluster.tiers.stores.insert(*id, store);
         }
         let before = self.cluster.servers.insert(*id, (blocks, self.cluster.now));
         require(before.is_none(), || format!("{id} joined twice"))

@@ -37,6 +37,7 @@ pub const FAULTS: &[&str] = &[
     "removed structure",
     "short pause",
     "silent crash",
+    "store away",
     "write below failed",
     "wrong bytes from below once",
 ];
@@ -49,6 +50,7 @@ pub const STATES: &[&str] = &[
     "block of a file left its server",
     "block of a queue left its server",
     "block raised",
+    "block in a store",
     "block of extents given back",
     "block retired",
     "commit refused",

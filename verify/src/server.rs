@@ -101,7 +101,10 @@ pub struct SimServer {
     pub frames: u32,
     /// What is below, of each shard; all of them on one disk, if there is one.
     pub disk: Arc<MemoryVolume>,
-    below: u32,
+    /// Its object store, where it has one.
+    pub store: Arc<MemoryVolume>,
+    /// What is below its memory, of each shard.
+    tiers: Vec<TierSpec>,
     /// What its shards want of their disk and was not begun yet, each with its shard.
     pub io: Vec<(u8, Io)>,
     /// What it is to each controller shard.
@@ -133,6 +136,13 @@ pub enum Taken {
     Filling(Ticket),
 }
 
+/// A disk of so many blocks for each shard, and a store below it.
+fn tiers(below: u32, store: u32) -> Vec<TierSpec> {
+    let all = [(TierClass::default(), below), (TierClass::Object, store)];
+    let tier = |(class, blocks)| TierSpec { class, blocks };
+    all.map(tier).into_iter().filter(|tier| tier.blocks > 0).collect()
+}
+
 impl SimServer {
     /// One that has joined nowhere, of a cluster with so many controller shards.
     pub fn new(
@@ -141,10 +151,11 @@ impl SimServer {
         incarnation: u64,
         blocks: u32,
         controllers: usize,
-        below: u32,
+        (below, store): (u32, u32),
     ) -> SimServer {
         let frames = blocks;
-        let blocks = frames + below;
+        let blocks = frames + below + store;
+        let tiers = tiers(below, store);
         let kinds = Arc::new(Registry::builtin());
         let shard = |ix| {
             Shard::new(ShardConfig {
@@ -154,7 +165,7 @@ impl SimServer {
                 frames,
                 lane_room: Default::default(),
                 warm: if below > 0 { WARM } else { 0 },
-                disks: if below > 0 { vec![below] } else { Vec::new() },
+                disks: tiers.clone(),
                 buffers: 4 * BLOCK,
                 reclaimer: Reclaimer::inline(),
                 kinds: kinds.clone(),
@@ -168,7 +179,8 @@ impl SimServer {
             blocks,
             frames,
             disk: Arc::new(MemoryVolume::new()),
-            below,
+            store: Arc::new(MemoryVolume::new()),
+            tiers: tiers.clone(),
             io: Vec::new(),
             members: (0..controllers).map(|_| Member::default()).collect(),
             lots: Lots::new(SHARDS as usize, frames),
@@ -197,6 +209,8 @@ impl SimServer {
         // The file of its disk had no name.
         self.io.clear();
         self.disk = Arc::new(MemoryVolume::new());
+        // What it left in the store is another's to delete, and nobody's to read.
+        self.store = Arc::new(MemoryVolume::new());
     }
 
     /// An answer that came over a line of one of its shards.
@@ -293,7 +307,8 @@ impl SimServer {
         let ix = at.block.shard().0;
         let wanted = self.shards[ix as usize].take_io();
         for io in wanted {
-            let (id, done) = io.carry_out(&*self.disk, self.base(ix));
+            let (volume, base) = self.volume(io.tier, ix);
+            let (id, done) = io.carry_out(&*volume, base);
             self.shards[ix as usize].io_done(Time::ZERO, id, done);
         }
         let (read, answer) = self.shards[ix as usize].completed().expect("the disk has answered");
@@ -303,19 +318,23 @@ impl SimServer {
 
     /// A shard's part of the disk, to be read beside it.
     fn parts(&self, shard: u8) -> Parts {
-        let disk: Arc<dyn Volume> = self.disk.clone();
-        Arc::new([(disk, self.base(shard))])
+        let all = (1..=self.tiers.len() as u8).map(|n| {
+            let (volume, base) = self.volume(TierIx(n), shard);
+            (volume as Arc<dyn Volume>, base)
+        });
+        all.collect()
     }
 
-    /// Where a shard's part of the disk begins.
-    pub fn base(&self, shard: u8) -> u64 {
-        shard as u64 * self.below as u64 * BLOCK as u64
+    /// A tier below memory, and where a shard's part of it begins.
+    pub fn volume(&self, tier: TierIx, shard: u8) -> (Arc<MemoryVolume>, u64) {
+        let spec = self.tiers[tier.below().expect("a tier below memory")];
+        let volume = if spec.class.takes_final_only() { &self.store } else { &self.disk };
+        (volume.clone(), shard as u64 * spec.blocks as u64 * BLOCK as u64)
     }
 
     /// What it tells a controller of what is below its memory.
     pub fn tiers(&self) -> Vec<TierSpec> {
-        let disk = TierSpec { class: TierClass::default(), blocks: self.below };
-        if self.below > 0 { vec![disk] } else { Vec::new() }
+        self.tiers.clone()
     }
 
     /// The extents of a block that entries have, by their ids, as a flush would write them. The block

@@ -1,4 +1,5 @@
-//! What is below the memory of simulated servers: a disk of each, that takes its time and fails.
+//! What is below the memory of simulated servers: a disk of each, that takes its time and fails, and of
+//! some an object store below it, that is away now and then.
 //!
 //! Which seeds have one is decided by a stream of its own, so that what goes wrong in the others is what
 //! it was before there were disks. Whatever a shard wants of its disk is carried out at a time that is
@@ -11,9 +12,11 @@ use crate::world::{Event, World};
 use honeycomb_catalog::Command;
 use honeycomb_env::Entropy;
 use honeycomb_server::{Io, IoWhat};
-use honeycomb_types::{BlockAt, PolicyKind, StructureId};
+use honeycomb_types::{BlockAt, PolicyKind, StructureId, TierIx};
 use std::time::Duration;
 
+/// The tier that is a store, where there is one.
+const STORE: TierIx = TierIx(2);
 /// One seed in this many has disks, of those with one controller shard.
 const WITH_DISKS: u64 = 2;
 
@@ -26,13 +29,24 @@ pub struct Disks {
     fail_write: u64,
     fail_read: u64,
     full: u64,
+    /// That the store cannot be reached for one request.
+    away: u64,
 }
 
 /// Blocks that each shard of each server has room for on its disk: none in half of the seeds.
 pub fn below(seed: u64, controllers: usize) -> u32 {
     let mut rng = Entropy::seeded(seed ^ 0xd15c);
     let with = rng.below(WITH_DISKS) == 0 && controllers == 1;
-    if with { 4 + rng.below(21) as u32 } else { 0 }
+    let below = if with { 4 + rng.below(21) as u32 } else { 0 };
+    // With a store below it there is little of it.
+    if store(seed, below) > 0 { 3 } else { below }
+}
+
+/// Blocks that each shard has room for in an object store below its disk: where there are disks, in a
+/// third of the seeds.
+pub fn store(seed: u64, below: u32) -> u32 {
+    let with = below > 0 && Entropy::seeded(seed ^ 0x57012e).below(3) == 0;
+    if with { 24 } else { 0 }
 }
 
 /// Whether memory is so short in this seed, and so much goes to files, that blocks are below all the time.
@@ -57,12 +71,13 @@ impl Disks {
         let slowest_us = if slow { 2_000_000 } else { 200 + rng.below(5000) };
         let mut chance = |most: u64| if rng.chance(500_000) { rng.below(most) } else { 0 };
         let (fail_write, fail_read, full) = (chance(50_000), chance(50_000), chance(20_000));
-        Disks { rng, slowest_us, fail_write, fail_read, full }
+        let away = chance(100_000);
+        Disks { rng, slowest_us, fail_write, fail_read, full, away }
     }
 
     /// Nothing goes wrong any more.
     pub fn heal(&mut self) {
-        (self.fail_write, self.fail_read, self.full) = (0, 0, 0);
+        (self.fail_write, self.fail_read, self.full, self.away) = (0, 0, 0, 0);
         self.slowest_us = self.slowest_us.min(5000);
     }
 }
@@ -89,8 +104,14 @@ impl World {
         let disks = &mut self.disks;
         let (write, read) = (disks.rng.chance(disks.fail_write), disks.rng.chance(disks.fail_read));
         let flip = disks.rng.chance(disks.fail_read);
-        let full = disks.rng.chance(disks.full);
-        let disk = &self.servers[server].disk;
+        let (disk, base) = self.servers[server].volume(io.tier, shard);
+        let is_store = io.tier == STORE;
+        let full = !is_store && disks.rng.chance(disks.full);
+        let away = is_store && disks.rng.chance(disks.away);
+        if is_store {
+            self.reach("block in a store");
+        }
+        disk.set_away(away);
         if full {
             // What is there stays; nothing more fits until it is healed, or something is given back.
             disk.set_room(Some(disk.taken()));
@@ -101,6 +122,7 @@ impl World {
         disk.flip_reads(u32::from(flip && !read));
         for (seen, what) in [
             (full, "disk full"),
+            (away, "store away"),
             (write, "write below failed"),
             (read, "read below failed once"),
             (flip, "wrong bytes from below once"),
@@ -109,8 +131,7 @@ impl World {
                 self.fault(what);
             }
         }
-        let sim = &mut self.servers[server];
-        let (id, done) = io.carry_out(&*sim.disk, sim.base(shard));
+        let (id, done) = io.carry_out(&*disk, base);
         let now = self.local(Node::Server(server));
         let sim = &mut self.servers[server];
         sim.shards[shard as usize].io_done(now, id, done);
@@ -149,10 +170,10 @@ impl World {
         for server in 0..SERVERS {
             let sim = &self.servers[server];
             let quiet = (0..SHARDS as usize).all(|ix| sim.shards[ix].tiers_are_quiet());
-            let taken = sim.disk.taken();
+            let taken = sim.disk.taken() + sim.store.taken();
             if !quiet || taken > 0 {
                 let text = format!(
-                    "{taken} bytes of the disk of {} are in use after everything was freed (INV-44)",
+                    "{taken} bytes of the disk and the store of {} are in use after everything was freed (INV-44)",
                     sim.address
                 );
                 return self.broken(text);

@@ -221,6 +221,8 @@ pub struct World {
     pub(crate) focus: Option<Kind>,
     /// Blocks that each shard has room for on a disk; 0 where there are none.
     pub(crate) below: u32,
+    /// The same in the store below it.
+    pub(crate) store: u32,
     pub(crate) disks: Disks,
 }
 
@@ -279,6 +281,7 @@ impl World {
             working: true,
             focus,
             below,
+            store: crate::tiers::store(seed, below),
             disks: Disks::draw(seed),
         };
         let classes = world.faults.classes();

@@ -44,6 +44,7 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "amnesty",
         "block of a file left its server",
         "block of a queue left its server",
+        "block in a store",
         "block raised",
         "commit refused",
         "crash cell",
@@ -67,6 +68,7 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "region changed while it moves",
         "request that waited for blocks that go down",
         "server declared dead for its silence",
+        "store away",
         "write below failed",
         "wrong bytes from below once",
     ];

@@ -127,7 +127,7 @@ impl Catalog {
             tiers[0].free += if server.away { 0 } else { server.room(Draw::Reserve) as u64 };
             for (ix, spec) in server.tiers.iter().enumerate() {
                 let name = spec.class.name();
-                let Room { total, out } = server.below(ix);
+                let Room { total, out, .. } = server.below(ix);
                 let known = tiers.iter().position(|tier| tier.name == name);
                 let at = known.unwrap_or_else(|| {
                     tiers.push(FullTier { name, total: 0, free: 0 });

@@ -14,7 +14,7 @@
 //! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
 //! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
 //! `hints` what jobs are expected to take; `quota` how much they may; `bill` what they have used;
-//! `weights` on which servers their blocks are, where they said what they need; `pressure` what goes below
+//! `weights` on which servers their blocks are, where they said what they need; `pressure` and `sinking` what goes below
 //! memory when it runs short; `shares` who gives it; `lots` how much of a server this controller shard has; `drain` how a server
 //! is taken out, and `relocate` how blocks leave it.
 
@@ -53,6 +53,7 @@ mod relocate;
 mod reply;
 mod servers;
 mod shares;
+mod sinking;
 mod slab;
 mod staying;
 mod structures;

@@ -24,7 +24,7 @@ mod places;
 mod recovery;
 mod server;
 
-pub(crate) use cores::{Core, Held, Room, Where, tick_of};
+pub(crate) use cores::{Core, Going, Held, Room, Where, tick_of};
 pub(crate) use server::Server;
 
 /// Which free blocks an allocation may take.
@@ -53,8 +53,6 @@ pub(crate) struct Pool {
     shard_rooms: Vec<ShardRoom>,
     /// Servers whose spare blocks became more or fewer, where they are lent.
     stirred: Vec<ServerId>,
-    /// Blocks that are on their way below memory.
-    moving: u32,
     /// Blocks that are below memory, or go there, by their owners.
     pub(crate) staying: Staying,
     /// Servers that came or went.
@@ -72,7 +70,6 @@ impl Pool {
             rooms: Vec::new(),
             shard_rooms: Vec::new(),
             stirred: Vec::new(),
-            moving: 0,
             staying: Staying::default(),
             dirty: Dirty::default(),
         }
@@ -90,10 +87,7 @@ impl Pool {
         self.dirty.mark(server.0);
         let below: Vec<u32> = self.below_on(server).map(|(_, s)| s).collect();
         below.into_iter().for_each(|s| self.staying.change(Some(s), None));
-        let gone = self.servers.remove(&server)?;
-        let places = gone.cores.iter().flat_map(|core| &core.places);
-        self.moving -= places.filter(|place| place.goes_down()).count() as u32;
-        Some(gone)
+        self.servers.remove(&server)
     }
 
     pub(crate) fn servers(&self) -> impl Iterator<Item = (ServerId, &Server)> {
@@ -339,7 +333,6 @@ impl Pool {
         }
         let server = self.servers.get_mut(&at.block.server()).expect("held() found the server");
         let core = &mut server.cores[at.block.shard().0 as usize];
-        self.moving -= u32::from(core.place(at.block.index()).goes_down());
         core.put_back(at.block.index());
         server.quarantined -= 1;
         self.stir(at.block.server());
@@ -362,10 +355,6 @@ impl Pool {
 
     /// Recounts every server's blocks by walking free lists and slots (INV-02, INV-42).
     pub(crate) fn recount(&self) -> Result<(), String> {
-        let moving = self.count_moving();
-        if moving != self.moving {
-            return Err(format!("{moving} blocks go below memory, and {} counted", self.moving));
-        }
         self.staying.check(self.servers.keys().flat_map(|&id| self.below_on(id)))?;
         for (id, server) in self.servers() {
             let mut quarantined = 0;
@@ -384,10 +373,8 @@ impl Pool {
                         "server {id}: {free} free, {length} listed, not {counted}"
                     ));
                 }
-                let counted = core.counted();
-                let out: Vec<u32> = core.rooms.iter().map(|room| room.out).collect();
-                if counted != out && !server.away {
-                    return Err(format!("server {id}: {counted:?} are out by tier, not {out:?}"));
+                if let Some(wrong) = core.miscounted().filter(|_| !server.away) {
+                    return Err(format!("server {id}: out by tier: {wrong}"));
                 }
             }
             if quarantined != server.quarantined as usize {

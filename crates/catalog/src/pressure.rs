@@ -8,36 +8,63 @@
 //! from the start (`take_blocks`).
 //!
 //! The coldest block is found by a clock: a hand for each prefix that was ever short goes round its
-//! blocks and looks at a bounded number of them. Who was used when is known from the servers' reports,
+//! blocks and looks at a bounded number of them. Disks that are short themselves are the business of
+//! `sinking`. Who was used when is known from the servers' reports,
 //! four times a second, which is finer than it has to be.
 
-use crate::pool::{Draw, Server, Where, tick_of};
+use crate::pool::{Draw, Going, Pool, Server, Where, tick_of};
 use crate::structures::Structure;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, RAISE_MARKS, WARM_FOR};
-use honeycomb_types::{BlockAt, BlockId, Kind, ServerId, StructureId, TierIx};
+use honeycomb_types::{BlockAt, BlockId, Kind, PrefixId, ServerId, StructureId, TierIx};
 use std::sync::Arc;
 
 /// Where the clock of a prefix stands: a structure, and the place in its map.
-type Hand = (StructureId, usize);
+pub(crate) type Hand = (StructureId, usize);
+
+/// Where a block that is to go down lies now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Level {
+    Memory,
+    /// A disk of a server.
+    Disk(ServerId, TierIx),
+}
+
+/// How many blocks are looked at, whether they could go or not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scan {
+    pub(crate) left: usize,
+    /// Where it ended, when it did: the clock goes on from there.
+    pub(crate) ended: Option<(u32, Hand)>,
+}
+
+impl Scan {
+    fn of_all() -> Scan {
+        Scan { left: usize::MAX, ended: None }
+    }
+}
 
 /// A block that could go down.
-struct Candidate {
+pub(crate) struct Candidate {
     /// When it was used last.
     used: u32,
     /// Its prefix.
-    n: u32,
-    block: BlockId,
-    tier: TierIx,
-    hand: Hand,
+    pub(crate) n: u32,
+    pub(crate) block: BlockId,
+    pub(crate) tier: TierIx,
+    pub(crate) hand: Hand,
 }
 
 /// What is remembered of prefixes that were short of memory.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
     hands: HashMap<u32, Hand>,
+    /// The same, of blocks on disks that go to stores.
+    pub(crate) disk_hands: HashMap<u32, Hand>,
+    /// The prefix of anybody at which such a block is looked for next.
+    pub(crate) disk_from: Option<PrefixId>,
     /// Prefixes that asked for blocks during this command, and how many they did not get.
     asked: Vec<(u32, u32)>,
     /// What is to go down already, before the command has ended.
@@ -75,12 +102,15 @@ impl Pressure {
     /// A prefix is gone.
     pub(crate) fn forget(&mut self, n: u32) {
         self.hands.remove(&n);
+        self.disk_hands.remove(&n);
         self.asked.retain(|(asked, _)| *asked != n);
         self.refused = self.refused.filter(|refused| *refused != n);
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.hands.allocation_size() + self.asked.capacity() * size_of::<(u32, u32)>()
+        self.hands.allocation_size()
+            + self.disk_hands.allocation_size()
+            + self.asked.capacity() * size_of::<(u32, u32)>()
     }
 }
 
@@ -90,7 +120,7 @@ fn mark_of(server: &Server) -> u64 {
 }
 
 /// Whether a server can let blocks go below memory.
-fn has_tiers(server: &&Server) -> bool {
+pub(crate) fn has_tiers(server: &&Server) -> bool {
     !server.tiers.is_empty() && !server.away && !server.draining
 }
 
@@ -108,7 +138,7 @@ impl Catalog {
 
     /// Whether blocks are on their way below memory.
     pub fn lowers(&self) -> bool {
-        self.pool.moving() > 0
+        self.pool.going() != Going::default()
     }
 
     /// Whether memory became free since this was last asked: who waits may try again.
@@ -141,18 +171,35 @@ impl Catalog {
     }
 
     pub(crate) fn press_prefix(&mut self, n: u32, short: u32, effects: &mut Vec<Effect>) {
+        self.press_memory(n, short, effects);
+        self.press_disks(n, effects);
+    }
+
+    fn press_memory(&mut self, n: u32, short: u32, effects: &mut Vec<Effect>) {
         let (ordinary, ..) = self.pool.room();
         let (mark, most) = (self.kept_free(), self.with_tiers().count() as u32 * LOWERING_MAX);
-        while self.pool.moving() < most
-            && ordinary + (self.pool.moving() as u64) < mark + short as u64
-        {
+        // What goes to a store may take long. Who was refused does not wait for that while a disk has room.
+        let short = u64::from(short);
+        let few = |pool: &Pool, down: u32| {
+            ordinary + u64::from(pool.leaving_memory()) < mark + short
+                || ordinary + u64::from(down) < short
+        };
+        loop {
+            let down = self.pool.going().down;
+            if down >= most || !few(&self.pool, down) {
+                return;
+            }
             // What is kept for a store that is out is nobody's to miss.
-            let lowered = self.kept_to_lower().or_else(|| self.victim(n, short));
+            let lowered = self.kept_to_lower().or_else(|| self.victim(n, short as u32));
             let Some((block, tier)) = lowered else { return };
-            self.pool.begins(block, tier);
-            let at = self.pool.at(block);
-            effects.push(Effect::LowerBlock { server: block.server(), at, tier });
+            self.lower(block, tier, effects);
         }
+    }
+
+    pub(crate) fn lower(&mut self, block: BlockId, tier: TierIx, effects: &mut Vec<Effect>) {
+        self.pool.begins(block, tier);
+        let at = self.pool.at(block);
+        effects.push(Effect::LowerBlock { server: block.server(), at, tier });
     }
 
     /// The structures of a prefix, from one on and round to it again.
@@ -169,22 +216,46 @@ impl Catalog {
         list
     }
 
-    /// The block of these prefixes to go down next, and where to.
+    /// The block in memory of these prefixes to go down next, and where to.
     pub(crate) fn coldest(&mut self, prefixes: &[u32]) -> Option<(BlockId, TierIx)> {
+        let found = self.coldest_at(Level::Memory, prefixes, &mut Scan::of_all())?;
+        self.pressure.hands.insert(found.n, found.hand);
+        Some((found.block, found.tier))
+    }
+
+    /// The coldest block of these prefixes that lies there, of those that are looked at: a bounded number
+    /// that could go, and of all of them as many as the scan allows.
+    pub(crate) fn coldest_at(
+        &self,
+        level: Level,
+        prefixes: &[u32],
+        scan: &mut Scan,
+    ) -> Option<Candidate> {
         let (mut looks, mut best) = (0, None);
         for &n in prefixes {
-            if looks == LOWER_LOOKS || self.look_for_coldest(n, &mut looks, &mut best) {
+            if looks == LOWER_LOOKS
+                || scan.ended.is_some()
+                || self.look_for_coldest(level, n, (&mut looks, scan), &mut best)
+            {
                 break;
             }
         }
-        let Candidate { n, block, tier, hand, .. } = best?;
-        self.pressure.hands.insert(n, hand);
-        Some((block, tier))
+        best
     }
 
     /// Looks for a block of a prefix that is colder than the best so far; whether it is cold enough.
-    fn look_for_coldest(&self, n: u32, looks: &mut usize, best: &mut Option<Candidate>) -> bool {
-        let (from, place) = self.pressure.hands.get(&n).copied().unwrap_or_default();
+    fn look_for_coldest(
+        &self,
+        level: Level,
+        n: u32,
+        (looks, scan): (&mut usize, &mut Scan),
+        best: &mut Option<Candidate>,
+    ) -> bool {
+        let hands = match level {
+            Level::Memory => &self.pressure.hands,
+            Level::Disk(..) => &self.pressure.disk_hands,
+        };
+        let (from, place) = hands.get(&n).copied().unwrap_or_default();
         let list = self.round(n, from);
         // Its first structure once more at the end: what lies before the hand.
         let again = list.first().copied();
@@ -195,7 +266,12 @@ impl Catalog {
                 if *looks == LOWER_LOOKS {
                     return false;
                 }
-                let Some((used, tier)) = self.could_go(structure, i) else { continue };
+                if scan.left == 0 {
+                    scan.ended = Some((n, (structure.id, i)));
+                    return false;
+                }
+                scan.left -= 1;
+                let Some((used, tier)) = self.could_go(level, structure, i) else { continue };
                 *looks += 1;
                 let block = structure.entries[i].block;
                 let hand = (structure.id, i + 1);
@@ -217,8 +293,9 @@ impl Catalog {
         used + ticks < tick_of(self.now)
     }
 
-    /// When a block of a structure was used last that could go down, and where to; none that cannot.
-    fn could_go(&self, structure: &Structure, i: usize) -> Option<(u32, TierIx)> {
+    /// When a block of a structure was used last that lies there and could go down, and where to; none
+    /// that cannot.
+    fn could_go(&self, level: Level, structure: &Structure, i: usize) -> Option<(u32, TierIx)> {
         let block = structure.entries[i].block;
         if !goes_below(structure.kind) {
             return None;
@@ -226,14 +303,19 @@ impl Catalog {
         let Where { tier, to, used, refused } = self.pool.place(block);
         let again = (LOWER_AGAIN.as_millis() / 250) as u32;
         let lately = refused > 0 && refused + again > tick_of(self.now);
-        if tier.is_below() || to.is_below() || lately || !self.pool.is_open(self.pool.at(block)) {
+        let lies_there = match level {
+            Level::Memory => !tier.is_below(),
+            Level::Disk(server, disk) => tier == disk && block.server() == server,
+        };
+        if !lies_there || to != tier || lately || !self.pool.is_open(self.pool.at(block)) {
             return None;
         }
         let tail = i + 1 == structure.entries.len() && !structure.sealed;
         if tail && (!self.is_cold(used) || self.pool.bytes_used(block) == 0) {
             return None;
         }
-        Some((used, self.pool.room_below(block)?))
+        let is_final = i + 1 < structure.entries.len() || structure.sealed;
+        Some((used, self.pool.room_below(block, is_final)?))
     }
 
     /// A prefix that has nothing to do with this one. Only a planted bug asks.
@@ -277,7 +359,7 @@ impl Catalog {
             let core = server.cores().nth(block.shard().0 as usize).map_or(0, |core| core.room());
             core > 0 && server.spare() as u64 > RAISE_MARKS * mark_of(server)
         });
-        room && ordinary > RAISE_MARKS * all && self.pool.moving() == 0
+        room && ordinary > RAISE_MARKS * all && self.pool.leaving_memory() == 0
     }
 
     /// A block has come where it was to go, or stays.

@@ -259,7 +259,7 @@ impl Catalog {
             status.bytes_used += server.bytes_used;
             status.bytes_resident += server.bytes_resident;
             let used = |n: usize, spec: &TierSpec| {
-                let Room { total, out } = server.below(n);
+                let Room { total, out, .. } = server.below(n);
                 let (blocks, used) = (total as u64, out.min(total) as u64);
                 let traffic = server.traffic.get(n).copied().unwrap_or_default();
                 TierUse { class: spec.class, blocks, used, traffic }

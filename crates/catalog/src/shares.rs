@@ -297,7 +297,7 @@ impl Catalog {
     }
 
     /// Prefixes of jobs that have structures, from one on and round; of a bounded number that is looked at.
-    fn prefixes_with_data(&self, jobs: &[u32], from: Option<u32>) -> Vec<u32> {
+    pub(crate) fn prefixes_with_data(&self, jobs: &[u32], from: Option<u32>) -> Vec<u32> {
         let of = |j: u32| chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
         let first = from.and_then(|n| jobs.iter().position(|&j| j == self.dag.nodes[n].job));
         let (before, after) = jobs.split_at(first.unwrap_or(0));

@@ -45,8 +45,8 @@ struct Both {
     asker: Option<(usize, usize)>,
     op: String,
     refused: Option<(usize, usize)>,
-    /// Blocks that went down, and that did not.
-    lowered: [u64; 2],
+    /// Blocks that went down, that did not, and that went to a store.
+    lowered: [u64; 3],
     /// The block of which a server has just said that it is read often.
     hot: Option<BlockAt>,
     /// Blocks that went down for somebody else, and how often one within its share waited.
@@ -123,7 +123,7 @@ impl Both {
             op: String::new(),
             asker: None,
             refused: None,
-            lowered: [0; 2],
+            lowered: [0; 3],
             hot: None,
             given: 0,
             waited: 0,
@@ -542,13 +542,18 @@ impl Both {
         self.joined += 1;
         let address = format!("s{}:1", self.joined);
         let (incarnation, block_size) = (self.joined, BLOCK);
-        let tiers = [TierSpec { class: TierClass::Nvme, blocks: below }];
+        // Some have a store below their disk.
+        let store = if below % 3 == 1 { below + 2 } else { 0 };
+        let tiers = [
+            TierSpec { class: TierClass::Nvme, blocks: below },
+            TierSpec { class: TierClass::Object, blocks: store },
+        ];
         let server = NewServer {
             address: &address,
             incarnation,
             shards,
             blocks_per_shard,
-            tiers: &tiers[..usize::from(below > 0)],
+            tiers: &tiers[..usize::from(below > 0) + usize::from(store > 0)],
             block_size,
             flush_root: "",
             kinds: &[],
@@ -560,6 +565,9 @@ impl Both {
         assert!(self.model.servers.insert(id, (total, self.model.now)).is_none());
         if below > 0 {
             self.model.tiers.below.insert(id, shards as u64 * below as u64);
+        }
+        if store > 0 {
+            self.model.tiers.stores.insert(id, shards as u64 * store as u64);
         }
     }
 
@@ -665,8 +673,8 @@ fn planned(
 
 /// Runs commands, all that follows from them, and the end of everything.
 fn agree(ops: &[Op]) -> Result<(), TestCaseError> {
-    // Every other cluster begins with a disk.
-    agree_under(PolicyKind::FirstCome, ops.len() as u32 % 2 * 9, ops)
+    // Clusters begin with nothing below memory, a disk, and a disk and a store.
+    agree_under(PolicyKind::FirstCome, [0, 9, 1][ops.len() % 3], ops)
 }
 
 fn agree_under(policy: PolicyKind, below: u32, ops: &[Op]) -> Result<(), TestCaseError> {
@@ -773,12 +781,13 @@ fn the_random_commands_let_jobs_give_and_wait() {
 #[test]
 fn the_random_commands_let_blocks_go_down_and_stay() {
     let mut runner = TestRunner::deterministic();
-    let mut lowered = [0; 2];
-    for _ in 0..100 {
+    let mut lowered = [0; 3];
+    for n in 0..200 {
         let ops = prop::collection::vec(growing(), 60..120).new_tree(&mut runner).unwrap();
-        let mut both = Both::new(11, 9);
+        let mut both = Both::new(11, [9, 1][n % 2]);
         both.run(&ops.current());
         lowered.iter_mut().zip(both.lowered).for_each(|(all, one)| *all += one);
     }
-    assert!(lowered.iter().all(|&count| count >= 20), "{lowered:?}");
+    let [went, stayed, sunk] = lowered;
+    assert!(went >= 20 && stayed >= 20 && sunk >= 10, "{lowered:?}");
 }

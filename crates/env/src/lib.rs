@@ -30,4 +30,4 @@ pub use memory::resident_anonymous_bytes;
 pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
 pub use poller::Poller;
 pub use shaped::{DiskShape, Shaped};
-pub use volume::{MemoryVolume, Scratch, VOLUME_ALIGN, Volume};
+pub use volume::{AWAY, MemoryVolume, Scratch, VOLUME_ALIGN, Volume};

@@ -69,6 +69,10 @@ impl<V: Volume> Volume for Shaped<V> {
     fn is_direct(&self) -> bool {
         self.volume.is_direct()
     }
+
+    fn width(&self) -> usize {
+        self.volume.width()
+    }
 }
 
 #[cfg(test)]

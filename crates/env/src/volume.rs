@@ -27,7 +27,16 @@ pub trait Volume: Send + Sync {
     fn discard(&self, range: Range<u64>) -> io::Result<()>;
     /// Whether it goes past the page cache.
     fn is_direct(&self) -> bool;
+    /// Requests at a time with which it gives all it has: with a megabyte for each every disk we know
+    /// does so with these.
+    fn width(&self) -> usize {
+        4
+    }
 }
+
+/// The kind of error by which a volume says that it cannot be reached now: nothing of it is lost, and it
+/// may be there again in a moment. A disk does not say it.
+pub const AWAY: ErrorKind = ErrorKind::HostUnreachable;
 
 fn aligned(at: u64, bytes: &[u8]) {
     let address = bytes.as_ptr() as usize;
@@ -128,6 +137,8 @@ struct Pages {
     failing_reads: u32,
     failing_writes: u32,
     flipped_reads: u32,
+    /// Nothing can be done with it.
+    away: bool,
 }
 
 impl MemoryVolume {
@@ -160,9 +171,20 @@ impl MemoryVolume {
         self.lock().flipped_reads = times;
     }
 
+    /// It cannot be reached from now on, or can again.
+    pub fn set_away(&self, away: bool) {
+        self.lock().away = away;
+    }
+
     /// Bytes that are taken.
     pub fn taken(&self) -> u64 {
         (self.lock().pages.len() * VOLUME_ALIGN) as u64
+    }
+}
+
+impl Pages {
+    fn reached(&self) -> io::Result<()> {
+        if self.away { Err(io::Error::new(AWAY, "the store is away")) } else { Ok(()) }
     }
 }
 
@@ -177,6 +199,7 @@ impl Volume for MemoryVolume {
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         aligned(at, into);
         let mut state = self.lock();
+        state.reached()?;
         if due(&mut state.failing_reads) {
             return Err(io::Error::other("the disk cannot read this"));
         }
@@ -195,6 +218,7 @@ impl Volume for MemoryVolume {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         aligned(at, bytes);
         let mut state = self.lock();
+        state.reached()?;
         let failing = due(&mut state.failing_writes);
         let pages = (at / VOLUME_ALIGN as u64..).zip(bytes.chunks(VOLUME_ALIGN));
         for (n, (page, bytes)) in pages.enumerate() {
@@ -213,7 +237,9 @@ impl Volume for MemoryVolume {
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
         let pages = range.start / VOLUME_ALIGN as u64..range.end / VOLUME_ALIGN as u64;
-        self.lock().pages.retain(|page, _| !pages.contains(page));
+        let mut state = self.lock();
+        state.reached()?;
+        state.pages.retain(|page, _| !pages.contains(page));
         Ok(())
     }
 

@@ -144,7 +144,8 @@ impl FlushWorker {
         let answers = self.answers.clone();
         let (given, lost) = match given {
             Ok(()) => (Ok(()), None),
-            Err(KeptFault::Taker(why)) => (Err(why), None),
+            // Either is tried again.
+            Err(KeptFault::Taker(why) | KeptFault::Away(why)) => (Err(why), None),
             Err(KeptFault::Gone) => (Err(io::Error::other("its block was freed")), None),
             // Of a block that goes on this may be of two times: it is copied anew.
             Err(KeptFault::Lost(why)) if !bytes.is_settled() => (Err(io::Error::other(why)), None),

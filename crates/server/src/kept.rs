@@ -7,7 +7,7 @@
 
 use crate::spill::read_checked;
 use honeycomb_block::{Backing, Pin, Reclaimer};
-use honeycomb_env::Volume;
+use honeycomb_env::{AWAY, Volume};
 use honeycomb_structures::Snapshot;
 use honeycomb_types::limits::{TIER_CHUNK, TIER_PIECE};
 use honeycomb_types::{BlockAt, StructureId, TierIx};
@@ -59,6 +59,8 @@ pub enum KeptFault {
     Gone,
     /// Its disk does not give what was written, tried twice: it is lost.
     Lost(String),
+    /// The store in which it is cannot be reached now.
+    Away(io::Error),
     /// Who it was given to takes no more.
     Taker(io::Error),
 }
@@ -121,7 +123,10 @@ impl KeptBytes {
     ) -> Result<(), KeptFault> {
         let there = self.lock().clone();
         let Bytes::There { stored, memory } = there else { return Err(KeptFault::Gone) };
-        let lost = |e: io::Error| KeptFault::Lost(e.to_string());
+        let lost = |e: io::Error| match e.kind() {
+            AWAY => KeptFault::Away(e),
+            _ => KeptFault::Lost(e.to_string()),
+        };
         if let Some(Stored { tier, at, length, sums, hold }) = &stored {
             let below = tier.below().expect("a tier below memory");
             let (volume, base) = &parts[below];
@@ -182,7 +187,7 @@ impl fmt::Display for KeptFault {
         match self {
             KeptFault::Gone => f.write_str("its block was freed"),
             KeptFault::Lost(why) => write!(f, "it cannot be read from its disk: {why}"),
-            KeptFault::Taker(why) => write!(f, "{why}"),
+            KeptFault::Away(why) | KeptFault::Taker(why) => write!(f, "{why}"),
         }
     }
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod authorize;
+mod below;
 mod conn;
 mod flush;
 mod holdings;
@@ -24,6 +25,7 @@ mod shard;
 mod spill;
 mod watch;
 
+pub use below::{WrongTiers, check as check_tiers};
 pub use kept::{KeptBytes, KeptFault, Parts};
 pub use links::Departure;
 pub use lots::Lots;

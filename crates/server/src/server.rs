@@ -1,5 +1,6 @@
 //! Starts a memory server: one thread per shard, one for the link, one that gives memory back.
 
+use crate::below;
 use crate::conn::{Helpers, ShardService};
 use crate::flush::Flusher;
 use crate::lend::Lender;
@@ -11,18 +12,17 @@ use crate::spill::Spiller;
 use honeycomb_block::Reclaimer;
 use honeycomb_env::unix::UnixDoor;
 use honeycomb_env::{
-    AbortOnPanic, Clock, DiskShape, Entropy, Mailbox, Net, NetOptions, NotPosted, Scratch, Shaped,
-    Volume, run,
+    AbortOnPanic, Clock, DiskShape, Entropy, Mailbox, Net, NetOptions, NotPosted, run,
 };
 use honeycomb_structures::{LaneRoom, Registry};
-use honeycomb_tiers::{FlushRoot, FlushStore, Objects};
+use honeycomb_tiers::{Access, FlushRoot, FlushStore, Objects, Place};
 use honeycomb_types::limits::{
     BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
     FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_BEYOND_FRACTION, FREED_KEPT_FRACTION,
     FREED_KEPT_MAX, RETRY_RECORDS_FRACTION, RETRY_RECORDS_LEAST, SERVER_BUFFER_BYTES,
     SERVER_BUFFER_FRACTION, SERVER_BUFFER_LEAST, TIERS_MAX, WARM_BLOCKS_MIN, WARM_FRACTION,
 };
-use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass};
+use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass, TierSpec};
 use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::TierInfo;
 use std::io;
@@ -49,7 +49,7 @@ pub struct ServerOptions {
     pub memory: u64,
     /// Bytes of each block: a power of two from 64 KiB to 1 GiB.
     pub block_size: u64,
-    /// Disks below that memory, in the order in which they are used.
+    /// Disks and stores below that memory, in the order in which they are used.
     pub disks: Vec<DiskOptions>,
     /// Cores to use: one shard each.
     pub shards: u8,
@@ -63,14 +63,17 @@ pub struct ServerOptions {
     pub kinds: Arc<Registry>,
 }
 
-/// A disk for blocks that have no room in memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A disk, or an object store, for blocks that have no room in memory.
+#[derive(Clone, Debug)]
 pub struct DiskOptions {
-    /// A directory of it. Nothing is left there when the server ends, however it ends.
-    pub directory: PathBuf,
+    /// A directory of a disk: nothing is left there when the server ends, however it ends. Of an object
+    /// store a bucket or a directory: nothing is left there when the server is stopped.
+    pub place: Place,
+    /// How it is reached, when it is in a bucket.
+    pub access: Access,
     /// Bytes that may be used of it.
     pub bytes: u64,
-    /// What it is made of.
+    /// What it is made of. Object stores come after disks.
     pub class: TierClass,
     /// How fast it is taken to be, for benchmarks; `None` leaves it as fast as it is.
     pub shape: Option<DiskShape>,
@@ -85,13 +88,13 @@ struct Sizes {
     /// Bytes that may be read from below and not be sent yet.
     buffers: usize,
     /// In each tier below.
-    disks: Vec<u32>,
+    disks: Vec<TierSpec>,
 }
 
 impl Sizes {
     /// Wherever they are.
     fn blocks(&self) -> u32 {
-        self.frames + self.disks.iter().sum::<u32>()
+        self.frames + self.disks.iter().map(|tier| tier.blocks).sum::<u32>()
     }
 }
 
@@ -156,18 +159,16 @@ impl MemoryServer {
         let (lender, worker) = Lender::with_worker(clock);
         threads.push(spawn("lend", move || worker.run())?);
         let (mut spillers, mut traffic) = (Vec::new(), Vec::new());
-        for (disk, blocks) in options.disks.iter().zip(&sizes.disks) {
+        let incarnation = Entropy::system().next_u64();
+        let advertised = advertised(options, address);
+        for (disk, tier) in options.disks.iter().zip(&sizes.disks) {
             // Of each core a part.
-            let part = *blocks as u64 * options.block_size;
-            let volume = Scratch::open(&disk.directory, part * options.shards as u64);
-            let volume = volume.map_err(|e| {
-                let text = format!("the disk at {}: {e}", disk.directory.display());
-                io::Error::new(e.kind(), text)
-            })?;
-            let volume: Arc<dyn Volume> = match disk.shape {
-                Some(shape) => Arc::new(Shaped::new(volume, shape, clock)),
-                None => Arc::new(volume),
-            };
+            let part = tier.blocks as u64 * options.block_size;
+            let size = (part * options.shards as u64, options.block_size);
+            let (volume, worker) = below::open(disk, (&advertised, incarnation), size, clock)?;
+            if let Some(worker) = worker {
+                threads.push(spawn(&format!("store-{}", threads.len()), move || worker.run())?);
+            }
             let (spiller, workers) = Spiller::with_workers(volume, clock);
             for worker in workers {
                 let name = format!("spill-{}", threads.len());
@@ -209,13 +210,13 @@ impl MemoryServer {
         let identity = Identity {
             controller: options.controller,
             token: options.token.clone(),
-            address: advertised(options, address),
+            address: advertised,
             shards: options.shards,
             blocks_per_shard: sizes.frames,
-            tiers: tiers_of(options, &sizes),
+            tiers: sizes.disks.iter().map(told).collect(),
             traffic,
             block_size: options.block_size,
-            incarnation: Entropy::system().next_u64(),
+            incarnation,
             flush_root: flush_root_of(options),
             kinds: options.kinds.custom().map(|spec| kind_info(spec, 0)).collect(),
         };
@@ -309,9 +310,8 @@ fn advertised(options: &ServerOptions, listening: SocketAddr) -> String {
     }
 }
 
-fn tiers_of(options: &ServerOptions, sizes: &Sizes) -> Vec<TierInfo> {
-    let disks = options.disks.iter().zip(&sizes.disks);
-    disks.map(|(disk, &blocks)| TierInfo { class: disk.class.code(), blocks }).collect()
+fn told(tier: &TierSpec) -> TierInfo {
+    TierInfo { class: tier.class.code(), blocks: tier.blocks }
 }
 
 fn check(options: &ServerOptions) -> io::Result<Sizes> {
@@ -342,20 +342,19 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
         let given = options.disks.len();
         return refuse(format!("a server has at most {TIERS_MAX} disks, not {given}"));
     }
+    below::check(&options.disks).map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
     let mut disks = Vec::new();
     for disk in &options.disks {
         let blocks = disk.bytes / size / options.shards as u64;
         if blocks == 0 {
             return refuse(format!(
                 "{} bytes of the disk at {} hold no block of {size} for each of {} shards",
-                disk.bytes,
-                disk.directory.display(),
-                options.shards
+                disk.bytes, disk.place, options.shards
             ));
         }
-        disks.push(blocks);
+        disks.push((disk.class, blocks));
     }
-    let all = per_shard + disks.iter().sum::<u64>();
+    let all = per_shard + disks.iter().map(|(_, blocks)| blocks).sum::<u64>();
     if all > BlockId::MAX_INDEX as u64 {
         return refuse(format!(
             "{all} blocks per shard are more than {}: take larger blocks",
@@ -366,13 +365,14 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let kept = (all - per_shard) * BELOW_BYTES;
     if kept > per_shard * size / BELOW_FRACTION {
         return refuse(format!(
-            "{} blocks of {size} on disks would take {kept} bytes of {} of memory for each core: take \
-             larger blocks, or less of the disks",
+            "{} blocks of {size} below memory would take {kept} bytes of {} of memory for each core: take \
+             larger blocks, or less below it",
             all - per_shard,
             per_shard * size
         ));
     }
-    let disks: Vec<u32> = disks.into_iter().map(|blocks| blocks as u32).collect();
+    let tier = |(class, blocks)| TierSpec { class, blocks: blocks as u32 };
+    let disks: Vec<TierSpec> = disks.into_iter().map(tier).collect();
     // It is taken from what blocks have.
     let per_shard = (per_shard - kept / size) as u32;
     if disks.is_empty() {

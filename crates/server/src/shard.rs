@@ -14,6 +14,7 @@ mod owners;
 mod reading;
 mod request;
 mod rising;
+mod sinking;
 mod tiers;
 mod waiting;
 mod warm;
@@ -33,7 +34,7 @@ use honeycomb_structures::{
 };
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
-    ShardIx, StructureId, TierIx, Time, Way,
+    ShardIx, StructureId, TierIx, TierSpec, Time, Way,
 };
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
@@ -266,8 +267,8 @@ pub struct ShardConfig {
     pub lane_room: LaneRoom,
     /// Blocks that are below and whose ends may be in memory at a time, beside those.
     pub warm: u32,
-    /// Blocks that may be in each tier below memory.
-    pub disks: Vec<u32>,
+    /// The tiers below memory.
+    pub disks: Vec<TierSpec>,
     /// Bytes that may be read from there and not be sent yet.
     pub buffers: usize,
     /// Takes freed memory.

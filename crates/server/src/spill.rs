@@ -1,20 +1,18 @@
-//! The threads that write blocks below memory and read them from there: no core waits for a disk.
+//! The threads that write blocks below memory and read them from there: no core waits for a disk
+//! or a store.
 
 use crate::notes::Note;
 use honeycomb_block::{Backing, Pin};
-use honeycomb_env::{Clock, Mailbox, NotPosted, Volume};
+use honeycomb_env::{AWAY, Clock, Mailbox, NotPosted, Volume};
 use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{Bug, TierIx};
 use honeycomb_wire::messages::TierTraffic;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
-
-/// Threads of one disk: with a megabyte for each under way every disk we know gives all it has.
-pub(crate) const SPILL_THREADS: usize = 4;
 
 /// Names some I/O of one shard. Never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -50,12 +48,12 @@ pub enum IoWhat {
         /// Sums, a chunk each.
         sums: Vec<u32>,
     },
-    /// Read the first bytes of a block that comes back up, whose chunks have these sums. Nobody waits for
-    /// it.
+    /// Read the first bytes of a block that comes back up, or some of one that goes further down, whose
+    /// chunks have these sums. Nobody waits for it.
     Raise {
         /// Where from.
         at: u64,
-        /// Its memory.
+        /// Where to.
         into: Backing,
         /// How many bytes.
         length: usize,
@@ -77,6 +75,8 @@ pub enum IoDone {
     Discarded,
     /// It could not be written, or read as it was written, twice.
     Failed(String),
+    /// The store cannot be reached now. What is there is there, and may be asked for again.
+    Away(String),
 }
 
 /// The sums of some bytes, a chunk each.
@@ -101,13 +101,17 @@ impl Io {
                 let bytes = into.slice_mut(0..length);
                 read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
             }
-            IoWhat::Discard(range) => {
-                // One that gives no room back has it for the next who writes there.
-                let _ = volume.discard(base + range.start..base + range.end);
-                Ok(IoDone::Discarded)
-            }
+            // One that gives no room back has it for the next who writes there.
+            IoWhat::Discard(range) => match volume.discard(base + range.start..base + range.end) {
+                Err(e) if e.kind() == AWAY => Err(e),
+                _ => Ok(IoDone::Discarded),
+            },
         };
-        (self.id, done.unwrap_or_else(|e| IoDone::Failed(e.to_string())))
+        let failed = |e: io::Error| match e.kind() {
+            AWAY => IoDone::Away(e.to_string()),
+            _ => IoDone::Failed(e.to_string()),
+        };
+        (self.id, done.unwrap_or_else(failed))
     }
 
     /// Bytes that it moves.
@@ -120,20 +124,33 @@ impl Io {
         }
     }
 
+    /// Which of the `WAYS` it goes.
+    fn way(&self) -> usize {
+        match self.what {
+            IoWhat::Write { .. } => 0,
+            IoWhat::Read { .. } | IoWhat::Raise { .. } => 1,
+            IoWhat::Discard(_) => 2,
+        }
+    }
+
     /// Whether somebody waits for it.
     fn is_urgent(&self) -> bool {
         matches!(self.what, IoWhat::Read { .. })
     }
 }
 
-/// Reads bytes whose chunks have these sums. A disk that erred once may be right the second time.
+/// Reads bytes whose chunks have these sums. A disk that erred once may be right the second time; one that
+/// is away has been tried for long enough.
 pub(crate) fn read_checked(
     volume: &dyn Volume,
     at: u64,
     bytes: &mut [u8],
     sums: &[u32],
 ) -> io::Result<()> {
-    read(volume, at, bytes, sums).or_else(|_| read(volume, at, bytes, sums))
+    read(volume, at, bytes, sums).or_else(|e| match e.kind() {
+        AWAY => Err(e),
+        _ => read(volume, at, bytes, sums),
+    })
 }
 
 fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &[u32]) -> io::Result<()> {
@@ -165,6 +182,9 @@ impl Traffic {
     }
 }
 
+/// What a store does, which may refuse one and not another.
+const WAYS: [&str; 3] = ["takes blocks", "is read", "gives room back"];
+
 #[derive(Default)]
 struct Queues {
     reads: VecDeque<Job>,
@@ -177,11 +197,28 @@ struct Shared {
     queues: Mutex<Queues>,
     traffic: Arc<Traffic>,
     changed: Condvar,
+    /// What of `WAYS` the store did not do the last time.
+    away: [AtomicBool; WAYS.len()],
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Says once that a store is away, and that it is back.
+    fn look(&self, way: usize, done: &IoDone) {
+        let away = &self.away[way];
+        match done {
+            IoDone::Away(why) if !away.swap(true, Relaxed) => {
+                eprintln!("honeycomb: {why}; what is there is not lost, and all is tried again");
+            }
+            IoDone::Away(_) | IoDone::Failed(_) => {}
+            _ if away.load(Relaxed) && away.swap(false, Relaxed) => {
+                eprintln!("honeycomb: the store below memory that was away {} again", WAYS[way]);
+            }
+            _ => {}
+        }
     }
 }
 
@@ -196,9 +233,22 @@ pub(crate) struct SpillWorker {
     shared: Arc<Shared>,
     volume: Arc<dyn Volume>,
     clock: Clock,
-    /// It takes what is to be written first, so that readers cannot keep memory from being set free.
-    writes_first: bool,
+    takes: Takes,
 }
+
+/// What a worker takes next.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Takes {
+    /// What is to be written first, so that readers cannot keep memory from being set free.
+    WritesFirst,
+    ReadsFirst,
+    /// Nothing but what somebody waits for: where a request takes long, those that nobody waits for do not
+    /// have all workers.
+    Reads,
+}
+
+/// Workers of a volume with more than this divide: half of them only read.
+const DIVIDED: usize = 8;
 
 impl Clone for Spiller {
     fn clone(&self) -> Spiller {
@@ -219,14 +269,19 @@ impl Spiller {
     pub fn with_workers(volume: Arc<dyn Volume>, clock: Clock) -> (Spiller, Vec<SpillWorker>) {
         let queues = Mutex::new(Queues { spillers: 1, ..Queues::default() });
         let (traffic, changed) = (Arc::default(), Condvar::new());
-        let shared = Arc::new(Shared { queues, traffic, changed });
+        let threads = volume.width();
+        let shared = Arc::new(Shared { queues, traffic, changed, away: Default::default() });
         let worker = |n| SpillWorker {
             shared: shared.clone(),
             volume: volume.clone(),
             clock,
-            writes_first: n == 0,
+            takes: match n {
+                0 => Takes::WritesFirst,
+                n if threads > DIVIDED && n >= threads / 2 => Takes::Reads,
+                _ => Takes::ReadsFirst,
+            },
         };
-        let workers = (0..SPILL_THREADS).map(worker).collect();
+        let workers = (0..threads).map(worker).collect();
         (Spiller(shared, volume), workers)
     }
 
@@ -247,7 +302,8 @@ impl Spiller {
         let queue = if urgent { &mut queues.reads } else { &mut queues.writes };
         queue.push_back(Job { io, base, shard });
         drop(queues);
-        self.0.changed.notify_one();
+        // Not each of them takes everything.
+        self.0.changed.notify_all();
     }
 }
 
@@ -255,13 +311,14 @@ impl SpillWorker {
     /// Carries out until the last `Spiller` is dropped.
     pub fn run(self) {
         while let Some(Job { io, base, shard }) = self.next() {
-            let bytes = io.bytes();
+            let (bytes, way) = (io.bytes(), io.way());
             let (id, done) = io.carry_out(&*self.volume, base);
+            self.shared.look(way, &done);
             let traffic = &self.shared.traffic;
             match done {
                 IoDone::Written(_) => _ = traffic.written.fetch_add(bytes, Relaxed),
                 IoDone::Read(_) => _ = traffic.read.fetch_add(bytes, Relaxed),
-                IoDone::Discarded | IoDone::Failed(_) => {}
+                IoDone::Discarded | IoDone::Failed(_) | IoDone::Away(_) => {}
             }
             let mut note = Note::Io(id, done);
             while let Err(NotPosted::Full(back)) = shard.post(note) {
@@ -275,9 +332,13 @@ impl SpillWorker {
         let mut queues = self.shared.lock();
         loop {
             let Queues { reads, writes, spillers } = &mut *queues;
-            let (first, second) = if self.writes_first { (writes, reads) } else { (reads, writes) };
-            if let Some(job) = first.pop_front().or_else(|| second.pop_front()) {
-                return Some(job);
+            let job = match self.takes {
+                Takes::WritesFirst => writes.pop_front().or_else(|| reads.pop_front()),
+                Takes::ReadsFirst => reads.pop_front().or_else(|| writes.pop_front()),
+                Takes::Reads => reads.pop_front(),
+            };
+            if job.is_some() {
+                return job;
             }
             if *spillers == 0 {
                 return None;

@@ -1,5 +1,6 @@
-//! Blocks below memory: whatever goes down and comes up, in whatever order its disk answers, a file reads
-//! as it was written (INV-11, INV-41), and nothing of a disk stays in use (INV-44).
+//! Blocks below memory: whatever goes down, further down, and comes up, in whatever order its disk and its
+//! store answer, a file reads as it was written (INV-11, INV-41), and nothing of either stays in use
+//! (INV-44).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -10,7 +11,8 @@ use honeycomb_env::{MemoryVolume, Volume};
 use honeycomb_server::{BlockOwner, Effect, Io, KeptBytes, KeptFault, Parts, Shard, ShardConfig};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierIx, Time,
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
+    TierSpec, Time,
 };
 use honeycomb_wire::batch::{ReadManyArgs, ranges};
 use honeycomb_wire::data::ReadArgs;
@@ -29,6 +31,8 @@ const FRAMES: u32 = 3;
 const WARM: u32 = 2;
 /// As many as may be below at a time: the controller gives no more.
 const PLACES: u32 = FILES as u32;
+/// The tier that only takes what takes no more.
+const STORE: TierIx = TierIx(2);
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -56,9 +60,17 @@ enum Step {
     Lower {
         file: usize,
     },
+    /// It goes to the store, from memory or from the disk, if it can now.
+    Sink {
+        file: usize,
+    },
     /// It comes up, if it can now.
     Raise {
         file: usize,
+    },
+    /// The store is away, or is there again.
+    Away {
+        away: bool,
     },
     /// The disk does one of the things that it was asked.
     Disk {
@@ -117,6 +129,8 @@ struct Awaited {
 struct World {
     shard: Shard,
     disk: Arc<MemoryVolume>,
+    store: Arc<MemoryVolume>,
+    is_away: bool,
     files: Vec<File>,
     /// The last of each file, also of one that is freed.
     copies: [Option<Copy>; FILES],
@@ -126,9 +140,9 @@ struct World {
     epochs: u64,
     ticket: u64,
     next_byte: u8,
-    /// What happened: reads that waited, appends that were told to come again, blocks that went down, and
-    /// that came up.
-    seen: [u64; 4],
+    /// What happened: reads that waited, appends that were told to come again, blocks that went down,
+    /// that came up, and that went to the store.
+    seen: [u64; 5],
     rising: BTreeSet<BlockAt>,
 }
 
@@ -139,7 +153,10 @@ impl World {
             ShardConfig {
                 frames: FRAMES,
                 warm: WARM,
-                disks: vec![PLACES],
+                disks: vec![
+                    TierSpec { class: TierClass::Ssd, blocks: PLACES },
+                    TierSpec { class: TierClass::Object, blocks: PLACES },
+                ],
                 buffers: 2 * SIZE,
                 ..common::config(SIZE, FRAMES + PLACES)
             },
@@ -147,6 +164,8 @@ impl World {
         World {
             shard,
             disk: Arc::new(MemoryVolume::new()),
+            store: Arc::new(MemoryVolume::new()),
+            is_away: false,
             files: (0..FILES).map(|_| File::default()).collect(),
             copies: Default::default(),
             pending: Vec::new(),
@@ -155,7 +174,7 @@ impl World {
             epochs: 0,
             ticket: 0,
             next_byte: 0,
-            seen: [0; 4],
+            seen: [0; 5],
             rising: BTreeSet::new(),
         }
     }
@@ -332,6 +351,20 @@ impl World {
         self.settle();
     }
 
+    fn sink(&mut self, file: usize) {
+        if let Some(at) = self.files[file].at {
+            let sealed = self.files[file].sealed || self.files[file].kept.is_some();
+            let sinks = self.shard.lower(at, STORE);
+            assert!(sealed || sinks.is_err(), "what may be written to goes to no store");
+        }
+        self.settle();
+    }
+
+    fn set_away(&mut self, away: bool) {
+        self.is_away = away;
+        self.store.set_away(away);
+    }
+
     fn raise(&mut self, at: BlockAt) {
         if self.shard.lower(at, TierIx::MEMORY).is_ok() {
             self.rising.insert(at);
@@ -345,11 +378,12 @@ impl World {
         }
         let io = self.pending.swap_remove(nth % self.pending.len());
         // A read is tried twice: it fails once.
-        self.disk.fail_writes(u32::from(fails));
-        self.disk.fail_reads(u32::from(fails));
-        let (id, done) = io.carry_out(&*self.disk, 0);
-        self.disk.fail_writes(0);
-        self.disk.fail_reads(0);
+        let volume = if io.tier == STORE { &self.store } else { &self.disk };
+        volume.fail_writes(u32::from(fails));
+        volume.fail_reads(u32::from(fails));
+        let (id, done) = io.carry_out(&**volume, 0);
+        volume.fail_writes(0);
+        volume.fail_reads(0);
         self.shard.io_done(self.now, id, done);
         self.settle();
     }
@@ -375,6 +409,7 @@ impl World {
                 Effect::TierChanged { at, tier, .. } => {
                     let rose = self.rising.remove(&at) && !tier.is_below();
                     self.seen[2] += u64::from(tier.is_below());
+                    self.seen[4] += u64::from(tier == STORE);
                     self.seen[3] += u64::from(rose);
                 }
                 // The controller has room for it, as far as this core has.
@@ -396,7 +431,8 @@ impl World {
 
     fn parts(&self) -> Parts {
         let disk: Arc<dyn Volume> = self.disk.clone();
-        Arc::new([(disk, 0)])
+        let store: Arc<dyn Volume> = self.store.clone();
+        Arc::new([(disk, 0), (store, 0)])
     }
 
     /// Who began to flush it before reads the same as who begins now.
@@ -407,8 +443,13 @@ impl World {
         self.settle();
         for kept in [before, kept] {
             let mut bytes = Vec::new();
-            kept.write(&self.parts(), &mut bytes).unwrap();
-            assert!(bytes == self.files[file].bytes, "other bytes are flushed (INV-11)");
+            match kept.write(&self.parts(), &mut bytes) {
+                Err(KeptFault::Away(_)) if self.is_away => {}
+                written => {
+                    written.unwrap();
+                    assert!(bytes == self.files[file].bytes, "other bytes are flushed (INV-11)");
+                }
+            }
         }
     }
 
@@ -419,6 +460,7 @@ impl World {
             let mut read = Vec::new();
             match held.write(&self.parts(), &mut read) {
                 Ok(_) => assert!(read == bytes, "other bytes are copied (INV-11)"),
+                Err(KeptFault::Away(_)) => assert!(self.is_away),
                 Err(fault) => assert!(!sealed && !held.is_settled(), "{fault}"),
             }
         }
@@ -427,8 +469,13 @@ impl World {
         let (held, sealed) = self.shard.copy(at, (0, u64::MAX), 1).unwrap();
         let bytes = self.files[file].bytes.clone();
         let mut read = Vec::new();
-        held.write(&self.parts(), &mut read).unwrap();
-        assert!(read == bytes, "other bytes are copied (INV-11)");
+        match held.write(&self.parts(), &mut read) {
+            Err(KeptFault::Away(_)) if self.is_away => {}
+            written => {
+                written.unwrap();
+                assert!(read == bytes, "other bytes are copied (INV-11)");
+            }
+        }
         self.copies[file] = Some(Copy { held, bytes, sealed });
     }
 
@@ -459,6 +506,8 @@ impl World {
             Step::ReadMany { file, ranges } => self.read_many(*file, ranges),
             Step::Seal { file } => self.seal(*file),
             Step::Lower { file } => self.lower(*file),
+            Step::Sink { file } => self.sink(*file),
+            Step::Away { away } => self.set_away(*away),
             Step::Raise { file } => {
                 if let Some(at) = self.files[*file].at {
                     self.raise(at);
@@ -481,6 +530,7 @@ impl World {
     /// The disk does everything that it was asked, and what follows from that.
     fn drain(&mut self) {
         self.disk.set_room(None);
+        self.set_away(false);
         self.settle();
         while !self.pending.is_empty() {
             self.disk(0, false);
@@ -488,10 +538,14 @@ impl World {
         self.now = self.now + Duration::from_secs(1);
         self.shard.tick(self.now);
         self.settle();
+        // What the store was to give back while it was away.
+        while !self.pending.is_empty() {
+            self.disk(0, false);
+        }
     }
 
     /// Everything reads as it was written, and then nothing is left.
-    fn end(mut self) -> [u64; 4] {
+    fn end(mut self) -> [u64; 5] {
         self.drain();
         // Each is read once more, and then let go.
         (0..FILES).for_each(|file| self.copy(file));
@@ -532,6 +586,7 @@ impl World {
         self.drain();
         assert!(self.shard.tiers_are_quiet(), "something of the disk is in use (INV-44)");
         assert_eq!((self.shard.in_memory(), self.disk.taken()), ((0, 0), 0));
+        assert_eq!(self.store.taken(), 0);
         self.seen
     }
 }
@@ -547,7 +602,9 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (file(), offset(), 0..70_000u32)
             .prop_map(|(file, offset, length)| Step::Read { file, offset, length }),
         3 => (file(), ranges).prop_map(|(file, ranges)| Step::ReadMany { file, ranges }),
-        1 => file().prop_map(|file| Step::Seal { file }),
+        2 => file().prop_map(|file| Step::Seal { file }),
+        4 => file().prop_map(|file| Step::Sink { file }),
+        1 => prop::bool::weighted(0.3).prop_map(|away| Step::Away { away }),
         4 => file().prop_map(|file| Step::Lower { file }),
         3 => file().prop_map(|file| Step::Raise { file }),
         10 => (0..20usize, prop::bool::weighted(0.1))
@@ -561,7 +618,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn run(steps: &[Step]) -> [u64; 4] {
+fn run(steps: &[Step]) -> [u64; 5] {
     let mut world = World::new();
     for file in 0..FILES {
         world.step(&Step::Open { file, below: file >= FRAMES as usize });
@@ -589,7 +646,7 @@ proptest! {
 fn the_random_steps_read_below_make_writers_wait_and_let_blocks_go_down_and_up() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
-    let mut seen = [0; 4];
+    let mut seen = [0; 5];
     for _ in 0..60 {
         let steps = prop::collection::vec(step(), 100..150).new_tree(&mut runner).unwrap();
         seen.iter_mut().zip(run(&steps.current())).for_each(|(all, one)| *all += one);

@@ -9,7 +9,8 @@ use honeycomb_env::MemoryVolume;
 use honeycomb_server::{BlockOwner, Io, Shard, ShardConfig};
 use honeycomb_structures::{Outcome, Ticket};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierIx, Time,
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
+    TierSpec, Time,
 };
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::BTreeMap;
@@ -42,7 +43,7 @@ impl World {
             ShardConfig {
                 frames: 1,
                 warm: WARM,
-                disks: vec![files],
+                disks: vec![TierSpec { class: TierClass::Ssd, blocks: files }],
                 buffers: 8 * SIZE,
                 ..common::config(SIZE, 1 + files)
             },

@@ -68,15 +68,32 @@ pub(crate) fn open(
     }
 }
 
+/// The same for what need not outlive the process: nothing is synchronised, and no empty directories are
+/// left.
+pub(crate) fn open_scratch(
+    place: &Place,
+    access: &Access,
+) -> Result<(Arc<dyn ObjectStore>, Path), FlushError> {
+    match place {
+        Place::Directory(root) => {
+            Ok((Arc::new(disk(root)?.with_automatic_cleanup(true)), Path::default()))
+        }
+        Place::Bucket { .. } => open(place, access),
+    }
+}
+
 /// A directory as a store, which is looked for now: one that is gone is not made again.
 pub(crate) fn directory(root: &std::path::Path) -> Result<Arc<dyn ObjectStore>, FlushError> {
+    Ok(Arc::new(disk(root)?.with_fsync(true)))
+}
+
+fn disk(root: &std::path::Path) -> Result<LocalFileSystem, FlushError> {
     let refuse = |why: String| FlushError::Root { root: root.display().to_string(), why };
     let found = std::fs::metadata(root).map_err(|e| refuse(e.to_string()))?;
     if !found.is_dir() {
         return Err(refuse(io::Error::from(io::ErrorKind::NotADirectory).to_string()));
     }
-    let disk = LocalFileSystem::new_with_prefix(root).map_err(|e| refuse(reason(&e)))?;
-    Ok(Arc::new(disk.with_fsync(true)))
+    LocalFileSystem::new_with_prefix(root).map_err(|e| refuse(reason(&e)))
 }
 
 #[cfg(not(feature = "clouds"))]

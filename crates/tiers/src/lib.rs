@@ -1,9 +1,12 @@
 //! Where data goes that does not stay in memory.
 //!
-//! Today that is one thing: the data of a prefix whose lease has ended and that says `flush_to`. A
+//! That are two things. One is the data of a prefix whose lease has ended and that says `flush_to`. A
 //! memory server writes a part for each block (`FlushStore::part`), then one of them the manifest
 //! (`FlushStore::commit`), which is the flush: without it there is none. The format is that of
 //! `docs/flush.md`; `Flushed` reads it. Where it goes is a `Place`: a directory or a part of a bucket.
+//!
+//! The other is what lies below memory and disks (`ObjectVolume`): blocks that take no more, for as long as
+//! their server lives.
 //!
 //! Stores are spoken to on one thread (`Objects`), with an asynchronous runtime that nothing else here
 //! knows of. What hands it bytes may block, and is never a data core's thread.
@@ -17,6 +20,7 @@ mod objects;
 mod place;
 mod read;
 mod store;
+mod volume;
 
 pub use access::Access;
 pub use manifest::{FlushedPart, FlushedStructure, Manifest};
@@ -24,6 +28,7 @@ pub use objects::{Objects, ObjectsWorker};
 pub use place::{Cloud, InvalidPlace, Place};
 pub use read::{Entries, Flushed, Items};
 pub use store::{FlushRoot, FlushStore, PartWriter, Written};
+pub use volume::{ObjectVolume, TierWorker};
 
 use thiserror::Error;
 

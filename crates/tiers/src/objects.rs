@@ -8,7 +8,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// Requests to stores that are under way at a time.
-const REQUESTS: usize = 16;
+pub(crate) const REQUESTS: usize = 16;
 /// Threads for disks, which have no sockets to wait for.
 const DISK_THREADS: usize = 2;
 /// What the budget is counted in.
@@ -61,6 +61,11 @@ impl Objects {
         &self.limits
     }
 
+    /// Waits for it on this thread, which is none of the runtime's.
+    pub(crate) fn wait<T>(&self, task: impl Future<Output = T>) -> T {
+        self.handle.block_on(task)
+    }
+
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,
@@ -94,7 +99,15 @@ impl Limits {
 
 impl ObjectsWorker {
     /// Works until the last `Objects` is dropped.
-    pub fn run(mut self) {
-        self.runtime.block_on(async { while self.gone.recv().await.is_some() {} });
+    pub fn run(self) {
+        self.run_then(async {});
+    }
+
+    /// The same, and something at the end.
+    pub(crate) fn run_then(mut self, last: impl Future<Output = ()>) {
+        self.runtime.block_on(async {
+            while self.gone.recv().await.is_some() {}
+            last.await;
+        });
     }
 }

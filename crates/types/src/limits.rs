@@ -107,6 +107,22 @@ pub const SHARE_WEIGHT_MAX: u32 = 1 << 20;
 /// A block whose server refused to lower it is not chosen again before this.
 pub const LOWER_AGAIN: Duration = Duration::from_secs(1);
 
+/// Blocks of one server that go to an object store at a time, from memory and from disks: none of them
+/// keeps one from going to a disk.
+pub const SINKING_MAX: u32 = 8;
+/// Blocks of a prefix that are passed over while one on a disk is looked for that could go to a store.
+pub const SINK_SCAN: usize = 4096;
+/// Pieces of one block that are on their way from a disk to a store at a time.
+pub const SINK_PIECES: usize = 4;
+/// A store that could not give back its room is asked again after this.
+pub const DISCARD_AGAIN: Duration = Duration::from_secs(1);
+/// A server that has something in an object store below memory says so often that it lives.
+pub const TIER_ALIVE_EVERY: Duration = Duration::from_secs(600);
+/// What a server has left there that did not say so for this long is deleted by another.
+pub const TIER_LEFTOVER_AFTER: Duration = Duration::from_secs(3600);
+/// A server that ends takes so long at most to delete what it has there.
+pub const TIER_STOP_MAX: Duration = Duration::from_secs(10);
+
 /// Results that one block keeps for retries, over all its lanes, in bytes.
 pub const RETRY_RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// What all blocks of a server remember of lanes takes 1 / this of its memory, and at least

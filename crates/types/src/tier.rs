@@ -42,11 +42,19 @@ pub enum TierClass {
     Ssd,
     /// A disk that turns.
     Hdd,
+    /// An object store: what is written there is not written again. Last of all tiers of a server.
+    Object,
 }
 
 impl TierClass {
     /// All of them.
-    pub const ALL: [TierClass; 3] = [TierClass::Nvme, TierClass::Ssd, TierClass::Hdd];
+    pub const ALL: [TierClass; 4] =
+        [TierClass::Nvme, TierClass::Ssd, TierClass::Hdd, TierClass::Object];
+
+    /// Whether only blocks go there that take no more, and none has its place there from the start.
+    pub fn takes_final_only(self) -> bool {
+        self == TierClass::Object
+    }
 
     /// Its code on the wire.
     pub fn code(self) -> u8 {
@@ -54,6 +62,7 @@ impl TierClass {
             TierClass::Nvme => 1,
             TierClass::Ssd => 2,
             TierClass::Hdd => 3,
+            TierClass::Object => 4,
         }
     }
 
@@ -68,6 +77,7 @@ impl TierClass {
             TierClass::Nvme => "nvme",
             TierClass::Ssd => "ssd",
             TierClass::Hdd => "hdd",
+            TierClass::Object => "object",
         }
     }
 

@@ -158,7 +158,7 @@ impl World {
             incarnation,
             self.faults.blocks,
             self.controllers.len(),
-            self.below,
+            (self.below, self.store),
         );
         self.servers.push(sim);
         for ix in 0..self.controllers.len() {

@@ -284,8 +284,14 @@ impl World {
         let incarnation = self.rng.next_u64();
         let blocks = self.faults.blocks;
         let controllers = self.controllers.len();
-        self.servers[server] =
-            SimServer::new(server, life, incarnation, blocks, controllers, self.below);
+        self.servers[server] = SimServer::new(
+            server,
+            life,
+            incarnation,
+            blocks,
+            controllers,
+            (self.below, self.store),
+        );
         for (ix, attempt) in attempts.into_iter().enumerate() {
             self.servers[server].members[ix].attempt = attempt;
             self.rejoin(server, life, ix);

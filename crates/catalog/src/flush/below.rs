@@ -36,7 +36,7 @@ impl Catalog {
             if !waits || to.is_below() || lately {
                 continue;
             }
-            if let Some(tier) = self.pool.room_below(at.block) {
+            if let Some(tier) = self.pool.room_below(at.block, true) {
                 return Some((at.block, tier));
             }
         }

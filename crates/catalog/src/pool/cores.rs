@@ -42,11 +42,13 @@ impl Slot {
 }
 
 /// What a core has room for in one tier, in blocks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) total: u32,
     /// Taken: by blocks that are there, go there, or leave it.
     pub(crate) out: u32,
+    /// Those of them that leave it.
+    pub(crate) leaving: u32,
 }
 
 impl Room {
@@ -72,7 +74,16 @@ pub(crate) fn tick_of(now: Time) -> u32 {
     (now.as_millis() / 250) as u32 + 1
 }
 
-#[derive(Debug)]
+/// Blocks that are on their way down.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Going {
+    /// Out of memory, to a disk.
+    pub(crate) down: u32,
+    /// To a store, out of memory or from a disk: these may take long, and hold up nobody else.
+    pub(crate) sinking: u32,
+}
+
+#[derive(Clone, Debug)]
 pub(crate) struct Core {
     pub(super) slots: Box<[Slot]>,
     pub(super) free_head: u32,
@@ -83,17 +94,15 @@ pub(crate) struct Core {
     pub(super) rooms: Box<[Room]>,
     /// Of each block; none where memory is all there is.
     pub(super) places: Box<[Where]>,
+    /// The tiers that are stores, a bit each: no block has its place there from the start.
+    stores: u16,
+    pub(super) going: Going,
 }
 
 impl Where {
     /// Whether it counts as in memory: it is there, or on its way to or from there.
     pub(super) fn in_memory(&self) -> bool {
         !self.tier.is_below() || !self.to.is_below()
-    }
-
-    /// Whether it goes below memory, so that somebody else will have what it has there.
-    pub(super) fn goes_down(&self) -> bool {
-        self.to != self.tier && self.to.is_below()
     }
 }
 
@@ -106,13 +115,38 @@ impl Core {
         let free_head = if blocks > 0 { FREE } else { LAST_FREE };
         let totals = [frames].into_iter().chain(tiers.iter().map(|tier| tier.blocks));
         let places = if tiers.is_empty() { 0 } else { blocks as usize };
+        let stores = (1..).zip(tiers).filter(|(_, tier)| tier.class.takes_final_only());
         Core {
             slots: slots.collect(),
             free_head,
             free: blocks,
             unlent: 0,
-            rooms: totals.map(|total| Room { total, out: 0 }).collect(),
+            rooms: totals.map(|total| Room { total, out: 0, leaving: 0 }).collect(),
             places: vec![Where::default(); places].into(),
+            stores: stores.map(|(n, _)| 1 << n).sum(),
+            going: Going::default(),
+        }
+    }
+
+    /// Whether only blocks go to this tier that take no more.
+    pub(crate) fn is_store(&self, tier: TierIx) -> bool {
+        self.stores & 1 << tier.0 != 0
+    }
+
+    /// So many blocks more, or fewer, are like this one.
+    pub(super) fn count(&mut self, place: Where, change: i32) {
+        let Where { tier, to, .. } = place;
+        let is_store = self.is_store(to);
+        // One of a server that is away is counted when all of its blocks are known.
+        let count = |n: &mut u32| *n = n.saturating_add_signed(change);
+        count(&mut self.rooms[tier.0 as usize].out);
+        if to == tier {
+            return;
+        }
+        count(&mut self.rooms[tier.0 as usize].leaving);
+        count(&mut self.rooms[to.0 as usize].out);
+        if to > tier {
+            count(if is_store { &mut self.going.sinking } else { &mut self.going.down });
         }
     }
 
@@ -170,11 +204,7 @@ impl Core {
     }
 
     pub(super) fn put_back(&mut self, index: u32) {
-        let Where { tier, to, .. } = self.place(index);
-        self.rooms[tier.0 as usize].out -= 1;
-        if to != tier {
-            self.rooms[to.0 as usize].out -= 1;
-        }
+        self.count(self.place(index), -1);
         self.unname(index);
     }
 
@@ -191,18 +221,31 @@ impl Core {
         }
     }
 
-    /// What is taken of each tier, counted anew.
-    pub(super) fn counted(&self) -> Vec<u32> {
-        let mut out = vec![0; self.rooms.len()];
-        for (index, slot) in self.slots.iter().enumerate() {
-            if slot.held() != Held::Free {
-                let Where { tier, to, .. } = self.place(index as u32);
-                out[tier.0 as usize] += 1;
-                if to != tier {
-                    out[to.0 as usize] += 1;
-                }
+    /// A block is elsewhere, or on its way there.
+    pub(super) fn moves(&mut self, index: usize, to: Where) {
+        let was = std::mem::replace(&mut self.places[index], to);
+        self.count(was, -1);
+        self.count(to, 1);
+    }
+
+    /// Counts anew what is taken of each tier, and what is on its way.
+    pub(super) fn count_anew(&mut self) {
+        self.going = Going::default();
+        self.rooms.iter_mut().for_each(|room| (room.out, room.leaving) = (0, 0));
+        for index in 0..self.blocks() {
+            if self.slots[index as usize].held() != Held::Free {
+                self.count(self.place(index), 1);
             }
         }
-        out
+    }
+
+    /// Whether that would change anything: what is counted, and what there is.
+    pub(super) fn miscounted(&self) -> Option<String> {
+        let mut anew = self.clone();
+        anew.count_anew();
+        let same = anew.rooms == self.rooms && anew.going == self.going;
+        (!same).then(|| {
+            format!("{:?}, {:?}, not {:?}, {:?}", anew.rooms, anew.going, self.rooms, self.going)
+        })
     }
 }

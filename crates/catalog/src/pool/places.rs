@@ -1,7 +1,8 @@
 //! Where blocks are, on servers that have tiers below memory.
 
 use super::Pool;
-use super::cores::{Held, Room, Slot, Where, tick_of};
+use super::cores::{Core, Going, Held, Slot, Where, tick_of};
+use honeycomb_types::limits::SINKING_MAX;
 use honeycomb_types::{BlockId, ServerId, ShardIx, TierIx, Time};
 
 impl Pool {
@@ -34,67 +35,72 @@ impl Pool {
         })
     }
 
-    fn place_mut(&mut self, block: BlockId) -> Option<(&mut Where, &mut [Room], &mut u32)> {
+    fn core_mut(&mut self, block: BlockId) -> Option<(&mut Core, usize)> {
         let server = self.servers.get_mut(&block.server())?;
         let core = server.cores.get_mut(block.shard().0 as usize)?;
-        let place = core.places.get_mut(block.index() as usize)?;
-        Some((place, &mut core.rooms, &mut self.moving))
+        let index = block.index() as usize;
+        core.places.get(index)?;
+        Some((core, index))
     }
 
-    /// Blocks that are on their way below memory.
-    pub(crate) fn moving(&self) -> u32 {
-        self.moving
-    }
-
-    /// The same, counted anew.
-    pub(super) fn count_moving(&self) -> u32 {
+    /// Blocks that are on their way down.
+    pub(crate) fn going(&self) -> Going {
         let cores = self.servers.values().flat_map(|server| &server.cores);
-        let places = cores.flat_map(|core| &core.places);
-        places.filter(|place| place.goes_down()).count() as u32
+        cores.fold(Going::default(), |sum, core| Going {
+            down: sum.down + core.going.down,
+            sinking: sum.sinking + core.going.sinking,
+        })
     }
 
-    /// The first tier below memory with room for this block, if it could go there.
-    pub(crate) fn room_below(&self, block: BlockId) -> Option<TierIx> {
+    /// Blocks that leave memory: what they have there is somebody else's soon.
+    pub(crate) fn leaving_memory(&self) -> u32 {
+        let cores = self.servers.values().flat_map(|server| &server.cores);
+        cores.map(|core| core.rooms[0].leaving).sum()
+    }
+
+    /// The first tier below the one where this block is that has room for it, if it could go there. To a
+    /// store goes only what takes no more, while not too many are on their way there.
+    pub(crate) fn room_below(&self, block: BlockId, is_final: bool) -> Option<TierIx> {
         let server = self.servers.get(&block.server());
         // Memory of a server that is taken out is nobody's to have.
         let server = server.filter(|server| !server.away && !server.draining)?;
         let core = &server.cores[block.shard().0 as usize];
-        let tiers = (1..core.rooms.len()).map(|n| TierIx(n as u8));
-        let mut with_room = tiers.filter(|tier| core.room_in(*tier) > 0);
+        let from = core.place(block.index()).tier.0 as usize;
+        let may_sink = is_final && self.going().sinking < SINKING_MAX * self.servers.len() as u32;
+        let tiers = (from + 1..core.rooms.len()).map(|n| TierIx(n as u8));
+        let mut with_room =
+            tiers.filter(|tier| core.room_in(*tier) > 0 && (may_sink || !core.is_store(*tier)));
         with_room.next()
     }
 
     /// A block is used.
     pub(crate) fn touch(&mut self, block: BlockId, now: Time) {
-        if let Some((place, ..)) = self.place_mut(block) {
-            place.used = tick_of(now);
+        if let Some((core, index)) = self.core_mut(block) {
+            core.places[index].used = tick_of(now);
         }
     }
 
     /// A block is to go to another tier: it counts in both from now on.
     pub(crate) fn begins(&mut self, block: BlockId, to: TierIx) {
         let before = self.below_for(block);
-        let (place, rooms, moving) = self.place_mut(block).expect("a block of a server with tiers");
+        let (core, index) = self.core_mut(block).expect("a block of a server with tiers");
+        let place = core.places[index];
         assert_eq!(place.tier, place.to, "INV-42: {block} is on its way already");
-        let room = &mut rooms[to.0 as usize];
-        room.out += 1;
+        core.moves(index, Where { to, ..place });
+        let room = core.rooms[to.0 as usize];
         assert!(room.out <= room.total, "INV-42: {to} has no room for {block}");
-        place.to = to;
-        *moving += u32::from(place.goes_down());
         self.staying.change(before, self.below_for(block));
     }
 
     /// A block has come to a tier, or stays where it was. Whether that changed anything.
     pub(crate) fn arrives(&mut self, block: BlockId, tier: TierIx) -> bool {
         let before = self.below_for(block);
-        let Some((place, rooms, moving)) = self.place_mut(block) else { return false };
+        let Some((core, index)) = self.core_mut(block) else { return false };
+        let place = core.places[index];
         if place.tier == place.to || tier != place.tier && tier != place.to {
             return false;
         }
-        let left = if tier == place.to { place.tier } else { place.to };
-        rooms[left.0 as usize].out -= 1;
-        *moving -= u32::from(place.goes_down());
-        (place.tier, place.to) = (tier, tier);
+        core.moves(index, Where { tier, to: tier, ..place });
         self.staying.change(before, self.below_for(block));
         true
     }
@@ -103,8 +109,8 @@ impl Pool {
     pub(crate) fn refused(&mut self, block: BlockId, now: Time) {
         let tier = self.place(block).tier;
         self.arrives(block, tier);
-        if let Some((place, ..)) = self.place_mut(block) {
-            place.refused = tick_of(now);
+        if let Some((core, index)) = self.core_mut(block) {
+            core.places[index].refused = tick_of(now);
         }
     }
 
@@ -116,29 +122,14 @@ impl Pool {
         }
         let away = self.servers.get(&block.server()).is_none_or(|server| server.away);
         let before = self.below_for(block);
-        let Some((place, rooms, moving)) = self.place_mut(block) else { return };
-        let known = [tier, to].iter().all(|tier| (tier.0 as usize) < rooms.len());
-        if !known {
+        let Some((core, index)) = self.core_mut(block) else { return };
+        if [tier, to].iter().any(|tier| tier.0 as usize >= core.rooms.len()) {
             return;
         }
-        let old = std::mem::replace(place, Where { tier, to, ..*place });
-        *moving -= u32::from(old.goes_down());
-        *moving += u32::from(place.goes_down());
-        if away {
-            self.staying.change(before, self.below_for(block));
-            return;
-        }
-        let mut count = |tier: TierIx, change: i32| {
-            let room = &mut rooms[tier.0 as usize];
-            room.out = room.out.saturating_add_signed(change);
-        };
-        count(tier, 1);
-        if to != tier {
-            count(to, 1);
-        }
-        count(old.tier, -1);
-        if old.to != old.tier {
-            count(old.to, -1);
+        let place = Where { tier, to, ..core.places[index] };
+        match away {
+            true => core.places[index] = place,
+            false => core.moves(index, place),
         }
         self.staying.change(before, self.below_for(block));
     }

@@ -126,10 +126,8 @@ impl Pool {
                     Held::Free => {}
                 }
             }
-            let counted = core.counted();
-            core.rooms.iter_mut().zip(counted).for_each(|(room, out)| room.out = out);
+            core.count_anew();
         }
-        self.moving = self.count_moving();
         let server = self.servers.get_mut(&id).expect("looked up above");
         let told = server.lending.as_mut().and_then(|lending| lending.told.take());
         if let Some(told) = told.filter(|_| !Bug::LotsForgottenAtRejoin.active()) {

@@ -94,12 +94,32 @@ impl Server {
         self.cores.iter().all(|core| core.out() == 0)
     }
 
-    /// Room in a tier below: all of it, and what is taken.
+    /// Room in a tier below: all of it, what is taken, and what of that leaves it.
     pub(crate) fn below(&self, tier: usize) -> Room {
-        self.cores.iter().fold(Room { total: 0, out: 0 }, |sum, core| {
-            let Room { total, out } = core.rooms[tier + 1];
-            Room { total: sum.total + total, out: sum.out + out }
+        self.cores.iter().fold(Room::default(), |sum, core| {
+            let Room { total, out, leaving } = core.rooms[tier + 1];
+            let (total, out) = (sum.total + total, sum.out + out);
+            Room { total, out, leaving: sum.leaving + leaving }
         })
+    }
+
+    /// Its disks of which blocks go on to a store that it has: those that have fewer free than `mark`
+    /// says of all that they have.
+    pub(crate) fn short_disks(&self, mark: impl Fn(u32) -> u32) -> Vec<TierIx> {
+        let is_store = |tier: &TierIx| self.cores[0].is_store(*tier);
+        let tiers = || (1..=self.tiers.len() as u8).map(TierIx);
+        let short =
+            |tier: &TierIx| self.is_short(*tier, mark(self.below(tier.0 as usize - 1).total));
+        match tiers().any(|tier| is_store(&tier)) {
+            true => tiers().filter(|tier| !is_store(tier) && short(tier)).collect(),
+            false => Vec::new(),
+        }
+    }
+
+    /// Whether a tier below has fewer blocks free, or soon, than are to be kept free.
+    pub(crate) fn is_short(&self, tier: TierIx, mark: u32) -> bool {
+        let Room { total, out, leaving } = self.below(tier.0 as usize - 1);
+        total.saturating_sub(out) + leaving < mark
     }
 
     /// When it counts as dead if it says nothing.
@@ -143,7 +163,8 @@ impl Server {
     /// Blocks that such an allocation may take of a tier.
     pub(super) fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
         if tier.is_below() && !self.draining {
-            return self.cores.iter().map(|core| core.room_in(tier)).sum();
+            let open = self.cores.iter().filter(|core| !core.is_store(tier));
+            return open.map(|core| core.room_in(tier)).sum();
         }
         if tier.is_below() { 0 } else { self.room(draw) }
     }

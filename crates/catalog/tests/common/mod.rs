@@ -271,7 +271,18 @@ impl Bench {
 
     /// One core with so many blocks in memory and on a disk, which can flush.
     pub fn join_with_disk(&mut self, address: &str, frames: u32, below: u32) -> ServerId {
-        let tiers = [TierSpec { class: TierClass::Nvme, blocks: below }];
+        self.join_with_tiers(address, frames, &[(TierClass::Nvme, below)])
+    }
+
+    /// The same, with these tiers below its memory.
+    pub fn join_with_tiers(
+        &mut self,
+        address: &str,
+        frames: u32,
+        tiers: &[(TierClass, u32)],
+    ) -> ServerId {
+        let tier = |&(class, blocks): &(TierClass, u32)| TierSpec { class, blocks };
+        let tiers: Vec<TierSpec> = tiers.iter().map(tier).collect();
         let server = NewServer {
             address,
             incarnation: incarnation(address),

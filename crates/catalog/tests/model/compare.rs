@@ -73,7 +73,8 @@ impl Both {
         let (ordinary, all, free) = self.model.room();
         let in_memory = |at: &&BlockAt| self.model.tiers.in_memory(**at);
         let quarantined = self.model.quarantined.iter().filter(in_memory).count() as u64;
-        let below: u64 = self.model.tiers.below.values().sum();
+        let tiers = &self.model.tiers;
+        let below: u64 = tiers.below.values().chain(tiers.stores.values()).sum();
         let (of, used) = status.tiers.iter().fold((0, 0), |s, t| (s.0 + t.blocks, s.1 + t.used));
         assert_eq!((of, of - used), (below, self.model.free_below()), "INV-42");
         assert_eq!(

@@ -3,7 +3,7 @@
 use crate::Both;
 use crate::moves::Settle;
 use honeycomb_catalog::Command;
-use honeycomb_types::{BlockAt, StructureId};
+use honeycomb_types::{BlockAt, StructureId, TierIx};
 
 impl Both {
     /// A server has lowered a block, or it stays, or cannot go now.
@@ -24,6 +24,7 @@ impl Both {
         assert_eq!(known, owner.is_some() || how == Settle::Refuse, "{at:?}");
         if known {
             self.lowered[usize::from(how != Settle::Commit)] += 1;
+            self.lowered[2] += u64::from(how == Settle::Commit && to == TierIx(2));
             self.model.tiers.arrives(at, tier);
         }
     }

@@ -663,6 +663,7 @@ impl Cluster {
         self.servers.remove(&server);
         self.lent.remove(&server);
         self.tiers.below.remove(&server);
+        self.tiers.stores.remove(&server);
         self.tiers.places.retain(|at, _| at.block.server() != server);
         self.drains.remove(&server);
         let here = |at: &BlockAt| at.block.server() == server;

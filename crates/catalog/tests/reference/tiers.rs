@@ -4,11 +4,18 @@ use super::{Cluster, File, Outcome};
 use honeycomb_types::{BlockAt, Kind, PrefixId, ServerId, TierIx};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of tiers: at most one below memory is modelled.
+/// The tier of every server's disk.
+const DISK: TierIx = TierIx(1);
+/// That of its object store, below the disk.
+const STORE: TierIx = TierIx(2);
+
+/// What is known of tiers: a disk below memory, and a store below that.
 #[derive(Clone, Debug, Default)]
 pub struct Tiers {
     /// Blocks that each server has room for below, where it has a tier.
     pub below: BTreeMap<ServerId, u64>,
+    /// The same in a store.
+    pub stores: BTreeMap<ServerId, u64>,
     /// Where blocks are and where they are on their way to, of those that are not simply in memory.
     pub places: BTreeMap<BlockAt, (TierIx, TierIx)>,
 }
@@ -48,13 +55,14 @@ impl Tiers {
 }
 
 impl Cluster {
-    /// Blocks that are free below, on servers for which `counts` holds.
-    fn below(&self, counts: impl Fn(&ServerId) -> bool) -> u64 {
-        let there = self.tiers.below.iter().filter(|(id, _)| counts(id));
+    /// Blocks that are free in a tier below, on servers for which `counts` holds.
+    fn below(&self, tier: TierIx, counts: impl Fn(&ServerId) -> bool) -> u64 {
+        let all = if tier == STORE { &self.tiers.stores } else { &self.tiers.below };
+        let there = all.iter().filter(|(id, _)| counts(id));
         let free = there.map(|(&server, &total)| {
             let below = |at: &BlockAt| {
-                let (tier, to) = self.tiers.place(*at);
-                tier.is_below() || to.is_below()
+                let (from, to) = self.tiers.place(*at);
+                from == tier || to == tier
             };
             total.saturating_sub(self.out(server).filter(below).count() as u64)
         });
@@ -63,12 +71,13 @@ impl Cluster {
 
     /// Blocks that are free below, whether they may be given or not.
     pub fn free_below(&self) -> u64 {
-        self.below(|id| !self.away.contains(id))
+        let there = |id: &ServerId| !self.away.contains(id);
+        self.below(DISK, there) + self.below(STORE, there)
     }
 
-    /// Blocks that may be given below.
+    /// Blocks that may be given below: on disks, and none in stores.
     pub fn room_below(&self) -> u64 {
-        self.below(|id| !self.away.contains(id) && !self.drains.contains_key(id))
+        self.below(DISK, |id| !self.away.contains(id) && !self.drains.contains_key(id))
     }
 
     /// Whether a structure of this kind may have so many blocks, in memory or else below.
@@ -103,26 +112,35 @@ impl Cluster {
             return Err(format!("{at:?} comes up, and nobody asked for it"));
         }
         let has = |file: &&File| file.held().contains(&at);
+        let is_final = |file: &File| file.chain.last() != Some(&at) || file.seals.contains_key(&at);
         let of = self.jobs.iter().enumerate().find_map(|(j, job)| {
-            job.files.iter().find(has).map(|file| ((j, file.prefix), file.kind))
+            let file = job.files.iter().find(has)?;
+            Some(((j, file.prefix), file.kind, is_final(file)))
         });
         // One that is kept for a flush is nobody's, and may be of any kind.
         let kept = self.quarantined.contains(&at);
-        let Some((prefix, kind)) = of.or(asker.filter(|_| kept).map(|who| (who, Kind::File)))
-        else {
+        let kept = asker.filter(|_| kept).map(|who| (who, Kind::File, true));
+        let Some((prefix, kind, is_final)) = of.or(kept) else {
             return Err(format!("{at:?} is nobody's, and goes down"));
         };
-        self.gives(at, prefix, asker)?;
-        if kind != Kind::File || self.tiers.place(at) != Default::default() {
+        let (from, on_its_way) = self.tiers.place(at);
+        // Room on a disk is nobody's share.
+        if !from.is_below() {
+            self.gives(at, prefix, asker)?;
+        }
+        if kind != Kind::File || from != on_its_way || from >= tier {
             return Err(format!("{at:?} of a {kind} at {:?} cannot go down", self.tiers.place(at)));
+        }
+        if tier == STORE && !is_final {
+            return Err(format!("{at:?} may be written to, and goes to a store"));
         }
         if self.drains.contains_key(&at.block.server()) {
             return Err(format!("{at:?} goes down on a server that is taken out"));
         }
-        if self.room_below() == 0 {
-            return Err(format!("{at:?} goes down, where there is no room (INV-42)"));
+        if self.below(tier, |id| *id == at.block.server()) == 0 {
+            return Err(format!("{at:?} goes to {tier}, where there is no room (INV-42)"));
         }
-        self.tiers.put(at, (TierIx::MEMORY, tier));
+        self.tiers.put(at, (from, tier));
         Ok(())
     }
 

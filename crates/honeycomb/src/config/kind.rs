@@ -3,8 +3,8 @@
 use crate::prices::Prices;
 use crate::size;
 use honeycomb_env::DiskShape;
-use honeycomb_server::DiskOptions;
-use honeycomb_tiers::Place;
+use honeycomb_server::{DiskOptions, check_tiers};
+use honeycomb_tiers::{Access, Place};
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
 use honeycomb_types::{PolicyKind, TierClass};
 use std::net::SocketAddr;
@@ -57,7 +57,7 @@ impl Kind {
             Kind::Size | Kind::BlockSize => "SIZE",
             Kind::Micros | Kind::Lease | Kind::Count(_) => "N",
             Kind::Switch => "BOOL",
-            Kind::Disks => "DIR=SIZE,..",
+            Kind::Disks => "PLACE=SIZE,..",
             Kind::DiskShape => "MBPS:MS",
             Kind::Prices => "NAME=PRICE",
             Kind::Policy => "POLICY",
@@ -136,27 +136,36 @@ fn check_endpoint(text: &str) -> Result<(), String> {
     }
 }
 
-/// Disks as people write them: `/mnt/a=100GiB,hdd:/mnt/b=2TiB`.
+/// Disks as people write them, and stores below them: `/mnt/a=100GiB,hdd:/mnt/b=2TiB,s3://lake/x=9TiB`.
 pub fn disks(text: &str) -> Result<Vec<DiskOptions>, String> {
-    text.split(',').map(|part| disk(part.trim())).collect()
+    let disks = text.split(',').map(|part| disk(part.trim())).collect::<Result<Vec<_>, _>>()?;
+    check_tiers(&disks).map_err(|e| e.to_string())?;
+    Ok(disks)
 }
 
 fn disk(text: &str) -> Result<DiskOptions, String> {
     let wrong = || {
         format!(
-            "'{text}' is not DIR=SIZE or CLASS:DIR=SIZE, such as /mnt/fast=100GiB or hdd:/mnt=2TiB"
+            "'{text}' is not PLACE=SIZE or CLASS:PLACE=SIZE, such as /mnt/fast=100GiB, hdd:/mnt=2TiB or \
+             s3://bucket/names=9TiB"
         )
     };
     let (place, bytes) = text.rsplit_once('=').ok_or_else(wrong)?;
     let bytes = size::parse(bytes)?;
     let named = place
         .split_once(':')
-        .and_then(|(class, directory)| TierClass::from_name(class).map(|class| (class, directory)));
-    let (class, directory) = named.unwrap_or((TierClass::default(), place));
-    if directory.is_empty() || bytes == 0 {
+        .and_then(|(class, place)| TierClass::from_name(class).map(|class| (Some(class), place)));
+    let (class, place) = named.unwrap_or((None, place));
+    if place.is_empty() || bytes == 0 {
         return Err(wrong());
     }
-    Ok(DiskOptions { directory: directory.into(), bytes, class, shape: None })
+    let place = Place::parse(place).map_err(|e| e.to_string())?;
+    // A bucket says what it is.
+    let class = class.unwrap_or(match place {
+        Place::Directory(_) => TierClass::default(),
+        Place::Bucket { .. } => TierClass::Object,
+    });
+    Ok(DiskOptions { place, access: Access::none(), bytes, class, shape: None })
 }
 
 /// How fast disks are taken to be: megabytes per second, and milliseconds for each request.
@@ -223,15 +232,28 @@ mod tests {
     #[test]
     fn disks_are_read_as_people_write_them() {
         let told = disks("/mnt/a=1GiB, hdd:/mnt/b=2k").expect("two disks");
-        let told: Vec<_> = told
-            .iter()
-            .map(|d| (d.class, d.directory.to_str().expect("a path"), d.bytes))
-            .collect();
+        let told: Vec<_> = told.iter().map(|d| (d.class, d.place.to_string(), d.bytes)).collect();
         let (first, second) =
-            ((TierClass::Ssd, "/mnt/a", 1 << 30), (TierClass::Hdd, "/mnt/b", 2048));
+            ((TierClass::Ssd, "/mnt/a".into(), 1 << 30), (TierClass::Hdd, "/mnt/b".into(), 2048));
         assert_eq!(told, [first, second]);
-        for wrong in ["", "/mnt", "=1k", "/mnt=0", "/mnt=x", "/a=1k,,"] {
+        for wrong in ["", "/mnt", "=1k", "/mnt=0", "/mnt=x", "/a=1k,,", "http://x/y=1k"] {
             assert!(disks(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn stores_come_after_disks_and_disks_are_directories() {
+        let told = disks("/a=1k,s3://lake/tier=x=1GiB,object:/mnt/nfs=1k").expect("three tiers");
+        let told: Vec<_> = told.iter().map(|d| (d.class.name(), d.place.to_string())).collect();
+        let expected = [("ssd", "/a"), ("object", "s3://lake/tier=x"), ("object", "/mnt/nfs")];
+        assert_eq!(told, expected.map(|(class, place)| (class, place.to_owned())));
+        for (wrong, part) in [
+            ("s3://lake=1k,/mnt=1k", "the disk at /mnt is below the object store at s3://lake"),
+            ("hdd:s3://lake=1k", "name it object:s3://lake"),
+            ("object:s3://a/../b=1k", "'.' or '..'"),
+        ] {
+            let told = disks(wrong).map(|_| ()).unwrap_err();
+            assert!(told.contains(part), "{told}");
         }
     }
 

@@ -157,7 +157,8 @@ pub const TABLE: [Setting; 30] = [
         otherwise: "none: what has no room in memory is refused",
         of: "`start`, `server`",
         help: "Disks for blocks that have no room in memory, DIR=SIZE or CLASS:DIR=SIZE (nvme, ssd, \
-               hdd), in the order in which they are used; nothing is left there",
+               hdd), in the order in which they are used; then object stores, s3://BUCKET/NAMES=SIZE \
+               (gs, az) or object:DIR=SIZE; nothing is left there",
     },
     Setting {
         name: "disk_shape",
@@ -642,14 +643,19 @@ impl Settings {
         self.number("memory")
     }
 
-    /// Disks below the memory.
+    /// Disks and stores below the memory.
     pub fn disks(&self) -> Vec<DiskOptions> {
         let text = self.text("disks");
         let mut disks =
             text.map_or_else(Vec::new, |text| kind::disks(text).expect("it was checked"));
         let shape = self.text("disk_shape");
         let shape = shape.map(|text| kind::disk_shape(text).expect("it was checked"));
-        disks.iter_mut().for_each(|disk| disk.shape = shape);
+        for disk in &mut disks {
+            match disk.class.takes_final_only() {
+                true => disk.access = Access::of_environment(),
+                false => disk.shape = shape,
+            }
+        }
         disks
     }
 

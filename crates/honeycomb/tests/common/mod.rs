@@ -38,6 +38,12 @@ struct Extras {
     policy: PolicyKind,
 }
 
+/// A tier below memory in a directory.
+pub fn disk(directory: &Path, bytes: u64, class: honeycomb_types::TierClass) -> DiskOptions {
+    let place = honeycomb_tiers::Place::Directory(directory.into());
+    DiskOptions { place, access: honeycomb_tiers::Access::none(), bytes, class, shape: None }
+}
+
 impl Cluster {
     pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
         Cluster::start_with(vec![Arc::default(); servers], memory, block_size)
@@ -65,6 +71,12 @@ impl Cluster {
         Cluster::sharing(PolicyKind::FirstCome, memory, block_size, directory, bytes)
     }
 
+    /// A cluster of one server with these tiers below its memory.
+    pub fn with_tiers(memory: u64, block_size: u64, disks: Vec<DiskOptions>) -> Cluster {
+        let extras = Extras { disks, ..Extras::default() };
+        Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
+    }
+
     /// The same, where memory is shared out by a policy.
     pub fn sharing(
         policy: PolicyKind,
@@ -74,7 +86,7 @@ impl Cluster {
         bytes: u64,
     ) -> Cluster {
         let class = honeycomb_types::TierClass::Nvme;
-        let disks = vec![DiskOptions { directory: directory.into(), bytes, class, shape: None }];
+        let disks = vec![disk(directory, bytes, class)];
         let extras = Extras { disks, policy, ..Extras::default() };
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
@@ -87,7 +99,7 @@ impl Cluster {
         flush_root: FlushRoot,
     ) -> Cluster {
         let class = honeycomb_types::TierClass::Nvme;
-        let disks = vec![DiskOptions { directory: directory.into(), bytes, class, shape: None }];
+        let disks = vec![disk(directory, bytes, class)];
         let extras = Extras { disks, flush_root: Some(flush_root), ..Extras::default() };
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }

@@ -77,9 +77,17 @@ impl Shard {
             let text = format!("all {} frames of this core are taken", self.config.frames);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
-        if owner.tier.below().is_some_and(|below| below >= self.config.disks.len()) {
-            let text = format!("this server has no {}", owner.tier);
-            return Err(Answer::refuse(Status::InvalidArgument, text));
+        if let Some(below) = owner.tier.below() {
+            let text = match self.config.disks.get(below) {
+                Some(tier) if !tier.class.takes_final_only() => None,
+                Some(tier) => {
+                    Some(format!("no block is opened in {}: it is to be written", tier.class))
+                }
+                None => Some(format!("this server has no {}", owner.tier)),
+            };
+            if let Some(text) = text {
+                return Err(Answer::refuse(Status::InvalidArgument, text));
+            }
         }
         let backing = match owner.tier.is_below() {
             true => Ok(Backing::absent(self.config.block_size, &self.config.reclaimer)),

@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// What a reader waits when all buffers are in use, in microseconds.
 const RETRY_BUFFERS_US: u64 = 1000;
+/// What a reader waits whose block is in a store that is away, in microseconds.
+const RETRY_AWAY_US: u64 = 250_000;
 /// What a reader waits whose block was written to meanwhile, in microseconds.
 const RETRY_WRITTEN_US: u64 = 500;
 
@@ -143,6 +145,13 @@ impl Shard {
                 let text = format!("{} cannot be read from its disk: {why}", at.block);
                 self.completed.push((ticket, Answer::refuse(Status::DataLost, text)));
                 return self.effects.push(Effect::BlockFailed { structure, at, why });
+            }
+            IoDone::Away(why) => {
+                // Nothing is lost: who asks has until the end of its own patience.
+                let waits = self.tiers.readings.remove(&reading).expect("looked up above");
+                let text = format!("{} cannot be read now: {why}", waits.at.block);
+                let again = Answer { value: RETRY_AWAY_US, ..Answer::refuse(Status::Busy, text) };
+                return self.completed.push((waits.ticket, again));
             }
             IoDone::Written(_) | IoDone::Discarded => unreachable!("it was to be read"),
         }

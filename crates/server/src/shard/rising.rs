@@ -64,6 +64,9 @@ impl Shard {
         if slot.place.raising {
             return Ok(());
         }
+        if slot.place.sinking.is_some() {
+            return refuse("it is on its way to a store");
+        }
         if slot.place.room != Room::None {
             return refuse("its end is in memory, and is written to");
         }

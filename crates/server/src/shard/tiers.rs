@@ -14,6 +14,7 @@
 //! | below, and its end is warm | warm | those before `Backing::floor` |
 //! | its end coming up | warm, empty | all; the chunk in which it ends is being read |
 //! | coming up | a frame, being filled | all |
+//! | going to a store (`sinking`) | none, but some pieces of it on their way | all |
 //!
 //! No I/O here: what is to be done leaves as `Io` (`take_io`), and what became of it is told (`io_done`).
 //! A place on a disk is one block's until its last I/O has ended, and then it is given back to the disk
@@ -23,14 +24,15 @@
 use super::keeping::Kept;
 use super::reading::Reading;
 use super::rising::Heat;
+use super::sinking::Sinking;
 use super::warm::{Stay, Warm};
 use super::{BlockOwner, Effect, Shard, Slot};
 use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Rest};
-use honeycomb_types::limits::{TIER_CHUNK, TIER_PIECE};
-use honeycomb_types::{BlockAt, Bug, StructureId, TierIx, Time};
+use honeycomb_types::limits::{DISCARD_AGAIN, TIER_CHUNK, TIER_PIECE};
+use honeycomb_types::{BlockAt, Bug, StructureId, TierClass, TierIx, TierSpec, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -91,6 +93,8 @@ pub(super) struct Place {
     pub stay: Option<Stay>,
     /// All of it is being read into memory that it has for that.
     pub raising: bool,
+    /// It is being copied from its disk to a store.
+    pub sinking: Option<Box<Sinking>>,
     pub heat: Heat,
     /// Whoever reads what of it is on a disk for a flush has this.
     hold: Option<Arc<()>>,
@@ -146,6 +150,7 @@ impl Place {
             rising: None,
             stay: None,
             raising: false,
+            sinking: None,
             heat: Heat::default(),
             hold: None,
         }
@@ -162,7 +167,9 @@ impl Place {
         match self.room {
             Room::Frame if self.raising => (self.tier, TierIx::MEMORY),
             Room::Frame => (TierIx::MEMORY, self.tier),
-            Room::Warm | Room::None => (self.tier, self.tier),
+            Room::Warm | Room::None => {
+                (self.tier, self.sinking.as_ref().map_or(self.tier, |sinking| sinking.to))
+            }
         }
     }
 }
@@ -179,6 +186,7 @@ struct Spot {
 /// This shard's part of one disk.
 #[derive(Debug)]
 struct Disk {
+    class: TierClass,
     free: Vec<u32>,
     spots: Vec<Spot>,
 }
@@ -190,6 +198,8 @@ pub(super) enum Doing {
     Read { reading: u64, part: usize },
     Rise { at: BlockAt, chunk: usize },
     Raise { at: BlockAt },
+    SinkRead { at: BlockAt, sinking: u64, from: usize },
+    SinkWrite { at: BlockAt, sinking: u64 },
     Discard,
 }
 
@@ -214,6 +224,10 @@ pub(super) struct Tiers {
     pub leaving: Vec<Leaving>,
     /// Places that nobody has any more but who reads them for a flush.
     lent: Vec<(TierIx, u32, Arc<()>)>,
+    /// Places whose store was away when it was to give them back, and when it is asked again.
+    unreturned: Vec<(Time, TierIx, u32)>,
+    /// Blocks on their way to a store that wait for buffers.
+    pub hungry: Vec<BlockAt>,
     pub look_again: Option<Time>,
     /// Blocks in memory: frames that are taken.
     pub frames: u32,
@@ -235,8 +249,9 @@ pub struct TierCounts {
 }
 
 impl Tiers {
-    pub(super) fn new(disks: &[u32]) -> Tiers {
-        let disks = disks.iter().map(|&blocks| Disk {
+    pub(super) fn new(disks: &[TierSpec]) -> Tiers {
+        let disks = disks.iter().map(|&TierSpec { class, blocks }| Disk {
+            class,
             free: (0..blocks).rev().collect(),
             spots: vec![Spot::default(); blocks as usize],
         });
@@ -246,6 +261,16 @@ impl Tiers {
     fn disk(&mut self, tier: TierIx) -> &mut Disk {
         let below = tier.below().expect("a tier below memory");
         &mut self.disks[below]
+    }
+
+    /// A place of this tier that nobody has.
+    pub(super) fn take_place(&mut self, tier: TierIx) -> Option<u32> {
+        self.disk(tier).free.pop()
+    }
+
+    /// Whether only blocks that take no more go to this tier.
+    fn takes_final_only(&mut self, tier: TierIx) -> bool {
+        self.disk(tier).class.takes_final_only()
     }
 
     pub(super) fn ask(&mut self, tier: TierIx, slot: u32, doing: Doing, what: IoWhat) {
@@ -291,7 +316,16 @@ impl Tiers {
 
     /// When to look again whether memory is read no more.
     pub(super) fn deadline(&self) -> Option<Time> {
-        self.look_again
+        let unreturned = self.unreturned.iter().map(|(due, ..)| *due);
+        unreturned.chain(self.look_again).min()
+    }
+
+    /// Asks stores again that were away when they were to give a place back.
+    fn discard_again(&mut self, now: Time, block_size: usize) {
+        let due = self.unreturned.extract_if(.., |(due, ..)| *due <= now).collect::<Vec<_>>();
+        for (_, tier, slot) in due {
+            self.discard(tier, slot, block_size);
+        }
     }
 }
 
@@ -318,11 +352,16 @@ impl Shard {
         let used = |disk: &Disk| disk.spots.len() - disk.free.len();
         let places = self.slots.iter().flatten().map(|slot| &slot.place);
         let places = places.chain(self.kept.values().map(|kept| &kept.place));
-        let owned = places.filter(|place| place.disk.is_some()).count();
+        let of = |place: &Place| {
+            usize::from(place.disk.is_some()) + usize::from(place.sinking.is_some())
+        };
+        let owned = places.map(of).sum::<usize>();
         let tiers = &self.tiers;
         tiers.doing.is_empty()
             && tiers.leaving.is_empty()
             && tiers.lent.is_empty()
+            && tiers.unreturned.is_empty()
+            && tiers.hungry.is_empty()
             && tiers.readings.is_empty()
             && tiers.disks.iter().map(used).sum::<usize>() == owned
     }
@@ -346,7 +385,7 @@ impl Shard {
         self.tiers.frames < self.config.frames
     }
 
-    /// The controller wants a block to go down, or to come up again. Refused when it cannot now; that it
+    /// The controller wants a block to go down, further down, or to come up again. Refused when it cannot now; that it
     /// is there is told by `Effect::TierChanged`.
     pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
         let index = self.index(at.block).ok_or_else(|| wrong_epoch(at))?;
@@ -356,6 +395,7 @@ impl Shard {
         if lying.place.tier == tier {
             return Ok(()); // It is there, or on its way.
         }
+        let (from, is_final) = (lying.place.tier, matches!(lying.rests, Rest::Final(_)));
         if !tier.is_below() {
             return self.raise(index);
         }
@@ -363,8 +403,14 @@ impl Shard {
             let text = format!("this server has no {tier}");
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
+        if from.is_below() {
+            return self.sink(index, tier);
+        }
         if mapped {
             return Err(Answer::refuse(Status::Busy, "its memory is mapped by clients"));
+        }
+        if !is_final && self.tiers.takes_final_only(tier) {
+            return Err(Answer::refuse(Status::Busy, "more may be written to it"));
         }
         self.lies(index).place.tier = tier;
         self.go_down(index).map_err(|why| {
@@ -396,7 +442,7 @@ impl Shard {
         }
         let spot = match &place.disk {
             Some(disk) => disk.slot,
-            None => self.tiers.disk(tier).free.pop().ok_or("its disk has no place free")?,
+            None => self.tiers.take_place(tier).ok_or("its disk has no place free")?,
         };
         self.tiers.next += 1;
         let written = self.tiers.next;
@@ -486,7 +532,11 @@ impl Shard {
         for (tier, slot, _) in read.collect::<Vec<_>>() {
             self.tiers.ended(tier, slot, size);
         }
-        let waits = !self.tiers.leaving.is_empty() || !self.tiers.lent.is_empty();
+        for at in std::mem::take(&mut self.tiers.hungry) {
+            self.sink_again(at);
+        }
+        let tiers = &self.tiers;
+        let waits = !tiers.leaving.is_empty() || !tiers.lent.is_empty() || !tiers.hungry.is_empty();
         self.tiers.look_again = waits.then_some(now + LOOK_AGAIN);
         self.warm_next(now);
     }
@@ -502,6 +552,7 @@ impl Shard {
 
     /// Time has passed.
     pub(super) fn tick_tiers(&mut self, now: Time) {
+        self.tiers.discard_again(now, self.config.block_size);
         if self.tiers.look_again.is_some_and(|due| due <= now) {
             self.let_go(now);
         }
@@ -522,6 +573,9 @@ impl Shard {
     pub(super) fn leave_place(&mut self, place: &mut Place) {
         let room = std::mem::replace(&mut place.room, Room::None);
         self.give_room(room);
+        if let Some(sinking) = place.sinking.take() {
+            self.tiers.leave(sinking.to, sinking.slot, self.config.block_size);
+        }
         if let Some(left) = place.disk_left() {
             self.leave_disk(place.tier, left);
         }
@@ -560,7 +614,7 @@ impl Shard {
     }
 
     /// The block of this index, of a structure or kept.
-    fn lying(&mut self, index: usize) -> Option<Lying<'_>> {
+    pub(super) fn lying(&mut self, index: usize) -> Option<Lying<'_>> {
         if let Some(slot) = self.slots[index].as_deref_mut() {
             let rests = slot.structure.rests();
             let Slot { owner, backing, place, .. } = slot;
@@ -569,7 +623,7 @@ impl Shard {
         self.kept.get_mut(&index).map(Kept::lying)
     }
 
-    fn lies(&mut self, index: usize) -> Lying<'_> {
+    pub(super) fn lies(&mut self, index: usize) -> Lying<'_> {
         self.lying(index).expect("its caller has it")
     }
 
@@ -579,16 +633,23 @@ impl Shard {
         if let Doing::Discard = doing {
             // Whether its room went back or not, nobody reads what an earlier owner left: sums.
             let state = &mut self.tiers.disk(tier).spots[spot as usize];
-            (state.busy, state.left) = (state.busy - 1, false);
+            state.busy -= 1;
+            if let IoDone::Away(_) = done {
+                // Nothing is left in a store that nobody has: nobody has the place until then.
+                return self.tiers.unreturned.push((now + DISCARD_AGAIN, tier, spot));
+            }
+            state.left = false;
             return self.tiers.disk(tier).free.push(spot);
         }
         self.tiers.ended(tier, spot, self.config.block_size);
-        self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_)));
+        self.tiers.counts.failed += u64::from(matches!(done, IoDone::Failed(_) | IoDone::Away(_)));
         match doing {
             Doing::Write { at, chunk } => self.piece_written(now, at, spot, chunk, done),
             Doing::Rise { at, chunk } => self.risen(now, at, spot, chunk, done),
             Doing::Raise { at } => self.raised(now, at, spot, done),
             Doing::Read { reading, part } => self.part_read(reading, part, done),
+            Doing::SinkRead { at, sinking, from } => self.sink_read(at, sinking, from, done),
+            Doing::SinkWrite { at, sinking } => self.sink_written(at, sinking, done),
             Doing::Discard => unreachable!("returned above"),
         }
     }
@@ -611,7 +672,7 @@ impl Shard {
                 let disk = place.disk.as_mut().expect("looked up above");
                 disk.sums[chunk..chunk + sums.len()].copy_from_slice(&sums);
             }
-            IoDone::Failed(why) => down.failed = Some(why),
+            IoDone::Failed(why) | IoDone::Away(why) => down.failed = Some(why),
             IoDone::Read(_) | IoDone::Discarded => unreachable!("it was to be written"),
         }
         if down.left == 0 {

@@ -195,12 +195,12 @@ impl Shard {
                 let what = IoWhat::Read { at: offset, into, sums };
                 self.tiers.ask(tier, place, Doing::Rise { at, chunk }, what);
             }
-            Err(_) => self.sink(now, index),
+            Err(_) => self.bring_back(now, index),
         }
     }
 
     /// Takes back what `bring_up` gave.
-    fn sink(&mut self, now: Time, index: usize) {
+    fn bring_back(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
         slot.place.rising = None;
         let room = std::mem::replace(&mut slot.place.room, Room::None);
@@ -230,10 +230,15 @@ impl Shard {
         let length = self.length_below(index);
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
         let IoDone::Read(read) = done else {
-            let IoDone::Failed(why) = done else { unreachable!("it was to be read") };
             let structure = slot.owner.structure;
-            self.effects.push(Effect::BlockFailed { structure, at, why });
-            return self.sink(now, index);
+            match done {
+                IoDone::Failed(why) => {
+                    self.effects.push(Effect::BlockFailed { structure, at, why });
+                }
+                IoDone::Away(_) => {} // Its writer comes again.
+                _ => unreachable!("it was to be read"),
+            }
+            return self.bring_back(now, index);
         };
         let Some(mut backing) = slot.place.rising.take() else { return };
         let floor = chunk * TIER_CHUNK;

@@ -1,0 +1,182 @@
+//! Files that fit neither in memory nor on the disk: what takes no more goes on to an object store, and
+//! reads as it was written.
+#![allow(clippy::unwrap_used)]
+
+mod common;
+
+use common::{Cluster, KIB, Scratch, disk, eventually, file, noise};
+use honeycomb_client::{Client, ClientOptions, File, JobTicket};
+use honeycomb_types::TierClass;
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::TierUse;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const BLOCK: u64 = 64 * KIB;
+const MEMORY: u64 = 4 << 20;
+const DISK: u64 = 4 << 20;
+const STORE: u64 = 24 << 20;
+/// The largest append that a block takes.
+const APPEND: usize = BLOCK as usize / 8;
+/// What each of four writers writes: all of them more than twice memory and disk together.
+const EACH: usize = 5 << 20;
+
+struct World {
+    cluster: Cluster,
+    client: Client,
+    job: JobTicket,
+    store: PathBuf,
+    _scratch: Scratch,
+}
+
+impl World {
+    fn new() -> World {
+        let scratch = Scratch::new();
+        let (ssd, store) = (scratch.0.join("ssd"), scratch.0.join("store"));
+        for directory in [&ssd, &store] {
+            std::fs::create_dir_all(directory).unwrap();
+        }
+        let tiers = vec![disk(&ssd, DISK, TierClass::Ssd), disk(&store, STORE, TierClass::Object)];
+        let cluster = Cluster::with_tiers(MEMORY, BLOCK, tiers);
+        let (client, job) = cluster.job("sinks");
+        World { cluster, client, job, store, _scratch: scratch }
+    }
+
+    /// Whoever is refused because everything is full comes again.
+    fn write(&self, address: &str) -> (File, Vec<u8>) {
+        let made = file(&self.client, &self.job, address);
+        let bytes = noise(address.as_bytes()[1].into(), EACH);
+        for piece in bytes.chunks(APPEND) {
+            eventually("there is room", || match made.append(piece) {
+                Ok(_) => true,
+                Err(e) => {
+                    assert_eq!(e.status, Status::OutOfMemory, "{}", e.message);
+                    false
+                }
+            });
+        }
+        (made, bytes)
+    }
+
+    /// The same file, for somebody who waits so long for an answer.
+    fn reader(&self, address: &str, timeout: Duration) -> File {
+        let controller = self.cluster.controller.address().to_string();
+        let options = ClientOptions::new(controller, &*self.job.token);
+        let client = Client::new(ClientOptions { timeout, ..options });
+        client.open_file(self.job.job, address).unwrap()
+    }
+
+    fn write_all(&self) -> Vec<(File, Vec<u8>)> {
+        std::thread::scope(|scope| {
+            let writer = |n: usize| scope.spawn(move || self.write(&format!(":{n}")));
+            let writers: Vec<_> = (0..4).map(writer).collect();
+            writers.into_iter().map(|writer| writer.join().unwrap()).collect()
+        })
+    }
+
+    fn tiers(&self) -> Vec<TierUse> {
+        let watcher = self.cluster.client(self.cluster.controller.token(), Default::default());
+        watcher.status().unwrap().tiers
+    }
+
+    /// Everything is removed: the store gives back what it held, and nothing of it is there when the
+    /// server has ended.
+    fn ends(self) {
+        for n in 0..4 {
+            self.client.remove_structure(self.job.job, &format!(":{n}")).unwrap();
+        }
+        eventually("places come back", || self.tiers().iter().all(|tier| tier.used == 0));
+        eventually("nothing but the mark is left", || objects(&self.store) == ["alive"]);
+        let World { cluster, store, .. } = self;
+        drop(cluster);
+        assert_eq!(std::fs::read_dir(&store).unwrap().count(), 0);
+    }
+}
+
+/// The names of what is in the store, without the server's.
+fn objects(store: &Path) -> Vec<String> {
+    let servers = std::fs::read_dir(store).unwrap();
+    let files = servers.flat_map(|server| std::fs::read_dir(server.unwrap().path()).unwrap());
+    files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+fn reads(file: &File, bytes: &[u8]) {
+    let mut got = vec![0; bytes.len()];
+    assert_eq!(file.read_into(0, &mut got).unwrap(), bytes.len());
+    assert!(got == bytes, "other bytes than were written (INV-11)");
+}
+
+#[test]
+fn memory_and_disk_are_both_relieved_and_everything_reads_back() {
+    let world = World::new();
+    let files = world.write_all();
+    std::thread::scope(|scope| {
+        for (file, bytes) in &files {
+            scope.spawn(move || reads(file, bytes));
+        }
+    });
+    let tiers = world.tiers();
+    assert_eq!(
+        tiers.iter().map(|tier| tier.class).collect::<Vec<_>>(),
+        [TierClass::Ssd.code(), TierClass::Object.code()]
+    );
+    let least = 4 * EACH as u64 - MEMORY - DISK;
+    assert!(tiers[1].used * BLOCK >= least, "{tiers:?}");
+    let moved = || {
+        let tiers = world.tiers();
+        tiers.iter().map(|tier| (tier.bytes_written, tier.bytes_read)).collect::<Vec<_>>()
+    };
+    eventually("what went down and came up is told", || {
+        let moved = moved();
+        moved[1].0 >= least && moved[1].1 >= least && moved[0].0 > 0
+    });
+    // The disk keeps some room: what leaves memory goes there first, and then on.
+    assert!(tiers[0].used < tiers[0].blocks, "{tiers:?}");
+    drop(files);
+    world.ends();
+}
+
+/// The store refuses everything for a while: writers get no further than what there is room for beside
+/// it, readers of what is there wait, and nothing is lost.
+#[test]
+fn a_store_that_refuses_for_a_while_costs_time_alone() {
+    let world = World::new();
+    let (first, bytes) = world.write(":0");
+    let more = world.write(":1");
+    eventually("something is in the store", || world.tiers()[1].used > 0);
+    // Somebody else's thing is in its place.
+    let other = world.store.with_extension("other");
+    std::fs::write(&other, b"").unwrap();
+    let exchange = || renameat_with(CWD, &world.store, CWD, &other, RenameFlags::EXCHANGE).unwrap();
+    exchange();
+    let patient = world.reader(":0", Duration::from_secs(30));
+    let hasty = world.reader(":0", Duration::from_millis(700));
+    std::thread::scope(|scope| {
+        let others: Vec<_> = (2..4)
+            .map(|n| {
+                let world = &world;
+                scope.spawn(move || world.write(&format!(":{n}")))
+            })
+            .collect();
+        // Who is in a hurry is told, and why.
+        let mut got = vec![0; EACH];
+        let refused = hasty.read_into(0, &mut got).unwrap_err();
+        assert!(refused.message.contains("store is away: "), "{}", refused.message);
+        let reader = scope.spawn(move || {
+            let mut got = vec![0; EACH];
+            assert_eq!(patient.read_into(0, &mut got).unwrap(), EACH);
+            got
+        });
+        exchange();
+        assert!(reader.join().unwrap() == bytes, "other bytes than were written (INV-11)");
+        for other in others {
+            let (file, bytes) = other.join().unwrap();
+            reads(&file, &bytes);
+        }
+    });
+    reads(&first, &bytes);
+    reads(&more.0, &more.1);
+    drop((first, more));
+    world.ends();
+}

@@ -1,0 +1,89 @@
+//! The tiers below memory, as a server is told of them: what can be, and what is opened.
+
+use crate::server::DiskOptions;
+use honeycomb_env::{Clock, Scratch, Shaped, Volume};
+use honeycomb_tiers::{ObjectVolume, TierWorker};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+
+/// A list of tiers that cannot be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WrongTiers {
+    /// A disk comes after a store.
+    DiskBelowStore {
+        /// The disk.
+        disk: String,
+        /// The store.
+        store: String,
+    },
+    /// A disk is in a bucket.
+    DiskInBucket {
+        /// The bucket.
+        place: String,
+        /// What it was said to be.
+        class: &'static str,
+    },
+}
+
+impl fmt::Display for WrongTiers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            WrongTiers::DiskBelowStore { disk, store } => write!(
+                f,
+                "the disk at {disk} is below the object store at {store}: name disks first, because what \
+                 is in a store takes no more"
+            ),
+            WrongTiers::DiskInBucket { place, class } => {
+                write!(f, "{place} is no directory, and so no {class}: name it object:{place}")
+            }
+        }
+    }
+}
+
+impl Error for WrongTiers {}
+
+/// Refuses tiers that cannot be, in this order.
+pub fn check(disks: &[DiskOptions]) -> Result<(), WrongTiers> {
+    let mut store = None;
+    for disk in disks {
+        let place = disk.place.to_string();
+        if disk.class.takes_final_only() {
+            store = Some(place);
+        } else if let Some(store) = store {
+            return Err(WrongTiers::DiskBelowStore { disk: place, store });
+        } else if disk.place.directory().is_none() {
+            return Err(WrongTiers::DiskInBucket { place, class: disk.class.name() });
+        }
+    }
+    Ok(())
+}
+
+/// Opens a tier of so many bytes, for blocks of this size, of the server with this address in this life.
+/// A store comes with what its owner runs on a thread of its own.
+pub(crate) fn open(
+    disk: &DiskOptions,
+    own: (&str, u64),
+    size: (u64, u64),
+    clock: Clock,
+) -> io::Result<(Arc<dyn Volume>, Option<TierWorker>)> {
+    let directory = disk.place.directory().filter(|_| !disk.class.takes_final_only());
+    let Some(directory) = directory else {
+        let opened = ObjectVolume::open(&disk.place, &disk.access, own, size);
+        let (volume, worker) = opened.map_err(io::Error::other)?;
+        let volume: Arc<dyn Volume> = match disk.shape {
+            Some(shape) => Arc::new(Shaped::new(volume, shape, clock)),
+            None => Arc::new(volume),
+        };
+        return Ok((volume, Some(worker)));
+    };
+    let volume = Scratch::open(directory, size.0).map_err(|e| {
+        io::Error::new(e.kind(), format!("the disk at {}: {e}", directory.display()))
+    })?;
+    let volume: Arc<dyn Volume> = match disk.shape {
+        Some(shape) => Arc::new(Shaped::new(volume, shape, clock)),
+        None => Arc::new(volume),
+    };
+    Ok((volume, None))
+}
