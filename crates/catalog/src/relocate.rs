@@ -71,17 +71,17 @@ impl Catalog {
                 Evacuation { todo: todo.collect(), told: Vec::new() }
             }
         };
-        let owned = |at: &BlockAt| matches!(self.pool.held(*at), Some(Held::By(_)));
         // One that has gone below since is waited for like the others there.
-        evacuation.told.retain(|at| {
+        let leaves = |at: &BlockAt| {
             let owner = self.pool.held(*at);
             matches!(owner, Some(Held::By(s)) if self.can_leave(*at, s))
-        });
+        };
+        evacuation.told.retain(leaves);
         let most = EVACUATE_AT_ONCE * self.pool.server(id).map_or(0, |s| s.shards() as usize);
         while evacuation.told.len() < most
             && let Some(at) = evacuation.todo.pop_front()
         {
-            if owned(&at) {
+            if leaves(&at) {
                 effects.push(Effect::Evacuate { server: id, at });
                 evacuation.told.push(at);
             }

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Bench, LEASE, file, kv, lease, queue};
 use honeycomb_catalog::{Actor, CatalogError, Command, DrainState, Effect, Hints, Reply, Seal};
-use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId, Way};
+use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId, TierIx, Way};
 
 fn drain(bench: &mut Bench, address: &str, cancel: bool) -> Result<Reply, CatalogError> {
     bench.run(Command::DrainServer { actor: Actor::CLUSTER, address, cancel })
@@ -361,4 +361,53 @@ fn a_block_that_is_retired_does_not_move() {
     bench.run(commit).unwrap();
     let told = Effect::QueueAhead { server: s2, at: target, items: 0, bytes: 0 };
     assert!(bench.effects.contains(&told), "{:?}", bench.effects);
+}
+
+fn going_down(bench: &Bench) -> Vec<BlockAt> {
+    let going = bench.effects.iter().filter_map(|effect| match effect {
+        Effect::LowerBlock { at, .. } => Some(*at),
+        _ => None,
+    });
+    going.collect()
+}
+
+#[test]
+fn a_block_that_has_gone_below_before_its_turn_is_not_told_to_leave() {
+    let mut bench = Bench::new();
+    let server = bench.join_with_disk("s1:1", 14, 14);
+    let job = bench.job("job");
+    let (mut made, mut lowered) = (Vec::new(), Vec::new());
+    for n in 0..16 {
+        let opened = bench.make(job, file("", &format!("f{n}"), 1)).unwrap();
+        made.push((opened.map.entries[0].at, opened.structure));
+        let at = made[n].0;
+        lowered.extend(going_down(&bench));
+        bench.run(Command::BlockOpened { server, at }).unwrap();
+        let seal = Seal { length: 1000, bytes: 1000, last: true };
+        bench.seal(opened.structure, at, seal).unwrap();
+        lowered.extend(going_down(&bench));
+    }
+    // Some are on their way down when it drains: whoever asked while little was free has sent them.
+    lowered.sort();
+    bench.join("s2:1", 1, 40);
+    drain(&mut bench, "s1:1", false).unwrap();
+    let told = evacuated(&bench);
+    assert!(!lowered.is_empty() && lowered.iter().all(|at| !told.contains(at)), "{lowered:?}");
+    for &at in &lowered {
+        let structure = made.iter().find(|(own, _)| *own == at).unwrap().1;
+        bench.run(Command::TierChanged { structure, at, tier: TierIx(1) }).unwrap();
+    }
+    // Those before them go, and their turn comes.
+    let actor = Actor::driver(job);
+    let mut more = 0;
+    for (n, (at, _)) in made.iter().enumerate().filter(|(_, (at, _))| !lowered.contains(at)) {
+        let name = format!("f{n}");
+        bench.run(Command::RemoveStructure { actor, job, path: "", name: &name }).unwrap();
+        let (freed, mut told) = (bench.freed(), evacuated(&bench));
+        bench.confirm(&freed);
+        told.extend(evacuated(&bench));
+        assert!(told.iter().all(|told| !lowered.contains(told)), "{told:?} after {at:?}");
+        more += told.len();
+    }
+    assert!(more > 0, "others had their turn");
 }
