@@ -294,6 +294,10 @@ impl SimServer {
                 Outcome::Done(answer) => answer,
                 Outcome::Parked => self.read_at_once(at, ticket),
             };
+            let (status, why) = (piece.status, String::from_utf8_lossy(&piece.args).into_owned());
+            // At the end of a sealed block it says where it goes on.
+            let read = matches!(status, Status::Ok | Status::Moved);
+            assert!(read, "{at:?} cannot be read: {status:?} {why}");
             let piece = self.reply(Caller::Nobody, &header, piece).payload.into_bytes();
             if piece.is_empty() {
                 return bytes;

@@ -364,6 +364,7 @@ impl World {
         self.disks.heal();
         for server in &self.servers {
             server.disk.set_room(None);
+            server.store.set_away(false);
         }
         self.cell = None;
         self.net.heal();

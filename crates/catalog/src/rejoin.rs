@@ -146,6 +146,13 @@ impl Catalog {
         if self.structures[s].kind == Kind::Kv {
             return true;
         }
+        // Allocated in advance, as far as the log knows, and in use: the log has lost that it was granted.
+        // What it tells waits until the one before it names it.
+        let news = held.sealed.is_some() || held.successor.is_some() || held.taken != (0, 0);
+        let spare = self.structures[s].growth.iter().flat_map(|growth| &growth.spare);
+        if news && spare.copied().any(|block| block == held.at.block) {
+            return false;
+        }
         if let Some(successor) = held.successor.filter(|_| self.ends_with(s, held.at)) {
             if self.pool.server(successor.block.server()).is_none() {
                 // The log has lost that there was more, and its server is gone with it.
