@@ -678,7 +678,10 @@ impl SimServer {
             Payload::Pinned(pin) => Sent::Bytes(pin.bytes().to_vec()),
             Payload::Block(range) if range.len() > PIN_ABOVE && to != Caller::Nobody => {
                 let pin = Arc::new(self.shard(at).pin(at, range));
-                self.sent.push((at, Arc::downgrade(&pin)));
+                // Of the warm pool nobody is told.
+                if self.shard(at).has_frame_for(at) {
+                    self.sent.push((at, Arc::downgrade(&pin)));
+                }
                 Sent::Pinned(pin)
             }
             Payload::Block(range) => Sent::Bytes(self.shard(at).bytes(at, range).to_vec()),

@@ -119,11 +119,7 @@ impl World {
             if let Effect::Retire { at, .. } = effect {
                 self.note(|| format!("{at:?} of server {server} is to be retired"));
             }
-            // What goes from a disk to a store left memory before.
-            let ix = effect.controller() as usize;
-            let was = |at| self.controllers[ix].catalog.tiers_of(at);
             if let Effect::TierChanged { at, tier, .. } = effect
-                && was(at).is_some_and(|(was, _)| !was.is_below() || !tier.is_below())
                 && !self.servers[server].may_tell(at, tier)
             {
                 let text =

@@ -380,6 +380,11 @@ impl Shard {
         (self.tiers.frames, self.tiers.warm.taken)
     }
 
+    /// Whether a block has memory that the controller has given it. For tests.
+    pub fn has_frame_for(&mut self, at: BlockAt) -> bool {
+        self.slot_at(at).is_some_and(|slot| slot.place.room == Room::Frame)
+    }
+
     /// Whether somebody else could have another frame.
     pub(super) fn has_frame(&self) -> bool {
         self.tiers.frames < self.config.frames
