@@ -5,7 +5,7 @@ mod common;
 
 use common::{Bench, file, incarnation, kv, lease, queue};
 use honeycomb_catalog::{
-    CatalogError, Command, Effect, HeldBlock, NewServer, Opened, Reply, Report, Seal,
+    CatalogError, Command, Effect, HeldBlock, NewServer, NewStructure, Opened, Reply, Report, Seal,
 };
 use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, Generation, ServerId, StructureId};
@@ -150,6 +150,37 @@ fn growth_that_the_log_lost_is_adopted_from_the_blocks_that_were_told() {
     let (version, again) = bench.grow(log.structure, second).unwrap();
     assert_eq!((version, again), (3, third));
     assert_eq!(bench.status().free, 32 - 3);
+}
+
+/// What a block allocated in advance tells is heard when the one before it has named it, whoever comes
+/// first: it has been granted, and the log has lost that.
+#[test]
+fn a_block_allocated_in_advance_is_heard_when_the_one_before_it_names_it() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.join("a:1", 2, 8), bench.join("b:1", 2, 8));
+    let job = bench.job("job");
+    let todo = bench.make(job, NewStructure { blocks: 2, ..queue("", "q", 100) }).unwrap();
+    let first = blocks(&todo)[0];
+    let written = bench.written.clone();
+    let (_, second) = bench.grow(todo.structure, first).unwrap();
+    assert!(first.block.server() != second.block.server(), "one after the other");
+    let sealed = Seal { length: 48, bytes: 4800, last: false };
+    let closed = Seal { length: 17, bytes: 1700, last: true };
+    bench.written = written;
+    bench.restart();
+
+    let told = [
+        HeldBlock { sealed: Some(sealed), successor: Some(second), ..held(todo.structure, first) },
+        HeldBlock { sealed: Some(closed), taken: (3, 300), ..held(todo.structure, second) },
+    ];
+    let (early, late) = if second.block.server() == a { (a, b) } else { (b, a) };
+    let name = |server| if server == a { "a:1" } else { "b:1" };
+    back(&mut bench, name(early), early, &told[1..]);
+    back(&mut bench, name(late), late, &told[..1]);
+    let now = bench.reopen(job, &todo).unwrap();
+    assert_eq!((now.map.version.0, blocks(&now)), (3, vec![first, second]));
+    assert!(bench.grow(todo.structure, second).is_err(), "the queue is closed");
+    assert_eq!(bench.status().free, 32 - 2);
 }
 
 #[test]
