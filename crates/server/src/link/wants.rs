@@ -5,7 +5,7 @@ use crate::notes::Note;
 use crate::shard::{Effect, MoveWord};
 use honeycomb_env::Net;
 use honeycomb_structures::{News, Successor};
-use honeycomb_types::{BlockAt, ServerId, ShardIx};
+use honeycomb_types::{BlockAt, ServerId, ShardIx, StructureId};
 use honeycomb_wire::Field;
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{
@@ -25,55 +25,43 @@ impl Link {
         }
         match effect {
             Effect::Grow { structure, at } => {
-                let body = GrowStructureRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                };
+                let (structure, block, epoch) = names(structure, at);
+                let body = GrowStructureRequest { structure, block, epoch };
                 self.ask(net, Op::GrowStructure, &body, Asked::Grow(at));
             }
             Effect::Sealed { structure, at, length, bytes, last } => {
-                let body = SealBlockRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                    length,
-                    bytes,
-                    last,
-                };
+                let (structure, block, epoch) = names(structure, at);
+                let body = SealBlockRequest { structure, block, epoch, length, bytes, last };
                 self.ask(net, Op::SealBlock, &body, Asked::Told);
             }
             Effect::Taken { structure, at, items, bytes } => {
-                let body = QueueTakenRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                    items,
-                    bytes,
-                };
+                let (structure, block, epoch) = names(structure, at);
+                let body = QueueTakenRequest { structure, block, epoch, items, bytes };
                 self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
             }
             Effect::Return { structure, at, successor } => {
                 let entry = MovedArgs::decode(&successor).expect("it came from `grown`").entry;
+                let (structure, block, epoch) = names(structure, at);
                 let body = ReturnBlockRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
+                    structure,
+                    block,
+                    epoch,
                     successor: entry.block,
                     successor_epoch: entry.epoch,
                 };
                 self.ask(net, Op::ReturnBlock, &body, Asked::Told);
             }
             Effect::BeginMove { structure, at, start, way } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let (structure, block, epoch) = names(structure, at);
                 let body = BeginMoveRequest { structure, block, epoch, start, way: way as u8 };
                 self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
             }
             Effect::CommitMove { structure, at, id, target, bytes } => {
+                let (structure, block, epoch) = names(structure, at);
                 let body = CommitMoveRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
+                    structure,
+                    block,
+                    epoch,
                     move_id: id,
                     target: target.block.0,
                     target_epoch: target.epoch.0,
@@ -82,7 +70,7 @@ impl Link {
                 self.ask(net, Op::CommitMove, &body, Asked::Commit(at));
             }
             Effect::CancelMove { structure, at, id } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let (structure, block, epoch) = names(structure, at);
                 let body = CancelMoveRequest { structure, block, epoch, move_id: id };
                 self.ask(net, Op::CancelMove, &body, Asked::Told);
             }
@@ -91,26 +79,23 @@ impl Link {
                 self.ask(net, Op::LocateServer, &body, Asked::Locate(shard, server));
             }
             Effect::Raise { structure, at } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let (structure, block, epoch) = names(structure, at);
                 let body = RaiseBlockRequest { structure, block, epoch };
                 self.ask(net, Op::RaiseBlock, &body, Asked::Told);
             }
             Effect::TierChanged { structure, at, tier } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let (structure, block, epoch) = names(structure, at);
                 let body = TierChangedRequest { structure, block, epoch, tier: tier.0 };
                 self.ask(net, Op::TierChanged, &body, Asked::Told);
             }
             Effect::BlockFailed { structure, at, why } => {
-                let (structure, block, epoch) = (structure.0, at.block.0, at.epoch.0);
+                let (structure, block, epoch) = names(structure, at);
                 let body = BlockFailedRequest { structure, block, epoch, why };
                 self.ask(net, Op::BlockFailed, &body, Asked::Told);
             }
             Effect::Retire { structure, at } => {
-                let body = RetireBlockRequest {
-                    structure: structure.0,
-                    block: at.block.0,
-                    epoch: at.epoch.0,
-                };
+                let (structure, block, epoch) = names(structure, at);
+                let body = RetireBlockRequest { structure, block, epoch };
                 self.ask(net, Op::RetireBlock, &body, Asked::Told);
             }
         }
@@ -190,6 +175,11 @@ impl Link {
         };
         self.move_word(at, word);
     }
+}
+
+/// A structure and one of its blocks, as messages name them.
+fn names(structure: StructureId, at: BlockAt) -> (u64, u64, u64) {
+    (structure.0, at.block.0, at.epoch.0)
 }
 
 fn cut_off() -> String {
