@@ -145,7 +145,8 @@ fn lanes_that_stay_are_found_when_others_have_left() {
     for _ in 0..100 {
         lanes.expire(Time::from_millis(10 * RETRY_WINDOW_MS));
     }
-    assert!(lanes.bytes() < 4096, "{}", lanes.bytes());
+    // Places of a few lanes are kept for the next ones.
+    assert!(lanes.bytes() < bytes / 5, "{} of {bytes}", lanes.bytes());
 }
 
 #[test]
