@@ -43,6 +43,15 @@ impl Drop for Mapping {
 }
 
 impl Mapping {
+    /// Of these pages, or of none. What there is counts as mapped until it is given to the reclaimer.
+    fn new(raw: Option<MmapRaw>, tenant: Option<Tenant>, reclaimer: &Reclaimer) -> Mapping {
+        if let Some(raw) = &raw {
+            reclaimer.maps(raw.len());
+        }
+        let (written, reclaimer) = (AtomicUsize::new(0), reclaimer.clone());
+        Mapping { raw, written, tenant, reclaimer, counted: None }
+    }
+
     /// Everything up to `end` may be resident. Only the one `Backing` says so.
     #[inline]
     fn wrote(&self, end: usize) {
@@ -55,13 +64,17 @@ impl Mapping {
         self.raw.as_ref().expect("memory that is there").as_mut_ptr()
     }
 
-    /// Gives a part back to the operating system: its bytes are zero from now on. Of a part that no
-    /// backing has and no pin reads (`Backing`'s drop sees to it). Whether it could be given.
-    pub(crate) fn give_back(&self, part: Range<usize>) -> bool {
+    /// Gives whole pages back to the operating system: their bytes are zero from now on. Whether the
+    /// system took them.
+    ///
+    /// # Safety
+    ///
+    /// The pages are inside the mapping, and while this runs nobody reads or writes them or relies on what
+    /// they hold: no borrow, no pin.
+    pub(crate) unsafe fn give_back(&self, pages: Range<usize>) -> bool {
         let raw = self.raw.as_ref().expect("taken only by drop");
-        // SAFETY: the pages are inside the mapping. Their bytes can be reached by nobody: the one
-        // backing that could write or pin them is gone, and no pin that is left reads them.
-        unsafe { raw.unchecked_advise_range(UncheckedAdvice::DontNeed, part.start, part.len()) }
+        // SAFETY: as the caller says.
+        unsafe { raw.unchecked_advise_range(UncheckedAdvice::DontNeed, pages.start, pages.len()) }
             .is_ok()
     }
 }
@@ -126,19 +139,16 @@ impl Backing {
         reclaimer: &Reclaimer,
     ) -> Backing {
         let length = raw.len();
-        reclaimer.maps(length);
-        let (written, reclaimer) = (AtomicUsize::new(written), reclaimer.clone());
-        let counted = None;
-        let mapping = Arc::new(Mapping { raw: Some(raw), written, tenant, reclaimer, counted });
+        let mapping = Mapping::new(Some(raw), tenant, reclaimer);
+        mapping.wrote(written);
+        let mapping = Arc::new(mapping);
         Backing { mapping, length, floor: 0, frozen: false, pins: Vec::new() }
     }
 
     /// A block of `length` bytes none of which is in memory: reading or writing any is a defect and
     /// panics (INV-41).
     pub fn absent(length: usize, reclaimer: &Reclaimer) -> Backing {
-        let (written, reclaimer) = (AtomicUsize::new(0), reclaimer.clone());
-        let (raw, tenant, counted) = (None, None, None);
-        let mapping = Arc::new(Mapping { raw, written, tenant, reclaimer, counted });
+        let mapping = Arc::new(Mapping::new(None, None, reclaimer));
         Backing { mapping, length, floor: length, frozen: false, pins: Vec::new() }
     }
 
@@ -151,10 +161,8 @@ impl Backing {
     ) -> io::Result<Backing> {
         let raw = Backing::new_pages(length)?;
         count.fetch_add(length, Relaxed);
-        reclaimer.maps(length);
-        let (written, reclaimer, counted) =
-            (AtomicUsize::new(0), reclaimer.clone(), Some(count.clone()));
-        let mapping = Mapping { raw: Some(raw), written, tenant: None, reclaimer, counted };
+        let mut mapping = Mapping::new(Some(raw), None, reclaimer);
+        mapping.counted = Some(count.clone());
         let mapping = Arc::new(mapping);
         Ok(Backing { mapping, length, floor: 0, frozen: false, pins: Vec::new() })
     }
@@ -187,15 +195,7 @@ impl Backing {
     pub fn freeze(&mut self, copy: &Shared) -> io::Result<()> {
         assert!(copy.len() <= self.length, "a copy of these bytes");
         let raw = MmapOptions::new().len(copy.len()).map_raw_read_only(&copy.file())?;
-        let reclaimer = self.mapping.reclaimer.clone();
-        reclaimer.maps(raw.len());
-        self.mapping = Arc::new(Mapping {
-            raw: Some(raw),
-            written: AtomicUsize::new(0),
-            tenant: None,
-            reclaimer,
-            counted: None,
-        });
+        self.mapping = Arc::new(Mapping::new(Some(raw), None, &self.mapping.reclaimer));
         self.length = copy.len();
         self.frozen = true;
         Ok(())
@@ -278,11 +278,10 @@ impl Backing {
         if from >= to {
             return true;
         }
-        let raw = self.mapping.raw.as_ref().expect("taken only by drop");
         // SAFETY: the pages are inside the mapping (checked). `&mut self` excludes every borrow
         // through this backing and the assertion every live pin, so that nobody relies on what the
         // bytes are while they become zero.
-        unsafe { raw.unchecked_advise_range(UncheckedAdvice::DontNeed, from, to - from) }.is_ok()
+        unsafe { self.mapping.give_back(from..to) }
     }
 
     /// Keeps a range readable beyond the life of this backing. Until the pin is dropped the range
@@ -634,6 +633,23 @@ mod tests {
         all.push(filled(ONE, 65536, 9, &reclaimer));
         drop(all.pop());
         assert_eq!(reclaimer.keeps(), 0);
+    }
+
+    /// A steady stream of what is given back at once does not keep the worker from its ticks.
+    #[test]
+    #[cfg(not(miri))] // which would wait in its own time
+    fn what_is_kept_goes_back_while_other_memory_comes_and_goes() {
+        let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
+        let running = std::thread::spawn(move || worker.run());
+        drop(filled(ONE, 65536, 7, &reclaimer));
+        let turns = (0..10_000_000).take_while(|_| {
+            // Without a tenant it is of no use to anybody, and goes at once.
+            drop(Backing::map(4096, &reclaimer).unwrap());
+            reclaimer.keeps() > 0
+        });
+        assert!(turns.count() < 10_000_000, "it is kept for ever");
+        drop(reclaimer);
+        running.join().unwrap();
     }
 
     /// What nobody takes goes back, by itself and when all is over.
