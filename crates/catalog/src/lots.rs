@@ -70,6 +70,15 @@ impl Catalog {
         lending.any(|lending| lending.asked.is_some() || lending.short > 0)
     }
 
+    /// Whether a server may have more to lend: it gave all that it was asked for last.
+    pub fn may_borrow(&self) -> bool {
+        let has_more = |server: &Server| {
+            let lending = server.lending.as_ref().filter(|_| !server.away && !server.draining);
+            lending.is_some_and(|lending| lending.again <= self.now)
+        };
+        self.pool.servers().any(|(_, server)| has_more(server))
+    }
+
     /// A server says what it lends to this shard, by core: when it joins, and in answer to what it was
     /// asked. Nothing of an answer that is empty: it was refused.
     pub(crate) fn lent(

@@ -500,12 +500,13 @@ impl ControllerService {
     }
 
     /// Whether memory may come for an allocation that was refused just now: servers are asked to lend,
-    /// and blocks go below memory. Who has waited for a loan is not let wait for another; blocks that go
-    /// down are waited for until patience ends.
+    /// and blocks go below memory. Until patience ends: what came may have gone to who asked before. A server
+    /// that lent less than it was asked for is not waited for again.
     fn may_wait(&mut self, now: Time, since: Option<Time>) -> bool {
-        let again =
-            since.is_some_and(|since| now.since(since) >= FULL_PATIENCE || !self.catalog.lowers());
-        if again || self.parked.len() >= PARKED_MAX {
+        let comes = |since: Time| {
+            now.since(since) < FULL_PATIENCE && (self.catalog.lowers() || self.catalog.may_borrow())
+        };
+        if !since.is_none_or(comes) || self.parked.len() >= PARKED_MAX {
             return false;
         }
         let short = Command::ShortOf { blocks: self.short };

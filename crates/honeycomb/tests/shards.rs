@@ -144,6 +144,33 @@ fn one_shard_may_have_all_and_then_the_other() {
     }
 }
 
+/// Who waited for what a server lends, and finds that others who waited as well have taken it, waits for more:
+/// the server has enough for all.
+#[test]
+fn who_comes_late_to_a_loan_waits_for_the_next() {
+    let cluster = Cluster::sharded(2, 1, 4 * 1024 * KIB, 64 * KIB);
+    let jobs = one_on_each(&cluster);
+    let (threads, each) = (8, 3);
+    for (client, job) in &jobs {
+        prefix(client, job, "/p", 60_000);
+    }
+    let begin = std::sync::Barrier::new(jobs.len() * threads);
+    std::thread::scope(|scope| {
+        for ((client, job), thread) in
+            jobs.iter().flat_map(|job| (0..threads).map(move |t| (job, t)))
+        {
+            let begin = &begin;
+            scope.spawn(move || {
+                begin.wait();
+                for n in 0..each {
+                    let address = format!("/p:{thread}-{n}");
+                    client.create_file(job.job, &address, 1, false).unwrap();
+                }
+            });
+        }
+    });
+}
+
 struct Folder(PathBuf);
 
 impl Drop for Folder {
