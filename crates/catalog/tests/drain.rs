@@ -363,14 +363,6 @@ fn a_block_that_is_retired_does_not_move() {
     assert!(bench.effects.contains(&told), "{:?}", bench.effects);
 }
 
-fn going_down(bench: &Bench) -> Vec<BlockAt> {
-    let going = bench.effects.iter().filter_map(|effect| match effect {
-        Effect::LowerBlock { at, .. } => Some(*at),
-        _ => None,
-    });
-    going.collect()
-}
-
 #[test]
 fn a_block_that_has_gone_below_before_its_turn_is_not_told_to_leave() {
     let mut bench = Bench::new();
@@ -381,11 +373,11 @@ fn a_block_that_has_gone_below_before_its_turn_is_not_told_to_leave() {
         let opened = bench.make(job, file("", &format!("f{n}"), 1)).unwrap();
         made.push((opened.map.entries[0].at, opened.structure));
         let at = made[n].0;
-        lowered.extend(going_down(&bench));
+        lowered.extend(bench.lowered());
         bench.run(Command::BlockOpened { server, at }).unwrap();
         let seal = Seal { length: 1000, bytes: 1000, last: true };
         bench.seal(opened.structure, at, seal).unwrap();
-        lowered.extend(going_down(&bench));
+        lowered.extend(bench.lowered());
     }
     // Some are on their way down when it drains: whoever asked while little was free has sent them.
     lowered.sort();

@@ -370,6 +370,15 @@ impl Bench {
         freed.collect()
     }
 
+    /// The blocks that the last command told to go to another tier.
+    pub fn lowered(&self) -> Vec<BlockAt> {
+        let lowered = self.effects.iter().filter_map(|effect| match effect {
+            Effect::LowerBlock { at, .. } => Some(*at),
+            _ => None,
+        });
+        lowered.collect()
+    }
+
     /// The blocks that the last command told what is ahead of them.
     pub fn ahead(&self) -> Vec<(BlockAt, u64, u64)> {
         let told = self.effects.iter().filter_map(|effect| match *effect {

@@ -2,7 +2,7 @@
 
 use crate::common::{Bench, LEASE, file, kv};
 use crate::{TO_OUT, WRITTEN, asked, committed, files, info, manifest, wrote};
-use honeycomb_catalog::{Actor, CatalogError, Command, Effect, FlushState};
+use honeycomb_catalog::{Actor, CatalogError, Command, FlushState};
 use honeycomb_types::{BlockAt, JobId, ServerId, StructureId, TierIx};
 
 /// A server of 12 blocks in memory and as many on a disk, and a prefix that is flushed with four files
@@ -22,15 +22,6 @@ fn with_disk() -> (Bench, ServerId, JobId, Vec<BlockAt>) {
     (bench, server, job, blocks)
 }
 
-/// Blocks that go down by the last command.
-fn lowered(bench: &Bench) -> Vec<BlockAt> {
-    let lowered = bench.effects.iter().filter_map(|effect| match effect {
-        Effect::LowerBlock { at, .. } => Some(*at),
-        _ => None,
-    });
-    lowered.collect()
-}
-
 #[test]
 fn while_a_store_is_out_what_is_kept_goes_down_before_anybody_elses() {
     let (mut bench, server, job, blocks) = with_disk();
@@ -41,13 +32,13 @@ fn while_a_store_is_out_what_is_kept_goes_down_before_anybody_elses() {
     let mut names = (0..).map(|n: u32| format!("n{n}"));
     for name in names.by_ref().take(2) {
         bench.make(job, file("other", &name, 1)).unwrap();
-        assert_eq!(lowered(&bench), []);
+        assert_eq!(bench.lowered(), []);
     }
     wrote(&mut bench, blocks[0], Err("the store is out"));
     let mut down = Vec::new();
     for name in names.by_ref().take(7) {
         bench.make(job, file("other", &name, 1)).unwrap();
-        for at in lowered(&bench) {
+        for at in bench.lowered() {
             down.push(at);
             let structure = StructureId(1); // Nobody's: its structure has ended.
             let tier = TierIx(1);
