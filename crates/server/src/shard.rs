@@ -5,6 +5,7 @@
 
 mod events;
 mod extents;
+mod fetching;
 mod full;
 mod keeping;
 mod lending;
@@ -30,7 +31,8 @@ use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
-    Answer, Arrival, Attributes, LaneRoom, Lanes, Outcome, Registered, Registry, Structure, Ticket,
+    Answer, Arrival, Attributes, LaneRoom, Lanes, Outcome, Registered, Registry, Rest, Structure,
+    Ticket,
 };
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
@@ -489,6 +491,9 @@ impl Shard {
         self.used(index);
         let slot = self.slots[index].as_mut().expect("admitted");
         slot.pace.wrote(now, payload.len());
+        if slot.backing.floor() > 0 && matches!(slot.structure.rests(), Rest::Whole(_)) {
+            return self.read_below(now, index, &request, payload);
+        }
         let outcome = match routed_here(&slot.owner, header, attributes.route, args) {
             Ok(()) => {
                 let operation = operation(now, clock_ms, &request);
@@ -504,10 +509,9 @@ impl Shard {
         if request.header.op == Op::FileMap {
             return Err(Answer::refuse(Status::NotShared, "the block is on a disk, or goes there"));
         }
-        if request.attributes.mutates && request.attributes.payload {
-            self.warm_up(now, index)?;
-        }
-        Ok(())
+        let slot = self.slots[index].as_deref().expect("its caller has it");
+        let writes = request.attributes.payload || matches!(slot.structure.rests(), Rest::Whole(_));
+        if request.attributes.mutates && writes { self.warm_up(now, index) } else { Ok(()) }
     }
 
     /// A block is used: where there are tiers the controller is told of that as well.

@@ -12,6 +12,7 @@
 //! decides before either of them whether a mutation is new, a retry or out of turn.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod carry;
 mod extent;
 mod file;
@@ -24,6 +25,7 @@ mod pieces;
 mod queue;
 mod snapshot;
 
+pub use bytes::{Bytes, Fetched};
 pub use extent::ExtentBlock;
 pub use file::FileBlock;
 pub use honeycomb_types::Marks;
@@ -102,6 +104,19 @@ pub enum Rest {
     Open(usize),
     /// Its first so many bytes are what it holds, for good.
     Final(usize),
+    /// Its first so many bytes are what it holds. Any of them may change: whatever changes it needs all of
+    /// them in memory, and what only reads it says which (`Structure::read_below`).
+    Whole(usize),
+}
+
+impl Rest {
+    /// Bytes from the first on that are what it holds; none of what is under way.
+    pub fn length(self) -> Option<usize> {
+        match self {
+            Rest::Busy => None,
+            Rest::Open(length) | Rest::Final(length) | Rest::Whole(length) => Some(length),
+        }
+    }
 }
 
 impl Payload {
@@ -449,10 +464,22 @@ pub trait Structure: Send {
 
     /// Whether the block could go below memory. Below it the structure is asked as ever, and names bytes
     /// that are not in memory only in answers (`Payload::Block`, `Payload::Parts`); before it is handed
-    /// a payload that it would write, what it writes to is brought back.
+    /// a payload that it would write, what it writes to is brought back. One that is `Whole` is brought
+    /// back before anything that could change it, and what only reads it comes by `read_below`.
     fn rests(&self) -> Rest {
         Rest::Busy
     }
+
+    /// Runs an operation that changes nothing on a block that is `Rest::Whole` and below memory, with the
+    /// parts of it that were brought up. When it wants others they are, and it runs again. What its answer
+    /// names (`Payload::Block`) need not be among them.
+    fn read_below(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
+        let _ = (bytes, args, payload);
+        unreachable!("{} is no operation of a block that is read below memory", op.name())
+    }
+
+    /// The block's memory is gone: what it holds is below.
+    fn lowered(&mut self) {}
 
     /// The controller has said something.
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {

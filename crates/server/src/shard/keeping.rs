@@ -80,7 +80,7 @@ impl Shard {
     /// now on until `end_copies`: the copy names them.
     ///
     /// All but a file is copied, in this one step: nothing comes between two entries of one slot. What
-    /// follows a file's bytes is written behind them, and those that are below memory are read from there.
+    /// follows a file's bytes is written behind them. What is below memory is read from there.
     pub fn copy(
         &mut self,
         at: BlockAt,
@@ -110,7 +110,10 @@ impl Shard {
             let there = Bytes::There { stored, memory };
             KeptBytes::live(at, owner.structure, snapshot, settled, there)
         } else if floor > 0 {
-            return Err(Answer::refuse(Status::Busy, "the block is below memory"));
+            // Nothing of it changes there: what changes it is written elsewhere as long as this is read.
+            let stored = stored(&mut slot.place, length, self.config.block_size);
+            let there = Bytes::There { stored: Some(stored), memory: None };
+            KeptBytes::live(at, owner.structure, snapshot, true, there)
         } else {
             let copied = snapshot.copied(slot.backing.slice(0..length));
             let nothing = Bytes::There { stored: None, memory: None };

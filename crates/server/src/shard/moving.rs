@@ -206,8 +206,10 @@ impl Slot {
     pub(super) fn move_due(&mut self) -> Option<Time> {
         let moving = self.moving.as_ref().and_then(|moving| moving.due());
         let wish = match &self.moving {
-            None => self.structure.movable().and_then(|m| m.wish_at()),
-            Some(_) => None,
+            None if self.place.is_workable(&self.backing) => {
+                self.structure.movable().and_then(|m| m.wish_at())
+            }
+            _ => None,
         };
         let leaves = self.leaving.as_ref().filter(|_| self.moving.is_none()).map(|l| l.at);
         [moving, wish, leaves, self.sweep_at].into_iter().flatten().min()
@@ -333,6 +335,9 @@ impl Shard {
     ) -> Result<(), Answer> {
         let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
+        if !slot.place.is_workable(&slot.backing) {
+            return Err(Answer::refuse(Status::Busy, "the block is below memory, or goes there"));
+        }
         movable.begin_import(id, start, end)
     }
 
@@ -418,7 +423,10 @@ impl Shard {
         }
         let Some(movable) = slot.structure.movable() else { return };
         // What a block needs itself comes first: others wait for that.
-        let own = movable.wish(&slot.backing, now);
+        let own = match slot.place.is_workable(&slot.backing) {
+            true => movable.wish(&slot.backing, now),
+            false => None,
+        };
         if let Some(wish) = own.or_else(|| slot.wants_to_leave(now)) {
             slot.moving = Some(Box::new(Moving::asked(now, wish)));
             let start = match wish {

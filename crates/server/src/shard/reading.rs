@@ -1,30 +1,29 @@
 //! Answers that name bytes below memory: they are read, and the answer goes out then.
 
-use super::tiers::{Doing, chunks};
+use super::tiers::{Doing, OnDisk, chunks};
 use super::{Effect, Shard, Slot};
 use crate::refusals::{revoked, wrong_epoch};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Part, Payload, Rest, Ticket, busy};
+use honeycomb_structures::{Answer, Part, Payload, Ticket, busy};
 use honeycomb_types::limits::{BELOW_READ_MAX, TIER_CHUNK};
-use honeycomb_types::{BlockAt, Generation, StructureId, Time};
+use honeycomb_types::{BlockAt, Generation, Time};
 use honeycomb_wire::Status;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What a reader waits when all buffers are in use, in microseconds.
-const RETRY_BUFFERS_US: u64 = 1000;
+pub(super) const RETRY_BUFFERS_US: u64 = 1000;
 /// What a reader waits whose block is in a store that is away, in microseconds.
 const RETRY_AWAY_US: u64 = 250_000;
 /// What a reader waits whose block was written to meanwhile, in microseconds.
-const RETRY_WRITTEN_US: u64 = 500;
+pub(super) const RETRY_WRITTEN_US: u64 = 500;
 
 /// An answer that waits for bytes.
 #[derive(Debug)]
 pub(super) struct Reading {
     pub ticket: Ticket,
     pub at: BlockAt,
-    structure: StructureId,
     generation: Generation,
     /// Of the block's place on the disk, when this was asked.
     written: u64,
@@ -70,13 +69,11 @@ impl Shard {
             other => return Some(answer.with(other)),
         };
         let Slot { owner, place, .. } = slot;
-        let (at, structure, tier) = (owner.at, owner.structure, place.tier);
+        let (at, tier) = (owner.at, place.tier);
         let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
         let written = disk.written;
-        let (spot, on_disk) = match slot.structure.rests() {
-            Rest::Open(length) | Rest::Final(length) => (disk.slot, floor.min(length)),
-            Rest::Busy => (disk.slot, floor),
-        };
+        let (spot, on_disk) =
+            (disk.slot, floor.min(slot.structure.rests().length().unwrap_or(floor)));
         let (mut pieces, mut reads) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
@@ -97,8 +94,7 @@ impl Shard {
             }
         }
         let bytes: usize = reads.iter().map(|(_, around)| around.len()).sum();
-        let used = self.tiers.buffers.load(Relaxed);
-        if used > 0 && used + bytes > self.config.buffers {
+        if !self.has_buffers(bytes) {
             return Some(busy(RETRY_BUFFERS_US));
         }
         let mut asked = Vec::with_capacity(reads.len());
@@ -113,13 +109,19 @@ impl Shard {
         let reading = self.tiers.next;
         let left = asked.len();
         let (head, parts) = (answer, pieces);
-        let waits = Reading { ticket, at, structure, generation, written, head, parts, left };
+        let waits = Reading { ticket, at, generation, written, head, parts, left };
         self.tiers.readings.insert(reading, waits);
         for (part, what) in asked {
             self.tiers.ask(tier, spot, Doing::Read { reading, part }, what);
         }
         self.heats(now, index, bytes);
         None
+    }
+
+    /// Whether so much more may be read that is not sent yet. Whoever is alone may read more than that.
+    pub(super) fn has_buffers(&self, bytes: usize) -> bool {
+        let used = self.tiers.buffers.load(Relaxed);
+        used == 0 || used + bytes <= self.config.buffers
     }
 
     pub(super) fn part_read(&mut self, reading: u64, part: usize, done: IoDone) {
@@ -134,37 +136,58 @@ impl Shard {
                     return;
                 }
             }
-            IoDone::Failed(why) => {
-                let Reading { ticket, at, structure, written, .. } =
-                    self.tiers.readings.remove(&reading).expect("looked up above");
-                let place = self.slot_at(at).and_then(|slot| slot.place.disk.as_ref());
-                if place.is_none_or(|disk| disk.written != written) {
-                    // It was written to meanwhile: what was read is of two times.
-                    return self.completed.push((ticket, busy(RETRY_WRITTEN_US)));
-                }
-                let text = format!("{} cannot be read from its disk: {why}", at.block);
-                self.completed.push((ticket, Answer::refuse(Status::DataLost, text)));
-                return self.effects.push(Effect::BlockFailed { structure, at, why });
-            }
-            IoDone::Away(why) => {
-                // Nothing is lost: who asks has until the end of its own patience.
+            failed => {
                 let waits = self.tiers.readings.remove(&reading).expect("looked up above");
-                let text = format!("{} cannot be read now: {why}", waits.at.block);
-                let again = Answer { value: RETRY_AWAY_US, ..Answer::refuse(Status::Busy, text) };
-                return self.completed.push((waits.ticket, again));
+                let answer = self.not_read(waits.at, waits.written, failed);
+                return self.completed.push((waits.ticket, answer));
             }
-            IoDone::Written(_) | IoDone::Discarded => unreachable!("it was to be read"),
         }
         let Reading { ticket, at, generation, head, parts, .. } =
             self.tiers.readings.remove(&reading).expect("looked up above");
-        // It was judged when it came; what was revoked since is not answered (INV-29).
-        let current = self.slot_at(at).map(|slot| slot.owner.generation);
-        let answer = match current {
-            Some(current) if current <= generation => head.with(put_together(parts)),
-            Some(_) => revoked(),
-            None => wrong_epoch(at),
+        let answer = match self.judged_again(at, generation) {
+            Ok(_) => head.with(put_together(parts)),
+            Err(refusal) => refusal,
         };
         self.completed.push((ticket, answer));
+    }
+
+    /// The block of an operation that waited for what it reads: it was judged when it came, and what was
+    /// revoked since is not answered (INV-29).
+    pub(super) fn judged_again(
+        &mut self,
+        at: BlockAt,
+        generation: Generation,
+    ) -> Result<&mut Slot, Answer> {
+        let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        if slot.owner.generation > generation { Err(revoked()) } else { Ok(slot) }
+    }
+
+    /// What to answer when some of a block could not be read that was asked for while its place on the
+    /// disk had been written this time.
+    pub(super) fn not_read(&mut self, at: BlockAt, written: u64, failed: IoDone) -> Answer {
+        match failed {
+            IoDone::Failed(why) => {
+                let slot = self.slot_at(at);
+                let same = |disk: &OnDisk| disk.written == written;
+                let Some(slot) = slot.filter(|slot| slot.place.disk.as_ref().is_some_and(same))
+                else {
+                    // It was written to meanwhile: what was read is of two times.
+                    return busy(RETRY_WRITTEN_US);
+                };
+                let structure = slot.owner.structure;
+                let text = format!("{} cannot be read from its disk: {why}", at.block);
+                self.effects.push(Effect::BlockFailed { structure, at, why });
+                Answer::refuse(Status::DataLost, text)
+            }
+            // Nothing is lost: who asks has until the end of its own patience.
+            IoDone::Away(why) => {
+                let text = format!("{} cannot be read now: {why}", at.block);
+                Answer { value: RETRY_AWAY_US, ..Answer::refuse(Status::Busy, text) }
+            }
+            IoDone::Read(_) | IoDone::Written(_) | IoDone::Discarded => {
+                unreachable!("it was to be read, and was not")
+            }
+        }
     }
 }
 

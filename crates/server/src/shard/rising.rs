@@ -8,7 +8,7 @@
 use super::tiers::{Doing, Room};
 use super::{Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
-use honeycomb_structures::{Answer, Rest};
+use honeycomb_structures::Answer;
 use honeycomb_types::limits::{HEAT_WINDOW, RAISE_AFTER, RAISE_AGAIN, RAISE_AGAIN_MAX, TIER_CHUNK};
 use honeycomb_types::{BlockAt, TierIx, Time};
 use honeycomb_wire::Status;
@@ -46,7 +46,7 @@ impl Shard {
     /// So much of a block is read from its disk.
     pub(super) fn heats(&mut self, now: Time, index: usize, bytes: usize) {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
-        let (Rest::Open(length) | Rest::Final(length)) = slot.structure.rests() else { return };
+        let Some(length) = slot.structure.rests().length() else { return };
         let length = length.next_multiple_of(TIER_CHUNK);
         // One that has memory for its end is written to, and is not brought up as well.
         if slot.place.room == Room::None && slot.place.heat.read(now, bytes, length) {
@@ -73,7 +73,7 @@ impl Shard {
         if !has_frame {
             return refuse("all frames of its core are taken");
         }
-        let (Rest::Open(length) | Rest::Final(length)) = slot.structure.rests() else {
+        let Some(length) = slot.structure.rests().length() else {
             return refuse("something of it is under way");
         };
         let Some((spot, sums)) = slot.place.on_disk().filter(|_| length > 0) else {

@@ -21,6 +21,7 @@
 //! before another has it (INV-44). Chunks are read only with the sum that was made when this block wrote
 //! them, so that no byte of an earlier owner, and no wrong one, is ever served.
 
+use super::fetching::Fetching;
 use super::keeping::Kept;
 use super::reading::Reading;
 use super::rising::Heat;
@@ -129,6 +130,16 @@ impl Place {
         self.disk.take().map(|disk| (disk.slot, hold))
     }
 
+    /// Whether somebody reads what of it is on a disk for a flush.
+    fn is_read(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| Arc::strong_count(hold) > 1)
+    }
+
+    /// Whether all of it is in memory, and stays there for now.
+    pub(super) fn is_workable(&self, backing: &Backing) -> bool {
+        backing.floor() == 0 && self.down.is_none() && self.rising.is_none() && !self.raising
+    }
+
     /// For whoever reads it for a flush: its place on a disk is nobody else's until that is dropped.
     pub(super) fn hold(&mut self) -> Arc<()> {
         self.hold.get_or_insert_default().clone()
@@ -196,6 +207,7 @@ struct Disk {
 pub(super) enum Doing {
     Write { at: BlockAt, chunk: usize },
     Read { reading: u64, part: usize },
+    Fetch { fetching: u64, from: usize },
     Rise { at: BlockAt, chunk: usize },
     Raise { at: BlockAt },
     SinkRead { at: BlockAt, sinking: u64, from: usize },
@@ -221,6 +233,7 @@ pub(super) struct Tiers {
     doing: HashMap<u64, (TierIx, u32, Doing)>,
     out: Vec<Io>,
     pub readings: BTreeMap<u64, Reading>,
+    pub fetching: BTreeMap<u64, Fetching>,
     pub leaving: Vec<Leaving>,
     /// Places that nobody has any more but who reads them for a flush.
     lent: Vec<(TierIx, u32, Arc<()>)>,
@@ -363,6 +376,7 @@ impl Shard {
             && tiers.unreturned.is_empty()
             && tiers.hungry.is_empty()
             && tiers.readings.is_empty()
+            && tiers.fetching.is_empty()
             && tiers.disks.iter().map(used).sum::<usize>() == owned
     }
 
@@ -432,12 +446,12 @@ impl Shard {
         if place.down.is_some() {
             return Ok(());
         }
-        let length = match rests {
-            Rest::Busy => return Err("something of it is under way"),
-            Rest::Open(length) | Rest::Final(length) => length,
-        };
+        let length = rests.length().ok_or("something of it is under way")?;
         let floor = backing.floor();
-        if length <= floor && place.room == Room::Warm {
+        // What has changed anywhere is written anew, all of it.
+        let whole = matches!(rests, Rest::Whole(_));
+        let as_it_was = if whole { place.is_as_it_was() } else { length <= floor };
+        if as_it_was && place.room == Room::Warm {
             // Nothing was written since it was brought up: its memory is given up as it is.
             self.leave_memory(index);
             return Ok(());
@@ -445,9 +459,16 @@ impl Shard {
         if length == 0 {
             return Err("it holds nothing");
         }
+        // What a flush still reads of it is not written over.
         let spot = match &place.disk {
-            Some(disk) => disk.slot,
-            None => self.tiers.take_place(tier).ok_or("its disk has no place free")?,
+            Some(disk) if !(whole && place.is_read()) => disk.slot,
+            _ => {
+                let spot = self.tiers.take_place(tier).ok_or("its disk has no place free")?;
+                if let Some(old) = self.lies(index).place.disk_left() {
+                    self.leave_disk(tier, old);
+                }
+                spot
+            }
         };
         self.tiers.next += 1;
         let written = self.tiers.next;
@@ -517,6 +538,9 @@ impl Shard {
         let memory = backing.extract();
         let room = std::mem::replace(&mut place.room, Room::None);
         place.stay = None;
+        if let Some(slot) = self.slots[index].as_deref_mut() {
+            slot.structure.lowered();
+        }
         self.tiers.leaving.push(Leaving { at, structure, memory, room, tier });
         // It is looked at in a moment who reads it.
         self.tiers.look_again = Some(Time::ZERO);
@@ -604,18 +628,19 @@ impl Shard {
             self.give_room(leaving.room);
         }
         self.tiers.warm.wanted.retain(|wanted| *wanted != at);
+        let readings = self.tiers.readings.extract_if(.., |_, reading| reading.at == at);
+        let mut gone: Vec<_> = readings.map(|(n, reading)| (n, reading.ticket)).collect();
+        let fetching = self.tiers.fetching.extract_if(.., |_, fetching| fetching.at == at);
+        gone.extend(fetching.map(|(n, fetching)| (n, fetching.ticket)));
         // In the order in which they came (INV-35).
-        for (_, reading) in self.tiers.readings.extract_if(.., |_, reading| reading.at == at) {
-            self.completed.push((reading.ticket, wrong_epoch(at)));
-        }
+        gone.sort_unstable();
+        self.completed.extend(gone.into_iter().map(|(_, ticket)| (ticket, wrong_epoch(at))));
     }
 
     /// Bytes that a block has whose bytes are all on a disk.
     pub(super) fn length_below(&self, index: usize) -> usize {
-        match self.slots[index].as_deref().expect("its caller has it").structure.rests() {
-            Rest::Open(length) | Rest::Final(length) => length,
-            Rest::Busy => unreachable!("nothing is under way on a block below"),
-        }
+        let slot = self.slots[index].as_deref().expect("its caller has it");
+        slot.structure.rests().length().expect("nothing is under way on a block below")
     }
 
     /// The block of this index, of a structure or kept.
@@ -653,6 +678,7 @@ impl Shard {
             Doing::Rise { at, chunk } => self.risen(now, at, spot, chunk, done),
             Doing::Raise { at } => self.raised(now, at, spot, done),
             Doing::Read { reading, part } => self.part_read(reading, part, done),
+            Doing::Fetch { fetching, from } => self.part_fetched(now, fetching, from, done),
             Doing::SinkRead { at, sinking, from } => self.sink_read(at, sinking, from, done),
             Doing::SinkWrite { at, sinking } => self.sink_written(at, sinking, done),
             Doing::Discard => unreachable!("returned above"),

@@ -6,7 +6,7 @@
 //! a read of a chunk each time. So one that is being written stays until it rests (`WARM_REST`) or has had
 //! its turn (`WARM_TURN`), and who comes meanwhile waits.
 
-use super::tiers::{Doing, Room, chunks};
+use super::tiers::{Doing, Place, Room, chunks};
 use super::{Effect, Shard, Slot};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -47,6 +47,13 @@ pub(super) struct Warm {
     came: Vec<u32>,
     /// Blocks whose writers wait for room, first come.
     pub wanted: VecDeque<BlockAt>,
+}
+
+impl Place {
+    /// Whether nothing of it was changed since it was brought up.
+    pub(super) fn is_as_it_was(&self) -> bool {
+        self.disk.is_some() && self.stay.is_some_and(|stay| !stay.written)
+    }
 }
 
 impl Slot {
@@ -159,18 +166,23 @@ impl Shard {
         }
     }
 
-    /// Gives a block below memory for what is written to it. The chunk in which it ends is read.
+    /// Gives a block below memory for what is written to it. The chunk in which it ends is read, or all of
+    /// it where all of it may change.
     fn bring_up(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
         let (owner, tier) = (slot.owner, slot.place.tier);
-        let Rest::Open(length) = slot.structure.rests() else { return };
+        let (length, floor) = match slot.structure.rests() {
+            Rest::Open(length) => (length, length / TIER_CHUNK * TIER_CHUNK),
+            Rest::Whole(length) => (length, 0),
+            Rest::Busy | Rest::Final(_) => return,
+        };
         if slot.place.room != Room::None {
             return;
         }
         slot.place.stay = Some(Stay { since: now, written: false });
-        let floor = length / TIER_CHUNK * TIER_CHUNK;
         let disk = slot.place.disk.as_ref().map(|disk| (disk.slot, disk.sums.clone()));
-        let Ok(mut backing) = self.new_backing(&owner, true) else {
+        let overwrites = slot.kind.overwrites();
+        let Ok(mut backing) = self.new_backing(&owner, overwrites) else {
             return; // Its writer comes again.
         };
         backing.set_floor(floor);
@@ -185,6 +197,14 @@ impl Shard {
             slot.backing = backing;
             return;
         };
+        if floor == 0 {
+            // What it will have is read into: nothing of it is anywhere else in memory.
+            slot.place.rising = Some(Backing::absent(size, &self.config.reclaimer));
+            let (at, length) = (owner.at, length.next_multiple_of(honeycomb_env::VOLUME_ALIGN));
+            let offset = place as u64 * size as u64;
+            let what = IoWhat::Raise { at: offset, into: backing, length, sums };
+            return self.tiers.ask(tier, place, Doing::Rise { at, chunk: 0 }, what);
+        }
         slot.place.rising = Some(backing);
         let read = chunks(&(floor..length), length);
         let sums = sums[floor / TIER_CHUNK..].to_vec();
@@ -242,9 +262,14 @@ impl Shard {
         };
         let Some(mut backing) = slot.place.rising.take() else { return };
         let floor = chunk * TIER_CHUNK;
-        self.tiers.counts.read += read.len() as u64;
-        backing.slice_mut(floor..length).copy_from_slice(read.slice(0..length - floor));
-        slot.backing = backing;
+        self.tiers.counts.read += (length - floor) as u64;
+        slot.backing = match floor {
+            0 => read,
+            _ => {
+                backing.slice_mut(floor..length).copy_from_slice(read.slice(0..length - floor));
+                backing
+            }
+        };
         self.look_at_tiers(index);
     }
 }

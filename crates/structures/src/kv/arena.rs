@@ -95,6 +95,16 @@ impl Arena {
         self.zombie_bytes
     }
 
+    /// Whether no extent waits for its pins to go.
+    pub fn is_swept(&self) -> bool {
+        self.zombies.is_empty()
+    }
+
+    /// Where the last extent ends.
+    pub fn end(&self) -> usize {
+        self.end_before(self.size)
+    }
+
     pub fn largest_hole(&self) -> usize {
         self.holes.last().map_or(0, |(len, _)| *len)
     }

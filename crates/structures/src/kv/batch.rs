@@ -11,9 +11,10 @@
 //! and taking it back needs no room. Publishing them cannot fail (INV-38).
 
 use super::accumulate::combine;
+use super::below::unanswered;
 use super::table::{Hit, Value};
 use super::{Incoming, KvBlock, bare};
-use crate::{Answer, Payload};
+use crate::{Answer, Bytes, Payload};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
@@ -186,9 +187,9 @@ enum Placed {
 
 impl KvBlock {
     /// Asks the memory for the entries of at most `AHEAD` keys; the hash of each, and its region.
-    fn prefetch_all<'a>(
+    fn prefetch_all<'a, B: Bytes>(
         &self,
-        block: &Backing,
+        block: &B,
         keys: impl Iterator<Item = &'a [u8]>,
     ) -> [(u64, Option<u32>); AHEAD] {
         let mut ahead = [(0, None); AHEAD];
@@ -197,16 +198,18 @@ impl KvBlock {
             *region = self.prefetch_index(block, *hash);
         }
         for (hash, region) in &ahead {
-            if let Some(region) = region {
+            if let Some(region) = region
+                && B::ALL
+            {
                 self.table.regions[*region as usize].prefetch_entry(block, *hash as u32);
             }
         }
         ahead
     }
 
-    pub(super) fn multi_get(
+    pub(super) fn multi_get<B: Bytes>(
         &self,
-        block: &Backing,
+        block: &B,
         args: &[u8],
         payload: &[u8],
     ) -> Result<Answer, Answer> {
@@ -214,6 +217,14 @@ impl KvBlock {
         admit_request(payload)?;
         let keys = keys(payload)?;
         admit_count(keys.len())?;
+        let keys = match B::ALL {
+            true => &keys[..],
+            // Whoever asks comes again with the rest.
+            false => match self.reach_many(block, &keys) {
+                Some(reached) => &keys[..reached],
+                None => return Ok(unanswered()),
+            },
+        };
         let mut reply = Reply::new(most.min(MANY_BYTES_MAX));
         let mut ahead = [(0, None); AHEAD];
         for (at, key) in keys.iter().copied().enumerate() {

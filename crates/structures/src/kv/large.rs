@@ -11,7 +11,7 @@
 
 use super::table::Hit;
 use super::{Incoming, KvBlock, bare};
-use crate::{Answer, Event, Operation, Payload, Ticket, large_limit};
+use crate::{Answer, Bytes, Event, Operation, Payload, Ticket, large_limit};
 use honeycomb_block::Backing;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_REF, extents_per_value};
@@ -56,6 +56,11 @@ impl Adopting {
         self.again
     }
 
+    /// Whether any puts wait, or something is still to be said.
+    pub fn waits(&self) -> bool {
+        !self.waiting.is_empty() || !self.said.is_empty()
+    }
+
     /// Bytes of the records beside the block.
     pub fn bytes(&self) -> usize {
         self.waiting.values().map(|w| size_of::<Waiting>() + w.key.len() + w.list.len()).sum()
@@ -69,7 +74,7 @@ pub(super) fn list_of(stored: &[u8]) -> &[u8] {
 
 impl KvBlock {
     /// Bytes of a value, wherever it is.
-    pub(super) fn length_of(&self, block: &Backing, hit: &Hit) -> u64 {
+    pub(super) fn length_of(&self, block: &impl Bytes, hit: &Hit) -> u64 {
         match hit.head.extents() {
             true => value_length(list_of(block.slice(self.value_of(block, hit)))),
             false => hit.head.value_len as u64,
@@ -90,7 +95,7 @@ impl KvBlock {
     }
 
     /// The answer to a `KvGet` of such a value.
-    pub(super) fn tell_extents(&self, block: &Backing, hit: &Hit) -> Answer {
+    pub(super) fn tell_extents(&self, block: &impl Bytes, hit: &Hit) -> Answer {
         let stored = self.value_of(block, hit);
         let answer = Answer { value: self.length_of(block, hit), ..bare(Status::Extents) };
         answer.with(Payload::Block(stored.start + EXTENT_OWNER..stored.end))

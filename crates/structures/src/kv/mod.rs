@@ -5,7 +5,7 @@
 //! it is scattered), `arena.rs` keeps the books of what is where. Large payloads arrive through
 //! `fills.rs`; `scan.rs` reads in order; `batch.rs` runs many operations at once, and
 //! `accumulate.rs` combines values with operands. `large.rs` has what is different for values that are
-//! lists of extents in blocks of their own.
+//! lists of extents in blocks of their own, `below.rs` what is read while the block is below memory.
 //!
 //! A block owns a range of hashes and divides it among *regions*: each a contiguous,
 //! position-independent run of bytes with its own index, so that moving one is copying it. Values
@@ -15,12 +15,14 @@
 mod accumulate;
 pub(crate) mod arena;
 mod batch;
+mod below;
 mod cut;
 mod export;
 mod fills;
 mod import;
 mod large;
 mod pack;
+mod patches;
 mod region;
 mod room;
 mod scan;
@@ -30,8 +32,10 @@ mod table;
 
 use crate::moves::Movable;
 use crate::{
-    Answer, Event, News, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit,
+    Answer, Bytes, Event, Fetched, News, Operation, Outcome, Payload, Rest, Snapshot, Structure,
+    Ticket, large_limit,
 };
+use below::unanswered;
 pub use export::splits_from;
 use export::{Asking, Departed, Export};
 use fills::Fills;
@@ -200,7 +204,7 @@ impl KvBlock {
 
     /// Asks the memory for where the entry of a key of this hash is told; the region that tells it.
     #[inline]
-    fn prefetch_index(&self, block: &Backing, hash: u64) -> Option<u32> {
+    fn prefetch_index(&self, block: &impl Bytes, hash: u64) -> Option<u32> {
         // Nobody has looked yet whether the key is this block's: of one that has given everything away
         // there is no region.
         let region = self.table.region_if_any(hash)?;
@@ -218,7 +222,7 @@ impl KvBlock {
     }
 
     #[inline]
-    fn value_of(&self, block: &Backing, hit: &Hit) -> Range<usize> {
+    fn value_of(&self, block: &impl Bytes, hit: &Hit) -> Range<usize> {
         self.table.value(block, hit.at, &hit.head)
     }
 
@@ -226,20 +230,20 @@ impl KvBlock {
         Payload::Bytes(Arc::from(block.slice(self.value_of(block, hit))))
     }
 
-    fn get(&self, block: &Backing, key: &[u8]) -> Result<Answer, Answer> {
+    fn get(&self, block: &impl Bytes, key: &[u8]) -> Result<Answer, Answer> {
         let hash = self.admit(key)?;
-        let Some(hit) = self.table.find(block, hash, key) else {
-            return Err(bare(Status::KeyNotFound));
-        };
+        let Some(found) = self.reach(block, hash, key) else { return Ok(unanswered()) };
+        let Some(hit) = found else { return Err(bare(Status::KeyNotFound)) };
         if hit.head.extents() {
             return Ok(self.tell_extents(block, &hit));
         }
         Ok(Answer::ok(0).with(Payload::Block(self.value_of(block, &hit))))
     }
 
-    fn exists(&self, block: &Backing, key: &[u8]) -> Result<Answer, Answer> {
+    fn exists(&self, block: &impl Bytes, key: &[u8]) -> Result<Answer, Answer> {
         let hash = self.admit(key)?;
-        Ok(match self.table.find(block, hash, key) {
+        let Some(found) = self.reach(block, hash, key) else { return Ok(unanswered()) };
+        Ok(match found {
             None => Answer::ok(0),
             Some(hit) => {
                 let length = self.length_of(block, &hit);
@@ -264,7 +268,7 @@ impl KvBlock {
     }
 
     /// How many entries there are from a hash on, and up to which hash that is said.
-    fn length(&self, block: &Backing, args: &[u8]) -> Result<Answer, Answer> {
+    fn length(&self, block: &impl Bytes, args: &[u8]) -> Result<Answer, Answer> {
         let from = if args.is_empty() { self.start } else { u64::decode(args)? };
         self.admit_hash(from, false)?;
         let last = self.readable_from(from);
@@ -272,6 +276,9 @@ impl KvBlock {
         let place = table.place_of(from);
         let first = &table.regions[table.order[place] as usize];
         let whole = from == table.starts[place];
+        if !whole && !block.wants(&first.contents()) {
+            return Ok(unanswered());
+        }
         let mut count = match whole {
             true => first.count,
             false => first
@@ -554,6 +561,18 @@ impl Structure for KvBlock {
 
     fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
         Some(self.take_snapshot(range))
+    }
+
+    fn rests(&self) -> Rest {
+        self.rests_now()
+    }
+
+    fn read_below(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
+        self.read_fetched(bytes, op, args, payload)
+    }
+
+    fn lowered(&mut self) {
+        self.has_left_memory();
     }
 
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {

@@ -14,7 +14,10 @@
 //! An entry that was deleted or replaced stays in the log, flagged dead, until the region is laid
 //! out anew.
 
+use super::patches::Patches;
+use crate::Bytes;
 use honeycomb_block::Backing;
+use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_wire::key_hash;
 use std::cell::Cell;
 use std::ops::Range;
@@ -31,6 +34,9 @@ const PREFETCH: usize = 96;
 /// Words of the index that are looked at to find which entry to ask for: two keys in five are not at
 /// home, nearly all are within so many words of it, and these are in two or three cache lines.
 const PREFETCH_SLOTS: usize = 12;
+
+/// A region of up to so many bytes is brought up from below memory as a whole.
+const WHOLE_MAX: usize = 32 * 1024;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HCR2");
 const DEAD: u8 = 1;
@@ -83,7 +89,7 @@ impl Head {
     }
 
     /// The hash of the key of the entry that begins with this, at `at` in the block.
-    pub fn hash(&self, block: &Backing, at: usize) -> u64 {
+    pub fn hash(&self, block: &impl Bytes, at: usize) -> u64 {
         key_hash(block.slice(at + ENTRY..at + ENTRY + self.key_len))
     }
 
@@ -157,52 +163,6 @@ pub(super) struct Region {
     pub patches: Option<Box<Patches>>,
 }
 
-/// Bytes of a region that are sent again together when one of them has changed.
-const CHUNK: usize = 128;
-
-/// Which chunks of a region have changed.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Patches {
-    bits: Vec<u64>,
-    count: usize,
-}
-
-impl Patches {
-    fn add(&mut self, range: Range<usize>) {
-        for chunk in range.start / CHUNK..range.end.div_ceil(CHUNK) {
-            let (word, bit) = (chunk / 64, 1u64 << (chunk % 64));
-            if word >= self.bits.len() {
-                self.bits.resize(word + 1, 0);
-            }
-            self.count += usize::from(self.bits[word] & bit == 0);
-            self.bits[word] |= bit;
-        }
-    }
-
-    /// Bytes that they amount to.
-    pub fn bytes(&self) -> usize {
-        self.count * CHUNK
-    }
-
-    /// The runs of bytes below `end`, in order.
-    pub fn runs(&self, end: usize) -> impl Iterator<Item = Range<usize>> + '_ {
-        let set = |chunk: usize| {
-            self.bits.get(chunk / 64).is_some_and(|word| word & (1 << (chunk % 64)) != 0)
-        };
-        let (mut chunk, chunks) = (0, end.div_ceil(CHUNK));
-        std::iter::from_fn(move || {
-            while chunk < chunks && !set(chunk) {
-                chunk += 1;
-            }
-            let first = chunk;
-            while chunk < chunks && set(chunk) {
-                chunk += 1;
-            }
-            (first < chunk).then(|| first * CHUNK..(chunk * CHUNK).min(end))
-        })
-    }
-}
-
 impl Region {
     /// The bytes that it has in the block.
     pub fn extent(&self) -> Range<usize> {
@@ -265,7 +225,7 @@ impl Region {
     #[inline]
     pub fn find(
         &self,
-        block: &Backing,
+        block: &impl Bytes,
         low: u32,
         mut same: impl FnMut(&Head, usize) -> bool,
     ) -> Option<(usize, usize, Head)> {
@@ -290,9 +250,48 @@ impl Region {
         }
     }
 
+    /// Whether everything is there that `find` may read for a key of so many bytes. Of a small region that
+    /// is all of it; of a large one its index first, and then the entries that this half of a hash leads to.
+    #[inline]
+    pub fn can_find(&self, block: &impl Bytes, low: u32, key_len: usize) -> bool {
+        all_of(block) || self.wants_found(block, low, key_len)
+    }
+
+    fn wants_found(&self, block: &impl Bytes, low: u32, key_len: usize) -> bool {
+        let all = self.contents();
+        if self.count == 0 || block.has(&all) {
+            return true;
+        }
+        if all.len() <= WHOLE_MAX {
+            return block.wants(&all);
+        }
+        if !block.wants(&self.index()) {
+            return false;
+        }
+        let index = block.slice(self.index());
+        let (mut slot, mut there) = (home(low, self.slots), true);
+        loop {
+            let word = word(index, slot);
+            if word == 0 {
+                return there;
+            }
+            if low_of(word) == low {
+                let at = self.at + offset(word);
+                there &= block.wants(&(at..(at + ENTRY + key_len + LARGE_REF).min(all.end)));
+            }
+            slot = next(slot, self.slots);
+        }
+    }
+
+    /// Bytes that finding one entry brings up from below memory, about.
+    pub fn lookup_bytes(&self) -> usize {
+        let all = self.contents().len();
+        if all <= WHOLE_MAX { all } else { self.index().len() + TIER_CHUNK }
+    }
+
     /// Asks for the words of the index with which `find` begins.
     #[inline]
-    pub fn prefetch_index(&self, block: &Backing, low: u32) {
+    pub fn prefetch_index(&self, block: &impl Bytes, low: u32) {
         if self.count > 0 {
             let word = self.at + HEADER + 8 * home(low, self.slots);
             block.prefetch(word..word + 8 * PREFETCH_SLOTS);
@@ -301,7 +300,7 @@ impl Region {
 
     /// Asks for the entry that this half of a hash leads to, if it is not far from its home.
     #[inline]
-    pub fn prefetch_entry(&self, block: &Backing, low: u32) {
+    pub fn prefetch_entry(&self, block: &impl Bytes, low: u32) {
         if let Some(at) = self.near_home(block, low) {
             block.prefetch(at..at + PREFETCH);
         }
@@ -309,7 +308,7 @@ impl Region {
 
     /// Where the first entry of this half of a hash is, if `prefetch_index` asked for its word.
     #[inline]
-    pub fn near_home(&self, block: &Backing, low: u32) -> Option<usize> {
+    pub fn near_home(&self, block: &impl Bytes, low: u32) -> Option<usize> {
         if self.count == 0 {
             return None;
         }
@@ -401,7 +400,10 @@ impl Region {
     }
 
     /// The entries in the log, dead ones included, with their offsets in the block.
-    pub fn walk<'b>(&self, block: &'b Backing) -> impl Iterator<Item = (usize, Head)> + 'b {
+    pub fn walk<'b, B: Bytes>(
+        &self,
+        block: &'b B,
+    ) -> impl Iterator<Item = (usize, Head)> + use<'b, B> {
         let (mut at, end) = (self.at + self.log_start(), self.at + self.end);
         std::iter::from_fn(move || {
             (at < end).then(|| {
@@ -777,6 +779,12 @@ fn copy_live(block: &mut Backing, from: Range<usize>, to: usize) -> usize {
         at += dead;
     }
     to
+}
+
+/// Whether bytes are of a kind of which none is missing.
+#[inline]
+fn all_of<B: Bytes>(_: &B) -> bool {
+    B::ALL
 }
 
 #[inline]

@@ -1,10 +1,10 @@
 //! Reads a block in order of (hash, key), a page at a time.
 
 use super::KvBlock;
+use super::below::{Needs, unanswered};
 use super::large::list_of;
 use super::region::{ENTRY, Head};
-use crate::{Answer, Payload};
-use honeycomb_block::Backing;
+use crate::{Answer, Bytes, Payload};
 use honeycomb_types::Bug;
 use honeycomb_wire::data::{ScanArgs, put_scan_entry, put_scan_extents, scan_entry_len};
 
@@ -22,7 +22,7 @@ struct Found {
 }
 
 impl KvBlock {
-    pub(super) fn scan(&self, block: &Backing, args: &[u8]) -> Result<Answer, Answer> {
+    pub(super) fn scan(&self, block: &impl Bytes, args: &[u8]) -> Result<Answer, Answer> {
         let scan = ScanArgs::decode(args)?;
         let cursor = scan.cursor;
         self.admit_hash(cursor, false)?;
@@ -30,7 +30,11 @@ impl KvBlock {
         let budget = (scan.bytes as usize).min(PAGE_MAX);
         let mut page = Vec::new();
         let mut looked = 0;
-        for place in self.table.place_of(cursor)..self.table.order.len() {
+        let first = self.table.place_of(cursor);
+        if !self.reach_page(block, first, budget) {
+            return Ok(unanswered());
+        }
+        for place in first..self.table.order.len() {
             let region = &self.table.regions[self.table.order[place] as usize];
             if self.table.starts[place] > last {
                 break;
@@ -38,11 +42,20 @@ impl KvBlock {
             let full = !page.is_empty() && page.len() >= budget;
             // Without a prefix the first region with an entry ends the search for one.
             let tired = looked >= LOOK_MAX && !(page.is_empty() && scan.prefix.is_empty());
-            if full || tired {
+            if full || tired || !block.has(&region.contents()) {
                 return Ok(answer(self.table.starts[place], page));
             }
             looked += region.size;
             let found = self.matches(block, place, cursor, &scan);
+            if let Some(hash) = self.lacks_value(block, &found, &scan) {
+                if page.is_empty() && found[0].hash == hash {
+                    self.want_values(block, &found, budget);
+                    return Ok(unanswered());
+                }
+                let before = &found[..found.partition_point(|f| f.hash < hash)];
+                let next = self.fill_page(block, before, &scan, budget, &mut page);
+                return Ok(answer(next.unwrap_or(hash), page));
+            }
             if let Some(next) = self.fill_page(block, &found, &scan, budget, &mut page) {
                 return Ok(answer(next, page));
             }
@@ -54,7 +67,7 @@ impl KvBlock {
     /// The entries of one region that the scan wants, in order.
     fn matches(
         &self,
-        block: &Backing,
+        block: &impl Bytes,
         place: usize,
         cursor: u64,
         scan: &ScanArgs<'_>,
@@ -72,10 +85,33 @@ impl KvBlock {
         found
     }
 
+    /// The hash of the first of these entries whose value is not there.
+    fn lacks_value<B: Bytes>(
+        &self,
+        block: &B,
+        found: &[Found],
+        scan: &ScanArgs<'_>,
+    ) -> Option<u64> {
+        if B::ALL || scan.keys_only {
+            return None;
+        }
+        let there = |f: &Found| block.has(&self.table.value(block, f.at, &f.head));
+        found.iter().find(|f| !there(f)).map(|f| f.hash)
+    }
+
+    /// The values of these entries are wanted, as far as a page may hold them.
+    fn want_values(&self, block: &impl Bytes, found: &[Found], most: usize) {
+        let mut needs = Needs::up_to(most);
+        let _ = found.iter().any(|f| {
+            let value = self.table.value(block, f.at, &f.head);
+            needs.and(block.wants(&value), value.len())
+        });
+    }
+
     /// Adds entries while they fit, those of one hash together. The hash of the first that did not.
     fn fill_page(
         &self,
-        block: &Backing,
+        block: &impl Bytes,
         found: &[Found],
         scan: &ScanArgs<'_>,
         budget: usize,

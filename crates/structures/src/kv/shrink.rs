@@ -49,6 +49,11 @@ impl Shrink {
         Shrink { kept_free, due: None, allocated: 0, from: None }
     }
 
+    /// The same, when there is nothing to give back.
+    pub fn anew(&self) -> Shrink {
+        Shrink::after(self.kept_free)
+    }
+
     pub fn due(&self) -> Option<Time> {
         self.due
     }
@@ -99,7 +104,7 @@ impl Shrink {
                 return;
             }
         }
-        *self = Shrink::after(self.kept_free);
+        *self = self.anew();
     }
 }
 

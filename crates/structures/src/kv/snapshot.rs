@@ -20,7 +20,7 @@ impl KvBlock {
         let regions = self.table.order.iter().map(|id| &self.table.regions[*id as usize]);
         let logs: Vec<Range<usize>> = regions.map(|region| region.log()).collect();
         let larges = self.table.larges();
-        Snapshot::items(self.size, move |bytes, out| {
+        Snapshot::items(self.table.arena.end(), move |bytes, out| {
             let mut logs = logs.iter().cloned();
             logs.try_for_each(|log| give_log(bytes, log, range.0..=range.1, &larges, out))
         })

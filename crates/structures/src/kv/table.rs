@@ -4,7 +4,7 @@ use super::arena::{Arena, Owner, round_up};
 use super::export::Sent;
 use super::region::{ENTRY, Head, LARGE_REF, Region};
 use super::room::pinned_down;
-use crate::Answer;
+use crate::{Answer, Bytes};
 use honeycomb_block::Backing;
 use honeycomb_types::Bug;
 use honeycomb_types::limits::{EXTENT_OWNER, REGION_MAX, REGION_MIN};
@@ -158,14 +158,21 @@ impl Table {
     }
 
     #[inline]
-    pub fn find(&self, block: &Backing, hash: u64, key: &[u8]) -> Option<Hit> {
+    pub fn find(&self, block: &impl Bytes, hash: u64, key: &[u8]) -> Option<Hit> {
         self.look_up(block, self.region_of(hash), hash as u32, key, false)
     }
 
     /// As `find`, when the region of the key's hash, of which this is the lower half, is known.
     #[inline]
-    pub fn find_in(&self, block: &Backing, region: u32, low: u32, key: &[u8]) -> Option<Hit> {
+    pub fn find_in(&self, block: &impl Bytes, region: u32, low: u32, key: &[u8]) -> Option<Hit> {
         self.look_up(block, region, low, key, false)
+    }
+
+    /// Whether everything is there that `find` may read.
+    #[inline]
+    pub fn can_find(&self, block: &impl Bytes, hash: u64, key: &[u8]) -> bool {
+        let region = &self.regions[self.region_of(hash) as usize];
+        region.can_find(block, hash as u32, key.len())
     }
 
     /// The entry that an atomic batch has staged for a key.
@@ -174,7 +181,14 @@ impl Table {
     }
 
     #[inline]
-    fn look_up(&self, block: &Backing, id: u32, low: u32, key: &[u8], staged: bool) -> Option<Hit> {
+    fn look_up(
+        &self,
+        block: &impl Bytes,
+        id: u32,
+        low: u32,
+        key: &[u8],
+        staged: bool,
+    ) -> Option<Hit> {
         let region = &self.regions[id as usize];
         region.load.set(region.load.get().saturating_add(1));
         let found = region.find(block, low, |head, at| {
@@ -187,7 +201,7 @@ impl Table {
 
     /// The bytes of an entry's value, wherever they are.
     #[inline]
-    pub fn value(&self, block: &Backing, at: usize, head: &Head) -> Range<usize> {
+    pub fn value(&self, block: &impl Bytes, at: usize, head: &Head) -> Range<usize> {
         let stored = at + ENTRY + head.key_len;
         if !head.large() {
             return stored..stored + head.value_len;
@@ -197,7 +211,7 @@ impl Table {
         large.at..large.at + large.len
     }
 
-    fn large_id(&self, block: &Backing, at: usize, head: &Head) -> u32 {
+    fn large_id(&self, block: &impl Bytes, at: usize, head: &Head) -> u32 {
         let stored = at + ENTRY + head.key_len;
         let bytes = block.slice(stored..stored + LARGE_REF);
         u32::from_le_bytes(bytes.try_into().expect("four bytes"))

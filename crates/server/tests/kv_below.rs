@@ -1,0 +1,369 @@
+//! Stores whose blocks go below memory and come back: whatever is read is what a plain map holds, wherever
+//! the block is and whatever its disk does meanwhile, and what is written is written once.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use common::{access, owner};
+use honeycomb_env::{Entropy, MemoryVolume};
+use honeycomb_server::{Io, Shard, ShardConfig};
+use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
+use honeycomb_types::{
+    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
+    TierSpec, Time,
+};
+use honeycomb_wire::batch::{put_keys, results};
+use honeycomb_wire::data::{ScanArgs, scan_entries};
+use honeycomb_wire::{Field, Op, RequestHeader, Status};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Regions of such a block are over what is brought up as a whole.
+const LARGE: usize = 8 << 20;
+const SMALL: usize = 256 << 10;
+const DISK: TierIx = TierIx(1);
+const BLOCKS: u32 = 3;
+
+type Map = HashMap<Vec<u8>, Vec<u8>>;
+
+struct World {
+    shard: Shard,
+    disk: Arc<MemoryVolume>,
+    rng: Entropy,
+    now: Time,
+    /// What the disk has not begun, in any order.
+    doing: Vec<Io>,
+    ticket: u64,
+    /// Answers that were waited for.
+    came: BTreeMap<Ticket, Answer>,
+    /// What each block holds.
+    maps: Vec<Map>,
+}
+
+fn at(block: u32) -> BlockAt {
+    BlockAt { block: BlockId::new(ServerId(1), ShardIx(0), block), epoch: Epoch(1) }
+}
+
+/// The bytes of an answer's payload.
+fn bytes(shard: &mut Shard, block: u32, payload: &Payload) -> Vec<u8> {
+    match payload {
+        Payload::None => Vec::new(),
+        Payload::Bytes(bytes) => bytes.to_vec(),
+        Payload::Pinned(pin) => pin.bytes().to_vec(),
+        Payload::Block(range) => shard.pin(at(block), range.clone()).bytes().to_vec(),
+        Payload::Parts(_) => unreachable!("a store makes none"),
+    }
+}
+
+impl World {
+    fn new(size: usize, warm: u32, seed: u64) -> World {
+        let mut shard = common::shard(
+            ServerId(1),
+            ShardConfig {
+                frames: BLOCKS,
+                warm,
+                disks: vec![TierSpec { class: TierClass::Ssd, blocks: BLOCKS + 1 }],
+                buffers: 2 * size,
+                ..common::config(size, BLOCKS)
+            },
+        );
+        (0..BLOCKS).for_each(|block| shard.open(owner(at(block), Kind::Kv, true)).unwrap());
+        World {
+            shard,
+            disk: Arc::new(MemoryVolume::new()),
+            rng: Entropy::seeded(seed),
+            now: Time::from_millis(5000),
+            doing: Vec::new(),
+            ticket: 0,
+            came: BTreeMap::new(),
+            maps: vec![Map::new(); BLOCKS as usize],
+        }
+    }
+
+    fn below(&mut self, n: u64) -> u64 {
+        self.rng.next_u64() % n
+    }
+
+    /// Something that is under way ends, and time passes.
+    fn step(&mut self) {
+        self.now = self.now + Duration::from_micros(200);
+        self.doing.extend(self.shard.take_io());
+        if !self.doing.is_empty() {
+            let n = self.below(self.doing.len() as u64) as usize;
+            let (id, done) = self.doing.swap_remove(n).carry_out(&*self.disk, 0);
+            self.shard.io_done(self.now, id, done);
+        }
+        self.shard.tick(self.now);
+        self.shard.take_effects();
+        while let Some((ticket, answer)) = self.shard.completed() {
+            assert!(self.came.insert(ticket, answer).is_none(), "it is answered once");
+        }
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..10_000 {
+            self.step();
+            if self.doing.is_empty() && self.shard.take_io().is_empty() {
+                return;
+            }
+        }
+        panic!("the disk is never idle");
+    }
+
+    /// Begins an operation: its answer, or by which ticket it comes.
+    fn begin(&mut self, block: u32, op: Op, args: &[u8], payload: &[u8]) -> Result<Answer, Ticket> {
+        self.ticket += 1;
+        let mut header = RequestHeader { at: at(block), grant: 1, ..RequestHeader::new(op) };
+        header.payload_len = payload.len() as u32;
+        if matches!(op, Op::KvPut | Op::KvDelete) {
+            (header.lane, header.sequence) = (LaneId(self.ticket as u32), Sequence(1));
+        }
+        let ticket = Ticket(self.ticket);
+        match self.shard.apply(self.now, &access(false), &header, args, payload, ticket) {
+            Outcome::Done(answer) => Ok(answer),
+            Outcome::Parked => Err(ticket),
+        }
+    }
+
+    /// Runs an operation to its end, as a client does that is told to come again.
+    fn run(&mut self, block: u32, op: Op, args: &[u8], payload: &[u8]) -> (Answer, Vec<u8>) {
+        for _ in 0..10_000 {
+            let answer = match self.begin(block, op, args, payload) {
+                Ok(answer) => answer,
+                Err(ticket) => loop {
+                    self.step();
+                    if let Some(answer) = self.came.remove(&ticket) {
+                        break answer;
+                    }
+                },
+            };
+            if answer.status != Status::Busy {
+                let bytes = bytes(&mut self.shard, block, &answer.payload);
+                return (answer, bytes);
+            }
+            (0..3).for_each(|_| self.step());
+        }
+        panic!("{op:?} is busy for ever");
+    }
+
+    fn put(&mut self, block: u32, key: &[u8], value: &[u8]) {
+        let args = [&[0], key].concat();
+        let (answer, _) = self.run(block, Op::KvPut, &args, value);
+        assert_eq!(answer.status, Status::Ok, "{answer:?}");
+        self.maps[block as usize].insert(key.to_vec(), value.to_vec());
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        format!("key {}", self.below(400)).into_bytes()
+    }
+
+    fn value(&mut self, size: usize) -> Vec<u8> {
+        // Mostly small; some that have extents of their own in the block.
+        let length = match self.below(10) {
+            0 => size / 64 + self.below(size as u64 / 64) as usize,
+            1 => 0,
+            _ => self.below(200) as usize,
+        };
+        let seed = self.rng.next_u64();
+        let mut noise = Entropy::seeded(seed);
+        (0..length).map(|_| noise.next_u64() as u8).collect()
+    }
+
+    /// Every way of reading a block gives what its map holds.
+    fn check(&mut self, block: u32) {
+        let map = self.maps[block as usize].clone();
+        let (answer, _) = self.run(block, Op::KvLength, &[], &[]);
+        assert_eq!(answer.value, map.len() as u64);
+        for keys_only in [false, true] {
+            let (mut cursor, mut found) = (0, Map::new());
+            loop {
+                let mut args = Vec::new();
+                ScanArgs { cursor, bytes: 16 << 10, keys_only, prefix: b"" }.put(&mut args);
+                let (answer, page) = self.run(block, Op::KvScan, &args, &[]);
+                assert_eq!(answer.status, Status::Ok, "{answer:?}");
+                for (key, value) in scan_entries(&page).unwrap() {
+                    let twice = found.insert(key.to_vec(), value.to_vec());
+                    assert!(twice.is_none(), "a scan gives an entry once");
+                }
+                assert!(answer.value == 0 || answer.value > cursor, "a page goes on");
+                cursor = answer.value;
+                if cursor == 0 {
+                    break;
+                }
+            }
+            let due =
+                map.iter().map(|(k, v)| (k.clone(), if keys_only { vec![] } else { v.clone() }));
+            assert_eq!(found, due.collect::<Map>());
+        }
+        let keys: Vec<Vec<u8>> = map.keys().cloned().chain([b"none".to_vec()]).collect();
+        let mut rest: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+        while !rest.is_empty() {
+            let most = rest.len().min(300);
+            let payload = put_keys(&rest[..most]);
+            let mut args = Vec::new();
+            (1u32 << 20).put(&mut args);
+            let (answer, told) = self.run(block, Op::KvMultiGet, &args, &payload);
+            assert!(answer.status == Status::Ok && answer.value > 0, "{answer:?}");
+            let count = answer.value as usize;
+            for (key, result) in rest[..count].iter().zip(results(&told, count).unwrap()) {
+                match map.get(*key) {
+                    Some(value) => {
+                        assert_eq!((result.status, result.bytes), (Status::Ok, &value[..]))
+                    }
+                    None => assert_eq!(result.status, Status::KeyNotFound),
+                }
+            }
+            rest.drain(..count);
+        }
+        for key in keys.iter().take(40) {
+            let (answer, value) = self.run(block, Op::KvGet, key, &[]);
+            let (there, _) = self.run(block, Op::KvExists, key, &[]);
+            match map.get(key) {
+                Some(due) => {
+                    assert_eq!((answer.status, &value), (Status::Ok, due));
+                    assert_eq!(
+                        (there.value, there.args),
+                        (1, (due.len() as u64).to_le_bytes().to_vec())
+                    );
+                }
+                None => assert_eq!((answer.status, there.value), (Status::KeyNotFound, 0)),
+            }
+        }
+    }
+
+    fn is_below(&mut self, block: u32) -> bool {
+        !self.shard.has_frame_for(at(block))
+    }
+
+    fn lower(&mut self, block: u32) {
+        for _ in 0..1000 {
+            let _ = self.shard.lower(at(block), DISK);
+            self.settle();
+            if self.is_below(block) {
+                return;
+            }
+        }
+        panic!("it does not go down");
+    }
+}
+
+#[test]
+fn a_block_below_memory_is_read_by_parts() {
+    for size in [SMALL, LARGE] {
+        let mut world = World::new(size, 1, 7);
+        let entries = if size == SMALL { 300 } else { 30_000 };
+        for n in 0..entries {
+            let value = world.value(size).into_iter().take(400).collect::<Vec<u8>>();
+            world.put(0, format!("entry {n}").as_bytes(), &value);
+        }
+        // Some that are extents of their own in the block.
+        for n in 0..4 {
+            let value = vec![n; size / 16];
+            world.put(0, &[b'l', n], &value);
+        }
+        world.lower(0);
+        assert_eq!(world.shard.in_memory(), (BLOCKS - 1, 0), "it has no memory");
+        let before = world.shard.tier_counts().read;
+        let key = b"entry 17";
+        let (answer, value) = world.run(0, Op::KvGet, key, &[]);
+        assert_eq!((answer.status, &value), (Status::Ok, &world.maps[0][&key[..]]));
+        let read = world.shard.tier_counts().read - before;
+        assert!(read <= size as u64 / 8, "one lookup read {read} bytes of {size}");
+        world.check(0);
+        assert_eq!(world.shard.in_memory().1, 0, "nothing was brought up to be written to");
+    }
+}
+
+#[test]
+fn what_is_written_below_memory_is_there_when_it_comes_up_and_goes_down_again() {
+    let mut world = World::new(SMALL, 1, 3);
+    for block in 0..BLOCKS {
+        for n in 0..50 {
+            world.put(block, format!("k{n}").as_bytes(), format!("{block} {n}").as_bytes());
+        }
+        world.lower(block);
+    }
+    // There is room to write to one of them at a time: they take turns.
+    for round in 0..6 {
+        for block in 0..BLOCKS {
+            world.put(block, b"k7", format!("round {round}").as_bytes());
+            let (answer, _) = world.run(block, Op::KvDelete, &[&[0], &b"k8"[..]].concat(), &[]);
+            assert_eq!(answer.status, if round == 0 { Status::Ok } else { Status::KeyNotFound });
+            world.maps[block as usize].remove(&b"k8"[..]);
+            assert!(world.shard.in_memory().1 <= 1);
+        }
+    }
+    (0..BLOCKS).for_each(|block| world.check(block));
+    // One comes back to memory for good.
+    world.settle();
+    while world.shard.lower(at(1), TierIx::MEMORY).is_err() {
+        world.put(0, b"other", b"takes the turn");
+        world.put(2, b"other", b"takes the turn");
+    }
+    world.settle();
+    assert!(!world.is_below(1));
+    (0..BLOCKS).for_each(|block| world.check(block));
+}
+
+/// Whatever is done, in whatever order the disk does its part.
+#[test]
+fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
+    for seed in 0..60 {
+        let mut world = World::new(SMALL, 1 + (seed % 2) as u32, seed);
+        for _ in 0..400 {
+            let block = world.below(BLOCKS as u64) as u32;
+            let key = world.key();
+            match world.below(20) {
+                0..8 => {
+                    let value = world.value(SMALL);
+                    let bytes: usize = world.maps[block as usize].values().map(Vec::len).sum();
+                    // What would not fit is not what this is about.
+                    if bytes + value.len() < SMALL / 2 {
+                        world.put(block, &key, &value);
+                    }
+                }
+                8..10 => {
+                    let (answer, _) =
+                        world.run(block, Op::KvDelete, &[&[0], &key[..]].concat(), &[]);
+                    let there = world.maps[block as usize].remove(&key).is_some();
+                    assert_eq!(answer.status == Status::Ok, there, "{answer:?}");
+                }
+                10..14 => {
+                    let (answer, value) = world.run(block, Op::KvGet, &key, &[]);
+                    match world.maps[block as usize].get(&key) {
+                        Some(due) => assert_eq!((answer.status, &value), (Status::Ok, due)),
+                        None => assert_eq!(answer.status, Status::KeyNotFound),
+                    }
+                }
+                14..17 => drop(world.shard.lower(at(block), DISK)),
+                17 => drop(world.shard.lower(at(block), TierIx::MEMORY)),
+                18 => world.step(),
+                _ => {
+                    // A reader whose block is written to before its disk has answered.
+                    if let Err(ticket) = world.begin(block, Op::KvGet, &key, &[]) {
+                        let old = world.maps[block as usize].get(&key).cloned();
+                        let value = world.value(SMALL / 4);
+                        world.put(block, &key, &value);
+                        world.settle();
+                        let answer = world.came.remove(&ticket).unwrap();
+                        let read = bytes(&mut world.shard, block, &answer.payload);
+                        match answer.status {
+                            Status::Ok => {
+                                assert!(read == value || Some(read) == old, "seed {seed}")
+                            }
+                            Status::KeyNotFound => assert_eq!(old, None),
+                            status => assert_eq!(status, Status::Busy),
+                        }
+                    }
+                }
+            }
+        }
+        (0..BLOCKS).for_each(|block| world.check(block));
+        world.settle();
+        (0..BLOCKS).for_each(|block| assert!(world.shard.free(at(block))));
+        world.settle();
+        assert!(world.shard.tiers_are_quiet(), "seed {seed}: nothing is left of them");
+        assert_eq!(world.shard.in_memory(), (0, 0));
+    }
+}

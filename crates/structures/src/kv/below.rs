@@ -1,0 +1,138 @@
+//! A block whose bytes are below memory: what is read of it, and when it can go there.
+//!
+//! The table stays: which region a hash belongs to and where each lies is known without reading anything.
+//! A lookup brings one region up (of a large one its index first, and then the entry), and never the
+//! block. What changes the block needs all of it in memory, and does not come here.
+
+use super::KvBlock;
+use super::table::Hit;
+use crate::{Answer, Bytes, Fetched, Movable, Rest};
+use honeycomb_wire::{Op, key_hash};
+
+/// Bytes that one operation has brought up, about, if it could do with less.
+const WANT_MAX: usize = 512 * 1024;
+/// Keys of one request that are answered at a time.
+const WANT_KEYS: usize = 64;
+
+/// What is missing was noted: this answer is nobody's.
+pub(super) fn unanswered() -> Answer {
+    Answer::ok(0)
+}
+
+impl KvBlock {
+    /// Whether the block could go below memory: nothing moves, arrives or is given back in it.
+    pub(super) fn rests_now(&self) -> Rest {
+        let arrives = !self.fills.is_empty() || self.adopting.waits();
+        if arrives || !self.can_leave() || !self.table.arena.is_swept() {
+            return Rest::Busy;
+        }
+        Rest::Whole(self.table.arena.end())
+    }
+
+    /// Its memory is gone, and no part of it has to be given back.
+    pub(super) fn has_left_memory(&mut self) {
+        self.table.arena.forget_slack();
+        self.shrink = self.shrink.anew();
+    }
+
+    pub(super) fn read_fetched(
+        &self,
+        bytes: &Fetched,
+        op: Op,
+        args: &[u8],
+        payload: &[u8],
+    ) -> Answer {
+        let result = match op {
+            Op::KvGet => self.get(bytes, args),
+            Op::KvExists => self.exists(bytes, args),
+            Op::KvScan => self.scan(bytes, args),
+            Op::KvLength => self.length(bytes, args),
+            Op::KvMultiGet => self.multi_get(bytes, args, payload),
+            other => unreachable!("{} changes a block, or is none of a store's", other.name()),
+        };
+        result.unwrap_or_else(|refusal| refusal)
+    }
+
+    /// The entry of a key, when what leads to it is there, and with it the list that is its value, where it
+    /// is one. The outer `None`: it is not.
+    #[inline]
+    pub(super) fn reach(&self, bytes: &impl Bytes, hash: u64, key: &[u8]) -> Option<Option<Hit>> {
+        if !self.table.can_find(bytes, hash, key) {
+            return None;
+        }
+        let hit = self.table.find(bytes, hash, key);
+        let listed = hit.as_ref().filter(|hit| hit.head.extents());
+        match listed {
+            Some(hit) if !bytes.wants(&self.value_of(bytes, hit)) => None,
+            _ => Some(hit),
+        }
+    }
+
+    /// How many of these keys can be answered, with their values: not all, if they are many, but the first.
+    /// `None` when something that they need was wanted.
+    pub(super) fn reach_many(&self, bytes: &impl Bytes, keys: &[&[u8]]) -> Option<usize> {
+        let mut needs = Needs::default();
+        let mut reached = 0;
+        for key in keys.iter().take(WANT_KEYS) {
+            reached += 1;
+            let hash = key_hash(key);
+            if self.admit_hashed(key, hash, false).is_err() {
+                continue;
+            }
+            let region = &self.table.regions[self.table.region_of(hash) as usize];
+            let enough = match self.reach(bytes, hash, key) {
+                None => needs.and(false, region.lookup_bytes()),
+                Some(None) => needs.and(true, region.lookup_bytes()),
+                Some(Some(hit)) => {
+                    let value = self.value_of(bytes, &hit);
+                    needs.and(bytes.wants(&value), region.lookup_bytes() + value.len())
+                }
+            };
+            if enough {
+                break;
+            }
+        }
+        (!needs.lacking).then_some(reached)
+    }
+
+    /// Whether the region from which a page begins is there. If not, those that follow it are wanted with
+    /// it, as far as the page may hold them.
+    pub(super) fn reach_page(&self, bytes: &impl Bytes, first: usize, most: usize) -> bool {
+        let places = self.table.order[first..].iter();
+        let mut contents = places.map(|id| self.table.regions[*id as usize].contents());
+        if contents.clone().next().is_none_or(|first| bytes.has(&first)) {
+            return true;
+        }
+        let mut needs = Needs::up_to(most);
+        let _ = contents.any(|range| needs.and(bytes.wants(&range), range.len()));
+        false
+    }
+}
+
+/// What an operation needs, as far as it goes at a time.
+pub(super) struct Needs {
+    /// Some of it is not there.
+    pub lacking: bool,
+    /// Bytes that it may need besides.
+    left: usize,
+}
+
+impl Default for Needs {
+    fn default() -> Needs {
+        Needs::up_to(usize::MAX)
+    }
+}
+
+impl Needs {
+    /// No more than so many bytes, and the first thing in any case.
+    pub fn up_to(most: usize) -> Needs {
+        Needs { lacking: false, left: most.min(WANT_MAX) }
+    }
+
+    /// It needs this too; whether it goes no further at a time.
+    pub fn and(&mut self, there: bool, bytes: usize) -> bool {
+        self.lacking |= !there;
+        self.left = self.left.saturating_sub(bytes);
+        self.left == 0
+    }
+}
