@@ -564,6 +564,7 @@ impl World {
             }
             Effect::TierChanged { structure, at, tier } => {
                 let was = self.controllers[ix].catalog.tiers_of(at);
+                let kind = self.structures.get(&structure).map(|known| known.opened.kind);
                 self.reach(match (was, tier.is_below()) {
                     (Some((from, to)), _) if from.is_below() && !to.is_below() => {
                         if tier == to {
@@ -572,6 +573,7 @@ impl World {
                             "raising given up"
                         }
                     }
+                    (_, true) if kind == Some(Kind::Kv) => "block of a store lowered",
                     (_, true) => "block lowered",
                     (_, false) => "lowering given up",
                 });

@@ -51,6 +51,7 @@ pub const STATES: &[&str] = &[
     "block of a queue left its server",
     "block raised",
     "block in a store",
+    "block of a store lowered",
     "block of extents given back",
     "block retired",
     "commit refused",

@@ -288,12 +288,7 @@ impl SimServer {
             // What is below memory comes in pieces.
             let mut args = Vec::new();
             ReadArgs { offset: bytes.len() as u64, length: BLOCK as u32 }.put(&mut args);
-            let ticket = self.ticket();
-            let shard = self.shard(at);
-            let piece = match shard.apply(Time::ZERO, &access, &header, &args, &[], ticket) {
-                Outcome::Done(answer) => answer,
-                Outcome::Parked => self.read_at_once(at, ticket),
-            };
+            let piece = self.read_at_once(&access, &header, &args);
             let (status, why) = (piece.status, String::from_utf8_lossy(&piece.args).into_owned());
             // At the end of a sealed block it says where it goes on.
             let read = matches!(status, Status::Ok | Status::Moved);
@@ -306,18 +301,27 @@ impl SimServer {
         }
     }
 
-    /// The answer to a read that waits for nothing but the disk.
-    fn read_at_once(&mut self, at: BlockAt, ticket: Ticket) -> Answer {
-        let ix = at.block.shard().0;
-        let wanted = self.shards[ix as usize].take_io();
-        for io in wanted {
-            let (volume, base) = self.volume(io.tier, ix);
-            let (id, done) = io.carry_out(&*volume, base);
-            self.shards[ix as usize].io_done(Time::ZERO, id, done);
+    /// The answer to a read, which waits for nothing but the disk.
+    fn read_at_once(&mut self, access: &Access, header: &RequestHeader, args: &[u8]) -> Answer {
+        let (ticket, ix) = (self.ticket(), header.at.block.shard().0);
+        let shard = self.shard(header.at);
+        if let Outcome::Done(answer) = shard.apply(Time::ZERO, access, header, args, &[], ticket) {
+            return answer;
         }
-        let (read, answer) = self.shards[ix as usize].completed().expect("the disk has answered");
-        assert_eq!(read, ticket, "nothing else was waited for");
-        answer
+        // Of a store it learns from some parts which others it wants.
+        loop {
+            if let Some((read, answer)) = self.shards[ix as usize].completed() {
+                assert_eq!(read, ticket, "nothing else was waited for");
+                return answer;
+            }
+            let wanted = self.shards[ix as usize].take_io();
+            assert!(!wanted.is_empty(), "the disk has answered");
+            for io in wanted {
+                let (volume, base) = self.volume(io.tier, ix);
+                let (id, done) = io.carry_out(&*volume, base);
+                self.shards[ix as usize].io_done(Time::ZERO, id, done);
+            }
+        }
     }
 
     /// A shard's part of the disk, to be read beside it.
@@ -373,10 +377,7 @@ impl SimServer {
         loop {
             let mut args = Vec::new();
             ScanArgs { cursor, bytes: 1 << 20, keys_only: false, prefix: b"" }.put(&mut args);
-            let ticket = self.ticket();
-            let shard = self.shard(at);
-            let outcome = shard.apply(Time::ZERO, &access, &header, &args, &[], ticket);
-            let Outcome::Done(answer) = outcome else { return Err("a scan waits".into()) };
+            let answer = self.read_at_once(&access, &header, &args);
             let (status, next) = (answer.status, answer.value);
             let page = self.reply(Caller::Nobody, &header, answer).payload.into_bytes();
             if status != Status::Ok {

@@ -281,7 +281,7 @@ impl Catalog {
         Ok(mv)
     }
 
-    /// The neighbour that holds less, of those that take part in no move and have room for all that
+    /// The neighbour that holds less, of those that take part in no move, are in memory and have room for all that
     /// the block holds. As servers last reported: the target itself refuses what it cannot hold.
     fn roomy_neighbour(&self, s: u32, block: BlockId) -> Option<BlockId> {
         let (place, ..) = self.range_of(s, block);
@@ -293,7 +293,9 @@ impl Catalog {
             .into_iter()
             .filter_map(|side| Some(structure.entries.get(side?)?.block))
             .filter(|&side| structure.move_of(side).is_none())
-            .filter(|&side| !self.pool.is_draining(side.server()))
+            .filter(|&side| {
+                !self.pool.is_draining(side.server()) && self.pool.stays_in_memory(side)
+            })
             .map(|side| (self.pool.bytes_used(side), side))
             .filter(|(used, _)| used + own <= most)
             .min_by_key(|(used, _)| *used)

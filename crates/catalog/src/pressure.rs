@@ -126,6 +126,12 @@ pub(crate) fn has_tiers(server: &&Server) -> bool {
 
 /// Whether blocks of this kind work below memory.
 pub(crate) fn goes_below(kind: Kind) -> bool {
+    matches!(kind, Kind::File | Kind::Kv)
+}
+
+/// Whether what more comes for a structure of this kind comes behind what it has: its last block alone is
+/// written to. Any block of the others may change.
+fn only_grows(kind: Kind) -> bool {
     kind == Kind::File
 }
 
@@ -280,7 +286,9 @@ impl Catalog {
                     return true;
                 }
                 let sealed = i + 1 < structure.entries.len() || structure.sealed;
-                if sealed && best.as_ref().is_none_or(|best| used < best.used) {
+                // Of what changes anywhere the coldest goes, however warm it is: nothing else is left to go.
+                let may = sealed || !only_grows(structure.kind);
+                if may && best.as_ref().is_none_or(|best| used < best.used) {
                     *best = Some(Candidate { used, n, block, tier, hand });
                 }
             }
@@ -310,12 +318,18 @@ impl Catalog {
         if !lies_there || to != tier || lately || !self.pool.is_open(self.pool.at(block)) {
             return None;
         }
+        let grows = only_grows(structure.kind);
         let tail = i + 1 == structure.entries.len() && !structure.sealed;
-        if tail && (!self.is_cold(used) || self.pool.bytes_used(block) == 0) {
+        let open = tail || !grows;
+        if open && self.pool.bytes_used(block) == 0 || tail && grows && !self.is_cold(used) {
             return None;
         }
-        let is_final = i + 1 < structure.entries.len() || structure.sealed;
-        Some((used, self.pool.room_below(block, is_final)?))
+        // What changes is changed in memory: it goes no further down than a disk, and not while it moves.
+        let stays = matches!(level, Level::Disk(..)) || structure.move_of(block).is_some();
+        if !grows && stays {
+            return None;
+        }
+        Some((used, self.pool.room_below(block, !open)?))
     }
 
     /// A prefix that has nothing to do with this one. Only a planted bug asks.

@@ -51,7 +51,8 @@ impl Catalog {
     pub(crate) fn can_leave(&self, at: BlockAt, s: u32) -> bool {
         let kind = self.structures[s].kind_of(at.block);
         // Below memory its bytes are not at hand.
-        kind == Kind::Kv || moves_as_it_lies(kind) && !self.pool.place(at.block).tier.is_below()
+        let moves = kind == Kind::Kv || moves_as_it_lies(kind);
+        moves && !self.pool.place(at.block).tier.is_below()
     }
 
     /// Tells the next blocks of a server to leave it, when others have left.

@@ -390,11 +390,12 @@ impl Catalog {
         }
         self.pressure.asks(n);
         self.pool.staying.own(s, j);
-        let below = if goes_below(kind) { TIERS_MAX } else { 0 };
+        // What a move fills is filled in memory.
+        let below = if goes_below(kind) && draw == Draw::Ordinary { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
-        // What a move needs stays where it is served best; what a fair policy keeps free is for who is
-        // within its share.
-        let last = self.jobs[j].hints.not_sensitive && draw == Draw::Ordinary;
+        // What a fair policy keeps free is for who is within its share. What changes anywhere is changed in
+        // memory, whoever's it is.
+        let last = self.jobs[j].hints.not_sensitive && kind == Kind::File;
         let first = u8::from(last || fair && self.leaves_memory(j, asked));
         let count = below as u8 + 1;
         let mut turn = 0;

@@ -6,7 +6,7 @@ mod common;
 
 use common::{access, owner};
 use honeycomb_env::{Entropy, MemoryVolume};
-use honeycomb_server::{Io, Shard, ShardConfig};
+use honeycomb_server::{Io, IoDone, IoId, Shard, ShardConfig};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
@@ -34,6 +34,8 @@ struct World {
     now: Time,
     /// What the disk has not begun, in any order.
     doing: Vec<Io>,
+    /// What it has done, and nobody was told.
+    done: Vec<(IoId, IoDone)>,
     ticket: u64,
     /// Answers that were waited for.
     came: BTreeMap<Ticket, Answer>,
@@ -75,6 +77,7 @@ impl World {
             rng: Entropy::seeded(seed),
             now: Time::from_millis(5000),
             doing: Vec::new(),
+            done: Vec::new(),
             ticket: 0,
             came: BTreeMap::new(),
             maps: vec![Map::new(); BLOCKS as usize],
@@ -89,9 +92,13 @@ impl World {
     fn step(&mut self) {
         self.now = self.now + Duration::from_micros(200);
         self.doing.extend(self.shard.take_io());
-        if !self.doing.is_empty() {
+        // Often it has done something long before it is said.
+        if !self.doing.is_empty() && (self.done.is_empty() || self.below(2) == 0) {
             let n = self.below(self.doing.len() as u64) as usize;
-            let (id, done) = self.doing.swap_remove(n).carry_out(&*self.disk, 0);
+            self.done.push(self.doing.swap_remove(n).carry_out(&*self.disk, 0));
+        } else if !self.done.is_empty() {
+            let n = self.below(self.done.len() as u64) as usize;
+            let (id, done) = self.done.swap_remove(n);
             self.shard.io_done(self.now, id, done);
         }
         self.shard.tick(self.now);
@@ -104,7 +111,8 @@ impl World {
     fn settle(&mut self) {
         for _ in 0..10_000 {
             self.step();
-            if self.doing.is_empty() && self.shard.take_io().is_empty() {
+            self.doing.extend(self.shard.take_io());
+            if self.doing.is_empty() && self.done.is_empty() {
                 return;
             }
         }
@@ -341,10 +349,25 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
                 18 => world.step(),
                 _ => {
                     // A reader whose block is written to before its disk has answered.
+                    world.settle();
                     if let Err(ticket) = world.begin(block, Op::KvGet, &key, &[]) {
+                        // It reads what is there now, and says so when all is over.
+                        let reads = world.shard.take_io();
+                        let disk = world.disk.clone();
+                        let late = world.below(2) == 0;
+                        let read = reads.into_iter().map(|io| io.carry_out(&*disk, 0));
+                        let held: Vec<_> = read.collect();
                         let old = world.maps[block as usize].get(&key).cloned();
                         let value = world.value(SMALL / 4);
                         world.put(block, &key, &value);
+                        // The other goes down for it, if there is room for one.
+                        if world.below(2) == 0 {
+                            world.put((block + 1) % BLOCKS, b"turn", b"");
+                        }
+                        if late {
+                            world.settle();
+                        }
+                        world.done.extend(held);
                         world.settle();
                         let answer = world.came.remove(&ticket).unwrap();
                         let read = bytes(&mut world.shard, block, &answer.payload);

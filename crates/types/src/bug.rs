@@ -145,11 +145,13 @@ pub enum Bug {
     SealLeftBehind = 68,
     /// Whose block was relocated takes it for one that was retired, where nothing had run (INV-16).
     RelocatedMeansRetired = 69,
+    /// A block of a store that was brought up to be written to goes down as it was (INV-06).
+    ChangesStayUp = 70,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 69] = [
+    pub const ALL: [Bug; 70] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -219,6 +221,7 @@ impl Bug {
         Bug::RelocateForgetsReserved,
         Bug::SealLeftBehind,
         Bug::RelocatedMeansRetired,
+        Bug::ChangesStayUp,
     ];
 }
 

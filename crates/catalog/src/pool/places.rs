@@ -13,6 +13,12 @@ impl Pool {
         core.map_or(Where::default(), |core| core.place(block.index()))
     }
 
+    /// Whether a block is in memory, and not on its way below.
+    pub(crate) fn stays_in_memory(&self, block: BlockId) -> bool {
+        let Where { tier, to, .. } = self.place(block);
+        !tier.is_below() && !to.is_below()
+    }
+
     /// The structure for which a block is below memory, or goes there.
     pub(super) fn below_for(&self, block: BlockId) -> Option<u32> {
         match self.slot(block)?.held() {

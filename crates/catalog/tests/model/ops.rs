@@ -279,14 +279,19 @@ pub fn sharing() -> impl Strategy<Value = Op> {
         }),
         6 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
         2 => (1..900u64).prop_map(|ms| Op::Pass { ms }),
-        2 => (0..2usize, path(), name(), 0..4u32).prop_map(|(job, path, name, blocks)| {
-            Op::Make { job, path, name, kind: Kind::File, bound: 0, blocks }
-        }),
+        3 => (0..2usize, path(), name(), 0..4u32, files_and_queues()).prop_map(
+            |(job, path, name, blocks, kind)| Op::Make { job, path, name, kind, bound: 0, blocks }
+        ),
         1 => (0..20usize).prop_map(|block| Op::Confirm { block, stale: false }),
         1 => (0..4u32).prop_map(|blocks| Op::Short { blocks }),
         1 => soft(),
         2 => op(),
     ]
+}
+
+/// And queues, which stay in memory whatever comes.
+fn files_and_queues() -> impl Strategy<Value = Kind> {
+    prop_oneof![1 => Just(Kind::File), 1 => Just(Kind::Queue)]
 }
 
 /// Files that fill memory, some of which goes down.

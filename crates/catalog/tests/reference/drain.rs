@@ -2,7 +2,7 @@
 
 use super::{Cluster, Outcome, Verdict, require};
 use honeycomb_catalog::DrainState;
-use honeycomb_types::{BlockAt, Kind, ServerId};
+use honeycomb_types::{BlockAt, ServerId};
 
 impl Cluster {
     pub fn drain_state(&self, server: ServerId) -> DrainState {
@@ -53,8 +53,7 @@ impl Cluster {
         let mut files = self.jobs.iter().flat_map(|job| &job.files);
         let file = files.find(|file| file.held().contains(&at));
         let below = self.tiers.place(at).0.is_below();
-        let moves =
-            file.is_some_and(|f| !f.extents.contains(&at) && (f.kind == Kind::Kv || !below));
+        let moves = file.is_some_and(|f| !f.extents.contains(&at) && !below);
         let there = at.block.server() == server && moves;
         require(draining && there, || format!("{at:?} is told to leave {server} (INV-46)"))
     }

@@ -1,7 +1,7 @@
 //! Splits and merges of kvs, and how blocks leave servers: what blocks ask for, and what the targets of moves are told.
 
 use super::{BLOCK, Cluster, File, Outcome, Place, Range, Verdict, require};
-use honeycomb_catalog::{DrainState, Effect, MapEntry, Reply};
+use honeycomb_catalog::{Effect, MapEntry, Reply};
 use honeycomb_types::limits::{MOVE_MAX, RESERVE_BLOCKS_MIN};
 use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,18 +44,17 @@ impl File {
         (version, own.unwrap_or((0, u64::MAX, at)))
     }
 
-    /// The neighbour that takes all of a block: the one with less, the left one of equals.
+    /// The neighbour that takes all of a block, of those that stay: the one with less, the left one of equals.
     fn neighbour(
         &self,
         at: BlockAt,
         high: u8,
         used: &BTreeMap<BlockAt, u64>,
-        drains: &BTreeMap<ServerId, DrainState>,
+        stays: impl Fn(BlockAt) -> bool,
     ) -> Outcome<BlockAt> {
         let place = self.chain.iter().position(|&b| b == at).unwrap();
         let busy = |b: BlockAt| self.pending.iter().any(|m| m.source == b || m.target == b);
         let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-        let stays = |b: BlockAt| !drains.contains_key(&b.block.server());
         let fits = |&b: &BlockAt| {
             stays(b) && !busy(b) && used(b) + used(at) <= BLOCK * high as u64 / 100 * 5 / 6
         };
@@ -110,7 +109,12 @@ impl Cluster {
         }
         if way == Way::Merge {
             let prefix = self.jobs[place.0].prefixes[file.prefix].as_ref().unwrap();
-            let target = file.neighbour(at, prefix.high, &self.used, &self.drains)?;
+            // One that is below memory takes nothing.
+            let stays = |b: BlockAt| {
+                let placed = self.tiers.place(b) == Default::default();
+                placed && !self.drains.contains_key(&b.block.server())
+            };
+            let target = file.neighbour(at, prefix.high, &self.used, stays)?;
             return Ok(Giving { id: None, target: Some(target), start: first, end });
         }
         if start <= first || start > end || !start.is_multiple_of(1 << 58) {

@@ -90,7 +90,7 @@ impl Cluster {
     ) -> Outcome<()> {
         match self.may_take(job, counts, blocks) {
             Err("OutOfMemory" | "Recovering")
-                if kind == Kind::File
+                if matches!(kind, Kind::File | Kind::Kv)
                     && self.room_below() >= blocks
                     && self.within_quotas(job, counts, blocks).is_ok() =>
             {
@@ -112,10 +112,15 @@ impl Cluster {
             return Err(format!("{at:?} comes up, and nobody asked for it"));
         }
         let has = |file: &&File| file.held().contains(&at);
-        let is_final = |file: &File| file.chain.last() != Some(&at) || file.seals.contains_key(&at);
+        // Of a kv any block may be written to.
+        let is_final = |file: &File| {
+            let takes_more = file.chain.last() == Some(&at) && !file.seals.contains_key(&at);
+            file.kind == Kind::File && !takes_more
+        };
         let of = self.jobs.iter().enumerate().find_map(|(j, job)| {
             let file = job.files.iter().find(has)?;
-            Some(((j, file.prefix), file.kind, is_final(file)))
+            let kind = if file.extents.contains(&at) { Kind::Extents } else { file.kind };
+            Some(((j, file.prefix), kind, is_final(file)))
         });
         // One that is kept for a flush is nobody's, and may be of any kind.
         let kept = self.quarantined.contains(&at);
@@ -128,7 +133,8 @@ impl Cluster {
         if !from.is_below() {
             self.gives(at, prefix, asker)?;
         }
-        if kind != Kind::File || from != on_its_way || from >= tier {
+        let works_below = matches!(kind, Kind::File | Kind::Kv);
+        if !works_below || from != on_its_way || from >= tier {
             return Err(format!("{at:?} of a {kind} at {:?} cannot go down", self.tiers.place(at)));
         }
         if tier == STORE && !is_final {

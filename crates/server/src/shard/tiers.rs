@@ -450,7 +450,10 @@ impl Shard {
         let floor = backing.floor();
         // What has changed anywhere is written anew, all of it.
         let whole = matches!(rests, Rest::Whole(_));
-        let as_it_was = if whole { place.is_as_it_was() } else { length <= floor };
+        let as_it_was = match whole {
+            true => length == 0 || place.is_as_it_was(),
+            false => length <= floor,
+        };
         if as_it_was && place.room == Room::Warm {
             // Nothing was written since it was brought up: its memory is given up as it is.
             self.leave_memory(index);
