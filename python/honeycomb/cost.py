@@ -12,19 +12,21 @@ from honeycomb._settings import setting
 from honeycomb.errors import InvalidArgument
 
 #: What is not said otherwise, as the setting ``prices`` has it.
-PRICES: Final = "memory=0.008,moved=0"
-_TIERS: Final = ("memory",)
-_NAMES: Final = (*_TIERS, "moved")
+PRICES: Final = "memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005"
+#: By their codes.
+_TIERS: Final = ("memory", "nvme", "ssd", "hdd", "object")
+_NAMES: Final = (*_TIERS, *(f"to-{tier}" for tier in _TIERS), "moved")
 _GB_SECOND: Final = 1e9 * 1e3
 
 
 @dataclass(frozen=True, slots=True)
 class Cost(Shown):
-    """What one job has used. ``gb_seconds`` are those of whole blocks by where they were, exactly;
-    ``used_gb_seconds`` those of the data in them, as servers reported it. ``moved_bytes`` went from one
-    server to another when its blocks split and merged. ``money`` is what the gigabyte-seconds and the
-    moved bytes cost, ``money_at_peak`` what the job would have cost had it reserved ``peak_bytes`` for
-    all of its ``age`` (in seconds)."""
+    """What one job has used. ``gb_seconds`` are those of whole blocks by where they were (``memory``,
+    ``nvme``, ``ssd``, ``hdd``, ``object``), exactly; ``used_gb_seconds`` those of the data in them, as
+    servers reported it. ``came_bytes`` are data that came to a tier from another one of its server;
+    ``moved_bytes`` went from one server to another. ``money`` is what all of this costs, ``money_by_tier``
+    what of it each tier does, ``money_at_peak`` what the job would have cost had it reserved
+    ``peak_bytes`` of memory for all of its ``age`` (in seconds)."""
 
     job: int
     name: str
@@ -34,12 +36,16 @@ class Cost(Shown):
     moved_bytes: int
     gb_seconds: dict[str, float]
     used_gb_seconds: dict[str, float]
+    came_bytes: dict[str, int]
     money: float
+    money_by_tier: dict[str, float]
     money_at_peak: float
 
     def _facts(self) -> Facts:
         yield "cost", f"{self.money:.6g}"
-        yield "memory", f"{self.gb_seconds['memory']:.6g} GB-seconds"
+        for tier, held in self.gb_seconds.items():
+            if held or tier == "memory":
+                yield tier, f"{held:.6g} GB-seconds"
         yield "peak", format_bytes(self.peak_bytes)
 
 
@@ -57,15 +63,24 @@ def read_prices(prices: Mapping[str, float] | None) -> dict[str, float]:
             raise InvalidArgument(f"{name!r} has no price; prices are: {', '.join(_NAMES)}")
         if not 0 <= price < float("inf"):
             raise InvalidArgument(f"a price is 0 or more, not {price!r}")
-    if missing := [name for name in _TIERS if name not in prices]:
-        raise InvalidArgument(f"prices are missing: {', '.join(missing)}")
-    return {"moved": 0.0, **prices}
+    if "memory" not in prices:
+        raise InvalidArgument("the price of memory is missing")
+    return {**dict.fromkeys(_NAMES, 0.0), **prices}
 
 
 def cost_of(bill: dict[str, Any], prices: Mapping[str, float]) -> Cost:
     """What a bill costs."""
-    held = {_TIERS[tier]: held / _GB_SECOND for tier, held, _ in bill["tiers"]}
-    used = {_TIERS[tier]: used / _GB_SECOND for tier, _, used in bill["tiers"]}
+    held, used = dict.fromkeys(_TIERS, 0.0), dict.fromkeys(_TIERS, 0.0)
+    came = dict.fromkeys(_TIERS, 0)
+    for code, held_ms, used_ms, came_bytes in bill["tiers"]:
+        if code < len(_TIERS):  # of a class that is not known here there is no price
+            tier = _TIERS[code]
+            held[tier], used[tier] = held_ms / _GB_SECOND, used_ms / _GB_SECOND
+            came[tier] = came_bytes
+    by_tier = {
+        tier: prices[tier] * held[tier] / 3600 + prices[f"to-{tier}"] * came[tier] / 1e9
+        for tier in _TIERS
+    }
     reserved = bill["peak_bytes"] * bill["age_ms"] / _GB_SECOND
     return Cost(
         job=bill["job"],
@@ -76,7 +91,8 @@ def cost_of(bill: dict[str, Any], prices: Mapping[str, float]) -> Cost:
         moved_bytes=bill["moved_bytes"],
         gb_seconds=held,
         used_gb_seconds=used,
-        money=sum(prices[tier] * seconds / 3600 for tier, seconds in held.items())
-        + prices["moved"] * bill["moved_bytes"] / 1e9,
+        came_bytes=came,
+        money=sum(by_tier.values()) + prices["moved"] * bill["moved_bytes"] / 1e9,
+        money_by_tier=by_tier,
         money_at_peak=prices["memory"] * reserved / 3600,
     )

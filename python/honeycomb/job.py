@@ -240,7 +240,8 @@ class Job(Remote):
 
     def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
         """What the job has used so far, and what that costs. ``prices`` are such as
-        ``{"memory": 0.008}``, for a gigabyte and an hour; those of the setting ``prices`` when
+        ``{"memory": 0.008, "nvme": 0.0001, "moved": 0.01}``, for a gigabyte and an hour in a tier, for
+        one that comes to a tier from another (``to-object``), and for one that goes to another server; those of the setting ``prices`` when
         ``None``."""
         (bill,) = self._session.native.bills(self.id)
         return cost_of(bill, read_prices(prices))

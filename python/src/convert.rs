@@ -69,7 +69,10 @@ pub fn job_info<'py>(py: Python<'py>, j: &JobInfo) -> PyResult<Bound<'py, PyDict
 
 pub fn job_bill<'py>(py: Python<'py>, b: &JobBill) -> PyResult<Bound<'py, PyDict>> {
     let dict = dict!(py, b, job, name, ended, age_ms, peak_bytes, moved_bytes);
-    let tiers = b.tiers.iter().map(|tier| (tier.tier, tier.held_byte_ms, tier.used_byte_ms));
+    let tiers = b
+        .tiers
+        .iter()
+        .map(|tier| (tier.tier, tier.held_byte_ms, tier.used_byte_ms, tier.came_bytes));
     dict.set_item("tiers", tiers.collect::<Vec<_>>())?;
     Ok(dict)
 }

@@ -293,20 +293,23 @@ def test_soft_quotas_and_weights(cluster: honeycomb.Client) -> None:
 
 def test_a_job_is_told_what_it_has_used(cluster: honeycomb.Client) -> None:
     with cluster.job("one", tenant="paid") as job:
-        assert job.cost().gb_seconds == {"memory": 0}
+        assert set(job.cost().gb_seconds) == {"memory", "nvme", "ssd", "hdd", "object"}
+        assert set(job.cost().gb_seconds.values()) == {0}
         job.kv("a", blocks=2)["k"] = b"v" * 1000
         while (cost := job.cost({"memory": 3.6})).used_gb_seconds["memory"] == 0:
             assert cost.age < 20, "no server reported what it holds"
         assert cost.gb_seconds["memory"] > cost.used_gb_seconds["memory"]
         assert cost.money == pytest.approx(cost.gb_seconds["memory"] / 1000)
+        assert cost.money_by_tier["memory"] == cost.money
         assert cost.money <= cost.money_at_peak * (1 + 1e-9)
         block = cluster.status()["servers"][0]["block_size"]
         assert (cost.name, cost.ended, cost.peak_bytes) == ("paid/one", False, 2 * block)
         assert job.cost().money == pytest.approx(cost.money * 0.008 / 3.6, rel=1)
+        assert job.cost({"memory": 0, "object": 9, "to-object": 9, "moved": 9}).money == 0
     (ended,) = cluster.costs(tenant="paid", prices={"memory": 3.6})
     assert ended.ended and ended.money >= cost.money
     assert "GB-seconds" in ended._repr_html_()
-    for wrong in ({"gold": 1.0}, {}, {"memory": -1.0}):
+    for wrong in ({"gold": 1.0}, {}, {"memory": -1.0}, {"nvme": 1.0}, {"to-gold": 1.0}):
         with pytest.raises(errors.InvalidArgument):
             cluster.costs(prices=wrong)
 

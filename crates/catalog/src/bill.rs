@@ -1,8 +1,10 @@
 //! What jobs have used: blocks over time, exactly, and what of them held data.
 //!
 //! A job is charged for what others cannot have: whole blocks, from the command that gives one to the
-//! command that takes it back. How much of them was data is counted beside it, as servers report it. Both
-//! are sums of bytes times milliseconds; what that costs is not for the catalog to say.
+//! command that takes it back, by where they lie: in memory, or in a class of tiers below it. How much of
+//! them was data is counted beside it, as servers report it. Both are sums of bytes times milliseconds; what
+//! that costs is not for the catalog to say. What went from one tier to another is counted as bytes of data,
+//! when it has come there.
 //!
 //! A bill changes with time and not only by commands, so that it cannot be on the log at every moment. It
 //! is written every `BILL_EVERY` while reports come, and when its job ends: a controller that is started
@@ -10,19 +12,29 @@
 //! ended jobs are kept, the last `BILLS_KEPT` of them.
 
 use crate::durable::Dirty;
+use crate::pool::PLACES;
 use crate::{Actor, Catalog, CatalogError, Reply};
 use honeycomb_types::limits::{BILL_EVERY, BILLS_KEPT};
 use honeycomb_types::{JobId, Time};
 use std::collections::VecDeque;
 
-/// Bytes times milliseconds.
+/// What was used of one place where blocks can be. The first two are bytes times milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Spent {
+pub struct TierSpent {
     /// Of whole blocks.
     pub held: u128,
     /// Of data in them.
     pub used: u128,
-    /// Most bytes of blocks at a time.
+    /// Bytes of data that came there from other tiers of the same server.
+    pub came: u64,
+}
+
+/// What was used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spent {
+    /// Memory first, then the classes of tiers by their codes.
+    pub tiers: [TierSpent; PLACES],
+    /// Most bytes of blocks at a time, wherever they were.
     pub peak: u64,
     /// Bytes that went to other servers when blocks split and merged.
     pub moved: u64,
@@ -49,11 +61,20 @@ impl Bill {
         self.spent.moved = self.spent.moved.saturating_add(bytes);
     }
 
-    /// So much was held and used until now.
-    fn accrue(&mut self, now: Time, held: u64, used: u64) {
+    /// So much was held and used until now, and of it so much below memory.
+    fn accrue(&mut self, now: Time, (held, used): (u64, u64), lower: [TierSpent; PLACES]) {
         let ms = u128::from(now.as_millis().saturating_sub(self.since.as_millis()));
-        self.spent.held += u128::from(held) * ms;
-        self.spent.used += u128::from(used) * ms;
+        let (mut of_held, mut of_used) = (u128::from(held) * ms, u128::from(used) * ms);
+        for (own, lower) in self.spent.tiers.iter_mut().zip(lower) {
+            own.held += lower.held;
+            own.used += lower.used;
+            own.came = own.came.saturating_add(lower.came);
+            // What the job has is what it has in all places.
+            (of_held, of_used) =
+                (of_held.saturating_sub(lower.held), of_used.saturating_sub(lower.used));
+        }
+        self.spent.tiers[0].held += of_held;
+        self.spent.tiers[0].used += of_used;
         self.spent.peak = self.spent.peak.max(held);
         self.since = self.since.max(now);
     }
@@ -113,15 +134,17 @@ impl Catalog {
     /// Counts what a job has held until now. To be called before that changes.
     pub(crate) fn accrue(&mut self, j: u32) {
         let (now, size) = (self.now, self.block_size);
+        let lower = self.pool.meter.take(j, now);
         let job = &mut self.jobs[j];
-        job.bill.accrue(now, job.blocks * size, job.bytes_used);
+        job.bill.accrue(now, (job.blocks * size, job.bytes_used), lower);
     }
 
     /// A job's bill as of now.
     fn bill_info(&self, j: u32) -> BillInfo {
         let job = &self.jobs[j];
         let mut bill = job.bill;
-        bill.accrue(self.now, job.blocks * self.block_size, job.bytes_used);
+        let lower = self.pool.meter.spent(j, self.now);
+        bill.accrue(self.now, (job.blocks * self.block_size, job.bytes_used), lower);
         // As the bill counts: no job is charged for longer than it was there.
         let age_ms = self.now.as_millis().saturating_sub(job.registered.as_millis());
         BillInfo { job: job.id, name: job.name.clone(), age_ms, ended: false, spent: bill.spent }
@@ -129,6 +152,7 @@ impl Catalog {
 
     /// A job ends: its bill is closed.
     pub(crate) fn close_bill(&mut self, j: u32) {
+        self.accrue(j);
         let bill = BillInfo { ended: true, ..self.bill_info(j) };
         self.bills.end(bill);
     }

@@ -183,6 +183,23 @@ impl Catalog {
         seal: Seal,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
+        let reply = self.seal_block(id, at, seal, effects)?;
+        let s = self.structures.find(id).filter(|&s| self.structures[s].kind == Kind::File);
+        let held = self.pool.held(at).is_some_and(|held| matches!(held, Held::By(_)));
+        if s.is_some() && held && seal.length > self.pool.bytes_used(at.block) {
+            // It may go below memory before its server reports what it holds.
+            self.uses(at, seal.length);
+        }
+        Ok(reply)
+    }
+
+    fn seal_block(
+        &mut self,
+        id: StructureId,
+        at: BlockAt,
+        seal: Seal,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
         if let (Some(s), Some(Held::Quarantined)) = (self.structures.find(id), self.pool.held(at)) {
             // A repeat by a block that was empty when it sealed, and is being freed.
             self.heard_from(at.block.server());

@@ -61,7 +61,7 @@ mod tombstones;
 mod weights;
 
 pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
-pub use bill::{BillInfo, Spent};
+pub use bill::{BillInfo, Spent, TierSpent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
     QuotaChange, QuotaOf, Report, Seal, TierTraffic, Written,
@@ -248,6 +248,7 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.now = self.now.max(now);
+        self.pool.meter.at(self.now, self.block_size);
         self.started.get_or_insert(self.now);
         self.pressure.begins(matches!(command, Command::ShortOf { .. }));
         let copies = frees_copies(&command);

@@ -20,11 +20,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 mod cores;
+mod metered;
 mod places;
 mod recovery;
 mod server;
 
 pub(crate) use cores::{Core, Going, Held, Room, Where, tick_of};
+pub(crate) use metered::{Meter, PLACES};
 pub(crate) use server::Server;
 
 /// Which free blocks an allocation may take.
@@ -55,6 +57,8 @@ pub(crate) struct Pool {
     stirred: Vec<ServerId>,
     /// Blocks that are below memory, or go there, by their owners.
     pub(crate) staying: Staying,
+    /// What those that are there cost.
+    pub(crate) meter: Meter,
     /// Servers that came or went.
     pub(crate) dirty: Dirty,
 }
@@ -71,6 +75,7 @@ impl Pool {
             shard_rooms: Vec::new(),
             stirred: Vec::new(),
             staying: Staying::default(),
+            meter: Meter::default(),
             dirty: Dirty::default(),
         }
     }
@@ -87,6 +92,9 @@ impl Pool {
         self.dirty.mark(server.0);
         let below: Vec<u32> = self.below_on(server).map(|(_, s)| s).collect();
         below.into_iter().for_each(|s| self.staying.change(Some(s), None));
+        for lying in self.lying_on(server) {
+            self.meter.change(Some(lying), None);
+        }
         self.servers.remove(&server)
     }
 
@@ -182,6 +190,7 @@ impl Pool {
 
     /// Records what a block holds; answers its owner and the change, when the report is current.
     pub(crate) fn usage(&mut self, at: BlockAt, bytes: u64) -> Option<(u32, i64)> {
+        let before = self.lying(at.block);
         let server = self.servers.get_mut(&at.block.server())?;
         let slot = server.slot(at.block).filter(|slot| slot.epoch == at.epoch)?;
         let Held::By(structure) = slot.held() else { return None };
@@ -189,6 +198,9 @@ impl Pool {
         let change = bytes as i64 - slot.bytes_used() as i64;
         slot.used = bytes as u32;
         server.bytes_used = server.bytes_used.wrapping_add_signed(change);
+        if before.is_some() {
+            self.meter.change(before, self.lying(at.block));
+        }
         Some((structure, change))
     }
 
@@ -278,6 +290,7 @@ impl Pool {
         self.stir(server);
         let block = BlockId::new(server, shard, index);
         self.staying.change(None, self.below_for(block));
+        self.meter.change(None, self.lying(block));
         BlockAt { block, epoch }
     }
 
@@ -302,6 +315,7 @@ impl Pool {
     pub(crate) fn keep(&mut self, block: BlockId, structure: u32) -> u64 {
         let id = block.server();
         self.staying.change(self.below_for(block), None);
+        self.meter.change(self.lying(block), None);
         let server =
             self.servers.get_mut(&id).expect("structures have blocks on live servers only");
         let slot = server.slot(block).expect("a structure's blocks exist");
@@ -356,6 +370,7 @@ impl Pool {
     /// Recounts every server's blocks by walking free lists and slots (INV-02, INV-42).
     pub(crate) fn recount(&self) -> Result<(), String> {
         self.staying.check(self.servers.keys().flat_map(|&id| self.below_on(id)))?;
+        self.check_metered()?;
         for (id, server) in self.servers() {
             let mut quarantined = 0;
             for core in &server.cores {
@@ -393,7 +408,7 @@ impl Pool {
         };
         let rooms = self.rooms.capacity() * size_of::<ServerRoom>();
         let shard_rooms = self.shard_rooms.capacity() * size_of::<ShardRoom>();
-        let lists = rooms + shard_rooms + self.staying.bytes();
+        let lists = rooms + shard_rooms + self.staying.bytes() + self.meter.bytes();
         self.servers.values().map(per_server).sum::<usize>() + lists
     }
 }

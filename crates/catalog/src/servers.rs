@@ -131,21 +131,26 @@ impl Catalog {
             if self.pool.held(usage.at).is_some() {
                 self.pool.touch(usage.at.block, now);
             }
-            if let Some((s, change)) = self.pool.usage(usage.at, usage.bytes_used) {
-                let j = self.structures[s].job;
-                self.accrue(j);
-                let job = &mut self.jobs[j];
-                job.bytes_used = job
-                    .bytes_used
-                    .checked_add_signed(change)
-                    .expect("a job's usage is the sum of its blocks'");
-            }
+            self.uses(usage.at, usage.bytes_used);
         }
         self.write_bills();
         // What it could not lend when it was asked it may have now.
         self.pool.stir(id);
         self.look_at_marks();
         Ok(Reply::Done)
+    }
+
+    /// So many bytes of a block are data.
+    pub(crate) fn uses(&mut self, at: BlockAt, bytes: u64) {
+        if let Some((s, change)) = self.pool.usage(at, bytes) {
+            let j = self.structures[s].job;
+            self.accrue(j);
+            let job = &mut self.jobs[j];
+            job.bytes_used = job
+                .bytes_used
+                .checked_add_signed(change)
+                .expect("a job's usage is the sum of its blocks'");
+        }
     }
 
     pub(crate) fn server_lost(

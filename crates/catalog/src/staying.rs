@@ -44,6 +44,11 @@ impl Staying {
         }
     }
 
+    /// Of which job the structure at this place is.
+    pub(crate) fn job_of(&self, s: u32) -> u32 {
+        self.structures[s as usize].0
+    }
+
     pub(crate) fn of_structure(&self, s: u32) -> u64 {
         self.structures.get(s as usize).map_or(0, |(_, below)| (*below).into())
     }

@@ -113,6 +113,17 @@ pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
 }
 
 pub(crate) fn bills(bills: &[catalog::BillInfo]) -> Vec<u8> {
+    let tiers = |b: &catalog::BillInfo| {
+        let tiers = (0u8..).zip(&b.spent.tiers);
+        let used = tiers.filter(|(tier, t)| *tier == 0 || **t != catalog::TierSpent::default());
+        let bill = |(tier, t): (u8, &catalog::TierSpent)| TierBill {
+            tier,
+            held_byte_ms: t.held,
+            used_byte_ms: t.used,
+            came_bytes: t.came,
+        };
+        used.map(bill).collect()
+    };
     let bill = |b: &catalog::BillInfo| JobBill {
         job: b.job.0,
         name: b.name.to_string(),
@@ -120,7 +131,7 @@ pub(crate) fn bills(bills: &[catalog::BillInfo]) -> Vec<u8> {
         age_ms: b.age_ms,
         peak_bytes: b.spent.peak,
         moved_bytes: b.spent.moved,
-        tiers: vec![TierBill { tier: 0, held_byte_ms: b.spent.held, used_byte_ms: b.spent.used }],
+        tiers: tiers(b),
     };
     JobCostReply { bills: bills.iter().map(bill).collect() }.encode()
 }

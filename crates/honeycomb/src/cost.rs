@@ -3,7 +3,8 @@
 use crate::config::{ForCost, Given, Settings};
 use crate::failure::Outcome;
 use crate::output::Output;
-use crate::{prices::Prices, size};
+use crate::prices::{Prices, TIERS, tier_name};
+use crate::size;
 use clap::Args;
 use honeycomb_types::{JobId, tenant_of};
 use honeycomb_wire::messages::JobBill;
@@ -15,16 +16,17 @@ const GB_SECOND: f64 = 1e9 * 1e3;
 /// Tells what jobs have used, and what that costs.
 ///
 /// A job is charged for whole blocks, from when it is given one to when it is taken back: gigabyte-seconds,
-/// exactly. Beside them stands how much of that was data, and what went from one server to another when
-/// blocks split and merged. The money is by the setting `prices`, so that
-/// other prices tell what the same use would have cost; `AT PEAK` is what it would have been had the job
-/// reserved its greatest use for as long as it was registered. Jobs that ended are remembered, the last 1024
+/// exactly, by where the block lies: in memory, on a disk, or in an object store. Beside them stands how much
+/// of that was data, and what went from one server to another. Where something lay below memory a second
+/// table has what each tier held, what data came there from other tiers, and what both cost. The money is by
+/// the setting `prices`, so that other prices tell what the same use would have cost; `AT PEAK` is what it
+/// would have been had the job reserved its greatest use, in memory, for as long as it was registered. Jobs that ended are remembered, the last 1024
 /// of a controller shard. Needs the cluster's token; a job's own shows that job alone.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb cost
   honeycomb cost acme/sort
-  honeycomb cost --tenant acme --prices memory=0.012
+  honeycomb cost --tenant acme --prices memory=0.012,nvme=0.0002,moved=0.01
   honeycomb cost --json")]
 pub struct CostArgs {
     /// One job
@@ -39,25 +41,74 @@ pub struct CostArgs {
     output: Output,
 }
 
-/// What one bill is worth.
-struct Cost {
+/// What one place where blocks can be is worth.
+#[derive(Clone, Copy, Default)]
+struct OfTier {
     gb_seconds: f64,
     used_gb_seconds: f64,
+    came: u64,
+    money: f64,
+}
+
+/// What bills are worth.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    tiers: [OfTier; TIERS],
+    moved: u64,
     money: f64,
     at_peak: f64,
 }
 
-fn cost_of(bill: &JobBill, prices: &Prices) -> Cost {
-    let sum = |of: fn(&honeycomb_wire::messages::TierBill) -> u128| {
-        bill.tiers.iter().map(|tier| of(tier) as f64).sum::<f64>() / GB_SECOND
-    };
-    let gb_seconds = sum(|tier| tier.held_byte_ms);
-    let reserved = bill.peak_bytes as f64 * bill.age_ms as f64 / GB_SECOND;
-    Cost {
-        gb_seconds,
-        used_gb_seconds: sum(|tier| tier.used_byte_ms),
-        money: prices.memory(gb_seconds) + prices.moved(bill.moved_bytes),
-        at_peak: prices.memory(reserved),
+impl Cost {
+    fn of(bill: &JobBill, prices: &Prices) -> Cost {
+        let mut cost = Cost { moved: bill.moved_bytes, ..Cost::default() };
+        for tier in &bill.tiers {
+            // Of a class that this program does not know there is no price.
+            let code = usize::from(tier.tier);
+            let Some(own) = cost.tiers.get_mut(code) else { continue };
+            let gb_seconds = tier.held_byte_ms as f64 / GB_SECOND;
+            own.gb_seconds += gb_seconds;
+            own.used_gb_seconds += tier.used_byte_ms as f64 / GB_SECOND;
+            own.came += tier.came_bytes;
+            own.money += prices.there(code, gb_seconds) + prices.came(code, tier.came_bytes);
+        }
+        let reserved = bill.peak_bytes as f64 * bill.age_ms as f64 / GB_SECOND;
+        cost.money = cost.tiers.iter().map(|tier| tier.money).sum::<f64>();
+        cost.money += prices.moved(bill.moved_bytes);
+        cost.at_peak = prices.there(0, reserved);
+        cost
+    }
+
+    /// What several cost together.
+    fn sum(bills: &[JobBill], prices: &Prices) -> Cost {
+        let mut sum = Cost::default();
+        for cost in bills.iter().map(|bill| Cost::of(bill, prices)) {
+            for (sum, tier) in sum.tiers.iter_mut().zip(cost.tiers) {
+                sum.gb_seconds += tier.gb_seconds;
+                sum.used_gb_seconds += tier.used_gb_seconds;
+                sum.came = sum.came.saturating_add(tier.came);
+                sum.money += tier.money;
+            }
+            sum.moved = sum.moved.saturating_add(cost.moved);
+            sum.money += cost.money;
+            sum.at_peak += cost.at_peak;
+        }
+        sum
+    }
+
+    /// Of all tiers.
+    fn gb_seconds(&self) -> f64 {
+        self.tiers.iter().map(|tier| tier.gb_seconds).sum()
+    }
+
+    fn used_gb_seconds(&self) -> f64 {
+        self.tiers.iter().map(|tier| tier.used_gb_seconds).sum()
+    }
+
+    /// Something of every tier, by its name.
+    fn by_tier<T: Into<Value>>(&self, of: impl Fn(&OfTier) -> T) -> Value {
+        let named = self.tiers.iter().enumerate();
+        named.map(|(code, tier)| (tier_name(code).to_owned(), of(tier).into())).collect()
     }
 }
 
@@ -80,8 +131,20 @@ pub fn cost(args: &CostArgs) -> Outcome {
     }
     if args.output.json {
         let jobs: Vec<Value> = bills.iter().map(|bill| as_json(bill, &prices)).collect();
-        let total: f64 = bills.iter().map(|bill| cost_of(bill, &prices).money).sum();
-        say!("{}", json!({ "jobs": jobs, "money": total, "prices": prices.json() }));
+        let sum = Cost::sum(&bills, &prices);
+        let tiers = sum.by_tier(|tier| {
+            json!({
+                "gb_seconds": tier.gb_seconds, "used_gb_seconds": tier.used_gb_seconds,
+                "came_bytes": tier.came, "money": tier.money,
+            })
+        });
+        say!(
+            "{}",
+            json!({
+                "jobs": jobs, "tiers": tiers, "moved_bytes": sum.moved, "money": sum.money,
+                "prices": prices.json(),
+            })
+        );
     } else {
         print(&bills, &prices);
     }
@@ -89,14 +152,22 @@ pub fn cost(args: &CostArgs) -> Outcome {
 }
 
 fn as_json(bill: &JobBill, prices: &Prices) -> Value {
-    let Cost { gb_seconds, used_gb_seconds, money, at_peak } = cost_of(bill, prices);
+    let cost = Cost::of(bill, prices);
     json!({
         "job": JobId(bill.job).0, "name": bill.name, "tenant": tenant_of(&bill.name),
-        "ended": bill.ended, "age_ms": bill.age_ms, "gb_seconds": { "memory": gb_seconds },
-        "used_gb_seconds": { "memory": used_gb_seconds }, "peak_bytes": bill.peak_bytes,
-        "moved_bytes": bill.moved_bytes,
-        "money": money, "money_at_peak": at_peak,
+        "ended": bill.ended, "age_ms": bill.age_ms,
+        "gb_seconds": cost.by_tier(|tier| tier.gb_seconds),
+        "used_gb_seconds": cost.by_tier(|tier| tier.used_gb_seconds),
+        "came_bytes": cost.by_tier(|tier| tier.came),
+        "peak_bytes": bill.peak_bytes, "moved_bytes": bill.moved_bytes,
+        "money": cost.money, "money_by_tier": cost.by_tier(|tier| tier.money),
+        "money_at_peak": cost.at_peak,
     })
+}
+
+/// Which part was data.
+fn data_of(used: f64, held: f64) -> String {
+    if held > 0.0 { format!("{:.0}%", 100.0 * used / held) } else { "-".to_owned() }
 }
 
 fn print(bills: &[JobBill], prices: &Prices) {
@@ -111,21 +182,14 @@ fn print(bills: &[JobBill], prices: &Prices) {
         "COST",
         "AT PEAK"
     );
-    let (mut money, mut peak) = (0.0, 0.0);
     for bill in bills {
-        let cost = cost_of(bill, prices);
-        money += cost.money;
-        peak += cost.at_peak;
-        let data = match cost.gb_seconds {
-            0.0 => "-".to_owned(),
-            held => format!("{:.0}%", 100.0 * cost.used_gb_seconds / held),
-        };
+        let cost = Cost::of(bill, prices);
         say!(
             "{:<24} {:>11} {:>12.3} {:>6} {:>12} {:>10} {:>12.6} {:>12.6}{}",
             bill.name,
             size::duration(bill.age_ms as i64),
-            cost.gb_seconds,
-            data,
+            cost.gb_seconds(),
+            data_of(cost.used_gb_seconds(), cost.gb_seconds()),
             size::show(bill.peak_bytes),
             size::show(bill.moved_bytes),
             cost.money,
@@ -133,7 +197,31 @@ fn print(bills: &[JobBill], prices: &Prices) {
             if bill.ended { "  ended" } else { "" }
         );
     }
+    let sum = Cost::sum(bills, prices);
     if bills.len() > 1 {
-        say!("{:<24} {:>68.6} {:>12.6}", "together", money, peak);
+        say!("{:<24} {:>68.6} {:>12.6}", "together", sum.money, sum.at_peak);
+    }
+    print_tiers(&sum);
+}
+
+/// What lay where, where there is anything but memory.
+fn print_tiers(sum: &Cost) {
+    let lower = sum.tiers.iter().skip(1);
+    if lower.clone().all(|tier| tier.gb_seconds <= 0.0 && tier.came == 0) {
+        return;
+    }
+    say!();
+    say!("{:<24} {:>24} {:>6} {:>23} {:>12}", "TIER", "GB-SECONDS", "DATA", "CAME", "COST");
+    for (code, tier) in sum.tiers.iter().enumerate() {
+        if code == 0 || tier.gb_seconds > 0.0 || tier.came > 0 {
+            say!(
+                "{:<24} {:>24.3} {:>6} {:>23} {:>12.6}",
+                tier_name(code),
+                tier.gb_seconds,
+                data_of(tier.used_gb_seconds, tier.gb_seconds),
+                size::show(tier.came),
+                tier.money
+            );
+        }
     }
 }

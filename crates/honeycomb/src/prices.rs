@@ -1,24 +1,38 @@
 //! What using the cluster costs, as the setting `prices` says.
 
-use serde_json::{Value, json};
+use honeycomb_types::TierClass;
+use serde_json::{Map, Value};
 
 /// Names of prices, and what they are for.
-const NAMES: &str =
-    "memory (of a gigabyte for an hour), moved (of a gigabyte from one server to another)";
+const NAMES: &str = "memory, nvme, ssd, hdd, object (of a gigabyte there for an hour), to-memory, to-nvme, \
+                     to-ssd, to-hdd, to-object (of a gigabyte that comes there from another tier), moved (of \
+                     a gigabyte from one server to another)";
+
+/// Memory, and the classes of tiers, by their codes.
+pub const TIERS: usize = TierClass::ALL.len() + 1;
+
+/// What a tier of this code is called.
+pub fn tier_name(code: usize) -> &'static str {
+    let class = u8::try_from(code).ok().and_then(TierClass::from_code);
+    class.map_or("memory", TierClass::name)
+}
 
 /// Prices in any unit of money.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prices {
-    /// Of a gigabyte of memory for an hour.
-    memory: f64,
+    /// Of a gigabyte for an hour, by where it is.
+    there: [f64; TIERS],
+    /// Of a gigabyte that comes from another tier, by where it comes.
+    came: [f64; TIERS],
     /// Of a gigabyte that goes to another server.
     moved: f64,
 }
 
 impl Prices {
-    /// Reads `memory=0.008`.
+    /// Reads `memory=0.008,nvme=0.0001`. What is not named costs nothing, but for memory, which is.
     pub fn parse(text: &str) -> Result<Prices, String> {
-        let (mut memory, mut moved) = (None, 0.0);
+        let mut prices = Prices { there: [0.0; TIERS], came: [0.0; TIERS], moved: 0.0 };
+        let mut memory = false;
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
             let (name, price) = part
                 .split_once('=')
@@ -27,20 +41,35 @@ impl Prices {
                 Ok(price) if price.is_finite() && price >= 0.0 => price,
                 _ => return Err(format!("the price '{price}' is not a number of 0 or more")),
             };
-            match name.trim() {
-                "memory" => memory = Some(price),
-                "moved" => moved = price,
-                other => return Err(format!("'{other}' has no price; prices are: {NAMES}")),
+            let name = name.trim();
+            let (tier, prices_of) = match name.strip_prefix("to-") {
+                Some(tier) => (tier, &mut prices.came),
+                None => (name, &mut prices.there),
+            };
+            if name == "moved" {
+                prices.moved = price;
+                continue;
             }
+            let Some(code) = (0..TIERS).find(|&code| tier_name(code) == tier) else {
+                return Err(format!("'{name}' has no price; prices are: {NAMES}"));
+            };
+            prices_of[code] = price;
+            memory |= name == "memory";
         }
-        memory
-            .map(|memory| Prices { memory, moved })
-            .ok_or_else(|| "the price of memory is missing, such as memory=0.008".to_owned())
+        match memory {
+            true => Ok(prices),
+            false => Err("the price of memory is missing, such as memory=0.008".to_owned()),
+        }
     }
 
-    /// What so many gigabyte-seconds of memory cost.
-    pub fn memory(&self, gb_seconds: f64) -> f64 {
-        self.memory * gb_seconds / 3600.0
+    /// What so many gigabyte-seconds in a tier cost.
+    pub fn there(&self, tier: usize, gb_seconds: f64) -> f64 {
+        self.there[tier] * gb_seconds / 3600.0
+    }
+
+    /// What it costs that so many bytes came to a tier.
+    pub fn came(&self, tier: usize, bytes: u64) -> f64 {
+        self.came[tier] * bytes as f64 / 1e9
     }
 
     /// What it costs that so many bytes went to other servers.
@@ -50,7 +79,13 @@ impl Prices {
 
     /// As JSON has them.
     pub fn json(&self) -> Value {
-        json!({ "memory": self.memory, "moved": self.moved })
+        let mut all = Map::new();
+        for code in 0..TIERS {
+            all.insert(tier_name(code).to_owned(), self.there[code].into());
+            all.insert(format!("to-{}", tier_name(code)), self.came[code].into());
+        }
+        all.insert("moved".to_owned(), self.moved.into());
+        Value::Object(all)
     }
 }
 
@@ -61,10 +96,15 @@ mod tests {
     #[test]
     fn prices_are_read_and_wrong_ones_refused() {
         let prices = Prices::parse("memory = 3.6").unwrap();
-        assert!((prices.memory(1000.0) - 1.0).abs() < 1e-12);
-        let prices = Prices::parse("memory=0, moved=2").unwrap();
+        assert!((prices.there(0, 1000.0) - 1.0).abs() < 1e-12);
+        assert!(prices.there(1, 1000.0).abs() < 1e-12, "what is not named costs nothing");
+        let prices = Prices::parse("memory=0, moved=2, hdd=7.2, to-object=3").unwrap();
         assert!((prices.moved(500_000_000) - 1.0).abs() < 1e-12);
-        for wrong in ["", "memory", "memory=-1", "memory=much", "gold=1", "memory=inf"] {
+        assert!((prices.there(3, 1000.0) - 2.0).abs() < 1e-12);
+        assert!((prices.came(4, 2_000_000_000) - 6.0).abs() < 1e-12);
+        assert_eq!(prices.json()["to-object"], 3.0);
+        let wrong = ["", "memory", "memory=-1", "memory=much", "memory=1,gold=1", "memory=inf"];
+        for wrong in wrong.into_iter().chain(["memory=1,to-gold=1", "nvme=1", "to-memory=1"]) {
             assert!(Prices::parse(wrong).is_err(), "{wrong:?} was accepted");
         }
     }

@@ -133,6 +133,12 @@ fn memory_and_disk_are_both_relieved_and_everything_reads_back() {
     });
     // The disk keeps some room: what leaves memory goes there first, and then on.
     assert!(tiers[0].used < tiers[0].blocks, "{tiers:?}");
+    // The job's bill has what lies where, and what came there.
+    let bill = &world.client.bills(Some(world.job.job)).unwrap()[0];
+    let codes: Vec<u8> = bill.tiers.iter().map(|tier| tier.tier).collect();
+    assert_eq!(codes, [0, TierClass::Ssd.code(), TierClass::Object.code()]);
+    assert!(bill.tiers.iter().all(|tier| tier.held_byte_ms >= tier.used_byte_ms), "{bill:?}");
+    assert!(bill.tiers[2].came_bytes >= least && bill.tiers[2].used_byte_ms > 0, "{bill:?}");
     drop(files);
     world.ends();
 }

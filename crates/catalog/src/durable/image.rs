@@ -12,7 +12,7 @@ use crate::moves::{Move, Past};
 use crate::quota::Allowance;
 use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
-use crate::{BillInfo, Hints, Loss, Spent};
+use crate::{BillInfo, Hints, Loss, Spent, TierSpent};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId, Router, ServerId,
     StructureId, TierClass, TierSpec, Time, Verbs, Way,
@@ -85,6 +85,8 @@ impl Type {
             Type::Job => 4,
             // 3: the same of a tenant.
             Type::Tenant => 3,
+            // 3: by where blocks were.
+            Type::Bill | Type::Ended => 3,
             // 2: where a server's blocks can be.
             _ => 2,
         }
@@ -360,17 +362,44 @@ impl PrefixImage {
 
 /// What a job has used.
 pub(super) fn put_spent(w: &mut Writer<'_>, spent: &Spent) {
-    for half in [spent.held, spent.used] {
-        w.u64(half as u64);
-        w.u64((half >> 64) as u64);
+    let used = |tier: &TierSpent| *tier != TierSpent::default();
+    let tiers = (0u8..).zip(&spent.tiers).filter(|(place, tier)| *place == 0 || used(tier));
+    let tiers: Vec<(u8, &TierSpent)> = tiers.collect();
+    w.u32(tiers.len() as u32);
+    for (place, tier) in tiers {
+        w.u8(place);
+        for half in [tier.held, tier.used] {
+            w.u64(half as u64);
+            w.u64((half >> 64) as u64);
+        }
+        w.u64(tier.came);
     }
     w.u64(spent.peak);
     w.u64(spent.moved);
 }
 
-pub(super) fn get_spent(r: &mut Reader<'_>) -> Result<Spent, BadRecord> {
+/// One tier; version 2 had but one, which counted wherever blocks were.
+fn get_tier_spent(r: &mut Reader<'_>, version: u8) -> Result<TierSpent, BadRecord> {
     let mut wide = || Ok(u128::from(r.u64()?) | u128::from(r.u64()?) << 64);
-    Ok(Spent { held: wide()?, used: wide()?, peak: r.u64()?, moved: r.u64()? })
+    let (held, used) = (wide()?, wide()?);
+    Ok(TierSpent { held, used, came: if version >= 3 { r.u64()? } else { 0 } })
+}
+
+pub(super) fn get_spent(r: &mut Reader<'_>, version: u8) -> Result<Spent, BadRecord> {
+    let mut spent = Spent::default();
+    if version < 3 {
+        spent.tiers[0] = get_tier_spent(r, version)?;
+    } else {
+        for _ in 0..r.count(41)? {
+            let place = r.u8()?;
+            let Some(tier) = spent.tiers.get_mut(usize::from(place)) else {
+                return bad(format!("a bill has a tier of class {place}"));
+            };
+            *tier = get_tier_spent(r, version)?;
+        }
+    }
+    (spent.peak, spent.moved) = (r.u64()?, r.u64()?);
+    Ok(spent)
 }
 
 pub(super) fn put_ended(w: &mut Writer<'_>, bill: &BillInfo) {
@@ -380,9 +409,9 @@ pub(super) fn put_ended(w: &mut Writer<'_>, bill: &BillInfo) {
     put_spent(w, &bill.spent);
 }
 
-pub(super) fn get_ended(r: &mut Reader<'_>) -> Result<BillInfo, BadRecord> {
+pub(super) fn get_ended(r: &mut Reader<'_>, version: u8) -> Result<BillInfo, BadRecord> {
     let (job, name, age_ms) = (JobId(r.u64()?), r.str()?.into(), r.u64()?);
-    Ok(BillInfo { job, name, age_ms, ended: true, spent: get_spent(r)? })
+    Ok(BillInfo { job, name, age_ms, ended: true, spent: get_spent(r, version)? })
 }
 
 /// One range of a map.

@@ -117,7 +117,7 @@ impl Recovery {
                 put(&mut self.prefixes, r.u32()?, Some(PrefixImage::get(&mut r, version)?))
             }
             Type::Bill => {
-                let (j, id, spent) = (r.u32()?, JobId(r.u64()?), get_spent(&mut r)?);
+                let (j, id, spent) = (r.u32()?, JobId(r.u64()?), get_spent(&mut r, version)?);
                 let job = get(&mut self.jobs, j)?;
                 if job.image.id != id {
                     return bad("a bill is of another job than its place");
@@ -128,7 +128,7 @@ impl Recovery {
                 if self.ended.len() >= BILLS_KEPT {
                     self.ended.pop_front();
                 }
-                self.ended.push_back(get_ended(&mut r)?);
+                self.ended.push_back(get_ended(&mut r, version)?);
             }
             Type::PrefixGone => {
                 let n = r.u32()?;
@@ -274,6 +274,7 @@ impl Recovery {
         catalog.last_prefix = self.counters.last_prefix;
         catalog.last_move = self.counters.last_move;
         catalog.block_size = self.counters.block_size;
+        catalog.pool.meter.at(now, catalog.block_size);
         let last_server = self.counters.last_server;
         catalog.pool.recover(last_server, self.servers.into_values(), now);
         catalog.recover_drains(self.draining);

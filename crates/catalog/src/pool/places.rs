@@ -41,6 +41,15 @@ impl Pool {
         })
     }
 
+    /// All that a server has names for.
+    pub(super) fn blocks_of(&self, id: ServerId) -> impl Iterator<Item = BlockId> {
+        let cores = self.servers.get(&id).into_iter().flat_map(|server| server.cores.iter());
+        let of = |(ix, core): (usize, &Core)| (core.slots.len() as u32, ShardIx(ix as u8));
+        let cores: Vec<(u32, ShardIx)> = cores.enumerate().map(of).collect();
+        let blocks = move |(n, shard)| (0..n).map(move |index| BlockId::new(id, shard, index));
+        cores.into_iter().flat_map(blocks)
+    }
+
     fn core_mut(&mut self, block: BlockId) -> Option<(&mut Core, usize)> {
         let server = self.servers.get_mut(&block.server())?;
         let core = server.cores.get_mut(block.shard().0 as usize)?;
@@ -100,7 +109,7 @@ impl Pool {
 
     /// A block has come to a tier, or stays where it was. Whether that changed anything.
     pub(crate) fn arrives(&mut self, block: BlockId, tier: TierIx) -> bool {
-        let before = self.below_for(block);
+        let (before, lay) = (self.below_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return false };
         let place = core.places[index];
         if place.tier == place.to || tier != place.tier && tier != place.to {
@@ -108,6 +117,10 @@ impl Pool {
         }
         core.moves(index, Where { tier, to: tier, ..place });
         self.staying.change(before, self.below_for(block));
+        if tier != place.tier {
+            self.meter.change(lay, self.lying(block));
+            self.count_arrival(block);
+        }
         true
     }
 
@@ -127,7 +140,7 @@ impl Pool {
             return;
         }
         let away = self.servers.get(&block.server()).is_none_or(|server| server.away);
-        let before = self.below_for(block);
+        let (before, lay) = (self.below_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return };
         if [tier, to].iter().any(|tier| tier.0 as usize >= core.rooms.len()) {
             return;
@@ -138,5 +151,6 @@ impl Pool {
             false => core.moves(index, place),
         }
         self.staying.change(before, self.below_for(block));
+        self.meter.change(lay, self.lying(block));
     }
 }

@@ -85,6 +85,7 @@ impl Pool {
         *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
         server.quarantined -= 1;
         self.staying.change(None, self.below_for(at.block));
+        self.meter.change(None, self.lying(at.block));
         true
     }
 

@@ -290,11 +290,13 @@ pub const TABLE: [Setting; 30] = [
     Setting {
         name: "prices",
         kind: Kind::Prices,
-        default: Some("memory=0.008,moved=0"),
-        otherwise: "`memory=0.008,moved=0`",
+        default: Some(
+            "memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005",
+        ),
+        otherwise: "`memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005`",
         of: "`cost`",
-        help: "What a gigabyte costs in memory for an hour, and moved to another server, in any unit of \
-               money",
+        help: "What a gigabyte costs for an hour in memory, nvme, ssd, hdd and object, that comes to a tier \
+               from another (to-object, ...), and that is moved to another server, in any unit of money",
     },
 ];
 

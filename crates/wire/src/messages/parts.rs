@@ -409,15 +409,17 @@ fields!(ServerWeight { server, weight_permille, free, cpu_permille });
 /// What a job has used in one place where blocks can be.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierBill {
-    /// 0 memory.
+    /// 0 memory, else its class, as in TierInfo.
     pub tier: u8,
     /// Bytes of whole blocks times milliseconds.
     pub held_byte_ms: u128,
     /// Of these, bytes of data, as servers reported them.
     pub used_byte_ms: u128,
+    /// Bytes of data that came there from other tiers of the same server.
+    pub came_bytes: u64,
 }
 
-fields!(TierBill { tier, held_byte_ms, used_byte_ms });
+fields!(TierBill { tier, held_byte_ms, used_byte_ms, came_bytes });
 
 /// What one job has used.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -430,11 +432,11 @@ pub struct JobBill {
     pub ended: bool,
     /// How long it has been registered, or was.
     pub age_ms: u64,
-    /// Most bytes of blocks that it held at a time.
+    /// Most bytes of blocks that it held at a time, wherever they were.
     pub peak_bytes: u64,
     /// Bytes that were sent to other servers when its blocks split and merged.
     pub moved_bytes: u64,
-    /// Where it held them.
+    /// Where it held them; only those of which it had something.
     pub tiers: Vec<TierBill>,
 }
 
