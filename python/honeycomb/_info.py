@@ -77,6 +77,18 @@ TierUse = TypedDict(
 )
 
 
+class TierAlarm(TypedDict):
+    """What is wrong with a tier below the memory of a server: ``kind`` is ``away`` (what is there cannot be
+    reached now), ``refuses`` (it takes nothing more) or ``lost`` (bytes that were there are gone)."""
+
+    #: its place among the server's ``tiers``, from 1 on
+    tier: int
+    kind: str
+    why: str
+    age_ms: int
+    tried_ms: int
+
+
 class ServerInfo(TypedDict):
     server: int
     address: str
@@ -93,6 +105,7 @@ class ServerInfo(TypedDict):
     bytes_owed: int
     cpu_permille: int
     tiers: list[TierUse]
+    alarms: list[TierAlarm]
     #: 0 serving, 1 draining, 2 released, 3 called back
     drain: int
     drain_waits: str
@@ -122,4 +135,6 @@ class Status(TypedDict):
     requests_blocks: int
     requests_reports: int
     tiers: list[TierUse]
+    #: how many of all servers; which ones, ``servers`` tell
+    alarms: int
     servers: list[ServerInfo]

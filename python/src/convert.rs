@@ -1,7 +1,7 @@
 //! From Rust's answers to Python's objects.
 
 use honeycomb_client::Error;
-use honeycomb_types::TierClass;
+use honeycomb_types::{AlarmKind, TierClass};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{
     ClusterStatusReply, JobBill, JobInfo, PrefixInfo, ServerInfo, StructureInfo, TierUse,
@@ -143,6 +143,14 @@ fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDi
         cpu_permille,
     );
     dict.set_item("tiers", tiers(py, &s.tiers)?)?;
+    let alarms = PyList::empty(py);
+    for alarm in &s.alarms {
+        let dict = dict!(py, alarm, tier, why, age_ms, tried_ms);
+        let kind = AlarmKind::from_code(alarm.kind).map_or("unknown", AlarmKind::name);
+        dict.set_item("kind", kind)?;
+        alarms.append(dict)?;
+    }
+    dict.set_item("alarms", alarms)?;
     Ok(dict)
 }
 
@@ -172,6 +180,7 @@ pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'p
         requests_leases,
         requests_blocks,
         requests_reports,
+        alarms,
     );
     let servers = PyList::empty(py);
     for server in &s.servers {

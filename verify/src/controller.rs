@@ -420,6 +420,7 @@ impl World {
                     bytes_owed: 0,
                     cpu_permille: cpu as u16,
                     traffic: &[],
+                    alarms: &[],
                     usage: &usage,
                 };
                 if self.command(ix, Command::ServerReport { server: id, report }).is_err() {

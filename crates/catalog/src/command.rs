@@ -2,8 +2,8 @@
 
 use crate::Hints;
 use honeycomb_types::{
-    BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId, StructureId,
-    TierIx, TierSpec, Verbs, Way,
+    AlarmKind, BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId,
+    StructureId, TierIx, TierSpec, Verbs, Way,
 };
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
@@ -217,8 +217,25 @@ pub struct Report<'a> {
     pub cpu_permille: u16,
     /// What its tiers moved since its start, in the order in which it declared them.
     pub traffic: &'a [TierTraffic],
+    /// What is wrong with them.
+    pub alarms: &'a [TierAlarm],
     /// Blocks whose usage changed since the last report; of a server with tiers, those that were used.
     pub usage: &'a [BlockUsage],
+}
+
+/// What is wrong with a tier of a server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierAlarm {
+    /// The tier.
+    pub tier: TierIx,
+    /// What kind of thing.
+    pub kind: AlarmKind,
+    /// What the tier answered.
+    pub why: Box<str>,
+    /// Since when.
+    pub age_ms: u64,
+    /// How long ago that was found last.
+    pub tried_ms: u64,
 }
 
 /// What one tier of a server moved.

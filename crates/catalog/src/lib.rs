@@ -64,7 +64,7 @@ pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
 pub use bill::{BillInfo, Spent, TierSpent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
-    QuotaChange, QuotaOf, Report, Seal, TierTraffic, Written,
+    QuotaChange, QuotaOf, Report, Seal, TierAlarm, TierTraffic, Written,
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};

@@ -1,8 +1,8 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
 use crate::{
-    Advice, Allowance, BillInfo, CatalogError, Estimate, Hints, ShareInfo, TierTraffic, Weight,
-    Written,
+    Advice, Allowance, BillInfo, CatalogError, Estimate, Hints, ShareInfo, TierAlarm, TierTraffic,
+    Weight, Written,
 };
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PolicyKind, PrefixId,
@@ -337,6 +337,8 @@ pub struct ServerInfo {
     pub cpu_permille: u16,
     /// What is below its memory.
     pub tiers: Vec<TierUse>,
+    /// What is wrong with that.
+    pub alarms: Vec<TierAlarm>,
     /// Whether it is being taken out.
     pub drain: DrainState,
     /// What a server that is being taken out still has and waits for; empty for the others.
@@ -412,6 +414,8 @@ pub struct ClusterStatus {
     pub flush_error: Box<str>,
     /// What is below the memory of all servers, by class.
     pub tiers: Vec<TierUse>,
+    /// Things that are wrong with it.
+    pub alarms: u32,
     /// For the cluster's token; empty for a job's.
     pub servers: Vec<ServerInfo>,
     /// Who has memory when it is short.

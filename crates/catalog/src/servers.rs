@@ -4,7 +4,7 @@ use crate::pool::Room;
 use crate::tombstones::Cause;
 use crate::{
     Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, Reply, Report,
-    ServerInfo, TierUse,
+    ServerInfo, TierAlarm, TierUse,
 };
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_SILENCE, TIERS_MAX};
 use honeycomb_types::{BlockAt, BlockId, Bug, Generation, PrefixId, ServerId, TierSpec};
@@ -126,6 +126,9 @@ impl Catalog {
         match server.traffic.len() == report.traffic.len() {
             true => server.traffic.copy_from_slice(report.traffic),
             false => server.traffic = report.traffic.into(),
+        }
+        if !(server.alarms.is_empty() && report.alarms.is_empty()) {
+            server.alarms = report.alarms.into();
         }
         for usage in report.usage.iter().filter(|usage| usage.at.block.server() == id) {
             if self.pool.held(usage.at).is_some() {
@@ -272,6 +275,14 @@ impl Catalog {
             let tiers: Vec<TierUse> =
                 server.tiers.iter().enumerate().map(|(n, spec)| used(n, spec)).collect();
             tiers.iter().for_each(|tier| status.add(tier));
+            let ago = self.now.since(server.last_seen).as_millis() as u64;
+            let aged = |alarm: &TierAlarm| TierAlarm {
+                age_ms: alarm.age_ms + ago,
+                tried_ms: alarm.tried_ms + ago,
+                ..alarm.clone()
+            };
+            let alarms: Vec<TierAlarm> = server.alarms.iter().map(aged).collect();
+            status.alarms += alarms.len() as u32;
             if actor.job.is_none() {
                 status.servers.push(ServerInfo {
                     server: id,
@@ -289,6 +300,7 @@ impl Catalog {
                     bytes_owed: server.bytes_owed,
                     cpu_permille: server.load.cpu_permille(),
                     tiers,
+                    alarms,
                     drain: self.drains.state(id),
                     drain_waits: self.drain_waits(id),
                 });

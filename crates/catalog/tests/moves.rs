@@ -78,6 +78,7 @@ fn report(bench: &mut Bench, at: BlockAt, bytes_used: u64) {
         bytes_owed: 0,
         cpu_permille: 0,
         traffic: &[],
+        alarms: &[],
         usage: &usage,
     };
     bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
@@ -499,6 +500,7 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
                 bytes_owed: 0,
                 cpu_permille: 0,
                 traffic: &[],
+                alarms: &[],
                 usage,
             };
             for server in servers {

@@ -6,9 +6,10 @@ mod common;
 use common::{Bench, LEASE, file, kv, lease};
 use honeycomb_catalog::{
     Actor, BlockUsage, CatalogError, Command, Loss, NewServer, PrefixState, Reply, Report,
+    TierAlarm,
 };
 use honeycomb_types::limits::SERVER_SILENCE;
-use honeycomb_types::{ServerId, Verbs};
+use honeycomb_types::{AlarmKind, ServerId, TierClass, TierIx, Verbs};
 use std::time::Duration;
 
 const REPORT: Report<'static> = Report {
@@ -19,6 +20,7 @@ const REPORT: Report<'static> = Report {
     bytes_owed: 0,
     cpu_permille: 0,
     traffic: &[],
+    alarms: &[],
     usage: &[],
 };
 
@@ -165,4 +167,35 @@ fn a_change_of_permissions_reaches_every_server_with_a_block() {
         bench.make(job, file("t", "new", 1)),
         Err(CatalogError::PermissionDenied { .. })
     ));
+}
+
+#[test]
+fn what_is_wrong_with_a_tier_is_told_until_its_server_says_otherwise() {
+    let mut bench = Bench::new();
+    let server = bench.join_with_tiers("a:1", 8, &[(TierClass::Ssd, 8), (TierClass::Object, 8)]);
+    let job = bench.job_leased("job", 60_000);
+    let alarm = TierAlarm {
+        tier: TierIx(2),
+        kind: AlarmKind::Away,
+        why: "it does not answer".into(),
+        age_ms: 700,
+        tried_ms: 100,
+    };
+    let report = |bench: &mut Bench, alarms: &[TierAlarm]| {
+        let report = Report { alarms, ..Report::default() };
+        bench.run(Command::ServerReport { server, report }).unwrap();
+    };
+    report(&mut bench, std::slice::from_ref(&alarm));
+    bench.pass(250);
+    let status = bench.status();
+    let told = TierAlarm { age_ms: 950, tried_ms: 350, ..alarm };
+    assert_eq!((status.alarms, &status.servers[0].alarms), (1, &vec![told]));
+    // A job is told that there is something.
+    let Ok(Reply::Status(status)) = bench.run(Command::ClusterStatus { actor: Actor::driver(job) })
+    else {
+        panic!("it may ask")
+    };
+    assert_eq!((status.alarms, status.servers), (1, Vec::new()));
+    report(&mut bench, &[]);
+    assert_eq!((bench.status().alarms, bench.status().servers[0].alarms.len()), (0, 0));
 }

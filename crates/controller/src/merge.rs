@@ -72,6 +72,7 @@ fn add(all: &mut ClusterStatusReply, part: ClusterStatusReply) {
     if all.tiers.is_empty() {
         all.tiers = part.tiers;
     }
+    all.alarms += part.alarms;
     all.shares.extend(part.shares);
     all.uptime_ms = all.uptime_ms.max(part.uptime_ms);
     all.bytes_resident = all.bytes_resident.max(part.bytes_resident);
@@ -90,6 +91,8 @@ fn add_server(known: &mut ServerInfo, part: &ServerInfo) {
     known.free = known.free.saturating_sub(part.blocks.saturating_sub(part.free));
     known.bytes_used += part.bytes_used;
     known.alive &= part.alive;
+    // One with tiers is a member of one shard.
+    known.alarms.extend_from_slice(&part.alarms);
     add_drain(known, part);
 }
 

@@ -253,8 +253,19 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
         bytes_owed: s.bytes_owed,
         cpu_permille: s.cpu_permille,
         tiers: s.tiers.iter().map(tier_use).collect(),
+        alarms: s.alarms.iter().map(tier_alarm).collect(),
         drain: s.drain as u8,
         drain_waits: s.drain_waits.to_string(),
+    }
+}
+
+fn tier_alarm(alarm: &catalog::TierAlarm) -> TierAlarm {
+    TierAlarm {
+        tier: alarm.tier.0,
+        kind: alarm.kind.code(),
+        why: alarm.why.to_string(),
+        age_ms: alarm.age_ms,
+        tried_ms: alarm.tried_ms,
     }
 }
 
@@ -315,6 +326,7 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> Cluster
         flush_lost: s.flush_lost,
         flush_error: s.flush_error.to_string(),
         tiers: s.tiers.iter().map(tier_use).collect(),
+        alarms: s.alarms,
         servers: s.servers.iter().map(server_info).collect(),
         policy: s.policy.name().to_owned(),
         shares: s.shares.iter().map(memory_share).collect(),

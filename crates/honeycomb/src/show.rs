@@ -8,8 +8,10 @@ use crate::jobs::{jobs_json, print_jobs};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
-use honeycomb_types::{PolicyKind, TierClass};
-use honeycomb_wire::messages::{ClusterStatusReply, MemoryShare, PrefixInfo, ServerInfo, TierUse};
+use honeycomb_types::{AlarmKind, PolicyKind, TierClass};
+use honeycomb_wire::messages::{
+    ClusterStatusReply, MemoryShare, PrefixInfo, ServerInfo, TierAlarm, TierUse,
+};
 use serde_json::{Value, json};
 
 /// Shows servers, memory, totals and jobs.
@@ -95,6 +97,9 @@ fn print_status(s: &ClusterStatusReply) {
     for tier in &s.tiers {
         say!("{:<6} {} of {} blocks used", class(tier), tier.used, tier.blocks);
     }
+    if s.alarms > 0 {
+        say!("ALARMS {}: something is wrong below the memory of servers", s.alarms);
+    }
     print_flushes(s);
     print_policy(s);
     if s.servers.is_empty() {
@@ -128,6 +133,13 @@ fn print_status(s: &ClusterStatusReply) {
             server.requests,
             if server.alive { "" } else { "  LOST" }
         );
+        for alarm in &server.alarms {
+            let TierAlarm { why, age_ms, tried_ms, .. } = alarm;
+            let (since, tried) = (age_ms / 1000, tried_ms / 1000);
+            let kind = alarm_kind(alarm).to_uppercase();
+            let class = alarm_class(server, alarm);
+            say!("{:>6} {class} {kind} since {since} s, last {tried} s ago: {why}", "");
+        }
         if server.drain != 0 {
             say!("{:>6} {}: {}", "", drain_state(server), server.drain_waits);
         }
@@ -201,6 +213,27 @@ fn tiers_json(tiers: &[TierUse]) -> Vec<Value> {
     tiers.iter().map(tier).collect()
 }
 
+/// What is wrong with a tier, in a word.
+fn alarm_kind(alarm: &TierAlarm) -> &'static str {
+    AlarmKind::from_code(alarm.kind).map_or("unknown", AlarmKind::name)
+}
+
+/// What the tier of an alarm is made of.
+fn alarm_class(server: &ServerInfo, alarm: &TierAlarm) -> &'static str {
+    let tier = usize::from(alarm.tier).checked_sub(1).and_then(|n| server.tiers.get(n));
+    tier.map_or("tier", class)
+}
+
+fn alarms_json(server: &ServerInfo) -> Vec<Value> {
+    let alarm = |a: &TierAlarm| {
+        json!({
+            "tier": a.tier, "class": alarm_class(server, a), "kind": alarm_kind(a), "why": a.why,
+            "age_ms": a.age_ms, "tried_ms": a.tried_ms,
+        })
+    };
+    server.alarms.iter().map(alarm).collect()
+}
+
 fn class(tier: &TierUse) -> &'static str {
     TierClass::from_code(tier.class).map_or("unknown", TierClass::name)
 }
@@ -227,7 +260,7 @@ fn status_json(s: &ClusterStatusReply) -> Value {
                 "bytes_used": v.bytes_used, "bytes_resident": v.bytes_resident,
                 "connections": v.connections, "requests": v.requests, "forwarded": v.forwarded,
                 "bytes_owed": v.bytes_owed, "cpu_permille": v.cpu_permille,
-                "tiers": tiers_json(&v.tiers), "state": drain_state(v), "waits": v.drain_waits,
+                "tiers": tiers_json(&v.tiers), "alarms": alarms_json(v), "state": drain_state(v), "waits": v.drain_waits,
             })
         })
         .collect();
@@ -240,7 +273,8 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         "requests_leases": s.requests_leases, "requests_blocks": s.requests_blocks,
         "requests_reports": s.requests_reports, "flushing": s.flushing,
         "flush_failing": s.flush_failing, "flushed": s.flushed, "flush_lost": s.flush_lost,
-        "flush_error": s.flush_error, "tiers": tiers_json(&s.tiers), "servers": servers,
+        "flush_error": s.flush_error, "tiers": tiers_json(&s.tiers), "alarms": s.alarms,
+        "servers": servers,
         "policy": s.policy, "shares": shares,
         "advice": {
             "what": advice(s), "servers": s.advice_servers, "address": s.advice_address,

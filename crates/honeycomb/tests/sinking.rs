@@ -6,7 +6,7 @@ mod common;
 
 use common::{Cluster, KIB, Scratch, disk, eventually, file, noise};
 use honeycomb_client::{Client, ClientOptions, File, JobTicket};
-use honeycomb_types::TierClass;
+use honeycomb_types::{AlarmKind, TierClass};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::TierUse;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -80,12 +80,30 @@ impl World {
         watcher.status().unwrap().tiers
     }
 
+    /// What is wrong below memory, as is told.
+    fn alarms(&self) -> Vec<AlarmKind> {
+        let watcher = self.cluster.client(self.cluster.controller.token(), Default::default());
+        let status = watcher.status().unwrap();
+        let alarms: Vec<_> = status.servers.iter().flat_map(|server| &server.alarms).collect();
+        assert_eq!(status.alarms as usize, alarms.len());
+        for alarm in &alarms {
+            assert_eq!(alarm.tier, 2, "{alarm:?}");
+            let store = self.store.display().to_string();
+            assert!(alarm.why.contains(&store) && alarm.age_ms >= alarm.tried_ms, "{alarm:?}");
+        }
+        alarms.iter().map(|alarm| AlarmKind::from_code(alarm.kind).unwrap()).collect()
+    }
+
     /// Everything is removed: the store gives back what it held, and nothing of it is there when the
     /// server has ended.
     fn ends(self) {
         for n in 0..4 {
             self.client.remove_structure(self.job.job, &format!(":{n}")).unwrap();
         }
+        self.cleared();
+    }
+
+    fn cleared(self) {
         eventually("places come back", || self.tiers().iter().all(|tier| tier.used == 0));
         eventually("nothing but the mark is left", || objects(&self.store) == ["alive"]);
         let World { cluster, store, .. } = self;
@@ -169,6 +187,8 @@ fn a_store_that_refuses_for_a_while_costs_time_alone() {
         let mut got = vec![0; EACH];
         let refused = hasty.read_into(0, &mut got).unwrap_err();
         assert!(refused.message.contains("store is away: "), "{}", refused.message);
+        // So is who looks after the cluster.
+        eventually("there is an alarm", || world.alarms().contains(&AlarmKind::Away));
         let reader = scope.spawn(move || {
             let mut got = vec![0; EACH];
             assert_eq!(patient.read_into(0, &mut got).unwrap(), EACH);
@@ -183,6 +203,11 @@ fn a_store_that_refuses_for_a_while_costs_time_alone() {
     });
     reads(&first, &bytes);
     reads(&more.0, &more.1);
+    // What was refused is done again: it is written, read and given back.
     drop((first, more));
-    world.ends();
+    for n in 0..4 {
+        world.client.remove_structure(world.job.job, &format!(":{n}")).unwrap();
+    }
+    eventually("the alarm is over", || world.alarms().is_empty());
+    world.cleared();
 }

@@ -60,6 +60,12 @@ pub fn check(disks: &[DiskOptions]) -> Result<(), WrongTiers> {
     Ok(())
 }
 
+/// How people know a tier.
+pub(crate) fn named(disk: &DiskOptions) -> String {
+    let what = if disk.class.takes_final_only() { "object store" } else { "disk" };
+    format!("the {what} at {}", disk.place)
+}
+
 /// Opens a tier of so many bytes, for blocks of this size, of the server with this address in this life.
 /// A store comes with what its owner runs on a thread of its own.
 pub(crate) fn open(

@@ -6,6 +6,7 @@
 //! map; `server` starts the threads.
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod authorize;
 mod below;
 mod conn;

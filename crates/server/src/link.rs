@@ -373,6 +373,10 @@ impl Link {
             bytes_owed: sum.bytes_owed,
             cpu_permille,
             tiers: self.identity.traffic.iter().map(|disk| disk.told()).collect(),
+            alarms: (1..)
+                .zip(&self.identity.traffic)
+                .flat_map(|(n, d)| d.alarms.told(n, now))
+                .collect(),
             usage: std::mem::take(&mut self.usage),
             active: std::mem::take(&mut self.active),
         };

@@ -169,7 +169,7 @@ impl MemoryServer {
             if let Some(worker) = worker {
                 threads.push(spawn(&format!("store-{}", threads.len()), move || worker.run())?);
             }
-            let (spiller, workers) = Spiller::with_workers(volume, clock);
+            let (spiller, workers) = Spiller::with_workers(volume, below::named(disk), clock);
             for worker in workers {
                 let name = format!("spill-{}", threads.len());
                 threads.push(spawn(&name, move || worker.run())?);

@@ -1,6 +1,7 @@
 //! The threads that write blocks below memory and read them from there: no core waits for a disk
 //! or a store.
 
+use crate::alarm::Alarms;
 use crate::notes::Note;
 use honeycomb_block::{Backing, Pin};
 use honeycomb_env::{AWAY, Clock, Mailbox, NotPosted, Volume};
@@ -10,7 +11,7 @@ use honeycomb_wire::messages::TierTraffic;
 use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -168,22 +169,26 @@ struct Job {
     shard: Mailbox<Note>,
 }
 
-/// Bytes that went to a disk and came from it, since the start, whoever's they were.
-#[derive(Debug, Default)]
+/// What is told of a disk: bytes that went there and came from it, since the start, whoever's they were, and
+/// what is wrong with it.
+#[derive(Debug)]
 pub(crate) struct Traffic {
     written: AtomicU64,
     read: AtomicU64,
+    pub alarms: Alarms,
 }
 
 impl Traffic {
+    fn of(name: String) -> Traffic {
+        let (written, read) = Default::default();
+        Traffic { written, read, alarms: Alarms::of(name) }
+    }
+
     /// As the controller is told.
     pub fn told(&self) -> TierTraffic {
         TierTraffic { written: self.written.load(Relaxed), read: self.read.load(Relaxed) }
     }
 }
-
-/// What a store does, which may refuse one and not another.
-const WAYS: [&str; 3] = ["takes blocks", "is read", "gives room back"];
 
 #[derive(Default)]
 struct Queues {
@@ -197,28 +202,11 @@ struct Shared {
     queues: Mutex<Queues>,
     traffic: Arc<Traffic>,
     changed: Condvar,
-    /// What of `WAYS` the store did not do the last time.
-    away: [AtomicBool; WAYS.len()],
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(|e| e.into_inner())
-    }
-
-    /// Says once that a store is away, and that it is back.
-    fn look(&self, way: usize, done: &IoDone) {
-        let away = &self.away[way];
-        match done {
-            IoDone::Away(why) if !away.swap(true, Relaxed) => {
-                eprintln!("honeycomb: {why}; what is there is not lost, and all is tried again");
-            }
-            IoDone::Away(_) | IoDone::Failed(_) => {}
-            _ if away.load(Relaxed) && away.swap(false, Relaxed) => {
-                eprintln!("honeycomb: the store below memory that was away {} again", WAYS[way]);
-            }
-            _ => {}
-        }
     }
 }
 
@@ -265,12 +253,17 @@ impl Drop for Spiller {
 }
 
 impl Spiller {
-    /// A spiller with its workers, each of which its owner runs on a thread of its own.
-    pub fn with_workers(volume: Arc<dyn Volume>, clock: Clock) -> (Spiller, Vec<SpillWorker>) {
+    /// A spiller with its workers, each of which its owner runs on a thread of its own. The name is for
+    /// people who are told that something is wrong with it.
+    pub fn with_workers(
+        volume: Arc<dyn Volume>,
+        name: String,
+        clock: Clock,
+    ) -> (Spiller, Vec<SpillWorker>) {
         let queues = Mutex::new(Queues { spillers: 1, ..Queues::default() });
-        let (traffic, changed) = (Arc::default(), Condvar::new());
+        let (traffic, changed) = (Arc::new(Traffic::of(name)), Condvar::new());
         let threads = volume.width();
-        let shared = Arc::new(Shared { queues, traffic, changed, away: Default::default() });
+        let shared = Arc::new(Shared { queues, traffic, changed });
         let worker = |n| SpillWorker {
             shared: shared.clone(),
             volume: volume.clone(),
@@ -313,8 +306,8 @@ impl SpillWorker {
         while let Some(Job { io, base, shard }) = self.next() {
             let (bytes, way) = (io.bytes(), io.way());
             let (id, done) = io.carry_out(&*self.volume, base);
-            self.shared.look(way, &done);
             let traffic = &self.shared.traffic;
+            traffic.alarms.heard(way, &done, self.clock.now());
             match done {
                 IoDone::Written(_) => _ = traffic.written.fetch_add(bytes, Relaxed),
                 IoDone::Read(_) => _ = traffic.read.fetch_add(bytes, Relaxed),

@@ -3,6 +3,7 @@
 //! Nothing here does I/O, allocates more than a small string, or knows a byte format. The words
 //! are those of `docs/glossary.md`; a noun has the same name here, on the wire and in errors.
 
+mod alarm;
 mod bug;
 mod flush_path;
 mod ids;
@@ -17,6 +18,7 @@ mod time;
 mod way;
 mod wire_limits;
 
+pub use alarm::AlarmKind;
 pub use bug::Bug;
 pub use flush_path::{FLUSH_EXTENTS, FLUSH_MANIFEST, FLUSH_PART, flush_directory, flush_object};
 pub use ids::{

@@ -5,7 +5,7 @@ use super::cores::{Core, Held, Room, Slot};
 use crate::kinds::KindSet;
 use crate::lots::Lending;
 use crate::weights::Load;
-use crate::{NewServer, TierTraffic};
+use crate::{NewServer, TierAlarm, TierTraffic};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
 use honeycomb_types::{BlockId, Bug, TierIx, TierSpec, Time};
@@ -29,6 +29,8 @@ pub(crate) struct Server {
     pub(crate) load: Load,
     /// What its tiers moved, as it told last; nothing before that.
     pub(crate) traffic: Box<[TierTraffic]>,
+    /// What is wrong with them, as it told last.
+    pub(crate) alarms: Box<[TierAlarm]>,
     /// It can write data of expired prefixes to disk.
     pub(crate) flush: bool,
     /// Where to.
@@ -64,6 +66,7 @@ impl Server {
             bytes_owed: 0,
             load: Load::default(),
             traffic: Box::default(),
+            alarms: Box::default(),
             flush: !new.flush_root.is_empty(),
             flush_root: new.flush_root.into(),
             kinds: KindSet::of(new.kinds),

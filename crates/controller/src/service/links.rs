@@ -2,10 +2,10 @@
 
 use super::{ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
-use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal, TierTraffic};
+use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal, TierAlarm, TierTraffic};
 use honeycomb_env::{ConnId, Net};
 use honeycomb_types::limits::TIERS_MAX;
-use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, TierIx, Time};
+use honeycomb_types::{AlarmKind, BlockAt, JobId, PrefixId, ServerId, StructureId, TierIx, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op};
 use std::collections::BTreeSet;
@@ -111,6 +111,14 @@ impl ControllerService {
         let traffic: Vec<TierTraffic> = (q.tiers.iter().take(TIERS_MAX))
             .map(|t| TierTraffic { written: t.written, read: t.read })
             .collect();
+        // One of a kind that this program does not know says nothing.
+        let alarm = |a: &honeycomb_wire::messages::TierAlarm| {
+            let kind = AlarmKind::from_code(a.kind)?;
+            let (tier, why) = (TierIx(a.tier), a.why.as_str().into());
+            Some(TierAlarm { tier, kind, why, age_ms: a.age_ms, tried_ms: a.tried_ms })
+        };
+        let most = TIERS_MAX * AlarmKind::ALL.len();
+        let alarms: Vec<TierAlarm> = q.alarms.iter().take(most).filter_map(alarm).collect();
         let report = Report {
             bytes_resident: q.bytes_resident,
             connections: q.connections,
@@ -119,6 +127,7 @@ impl ControllerService {
             bytes_owed: q.bytes_owed,
             cpu_permille: q.cpu_permille,
             traffic: &traffic,
+            alarms: &alarms,
             usage: &usage,
         };
         self.apply(now, Command::ServerReport { server, report }).map_err(refusal)?;

@@ -151,6 +151,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 bytes_owed: 0,
                 cpu_permille: 0,
                 tiers: Vec::new(),
+                alarms: Vec::new(),
                 usage: Vec::new(),
                 active: vec![ActivePrefix { job, prefix: victim.own.0, ago_ms: 0 }],
             }

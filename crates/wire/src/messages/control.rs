@@ -749,6 +749,8 @@ pub struct ClusterStatusReply {
     pub requests_reports: u64,
     /// What is below the memory of all servers, by class.
     pub tiers: Vec<TierUse>,
+    /// Things that are wrong with what is below the memory of servers; which ones, servers tell.
+    pub alarms: u32,
     /// For the cluster's token.
     pub servers: Vec<ServerInfo>,
     /// Who has memory when it is short: `first-come`, `max-min` or `karma`.
@@ -791,6 +793,7 @@ fields!(ClusterStatusReply {
     requests_blocks,
     requests_reports,
     tiers,
+    alarms,
     servers,
     policy,
     shares,

@@ -4,7 +4,7 @@
 
 use super::parts::{
     ActivePrefix, BlockUsage, FlushedObject, FlushedStructure, HeldBlock, KindInfo, MapEntry,
-    TierInfo, TierTraffic,
+    TierAlarm, TierInfo, TierTraffic,
 };
 use crate::fields::fields;
 
@@ -85,6 +85,8 @@ pub struct ReportRequest {
     pub cpu_permille: u16,
     /// Of each tier below its memory, in the order in which it declared them.
     pub tiers: Vec<TierTraffic>,
+    /// What is wrong with them.
+    pub alarms: Vec<TierAlarm>,
     /// Blocks whose usage changed since the last report.
     pub usage: Vec<BlockUsage>,
     /// Task prefixes of sessions that were active.
@@ -99,6 +101,7 @@ fields!(ReportRequest {
     bytes_owed,
     cpu_permille,
     tiers,
+    alarms,
     usage,
     active
 });

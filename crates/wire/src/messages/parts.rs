@@ -307,6 +307,8 @@ pub struct ServerInfo {
     pub cpu_permille: u16,
     /// What is below its memory.
     pub tiers: Vec<TierUse>,
+    /// What is wrong with that.
+    pub alarms: Vec<TierAlarm>,
     /// 0: it serves; 1: it is being taken out and is given no block; 2: it has none and was told that it may go; 3: it is called back and has not heard of it.
     pub drain: u8,
     /// What one that is being taken out waits for; empty for the others.
@@ -329,6 +331,7 @@ fields!(ServerInfo {
     bytes_owed,
     cpu_permille,
     tiers,
+    alarms,
     drain,
     drain_waits
 });
@@ -371,6 +374,23 @@ pub struct TierTraffic {
 }
 
 fields!(TierTraffic { written, read });
+
+/// What is wrong with a tier of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TierAlarm {
+    /// Its place among those that the server declared, from 1 on.
+    pub tier: u8,
+    /// 1: what is there cannot be reached now; 2: it refuses what is written, or to give room back; 3: bytes that were there are lost, and what they were of.
+    pub kind: u8,
+    /// What the tier answered, at most 300 bytes of it.
+    pub why: String,
+    /// Since when.
+    pub age_ms: u64,
+    /// How long ago that was found last.
+    pub tried_ms: u64,
+}
+
+fields!(TierAlarm { tier, kind, why, age_ms, tried_ms });
 
 /// What a tenant, or a job that is no tenant's, has of memory, and may have.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
