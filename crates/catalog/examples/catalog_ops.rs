@@ -226,6 +226,7 @@ fn measure_ticks(run: &mut Run, prefixes: usize) {
         bytes_owed: 0,
         cpu_permille: 0,
         traffic: &[],
+        alarms: &[],
         usage: &[],
     };
     run.apply(Command::ServerReport { server: ServerId(1), report });

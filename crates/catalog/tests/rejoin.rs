@@ -284,6 +284,7 @@ fn a_server_that_does_not_come_back_is_lost_and_loses_its_data() {
         bytes_owed: 0,
         cpu_permille: 0,
         traffic: &[],
+        alarms: &[],
         usage: &[],
     };
     let grace = REJOIN_GRACE.as_millis() as u64;

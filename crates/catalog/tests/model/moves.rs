@@ -53,6 +53,7 @@ impl Both {
             bytes_owed: 0,
             cpu_permille: 0,
             traffic: &[],
+            alarms: &[],
             usage: &usage,
         };
         self.bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
