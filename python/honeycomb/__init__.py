@@ -24,7 +24,7 @@ from honeycomb.cost import Cost
 from honeycomb.custom import Custom, Kind, Operation, Reply
 from honeycomb.errors import HoneycombError
 from honeycomb.file import Appender, HoneyFile
-from honeycomb.flushed import Flush, Flushed, open_flushed
+from honeycomb.flushed import Flush, Flushed, delete_flushed, open_flushed
 from honeycomb.job import Job, JobHandle, Lease, Node, Renewal
 from honeycomb.kv import Kv
 from honeycomb.notices import Listener, Notification
@@ -73,6 +73,7 @@ __all__ = [
     "WorkerPool",
     "aio",
     "connect",
+    "delete_flushed",
     "errors",
     "open_flushed",
 ]

@@ -61,6 +61,7 @@ class PrefixInfo(TypedDict):
     flush_message: str
     max_blocks: int
     held_blocks: int
+    persist: bool
 
 
 class LeaseInfo(TypedDict):

@@ -130,11 +130,12 @@ class NativeClient:
         low_mark: int,
         flush_to: str,
         max_blocks: int,
+        persist: bool,
     ) -> int: ...
     def create_hierarchy(
         self,
         job: int,
-        nodes: list[tuple[str, list[str], int, bool, list[str], int, int, str, int]],
+        nodes: list[tuple[str, list[str], int, bool, list[str], int, int, str, int, bool]],
     ) -> list[int]: ...
     def remove_prefix(self, job: int, path: str) -> None: ...
     def begin_flush(self, job: int, path: str, place: str) -> tuple[int, str]: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from honeycomb.errors import from_status
 if TYPE_CHECKING:
     from honeycomb._session import Session
 
-__all__ = ["Progress", "flush", "load"]
+__all__ = ["Progress", "checked", "flush", "flush_raw", "load", "load_options"]
 
 # Pauses between two looks at a flush, in seconds.
 _FIRST: Final = 0.002
@@ -67,29 +68,84 @@ def flush(
         pause = min(2 * pause, _LONGEST)
 
 
-def load(
+def checked(format: str) -> str:
+    """The format of a flush, if there is such a one."""
+    if format not in ("honeycomb", "raw"):
+        raise ValueError(f"the format of a flush is 'honeycomb' or 'raw', not {format!r}")
+    return format
+
+
+def flush_raw(
     session: Session,
-    path: str,
+    address: str,
     place: str | os.PathLike[str],
+    progress: Look | None,
+    timeout: float | None,
+) -> str:
+    """Writes a file as one object, by the program; answers where it is."""
+    command = ["flush", address, os.fspath(place), "--format", "raw"]
+    return str(_told(session, command, progress, timeout)["place"])
+
+
+def load_options(
+    place: str | os.PathLike[str] | None,
     lease: float | None,
     pinned: bool,
     again: bool,
+    persisted: bool,
+    persist: bool,
+    raw: bool,
+) -> list[str]:
+    """What a load is told beside its place and prefix."""
+    if place is None and not persisted:
+        raise TypeError("a load needs the place of what is loaded, or persisted=True")
+    if persisted and raw:
+        raise ValueError("what was persisted is no plain object: leave the format out")
+    options = ["--lease-ms", str(_address.lease_ms(lease))] if lease is not None else []
+    options += ["--pinned"] if pinned else []
+    options += ["--again"] if again else []
+    options += ["--persisted"] if persisted else []
+    options += ["--persist"] if persist else []
+    options += ["--format", "raw"] if raw else []
+    return options
+
+
+def load(
+    session: Session,
+    path: str,
+    place: str | os.PathLike[str] | None,
+    options: list[str],
     progress: Look | None,
 ) -> int:
     """Loads by the program, which has the clients of object stores; answers the bytes."""
+    places = [] if place is None else [os.fspath(place)]
+    return int(str(_told(session, ["load", *places, path, *options], progress, None)["bytes"]))
+
+
+def _told(
+    session: Session, arguments: list[str], progress: Look | None, timeout: float | None
+) -> dict[str, object]:
+    """What the program tells at its end. It is ended, and what it began with it, when it takes longer or
+    when the progress raises."""
     from honeycomb._local import binary
 
-    command = [str(binary()), "load", os.fspath(place), path, "--json", "--progress"]
-    command += ["--lease-ms", str(_address.lease_ms(lease))] if lease is not None else []
-    command += ["--pinned"] if pinned else []
-    command += ["--again"] if again else []
+    command = [str(binary()), *arguments, "--json", "--progress"]
     environment = dict(os.environ)
     environment["HONEYCOMB_ADDRESS"] = session.address.removeprefix("honeycomb://")
     environment["HONEYCOMB_TOKEN"] = session.token.hex()
+    late = threading.Event()
     with subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None and process.stderr is not None
+
+        def end() -> None:
+            late.set()
+            process.terminate()
+
+        timer = threading.Timer(timeout or 0, end)
+        if timeout is not None:
+            timer.start()
         try:
             last: dict[str, object] = {}
             for line in process.stderr:
@@ -98,15 +154,22 @@ def load(
                 except ValueError:
                     last = {"error": {"status": None, "message": line.strip()}}
                 if progress is not None and "of" in last:
-                    done = int(str(last["bytes"]))
-                    progress(Progress(done, int(str(last["of"])), done))
+                    done, failing = int(str(last["bytes"])), last.get("failing")
+                    why = None if failing is None else str(failing)
+                    progress(Progress(done, int(str(last["of"])), done, why))
             told = process.stdout.read()
         except BaseException:
-            process.kill()
+            # Politely: it takes back what it has begun.
+            process.terminate()
             raise
+        finally:
+            timer.cancel()
+    if process.returncode and late.is_set():
+        raise errors.DeadlineExceeded(f"it was not done after {timeout:g} s, and was taken back")
     if process.returncode:
         raise _error(last)
-    return int(json.loads(told)["bytes"])
+    result: dict[str, object] = json.loads(told)
+    return result
 
 
 def _error(last: dict[str, object]) -> errors.HoneycombError:

@@ -20,7 +20,14 @@ from typing import Any, Final, Literal, cast
 
 from honeycomb import errors
 
-__all__ = ["Flush", "Flushed", "FlushedStructure", "NotFlushed", "open_flushed"]
+__all__ = [
+    "Flush",
+    "Flushed",
+    "FlushedStructure",
+    "NotFlushed",
+    "delete_flushed",
+    "open_flushed",
+]
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "honeycomb-flush"
@@ -184,15 +191,33 @@ class Flushed:
 
 def _copied(url: str) -> tempfile.TemporaryDirectory[str]:
     """A copy of what is in a bucket, made by the program: it has the clients of object stores."""
+    directory = tempfile.TemporaryDirectory(prefix="honeycomb-flushed-")
+    try:
+        _program(url, "--copy", directory.name)
+    except BaseException:
+        directory.cleanup()
+        raise
+    return directory
+
+
+def _program(*arguments: str) -> dict[str, Any]:
     from honeycomb._local import binary
 
-    directory = tempfile.TemporaryDirectory(prefix="honeycomb-flushed-")
-    command = [str(binary()), "flushed", url, "--copy", directory.name]
+    command = [str(binary()), "flushed", *arguments, "--json"]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     if ran.returncode:
-        directory.cleanup()
-        raise NotFlushed(ran.stderr.strip().removeprefix("error: "))
-    return directory
+        raise NotFlushed(json.loads(ran.stderr.splitlines()[-1])["error"]["message"])
+    told: dict[str, Any] = json.loads(ran.stdout)
+    return told
+
+
+def delete_flushed(place: str | os.PathLike[str]) -> int:
+    """Deletes the flush at a place, for good; answers how many objects it had. The manifest goes first,
+    so that it is none from then on. Of a prefix that persists nothing is found by its name then.
+
+    Raises :class:`NotFlushed` when there is none, or not all of it could be deleted.
+    """
+    return int(_program(os.fspath(place), "--delete")["deleted"])
 
 
 def open_flushed(place: str | os.PathLike[str]) -> Flushed:

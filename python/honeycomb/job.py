@@ -43,8 +43,8 @@ class Node:
     the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
     ``readers`` are the tasks that will read its data, named as parents are: when all of them have
     committed (:meth:`Job.commit`), the prefix is freed at once; none leaves it to its lease. A
-    single string is one name, for both. ``high_mark``, ``low_mark``, ``on_expiry`` and ``max_blocks`` are as in
-    :meth:`Job.create_addr_prefix`.
+    single string is one name, for both. ``high_mark``, ``low_mark``, ``on_expiry``, ``max_blocks`` and ``persist``
+    are as in :meth:`Job.create_addr_prefix`.
     """
 
     name: str
@@ -56,6 +56,7 @@ class Node:
     low_mark: int | None = None
     on_expiry: Flush | Literal["discard"] = "discard"
     max_blocks: int = 0
+    persist: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +168,7 @@ class Job(Remote):
         low_mark: int | None = None,
         on_expiry: Flush | Literal["discard"] = "discard",
         max_blocks: int = 0,
+        persist: bool = False,
     ) -> int:
         """Adds a prefix (Table 1, createAddrPrefix) and returns its number.
 
@@ -181,6 +183,12 @@ class Job(Remote):
         of the data when the lease ends: ``"discard"``, or ``Flush("out/T1")`` to have it written to
         disk (:mod:`honeycomb.flushed`); a prefix that is removed by request is not flushed.
         ``max_blocks`` is the most that it and all below it may hold, 0 for no quota.
+
+        With ``persist`` it outlives its job: it is flushed by whatever ends it but
+        :meth:`remove_prefix` (the end of its lease, of the job, of its last reader), to ``on_expiry``
+        or to its own path, where a later job of the same name finds it
+        (``load_addr_prefix(addr, persisted=True)``). That is written after the job has ended, by
+        servers that go on: ``flushing`` of :meth:`Client.status` tells of it.
 
         Raises :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.UnknownParent`,
         :class:`~honeycomb.errors.Cycle`, and :class:`~honeycomb.errors.FlushUnavailable` where no
@@ -198,6 +206,7 @@ class Job(Remote):
             _address.mark(low_mark),
             flush_to(on_expiry),
             _check.whole("max_blocks", max_blocks, 0, unit="blocks"),
+            persist,
         )
 
     def create_hierarchy(
@@ -226,6 +235,7 @@ class Job(Remote):
                     _address.mark(node.low_mark),
                     flush_to(node.on_expiry),
                     _check.whole("max_blocks", node.max_blocks, 0, unit="blocks"),
+                    node.persist,
                 )
                 for node in nodes
             ],
@@ -268,6 +278,7 @@ class Job(Remote):
         addr: str,
         external_path: str,
         *,
+        format: Literal["honeycomb", "raw"] = "honeycomb",
         progress: Callable[[Progress], object] | None = None,
         timeout: float | None = None,
     ) -> str:
@@ -280,23 +291,34 @@ class Job(Remote):
         key-value store is as it was at one moment, and other slots at others. What was there before
         is replaced when the new one is whole. The prefix does not expire meanwhile.
 
+        With ``format="raw"`` ``addr`` is that of a file, and ``external_path`` any file of this
+        machine or object, such as ``"s3://lake/today.log"``, which this process writes with
+        credentials from the environment: exactly the bytes that the file had at the call, all of them
+        at once. Other structures are :class:`~honeycomb.errors.WrongKind`.
+
         ``progress`` is called with a :class:`Progress` now and then; what it raises ends the wait,
         and so does ``timeout`` in seconds (:class:`~honeycomb.errors.DeadlineExceeded`): the flush
         goes on. Raises :class:`~honeycomb.errors.FlushUnavailable` where servers have no
         ``flush_root``, :class:`~honeycomb.errors.PermissionDenied` for a place that is not the job's,
         and :class:`~honeycomb.errors.Removed` when the prefix or a structure of it went meanwhile.
         """
+        if _transfer.checked(format) == "raw":
+            address = str(Address.parse(addr))
+            return _transfer.flush_raw(self._session, address, external_path, progress, timeout)
         path = prefix_path(addr)
         return _transfer.flush(self._session, self.id, path, external_path, progress, timeout)
 
     def load_addr_prefix(
         self,
         addr: str,
-        external_path: str | os.PathLike[str],
+        external_path: str | os.PathLike[str] | None = None,
         *,
         lease: float | None = None,
         pinned: bool = False,
         again: bool = False,
+        persisted: bool = False,
+        persist: bool = False,
+        format: Literal["honeycomb", "raw"] = "honeycomb",
         progress: Callable[[Progress], object] | None = None,
     ) -> int:
         """Fills a new prefix with what a flush holds (Table 1, loadAddrPrefix); returns how many
@@ -306,14 +328,27 @@ class Job(Remote):
         by this process, with credentials from the environment. Nothing in the prefix can be opened
         before all of it is there (:class:`~honeycomb.errors.Loading`). Servers and blocks may be
         others than those from which it was flushed. ``lease`` and ``pinned`` are as in
-        :meth:`create_addr_prefix`; ``again`` takes the place of a load that was not finished.
+        :meth:`create_addr_prefix`, and so is ``persist``; ``again`` takes the place of a load that was
+        not finished.
+
+        With ``persisted`` it is what a prefix of this job, or of an earlier one of its name, has left
+        that was created with ``persist``: under the path ``addr``, or ``external_path`` where that is
+        another. A flush that is still on its way there is waited for; one that was lost is
+        :class:`~honeycomb.errors.DataLost`.
+
+        With ``format="raw"`` ``external_path`` is any file or object, and ``addr`` the file that has
+        its bytes then, alone in a new prefix.
 
         Raises :class:`~honeycomb.errors.AlreadyExists` for a prefix that exists and
         :class:`~honeycomb.errors.NotFound` where there is no whole flush. When it fails nothing of
         the prefix is left.
         """
-        path = prefix_path(addr)
-        return _transfer.load(self._session, path, external_path, lease, pinned, again, progress)
+        raw = _transfer.checked(format) == "raw"
+        path = str(Address.parse(addr)) if raw else prefix_path(addr)
+        options = _transfer.load_options(
+            external_path, lease, pinned, again, persisted, persist, raw
+        )
+        return _transfer.load(self._session, path, external_path, options, progress)
 
     def declare_readers(
         self, addr: str, readers: str | Iterable[str], *, replace: bool = False

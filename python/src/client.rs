@@ -20,8 +20,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
-/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to, quota.
-type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64);
+/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to, quota,
+/// whether it outlives its job.
+type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64, bool);
 /// Of a quota: the most blocks, those held, those in memory before others go below, its weight, those
 /// in memory.
 type QuotaFields = (u64, u64, u64, u32, u64);
@@ -228,6 +229,7 @@ impl NativeClient {
         low_mark: u8,
         flush_to: String,
         max_blocks: u64,
+        persist: bool,
     ) -> PyResult<u64> {
         let options = PrefixOptions {
             lease_ms,
@@ -239,6 +241,7 @@ impl NativeClient {
             flush_to,
             max_blocks,
             loading: false,
+            persist,
         };
         let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
         Ok(prefix.0)
@@ -253,16 +256,15 @@ impl NativeClient {
         let nodes = nodes
             .into_iter()
             .map(|node| {
-                let (name, parents, lease_ms, pinned, readers, high, low, flush_to, max_blocks) =
-                    node;
+                let (name, parents, lease_ms, pinned, readers, high, low, to, most, persist) = node;
                 let options = PrefixOptions {
                     lease_ms,
                     pinned,
                     high_mark: high,
                     low_mark: low,
-                    flush_to,
-                    max_blocks,
-                    loading: false,
+                    flush_to: to,
+                    max_blocks: most,
+                    persist,
                     ..PrefixOptions::default()
                 };
                 DagNode { name, parents, options, readers }

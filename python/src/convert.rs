@@ -101,6 +101,7 @@ pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, 
         flush_message,
         max_blocks,
         held_blocks,
+        persist,
     );
     let structures = PyList::empty(py);
     for s in &p.structures {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -170,3 +171,80 @@ def test_options_that_cannot_be(job: honeycomb.Job) -> None:
         job.create_addr_prefix("t", high_mark=101)
     with pytest.raises(errors.InvalidArgument, match="low mark"):
         job.create_addr_prefix("t", high_mark=40, low_mark=30)
+
+
+def filled(job: honeycomb.Job, path: str) -> None:
+    job.create_kv(f"{path}:table")[b"color"] = b"blue"
+    job.create_file(f"{path}:log").append(b"first line\n")
+
+
+def test_what_persists_is_found_by_a_later_job_and_deleted(
+    flushing: honeycomb.Client, root: Path
+) -> None:
+    seen: list[honeycomb.Progress] = []
+    with flushing.job("keeper") as job:
+        job.create_addr_prefix("T1", persist=True)
+        job.create_hierarchy([honeycomb.Node("T2", persist=True), honeycomb.Node("T3", "T2")])
+        for path in ("T1", "T2", "T2/T3"):
+            filled(job, path)
+    with flushing.job("keeper") as job:
+        assert job.load_addr_prefix("T1", persisted=True, persist=True, progress=seen.append) > 0
+        assert job.open_kv("T1:table")[b"color"] == b"blue"
+        job.open_kv("T1:table")[b"color"] = b"red"
+        assert job.load_addr_prefix("copy", "T2", persisted=True, lease=30.0) > 0
+        assert job.open_file("copy:log").read() == b"first line\n"
+        with pytest.raises(errors.NotFound):
+            job.load_addr_prefix("T3", "T2/T3", persisted=True)
+        with pytest.raises(TypeError, match="place"):
+            job.load_addr_prefix("T4")
+    assert seen and seen[-1].done == seen[-1].of
+    with flushing.job("keeper") as job:
+        job.load_addr_prefix("T1", persisted=True)
+        assert job.open_kv("T1:table")[b"color"] == b"red"
+    place = root / "keeper" / "T1"
+    assert honeycomb.open_flushed(place).address == "T1"
+    assert honeycomb.delete_flushed(place) == 3
+    assert not place.exists()
+    with pytest.raises(NotFlushed, match="holds no flush"):
+        honeycomb.delete_flushed(place)
+
+
+def test_a_persistent_prefix_needs_a_root(job: honeycomb.Job) -> None:
+    with pytest.raises(errors.FlushUnavailable, match="flush_root"):
+        job.create_addr_prefix("kept", persist=True)
+
+
+def test_a_file_is_one_plain_object_and_comes_back(job: honeycomb.Job, tmp_path: Path) -> None:
+    text = bytes(range(256)) * 4000
+    job.create_addr_prefix("raw")
+    job.create_file("raw:text").write_all(text)
+    place = tmp_path / "text.bin"
+    seen: list[honeycomb.Progress] = []
+    told = job.flush_addr_prefix("raw:text", str(place), format="raw", progress=seen.append)
+    assert (told, place.read_bytes() == text) == (str(place), True)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.bin"]
+    assert seen[-1].done == len(text)
+    assert job.load_addr_prefix("back:copy", place, format="raw") == len(text)
+    assert job.open_file("back:copy").read() == text
+    job.create_queue("raw:queue")
+    with pytest.raises(errors.WrongKind, match="only a file"):
+        job.flush_addr_prefix("raw:queue", str(place), format="raw")
+    with pytest.raises(errors.NotFound):
+        job.load_addr_prefix("none", tmp_path / "none", format="raw")
+    with pytest.raises(ValueError, match="format"):
+        job.flush_addr_prefix("raw", "x", format="tar")  # type: ignore[arg-type]
+
+
+async def raw_and_back(address: str, token: bytes, place: Path) -> bytes:
+    async with honeycomb.aio.connect(address, token) as client, client.job("async-raw") as job:
+        await job.create_addr_prefix("t", persist=True)
+        file = await job.create_file("t")
+        await file.append(b"by asyncio")
+        await job.flush_addr_prefix("t", str(place), format="raw")
+        await job.load_addr_prefix("u", place, format="raw", persist=True)
+        return await (await job.open_file("u")).read(0, 100)
+
+
+def test_asyncio_has_the_same(flushing: honeycomb.Client, tmp_path: Path) -> None:
+    address, token = flushing.address, flushing.token
+    assert asyncio.run(raw_and_back(address, token, tmp_path / "x")) == b"by asyncio"

@@ -237,7 +237,12 @@ def test_every_example_works(
                 flushed(home)
             if words[0] in ("flush", "load"):
                 # What they write and read; another example may have written it.
-                for first in ("put counts bee 1", "flush counts out/1"):
+                for first in (
+                    "put counts bee 1",
+                    "flush counts out/1",
+                    "append logs:today app.log",
+                    "flush logs:today today.log --format raw",
+                ):
                     ran = run_shell(home, f"honeycomb {first}")
                     assert ran.returncode == 0, f"{first}: {ran.stderr}"
             ran = run_shell(home, line, **controller)

@@ -61,6 +61,8 @@ pub struct PrefixOptions<'a> {
     pub max_blocks: u64,
     /// Its structures cannot be opened before it is published.
     pub loading: bool,
+    /// Whatever ends it but its removal flushes it first; to its own path when `flush_to` is empty.
+    pub persist: bool,
 }
 
 /// What has a quota.
@@ -388,6 +390,8 @@ pub enum Command<'a> {
     FlushInfo { actor: Actor, job: JobId, number: u64 },
     /// Ends it, unless its manifest is being written.
     CancelFlush { actor: Actor, job: JobId, number: u64 },
+    /// Where a flush of the job's name is in full, and whether one is under way there.
+    LocateFlush { actor: Actor, job: JobId, place: &'a str },
     /// A prefix that was being loaded is whole.
     PublishPrefix { actor: Actor, job: JobId, path: &'a str },
     /// A server wrote what a block held at one moment, into an object of this number of this flush, and

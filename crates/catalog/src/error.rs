@@ -106,6 +106,11 @@ pub enum CatalogError {
         "the data cannot go to '{path}': no memory server may write to disk, or not every one; start each with the setting flush_root, a directory or bucket for it, or leave the data to be discarded"
     )]
     FlushUnavailable { path: Box<str> },
+    /// The root has no name of its own.
+    #[error(
+        "the job's root has no name by which what it held is found again; say with flush_to where that goes, or persist the prefixes below it"
+    )]
+    PersistsNowhere,
     /// Two prefixes would be flushed into one directory.
     #[error(
         "the data cannot go to '{path}': another live prefix of the job goes there, or is being flushed there; give each a path of its own"

@@ -1,5 +1,6 @@
-//! Flushing what a prefix held when its lease ends: a part for each block, then a manifest, and only
-//! then are the blocks free. (`live` writes what a prefix holds that goes on.)
+//! Flushing what a prefix held when its lease ends, or its job where it outlives that: a part for each
+//! block, then a manifest, and only then are the blocks free. (`live` writes what a prefix holds that
+//! goes on.)
 //!
 //! Until the manifest is in its place the blocks are quarantined: nobody reaches them, nobody gets
 //! them. What fails is tried again, with pauses that grow, for as long as it takes; only the loss of
@@ -17,11 +18,12 @@ mod sweep;
 
 use crate::durable::PrefixImage;
 use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
+use crate::slab::chain;
 use crate::structures::Structure;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
 use hashbrown::{HashMap, HashSet};
-use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX};
+use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, FLUSH_EXTENTS, FLUSH_PART, Kind, Marks, PrefixId, ServerId,
     StructureId, Time, flush_directory,
@@ -42,6 +44,8 @@ pub(crate) struct Special {
     pub(crate) flush: FlushState,
     /// It is filled from a flush, and not whole yet.
     pub(crate) loading: bool,
+    /// Whatever ends it but its removal flushes it first.
+    pub(crate) persist: bool,
 }
 
 /// The block of a part, and how far it is.
@@ -175,6 +179,8 @@ pub(crate) struct Flushes {
     sweeps: BTreeMap<u64, Sweep>,
     /// Directories of live prefixes: two do not share one.
     claimed: HashSet<Box<str>>,
+    /// Directories where a flush was to go that was lost, and why, the last ones.
+    lost_at: VecDeque<(Arc<str>, Arc<str>)>,
     last: u64,
     /// Names this run of the controller shard: numbers of two are not compared.
     pub(crate) lineage: Arc<str>,
@@ -217,7 +223,8 @@ impl Flushes {
         });
         let live: usize = self.live.values().map(Live::bytes).sum();
         let high = self.high.capacity() * size_of::<BlockAt>();
-        let tables = self.blocks.allocation_size() + self.claimed.allocation_size() + high;
+        let lost = self.lost_at.capacity() * size_of::<(Arc<str>, Arc<str>)>();
+        let tables = self.blocks.allocation_size() + self.claimed.allocation_size() + high + lost;
         flushes.sum::<usize>()
             + live
             + tables
@@ -263,21 +270,22 @@ impl Catalog {
         marks: Marks,
         flush: Option<(&str, Box<str>)>,
         loading: bool,
+        persist: bool,
     ) {
         if marks == self.config.marks && flush.is_none() && !loading {
             return;
         }
         let flush_to = flush.as_ref().map_or("", |(path, _)| *path).into();
         self.flushes.claimed.extend(flush.map(|(_, directory)| directory));
-        let special = Special { marks, flush_to, flush: FlushState::None, loading };
+        let special = Special { marks, flush_to, flush: FlushState::None, loading, persist };
         self.dag.special.insert(n, Box::new(special));
     }
 
     /// Gives a recovered prefix what only some have.
     pub(crate) fn specialise_again(&mut self, n: u32, image: &PrefixImage) {
         let marks = image.marks.unwrap_or(self.config.marks);
-        let (flush_to, loading) = (image.flush_to.clone(), image.loading);
-        let special = Special { marks, flush_to, flush: FlushState::None, loading };
+        let PrefixImage { flush_to, loading, persist, .. } = image.clone();
+        let special = Special { marks, flush_to, flush: FlushState::None, loading, persist };
         self.dag.special.insert(n, Box::new(special));
         if let Some(directory) = self.directory_of(n).filter(|_| self.dag.nodes[n].live()) {
             self.flushes.claimed.insert(directory.into());
@@ -304,8 +312,8 @@ impl Catalog {
         Epoch::new(self.config.term, self.flushes.last).0
     }
 
-    /// Begins the flush of a prefix whose lease has ended, if it is to be flushed: its structures
-    /// end, and their blocks are kept.
+    /// Begins the flush of a prefix that ends, if it is to be flushed: its structures end, and their
+    /// blocks are kept.
     pub(crate) fn begin_flush(
         &mut self,
         n: u32,
@@ -313,7 +321,42 @@ impl Catalog {
         address: &Arc<str>,
         effects: &mut Vec<Effect>,
     ) {
-        let Cause::Expired { .. } = cause else { return };
+        let persists = self.dag.special.get(&n).is_some_and(|special| special.persist);
+        let flushed = match cause {
+            Cause::Expired { .. } => true,
+            Cause::Read { .. } => persists,
+            // Who removes it says that nobody wants the data.
+            Cause::Removed | Cause::Lost { .. } => false,
+        };
+        if flushed {
+            self.flush_ended(n, Some(cause), address, effects);
+        }
+    }
+
+    /// A job ends: what of it outlives it is flushed, and everything else is not.
+    pub(crate) fn persist_job(&mut self, j: u32, effects: &mut Vec<Effect>) {
+        let nodes = chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
+        let special = |n: &u32| self.dag.special.get(n).is_some_and(|special| special.persist);
+        let lives = |n: &u32| self.dag.nodes[*n].live();
+        let persist: Vec<u32> = nodes.filter(special).filter(lives).collect();
+        for n in persist {
+            let address = self.dag.path_of(n).into();
+            self.flush_ended(n, None, &address, effects);
+        }
+    }
+
+    /// Flushes what a prefix holds that has ended. One that was not loaded whole holds less than what it was
+    /// loaded from, and must not take its place. Without a cause nobody will ask what became of it.
+    fn flush_ended(
+        &mut self,
+        n: u32,
+        cause: Option<&Cause>,
+        address: &Arc<str>,
+        effects: &mut Vec<Effect>,
+    ) {
+        if self.need_loaded(n).is_err() {
+            return;
+        }
         let Some(directory) = self.directory_of(n) else { return };
         let number = self.number_of_flush();
         let mut flush = Flush {
@@ -335,7 +378,10 @@ impl Catalog {
         structures.reverse();
         for s in structures {
             self.keep_structure(s, number, &mut flush, effects);
-            self.bury(s, cause.clone(), address);
+            match cause {
+                Some(cause) => self.bury(s, cause.clone(), address),
+                None => self.unlist_structure(s),
+            }
         }
         flush.left = flush.parts.len();
         for (i, part) in flush.parts.iter().enumerate() {
@@ -551,7 +597,12 @@ impl Catalog {
         if self.flushes.blocks.is_empty() {
             self.flushes.high.clear();
         }
-        if matches!(state, FlushState::Lost(_)) {
+        self.flushes.lost_at.retain(|(directory, _)| *directory != flush.directory);
+        if let FlushState::Lost(why) = &state {
+            self.flushes.lost_at.push_back((flush.directory.clone(), why.clone()));
+            if self.flushes.lost_at.len() > FLUSHES_KEPT {
+                self.flushes.lost_at.pop_front();
+            }
             self.begin_sweep(number, &flush, effects);
         }
         if flush.live {

@@ -400,6 +400,7 @@ impl Catalog {
 
     pub(crate) fn end_job(&mut self, j: u32, effects: &mut Vec<Effect>) {
         let mut timers = 0;
+        self.persist_job(j, effects);
         while self.jobs[j].first_node != NONE {
             let n = self.jobs[j].first_node;
             while self.dag.nodes[n].first_structure != NONE {
@@ -526,6 +527,7 @@ impl Catalog {
             marks: self.marks(n),
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
             flush: special.map_or(FlushState::None, |special| special.flush.clone()),
+            persist: special.is_some_and(|special| special.persist),
         }
     }
 }

@@ -7,10 +7,10 @@
 use crate::prefixes::Checked;
 use crate::readers::{need_readers, need_reads};
 use crate::tombstones::Cause;
-use crate::{Actor, Catalog, CatalogError, Effect, PlanNode, Reply};
+use crate::{Actor, Catalog, CatalogError, Effect, PlanNode, PrefixOptions, Reply};
 use hashbrown::{HashMap, HashSet};
-use honeycomb_types::limits::{BATCH_MAX, PARENTS_MAX};
-use honeycomb_types::{JobId, check_name};
+use honeycomb_types::limits::{BATCH_MAX, PARENTS_MAX, PATH_DEPTH_MAX};
+use honeycomb_types::{InvalidName, JobId, check_name};
 
 /// A parent or a reader of a planned node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +92,37 @@ fn cycle_above(plan: &[Planned<'_>], missing: &[usize], stuck: usize) -> Vec<usi
     }
 }
 
+/// The paths of those that outlive their job and say no other place: by way of their first parents, as
+/// who reads the plan would write them. The other answer is one that has too many levels, if it is in no
+/// cycle: that is told first.
+fn own_paths<'a>(
+    nodes: &[PlanNode<'a>],
+    names: &HashMap<&str, usize>,
+) -> (Vec<Option<String>>, Option<&'a str>) {
+    let mut deep = None;
+    let mut path = |node: &PlanNode<'a>| {
+        let mut path = node.name.to_owned();
+        let mut above = node.parents.first();
+        for _ in 0..PATH_DEPTH_MAX {
+            let Some(parent) = above else { return path };
+            let name = parent.trim_start_matches('/');
+            if !name.is_empty() {
+                path = format!("{name}/{path}");
+            }
+            above = names.get(parent).and_then(|&k| nodes[k].parents.first());
+        }
+        deep = Some(node.name);
+        node.name.to_owned()
+    };
+    let own = |node: &PlanNode<'_>| node.options.persist && node.options.flush_to.is_empty();
+    (nodes.iter().map(|node| own(node).then(|| path(node))).collect(), deep)
+}
+
+fn at_own<'a>((node, own): (&PlanNode<'a>, &'a Option<String>)) -> PlanNode<'a> {
+    let flush_to = own.as_deref().unwrap_or(node.options.flush_to);
+    PlanNode { options: PrefixOptions { flush_to, ..node.options }, ..*node }
+}
+
 /// Two prefixes are not flushed into one directory.
 fn refuse_shared_flush(plan: &[Planned<'_>]) -> Result<(), CatalogError> {
     let mut seen = HashSet::new();
@@ -118,10 +149,23 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
         }
         let names = index_names(nodes)?;
+        let (own, deep) = own_paths(nodes, &names);
+        let placed: Vec<PlanNode<'_>>;
+        let nodes = match own.iter().any(Option::is_some) {
+            true => {
+                placed = nodes.iter().zip(&own).map(at_own).collect();
+                &placed[..]
+            }
+            false => nodes,
+        };
         let planned = nodes.iter().map(|node| self.plan_node(j, node, &names));
         let mut plan = planned.collect::<Result<Vec<Planned<'_>>, CatalogError>>()?;
         refuse_shared_flush(&plan)?;
         let order = order(nodes, &plan)?;
+        if let Some(name) = deep {
+            let why = "its path has more than 64 levels; say with flush_to where it goes";
+            return Err(InvalidName { name: name.into(), why }.into());
+        }
         self.choose_places(nodes, &mut plan, &order)?;
         self.refuse_cycles(nodes, &plan)?;
         self.refuse_foreign(actor, nodes, &plan, &order)?;

@@ -33,6 +33,8 @@ pub(crate) struct Checked<'a> {
     pub(crate) max_blocks: u64,
     /// It is being loaded.
     pub(crate) loading: bool,
+    /// It outlives its job.
+    pub(crate) persist: bool,
 }
 
 fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError> {
@@ -126,10 +128,11 @@ impl Catalog {
             allowed: "the high mark is at most 100, and twice the low mark is below it",
         })?;
         let flush = match options.flush_to {
+            "" if options.persist => return Err(CatalogError::PersistsNowhere),
             "" => None,
             path => Some((path, self.checked_flush(j, path)?)),
         };
-        let PrefixOptions { pinned, max_blocks, loading, .. } = options;
+        let PrefixOptions { pinned, max_blocks, loading, persist, .. } = options;
         let (owner, job) = (owner_verbs, job_verbs);
         Ok(Checked {
             lease_ms,
@@ -140,6 +143,7 @@ impl Catalog {
             flush,
             max_blocks,
             loading,
+            persist,
         })
     }
 
@@ -153,9 +157,13 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         self.need_write(actor, "create a prefix", path)?;
-        let checked = self.checked_options(j, options)?;
         split_path(path)?;
         let trimmed = path.strip_prefix('/').unwrap_or(path);
+        // What outlives its job is found by its name there.
+        let own = options.persist && options.flush_to.is_empty();
+        let flush_to = if own { trimmed } else { options.flush_to };
+        let options = PrefixOptions { flush_to, ..options };
+        let checked = self.checked_options(j, options)?;
         if trimmed.is_empty() {
             return self.create_root(actor, j, parents, options);
         }
@@ -336,7 +344,8 @@ impl Catalog {
         }
         self.live_prefixes += 1;
         self.set_timer(n);
-        self.specialise(n, options.marks, options.flush, options.loading);
+        let Checked { marks, flush, loading, persist, .. } = options;
+        self.specialise(n, marks, flush, loading, persist);
         let most = options.max_blocks;
         self.bound_prefix(n, Allowance { most, ..Allowance::default() });
         n

@@ -52,6 +52,8 @@ pub enum Reply {
     Flushing { number: u64, place: Box<str> },
     /// FlushInfo.
     FlushInfo(FlushProgress),
+    /// LocateFlush: the place in full, and what is under way there.
+    FlushPlace { place: Box<str>, progress: FlushProgress },
     /// ClusterStatus.
     Status(ClusterStatus),
     /// JoinServer.
@@ -142,6 +144,8 @@ pub struct PrefixInfo {
     pub flush_to: Box<str>,
     /// What became of that.
     pub flush: FlushState,
+    /// It outlives its job.
+    pub persist: bool,
 }
 
 /// How the flush of a prefix stands; the wire has a code for each.

@@ -7,6 +7,8 @@ mod below;
 mod common;
 #[path = "flush/outage.rs"]
 mod outage;
+#[path = "flush/persist.rs"]
+mod persist;
 
 use common::{Bench, LEASE, file, kv, queue};
 use honeycomb_catalog::{

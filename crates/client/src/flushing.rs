@@ -5,7 +5,8 @@ use honeycomb_types::JobId;
 use honeycomb_types::limits::{FLUSH_LOOK_FIRST, FLUSH_LOOK_MAX};
 use honeycomb_wire::messages::{
     CancelFlushReply, CancelFlushRequest, FlushInfoReply, FlushInfoRequest, FlushPrefixReply,
-    FlushPrefixRequest, PublishPrefixReply, PublishPrefixRequest,
+    FlushPrefixRequest, LocateFlushReply, LocateFlushRequest, PublishPrefixReply,
+    PublishPrefixRequest,
 };
 use honeycomb_wire::{Op, Status};
 use std::time::Duration;
@@ -83,6 +84,45 @@ impl Client {
             let progress = self.flush_progress(job, ticket.number)?;
             if !look(&progress) || progress.done {
                 return Ok((ticket, progress));
+            }
+            clock.sleep_until(clock.now() + pause);
+            pause = (pause * 2).min(FLUSH_LOOK_MAX);
+        }
+    }
+
+    /// Where what was persisted under this path is, in full: what an earlier job of this name has left, or
+    /// this one. While a flush goes there it waits for its end; `look` is told how far it is, and ends the
+    /// wait by `false`. The place may hold nothing yet: it tells. What was to go there and was lost with a
+    /// server is an error, because what is there instead is older.
+    pub fn persisted(
+        &self,
+        job: JobId,
+        path: &str,
+        look: &mut dyn FnMut(&FlushProgress) -> bool,
+    ) -> Result<String, Error> {
+        let body = LocateFlushRequest { job: job.0, place: path.into() };
+        let clock = self.clock();
+        let mut pause: Duration = FLUSH_LOOK_FIRST;
+        loop {
+            let told: LocateFlushReply = self.ask(Op::LocateFlush, &body)?;
+            let progress = FlushProgress {
+                done: false,
+                parts: told.parts,
+                parts_done: told.parts_done,
+                bytes: told.bytes,
+                failing: (told.state == 2).then_some(told.message.clone()),
+            };
+            match told.state {
+                1 | 2 if look(&progress) => {}
+                4 => {
+                    let text = format!(
+                        "what was to be flushed to {} was lost ({}); what is there now is of an \
+                         earlier flush, and can be loaded by its place in full",
+                        told.place, told.message
+                    );
+                    return Err(Error::new(Status::DataLost, text));
+                }
+                _ => return Ok(told.place),
             }
             clock.sleep_until(clock.now() + pause);
             pause = (pause * 2).min(FLUSH_LOOK_MAX);

@@ -423,9 +423,11 @@ impl ControllerService {
             Op::ExtentBlocks => self.extent_blocks(asked),
             Op::LocateServer => self.locate_server(asked),
             Op::DrainServer => self.drain_server(asked),
-            Op::FlushPrefix | Op::FlushInfo | Op::CancelFlush | Op::PublishPrefix => {
-                self.serve_flush(asked)
-            }
+            Op::FlushPrefix
+            | Op::FlushInfo
+            | Op::CancelFlush
+            | Op::LocateFlush
+            | Op::PublishPrefix => self.serve_flush(asked),
             Op::ClusterStatus => {
                 asked.read::<ClusterStatusRequest>()?;
                 match self.apply(now, Command::ClusterStatus { actor }).map_err(refusal)? {
@@ -693,6 +695,7 @@ fn changes(op: Op, args: &[u8]) -> bool {
             | Op::GetQuota
             | Op::LeaseInfo
             | Op::FlushInfo
+            | Op::LocateFlush
             | Op::OpenStructure
             | Op::ReopenStructure
             | Op::ClusterStatus
@@ -735,6 +738,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::JobTree { .. }
             | Command::LeaseInfo { .. }
             | Command::FlushInfo { .. }
+            | Command::LocateFlush { .. }
             | Command::ClusterStatus { .. }
             | Command::ServerReport { .. }
             | Command::Lent { .. }

@@ -11,6 +11,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::InvalidName(_) | E::InvalidArgument { .. } => Status::InvalidArgument,
         E::LastServer { .. } => Status::InvalidArgument,
         E::FlushUnavailable { .. } => Status::FlushUnavailable,
+        E::PersistsNowhere => Status::InvalidArgument,
         E::FlushElsewhere { .. } => Status::PermissionDenied,
         E::UnknownFlush { .. } => Status::NotFound,
         E::Loading { .. } => Status::Loading,

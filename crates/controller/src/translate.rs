@@ -24,6 +24,7 @@ pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions<'_> {
         low_mark: o.low_mark,
         flush_to: &o.flush_to,
         loading: o.loading,
+        persist: o.persist,
         max_blocks: o.max_blocks,
     }
 }
@@ -233,6 +234,7 @@ pub(crate) fn prefix_info(p: &catalog::PrefixInfo) -> PrefixInfo {
         flush_message,
         max_blocks: p.max_blocks,
         held_blocks: p.held_blocks,
+        persist: p.persist,
     }
 }
 

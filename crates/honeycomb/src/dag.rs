@@ -151,6 +151,7 @@ fn flushes(p: &PrefixInfo) -> String {
     let why = if p.flush_message.is_empty() { "" } else { ": " };
     match p.flush {
         _ if p.flush_to.is_empty() => String::new(),
+        0 if p.persist => format!(", outlives its job, at {}", p.flush_to),
         0 => format!(", to be flushed to {}", p.flush_to),
         3 => format!(", flushed to {}", p.flush_to),
         _ => format!(", flush to {} {}{why}{}", p.flush_to, flush(p), p.flush_message),

@@ -15,11 +15,13 @@ use std::path::PathBuf;
 /// created with (`honeycomb prefix --flush-to`). It is a directory, or s3://BUCKET/PATH, gs://... or
 /// az://..., with credentials from the environment as for the servers. No cluster is needed. Without a
 /// whole flush there the exit code is 3; with --check every object is read, and a damaged one is code 1.
+/// With --delete it is deleted after that: the manifest first, so that it is none from then on.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb flushed flush/cli/runs/1
   honeycomb flushed flush/cli/runs/1 --check --json
-  honeycomb flushed flush/cli/runs/1 --copy runs-1")]
+  honeycomb flushed flush/cli/runs/1 --copy runs-1
+  honeycomb flushed flush/cli/runs/1 --delete")]
 pub struct FlushedArgs {
     /// The directory of the flush, or its URL
     #[arg(value_parser = |text: &str| Place::parse(text))]
@@ -30,20 +32,28 @@ pub struct FlushedArgs {
     /// Copy it into this directory, which is made or empty, comparing every object with its checksum
     #[arg(long, value_name = "DIR")]
     copy: Option<PathBuf>,
+    /// Delete it; for good
+    #[arg(long)]
+    delete: bool,
     #[command(flatten)]
     output: Output,
 }
 
 /// `honeycomb flushed`.
 pub fn flushed(args: &FlushedArgs) -> Outcome {
-    let flushed = Flushed::at(args.place.clone(), &Access::of_environment()).map_err(failure)?;
+    let access = Access::of_environment();
+    let flushed = Flushed::at(args.place.clone(), &access).map_err(failure)?;
     if args.check {
         flushed.check().map_err(failure)?;
     }
     if let Some(directory) = &args.copy {
         flushed.copy_to(directory).map_err(failure)?;
     }
-    let manifest = flushed.manifest();
+    let manifest = flushed.manifest().clone();
+    let deleted = match args.delete {
+        true => Some(flushed.delete(&access).map_err(failure)?),
+        false => None,
+    };
     let structures: Vec<Value> = manifest
         .structures
         .iter()
@@ -58,6 +68,7 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
     let told = json!({
         "place": args.place.to_string(), "job": manifest.job, "address": manifest.address,
         "number": manifest.number, "checked": args.check, "structures": structures,
+        "deleted": deleted,
     });
     args.output.tell(&told, || {
         let mut text = format!("{} of job {}", named(&manifest.address), manifest.job);
@@ -78,6 +89,9 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
         if args.check {
             text += "\nevery object is as it was written";
         }
+        if let Some(objects) = deleted {
+            text += &format!("\ndeleted, with its {objects} objects");
+        }
         text
     });
     Ok(())
@@ -89,7 +103,10 @@ fn named(path: &str) -> &str {
 
 pub(crate) fn failure(error: FlushError) -> Failure {
     let status = match error {
-        FlushError::NoManifest { .. } | FlushError::NoStructure { .. } => Status::NotFound,
+        FlushError::NoManifest { .. }
+        | FlushError::NoStructure { .. }
+        | FlushError::NoObject { .. } => Status::NotFound,
+        FlushError::Path { .. } | FlushError::NotAnObject { .. } => Status::InvalidArgument,
         FlushError::Newer { .. } => Status::UnsupportedVersion,
         _ => Status::Internal,
     };

@@ -39,6 +39,7 @@ mod prices;
 mod python;
 mod queue;
 mod quota;
+mod raw;
 mod readers;
 mod rm;
 mod run;

@@ -39,6 +39,8 @@ pub struct Load {
     pub lease_ms: u32,
     /// It never expires.
     pub pinned: bool,
+    /// It outlives its job.
+    pub persist: bool,
     /// Takes the place of a load of the same prefix that was not finished.
     pub again: bool,
 }
@@ -76,10 +78,19 @@ pub fn load(
         let text = format!("'{}' is of the kind {}, which is not loaded", other.name, other.kind);
         return Err(Failure::new(Status::UnknownKind, text));
     }
+    hidden(client, job, load, || fill(client, job, place, access, load, &flushed, look))
+}
+
+/// Makes the prefix of a load, which nobody can look into before it is filled; it goes when that fails.
+pub fn hidden<T>(
+    client: &Client,
+    job: JobId,
+    load: &Load,
+    fill: impl FnOnce() -> Outcome<T>,
+) -> Outcome<T> {
     begin(client, job, load)?;
     client.keep(job, std::slice::from_ref(&load.path));
-    let made = fill(client, job, place, access, load, &flushed, look);
-    let made = made.and_then(|made| {
+    let made = fill().and_then(|made| {
         client.publish_prefix(job, &load.path)?;
         Ok(made)
     });
@@ -92,11 +103,12 @@ pub fn load(
 }
 
 fn begin(client: &Client, job: JobId, load: &Load) -> Outcome {
-    let Load { path, lease_ms, pinned, again } = load;
+    let Load { path, lease_ms, pinned, persist, again } = load;
     let options = PrefixOptions {
         lease_ms: *lease_ms,
         pinned: *pinned,
         loading: true,
+        persist: *persist,
         ..PrefixOptions::default()
     };
     match client.create_prefix(job, path, &[], options.clone()) {

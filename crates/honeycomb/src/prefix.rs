@@ -14,11 +14,14 @@ use serde_json::json;
 /// The prefixes on the way to it are created when they are missing; one that exists already is an
 /// error. Without options it is what every command that writes creates by itself. With --flush-to,
 /// what the prefix holds is written when its lease ends, below the directory or bucket that the servers
-/// were given as flush_root and one of the job's name; `honeycomb flushed` reads it there.
+/// were given as flush_root and one of the job's name; `honeycomb flushed` reads it there. With --persist
+/// also when the job ends, or the last reader; `honeycomb load --persisted` brings it back into a later job
+/// of the same name.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb prefix scratch --lease-ms 2000
   honeycomb prefix results --flush-to runs/1   # needs servers with --flush-root
+  honeycomb prefix model --persist         # needs it too
   honeycomb prefix growing --high-mark 80 --low-mark 10")]
 pub struct PrefixArgs {
     /// The prefix
@@ -42,6 +45,10 @@ pub struct PrefixArgs {
     /// Where its data goes when its lease ends; without it, it is discarded
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     flush_to: String,
+    /// It outlives its job: what ends it flushes it first, to --flush-to or to its own path, unless it is
+    /// removed by name
+    #[arg(long)]
+    persist: bool,
     /// Most blocks of it and all below it; without it, as many as there are
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     max_blocks: u64,
@@ -64,6 +71,7 @@ pub fn prefix(args: &PrefixArgs) -> Outcome {
         low_mark: args.low_mark,
         flush_to: args.flush_to.clone(),
         max_blocks: args.max_blocks,
+        persist: args.persist,
         ..PrefixOptions::default()
     };
     let made = work.client.create_prefix(work.job, &args.address, &args.parents, options)?;

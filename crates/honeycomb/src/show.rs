@@ -307,7 +307,7 @@ fn prefix_json(p: &PrefixInfo) -> Value {
         "prefix": p.prefix, "name": p.name, "parents": p.parents, "lease_ms": p.lease_ms,
         "remaining_ms": remaining_ms(p), "pinned": p.pinned, "state": state(p),
         "structures": structures, "readers_left": p.readers_left, "committed": p.committed,
-        "high_mark": p.high_mark, "low_mark": p.low_mark, "flush_to": p.flush_to,
+        "high_mark": p.high_mark, "low_mark": p.low_mark, "flush_to": p.flush_to, "persist": p.persist,
         "flush": flush(p), "flush_message": p.flush_message,
     })
 }

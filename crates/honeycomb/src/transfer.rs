@@ -2,15 +2,24 @@
 
 use crate::cluster::Work;
 use crate::config::{Given, InJob};
-use crate::failure::Outcome;
+use crate::failure::{Failure, Outcome};
 use crate::loading::{self, Load};
 use crate::output::Output;
-use crate::{place, size};
-use clap::Args;
+use crate::{place, raw, size};
+use clap::{Args, ValueEnum};
 use honeycomb_client::FlushProgress;
 use honeycomb_tiers::{Access, Place};
 use serde_json::json;
 use std::io::{IsTerminal, Write};
+
+/// What a flush is at its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// Objects and a manifest, of a prefix with all its structures
+    Honeycomb,
+    /// One file as one object, as other tools read it
+    Raw,
+}
 
 /// Writes what a prefix holds to disk or to a bucket, while it goes on.
 ///
@@ -19,23 +28,34 @@ use std::io::{IsTerminal, Write};
 /// queues what was put and not taken, in order, and every slot of a store is as it was at one moment.
 /// What was there before is replaced when the new one is whole. The prefix does not expire meanwhile.
 /// An interrupt ends the wait and not the flush; --cancel ends the flush.
+///
+/// With --format raw the address is that of a file, and PLACE any file of this machine or object
+/// (s3://BUCKET/KEY), written by this command with credentials from the environment: exactly the bytes
+/// that the file had when the command began, all of them at once, and nothing beside them.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb flush counts out/1
   honeycomb flushed flush/cli/out/1
-  honeycomb flush counts out/1 --no-wait --json")]
+  honeycomb flush counts out/1 --no-wait --json
+  honeycomb flush logs:today today.log --format raw       # or s3://BUCKET/KEY")]
 pub struct FlushArgs {
-    /// The prefix
-    #[arg(value_parser = place::prefix)]
+    /// The prefix; of --format raw, the file
+    #[arg(value_parser = place::any)]
     address: String,
     /// Where it goes
     place: String,
+    /// What is made there
+    #[arg(long, value_enum, default_value = "honeycomb", conflicts_with_all = ["no_wait", "cancel"])]
+    format: Format,
     /// Begin it and do not wait
     #[arg(long)]
     no_wait: bool,
     /// End the flush of this prefix to this place that is under way; what it has written is deleted
     #[arg(long, conflicts_with = "no_wait")]
     cancel: bool,
+    /// Tell on standard error how far it is, a line of JSON each time
+    #[arg(long, hide = true)]
+    progress: bool,
     #[command(flatten)]
     given: Given<InJob>,
     #[command(flatten)]
@@ -47,24 +67,44 @@ pub struct FlushArgs {
 /// PLACE is a directory or URL, as of `honeycomb flushed`, read with credentials from the environment.
 /// The prefix must not exist. Nothing in it can be opened before all of it is there. Blocks may have
 /// another size and be on other servers than those from which it was flushed.
+///
+/// With --persisted, PLACE is a path that a prefix of this job, or of an earlier one of its name, was
+/// persisted under, and may be left out when it is that of the new prefix. A flush that is on its way
+/// there is waited for.
+///
+/// With --format raw, PLACE is any file or object, and its bytes become the file at the address.
 #[derive(Args)]
-#[command(after_help = "Examples:
+#[command(
+    allow_missing_positional = true,
+    after_help = "Examples:
   honeycomb load flush/cli/out/1 copy
   honeycomb load flush/cli/out/1 copy-2 --lease-ms 60000
-  honeycomb load flush/cli/out/1 copy-3 --again   # also if it was interrupted")]
+  honeycomb load flush/cli/out/1 copy-3 --again   # also if it was interrupted
+  honeycomb load out/1 copy-4 --persisted         # left there by a job of this name
+  honeycomb load today.log days/1:log --format raw"
+)]
 pub struct LoadArgs {
     /// The directory of the flush, or its URL
-    #[arg(value_parser = |text: &str| Place::parse(text))]
-    place: Place,
-    /// The prefix that is made
-    #[arg(value_parser = place::prefix)]
+    #[arg(required_unless_present = "persisted")]
+    place: Option<String>,
+    /// The prefix that is made; of --format raw, the file in it
+    #[arg(value_parser = place::any)]
     address: String,
+    /// What is at the place
+    #[arg(long, value_enum, default_value = "honeycomb", conflicts_with = "persisted")]
+    format: Format,
     /// Milliseconds that its lease lasts; without it, the job's
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     lease_ms: u32,
     /// It never expires
     #[arg(long)]
     pinned: bool,
+    /// Load what was persisted by this name
+    #[arg(long)]
+    persisted: bool,
+    /// The new prefix outlives its job in its turn
+    #[arg(long)]
+    persist: bool,
     /// Take the place of a load of this prefix that was not finished
     #[arg(long)]
     again: bool,
@@ -81,6 +121,10 @@ pub struct LoadArgs {
 pub fn flush(args: &FlushArgs) -> Outcome {
     let work = Work::of_token(&args.given.settings()?)?;
     let (client, job) = (&work.client, work.job);
+    if args.format == Format::Raw {
+        return flush_raw(args, &work);
+    }
+    need_prefix(&args.address)?;
     if args.no_wait || args.cancel {
         let ticket = client.begin_flush(job, &args.address, &args.place)?;
         if args.cancel {
@@ -130,25 +174,89 @@ pub fn flush(args: &FlushArgs) -> Outcome {
 /// `honeycomb load`.
 pub fn load(args: &LoadArgs) -> Outcome {
     let work = Work::of_token(&args.given.settings()?)?;
-    if let Some((above, _)) = args.address.rsplit_once('/') {
+    let path = match args.format {
+        Format::Raw => raw::prefix_of(&args.address)?,
+        Format::Honeycomb => {
+            need_prefix(&args.address)?;
+            args.address.clone()
+        }
+    };
+    if let Some((above, _)) = path.rsplit_once('/') {
         place::ensure_prefix(&work, above)?;
     }
-    let LoadArgs { lease_ms, pinned, again, .. } = *args;
-    let load = Load { path: args.address.clone(), lease_ms, pinned, again };
+    let LoadArgs { lease_ms, pinned, persist, again, .. } = *args;
+    let load = Load { path, lease_ms, pinned, persist, again };
+    let place = match args.persisted {
+        true => persisted(args, &work)?,
+        false => args.place.clone().unwrap_or_default(),
+    };
+    let place = Place::parse(&place).map_err(|e| Failure::invalid(e.to_string()))?;
     let look = |done: u64, all: u64| {
         if args.progress {
             eprintln!("{}", json!({ "bytes": done, "of": all }));
         }
     };
     let access = Access::of_environment();
-    let loaded = loading::load(&work.client, work.job, &args.place, &access, &load, &look)?;
+    let (client, job) = (&work.client, work.job);
+    let loaded = match args.format {
+        Format::Honeycomb => loading::load(client, job, &place, &access, &load, &look)?,
+        Format::Raw => raw::load(client, job, &place, &access, (&load, &args.address), &look)?,
+    };
     let told = json!({
-        "place": args.place.to_string(), "address": args.address,
+        "place": place.to_string(), "address": args.address,
         "structures": loaded.structures, "bytes": loaded.bytes,
     });
     args.output.tell(&told, || {
         let (structures, bytes) = (loaded.structures, size::show(loaded.bytes));
         format!("loaded {structures} structures, {bytes}, into {}", args.address)
+    });
+    Ok(())
+}
+
+/// Where what was persisted by this name is, when it is all there.
+fn persisted(args: &LoadArgs, work: &Work) -> Outcome<String> {
+    let path = args.place.as_deref().unwrap_or(&args.address);
+    let mut failing = None;
+    let mut look = |progress: &FlushProgress| {
+        if progress.failing.is_some() && progress.failing != failing {
+            failing = progress.failing.clone();
+            let why = failing.as_deref().unwrap_or_default();
+            match args.progress {
+                true => eprintln!("{}", json!({ "bytes": 0, "of": 0, "failing": why })),
+                false => eprintln!("its flush is tried again: {why}"),
+            }
+        }
+        true
+    };
+    Ok(work.client.persisted(work.job, path, &mut look)?)
+}
+
+fn need_prefix(address: &str) -> Outcome {
+    place::prefix(address).map(drop).map_err(Failure::invalid)
+}
+
+fn flush_raw(args: &FlushArgs, work: &Work) -> Outcome {
+    let place = Place::parse(&args.place).map_err(|e| Failure::invalid(e.to_string()))?;
+    let shows = std::io::stderr().is_terminal() && !args.output.json;
+    let look = |done: u64, all: u64| {
+        if args.progress {
+            eprintln!("{}", json!({ "bytes": done, "of": all }));
+        } else if shows {
+            eprint!("\r{} of {}   ", size::show(done), size::show(all));
+            let _ = std::io::stderr().flush();
+        }
+    };
+    let access = Access::of_environment();
+    let bytes = raw::flush(&work.client, work.job, &args.address, &place, &access, &look)?;
+    if shows {
+        eprintln!();
+    }
+    let told = json!({
+        "address": args.address, "place": place.to_string(), "format": "raw", "done": true,
+        "bytes": bytes,
+    });
+    args.output.tell(&told, || {
+        format!("flushed {} to {place}: {}, as one object", args.address, size::show(bytes))
     });
     Ok(())
 }

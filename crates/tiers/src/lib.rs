@@ -5,6 +5,8 @@
 //! (`FlushStore::commit`), which is the flush: without it there is none. The format is that of
 //! `docs/flush.md`; `Flushed` reads it. Where it goes is a `Place`: a directory or a part of a bucket.
 //!
+//! Beside them a file can be one plain object (`RawWriter`, `RawReader`).
+//!
 //! The other is what lies below memory and disks (`ObjectVolume`): blocks that take no more, for as long as
 //! their server lives.
 //!
@@ -14,10 +16,12 @@
 
 mod access;
 mod commit;
+mod delete;
 mod large;
 mod manifest;
 mod objects;
 mod place;
+mod raw;
 mod read;
 mod store;
 mod volume;
@@ -26,6 +30,7 @@ pub use access::Access;
 pub use manifest::{FlushedPart, FlushedStructure, Manifest};
 pub use objects::{Objects, ObjectsWorker};
 pub use place::{Cloud, InvalidPlace, Place};
+pub use raw::{RawReader, RawWriter};
 pub use read::{Entries, Flushed, Items};
 pub use store::{FlushRoot, FlushStore, PartWriter, Written};
 pub use volume::{ObjectVolume, TierWorker};
@@ -107,6 +112,38 @@ pub enum FlushError {
         /// Which object.
         object: String,
         /// What the system said.
+        why: String,
+    },
+    /// A place that can be no plain object.
+    #[error("{place} cannot be one object: {why}")]
+    NotAnObject {
+        /// Where it was to be.
+        place: String,
+        /// Why not.
+        why: String,
+    },
+    /// There is no plain object.
+    #[error("there is no object {object}")]
+    NoObject {
+        /// Where it was looked for.
+        object: String,
+    },
+    /// A later flush is where this one was.
+    #[error("{place} holds a later flush by now; look at that one first")]
+    Replaced {
+        /// Where it is.
+        place: String,
+    },
+    /// The manifest is deleted, and some of what it named is not.
+    #[error(
+        "{place} is no flush any more, but {count} objects of it could not be deleted: {why}; they mean nothing, and nothing will delete them by itself"
+    )]
+    Left {
+        /// Where they are.
+        place: String,
+        /// How many.
+        count: usize,
+        /// What the store said of one.
         why: String,
     },
     /// No structure of this name, or it is of another kind.

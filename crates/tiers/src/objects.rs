@@ -66,6 +66,12 @@ impl Objects {
         self.handle.block_on(task)
     }
 
+    /// Does what needs the runtime to be there and waits for nothing.
+    pub(crate) fn enter<T>(&self, task: impl FnOnce() -> T) -> T {
+        let _entered = self.handle.enter();
+        task()
+    }
+
     pub(crate) fn spawn<T: Send + 'static>(
         &self,
         task: impl Future<Output = T> + Send + 'static,

@@ -10,6 +10,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::fmt;
 use std::fs::File;
+use std::future::Future;
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::PathBuf;
@@ -36,15 +37,28 @@ impl fmt::Debug for Flushed {
     }
 }
 
-/// A bucket, and what its sockets need.
-struct Bucket {
+/// A bucket or a directory, and what its sockets need.
+pub(crate) struct Bucket {
     store: Arc<dyn ObjectStore>,
     path: Path,
     runtime: Runtime,
 }
 
 impl Bucket {
-    fn open(place: &Place, access: &Access) -> Result<Bucket, FlushError> {
+    pub(crate) fn store(&self) -> &dyn ObjectStore {
+        &*self.store
+    }
+
+    pub(crate) fn path(&self, name: &str) -> Path {
+        self.path.clone().join(name)
+    }
+
+    /// Waits for what its sockets do.
+    pub(crate) fn wait<T>(&self, task: impl Future<Output = T>) -> T {
+        self.runtime.block_on(task)
+    }
+
+    pub(crate) fn open(place: &Place, access: &Access) -> Result<Bucket, FlushError> {
         let (store, path) = access::open(place, access)?;
         let runtime = Builder::new_current_thread().enable_all().build();
         let failed =
@@ -53,8 +67,8 @@ impl Bucket {
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> object_store::Result<Vec<u8>> {
-        let path = self.path.clone().join(name);
-        let bytes = self.runtime.block_on(async {
+        let path = self.path(name);
+        let bytes = self.wait(async {
             match range {
                 Some(range) => self.store.get_range(&path, range).await,
                 None => self.store.get(&path).await?.bytes().await,

@@ -240,6 +240,7 @@ mod tests {
                 flush_to: "out".into(),
                 max_blocks: 9,
                 loading: true,
+                persist: true,
             },
             readers: vec!["write-0".into()],
         };

@@ -76,6 +76,7 @@ class AsyncJob(Remote):
         low_mark: int | None = None,
         on_expiry: Flush | Literal["discard"] = "discard",
         max_blocks: int = 0,
+        persist: bool = False,
     ) -> int:
         return await run(
             lambda: self.blocking.create_addr_prefix(
@@ -89,6 +90,7 @@ class AsyncJob(Remote):
                 low_mark=low_mark,
                 on_expiry=on_expiry,
                 max_blocks=max_blocks,
+                persist=persist,
             )
         )
 
@@ -117,23 +119,27 @@ class AsyncJob(Remote):
         addr: str,
         external_path: str,
         *,
+        format: Literal["honeycomb", "raw"] = "honeycomb",
         progress: Callable[[Progress], object] | None = None,
         timeout: float | None = None,
     ) -> str:
         return await run(
             lambda: self.blocking.flush_addr_prefix(
-                addr, external_path, progress=progress, timeout=timeout
+                addr, external_path, format=format, progress=progress, timeout=timeout
             )
         )
 
     async def load_addr_prefix(
         self,
         addr: str,
-        external_path: str | os.PathLike[str],
+        external_path: str | os.PathLike[str] | None = None,
         *,
         lease: float | None = None,
         pinned: bool = False,
         again: bool = False,
+        persisted: bool = False,
+        persist: bool = False,
+        format: Literal["honeycomb", "raw"] = "honeycomb",
         progress: Callable[[Progress], object] | None = None,
     ) -> int:
         return await run(
@@ -143,6 +149,9 @@ class AsyncJob(Remote):
                 lease=lease,
                 pinned=pinned,
                 again=again,
+                persisted=persisted,
+                persist=persist,
+                format=format,
                 progress=progress,
             )
         )

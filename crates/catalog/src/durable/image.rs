@@ -77,8 +77,8 @@ impl Type {
     pub(crate) fn version(self) -> u8 {
         match self {
             // 3: the most blocks at it and below; 4: those in memory beyond which it gives first, and
-            // whether it is being loaded.
-            Type::Prefix => 4,
+            // whether it is being loaded; 5: whether it outlives its job.
+            Type::Prefix => 5,
             // 3: parts of prefixes that live on.
             Type::Flush => 3,
             // 3: what the job said of itself; 4: its soft quota, and what its share counts for.
@@ -280,6 +280,8 @@ pub(crate) struct PrefixImage {
     pub(crate) flush_to: Box<str>,
     /// It is filled from a flush, and not whole yet.
     pub(crate) loading: bool,
+    /// It outlives its job.
+    pub(crate) persist: bool,
     /// What it may hold with all below it.
     pub(crate) allowed: Allowance,
     /// Places of its parents, in their order, and whether use made the edge.
@@ -316,6 +318,7 @@ impl PrefixImage {
         w.u64(self.allowed.most);
         w.u64(self.allowed.soft);
         w.u8(self.loading.into());
+        w.u8(self.persist.into());
     }
 
     pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<PrefixImage, BadRecord> {
@@ -356,6 +359,7 @@ impl PrefixImage {
                 ..Allowance::default()
             },
             loading: version >= 4 && r.bool()?,
+            persist: version >= 5 && r.bool()?,
         })
     }
 }

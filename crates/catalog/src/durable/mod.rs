@@ -302,6 +302,7 @@ impl Catalog {
             marks: special.map(|special| special.marks),
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
             loading: special.is_some_and(|special| special.loading),
+            persist: special.is_some_and(|special| special.persist),
             allowed: self.quotas.of_prefix(node.id).0,
             parents: edges.map(|edge| (edge.parent, edge.deduced)).collect(),
         };

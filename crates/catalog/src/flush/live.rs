@@ -343,6 +343,28 @@ impl Catalog {
         }
     }
 
+    /// Where a flush of the job's name is, and what is under way there: of this job, or of an earlier one
+    /// that has ended.
+    pub(crate) fn locate_flush(
+        &self,
+        actor: Actor,
+        job: JobId,
+        place: &str,
+    ) -> Result<Reply, CatalogError> {
+        let j = self.admit(actor, job)?;
+        let (directory, place) = self.external(j, place)?;
+        let last = self.flushes.queues.get(&*directory).and_then(|queue| queue.back());
+        let lost = self.flushes.lost_at.iter().find(|(at, _)| **at == *directory);
+        let progress = match (last, lost) {
+            (Some(number), _) => self.flushes.all[number].progress(),
+            (None, Some((_, why))) => {
+                FlushProgress { state: FlushState::Lost(why.clone()), ..Default::default() }
+            }
+            (None, None) => FlushProgress::default(),
+        };
+        Ok(Reply::FlushPlace { place: place.into(), progress })
+    }
+
     pub(crate) fn cancel_flush(
         &mut self,
         actor: Actor,

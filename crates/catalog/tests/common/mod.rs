@@ -37,6 +37,7 @@ pub const LEASE: PrefixOptions = PrefixOptions {
     flush_to: "",
     max_blocks: 0,
     loading: false,
+    persist: false,
 };
 
 pub fn lease(lease_ms: u32) -> PrefixOptions<'static> {

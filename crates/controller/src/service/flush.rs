@@ -6,7 +6,7 @@ use honeycomb_catalog::{Command, Reply};
 use honeycomb_types::JobId;
 use honeycomb_wire::messages::{
     CancelFlushRequest, FlushInfoReply, FlushInfoRequest, FlushPrefixReply, FlushPrefixRequest,
-    PublishPrefixRequest,
+    LocateFlushReply, LocateFlushRequest, PublishPrefixRequest,
 };
 use honeycomb_wire::{Field, Op};
 
@@ -29,6 +29,11 @@ impl ControllerService {
                 let (job, number) = (JobId(q.job), q.flush);
                 self.apply(now, Command::CancelFlush { actor, job, number })
             }
+            Op::LocateFlush => {
+                let q = asked.read::<LocateFlushRequest>()?;
+                let (job, place) = (JobId(q.job), q.place.as_str());
+                self.apply(now, Command::LocateFlush { actor, job, place })
+            }
             _ => {
                 let q = asked.read::<PublishPrefixRequest>()?;
                 self.apply(now, Command::PublishPrefix { actor, job: JobId(q.job), path: &q.path })
@@ -43,6 +48,12 @@ impl ControllerService {
                 let (state, message) = translate::flush_state(&progress.state);
                 let (parts, parts_done, bytes) = (progress.parts, progress.done, progress.bytes);
                 Ok(FlushInfoReply { state, message, parts, parts_done, bytes }.encode())
+            }
+            Reply::FlushPlace { place, progress } => {
+                let (state, message) = translate::flush_state(&progress.state);
+                let (parts, parts_done, bytes) = (progress.parts, progress.done, progress.bytes);
+                let place = place.into();
+                Ok(LocateFlushReply { place, state, message, parts, parts_done, bytes }.encode())
             }
             other => unexpected(op, &other),
         }

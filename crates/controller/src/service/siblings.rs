@@ -150,6 +150,7 @@ impl Siblings {
             | Op::FlushPrefix
             | Op::FlushInfo
             | Op::CancelFlush
+            | Op::LocateFlush
             | Op::PublishPrefix
             | Op::SetPermissions
             | Op::DeclareReaders

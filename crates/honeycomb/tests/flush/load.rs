@@ -14,9 +14,16 @@ use std::process::{Command, Output, Stdio};
 
 /// `honeycomb load` with the job's token.
 pub(super) fn command(address: &str, job: &JobTicket, place: &str, path: &str) -> Command {
+    let mut command = program(address, job);
+    command.args(["load", place, path, "--json"]);
+    command
+}
+
+/// `honeycomb` with the job's token.
+pub(super) fn program(address: &str, job: &JobTicket) -> Command {
     let token: String = job.token.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut command = Command::new(env!("CARGO_BIN_EXE_honeycomb"));
-    command.args(["load", place, path, "--json"]).stdin(Stdio::null());
+    command.stdin(Stdio::null());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HONEYCOMB_")) {
         command.env_remove(name);
     }
@@ -25,7 +32,7 @@ pub(super) fn command(address: &str, job: &JobTicket, place: &str, path: &str) -
     command
 }
 
-fn told(output: &Output) -> Result<Value, (String, String)> {
+pub(super) fn told(output: &Output) -> Result<Value, (String, String)> {
     if output.status.success() {
         return Ok(serde_json::from_slice(&output.stdout).unwrap());
     }
@@ -37,14 +44,14 @@ fn told(output: &Output) -> Result<Value, (String, String)> {
 
 /// What can be read of a prefix and stays.
 #[derive(PartialEq)]
-struct Content {
+pub(super) struct Content {
     text: Vec<u8>,
     sealed: bool,
     length: u64,
     table: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-fn content(client: &Client, job: &JobTicket, path: &str) -> Content {
+pub(super) fn content(client: &Client, job: &JobTicket, path: &str) -> Content {
     let f = client.open_file(job.job, &format!("{path}:text")).unwrap();
     let mut text = vec![0; f.size().unwrap() as usize];
     assert_eq!(f.read_into(0, &mut text).unwrap(), text.len());

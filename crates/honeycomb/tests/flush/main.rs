@@ -8,6 +8,8 @@ mod common;
 mod live;
 mod load;
 mod outage;
+mod persist;
+mod raw;
 mod s3;
 
 use common::{Cluster, KIB, eventually, file, kv, noise};

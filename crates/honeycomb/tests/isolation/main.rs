@@ -417,6 +417,7 @@ fn at_controller(op: Op) -> AtController {
         // Each path succeeds or fails alone: see `renewals_fail_path_by_path`.
         Op::RenewLeases => row(UnknownJob, Ok, Ok, PermissionDenied),
         Op::FlushInfo => row(UnknownJob, NotFound, NotFound, NotFound),
+        Op::LocateFlush => row(UnknownJob, FlushUnavailable, FlushUnavailable, FlushUnavailable),
         Op::CancelFlush => row(UnknownJob, PermissionDenied, NotFound, PermissionDenied),
         Op::DeregisterJob
         | Op::FlushPrefix

@@ -85,6 +85,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         Op::RenewLeases => body(RenewLeasesRequest { job, paths: vec![path] }.encode()),
         Op::FlushPrefix => body(FlushPrefixRequest { job, path, place: "out".into() }.encode()),
         Op::FlushInfo => body(FlushInfoRequest { job, flush: 1 }.encode()),
+        Op::LocateFlush => body(LocateFlushRequest { job, place: "out".into() }.encode()),
         Op::CancelFlush => body(CancelFlushRequest { job, flush: 1 }.encode()),
         Op::PublishPrefix => body(PublishPrefixRequest { job, path }.encode()),
         Op::EndCopies => body(EndCopiesRequest { live: 1 }.encode()),

@@ -73,6 +73,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::FlushPrefix
         | Op::FlushInfo
         | Op::CancelFlush
+        | Op::LocateFlush
         | Op::PublishPrefix
         | Op::SetPermissions
         | Op::DeclareReaders
@@ -475,7 +476,7 @@ fn the_same_requests_are_served_to_who_may() {
             // It has joined just now: whatever it claims to hold is not its own to claim.
             Op::Inventory => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
             // The servers have no place for what is flushed, so no flush was begun.
-            Op::FlushPrefix => {
+            Op::FlushPrefix | Op::LocateFlush => {
                 assert_eq!(reply.status(), Status::FlushUnavailable, "{}", reply.message());
             }
             Op::FlushInfo | Op::CancelFlush => {

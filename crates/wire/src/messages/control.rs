@@ -694,6 +694,36 @@ pub struct PublishPrefixReply {}
 
 fields!(PublishPrefixReply {});
 
+/// Request of LocateFlush. Where a flush of this job, or of an earlier one of its name, is in full, and whether one is under way there. What was to go there and was lost since the controller started is told as well.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LocateFlushRequest {
+    /// The job.
+    pub job: u64,
+    /// A path of names below the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
+    pub place: String,
+}
+
+fields!(LocateFlushRequest { job, place });
+
+/// Reply of LocateFlush.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct LocateFlushReply {
+    /// The place in full.
+    pub place: String,
+    /// 0 none is under way, 1 one is, 2 it failed and is tried again, 4 the last one was lost.
+    pub state: u8,
+    /// Why the last attempt failed, or what was lost.
+    pub message: String,
+    /// Blocks to be written.
+    pub parts: u32,
+    /// Of these, those that are.
+    pub parts_done: u32,
+    /// Bytes that are written.
+    pub bytes: u64,
+}
+
+fields!(LocateFlushReply { place, state, message, parts, parts_done, bytes });
+
 /// Request of ClusterStatus. Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClusterStatusRequest {}

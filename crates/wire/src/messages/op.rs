@@ -93,6 +93,8 @@ pub enum Op {
     CancelFlush = 0x0222,
     /// A prefix that was created as loading is whole: its structures can be opened. Idempotent.
     PublishPrefix = 0x0223,
+    /// Where a flush of this job, or of an earlier one of its name, is in full, and whether one is under way there. What was to go there and was lost since the controller started is told as well.
+    LocateFlush = 0x0224,
     /// Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
     ClusterStatus = 0x0301,
     /// A memory server announces itself and its blocks. The connection then carries requests both ways.
@@ -219,7 +221,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 102] = [
+    pub const ALL: [Op; 103] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -262,6 +264,7 @@ impl Op {
         Op::FlushInfo,
         Op::CancelFlush,
         Op::PublishPrefix,
+        Op::LocateFlush,
         Op::ClusterStatus,
         Op::JoinServer,
         Op::Report,
@@ -369,6 +372,7 @@ impl Op {
             0x0221 => Op::FlushInfo,
             0x0222 => Op::CancelFlush,
             0x0223 => Op::PublishPrefix,
+            0x0224 => Op::LocateFlush,
             0x0301 => Op::ClusterStatus,
             0x0302 => Op::JoinServer,
             0x0303 => Op::Report,
@@ -479,6 +483,7 @@ impl Op {
             Op::FlushInfo => "FlushInfo",
             Op::CancelFlush => "CancelFlush",
             Op::PublishPrefix => "PublishPrefix",
+            Op::LocateFlush => "LocateFlush",
             Op::ClusterStatus => "ClusterStatus",
             Op::JoinServer => "JoinServer",
             Op::Report => "Report",
@@ -589,6 +594,7 @@ impl Op {
             Op::FlushInfo => 0x0221,
             Op::CancelFlush => 0x0222,
             Op::PublishPrefix => 0x0223,
+            Op::LocateFlush => 0x0224,
             Op::ClusterStatus => 0x0301,
             Op::JoinServer => 0x0302,
             Op::Report => 0x0303,
@@ -710,6 +716,7 @@ impl Op {
             Op::FlushInfo => of(P::Control, A::Job, 0, MESSAGE),
             Op::CancelFlush => of(P::Control, A::Job, 0, MESSAGE),
             Op::PublishPrefix => of(P::Control, A::Job, 0, MESSAGE),
+            Op::LocateFlush => of(P::Control, A::Job, 0, MESSAGE),
             Op::ClusterStatus => of(P::Control, A::Job, 0, MESSAGE),
             Op::JoinServer => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::Report => of(P::Link, A::Cluster, 0, MESSAGE),

@@ -25,6 +25,8 @@ pub struct PrefixOptions {
     pub max_blocks: u64,
     /// It is being filled from a flush: its structures can be created and not opened, until PublishPrefix.
     pub loading: bool,
+    /// Whatever ends it but its removal by name flushes it first: the end of its lease, of its job, or of its last reader. Without flush_to it goes to its own path.
+    pub persist: bool,
 }
 
 fields!(PrefixOptions {
@@ -36,7 +38,8 @@ fields!(PrefixOptions {
     low_mark,
     flush_to,
     max_blocks,
-    loading
+    loading,
+    persist
 });
 
 /// What one block of a structure left, or a part of that, in an object of its own.
@@ -252,6 +255,8 @@ pub struct PrefixInfo {
     pub max_blocks: u64,
     /// Blocks that count to that; 0 without one.
     pub held_blocks: u64,
+    /// It outlives its job: whatever ends it but its removal by name flushes it first.
+    pub persist: bool,
 }
 
 fields!(PrefixInfo {
@@ -271,7 +276,8 @@ fields!(PrefixInfo {
     flush,
     flush_message,
     max_blocks,
-    held_blocks
+    held_blocks,
+    persist
 });
 
 /// One memory server.

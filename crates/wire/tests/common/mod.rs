@@ -113,6 +113,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         FlushPrefix FlushPrefixRequest FlushPrefixReply,
         FlushInfo FlushInfoRequest FlushInfoReply,
         CancelFlush CancelFlushRequest CancelFlushReply,
+        LocateFlush LocateFlushRequest LocateFlushReply,
         PublishPrefix PublishPrefixRequest PublishPrefixReply,
         EndCopies EndCopiesRequest EndCopiesReply,
         SetPermissions SetPermissionsRequest SetPermissionsReply,

@@ -1,0 +1,228 @@
+//! One plain object, as any tool reads it: a file of a prefix without a manifest and without parts.
+//!
+//! It is written in parts of one upload, which the store makes an object in one step (a directory: another
+//! name, synchronised, renamed). So it is whole or not there, and what was there before stays until then.
+//! An upload that fails, or is dropped, is aborted: a store keeps, and bills, the parts of one that is not.
+//! Only a process that is killed leaves them; stores have rules that delete such uploads after a time.
+//!
+//! Bytes in memory are those of `AT_A_TIME` parts and of one more that is being filled or used.
+
+use crate::access::{self, Access};
+use crate::objects::Objects;
+use crate::place::Place;
+use crate::{FlushError, reason};
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{
+    Error, GetOptions, GetRange, MultipartUpload, ObjectStore, ObjectStoreExt, PutPayload,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::task::JoinHandle as Task;
+
+/// Parts that are under way at the same time.
+const AT_A_TIME: usize = 8;
+/// Bytes of a part, unless there would be too many: stores take 10,000, and none below 5 MiB but the last.
+const PART: u64 = 8 << 20;
+const PARTS_MAX: u64 = 9_000;
+
+/// A store, and the thread that speaks to it for as long as this is there.
+struct Session {
+    place: Place,
+    store: Arc<dyn ObjectStore>,
+    path: Path,
+    objects: Option<Objects>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Session {
+    fn open(place: &Place, access: &Access) -> Result<Session, FlushError> {
+        let refuse =
+            |why: &str| FlushError::NotAnObject { place: place.to_string(), why: why.to_owned() };
+        let named = |name: &str| Path::parse(name).map_err(|e| refuse(&e.to_string()));
+        let (store, path) = match place {
+            Place::Directory(file) => {
+                let name = file.file_name().and_then(|name| name.to_str());
+                let name = name.ok_or_else(|| refuse("it does not end with the name of a file"))?;
+                if file.is_dir() {
+                    return Err(refuse("it is a directory; name the file in it"));
+                }
+                let above = file.parent().filter(|above| !above.as_os_str().is_empty());
+                let above = above.unwrap_or(std::path::Path::new("."));
+                (access::directory(above)?, named(name)?)
+            }
+            Place::Bucket { path, .. } if path.is_empty() => {
+                return Err(refuse("it is a bucket; name the object in it"));
+            }
+            Place::Bucket { .. } => access::open(place, access)?,
+        };
+        let failed = |e: std::io::Error| FlushError::Root {
+            root: place.to_string(),
+            why: format!("no thread for it: {e}"),
+        };
+        let (objects, worker) = Objects::with_worker(0).map_err(failed)?;
+        let thread = std::thread::Builder::new().name("objects".into());
+        let thread = thread.spawn(move || worker.run()).map_err(failed)?;
+        let (objects, thread) = (Some(objects), Some(thread));
+        Ok(Session { place: place.clone(), store, path, objects, thread })
+    }
+
+    fn objects(&self) -> &Objects {
+        self.objects.as_ref().expect("it is there until the session is dropped")
+    }
+
+    fn unwritten(&self, why: String) -> FlushError {
+        FlushError::Write { what: self.place.to_string(), why }
+    }
+
+    fn unread(&self, e: &Error) -> FlushError {
+        let object = self.place.to_string();
+        match e {
+            Error::NotFound { .. } => FlushError::NoObject { object },
+            Error::Precondition { .. } => {
+                FlushError::Read { object, why: "it was replaced while it was read".into() }
+            }
+            e => FlushError::Read { object, why: reason(e) },
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.objects = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// An object that is being written. Dropped before `finish` it is none.
+pub struct RawWriter {
+    session: Session,
+    part: usize,
+    piece: Vec<u8>,
+    upload: Option<Box<dyn MultipartUpload>>,
+    puts: VecDeque<Task<object_store::Result<()>>>,
+}
+
+impl RawWriter {
+    /// Begins the object at a place; nothing is sent yet. `length` is how long it is to be, by which parts
+    /// have their size.
+    pub fn begin(place: &Place, access: &Access, length: u64) -> Result<RawWriter, FlushError> {
+        let session = Session::open(place, access)?;
+        let part = length.div_ceil(PARTS_MAX).max(PART) as usize;
+        let (piece, puts) = (Vec::new(), VecDeque::new());
+        Ok(RawWriter { session, part, piece, upload: None, puts })
+    }
+
+    /// Bytes that are given at a time.
+    pub fn part(&self) -> usize {
+        self.part
+    }
+
+    /// Appends bytes, of which all but the last are `part` long. Waits while too many are on their way.
+    pub fn append(&mut self, bytes: Vec<u8>) -> Result<(), FlushError> {
+        if !self.piece.is_empty() {
+            self.send()?;
+        }
+        self.piece = bytes;
+        Ok(())
+    }
+
+    /// Sends what is held back: the first part alone is no upload.
+    fn send(&mut self) -> Result<(), FlushError> {
+        let RawWriter { session, upload, puts, piece, .. } = self;
+        let objects = session.objects();
+        let failed = |e: Error| session.unwritten(reason(&e));
+        while puts.len() >= AT_A_TIME {
+            let put = puts.pop_front().expect("there are some");
+            objects.wait(put).unwrap_or_else(|e| Err(e.into())).map_err(failed)?;
+        }
+        let upload = match upload {
+            Some(upload) => upload,
+            None => {
+                let begun = objects.wait(session.store.put_multipart(&session.path));
+                upload.insert(begun.map_err(failed)?)
+            }
+        };
+        let put = objects.enter(|| upload.put_part(PutPayload::from(std::mem::take(piece))));
+        puts.push_back(objects.spawn(put));
+        Ok(())
+    }
+
+    /// Makes the object.
+    pub fn finish(mut self) -> Result<(), FlushError> {
+        if self.upload.is_none() {
+            let bytes = PutPayload::from(std::mem::take(&mut self.piece));
+            let session = &self.session;
+            let put = session.objects().wait(session.store.put(&session.path, bytes));
+            return put.map(drop).map_err(|e| session.unwritten(reason(&e)));
+        }
+        self.send()?;
+        let RawWriter { session, puts, upload, .. } = &mut self;
+        let failed = |e: Error| session.unwritten(reason(&e));
+        for put in puts.drain(..) {
+            session.objects().wait(put).unwrap_or_else(|e| Err(e.into())).map_err(failed)?;
+        }
+        let made = upload.as_mut().expect("it was begun");
+        session.objects().wait(made.complete()).map_err(failed)?;
+        *upload = None;
+        Ok(())
+    }
+}
+
+impl Drop for RawWriter {
+    fn drop(&mut self) {
+        let Some(mut upload) = self.upload.take() else { return };
+        let objects = self.session.objects();
+        // What is still on its way could arrive after the upload has ended, and stay.
+        for put in self.puts.drain(..) {
+            let _ = objects.wait(put);
+        }
+        // What cannot be aborted now is the store's to delete.
+        let _ = objects.wait(upload.abort());
+    }
+}
+
+/// An object that is being read, from its beginning, some parts ahead.
+pub struct RawReader {
+    session: Session,
+    size: u64,
+    etag: Option<String>,
+    asked: u64,
+    gets: VecDeque<Task<object_store::Result<Bytes>>>,
+}
+
+impl RawReader {
+    /// Opens the object at a place. `NoObject` when there is none.
+    pub fn open(place: &Place, access: &Access) -> Result<RawReader, FlushError> {
+        let session = Session::open(place, access)?;
+        let found = session.objects().wait(session.store.head(&session.path));
+        let found = found.map_err(|e| session.unread(&e))?;
+        let (size, etag, gets) = (found.size, found.e_tag, VecDeque::new());
+        Ok(RawReader { session, size, etag, asked: 0, gets })
+    }
+
+    /// How long it is.
+    pub fn size(&self) -> u64 {
+        self.size
+    }
+
+    /// The next bytes of it; none at its end. All are of the object that was opened: one that was replaced
+    /// meanwhile is an error.
+    pub fn next_part(&mut self) -> Result<Option<Bytes>, FlushError> {
+        while self.gets.len() < AT_A_TIME && self.asked < self.size {
+            let end = self.size.min(self.asked + PART);
+            let (store, path) = (self.session.store.clone(), self.session.path.clone());
+            let range = Some(GetRange::Bounded(self.asked..end));
+            let options = GetOptions { if_match: self.etag.clone(), range, ..Default::default() };
+            self.asked = end;
+            let get = async move { store.get_opts(&path, options).await?.bytes().await };
+            self.gets.push_back(self.session.objects().spawn(get));
+        }
+        let Some(get) = self.gets.pop_front() else { return Ok(None) };
+        let got = self.session.objects().wait(get).unwrap_or_else(|e| Err(e.into()));
+        got.map(Some).map_err(|e| self.session.unread(&e))
+    }
+}
