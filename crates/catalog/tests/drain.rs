@@ -174,17 +174,6 @@ fn leave(
     }
 }
 
-fn evacuated(bench: &Bench) -> Vec<BlockAt> {
-    let told = bench.effects.iter().filter_map(|effect| match *effect {
-        Effect::Evacuate { server, at } => {
-            assert_eq!(server, at.block.server());
-            Some(at)
-        }
-        _ => None,
-    });
-    told.collect()
-}
-
 /// A kv with a block on each of two servers: its number, and the blocks by server.
 fn table_on_two(bench: &mut Bench, blocks: u32) -> (StructureId, BlockAt, BlockAt) {
     let job = bench.job("job");
@@ -205,7 +194,7 @@ fn blocks_of_a_store_leave_with_their_whole_range() {
     let refused = leave(&mut bench, structure, one).unwrap_err();
     assert_eq!(refused, CatalogError::StaysHere { at: one });
     drain(&mut bench, "s1:1", false).unwrap();
-    assert_eq!(evacuated(&bench), [one]);
+    assert_eq!(bench.evacuated(), [one]);
     let (is, waits) = state(&mut bench, one.block.server());
     assert_eq!((is, &*waits), (DrainState::Draining, "1 block moving to other servers"));
     let (id, target) = leave(&mut bench, structure, one).unwrap();
@@ -242,7 +231,7 @@ fn what_leaves_counts_for_no_quota_and_leaves_room_for_splits() {
     // Six blocks, of which two are kept back; two go and leave two for splits.
     bench.join("s2:1", 1, 6);
     drain(&mut bench, "s1:1", false).unwrap();
-    let mut leaving = evacuated(&bench);
+    let mut leaving = bench.evacuated();
     assert_eq!(leaving.len(), 4, "so many of one core at a time");
     let structure = table.structure;
     let moves: Vec<_> =
@@ -258,7 +247,7 @@ fn what_leaves_counts_for_no_quota_and_leaves_room_for_splits() {
     // Without room it is told what would help.
     bench.join("s3:1", 1, 2);
     drain(&mut bench, "s2:1", false).unwrap();
-    let at = evacuated(&bench)[0];
+    let at = bench.evacuated()[0];
     let refused = leave(&mut bench, structure, at).unwrap_err();
     assert!(matches!(refused, CatalogError::OutOfMemory(_)), "{refused}");
     let (_, waits) = state(&mut bench, at.block.server());
@@ -281,7 +270,7 @@ fn a_relocation_is_given_up_with_its_drain_or_its_target() {
     assert_eq!(released(&bench), []);
     // Its target's server is lost: the store lives, and the block asks again.
     drain(&mut bench, "s2:1", false).unwrap();
-    let leaves = evacuated(&bench);
+    let leaves = bench.evacuated();
     assert_eq!(leaves.len(), 2, "{two:?} and {target:?}");
     let (_, to) = leave(&mut bench, structure, two).unwrap();
     drain(&mut bench, "s2:1", true).unwrap();
@@ -307,7 +296,7 @@ fn blocks_of_a_file_leave_and_its_version_stays() {
     let (version, next) = bench.grow(structure, tail).unwrap();
     let s2 = bench.join("s2:1", 1, 20);
     drain(&mut bench, "s1:1", false).unwrap();
-    assert_eq!(evacuated(&bench), [tail, next]);
+    assert_eq!(bench.evacuated(), [tail, next]);
     let split = Command::BeginMove { structure, at: tail, start: 0, way: Way::Split };
     assert!(matches!(bench.run(split), Err(CatalogError::WrongKind { .. })));
     for at in [next, tail] {
@@ -383,7 +372,7 @@ fn a_block_that_has_gone_below_before_its_turn_is_not_told_to_leave() {
     lowered.sort();
     bench.join("s2:1", 1, 40);
     drain(&mut bench, "s1:1", false).unwrap();
-    let told = evacuated(&bench);
+    let told = bench.evacuated();
     assert!(!lowered.is_empty() && lowered.iter().all(|at| !told.contains(at)), "{lowered:?}");
     for &at in &lowered {
         let structure = made.iter().find(|(own, _)| *own == at).unwrap().1;
@@ -395,9 +384,9 @@ fn a_block_that_has_gone_below_before_its_turn_is_not_told_to_leave() {
     for (n, (at, _)) in made.iter().enumerate().filter(|(_, (at, _))| !lowered.contains(at)) {
         let name = format!("f{n}");
         bench.run(Command::RemoveStructure { actor, job, path: "", name: &name }).unwrap();
-        let (freed, mut told) = (bench.freed(), evacuated(&bench));
+        let (freed, mut told) = (bench.freed(), bench.evacuated());
         bench.confirm(&freed);
-        told.extend(evacuated(&bench));
+        told.extend(bench.evacuated());
         assert!(told.iter().all(|told| !lowered.contains(told)), "{told:?} after {at:?}");
         more += told.len();
     }

@@ -6,8 +6,8 @@ mod common;
 
 use common::{Bench, LEASE, file, incarnation, kv};
 use honeycomb_catalog::{
-    Actor, BlockUsage, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, NewStructure,
-    Opened, QuotaLevel, Reply, Report,
+    Actor, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, NewStructure, Opened,
+    QuotaLevel, Reply, Report,
 };
 use honeycomb_types::limits::MOVE_MAX;
 use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId, Way};
@@ -66,22 +66,6 @@ fn map(bench: &mut Bench, job: JobId, opened: &Opened) -> (u64, Vec<(u64, u64, B
     let opened = bench.reopen(job, opened).unwrap();
     let entries = opened.map.entries.iter().map(|e| (e.start, e.end, e.at));
     (opened.map.version.0, entries.collect())
-}
-
-fn report(bench: &mut Bench, at: BlockAt, bytes_used: u64) {
-    let usage = [BlockUsage { at, bytes_used }];
-    let report = Report {
-        bytes_resident: 0,
-        connections: 0,
-        requests: 0,
-        forwarded: 0,
-        bytes_owed: 0,
-        cpu_permille: 0,
-        traffic: &[],
-        alarms: &[],
-        usage: &usage,
-    };
-    bench.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
 }
 
 fn ended(bench: &Bench) -> Vec<(BlockAt, MoveId, bool)> {
@@ -199,7 +183,7 @@ fn a_block_gives_everything_to_the_emptier_of_its_neighbours_that_has_room() {
     let (s, at) = (opened.structure, |i: usize| opened.map.entries[i].at);
     let [a, b, c, d] = [0, 1, 2, 3].map(at);
     for (block, bytes) in [(a, 3000), (b, 1000), (c, 2000), (d, 36_000)] {
-        report(&mut bench, block, bytes);
+        bench.report(block, bytes);
     }
     let (id, entry) = begin(&mut bench, s, b, None).unwrap();
     assert_eq!((entry.start, entry.end, entry.at), (16 * SLOT, 32 * SLOT - 1, c));
@@ -233,9 +217,9 @@ fn a_block_gives_everything_to_the_emptier_of_its_neighbours_that_has_room() {
         assert_eq!(begin(&mut bench, s, b, None), Err(CatalogError::StaleBlock { at: b }));
     }
     // To the left; together they fill five sixths of 95 % and not a byte more.
-    report(&mut bench, c, 51_882 - 36_000 + 1);
+    bench.report(c, 51_882 - 36_000 + 1);
     assert_eq!(begin(&mut bench, s, d, None), Err(CatalogError::NoNeighbour { at: d }));
-    report(&mut bench, c, 51_882 - 36_000);
+    bench.report(c, 51_882 - 36_000);
     let (id, entry) = begin(&mut bench, s, d, None).unwrap();
     assert_eq!(entry.at, c);
     assert_eq!(commit(&mut bench, s, d, id, c), Ok((3, (16 * SLOT, u64::MAX, c))));
@@ -286,7 +270,7 @@ fn a_source_gets_its_answer_also_when_its_target_has_given_all_away_since() {
     let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
     let (id, entry) = begin(&mut bench, s, a, Some(16 * SLOT)).unwrap();
     commit(&mut bench, s, a, id, entry.at).unwrap();
-    report(&mut bench, a, 100); // So that b is the emptier neighbour.
+    bench.report(a, 100); // So that b is the emptier neighbour.
     let (merge, to) = begin(&mut bench, s, entry.at, None).unwrap();
     assert_eq!(to.at, b);
     commit(&mut bench, s, entry.at, merge, b).unwrap();
@@ -309,8 +293,8 @@ fn a_target_that_is_lost_or_refuses_ends_its_move_only() {
     let (id, entry) = begin(&mut bench, s, a, Some(SLOT)).unwrap();
     let b = entry.at;
     assert_ne!(b.block.server(), a.block.server());
-    report(&mut bench, b, 500);
-    report(&mut bench, a, 1000);
+    bench.report(b, 500);
+    bench.report(a, 1000);
     assert_eq!(bench.tree(job)[1].structures[0].bytes_used, 1500);
     bench.run(Command::ServerLost { server: b.block.server() }).unwrap();
     assert!(bench.effects.is_empty(), "the dead are told nothing");

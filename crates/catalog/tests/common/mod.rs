@@ -4,8 +4,9 @@
 #![allow(dead_code)] // Each test file uses its part.
 
 use honeycomb_catalog::{
-    Actor, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, HeldBlock, NewServer,
-    NewStructure, Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Seal,
+    Actor, BlockUsage, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, HeldBlock,
+    NewServer, NewStructure, Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Report,
+    Seal,
 };
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId,
@@ -369,6 +370,35 @@ impl Bench {
             _ => None,
         });
         freed.collect()
+    }
+
+    /// Its server says that a block holds so much.
+    pub fn report(&mut self, at: BlockAt, bytes_used: u64) {
+        let usage = [BlockUsage { at, bytes_used }];
+        let report = Report {
+            bytes_resident: 0,
+            connections: 0,
+            requests: 0,
+            forwarded: 0,
+            bytes_owed: 0,
+            cpu_permille: 0,
+            traffic: &[],
+            alarms: &[],
+            usage: &usage,
+        };
+        self.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
+    }
+
+    /// The blocks that the last command told to leave their server.
+    pub fn evacuated(&self) -> Vec<BlockAt> {
+        let told = self.effects.iter().filter_map(|effect| match *effect {
+            Effect::Evacuate { server, at } => {
+                assert_eq!(server, at.block.server());
+                Some(at)
+            }
+            _ => None,
+        });
+        told.collect()
     }
 
     /// The blocks that the last command told to go to another tier.

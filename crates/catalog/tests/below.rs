@@ -1,0 +1,106 @@
+//! Blocks of stores below memory: which of them go there, and what is not asked of them while they are there.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use common::{Bench, file, kv};
+use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, Opened, Reply};
+use honeycomb_types::{BlockAt, JobId, ServerId, TierIx, Way};
+
+const DISK: TierIx = TierIx(1);
+
+/// A server of 12 blocks in memory and 20 on a disk, and a store of so many.
+fn with_store(blocks: u32) -> (Bench, ServerId, JobId, Opened, Vec<BlockAt>) {
+    let mut bench = Bench::new();
+    let server = bench.join_with_disk("s1:1", 12, 20);
+    let job = bench.job_leased("job", 3_600_000);
+    let store = bench.make(job, NewStructure { slots: 64, ..kv("", "store", blocks) }).unwrap();
+    let blocks: Vec<BlockAt> = store.map.entries.iter().map(|entry| entry.at).collect();
+    for &at in &blocks {
+        bench.run(Command::BlockOpened { server, at }).unwrap();
+    }
+    (bench, server, job, store, blocks)
+}
+
+/// Files are made until nothing more is free in memory; the blocks that were told to go down.
+fn fill(bench: &mut Bench, job: JobId) -> Vec<BlockAt> {
+    let mut lowered = Vec::new();
+    for n in 0..12 {
+        bench.make(job, file("", &format!("f{n}"), 1)).unwrap();
+        lowered.extend(bench.lowered());
+    }
+    lowered
+}
+
+fn goes_down(bench: &mut Bench, store: &Opened, at: BlockAt) {
+    let structure = store.structure;
+    bench.run(Command::TierChanged { structure, at, tier: DISK }).unwrap();
+    assert_eq!(bench.catalog.tiers_of(at), Some((DISK, DISK)));
+}
+
+fn moves(
+    bench: &mut Bench,
+    store: &Opened,
+    at: BlockAt,
+    start: u64,
+    way: Way,
+) -> Result<Reply, CatalogError> {
+    bench.run(Command::BeginMove { structure: store.structure, at, start, way })
+}
+
+#[test]
+fn blocks_that_hold_something_and_do_not_move_go_down() {
+    let (mut bench, _, job, store, blocks) = with_store(4);
+    // The first is empty, and the second about to give half of what it has.
+    for &at in &blocks[1..] {
+        bench.report(at, 5000);
+    }
+    let start = store.map.entries[1].start + (1 << 58);
+    moves(&mut bench, &store, blocks[1], start, Way::Split).unwrap();
+    let mut lowered = fill(&mut bench, job);
+    lowered.sort();
+    // None is cold, and nothing else could go.
+    assert_eq!(lowered, blocks[2..]);
+}
+
+#[test]
+fn what_a_move_fills_is_in_memory() {
+    let (mut bench, _, job, store, blocks) = with_store(4);
+    bench.report(blocks[3], 5000);
+    assert_eq!(fill(&mut bench, job), [blocks[3]]);
+    // Two are kept for moves. The third finds nothing, however much is free below.
+    let starts = store.map.entries.iter().map(|entry| entry.start + (1 << 58));
+    let splits: Vec<_> = blocks.iter().copied().zip(starts).collect();
+    for &(at, start) in &splits[..2] {
+        let Ok(Reply::Moving { entry, .. }) = moves(&mut bench, &store, at, start, Way::Split)
+        else {
+            panic!("two are kept for that");
+        };
+        assert_eq!(bench.catalog.tiers_of(entry.at), Some((TierIx::MEMORY, TierIx::MEMORY)));
+    }
+    let (at, start) = splits[2];
+    let refused = moves(&mut bench, &store, at, start, Way::Split).unwrap_err();
+    assert!(matches!(refused, CatalogError::OutOfMemory(_)), "{refused}");
+    // What is made anew may begin there.
+    let made = bench.make(job, kv("", "late", 1)).unwrap();
+    assert_eq!(bench.catalog.tiers_of(made.map.entries[0].at).unwrap().0, DISK);
+}
+
+#[test]
+fn a_neighbour_that_is_below_takes_no_merge_and_does_not_leave_its_server() {
+    let (mut bench, server, job, store, blocks) = with_store(2);
+    for &at in &blocks {
+        bench.report(at, 5);
+    }
+    assert_eq!(fill(&mut bench, job), blocks);
+    goes_down(&mut bench, &store, blocks[0]);
+    bench.run(Command::LowerRefused { server, at: blocks[1] }).unwrap();
+    let alone = moves(&mut bench, &store, blocks[1], 0, Way::Merge).unwrap_err();
+    assert!(matches!(alone, CatalogError::NoNeighbour { .. }), "{alone}");
+    // Where there is another server, what is in memory goes to it.
+    bench.join("s2:1", 1, 12);
+    let (actor, address) = (Actor::CLUSTER, "s1:1");
+    bench.run(Command::DrainServer { actor, address, cancel: false }).unwrap();
+    let told = bench.evacuated();
+    assert!(told.contains(&blocks[1]) && !told.contains(&blocks[0]), "{told:?}");
+}
