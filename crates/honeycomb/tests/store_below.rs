@@ -10,10 +10,10 @@ use honeycomb_wire::Status;
 use honeycomb_wire::messages::TierUse;
 
 const BLOCK: u64 = 64 * KIB;
-const MEMORY: u64 = 4 << 20;
-const DISK: u64 = 32 << 20;
+const MEMORY: u64 = 2 << 20;
+const DISK: u64 = 14 << 20;
 /// Three times what memory has.
-const KEYS: u32 = 12_000;
+const KEYS: u32 = 6_000;
 const VALUE: usize = 1000;
 
 struct World {
