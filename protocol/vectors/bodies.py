@@ -211,11 +211,13 @@ def answered_ranges(name: str, ranges: list) -> dict:
     return data(name, {"ranges": [r.hex() for r in ranges]}, b"", payload, len(ranges))
 
 
-def extents_case(name: str, extents: list, mode: int) -> dict:
+def extents_case(name: str, extents: list, mode: int | None) -> dict:
     kinds = ("u64", "u64", "u64", "u32")
     layout = [put(kind, n) for one in extents for kind, n in zip(kinds, one, strict=True)]
-    fields = {"mode": mode, "key": KEY.hex(), "extents": [[str(n) for n in e] for e in extents]}
-    return ask(name, fields, bytes([mode]) + KEY, b"".join(layout))
+    fields = {"key": KEY.hex(), "extents": [[str(n) for n in e] for e in extents]}
+    if mode is None:
+        return ask(name, fields, KEY, b"".join(layout))
+    return ask(name, {"mode": mode} | fields, bytes([mode]) + KEY, b"".join(layout))
 
 
 EXTENTS = [(0x0000_0003_0100_0002, 0x0000_0100_0000_0005, 7, 16_777_216), (U64, 1, U64, U32)]
@@ -263,6 +265,10 @@ DATA_SAMPLES = {
             extents_case("one, only when absent", EXTENTS[:1], 1),
         ],
         [data("a new entry", value=0), data("an entry was replaced", value=1)],
+    ),
+    "KvDeleteExtents": (
+        [extents_case("two extents", EXTENTS, None)],
+        [data("the entry is gone")],
     ),
     "ExtentPut": ([ask("an extent", payload=VALUE)], [data("its id", value=7)]),
     "ExtentGet": (

@@ -365,6 +365,7 @@ def bad_bodies() -> list:
     body("KvPut: mode 2", "KvPut", "request", b"\2key", b"value")
     body("KvPutExtents: mode 2", "KvPutExtents", "request", b"\2key", bytes(28))
     body("KvPutExtents: an extent is cut", "KvPutExtents", "request", b"\0key", bytes(27))
+    body("KvDeleteExtents: an extent is cut", "KvDeleteExtents", "request", b"key", bytes(27))
     body("KvDelete: no mode", "KvDelete", "request", b"")
     body("KvDelete: mode 2", "KvDelete", "request", b"\2key")
     swap, split = b"\1\3\0key", b"\3\0\0\0oldnew"

@@ -139,6 +139,7 @@ DATA_LAYOUTS = {
         "block u64, epoch u64, id u64, length u32 of each extent",
         "as of KvPut",
     ),
+    "KvDeleteExtents": ("key", "as of KvPutExtents", "-"),
     "ExtentPut": ("-", "the extent", "value: its id"),
     "ExtentGet": ("id u64", "-", "payload: the extent"),
     "ExtentKeep": ("id u64 of each", "-", "-"),

@@ -19,6 +19,7 @@ from honeycomb._batch import AtomicBatch, Batch, Result
 from honeycomb._native import version as _version
 from honeycomb._quota import Quota
 from honeycomb._transfer import Progress
+from honeycomb.bucket import Bucket
 from honeycomb.cluster import Client, connect
 from honeycomb.cost import Cost
 from honeycomb.custom import Custom, Kind, Operation, Reply
@@ -43,6 +44,7 @@ __all__ = [
     "AtomicBatch",
     "Batch",
     "BrokenWorkerPool",
+    "Bucket",
     "Client",
     "Cost",
     "Custom",

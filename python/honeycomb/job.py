@@ -20,6 +20,7 @@ from honeycomb._native import attenuate
 from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, fork_generation
 from honeycomb._transfer import Progress
+from honeycomb.bucket import Bucket, buckets_of, store_of
 from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Custom, kind_ref
 from honeycomb.errors import from_status
@@ -615,6 +616,48 @@ class Job(Remote):
             return self.create_queue(addr)
         raise errors.InvalidArgument(f"a structure is a 'kv', a 'file' or a 'queue', not {kind!r}")
 
+    # --------------------------------------------------------------------------------- objects
+
+    def create_bucket(
+        self,
+        name: str,
+        *,
+        lease: float | None = None,
+        pinned: bool = False,
+        on_expiry: Flush | Literal["discard"] = "discard",
+        max_blocks: int = 0,
+        blocks: int = 1,
+        exist_ok: bool = False,
+    ) -> Bucket:
+        """Creates a bucket for objects (Pocket's create_bucket): the prefix ``name``, whose parent must
+        exist, with a store over ``blocks`` blocks to begin with, which grows by itself. The other
+        parameters are those of :meth:`create_addr_prefix`. With ``exist_ok`` opens it where it exists,
+        whatever its options. Raises what :meth:`create_addr_prefix` and :meth:`create_kv` do."""
+        path = _bucket_path(name)
+        try:
+            self.create_addr_prefix(
+                path, lease=lease, pinned=pinned, on_expiry=on_expiry, max_blocks=max_blocks
+            )
+        except errors.AlreadyExists:
+            if not exist_ok:
+                raise
+        return Bucket(self.create_kv(store_of(path), blocks=blocks, exist_ok=exist_ok))
+
+    def bucket(self, name: str) -> Bucket:
+        """A bucket that exists. Raises :class:`~honeycomb.errors.NotFound` where there is none, and
+        :class:`~honeycomb.errors.LeaseExpired` when its lease has ended."""
+        return Bucket(self.open_kv(store_of(_bucket_path(name))))
+
+    def buckets(self) -> list[str]:
+        """The names of the job's buckets."""
+        return buckets_of(self)
+
+    def delete_bucket(self, name: str) -> None:
+        """Removes a bucket with its objects, and the prefix with all that is in it; the memory is free
+        at once. Raises :class:`~honeycomb.errors.NotFound` for what is no bucket, and removes
+        nothing."""
+        self.remove_prefix(self.bucket(name).name)
+
     def remove(self, addr: str) -> None:
         """Removes a structure and frees its blocks at once."""
         address = Address.parse(addr)
@@ -711,6 +754,13 @@ class Job(Remote):
     def __repr__(self) -> str:
         task = f" task {self.task}" if self.task else ""
         return f"<honeycomb.Job {self.name}{task}{' closed' if self._session.closed else ''}>"
+
+
+def _bucket_path(name: str) -> str:
+    path = prefix_path(name)
+    if not path:
+        raise errors.InvalidArgument(f"a bucket is a prefix below the root, not {name!r}")
+    return path
 
 
 # Structures that are unpickled share one attached job, and so its connections, for each handle.

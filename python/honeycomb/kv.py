@@ -50,9 +50,8 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
     without copying it first. Keys have at most 4096 bytes (1/32 of a block when blocks are under
     128 KiB), values at most :attr:`value_limit`. A value over :attr:`plain_limit` is kept in blocks
     of its own: it is stored whole or not at all, and read as it was at one moment, like any other, and
-    takes part in everything but what needs it at the server: :meth:`pop`, :meth:`popitem`,
-    :meth:`replace`, :meth:`upsert`, :meth:`compare_and_swap`, :meth:`accumulate` and :meth:`atomic`
-    raise :class:`~honeycomb.errors.ValueTooLarge` and change nothing.
+    takes part in everything but what needs it at the server: :meth:`replace`, :meth:`upsert`,
+    :meth:`compare_and_swap`, :meth:`accumulate` and :meth:`atomic` raise :class:`~honeycomb.errors.ValueTooLarge` and change nothing.
 
     *Consistency*: linearizable per key; every mutation takes effect once, also when the client had
     to repeat it. Nothing orders different keys. *Durability*: class ``memory``; the data is gone
@@ -115,7 +114,7 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
     @overload
     def pop(self, key: Key, default: D) -> bytes | D: ...
     def pop(self, key: Key, default: Any = _MISSING) -> Any:
-        """Removes an entry and returns its value, in one step. Without such a key returns
+        """Removes an entry and returns its value, in one step: of all who ask, one has it. Without such a key returns
         ``default``, or raises :class:`~honeycomb.errors.KeyNotFound` when there is none."""
         value = self._native().pop(as_key(key))
         if value is not None:

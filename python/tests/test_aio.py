@@ -28,6 +28,7 @@ TWINS: list[tuple[type[Any], type[Any]]] = [
     (honeycomb.Client, aio.AsyncClient),
     (honeycomb.Job, aio.AsyncJob),
     (honeycomb.Kv, aio.AsyncKv),
+    (honeycomb.Bucket, aio.AsyncBucket),
     (honeycomb.Custom, aio.AsyncCustom),
     (honeycomb.HoneyFile, aio.AsyncFile),
     (honeycomb.Queue, aio.AsyncQueue),
@@ -37,6 +38,7 @@ TWINS: list[tuple[type[Any], type[Any]]] = [
 #: Results that are twins themselves, by the name that the blocking one has in annotations.
 RENAMED = {
     "Kv": "AsyncKv",
+    "Bucket": "AsyncBucket",
     "Custom": "AsyncCustom",
     "HoneyFile": "AsyncFile",
     "Queue": "AsyncQueue",
@@ -48,6 +50,7 @@ RENAMED = {
     "Batch": "AsyncBatch[Batch]",
     "AtomicBatch": "AsyncBatch[AtomicBatch]",
     "Iterator[bytes]": "AsyncIterator[bytes]",
+    "Iterator[str]": "AsyncIterator[str]",
     "Iterator[tuple[bytes, bytes]]": "AsyncIterator[tuple[bytes, bytes]]",
     "threading.Thread": "asyncio.Task[None]",
 }

@@ -48,7 +48,6 @@ def test_they_are_values_like_others(kv: honeycomb.Kv) -> None:
 def test_what_needs_them_at_the_server_is_refused(kv: honeycomb.Kv) -> None:
     kv["k"] = bytes(100_000)
     for call in (
-        lambda: kv.pop("k"),
         lambda: kv.replace("k", b"x"),
         lambda: kv.upsert("k", b"x"),
         lambda: kv.compare_and_swap("k", None, b"x"),
@@ -63,6 +62,16 @@ def test_what_needs_them_at_the_server_is_refused(kv: honeycomb.Kv) -> None:
     with kv.atomic() as batch:
         batch.put("k", b"small")
     assert kv["k"] == b"small"
+
+
+def test_they_are_popped(kv: honeycomb.Kv) -> None:
+    kv["k"] = b"1" * 100_000
+    assert kv.pop("k") == b"1" * 100_000
+    assert "k" not in kv
+    assert kv.pop("k", None) is None
+    kv["k"] = b"2" * 100_000
+    assert kv.popitem() == (b"k", b"2" * 100_000)
+    assert len(kv) == 0
 
 
 def test_the_first_one_stays(kv: honeycomb.Kv) -> None:

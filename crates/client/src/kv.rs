@@ -120,14 +120,6 @@ impl Kv {
         Ok(replied.header.status == Status::Ok)
     }
 
-    /// Deletes a key and returns the value that it had. `ValueTooLarge`, and nothing done, when that
-    /// has more than `plain_limit` bytes, here as in all operations that return or compare a value.
-    pub fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
-        let (mut old, args) = (Vec::new(), [&[1], key].concat());
-        let replied = self.send_one(Op::KvDelete, key, &args, &[], Sink::Vec(&mut old))?;
-        Ok((replied.header.status == Status::Ok).then_some(old))
-    }
-
     /// Replaces the value of a key that has one and returns the old one; `KeyNotFound` otherwise.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<Vec<u8>, Error> {
         self.check_value(value)?;

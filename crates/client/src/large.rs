@@ -163,7 +163,7 @@ impl Kv {
         }
     }
 
-    fn admit_again(&self, key: &[u8], deadline: Time) -> Result<(), Error> {
+    pub(crate) fn admit_again(&self, key: &[u8], deadline: Time) -> Result<(), Error> {
         if self.0.now() < deadline {
             return Ok(());
         }

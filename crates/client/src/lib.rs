@@ -32,6 +32,7 @@ mod queue;
 mod ranges;
 mod route;
 mod structure;
+mod taking;
 mod transport;
 pub mod writing;
 

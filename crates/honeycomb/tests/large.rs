@@ -112,7 +112,6 @@ fn what_needs_the_value_at_the_block_says_so_and_changes_nothing() {
     let store = kv(&client, &job, "/t", 1);
     let big = noise(1, 50_000);
     store.put(b"k", &big).unwrap();
-    assert_eq!(status(store.take(b"k")), Status::ValueTooLarge);
     assert_eq!(status(store.update(b"k", b"x")), Status::ValueTooLarge);
     assert_eq!(status(store.upsert(b"k", b"x")), Status::ValueTooLarge);
     assert_eq!(status(store.update(b"k", &big)), Status::ValueTooLarge);
@@ -129,7 +128,7 @@ fn what_needs_the_value_at_the_block_says_so_and_changes_nothing() {
         assert_eq!((error.status, found), (Status::ValueTooLarge, None), "{error}");
         assert!(error.message.contains("50000"), "{error}");
     }
-    let e = store.take(b"k").unwrap_err();
+    let e = store.update(b"k", b"x").unwrap_err();
     assert!(e.message.contains("50000") && e.message.contains("8192"), "{e}");
     assert_eq!(status(store.insert(b"k", &big)), Status::KeyExists);
     assert_eq!(get(&store, b"k"), Some(big.clone()));
@@ -139,6 +138,61 @@ fn what_needs_the_value_at_the_block_says_so_and_changes_nothing() {
     assert_eq!(store.compare_and_swap(b"new", None, b"y").unwrap(), Swap::Done);
     // What was refused has left nothing behind.
     eventually("what was refused is dropped", || used(&client, job.job) < 64 * KIB);
+}
+
+/// Of all who take a value one has it, whatever its size, and its memory is free.
+#[test]
+fn a_value_of_any_size_is_taken_by_one() {
+    const TAKERS: usize = 4;
+    let (cluster, client, job) = start("takes", 2, 64 * KIB);
+    let store = kv(&client, &job, "/t", 2);
+    let key = |n: u64| format!("key-{n}").into_bytes();
+    let value = |n: u64| noise(n, if n.is_multiple_of(4) { 100 } else { 50_000 });
+    for n in 0..12 {
+        store.put(&key(n), &value(n)).unwrap();
+    }
+    let take_all = || {
+        let own = cluster.client(&job.token, Default::default()).open_kv(job.job, "/t").unwrap();
+        let taken = (0..12).filter_map(|n| Some((n, own.take(&key(n)).unwrap()?)));
+        taken.collect::<Vec<_>>()
+    };
+    let mut taken: Vec<(u64, Vec<u8>)> = std::thread::scope(|scope| {
+        let takers: Vec<_> = (0..TAKERS).map(|_| scope.spawn(take_all)).collect();
+        takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
+    });
+    taken.sort();
+    assert_eq!(taken, (0..12).map(|n| (n, value(n))).collect::<Vec<_>>());
+    assert_eq!(store.length().unwrap(), 0);
+    assert_eq!(store.take(&key(1)).unwrap(), None);
+    eventually("the memory is back", || used(&client, job.job) < 64 * KIB);
+
+    // One that is replaced while it is taken: what is taken was there, and is there no more.
+    let (puts, done) = (30u64, std::sync::atomic::AtomicBool::new(false));
+    let take_one = || {
+        let own = cluster.client(&job.token, Default::default()).open_kv(job.job, "/t").unwrap();
+        let mut taken = Vec::new();
+        loop {
+            let last = done.load(std::sync::atomic::Ordering::SeqCst);
+            match own.take(b"hot").unwrap() {
+                Some(value) => taken.push(value),
+                None if last => return taken,
+                None => {}
+            }
+        }
+    };
+    let taken: Vec<Vec<u8>> = std::thread::scope(|scope| {
+        let takers: Vec<_> = (0..2).map(|_| scope.spawn(take_one)).collect();
+        for n in 0..puts {
+            store.put(b"hot", &value(n)).unwrap();
+        }
+        done.store(true, std::sync::atomic::Ordering::SeqCst);
+        takers.into_iter().flat_map(|taker| taker.join().unwrap()).collect()
+    });
+    let number = |taken: &Vec<u8>| (0..puts).find(|n| value(*n) == *taken).expect("it was put");
+    let mut numbers: Vec<u64> = taken.iter().map(number).collect();
+    numbers.sort_unstable();
+    assert!(numbers.windows(2).all(|two| two[0] < two[1]), "taken twice: {numbers:?}");
+    assert_eq!(numbers.last(), Some(&(puts - 1)), "the last one is not replaced");
 }
 
 #[test]

@@ -169,6 +169,7 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
         Op::FileRead => ReadArgs::decode(args).map(drop),
         Op::KvPut | Op::KvDelete => mode_and_key(args).map(drop),
         Op::KvPutExtents => mode_and_key(args).and(extents(payload).map(drop)),
+        Op::KvDeleteExtents => extents(payload).map(drop),
         Op::KvCompareAndSwap => SwapArgs::decode(args, payload).map(drop),
         Op::KvScan => ScanArgs::decode(args).map(drop),
         Op::Subscribe => SubscribeArgs::decode(args).map(drop),
@@ -489,6 +490,10 @@ fn check_data_request(op: Op, sample: &Value) {
         Op::KvPut | Op::KvDelete => {
             let (mode, key) = (number(field("mode")) == 1, bytes(field("key")));
             assert_eq!(mode_and_key(&args), Ok((mode, &key[..])), "{at}");
+        }
+        Op::KvDeleteExtents => {
+            assert_eq!(args, bytes(field("key")), "{at}");
+            assert_eq!(extents(&payload).map(|list| put_extents(&list)), Ok(payload), "{at}");
         }
         Op::KvPutExtents => {
             let (mode, key) = (number(field("mode")) == 1, bytes(field("key")));

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from honeycomb import _check
 from honeycomb._threads import PUTS, WAITS
+from honeycomb.aio._bucket import AsyncBucket
 from honeycomb.aio._custom import AsyncCustom
 from honeycomb.aio._job import AsyncClient, AsyncJob
 from honeycomb.aio._queue import AsyncListener, AsyncQueue, AsyncReservation
@@ -52,6 +53,7 @@ from honeycomb.job import Job, JobHandle
 
 __all__ = [
     "AsyncBatch",
+    "AsyncBucket",
     "AsyncClient",
     "AsyncCustom",
     "AsyncFile",

@@ -13,6 +13,7 @@ from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
 from honeycomb._quota import Quota
 from honeycomb._transfer import Progress
+from honeycomb.aio._bucket import AsyncBucket
 from honeycomb.aio._custom import AsyncCustom
 from honeycomb.aio._queue import AsyncQueue
 from honeycomb.aio._run import Opening, run, twin_of
@@ -318,6 +319,40 @@ class AsyncJob(Remote):
         if isinstance(made, Kv):
             return AsyncKv(made)
         return AsyncFile(made) if isinstance(made, HoneyFile) else self._queue(made)
+
+    async def create_bucket(
+        self,
+        name: str,
+        *,
+        lease: float | None = None,
+        pinned: bool = False,
+        on_expiry: Flush | Literal["discard"] = "discard",
+        max_blocks: int = 0,
+        blocks: int = 1,
+        exist_ok: bool = False,
+    ) -> AsyncBucket:
+        return AsyncBucket(
+            await run(
+                lambda: self.blocking.create_bucket(
+                    name,
+                    lease=lease,
+                    pinned=pinned,
+                    on_expiry=on_expiry,
+                    max_blocks=max_blocks,
+                    blocks=blocks,
+                    exist_ok=exist_ok,
+                )
+            )
+        )
+
+    async def bucket(self, name: str) -> AsyncBucket:
+        return AsyncBucket(await run(lambda: self.blocking.bucket(name)))
+
+    async def buckets(self) -> list[str]:
+        return await run(self.blocking.buckets)
+
+    async def delete_bucket(self, name: str) -> None:
+        await run(lambda: self.blocking.delete_bucket(name))
 
     async def remove(self, addr: str) -> None:
         await run(lambda: self.blocking.remove(addr))

@@ -267,7 +267,10 @@ impl<'a> Watch<'a> {
 
 /// Whether a payload of more than is awaited whole is too much for it, whoever asks.
 fn small_only(op: Op) -> bool {
-    matches!(op, Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate | Op::KvPutExtents)
+    matches!(
+        op,
+        Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate | Op::KvPutExtents | Op::KvDeleteExtents
+    )
 }
 
 /// Sends one to a node under a grant of this connection.
@@ -502,6 +505,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::KvBatch
         | Op::KvAccumulate
         | Op::KvPutExtents
+        | Op::KvDeleteExtents
         | Op::ExtentPut
         | Op::ExtentGet
         | Op::ExtentKeep

@@ -397,6 +397,10 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             let extent = ExtentRef { at: victim.extents.at, id: 1, len: 100 << 10 };
             Request { args: b"\0k".to_vec(), payload: put_extents(&[extent]) }
         }
+        Op::KvDeleteExtents => {
+            let extent = ExtentRef { at: victim.extents.at, id: 1, len: 100 << 10 };
+            Request { args: b"k".to_vec(), payload: put_extents(&[extent]) }
+        }
         Op::ExtentPut => write(&[]),
         Op::ExtentGet | Op::ExtentKeep => body(1u64.encode()),
         Op::KvDelete => body(b"\0k".to_vec()),

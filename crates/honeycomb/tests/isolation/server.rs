@@ -149,6 +149,7 @@ fn at_server(op: Op) -> AtServer {
         | Op::QueueClose
         | Op::KvPut
         | Op::KvPutExtents
+        | Op::KvDeleteExtents
         | Op::ExtentPut
         | Op::ExtentKeep
         | Op::KvDelete
@@ -532,6 +533,8 @@ fn serve_data(cluster: &Cluster, victim: &Victim, op: Op, shard: u8) {
         _ if elsewhere => Status::NotServedHere,
         // The extent that it names is another entry's.
         Op::KvPutExtents => Status::ExtentGone,
+        // The key has another value.
+        Op::KvDeleteExtents => Status::CompareFailed,
         Op::FileMap => Status::NotSealed,
         _ => Status::Ok,
     };

@@ -138,6 +138,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
     let data = vec![
         kv(Op::KvGet, b"extents", b""),
         kv(Op::KvPutExtents, b"\0k", &put_extents(&[one, one])),
+        kv(Op::KvDeleteExtents, b"k", &put_extents(&[one])),
         extents(Op::ExtentPut, b"", &[8; 600]),
         extents(Op::ExtentPut, b"", &[8; 70_000]),
         extents(Op::ExtentGet, &1u64.encode(), b""),

@@ -606,6 +606,12 @@ fn bodies_that_do_not_parse_are_refused_whole() {
             case("a put of mode 2", kv(Op::KvPut, b"\x02k", b"v"), bad, Survives),
             case("extents of mode 2", kv(Op::KvPutExtents, b"\x02k", &[0; 28]), bad, Survives),
             case("half an extent", kv(Op::KvPutExtents, b"\0k", &[0; 27]), bad, Survives),
+            case(
+                "half an extent to delete",
+                kv(Op::KvDeleteExtents, b"k", &[0; 27]),
+                bad,
+                Survives,
+            ),
             case("arguments of an extent", extents(Op::ExtentPut, b"x", b"v"), bad, Survives),
             case("half an id", extents(Op::ExtentGet, b"1234", b""), bad, Survives),
             case("an id and a half", extents(Op::ExtentKeep, &[0; 12], b""), bad, Survives),

@@ -108,9 +108,11 @@ impl KvBlock {
         length: usize,
     ) -> Result<(), Answer> {
         let key = match op {
-            Op::KvMultiGet | Op::KvBatch | Op::KvAccumulate | Op::KvPutExtents => {
-                return Err(too_much(length));
-            }
+            Op::KvMultiGet
+            | Op::KvBatch
+            | Op::KvAccumulate
+            | Op::KvPutExtents
+            | Op::KvDeleteExtents => return Err(too_much(length)),
             Op::MoveRegion | Op::MovePatch | Op::MoveValue | Op::MoveState => {
                 return self.begin_part(block, ticket, op, args, length);
             }

@@ -109,13 +109,7 @@ impl KvBlock {
         payload: &[u8],
     ) -> Result<(), Answer> {
         let (only_if_absent, key) = mode_and_key(operation.args)?;
-        let most = extents_per_value(self.size as u64) as usize;
-        if payload.len() > most * EXTENT_REF {
-            let count = payload.len() / EXTENT_REF;
-            let text = format!("a value of {count} extents; the limit is {most}");
-            return Err(Answer::refuse(Status::ValueTooLarge, text));
-        }
-        let list = extents(payload)?;
+        let list = self.read_list(payload)?;
         self.admit_list(&list)?;
         let hash = match self.admit_change(key) {
             Ok(hash) => hash,
@@ -138,6 +132,17 @@ impl KvBlock {
         self.adopting.waiting.insert(operation.ticket, waiting);
         self.adopting.said.push_back(Event::Adopt(operation.ticket, list));
         Ok(())
+    }
+
+    /// The extents of a list that a value can be.
+    pub(super) fn read_list(&self, payload: &[u8]) -> Result<Vec<ExtentRef>, Answer> {
+        let most = extents_per_value(self.size as u64) as usize;
+        if payload.len() > most * EXTENT_REF {
+            let count = payload.len() / EXTENT_REF;
+            let text = format!("a value of {count} extents; the limit is {most}");
+            return Err(Answer::refuse(Status::ValueTooLarge, text));
+        }
+        Ok(extents(payload)?)
     }
 
     fn admit_list(&self, list: &[ExtentRef]) -> Result<(), Answer> {

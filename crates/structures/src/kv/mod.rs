@@ -4,7 +4,7 @@
 //! the entry, `region.rs` lays its bytes out, `room.rs` makes room when there is none (`pack.rs` when
 //! it is scattered), `arena.rs` keeps the books of what is where. Large payloads arrive through
 //! `fills.rs`; `scan.rs` reads in order; `batch.rs` runs many operations at once, and
-//! `accumulate.rs` combines values with operands. `large.rs` has what is different for values that are
+//! `accumulate.rs` combines values with operands, and `taking.rs` deletes large ones that were read. `large.rs` has what is different for values that are
 //! lists of extents in blocks of their own, `below.rs` what is read while the block is below memory.
 //!
 //! A block owns a range of hashes and divides it among *regions*: each a contiguous,
@@ -29,6 +29,7 @@ mod scan;
 pub(crate) mod shrink;
 mod snapshot;
 mod table;
+mod taking;
 
 use crate::moves::Movable;
 use crate::{
@@ -475,6 +476,7 @@ impl Structure for KvBlock {
                 Err(refusal) => Err(refusal),
             },
             Op::KvDelete => self.delete(block, args),
+            Op::KvDeleteExtents => self.delete_extents(block, args, payload),
             Op::KvExists => self.exists(block, args),
             Op::KvCompareAndSwap => self.swap(block, args, payload),
             Op::KvScan => self.scan(block, args),
@@ -538,7 +540,7 @@ impl Structure for KvBlock {
     fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {
         let key = match op {
             Op::KvPut | Op::KvPutExtents | Op::KvDelete => args.get(1..)?,
-            Op::KvUpdate | Op::KvUpsert => args,
+            Op::KvUpdate | Op::KvUpsert | Op::KvDeleteExtents => args,
             Op::KvCompareAndSwap => args.get(3..)?,
             Op::KvAccumulate => args.get(1..)?,
             // A batch has many keys, and its record stays with the block that ran it.

@@ -330,6 +330,21 @@ fn whatever_ends_an_entry_drops_its_extents_once_under_their_owner() {
         assert_eq!(end(&mut d), Status::Ok, "way {n}");
         assert_eq!(dropped(&mut d), [(owner, list(10 * owner, 2))], "way {n}");
     }
+    // By who read it, and by nobody who read another one.
+    store(&mut d, b"k", 80, &list(800, 2));
+    for other in [list(800, 1), list(801, 2), list(800, 3), Vec::new()] {
+        let refused = d.run(Op::KvDeleteExtents, b"k", &put_extents(&other));
+        assert_eq!(refused.status, Status::CompareFailed, "{other:?}");
+    }
+    assert!(dropped(&mut d).is_empty());
+    let own = put_extents(&list(800, 2));
+    assert_eq!(d.run(Op::KvDeleteExtents, b"k", &own), Answer::ok(0));
+    assert_eq!(dropped(&mut d), [(80, list(800, 2))]);
+    assert_eq!(d.run(Op::KvDeleteExtents, b"k", &own).status, Status::KeyNotFound);
+    d.run(Op::KvPut, b"\0k", &own);
+    let refused = d.run(Op::KvDeleteExtents, b"k", &own);
+    assert_eq!((refused.status, refused.value), (Status::CompareFailed, 1));
+    d.run(Op::KvDelete, b"\0k", b"");
     // A large value in place of a large one.
     store(&mut d, b"k", 90, &list(900, 2));
     assert_eq!(store(&mut d, b"k", 91, &list(910, 2)), Answer::ok(1));

@@ -209,6 +209,8 @@ pub enum Op {
     KvAccumulate = 0x120C,
     /// As KvPut, of a value that was written as extents (ExtentPut). The payload names them in order: block u64, epoch u64, id u64, length u32 of each. They belong to the entry from then on; whatever else the answer is, they are gone, unless it is Busy or a routing answer that comes before they were looked at.
     KvPutExtents = 0x120D,
+    /// Deletes an entry if its value is these extents, which KvGet told. Arguments: the key. Payload: as KvPutExtents. CompareFailed when it has another value; KeyNotFound when there is none. The extents are dropped with it. Who has read them before has taken the value: of several, one deletes it.
+    KvDeleteExtents = 0x120E,
     /// Writes an extent, the payload, into a block of extents. No arguments. The value is its id, unique in this block and epoch. An extent that no KvPutExtents names within EXTENT_PENDING_MS is dropped; ExtentKeep begins that time anew. A repetition writes another extent, and the first one is dropped in its time. BlockFull when there is no room for it here.
     ExtentPut = 0x1401,
     /// Arguments: id u64. The payload is the extent. ExtentGone when it is not there.
@@ -322,6 +324,7 @@ impl Op {
         Op::KvBatch,
         Op::KvAccumulate,
         Op::KvPutExtents,
+        Op::KvDeleteExtents,
         Op::ExtentPut,
         Op::ExtentGet,
         Op::ExtentKeep,
@@ -430,6 +433,7 @@ impl Op {
             0x120B => Op::KvBatch,
             0x120C => Op::KvAccumulate,
             0x120D => Op::KvPutExtents,
+            0x120E => Op::KvDeleteExtents,
             0x1401 => Op::ExtentPut,
             0x1402 => Op::ExtentGet,
             0x1403 => Op::ExtentKeep,
@@ -541,6 +545,7 @@ impl Op {
             Op::KvBatch => "KvBatch",
             Op::KvAccumulate => "KvAccumulate",
             Op::KvPutExtents => "KvPutExtents",
+            Op::KvDeleteExtents => "KvDeleteExtents",
             Op::ExtentPut => "ExtentPut",
             Op::ExtentGet => "ExtentGet",
             Op::ExtentKeep => "ExtentKeep",
@@ -652,6 +657,7 @@ impl Op {
             Op::KvBatch => 0x120B,
             Op::KvAccumulate => 0x120C,
             Op::KvPutExtents => 0x120D,
+            Op::KvDeleteExtents => 0x120E,
             Op::ExtentPut => 0x1401,
             Op::ExtentGet => 0x1402,
             Op::ExtentKeep => 0x1403,
@@ -774,6 +780,7 @@ impl Op {
             Op::KvBatch => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::KvAccumulate => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::KvPutExtents => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
+            Op::KvDeleteExtents => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::ExtentPut => of(P::Data, A::Grant, 2, PAYLOAD),
             Op::ExtentGet => of(P::Data, A::Grant, 1, PLAIN),
             Op::ExtentKeep => of(P::Data, A::Grant, 2, PLAIN),

@@ -158,6 +158,6 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         data Subscribe AckResults NextBlock FileAppend FileRead FileSize FileSeal FileReadMany FileMap
              QueuePut QueueGet QueuePeek QueueLength QueueClose QueueAck
              KvGet KvPut KvDelete KvExists KvUpdate KvUpsert KvCompareAndSwap KvScan KvLength
-             KvMultiGet KvBatch KvAccumulate KvPutExtents ExtentPut ExtentGet ExtentKeep
+             KvMultiGet KvBatch KvAccumulate KvPutExtents KvDeleteExtents ExtentPut ExtentGet ExtentKeep
     )
 }

@@ -1,0 +1,35 @@
+//! Taking a value that is too large for its block: it was read before, and is deleted if it is that one.
+//!
+//! A value in the key's block is taken by a delete that returns it. One in blocks of its own is read first,
+//! which changes nothing, and then deleted by the list that was read: no list ever names the same extents
+//! again, so that of all who read it one deletes it, and a value that was put meanwhile stays.
+
+use super::large::list_of;
+use super::{KvBlock, bare};
+use crate::Answer;
+use honeycomb_block::Backing;
+use honeycomb_wire::Status;
+use honeycomb_wire::notice::Change;
+
+impl KvBlock {
+    /// `KvDeleteExtents`: deletes an entry if its value is this list.
+    pub(super) fn delete_extents(
+        &mut self,
+        block: &mut Backing,
+        key: &[u8],
+        list: &[u8],
+    ) -> Result<Answer, Answer> {
+        self.read_list(list)?;
+        let hash = self.admit_change(key)?;
+        let Some(hit) = self.table.find(block, hash, key) else {
+            return Err(bare(Status::KeyNotFound));
+        };
+        let same = hit.head.extents() && list_of(block.slice(self.value_of(block, &hit))) == list;
+        if !same {
+            return Err(Answer { value: 1, ..bare(Status::CompareFailed) });
+        }
+        self.table.remove(block, &hit);
+        self.changed(|| Change::Delete { key: key.into() });
+        Ok(Answer::ok(0))
+    }
+}
