@@ -37,6 +37,10 @@ class Bucket(Remote):
     :class:`~honeycomb.errors.KeyNotFound`. It takes effect once, also when the request had to be
     repeated; who ends before it has the answer takes the object along.
 
+    *Outliving the job* (Pocket's PERSIST): a bucket that is created with ``persist`` is written to the
+    cluster's ``flush_root`` by whatever ends it but :meth:`Job.delete_bucket`, and
+    :meth:`Job.load_bucket` of a later job of the same name brings it back.
+
     *Errors* of every call are those of :class:`Kv`.
     """
 

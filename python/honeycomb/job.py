@@ -626,17 +626,24 @@ class Job(Remote):
         pinned: bool = False,
         on_expiry: Flush | Literal["discard"] = "discard",
         max_blocks: int = 0,
+        persist: bool = False,
         blocks: int = 1,
         exist_ok: bool = False,
     ) -> Bucket:
         """Creates a bucket for objects (Pocket's create_bucket): the prefix ``name``, whose parent must
         exist, with a store over ``blocks`` blocks to begin with, which grows by itself. The other
-        parameters are those of :meth:`create_addr_prefix`. With ``exist_ok`` opens it where it exists,
-        whatever its options. Raises what :meth:`create_addr_prefix` and :meth:`create_kv` do."""
+        parameters are those of :meth:`create_addr_prefix`. With ``persist`` (Pocket's PERSIST, for all of
+        its objects) what it holds outlives the job, and is found by :meth:`load_bucket` of a later one
+        of its name. With ``exist_ok`` opens it where it exists, whatever its options. Raises what :meth:`create_addr_prefix` and :meth:`create_kv` do."""
         path = _bucket_path(name)
         try:
             self.create_addr_prefix(
-                path, lease=lease, pinned=pinned, on_expiry=on_expiry, max_blocks=max_blocks
+                path,
+                lease=lease,
+                pinned=pinned,
+                on_expiry=on_expiry,
+                max_blocks=max_blocks,
+                persist=persist,
             )
         except errors.AlreadyExists:
             if not exist_ok:
@@ -647,6 +654,18 @@ class Job(Remote):
         """A bucket that exists. Raises :class:`~honeycomb.errors.NotFound` where there is none, and
         :class:`~honeycomb.errors.LeaseExpired` when its lease has ended."""
         return Bucket(self.open_kv(store_of(_bucket_path(name))))
+
+    def load_bucket(
+        self, name: str, *, lease: float | None = None, pinned: bool = False, persist: bool = False
+    ) -> Bucket:
+        """Brings back a bucket that was created with ``persist``, with the objects that it had when it
+        ended: of this job, or of an earlier one of its name. One that is still being written is waited
+        for. The parameters are those of :meth:`create_addr_prefix`; with ``persist`` it outlives this
+        job as well. Raises :class:`~honeycomb.errors.NotFound` where there is none, and what
+        :meth:`load_addr_prefix` does."""
+        path = _bucket_path(name)
+        self.load_addr_prefix(path, lease=lease, pinned=pinned, persisted=True, persist=persist)
+        return self.bucket(path)
 
     def buckets(self) -> list[str]:
         """The names of the job's buckets."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from test_flush import started
 
 import honeycomb
 from honeycomb import aio, errors
@@ -151,3 +153,37 @@ def test_the_twin_does_the_same(job: honeycomb.Job, tmp_path: Path) -> None:
         assert await twin.buckets() == []
 
     asyncio.run(program())
+
+
+@pytest.fixture
+def flushing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[honeycomb.Client]:
+    monkeypatch.setenv("HONEYCOMB_FLUSH_ROOT", str(tmp_path))
+    with started() as client:
+        yield client
+
+
+def test_a_bucket_that_persists_outlives_its_job(flushing: honeycomb.Client) -> None:
+    large = b"l" * 100_000
+    with flushing.job("etl") as job:
+        bucket = job.create_bucket("models", persist=True)
+        bucket.put("small", b"s")
+        bucket.put("large", large)
+        bucket.put("taken", b"t")
+        assert bucket.get("taken", delete=True) == b"t"
+        job.create_bucket("scratch").put("gone", b"g")
+    with flushing.job("etl") as job:
+        bucket = job.load_bucket("models", persist=True)
+        assert sorted(bucket) == ["large", "small"]
+        assert (bucket.get("small"), bucket.get("large")) == (b"s", large)
+        bucket.put("small", b"again")
+        with pytest.raises(errors.NotFound):
+            job.load_bucket("scratch")
+
+    async def again() -> bytes:
+        async with (
+            aio.connect(flushing.address, flushing.token) as client,
+            client.job("etl") as job,
+        ):
+            return await (await job.load_bucket("models")).get("small")
+
+    assert asyncio.run(again()) == b"again"

@@ -328,6 +328,7 @@ class AsyncJob(Remote):
         pinned: bool = False,
         on_expiry: Flush | Literal["discard"] = "discard",
         max_blocks: int = 0,
+        persist: bool = False,
         blocks: int = 1,
         exist_ok: bool = False,
     ) -> AsyncBucket:
@@ -339,6 +340,7 @@ class AsyncJob(Remote):
                     pinned=pinned,
                     on_expiry=on_expiry,
                     max_blocks=max_blocks,
+                    persist=persist,
                     blocks=blocks,
                     exist_ok=exist_ok,
                 )
@@ -347,6 +349,15 @@ class AsyncJob(Remote):
 
     async def bucket(self, name: str) -> AsyncBucket:
         return AsyncBucket(await run(lambda: self.blocking.bucket(name)))
+
+    async def load_bucket(
+        self, name: str, *, lease: float | None = None, pinned: bool = False, persist: bool = False
+    ) -> AsyncBucket:
+        return AsyncBucket(
+            await run(
+                lambda: self.blocking.load_bucket(name, lease=lease, pinned=pinned, persist=persist)
+            )
+        )
 
     async def buckets(self) -> list[str]:
         return await run(self.blocking.buckets)
