@@ -223,7 +223,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 103] = [
+    pub const ALL: [Op; 104] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
