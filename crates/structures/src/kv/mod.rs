@@ -4,8 +4,9 @@
 //! the entry, `region.rs` lays its bytes out, `room.rs` makes room when there is none (`pack.rs` when
 //! it is scattered), `arena.rs` keeps the books of what is where. Large payloads arrive through
 //! `fills.rs`; `scan.rs` reads in order; `batch.rs` runs many operations at once, and
-//! `accumulate.rs` combines values with operands, and `taking.rs` deletes large ones that were read. `large.rs` has what is different for values that are
-//! lists of extents in blocks of their own, `below.rs` what is read while the block is below memory.
+//! `accumulate.rs` combines values with operands. `large.rs` has what is different for values that are
+//! lists of extents in blocks of their own, and `taking.rs` deletes one that was read; `below.rs` has what
+//! is read while the block is below memory.
 //!
 //! A block owns a range of hashes and divides it among *regions*: each a contiguous,
 //! position-independent run of bytes with its own index, so that moving one is copying it. Values
