@@ -85,6 +85,13 @@ func judge(before entry, op operation) (bool, entry) {
 			return right, of(op.A)
 		}
 		return right, before
+	case "take":
+		same := before == of(op.A)
+		right := told == nil || *told.Done == same && (same || *told.Was == before.there)
+		if same {
+			return right, entry{}
+		}
+		return right, before
 	case "too large":
 		// Numbers of large values have this bit.
 		return before.there && before.value&(1<<50) != 0, before

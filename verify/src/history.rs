@@ -40,6 +40,13 @@ fn parts(did: Did) -> (&'static str, Option<u64>, Option<u64>, Value) {
             });
             ("swap", Some(to), from, answer)
         }
+        Did::Take(number, answer) => {
+            let answer = told(answer, |answer| match answer {
+                Ok(()) => json!({ "done": true }),
+                Err(was) => json!({ "done": false, "was": was }),
+            });
+            ("take", Some(number), None, answer)
+        }
         Did::TooLarge => ("too large", None, None, json!({})),
         Did::Add(n, sum) => ("add", Some(n), None, told(sum, |sum| json!({ "sum": sum }))),
     }
@@ -65,6 +72,8 @@ fn spoilt(entropy: &mut Entropy, history: &[Op]) -> Option<Vec<Op>> {
         Did::Upsert(new, Some(old)) => Did::Upsert(new, Some(old.map_or(Some(new), |_| None))),
         Did::Swap(from, to, Some(Ok(()))) => Did::Swap(from, to, Some(Err(Some(to)))),
         Did::Swap(from, to, Some(Err(_))) => Did::Swap(from, to, Some(Ok(()))),
+        Did::Take(number, Some(Ok(()))) => Did::Take(number, Some(Err(change == 1))),
+        Did::Take(number, Some(Err(_))) => Did::Take(number, Some(Ok(()))),
         Did::Add(n, Some(sum)) => Did::Add(n, Some(sum + change)),
         _ => return None,
     };

@@ -30,6 +30,8 @@ pub enum Did {
     Swap(Option<u64>, u64, Option<Result<(), Option<u64>>>),
     /// Something that needs the value at its block, which was refused because that is a large one.
     TooLarge,
+    /// A removal of this value, if it is there; else whether there was another one.
+    Take(u64, Option<Result<(), bool>>),
     /// An addition to what is there, which begins at 0; the sum.
     Add(u64, Option<u64>),
 }
@@ -92,6 +94,12 @@ impl Asked for Did {
                 let done = state == from;
                 right(answer.is_none_or(|a| a == if done { Ok(()) } else { Err(state) }))?;
                 if done { Some(to) } else { state }
+            }
+            Did::Take(number, answer) => {
+                let done = state == Some(number);
+                let told = if done { Ok(()) } else { Err(state.is_some()) };
+                right(answer.is_none_or(|a| a == told))?;
+                if done { None } else { state }
             }
             Did::TooLarge => {
                 right(state.is_some_and(|number| number & LARGE != 0))?;
@@ -182,6 +190,17 @@ mod tests {
             op(5, 6, Did::Get(Some(1))),
         ];
         assert!(linearizable(&again).is_err());
+    }
+
+    #[test]
+    fn what_two_have_taken_is_found() {
+        let put = op(0, 1, Did::Put(1, Some(false)));
+        let took = |begin, end| op(begin, end, Did::Take(1, Some(Ok(()))));
+        linearizable(&[put, took(2, 5), op(3, 4, Did::Take(1, Some(Err(false))))]).unwrap();
+        assert!(linearizable(&[put, took(2, 5), took(3, 4)]).is_err());
+        let another = op(2, 3, Did::Put(2, Some(true)));
+        linearizable(&[put, another, op(4, 5, Did::Take(1, Some(Err(true))))]).unwrap();
+        assert!(linearizable(&[put, another, took(4, 5)]).is_err());
     }
 
     #[test]

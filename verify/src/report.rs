@@ -71,6 +71,8 @@ pub const STATES: &[&str] = &[
     "intruder refused",
     "large value",
     "large value dropped while it moves",
+    "large value not taken",
+    "large value taken",
     "lease expired",
     "log replaced by a snapshot",
     "lowering given up",

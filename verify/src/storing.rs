@@ -25,6 +25,12 @@ pub enum Storing {
         key: Vec<u8>,
         did: Did,
     },
+    /// A removal of a large value that somebody may have read, by the list of its extents.
+    Take {
+        key: Vec<u8>,
+        number: u64,
+        list: Vec<u8>,
+    },
     /// Operations of their own in one request.
     Batch(Vec<(Vec<u8>, Did)>),
     /// All or nothing.
@@ -81,7 +87,13 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
                 && world.rng.chance(world.faults.large.min(200_000))
             {
                 key.clone_from(again);
-                did = match (world.rng.below(3), did) {
+                let turn = world.rng.below(3);
+                if let (1, Did::Insert(..) | Did::Upsert(..)) = (turn, did)
+                    && let Some((list, number)) = last_list(known, &key)
+                {
+                    return Storing::Take { key, number, list };
+                }
+                did = match (turn, did) {
                     (0, Did::Put(..) | Did::Delete(_)) => did,
                     _ => Did::Get(None),
                 };
@@ -108,6 +120,16 @@ pub fn large_of(did: Did) -> Option<u64> {
         Did::Put(new, _) | Did::Insert(new, _) => Some(new).filter(|new| new & LARGE != 0),
         _ => None,
     }
+}
+
+/// The list that was put last under a key, as far as is known, with its value.
+fn last_list(known: &Known, key: &[u8]) -> Option<(Vec<u8>, u64)> {
+    let history = known.history.get(key)?;
+    let number = history.iter().rev().find_map(|op| large_of(op.did))?;
+    // One that was written again, because extents were gone, has several: which of them is there is not known.
+    let mut lists = known.lists.iter().filter(|(_, of)| **of == number);
+    let (list, _) = lists.next().filter(|_| lists.next().is_none())?;
+    Some((list.clone(), number))
 }
 
 /// Whether more can be done to a key: its history is kept short enough to decide.
@@ -215,6 +237,9 @@ impl Storing {
                 let (op, args, payload) = lay_out_one(key, *did);
                 (op, Target::Hash(key_hash(key)), args, payload)
             }
+            Storing::Take { key, list, .. } => {
+                (Op::KvDeleteExtents, Target::Hash(key_hash(key)), key.clone(), list.clone())
+            }
             Storing::Batch(ops) => {
                 let values: Vec<[Vec<u8>; 2]> = ops.iter().map(|(_, did)| bring(*did)).collect();
                 let all = ops.iter().zip(&values);
@@ -268,7 +293,7 @@ fn lay_out_one(key: &[u8], did: Did) -> (Op, Vec<u8>, Vec<u8>) {
             let args = accumulate_args(Function::SumI64, key);
             (Op::KvAccumulate, args, n.to_le_bytes().to_vec())
         }
-        Did::TooLarge => unreachable!("it is an answer"),
+        Did::TooLarge | Did::Take(..) => unreachable!("it is an answer, or has a list with it"),
     }
 }
 
@@ -313,6 +338,16 @@ pub fn judge_answer(
                 reach.push("large value");
             }
             let did = answered(*did, header, found)?;
+            known.history.entry(key.clone()).or_default().push(KvOp { begin, end: now, did });
+            Ok(())
+        }
+        Storing::Take { key, number, .. } => {
+            let answer = match header.status {
+                Status::Ok => Ok(()),
+                status => Err(status == Status::CompareFailed),
+            };
+            reach.push(if answer.is_ok() { "large value taken" } else { "large value not taken" });
+            let did = Did::Take(*number, Some(answer));
             known.history.entry(key.clone()).or_default().push(KvOp { begin, end: now, did });
             Ok(())
         }
@@ -361,7 +396,7 @@ fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String>
             let found = if header.value == 1 { Some(number(found)?) } else { None };
             Did::Swap(from, to, Some(Err(found)))
         }
-        Did::TooLarge => unreachable!("it is an answer"),
+        Did::TooLarge | Did::Take(..) => unreachable!("it is an answer, or has a list with it"),
         Did::Add(n, _) => Did::Add(n, Some(header.value)),
     })
 }
@@ -512,6 +547,10 @@ pub fn unknown(known: &mut Known, active: &Active, storing: &Storing) {
     match storing {
         Storing::One { key, did } if !matches!(did, Did::Get(_)) => {
             known.history.entry(key.clone()).or_default().push(KvOp { begin, end, did: *did });
+        }
+        Storing::Take { key, number, .. } => {
+            let did = Did::Take(*number, None);
+            known.history.entry(key.clone()).or_default().push(KvOp { begin, end, did });
         }
         Storing::Batch(ops) => {
             for (key, did) in ops.iter().filter(|(_, did)| !matches!(did, Did::Get(_))) {
