@@ -18,7 +18,7 @@ from honeycomb.errors import from_status
 if TYPE_CHECKING:
     from honeycomb._session import Session
 
-__all__ = ["Progress", "checked", "flush", "flush_raw", "load", "load_options"]
+__all__ = ["Progress", "checked", "flush", "flush_raw", "flush_subtree", "load", "load_options"]
 
 # Pauses between two looks at a flush, in seconds.
 _FIRST: Final = 0.002
@@ -87,6 +87,14 @@ def flush_raw(
     return str(_told(session, command, progress, timeout)["place"])
 
 
+def flush_subtree(
+    session: Session, path: str, place: str, progress: Look | None, timeout: float | None
+) -> str:
+    """Flushes a prefix with all below it, by the program; answers where the uppermost is."""
+    command = ["flush", path or "/", place, "--subtree"]
+    return str(_told(session, command, progress, timeout)["place"])
+
+
 def load_options(
     place: str | os.PathLike[str] | None,
     lease: float | None,
@@ -95,18 +103,22 @@ def load_options(
     persisted: bool,
     persist: bool,
     raw: bool,
+    subtree: bool,
 ) -> list[str]:
     """What a load is told beside its place and prefix."""
     if place is None and not persisted:
         raise TypeError("a load needs the place of what is loaded, or persisted=True")
     if persisted and raw:
         raise ValueError("what was persisted is no plain object: leave the format out")
+    if subtree and (persisted or raw):
+        raise ValueError("a subtree is loaded from a place in full, in the format of flushes")
     options = ["--lease-ms", str(_address.lease_ms(lease))] if lease is not None else []
     options += ["--pinned"] if pinned else []
     options += ["--again"] if again else []
     options += ["--persisted"] if persisted else []
     options += ["--persist"] if persist else []
     options += ["--format", "raw"] if raw else []
+    options += ["--subtree"] if subtree else []
     return options
 
 
@@ -156,7 +168,8 @@ def _told(
                 if progress is not None and "of" in last:
                     done, failing = int(str(last["bytes"])), last.get("failing")
                     why = None if failing is None else str(failing)
-                    progress(Progress(done, int(str(last["of"])), done, why))
+                    units = int(str(last.get("done", done)))
+                    progress(Progress(units, int(str(last["of"])), done, why))
             told = process.stdout.read()
         except BaseException:
             # Politely: it takes back what it has begun.
@@ -165,7 +178,7 @@ def _told(
         finally:
             timer.cancel()
     if process.returncode and late.is_set():
-        raise errors.DeadlineExceeded(f"it was not done after {timeout:g} s, and was taken back")
+        raise errors.DeadlineExceeded(f"it was not done after {timeout:g} s, and was ended")
     if process.returncode:
         raise _error(last)
     result: dict[str, object] = json.loads(told)

@@ -280,6 +280,7 @@ class Job(Remote):
         external_path: str,
         *,
         format: Literal["honeycomb", "raw"] = "honeycomb",
+        subtree: bool = False,
         progress: Callable[[Progress], object] | None = None,
         timeout: float | None = None,
     ) -> str:
@@ -291,6 +292,10 @@ class Job(Remote):
         was appended before the call, a queue what was put and not taken, in order; every slot of a
         key-value store is as it was at one moment, and other slots at others. What was there before
         is replaced when the new one is whole. The prefix does not expire meanwhile.
+
+        With ``subtree`` it is the prefix with all live ones below it, each flushed to ``external_path``
+        and its path from ``addr``, the uppermost last: its manifest names the others. When one fails
+        the error says which are whole. ``progress`` counts prefixes then.
 
         With ``format="raw"`` ``addr`` is that of a file, and ``external_path`` any file of this
         machine or object, such as ``"s3://lake/today.log"``, which this process writes with
@@ -307,6 +312,8 @@ class Job(Remote):
             address = str(Address.parse(addr))
             return _transfer.flush_raw(self._session, address, external_path, progress, timeout)
         path = prefix_path(addr)
+        if subtree:
+            return _transfer.flush_subtree(self._session, path, external_path, progress, timeout)
         return _transfer.flush(self._session, self.id, path, external_path, progress, timeout)
 
     def load_addr_prefix(
@@ -320,6 +327,7 @@ class Job(Remote):
         persisted: bool = False,
         persist: bool = False,
         format: Literal["honeycomb", "raw"] = "honeycomb",
+        subtree: bool = False,
         progress: Callable[[Progress], object] | None = None,
     ) -> int:
         """Fills a new prefix with what a flush holds (Table 1, loadAddrPrefix); returns how many
@@ -337,6 +345,9 @@ class Job(Remote):
         another. A flush that is still on its way there is waited for; one that was lost is
         :class:`~honeycomb.errors.DataLost`.
 
+        With ``subtree`` it is all prefixes of a subtree that was flushed there, below ``addr`` as they
+        were below theirs.
+
         With ``format="raw"`` ``external_path`` is any file or object, and ``addr`` the file that has
         its bytes then, alone in a new prefix.
 
@@ -347,7 +358,7 @@ class Job(Remote):
         raw = _transfer.checked(format) == "raw"
         path = str(Address.parse(addr)) if raw else prefix_path(addr)
         options = _transfer.load_options(
-            external_path, lease, pinned, again, persisted, persist, raw
+            external_path, lease, pinned, again, persisted, persist, raw, subtree
         )
         return _transfer.load(self._session, path, external_path, options, progress)
 

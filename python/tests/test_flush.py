@@ -235,6 +235,25 @@ def test_a_file_is_one_plain_object_and_comes_back(job: honeycomb.Job, tmp_path:
         job.flush_addr_prefix("raw", "x", format="tar")  # type: ignore[arg-type]
 
 
+def test_a_subtree_is_flushed_and_loaded(flushing: honeycomb.Client, root: Path) -> None:
+    seen: list[honeycomb.Progress] = []
+    with flushing.job("trees") as job:
+        job.create_hierarchy({"T1": (), "T2": "T1", "T3": ("T1", "T2")})
+        for path in ("T1", "T1/T2", "T1/T3"):
+            filled(job, path)
+        place = job.flush_addr_prefix("T1", "out", subtree=True, progress=seen.append)
+        assert place == str(root / "trees" / "out")
+        assert all(there.of == 3 for there in seen) and seen[-1].done == 3
+        assert job.load_addr_prefix("copy", place, subtree=True) > 0
+        for path in ("copy", "copy/T2", "copy/T3"):
+            assert job.open_kv(f"{path}:table")[b"color"] == b"blue"
+        with pytest.raises(ValueError, match="subtree"):
+            job.load_addr_prefix("again", "T1", persisted=True, subtree=True)
+        job.create_addr_prefix("other", on_expiry=honeycomb.Flush("out/T3"))
+        with pytest.raises(errors.AlreadyExists, match="T1/T3 is not flushed; whole are T1/T2"):
+            job.flush_addr_prefix("T1", "out", subtree=True)
+
+
 async def raw_and_back(address: str, token: bytes, place: Path) -> bytes:
     async with honeycomb.aio.connect(address, token) as client, client.job("async-raw") as job:
         await job.create_addr_prefix("t", persist=True)

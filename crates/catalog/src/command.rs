@@ -385,7 +385,14 @@ pub enum Command<'a> {
     /// A server wrote what a block of an expired prefix held, or could not.
     BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<&'a [Written], &'a str> },
     /// Begins to write what a prefix holds that lives on.
-    FlushPrefix { actor: Actor, job: JobId, path: &'a str, place: &'a str },
+    FlushPrefix {
+        actor: Actor,
+        job: JobId,
+        path: &'a str,
+        place: &'a str,
+        /// Of a subtree: the paths below it that are flushed already, each to its own place.
+        below: &'a [&'a str],
+    },
     /// How that stands.
     FlushInfo { actor: Actor, job: JobId, number: u64 },
     /// Ends it, unless its manifest is being written.

@@ -135,6 +135,8 @@ struct Flush {
     directory: Arc<str>,
     job_name: Box<str>,
     address: Arc<str>,
+    /// Of a subtree: paths of those below it that have flushes of their own.
+    below: Arc<[Box<str>]>,
     /// Which structures they were.
     ids: Vec<StructureId>,
     structures: Vec<FlushedStructure>,
@@ -364,6 +366,7 @@ impl Catalog {
             directory: directory.into(),
             job_name: self.jobs[self.dag.nodes[n].job].name.clone(),
             address: address.clone(),
+            below: Arc::default(),
             ids: Vec::new(),
             structures: Vec::new(),
             parts: Vec::new(),
@@ -550,6 +553,7 @@ impl Catalog {
             job_name: flush.job_name.clone(),
             address: flush.address.clone(),
             structures: flush.told(),
+            below: flush.below.clone(),
         });
         self.flushes.all.get_mut(&number).expect("looked up just now").committing = Some(server);
     }

@@ -351,8 +351,8 @@ impl Catalog {
             C::BlockFlushed { server, at, outcome } => {
                 self.block_flushed(server, at, outcome, effects)
             }
-            C::FlushPrefix { actor, job, path, place } => {
-                self.flush_prefix(actor, job, path, place)
+            C::FlushPrefix { actor, job, path, place, below } => {
+                self.flush_prefix(actor, job, path, place, below)
             }
             C::FlushInfo { actor, job, number } => self.flush_info(actor, job, number),
             C::CancelFlush { actor, job, number } => self.cancel_flush(actor, job, number, effects),

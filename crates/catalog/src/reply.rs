@@ -506,6 +506,8 @@ pub enum Effect {
         job_name: Box<str>,
         address: Arc<str>,
         structures: Vec<FlushedStructure>,
+        /// Paths of those below it that have flushes of their own.
+        below: Arc<[Box<str>]>,
     },
     /// Tell a block of a kv that a neighbour will move its range to it. Idempotent by move.
     BeginImport { server: ServerId, at: BlockAt, id: MoveId, start: u64, end: u64 },

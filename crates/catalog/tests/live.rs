@@ -64,7 +64,7 @@ fn swept(bench: &Bench) -> BTreeSet<String> {
 
 fn begin(bench: &mut Bench, job: JobId, place: &str) -> Result<u64, CatalogError> {
     let actor = Actor::driver(job);
-    match bench.run(Command::FlushPrefix { actor, job, path: "t", place })? {
+    match bench.run(Command::FlushPrefix { actor, job, path: "t", place, below: &[] })? {
         Reply::Flushing { number, .. } => Ok(number),
         other => panic!("{other:?}"),
     }
@@ -428,7 +428,7 @@ fn what_is_loaded_is_opened_when_it_is_published_and_not_before() {
     let loading = CatalogError::Loading { path: "l".into() };
     assert_eq!(bench.open(actor, "l", "f").map(drop), Err(loading.clone()));
     assert_eq!(bench.open(actor, "l", "").map(drop), Err(loading.clone()));
-    let flush = Command::FlushPrefix { actor, job, path: "l", place: "out" };
+    let flush = Command::FlushPrefix { actor, job, path: "l", place: "out", below: &[] };
     assert_eq!(bench.run(flush).map(drop), Err(loading.clone()));
     bench.restart();
     bench.back(server, &[(at, opened.structure)]);
@@ -440,4 +440,42 @@ fn what_is_loaded_is_opened_when_it_is_published_and_not_before() {
     bench.restart();
     bench.back(server, &[(at, opened.structure)]);
     assert!(bench.open(actor, "l", "f").is_ok());
+}
+
+/// What belongs to a subtree is told by the manifest, also by a controller that was started since: while
+/// blocks are copied, and while the manifest waits.
+#[test]
+fn a_manifest_tells_what_is_below_whatever_becomes_of_the_controller() {
+    let (mut bench, server, job) = bench();
+    let actor = Actor::driver(job);
+    let opened = bench.make(job, file("t", "f", 1)).unwrap();
+    let held = [(opened.map.entries[0].at, opened.structure)];
+    let below = ["a", "a/b"];
+    fn flush<'a>(actor: Actor, job: JobId, below: &'a [&'a str]) -> Command<'a> {
+        Command::FlushPrefix { actor, job, path: "t", place: "out", below }
+    }
+    let number = match bench.run(flush(actor, job, &below)).unwrap() {
+        Reply::Flushing { number, .. } => number,
+        other => panic!("{other:?}"),
+    };
+    bench.restart();
+    bench.back(server, &held);
+    let again = asked(&bench).pop().expect("it is copied anew");
+    copied(&mut bench, number, &again, true);
+    assert_eq!(told_below(&bench), below);
+    bench.restart();
+    bench.back(server, &held);
+    assert_eq!(told_below(&bench), below);
+    let many = vec!["a"; 16_385];
+    assert!(matches!(bench.run(flush(actor, job, &many)), Err(CatalogError::LimitExceeded { .. })));
+    assert!(matches!(bench.run(flush(actor, job, &["a//b"])), Err(CatalogError::InvalidName(_))));
+}
+
+/// What the manifest that the last command asked for tells of a subtree.
+fn told_below(bench: &Bench) -> Vec<String> {
+    let told = bench.effects.iter().find_map(|effect| match effect {
+        Effect::CommitFlush { below, .. } => Some(below.iter().map(|path| path.to_string())),
+        _ => None,
+    });
+    told.expect("a manifest is asked for").collect()
 }

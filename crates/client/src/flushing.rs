@@ -40,7 +40,20 @@ impl Client {
     /// the servers' `flush_root` and the job's name, or to that place as a URL. The prefix goes on, and
     /// does not expire meanwhile. One that is under way for both is answered again.
     pub fn begin_flush(&self, job: JobId, path: &str, place: &str) -> Result<FlushTicket, Error> {
-        let body = FlushPrefixRequest { job: job.0, path: path.into(), place: place.into() };
+        self.begin_flush_above(job, path, place, &[])
+    }
+
+    /// The same of the uppermost prefix of a subtree, when those below it are flushed: `below` has their
+    /// paths from it on. Its manifest names them.
+    pub fn begin_flush_above(
+        &self,
+        job: JobId,
+        path: &str,
+        place: &str,
+        below: &[String],
+    ) -> Result<FlushTicket, Error> {
+        let (path, place, below) = (path.into(), place.into(), below.to_vec());
+        let body = FlushPrefixRequest { job: job.0, path, place, below };
         let reply: FlushPrefixReply = self.ask(Op::FlushPrefix, &body)?;
         Ok(FlushTicket { number: reply.flush, place: reply.place })
     }

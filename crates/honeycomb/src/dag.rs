@@ -104,6 +104,25 @@ impl Dag {
     }
 }
 
+impl Dag {
+    /// The live prefixes below one, each with a path from there to it, parents before children.
+    pub fn paths_below(&self, top: usize) -> Vec<(usize, String)> {
+        let mut paths: HashMap<usize, String> = HashMap::from([(top, String::new())]);
+        let mut found = Vec::new();
+        for node in self.below(top).into_iter().filter(|node| *node != top) {
+            let above = self.parents[node].iter().find_map(|parent| paths.get(parent));
+            let Some(above) = above else { continue };
+            let name = &self.nodes[node].name;
+            let path = if above.is_empty() { name.clone() } else { format!("{above}/{name}") };
+            paths.insert(node, path.clone());
+            if self.nodes[node].state == 0 {
+                found.push((node, path));
+            }
+        }
+        found
+    }
+}
+
 /// What became of a prefix, in a word.
 pub fn state(p: &PrefixInfo) -> &'static str {
     match p.state {

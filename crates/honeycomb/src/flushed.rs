@@ -68,7 +68,7 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
     let told = json!({
         "place": args.place.to_string(), "job": manifest.job, "address": manifest.address,
         "number": manifest.number, "checked": args.check, "structures": structures,
-        "deleted": deleted,
+        "deleted": deleted, "below": manifest.below,
     });
     args.output.tell(&told, || {
         let mut text = format!("{} of job {}", named(&manifest.address), manifest.job);
@@ -82,6 +82,9 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
                 _ => String::new(),
             };
             text += &format!("\n  : {name}  {}, {bytes}{items}", s.kind);
+        }
+        if !manifest.below.is_empty() {
+            text += &format!("\n  below it, each in its own place: {}", manifest.below.join(", "));
         }
         if let Some(directory) = &args.copy {
             text += &format!("\ncopied to {}", directory.display());

@@ -47,6 +47,7 @@ mod scale;
 mod serve;
 mod show;
 pub mod size;
+mod subtree;
 mod transfer;
 mod wait;
 mod watch;

@@ -72,13 +72,19 @@ pub fn load(
     look: &(dyn Fn(u64, u64) + Sync),
 ) -> Outcome<Loaded> {
     let flushed = Flushed::at(place.clone(), access).map_err(failure)?;
+    need_known(&flushed)?;
+    hidden(client, job, load, || fill(client, job, place, access, load, &flushed, look))
+}
+
+/// Refuses a flush of structures that are not loaded.
+pub fn need_known(flushed: &Flushed) -> Outcome {
     let structures = &flushed.manifest().structures;
     let known = |s: &&FlushedStructure| matches!(s.kind.as_str(), "file" | "queue" | "kv");
     if let Some(other) = structures.iter().find(|s| !known(s)) {
         let text = format!("'{}' is of the kind {}, which is not loaded", other.name, other.kind);
         return Err(Failure::new(Status::UnknownKind, text));
     }
-    hidden(client, job, load, || fill(client, job, place, access, load, &flushed, look))
+    Ok(())
 }
 
 /// Makes the prefix of a load, which nobody can look into before it is filled; it goes when that fails.
@@ -102,7 +108,8 @@ pub fn hidden<T>(
     made
 }
 
-fn begin(client: &Client, job: JobId, load: &Load) -> Outcome {
+/// Makes the prefix, or takes the place of one that was not finished.
+pub fn begin(client: &Client, job: JobId, load: &Load) -> Outcome {
     let Load { path, lease_ms, pinned, persist, again } = load;
     let options = PrefixOptions {
         lease_ms: *lease_ms,
@@ -133,8 +140,9 @@ fn is_loading(client: &Client, job: JobId, path: &str) -> bool {
     matches!(client.open(job, path), Err(Error { status: Status::Loading, .. }))
 }
 
+/// Puts what a flush holds into its prefix.
 #[allow(clippy::too_many_arguments)] // each is one thing that a load has
-fn fill(
+pub fn fill(
     client: &Client,
     job: JobId,
     place: &Place,

@@ -5,7 +5,7 @@ use crate::config::{Given, InJob};
 use crate::failure::{Failure, Outcome};
 use crate::loading::{self, Load};
 use crate::output::Output;
-use crate::{place, raw, size};
+use crate::{place, raw, size, subtree};
 use clap::{Args, ValueEnum};
 use honeycomb_client::FlushProgress;
 use honeycomb_tiers::{Access, Place};
@@ -37,6 +37,7 @@ enum Format {
   honeycomb flush counts out/1
   honeycomb flushed flush/cli/out/1
   honeycomb flush counts out/1 --no-wait --json
+  honeycomb flush counts out/all --subtree
   honeycomb flush logs:today today.log --format raw       # or s3://BUCKET/KEY")]
 pub struct FlushArgs {
     /// The prefix; of --format raw, the file
@@ -53,6 +54,9 @@ pub struct FlushArgs {
     /// End the flush of this prefix to this place that is under way; what it has written is deleted
     #[arg(long, conflicts_with = "no_wait")]
     cancel: bool,
+    /// The prefix with all below it, each in PLACE and its path from there, the uppermost last
+    #[arg(long, conflicts_with_all = ["no_wait", "cancel", "format"])]
+    subtree: bool,
     /// Tell on standard error how far it is, a line of JSON each time
     #[arg(long, hide = true)]
     progress: bool,
@@ -80,7 +84,8 @@ pub struct FlushArgs {
   honeycomb load flush/cli/out/1 copy
   honeycomb load flush/cli/out/1 copy-2 --lease-ms 60000
   honeycomb load flush/cli/out/1 copy-3 --again   # also if it was interrupted
-  honeycomb load out/1 copy-4 --persisted         # left there by a job of this name
+  honeycomb load out/1 copy-4 --persisted         # by its name
+  honeycomb load flush/cli/out/all tree --subtree
   honeycomb load today.log days/1:log --format raw"
 )]
 pub struct LoadArgs {
@@ -99,6 +104,9 @@ pub struct LoadArgs {
     /// It never expires
     #[arg(long)]
     pinned: bool,
+    /// All prefixes of a subtree that was flushed there
+    #[arg(long, conflicts_with_all = ["persisted", "format"])]
+    subtree: bool,
     /// Load what was persisted by this name
     #[arg(long)]
     persisted: bool,
@@ -125,6 +133,9 @@ pub fn flush(args: &FlushArgs) -> Outcome {
         return flush_raw(args, &work);
     }
     need_prefix(&args.address)?;
+    if args.subtree {
+        return flush_subtree(args, &work);
+    }
     if args.no_wait || args.cancel {
         let ticket = client.begin_flush(job, &args.address, &args.place)?;
         if args.cancel {
@@ -199,6 +210,9 @@ pub fn load(args: &LoadArgs) -> Outcome {
     let access = Access::of_environment();
     let (client, job) = (&work.client, work.job);
     let loaded = match args.format {
+        Format::Honeycomb if args.subtree => {
+            subtree::load(client, job, &place, &access, &load, &look)?
+        }
         Format::Honeycomb => loading::load(client, job, &place, &access, &load, &look)?,
         Format::Raw => raw::load(client, job, &place, &access, (&load, &args.address), &look)?,
     };
@@ -257,6 +271,60 @@ fn flush_raw(args: &FlushArgs, work: &Work) -> Outcome {
     });
     args.output.tell(&told, || {
         format!("flushed {} to {place}: {}, as one object", args.address, size::show(bytes))
+    });
+    Ok(())
+}
+
+fn flush_subtree(args: &FlushArgs, work: &Work) -> Outcome {
+    let shows = std::io::stderr().is_terminal() && !args.output.json;
+    let mut failing = None;
+    let mut look = |progress: &subtree::Progress| {
+        let subtree::Progress { done, of, bytes, .. } = *progress;
+        if args.progress {
+            let (failing, bytes) = (&progress.failing, bytes);
+            let told = json!({ "done": done, "of": of, "bytes": bytes, "failing": failing });
+            eprintln!("{told}");
+        } else if shows {
+            eprint!("\r{done} of {of} prefixes, {}   ", size::show(bytes));
+            let _ = std::io::stderr().flush();
+        }
+        if !args.progress && progress.failing.is_some() && progress.failing != failing {
+            failing = progress.failing.clone();
+            let why = failing.as_deref().unwrap_or_default();
+            eprintln!("{}it is tried again: {why}", if shows { "\n" } else { "" });
+        }
+    };
+    let (client, job) = (&work.client, work.job);
+    let all = subtree::flush(client, job, &args.address, &args.place, &mut look)?;
+    if shows {
+        eprintln!();
+    }
+    let bytes = all.iter().map(|whole| whole.bytes).sum::<u64>();
+    let place = all.last().map_or(&args.place, |top| &top.place);
+    let prefixes: Vec<_> = all
+        .iter()
+        .map(|whole| {
+            json!({
+                "address": whole.path, "place": whole.place, "parts": whole.parts,
+                "bytes": whole.bytes,
+            })
+        })
+        .collect();
+    let told = json!({
+        "address": args.address, "place": place, "done": true, "bytes": bytes,
+        "prefixes": prefixes,
+    });
+    args.output.tell(&told, || {
+        let mut text = format!(
+            "flushed {} with all below it to {place}: {} of {} prefixes",
+            args.address,
+            size::show(bytes),
+            all.len()
+        );
+        for whole in &all {
+            text += &format!("\n  {}  {}", whole.path, size::show(whole.bytes));
+        }
+        text
     });
     Ok(())
 }

@@ -208,8 +208,8 @@ fn told(objects: Vec<Written>, sealed: bool) -> Vec<u8> {
     FlushBlockReply { objects: objects.into_iter().map(object).collect(), sealed }.encode()
 }
 
-fn manifest(asked: CommitFlushRequest) -> Manifest {
-    let structures = asked.structures.into_iter().map(|s| FlushedStructure {
+fn manifest(mut asked: CommitFlushRequest) -> Manifest {
+    let structures = std::mem::take(&mut asked.structures).into_iter().map(|s| FlushedStructure {
         name: s.name,
         kind: Kind::from_code(s.kind).map_or("unknown", Kind::name).to_owned(),
         sealed: s.sealed,
@@ -228,5 +228,9 @@ fn manifest(asked: CommitFlushRequest) -> Manifest {
             })
             .collect(),
     });
-    Manifest::new(asked.lineage, asked.number, asked.job_name, asked.address, structures.collect())
+    let structures = structures.collect();
+    let CommitFlushRequest { lineage, number, job_name, address, below, .. } = asked;
+    let mut manifest = Manifest::new(lineage, number, job_name, address, structures);
+    manifest.below = below;
+    manifest
 }

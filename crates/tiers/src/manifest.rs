@@ -26,6 +26,10 @@ pub struct Manifest {
     pub address: String,
     /// What it held, in the order of creation.
     pub structures: Vec<FlushedStructure>,
+    /// Of a subtree: paths, from this prefix on, of those below it, which have flushes of their own
+    /// (`Place::below`).
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub below: Vec<String>,
     /// Names of objects of the flush that was here before, which are to be deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<String>,
@@ -90,8 +94,8 @@ impl Manifest {
     ) -> Manifest {
         let plain = structures.iter().flat_map(|s| &s.parts).all(|part| !part.is_of_extents());
         let version = if plain { PLAIN } else { VERSION };
-        let (format, replaces) = (FORMAT.into(), Vec::new());
-        Manifest { format, version, lineage, number, job, address, structures, replaces }
+        let (format, below, replaces) = (FORMAT.into(), Vec::new(), Vec::new());
+        Manifest { format, version, lineage, number, job, address, structures, below, replaces }
     }
 
     /// The structure of this name and kind.

@@ -1,5 +1,6 @@
 //! Where flushed data is: a directory, or a bucket of an object store with a path in it.
 
+use honeycomb_types::flush_names;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -100,6 +101,12 @@ impl Place {
                 Place::Bucket { cloud: *cloud, bucket: bucket.clone(), path }
             }
         }
+    }
+
+    /// Where the flush of a prefix is that belongs to the subtree which was flushed here: `path` is one of
+    /// prefixes.
+    pub fn below(&self, path: &str) -> Place {
+        self.join(&flush_names(path))
     }
 
     /// The directory, when it is one.

@@ -66,6 +66,11 @@ pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
     Ok(directory)
 }
 
+/// A path of prefixes as it is in the places of their flushes.
+pub fn flush_names(path: &str) -> String {
+    path.split('/').map(encoded).collect::<Vec<_>>().join("/")
+}
+
 fn encoded(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     for (at, byte) in name.bytes().enumerate() {

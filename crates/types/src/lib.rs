@@ -20,7 +20,9 @@ mod wire_limits;
 
 pub use alarm::AlarmKind;
 pub use bug::Bug;
-pub use flush_path::{FLUSH_EXTENTS, FLUSH_MANIFEST, FLUSH_PART, flush_directory, flush_object};
+pub use flush_path::{
+    FLUSH_EXTENTS, FLUSH_MANIFEST, FLUSH_PART, flush_directory, flush_names, flush_object,
+};
 pub use ids::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, MoveId, PrefixId, Sequence,
     ServerId, SessionId, ShardIx, StructureId,

@@ -237,6 +237,8 @@ pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
 pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
 /// Blocks of one server that a flush of a prefix that lives has copied at a time.
 pub const FLUSH_COPIES_AT_ONCE: usize = 4;
+/// Prefixes below the uppermost of a subtree that is flushed.
+pub const FLUSH_BELOW_MAX: usize = 16_384;
 /// Flushes that were asked for of which a controller remembers how they ended.
 pub const FLUSHES_KEPT: usize = 1024;
 /// The pause before a client looks again how far a flush is that it waits for.

@@ -121,12 +121,18 @@ class AsyncJob(Remote):
         external_path: str,
         *,
         format: Literal["honeycomb", "raw"] = "honeycomb",
+        subtree: bool = False,
         progress: Callable[[Progress], object] | None = None,
         timeout: float | None = None,
     ) -> str:
         return await run(
             lambda: self.blocking.flush_addr_prefix(
-                addr, external_path, format=format, progress=progress, timeout=timeout
+                addr,
+                external_path,
+                format=format,
+                subtree=subtree,
+                progress=progress,
+                timeout=timeout,
             )
         )
 
@@ -141,6 +147,7 @@ class AsyncJob(Remote):
         persisted: bool = False,
         persist: bool = False,
         format: Literal["honeycomb", "raw"] = "honeycomb",
+        subtree: bool = False,
         progress: Callable[[Progress], object] | None = None,
     ) -> int:
         return await run(
@@ -153,6 +160,7 @@ class AsyncJob(Remote):
                 persisted=persisted,
                 persist=persist,
                 format=format,
+                subtree=subtree,
                 progress=progress,
             )
         )

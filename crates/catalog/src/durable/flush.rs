@@ -8,6 +8,19 @@ use crate::reply::{FlushState, FlushedPart, FlushedStructure};
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, StructureId};
 use std::sync::Arc;
 
+/// In the place of a part's number: paths below the prefix follow. No flush has so many parts.
+const BELOW: u32 = u32::MAX;
+
+fn put_below(w: &mut Writer<'_>, below: &[Box<str>]) {
+    w.u32(below.len() as u32);
+    below.iter().for_each(|path| w.str(path));
+}
+
+fn get_below(r: &mut Reader<'_>) -> Result<Arc<[Box<str>]>, BadRecord> {
+    let n = r.count(4)?;
+    (0..n).map(|_| Ok(r.str()?.into())).collect()
+}
+
 /// A flush as it stands: written when it begins, and when its parts become others. That one part more
 /// is on disk has a record of its own.
 #[derive(Clone, Debug)]
@@ -17,6 +30,8 @@ pub(crate) struct FlushImage {
     pub(crate) directory: Arc<str>,
     pub(crate) job_name: Box<str>,
     pub(crate) address: Arc<str>,
+    /// Of a subtree: paths of those below it.
+    pub(crate) below: Arc<[Box<str>]>,
     /// Which structures they were.
     pub(crate) ids: Vec<StructureId>,
     pub(crate) structures: Vec<FlushedStructure>,
@@ -32,6 +47,7 @@ pub(crate) struct LiveImage {
     pub(crate) job: JobId,
     pub(crate) directory: Arc<str>,
     pub(crate) address: Arc<str>,
+    pub(crate) below: Arc<[Box<str>]>,
     pub(crate) claims: bool,
     pub(crate) noted: u32,
     pub(crate) extents: Vec<(u32, BlockAt)>,
@@ -51,6 +67,7 @@ impl LiveImage {
             w.u32(*name);
             put_at(w, *at);
         }
+        put_below(w, &self.below);
     }
 
     pub(crate) fn get(r: &mut Reader<'_>) -> Result<LiveImage, BadRecord> {
@@ -60,12 +77,16 @@ impl LiveImage {
             job: JobId(r.u64()?),
             directory: r.str()?.into(),
             address: r.str()?.into(),
+            below: Arc::default(),
             claims: r.bool()?,
             noted: r.u32()?,
             extents: Vec::new(),
         };
         for _ in 0..r.count(20)? {
             image.extents.push((r.u32()?, get_at(r)?));
+        }
+        if !r.0.is_empty() {
+            image.below = get_below(r)?;
         }
         Ok(image)
     }
@@ -127,6 +148,11 @@ impl FlushImage {
             w.u32(part.objects.len() as u32 - 1);
             put_objects(w, &part.objects[1..]);
         }
+        // Of a subtree, and of nothing that an earlier program wrote.
+        if !self.below.is_empty() {
+            w.u32(BELOW);
+            put_below(w, &self.below);
+        }
     }
 
     pub(crate) fn get(r: &mut Reader<'_>) -> Result<FlushImage, BadRecord> {
@@ -136,6 +162,7 @@ impl FlushImage {
             directory: r.str()?.into(),
             job_name: r.str()?.into(),
             address: r.str()?.into(),
+            below: Arc::default(),
             ids: Vec::new(),
             structures: Vec::new(),
             blocks: Vec::new(),
@@ -169,7 +196,12 @@ impl FlushImage {
             image.structures.push(structure);
         }
         while !r.0.is_empty() {
-            let i = r.u32()? as usize;
+            let i = r.u32()?;
+            if i == BELOW {
+                image.below = get_below(r)?;
+                continue;
+            }
+            let i = i as usize;
             let mut parts = image.structures.iter_mut().flat_map(|s| &mut s.parts);
             let Some(part) = parts.nth(i) else {
                 return bad(format!("a flush has no part {i}"));

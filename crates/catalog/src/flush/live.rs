@@ -23,10 +23,12 @@ use super::sweep::Sweep;
 use super::{Again, Flush, Part, PartState, pause};
 use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
 use crate::{Actor, Catalog, CatalogError, Effect, Reply, Written};
-use honeycomb_types::limits::{FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX, FLUSHES_KEPT};
+use honeycomb_types::limits::{
+    FLUSH_BELOW_MAX, FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX, FLUSHES_KEPT,
+};
 use honeycomb_types::{
     BlockAt, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, PrefixId, ServerId, StructureId, Time,
-    flush_directory, flush_object,
+    flush_directory, flush_object, split_path,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -127,6 +129,8 @@ pub(crate) struct Live {
     pub(crate) job: JobId,
     pub(crate) directory: Arc<str>,
     pub(crate) address: Arc<str>,
+    /// Of a subtree: what else belongs to it.
+    pub(crate) below: Arc<[Box<str>]>,
     /// No other prefix goes there: it was claimed for this flush.
     pub(crate) claims: bool,
     /// Names below this number may have been given.
@@ -153,12 +157,13 @@ impl Live {
         prefix: PrefixId,
         job: JobId,
         directory: Arc<str>,
-        address: Arc<str>,
+        (address, below): (Arc<str>, Arc<[Box<str>]>),
         claims: bool,
         noted: u32,
         extents: Vec<(u32, BlockAt)>,
     ) -> Live {
         Live {
+            below,
             prefix,
             job,
             directory,
@@ -293,9 +298,15 @@ impl Catalog {
         job: JobId,
         path: &str,
         place: &str,
+        below: &[&str],
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         self.need_write(actor, "flush the prefix", path)?;
+        if below.len() > FLUSH_BELOW_MAX {
+            let what = "prefixes of a subtree that is flushed";
+            return Err(CatalogError::LimitExceeded { what, limit: FLUSH_BELOW_MAX as u64 });
+        }
+        below.iter().try_for_each(|path| split_path(path).map(drop))?;
         let n = self.live_prefix(j, path)?;
         self.need_own(actor, n, "flush the prefix", path)?;
         self.need_loaded(n)?;
@@ -313,8 +324,8 @@ impl Catalog {
             self.flushes.claimed.insert(directory.as_str().into());
         }
         let number = self.number_of_flush();
-        let address = self.dag.path_of(n).into();
-        let live = Live::new(prefix, job, directory.into(), address, !own, 0, Vec::new());
+        let told = (self.dag.path_of(n).into(), below.iter().map(|path| (*path).into()).collect());
+        let live = Live::new(prefix, job, directory.into(), told, !own, 0, Vec::new());
         self.flushes.live.insert(number, live);
         self.flushes.unwritten.lives(number);
         Ok(Reply::Flushing { number, place: place.into() })
@@ -752,6 +763,7 @@ impl Catalog {
             directory: live.directory,
             job_name,
             address: live.address,
+            below: live.below,
             ids,
             structures,
             parts: all,

@@ -85,6 +85,7 @@ impl Catalog {
             directory: flush.directory.clone(),
             job_name: flush.job_name.clone(),
             address: flush.address.clone(),
+            below: flush.below.clone(),
             ids: flush.ids.clone(),
             structures: flush.structures.clone(),
             blocks: flush.parts.iter().map(kept).collect(),
@@ -112,7 +113,15 @@ impl Catalog {
     ) -> Result<(), BadRecord> {
         for (number, image) in images {
             let FlushImage {
-                prefix, directory, job_name, address, ids, structures, blocks, ..
+                prefix,
+                directory,
+                job_name,
+                address,
+                below,
+                ids,
+                structures,
+                blocks,
+                ..
             } = image;
             let mut parts = Vec::with_capacity(blocks.len());
             let mut kept = blocks.into_iter();
@@ -146,6 +155,7 @@ impl Catalog {
                 directory,
                 job_name,
                 address,
+                below,
                 ids,
                 structures,
                 parts,
@@ -171,6 +181,7 @@ impl Catalog {
             job: live.job,
             directory: live.directory.clone(),
             address: live.address.clone(),
+            below: live.below.clone(),
             claims: live.claims,
             noted: live.noted,
             extents: live.extents.clone(),
@@ -184,11 +195,12 @@ impl Catalog {
 
     /// What was being copied is copied anew, when servers are back: nothing says what they held then.
     pub(crate) fn recover_live(&mut self, image: LiveImage) {
-        let LiveImage { number, prefix, job, directory, address, claims, noted, extents } = image;
+        let LiveImage { number, prefix, job, directory, address, below, claims, noted, extents } =
+            image;
         if claims {
             self.flushes.claimed.insert((&*directory).into());
         }
-        let live = Live::new(prefix, job, directory, address, claims, noted, extents);
+        let live = Live::new(prefix, job, directory, (address, below), claims, noted, extents);
         self.flushes.live.insert(number, live);
     }
 

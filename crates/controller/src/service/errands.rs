@@ -351,6 +351,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             job_name,
             address,
             structures,
+            below,
         } => {
             let body = CommitFlushRequest {
                 directory: directory.to_string(),
@@ -359,6 +360,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 job_name: job_name.to_string(),
                 address: address.to_string(),
                 structures: structures.iter().map(translate::flushed_structure).collect(),
+                below: below.iter().map(|path| path.to_string()).collect(),
             };
             (*server, Op::CommitFlush, body.encode())
         }

@@ -17,7 +17,9 @@ impl ControllerService {
             Op::FlushPrefix => {
                 let q = asked.read::<FlushPrefixRequest>()?;
                 let (job, path, place) = (JobId(q.job), q.path.as_str(), q.place.as_str());
-                self.apply(now, Command::FlushPrefix { actor, job, path, place })
+                let below: Vec<&str> = q.below.iter().map(String::as_str).collect();
+                let below = &below[..];
+                self.apply(now, Command::FlushPrefix { actor, job, path, place, below })
             }
             Op::FlushInfo => {
                 let q = asked.read::<FlushInfoRequest>()?;

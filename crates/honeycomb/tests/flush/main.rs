@@ -11,6 +11,7 @@ mod outage;
 mod persist;
 mod raw;
 mod s3;
+mod subtree;
 
 use common::{Cluster, KIB, eventually, file, kv, noise};
 use honeycomb_client::{Client, JobTicket};

@@ -83,7 +83,9 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::RemovePrefix => body(RemovePrefixRequest { job, path }.encode()),
         Op::RenewLeases => body(RenewLeasesRequest { job, paths: vec![path] }.encode()),
-        Op::FlushPrefix => body(FlushPrefixRequest { job, path, place: "out".into() }.encode()),
+        Op::FlushPrefix => {
+            body(FlushPrefixRequest { job, path, place: "out".into(), below: vec![] }.encode())
+        }
         Op::FlushInfo => body(FlushInfoRequest { job, flush: 1 }.encode()),
         Op::LocateFlush => body(LocateFlushRequest { job, place: "out".into() }.encode()),
         Op::CancelFlush => body(CancelFlushRequest { job, flush: 1 }.encode()),
@@ -228,6 +230,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 job_name: "victim".into(),
                 address: path,
                 structures: Vec::new(),
+                below: Vec::new(),
             }
             .encode(),
         ),

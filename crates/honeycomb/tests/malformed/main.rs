@@ -448,7 +448,8 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         (Op::RenewLeases, RenewLeasesRequest { job, paths: vec![path.clone()] }.encode()),
         (
             Op::FlushPrefix,
-            FlushPrefixRequest { job, path: path.clone(), place: "out".into() }.encode(),
+            FlushPrefixRequest { job, path: path.clone(), place: "out".into(), below: vec![] }
+                .encode(),
         ),
         (Op::FlushInfo, FlushInfoRequest { job, flush: 1 }.encode()),
         (Op::CancelFlush, CancelFlushRequest { job, flush: 1 }.encode()),

@@ -617,9 +617,11 @@ pub struct FlushPrefixRequest {
     pub path: String,
     /// A path of names below the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
     pub place: String,
+    /// Of a subtree: the paths, from this prefix on, of those below it whose own flushes are whole at the place and their paths. The manifest names them.
+    pub below: Vec<String>,
 }
 
-fields!(FlushPrefixRequest { job, path, place });
+fields!(FlushPrefixRequest { job, path, place, below });
 
 /// Reply of FlushPrefix.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -615,9 +615,11 @@ pub struct CommitFlushRequest {
     pub address: String,
     /// What it held.
     pub structures: Vec<FlushedStructure>,
+    /// Of a subtree: the paths of those below it, which have flushes of their own.
+    pub below: Vec<String>,
 }
 
-fields!(CommitFlushRequest { directory, lineage, number, job_name, address, structures });
+fields!(CommitFlushRequest { directory, lineage, number, job_name, address, structures, below });
 
 /// Reply of CommitFlush.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

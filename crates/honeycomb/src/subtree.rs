@@ -1,0 +1,260 @@
+//! A prefix with all below it, to places outside and back.
+//!
+//! Each prefix is a flush of its own, in the place of the uppermost and its path from there. The uppermost
+//! comes last, when all others are whole, and its manifest names them: so who loads needs no listing, and
+//! what is named is there. There is no moment that all of them are of.
+
+use crate::dag::Dag;
+use crate::failure::{Failure, Outcome};
+use crate::flushed::failure;
+use crate::loading::{self, Load, Loaded};
+use honeycomb_client::{Client, FlushTicket};
+use honeycomb_env::Clock;
+use honeycomb_tiers::{Access, Flushed, Place};
+use honeycomb_types::JobId;
+use honeycomb_types::limits::{FLUSH_LOOK_FIRST, FLUSH_LOOK_MAX};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// Prefixes that are flushed at the same time.
+const AT_A_TIME: usize = 8;
+/// Names that a message lists.
+const NAMED: usize = 8;
+
+/// One prefix of a subtree that is flushed.
+#[derive(Clone, Debug)]
+pub struct Whole {
+    /// Its address.
+    pub path: String,
+    /// Where it is.
+    pub place: String,
+    /// Blocks that it had.
+    pub parts: u32,
+    /// Bytes that were written.
+    pub bytes: u64,
+}
+
+/// How far the flush of a subtree is.
+#[derive(Clone, Debug, Default)]
+pub struct Progress {
+    /// Prefixes that are whole.
+    pub done: usize,
+    /// All of them.
+    pub of: usize,
+    /// Bytes that are written.
+    pub bytes: u64,
+    /// Why one fails that is tried again.
+    pub failing: Option<String>,
+}
+
+fn joined(above: &str, below: &str) -> String {
+    match (above.trim_matches('/'), below) {
+        (above, "") => above.to_owned(),
+        ("", below) => below.to_owned(),
+        (above, below) => format!("{above}/{below}"),
+    }
+}
+
+/// Flushes a prefix and all live ones below it and waits until they are whole: in the order of their paths,
+/// the uppermost last. When one fails no further one is begun; those that are under way come to their end.
+pub fn flush(
+    client: &Client,
+    job: JobId,
+    path: &str,
+    place: &str,
+    look: &mut dyn FnMut(&Progress),
+) -> Outcome<Vec<Whole>> {
+    // Tells why, when it is gone already.
+    client.lease(job, path)?;
+    let dag = Dag::new(client.tree(job)?);
+    let mut below: Vec<String> =
+        dag.paths_below(dag.find(path)?).into_iter().map(|(_, path)| path).collect();
+    below.sort();
+    // What waits for its turn must not expire.
+    let kept = [path.to_owned()];
+    client.keep(job, &kept);
+    let flushed = Flushing::new(client, job, path, place, &below).run(look);
+    client.release(job, &kept);
+    flushed
+}
+
+struct Flushing<'a> {
+    client: &'a Client,
+    job: JobId,
+    path: &'a str,
+    place: &'a str,
+    below: &'a [String],
+    waiting: VecDeque<&'a str>,
+    under_way: BTreeMap<&'a str, FlushTicket>,
+    whole: Vec<Whole>,
+    failed: Option<(String, Failure)>,
+}
+
+impl<'a> Flushing<'a> {
+    fn new(
+        client: &'a Client,
+        job: JobId,
+        path: &'a str,
+        place: &'a str,
+        below: &'a [String],
+    ) -> Flushing<'a> {
+        let waiting = below.iter().map(String::as_str).collect();
+        let (under_way, whole, failed) = (BTreeMap::new(), Vec::new(), None);
+        Flushing { client, job, path, place, below, waiting, under_way, whole, failed }
+    }
+
+    fn run(mut self, look: &mut dyn FnMut(&Progress)) -> Outcome<Vec<Whole>> {
+        let clock = Clock::start();
+        let mut pause = FLUSH_LOOK_FIRST;
+        loop {
+            self.begin();
+            if self.under_way.is_empty() {
+                break;
+            }
+            let whole = self.whole.len();
+            look(&self.look());
+            pause = if self.whole.len() > whole { FLUSH_LOOK_FIRST } else { pause };
+            clock.sleep_until(clock.now() + pause);
+            pause = (pause * 2).min(FLUSH_LOOK_MAX);
+        }
+        match self.failed.take() {
+            Some((path, why)) => Err(self.told(&path, why)),
+            None => Ok(self.whole),
+        }
+    }
+
+    /// Begins what can be begun; the uppermost when nothing else is left.
+    fn begin(&mut self) {
+        while self.failed.is_none() && self.under_way.len() < AT_A_TIME {
+            let (client, job) = (self.client, self.job);
+            let done = self.whole.len() == self.below.len() && self.under_way.is_empty();
+            let (path, begun) = match self.waiting.pop_front() {
+                Some(path) => {
+                    let place = format!("{}/{path}", self.place.trim_end_matches('/'));
+                    (path, client.begin_flush(job, &joined(self.path, path), &place))
+                }
+                None if done => {
+                    ("", client.begin_flush_above(job, self.path, self.place, self.below))
+                }
+                None => return,
+            };
+            match begun {
+                Ok(ticket) => drop(self.under_way.insert(path, ticket)),
+                Err(e) => self.failed = Some((path.to_owned(), e.into())),
+            }
+        }
+    }
+
+    fn look(&mut self) -> Progress {
+        let mut told = Progress { of: self.below.len() + 1, ..Progress::default() };
+        for (path, ticket) in std::mem::take(&mut self.under_way) {
+            match self.client.flush_progress(self.job, ticket.number) {
+                Ok(progress) if progress.done => self.whole.push(Whole {
+                    path: joined(self.path, path),
+                    place: ticket.place,
+                    parts: progress.parts,
+                    bytes: progress.bytes,
+                }),
+                Ok(progress) => {
+                    told.bytes += progress.bytes;
+                    told.failing = progress.failing.or(told.failing);
+                    self.under_way.insert(path, ticket);
+                }
+                Err(e) => {
+                    let failed = (path.to_owned(), Failure::from(e));
+                    self.failed.get_or_insert(failed);
+                }
+            }
+        }
+        told.done = self.whole.len();
+        told.bytes += self.whole.iter().map(|whole| whole.bytes).sum::<u64>();
+        told
+    }
+
+    /// What came of each, when one has failed.
+    fn told(&self, failed: &str, why: Failure) -> Failure {
+        let whole: BTreeSet<&str> = self.whole.iter().map(|whole| &*whole.path).collect();
+        let all = self.below.iter().map(String::as_str).chain([""]);
+        let all = all.map(|path| joined(self.path, path));
+        let failed = joined(self.path, failed);
+        let left: Vec<String> =
+            all.filter(|path| !whole.contains(&**path) && *path != failed).collect();
+        let whole: Vec<String> = whole.into_iter().map(str::to_owned).collect();
+        why.with(&format!(
+            "so {} is not flushed; whole are {}, and not begun {}; the manifest of the whole at {} \
+             is what it was",
+            named(&[failed]),
+            named(&whole),
+            named(&left),
+            self.place
+        ))
+    }
+}
+
+fn named(paths: &[String]) -> String {
+    let shown = |path: &String| if path.is_empty() { "/".to_owned() } else { path.clone() };
+    let some: Vec<String> = paths.iter().take(NAMED).map(shown).collect();
+    match paths.len() {
+        0 => "none".into(),
+        n if n > NAMED => format!("{} and {} more", some.join(", "), n - NAMED),
+        _ => some.join(", "),
+    }
+}
+
+/// Loads the flush of a subtree: the prefixes that its manifest names, below the new one as they were below
+/// theirs. Nothing of it can be opened before all of it is there; when one fails nothing is left.
+pub fn load(
+    client: &Client,
+    job: JobId,
+    place: &Place,
+    access: &Access,
+    load: &Load,
+    look: &(dyn Fn(u64, u64) + Sync),
+) -> Outcome<Loaded> {
+    let top = Flushed::at(place.clone(), access).map_err(failure)?;
+    let below = top.manifest().below.clone();
+    let mut all = vec![(String::new(), place.clone(), top)];
+    for path in below {
+        let place = place.below(&path);
+        let flushed = Flushed::at(place.clone(), access).map_err(|e| {
+            failure(e).with("the manifest of the subtree names it: load the prefixes one by one")
+        })?;
+        all.push((path, place, flushed));
+    }
+    all.iter().try_for_each(|(_, _, flushed)| loading::need_known(flushed))?;
+    let bytes: u64 = all.iter().flat_map(|(_, _, f)| f.manifest().parts()).map(|p| p.bytes).sum();
+    let at = |path: &str| Load { path: joined(&load.path, path), ..load.clone() };
+    // Those between that had ended when the rest was flushed are there again, with nothing in them.
+    let mut paths = BTreeSet::new();
+    for (path, _, _) in &all {
+        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+        paths.extend(ends.map(|end| &path[..end]).filter(|path| !path.is_empty()));
+    }
+    loading::hidden(client, job, load, || {
+        let mut made = Vec::new();
+        let loaded = (|| {
+            for path in &paths {
+                loading::begin(client, job, &at(path))?;
+                made.push(*path);
+            }
+            let mut loaded = Loaded::default();
+            for (path, place, flushed) in &all {
+                let before = loaded.bytes;
+                let look = |done: u64, _| look(before + done, bytes);
+                let one = loading::fill(client, job, place, access, &at(path), flushed, &look)?;
+                loaded.structures += one.structures;
+                loaded.bytes += one.bytes;
+            }
+            for path in paths.iter().rev() {
+                client.publish_prefix(job, &at(path).path)?;
+            }
+            Ok(loaded)
+        })();
+        if loaded.is_err() {
+            for path in made.iter().rev() {
+                // Its lease would end it too.
+                let _ = client.remove_prefix(job, &at(path).path);
+            }
+        }
+        loaded
+    })
+}
