@@ -6,7 +6,7 @@ mod common;
 
 use common::{access, owner};
 use honeycomb_env::{Entropy, MemoryVolume};
-use honeycomb_server::{Io, IoDone, IoId, Shard, ShardConfig};
+use honeycomb_server::{Effect, Io, IoDone, IoId, Shard, ShardConfig};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
@@ -15,7 +15,7 @@ use honeycomb_types::{
 use honeycomb_wire::batch::{put_keys, results};
 use honeycomb_wire::data::{ScanArgs, scan_entries};
 use honeycomb_wire::{Field, Op, RequestHeader, Status};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,6 +37,8 @@ struct World {
     /// What it has done, and nobody was told.
     done: Vec<(IoId, IoDone)>,
     ticket: u64,
+    /// Blocks that would come up.
+    wishes: BTreeSet<BlockAt>,
     /// Answers that were waited for.
     came: BTreeMap<Ticket, Answer>,
     /// What each block holds.
@@ -79,6 +81,7 @@ impl World {
             doing: Vec::new(),
             done: Vec::new(),
             ticket: 0,
+            wishes: BTreeSet::new(),
             came: BTreeMap::new(),
             maps: vec![Map::new(); BLOCKS as usize],
         }
@@ -102,7 +105,11 @@ impl World {
             self.shard.io_done(self.now, id, done);
         }
         self.shard.tick(self.now);
-        self.shard.take_effects();
+        for effect in self.shard.take_effects() {
+            if let Effect::Raise { at, .. } = effect {
+                self.wishes.insert(at);
+            }
+        }
         while let Some((ticket, answer)) = self.shard.completed() {
             assert!(self.came.insert(ticket, answer).is_none(), "it is answered once");
         }
@@ -312,6 +319,44 @@ fn what_is_written_below_memory_is_there_when_it_comes_up_and_goes_down_again() 
     world.settle();
     assert!(!world.is_below(1));
     (0..BLOCKS).for_each(|block| world.check(block));
+}
+
+#[test]
+fn what_is_written_often_stays_up_when_there_is_room() {
+    let mut world = World::new(SMALL, 1, 5);
+    for block in 0..BLOCKS {
+        world.put(block, b"k", b"first");
+        world.lower(block);
+    }
+    let mut round = 0u32;
+    while !world.wishes.contains(&at(0)) {
+        // They take turns in the warm pool, and are brought up each time.
+        for block in [0, 1] {
+            world.put(block, b"k", &round.to_le_bytes());
+        }
+        round += 1;
+        assert!(round < 50, "who is brought up so often would stay");
+    }
+    // The controller lets it, while it is there.
+    let mut tries = 0;
+    while world.shard.lower(at(0), TierIx::MEMORY).is_err() {
+        world.put(0, b"k", b"once more");
+        tries += 1;
+        assert!(tries < 50, "it is there now and then");
+    }
+    world.settle();
+    assert!(!world.is_below(0));
+    let read = world.shard.tier_counts().read;
+    for n in 0..20u32 {
+        world.put(0, b"k", &n.to_le_bytes());
+    }
+    assert_eq!(world.shard.tier_counts().read, read, "it is in memory");
+    world.put(1, b"k", b"the room in the pool is another's");
+    (0..BLOCKS).for_each(|block| world.check(block));
+    (0..BLOCKS).for_each(|block| assert!(world.shard.free(at(block))));
+    world.settle();
+    assert!(world.shard.tiers_are_quiet());
+    assert_eq!(world.shard.in_memory(), (0, 0));
 }
 
 /// Whatever is done, in whatever order the disk does its part.

@@ -1,4 +1,5 @@
-//! Blocks below memory that are read often come back up, when there is room for them.
+//! Blocks below memory that are read often come back up, when there is room for them; and those of stores
+//! that are written often stay up.
 //!
 //! Who reads how much is known here, at once and exactly; who has room, the controller. So the shard
 //! wishes (`Effect::Raise`), and the controller asks for the block to come up (`Shard::lower`, to
@@ -8,7 +9,7 @@
 use super::tiers::{Doing, Room};
 use super::{Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
-use honeycomb_structures::Answer;
+use honeycomb_structures::{Answer, Rest};
 use honeycomb_types::limits::{HEAT_WINDOW, RAISE_AFTER, RAISE_AGAIN, RAISE_AGAIN_MAX, TIER_CHUNK};
 use honeycomb_types::{BlockAt, TierIx, Time};
 use honeycomb_wire::Status;
@@ -48,11 +49,31 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
         let Some(length) = slot.structure.rests().length() else { return };
         let length = length.next_multiple_of(TIER_CHUNK);
-        // One that has memory for its end is written to, and is not brought up as well.
-        if slot.place.room == Room::None && slot.place.heat.read(now, bytes, length) {
+        // One that has memory for its end is written to, and is not brought up as well. One of which all is in
+        // the warm pool need not be: it would stay there, if it may.
+        let whole = matches!(slot.structure.rests(), Rest::Whole(_));
+        if (slot.place.room == Room::None || whole) && slot.place.heat.read(now, bytes, length) {
             let (structure, at) = (slot.owner.structure, slot.owner.at);
             self.effects.push(Effect::Raise { structure, at });
         }
+    }
+
+    /// A block of which all is in the warm pool has a frame from now on, and stays.
+    fn stays_up(&mut self, index: usize) {
+        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let (structure, at, below) = (slot.owner.structure, slot.owner.at, slot.place.tier);
+        let warm = std::mem::replace(&mut slot.place.room, Room::Frame);
+        (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
+        slot.place.stay = None;
+        let disk = slot.place.disk_left();
+        self.tiers.frames += 1;
+        self.give_room(warm);
+        if let Some(disk) = disk {
+            self.leave_disk(below, disk);
+        }
+        self.effects.push(Effect::TierChanged { structure, at, tier: TierIx::MEMORY });
+        // Who waits for its room has it in the next tick, which is due at once.
+        self.tiers.look_again = Some(Time::ZERO);
     }
 
     /// Begins to bring a block up that is below. It is read from there until all of it is in memory.
@@ -67,11 +88,17 @@ impl Shard {
         if slot.place.sinking.is_some() {
             return refuse("it is on its way to a store");
         }
-        if slot.place.room != Room::None {
+        let whole = matches!(slot.structure.rests(), Rest::Whole(_));
+        let stays = whole && slot.place.room == Room::Warm && slot.place.is_workable(&slot.backing);
+        if slot.place.room != Room::None && !stays {
             return refuse("its end is in memory, and is written to");
         }
         if !has_frame {
             return refuse("all frames of its core are taken");
+        }
+        if stays {
+            self.stays_up(index);
+            return Ok(());
         }
         let Some(length) = slot.structure.rests().length() else {
             return refuse("something of it is under way");

@@ -271,6 +271,9 @@ impl Shard {
                 backing
             }
         };
+        if floor == 0 {
+            self.heats(now, index, length);
+        }
         self.look_at_tiers(index);
     }
 }
