@@ -359,6 +359,39 @@ fn what_is_written_often_stays_up_when_there_is_room() {
     assert_eq!(world.shard.in_memory(), (0, 0));
 }
 
+/// Where everything is written to all the time something goes down all the same.
+#[test]
+fn a_block_that_is_written_on_its_way_down_stays_once() {
+    let mut world = World::new(SMALL, 1, 9);
+    world.put(0, b"k", b"first");
+    let write = |world: &mut World| world.begin(0, Op::KvPut, b"\0k", b"meanwhile");
+    world.shard.lower(at(0), DISK).unwrap();
+    assert_eq!(write(&mut world).unwrap().status, Status::Busy);
+    world.settle();
+    assert!(!world.is_below(0), "it was written to");
+    world.shard.lower(at(0), DISK).unwrap();
+    assert_eq!(write(&mut world).unwrap().status, Status::Busy);
+    world.settle();
+    assert!(world.is_below(0), "it stayed before");
+    // In the pool it goes when its turn is over, whoever comes.
+    world.put(0, b"k", b"in the pool");
+    world.put(1, b"k", b"other");
+    world.lower(1);
+    let taken = world.begin(1, Op::KvPut, b"\0k", b"waits");
+    assert_eq!(taken.unwrap().status, Status::Busy);
+    let mut tries = 0;
+    while world.shard.in_memory() != (BLOCKS - 2, 1)
+        || write(&mut world).unwrap().status == Status::Ok
+    {
+        world.step();
+        tries += 1;
+        assert!(tries < 5000, "its turn is never over");
+    }
+    world.put(1, b"k", b"has its turn");
+    world.put(0, b"k", b"has another");
+    (0..BLOCKS).for_each(|block| world.check(block));
+}
+
 /// Whatever is done, in whatever order the disk does its part.
 #[test]
 fn a_store_is_what_a_map_is_wherever_its_blocks_are() {

@@ -92,6 +92,8 @@ pub(super) struct Place {
     /// What it will write to, while the chunk in which it ends is being read.
     pub rising: Option<Backing>,
     pub stay: Option<Stay>,
+    /// When it last stayed because it was written to on its way down.
+    pub stayed: Option<Time>,
     /// All of it is being read into memory that it has for that.
     pub raising: bool,
     /// It is being copied from its disk to a store.
@@ -160,6 +162,7 @@ impl Place {
             down: None,
             rising: None,
             stay: None,
+            stayed: None,
             raising: false,
             sinking: None,
             heat: Heat::default(),

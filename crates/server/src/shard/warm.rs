@@ -29,6 +29,10 @@ const WARM_REST: Duration = Duration::from_millis(5);
 /// And one that has been in the pool for this long, however much it is written.
 const WARM_TURN: Duration = Duration::from_millis(100);
 
+/// A block of a store that stayed in memory because it was written to on its way down does not do so again
+/// before this.
+const STAYS_AGAIN: Duration = Duration::from_secs(4);
+
 /// Why a block is in the warm pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
@@ -83,8 +87,15 @@ impl Shard {
             if let Rest::Final(_) = slot.structure.rests() {
                 return Ok(());
             }
-            // Its pages are being written: it stays when that is over.
-            down.given_up = true;
+            // Its pages are being written: it stays when that is over. One of which any byte may change does
+            // so once in a while, and not when others wait for its turn in the pool: where everything is
+            // written to all the time nothing would go down.
+            let whole = matches!(slot.structure.rests(), Rest::Whole(_));
+            let stayed = slot.place.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
+            if !whole || slot.place.room == Room::Frame && !stayed {
+                down.given_up = true;
+                slot.place.stayed = Some(now);
+            }
             return Err(busy(RETRY_WARM_US));
         }
         if slot.place.rising.is_some() || slot.place.raising {
