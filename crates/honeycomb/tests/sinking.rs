@@ -112,11 +112,13 @@ impl World {
     }
 }
 
-/// The names of what is in the store, without the server's.
+/// The names of what is in the store, without the server's. What was being written when the directory was
+/// taken away has the name of no object (`NAME#1`): it goes with the server's folder.
 fn objects(store: &Path) -> Vec<String> {
     let servers = std::fs::read_dir(store).unwrap();
     let files = servers.flat_map(|server| std::fs::read_dir(server.unwrap().path()).unwrap());
-    files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect()
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap());
+    names.filter(|name| !name.contains('#')).collect()
 }
 
 fn reads(file: &File, bytes: &[u8]) {
