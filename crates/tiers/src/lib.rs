@@ -23,6 +23,7 @@ mod objects;
 mod place;
 mod raw;
 mod read;
+mod staged;
 mod store;
 mod volume;
 

@@ -5,7 +5,7 @@ use crate::commit::{Answer, Ask, Commit, Committed, Condition, Fault, Hindrance,
 use crate::manifest::Manifest;
 use crate::objects::{Limits, Objects, UNIT};
 use crate::place::Place;
-use crate::{FlushError, reason};
+use crate::{FlushError, reason, staged};
 use bytes::Bytes;
 use honeycomb_types::limits::FLUSH_OBJECT_MAX;
 use honeycomb_types::{FLUSH_MANIFEST, flush_object};
@@ -118,22 +118,11 @@ impl Root {
         }
     }
 
-    /// In a directory an object is written under a name of its own (`NAME#1`) and renamed. Who is killed
-    /// between leaves that: it goes with the object. What cannot be deleted is tried with the next.
+    /// What was being written under these names goes with them.
     async fn delete_staged(&self, directory: &str, names: Vec<String>) {
         let Some(root) = self.place.directory() else { return };
-        let directory = root.join(directory);
-        let deleted = tokio::task::spawn_blocking(move || {
-            let names: HashSet<String> = names.into_iter().collect();
-            for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-                let name = entry.file_name();
-                let of = name.to_str().and_then(|name| name.split_once('#'));
-                if of.is_some_and(|(of, _)| names.contains(of)) {
-                    let _ = std::fs::remove_file(entry.path());
-                }
-            }
-        });
-        let _ = deleted.await;
+        let names: HashSet<String> = names.into_iter().collect();
+        staged::delete(root.join(directory), move |of| names.contains(of)).await;
     }
 
     fn hindered(&self, directory: &str, hindrance: Hindrance) -> FlushError {

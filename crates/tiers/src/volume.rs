@@ -16,7 +16,7 @@
 use crate::access::{self, Access};
 use crate::objects::{Objects, ObjectsWorker, REQUESTS};
 use crate::place::Place;
-use crate::{FlushError, reason};
+use crate::{FlushError, reason, staged};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, future};
 use honeycomb_env::{AWAY, Volume};
@@ -299,6 +299,9 @@ impl Folder {
         };
         let deleted = self.store.delete_stream(all).map(gone);
         deleted.try_for_each(|()| future::ready(Ok(()))).await?;
+        if let (Some(root), Some(name)) = (self.place.directory(), folder.filename()) {
+            staged::delete(root.join(name), |_| true).await;
+        }
         self.delete(&alive).await
     }
 }
@@ -459,6 +462,9 @@ mod tests {
         }
         std::fs::remove_file(&root).unwrap();
         std::fs::rename(&elsewhere, &root).unwrap();
+        // What was being written when it was taken away has a name that no listing tells.
+        let being_written = root.join(volume.folder.own.as_ref()).join("1-2#1");
+        std::fs::write(being_written, b"half").unwrap();
         volume.read(0, &mut page).unwrap();
         assert!(page == bytes(9, PAGE));
         let object = |path: &PathBuf| !path.ends_with(ALIVE);
@@ -480,6 +486,9 @@ mod tests {
         let (other, others) = open(&scratch.place(), &Access::none(), alive);
         let page = bytes(1, PAGE);
         for volume in [&dead.0, &mine, &other] {
+            // Marked, none of them looks by itself: what is dead is found when it is looked for below.
+            volume.objects.wait(volume.folder.renew()).unwrap();
+            volume.folder.marked.store(true, Relaxed);
             volume.write(0, &page).unwrap();
         }
         // As old as our mark by the clock of the store, and more.
