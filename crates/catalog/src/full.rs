@@ -2,9 +2,9 @@
 //! know what to remove, or that it is others who have it all, and learn nothing of those.
 
 use crate::Catalog;
-use crate::pool::{Draw, Room};
+use crate::pool::{Draw, Room, Where};
 use hashbrown::HashMap;
-use honeycomb_types::{BlockId, JobId, Time};
+use honeycomb_types::{BlockId, JobId, TierIx, Time};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,17 +40,26 @@ pub struct FullTier {
     pub name: &'static str,
     /// All that there are.
     pub total: u64,
-    /// Those that nobody has.
+    /// Those that could be given here.
     pub free: u64,
+    /// Those that have an owner, or had one and are not free yet; one on its way counts where it is and
+    /// where it goes.
+    pub out: u64,
+    /// Free ones of which this controller shard has no room lent: others have it, or nobody yet.
+    pub elsewhere: u64,
 }
 
-/// What a job holds.
+/// What a job holds, and what nobody holds any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     /// Its name.
     pub job: Box<str>,
     /// Blocks by tier, in the order of `Full::tiers`.
     pub tiers: Vec<u64>,
+    /// The same as `FullTier::out` counts them.
+    pub out: Vec<u64>,
+    /// Blocks of anybody, counted like this, that are being freed, or kept for a flush.
+    pub kept: Vec<u64>,
     /// Its prefixes that hold most, the largest first.
     pub prefixes: Vec<(Box<str>, u64)>,
 }
@@ -83,7 +92,7 @@ impl fmt::Display for Full {
             shown(asker)
         )?;
         write!(f, "of which {reserved} are kept back for moves and repairs (")?;
-        for (n, FullTier { name, total, free }) in tiers.iter().enumerate() {
+        for (n, FullTier { name, total, free, .. }) in tiers.iter().enumerate() {
             let comma = if n == 0 { "" } else { ", " };
             write!(f, "{comma}{name}: {free} of {total} free")?;
         }
@@ -91,12 +100,12 @@ impl fmt::Display for Full {
             let counts = counts.zip(tiers).map(|(n, tier)| format!("{n} in {}", tier.name));
             counts.collect::<Vec<_>>().join(", ")
         };
-        let own = |n: usize| holding.tiers.get(n).copied().unwrap_or(0);
-        let mut ours = (0..tiers.len()).map(own);
+        let at = |counts: &[u64], n: usize| counts.get(n).copied().unwrap_or(0);
+        let mut ours = (0..tiers.len()).map(|n| at(&holding.tiers, n));
         let mut rest = tiers
             .iter()
             .enumerate()
-            .map(|(n, tier)| (tier.total - tier.free.min(tier.total)).saturating_sub(own(n)));
+            .map(|(n, tier)| tier.out.saturating_sub(at(&holding.out, n) + at(&holding.kept, n)));
         write!(f, "). Job '{}' holds {}", shown(&holding.job), of(&mut ours))?;
         let named = holding.prefixes.iter().map(|(path, n)| {
             let path = if path.is_empty() { "the root" } else { path };
@@ -106,7 +115,18 @@ impl fmt::Display for Full {
         if !named.is_empty() {
             write!(f, " (most of it: {named})")?;
         }
-        write!(f, "; all others hold {}. ", of(&mut rest))?;
+        write!(f, "; all others hold {}", of(&mut rest))?;
+        if holding.kept.iter().any(|&n| n > 0) {
+            let kept = of(&mut holding.kept.iter().copied());
+            write!(f, "; {kept} are nobody's any more, and being freed or flushed")?;
+        }
+        for FullTier { name, elsewhere, .. } in tiers.iter().filter(|tier| tier.elsewhere > 0) {
+            write!(
+                f,
+                "; {elsewhere} in {name} are lent to other controller shards, or to none yet"
+            )?;
+        }
+        f.write_str(". ")?;
         f.write_str(
             "Existing data is unharmed: free some, let leases end, or add a memory server or disks",
         )
@@ -121,19 +141,28 @@ impl Catalog {
         if let Some(structure) = self.structures.get(s).filter(|known| known.prefix == n) {
             asker = format!("{asker}:{}", structure.name);
         }
-        let mut tiers = vec![FullTier { name: "memory", total: 0, free: 0 }];
+        let tier = |name| FullTier { name, total: 0, free: 0, out: 0, elsewhere: 0 };
+        let mut tiers = vec![tier("memory")];
         for (_, server) in self.pool.servers().filter(|(_, server)| !server.draining) {
-            tiers[0].total += server.total as u64;
-            tiers[0].free += if server.away { 0 } else { server.room(Draw::Reserve) as u64 };
+            let (total, unused) = (u64::from(server.total), u64::from(server.free()));
+            let free = u64::from(server.room(Draw::Reserve));
+            tiers[0].total += total;
+            tiers[0].out += total.saturating_sub(unused);
+            // Of one that is away nobody can say what is free.
+            if !server.away {
+                tiers[0].free += free;
+                tiers[0].elsewhere += unused.saturating_sub(free);
+            }
             for (ix, spec) in server.tiers.iter().enumerate() {
                 let name = spec.class.name();
                 let Room { total, out, .. } = server.below(ix);
                 let known = tiers.iter().position(|tier| tier.name == name);
                 let at = known.unwrap_or_else(|| {
-                    tiers.push(FullTier { name, total: 0, free: 0 });
+                    tiers.push(tier(name));
                     tiers.len() - 1
                 });
                 tiers[at].total += total as u64;
+                tiers[at].out += out as u64;
                 tiers[at].free += if server.away { 0 } else { total.saturating_sub(out) as u64 };
             }
         }
@@ -149,12 +178,24 @@ impl Catalog {
         {
             return counted.clone();
         }
-        let mut by_tier = vec![0; tiers.len()];
+        let [mut by_tier, mut out, mut kept] = [(); 3].map(|()| vec![0; tiers.len()]);
         let mut by_prefix: HashMap<u32, u64> = HashMap::new();
         for (_, structure) in self.structures.iter().filter(|(_, s)| s.job == j) {
             for block in structure.blocks() {
-                by_tier[self.tier_named(block, tiers)] += 1;
+                let (tier, to) = self.tiers_named(block, tiers);
+                by_tier[tier] += 1;
+                out[tier] += 1;
+                if to != tier {
+                    out[to] += 1;
+                }
                 *by_prefix.entry(structure.prefix).or_default() += 1;
+            }
+        }
+        for block in self.pool.quarantined() {
+            let (tier, to) = self.tiers_named(block, tiers);
+            kept[tier] += 1;
+            if to != tier {
+                kept[to] += 1;
             }
         }
         let mut largest: Vec<(u32, u64)> = by_prefix.into_iter().collect();
@@ -163,17 +204,19 @@ impl Catalog {
         let named = largest.into_iter().take(NAMED);
         let prefixes = named.map(|(n, blocks)| (self.dag.path_of(n).into(), blocks)).collect();
         let job = self.jobs[j].name.clone();
-        let holding = Arc::new(Holding { job, tiers: by_tier, prefixes });
+        let holding = Arc::new(Holding { job, tiers: by_tier, out, kept, prefixes });
         self.counted.0.insert(id, (now, holding.clone()));
         holding
     }
 
-    /// In which of these tiers a block is.
-    fn tier_named(&self, block: BlockId, tiers: &[FullTier]) -> usize {
+    /// In which of these tiers a block is, and to which it goes.
+    fn tiers_named(&self, block: BlockId, tiers: &[FullTier]) -> (usize, usize) {
         let server = self.pool.server(block.server());
-        let spec = self.pool.place(block).tier.below().and_then(|below| server?.tiers.get(below));
-        let found =
-            spec.and_then(|spec| tiers.iter().position(|tier| tier.name == spec.class.name()));
-        found.unwrap_or(0)
+        let named = |tier: TierIx| {
+            let spec = tier.below().and_then(|below| server?.tiers.get(below))?;
+            tiers.iter().position(|tier| tier.name == spec.class.name())
+        };
+        let Where { tier, to, .. } = self.pool.place(block);
+        (named(tier).unwrap_or(0), named(to).unwrap_or(0))
     }
 }

@@ -367,6 +367,18 @@ impl Pool {
         })
     }
 
+    /// Blocks in quarantine of servers that are not taken out, in order.
+    pub(crate) fn quarantined(&self) -> impl Iterator<Item = BlockId> {
+        let some = |(_, s): &(ServerId, &Server)| s.quarantined > 0 && !s.draining;
+        self.servers().filter(some).flat_map(|(id, server)| {
+            server.cores.iter().enumerate().flat_map(move |(shard, core)| {
+                let slots = core.slots.iter().enumerate();
+                let held = slots.filter(|(_, slot)| slot.held() == Held::Quarantined);
+                held.map(move |(n, _)| BlockId::new(id, ShardIx(shard as u8), n as u32))
+            })
+        })
+    }
+
     /// Recounts every server's blocks by walking free lists and slots (INV-02, INV-42).
     pub(crate) fn recount(&self) -> Result<(), String> {
         self.staying.check(self.servers.keys().flat_map(|&id| self.below_on(id)))?;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Bench, LEASE, file};
-use honeycomb_catalog::{CatalogError, Command, Full};
+use honeycomb_catalog::{Actor, CatalogError, Command, Full};
 use honeycomb_types::{BlockAt, JobId, ServerId, StructureId, TierIx};
 
 /// The longest message that travels.
@@ -67,6 +67,37 @@ fn what_is_told_adds_up_and_names_nobody_else() {
         format!("all others hold {} in memory, {} in nvme", 10 - counted[0], 6 - counted[1]);
     assert!(text.contains(&others), "{text}");
     assert!(text.contains("Job 'sort' holds"), "{text}");
+}
+
+/// With several controller shards a server lends room: what it has lent elsewhere, or to nobody, is not held
+/// by anybody that this shard knows of. Neither is what was freed and not confirmed.
+#[test]
+fn what_is_lent_elsewhere_or_being_freed_is_nobodys() {
+    let mut bench = Bench::new();
+    let server = bench.join_as("s1:1", 1, 16, false);
+    bench.run(Command::Lent { server, lent: &[8] }).unwrap();
+    let other = bench.job_leased("other", 3_600_000);
+    bench.create(other, "p", &[], LEASE).unwrap();
+    let theirs: Vec<_> =
+        (0..2).map(|n| make(&mut bench, other, "p", &format!("f{n}")).unwrap()).collect();
+    open(&mut bench, server, &theirs);
+    let job = bench.job_leased("sort", 3_600_000);
+    bench.create(job, "map", &[], LEASE).unwrap();
+    // Of the 8 it has kept those that are out, the reserve and nothing to spare.
+    let told = make(&mut bench, job, "map", "m").unwrap_err();
+    let memory = &told.tiers[0];
+    assert_eq!((memory.total, memory.out, memory.free, memory.elsewhere), (16, 2, 2, 12));
+    let text = told.to_string();
+    assert!(text.contains("; all others hold 2 in memory; 12 in memory are lent"), "{text}");
+    // One of theirs is removed, and its server has not said yet that it is free.
+    let actor = Actor::driver(other);
+    bench.run(Command::RemoveStructure { actor, job: other, path: "p", name: "f0" }).unwrap();
+    bench.pass(1100);
+    let told = make(&mut bench, job, "map", "m").unwrap_err();
+    assert_eq!(told.holding.kept, [1]);
+    let text = told.to_string();
+    let said = "; all others hold 1 in memory; 1 in memory are nobody's any more, and being freed";
+    assert!(text.contains(said), "{text}");
 }
 
 #[test]
