@@ -7,6 +7,7 @@ use crate::hash::HashKey;
 use crate::lease::remaining_ms;
 use crate::quota::{Allowance, Bound};
 use crate::slab::{NONE, Slab, chain};
+use crate::tier_weights::TierWeights;
 use crate::tombstones::Tombstones;
 use crate::weights::Weights;
 use crate::{
@@ -40,6 +41,8 @@ pub(crate) struct Job {
     pub(crate) hints: Hints,
     /// Which servers its blocks go to by that; made when one is placed.
     pub(crate) weights: Option<Box<Weights>>,
+    /// Which tiers they begin in, the same.
+    pub(crate) tier_weights: Option<Box<TierWeights>>,
     pub(crate) registered: Time,
     pub(crate) first_node: u32,
     /// Prefixes in the DAG, the dead ones included.
@@ -73,6 +76,7 @@ impl Job {
             bounded_prefixes: 0,
             hints: image.hints,
             weights: None,
+            tier_weights: None,
             registered: image.registered,
             first_node: NONE,
             nodes: 0,
@@ -96,7 +100,9 @@ impl Job {
 
     fn bytes(&self) -> usize {
         let weights = self.weights.as_ref().map_or(0, |weights| weights.bytes());
-        self.name.len() + self.tombstones.bytes() + weights
+        let tiers = self.tier_weights.as_ref();
+        let tiers = tiers.map_or(0, |tiers| size_of::<TierWeights>() + tiers.bytes());
+        self.name.len() + self.tombstones.bytes() + weights + tiers
     }
 }
 

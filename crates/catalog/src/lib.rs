@@ -57,6 +57,7 @@ mod sinking;
 mod slab;
 mod staying;
 mod structures;
+mod tier_weights;
 mod tombstones;
 mod weights;
 
@@ -79,6 +80,7 @@ pub use reply::{
     Reply, ServerInfo, StructureInfo, TierUse,
 };
 pub use shares::ShareInfo;
+pub use tier_weights::TierWeight;
 pub use weights::Weight;
 
 use advice::Adviser;

@@ -2,7 +2,7 @@
 
 use crate::{
     Advice, Allowance, BillInfo, CatalogError, Estimate, Hints, ShareInfo, TierAlarm, TierTraffic,
-    Weight, Written,
+    TierWeight, Weight, Written,
 };
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PolicyKind, PrefixId,
@@ -22,7 +22,7 @@ pub enum Reply {
     /// for a prefix that has no quota.
     Quota { allowed: Allowance, held: u64, in_memory: u64 },
     /// JobWeights: nothing of a job without hints.
-    Weights { expected: Estimate, weights: Vec<Weight> },
+    Weights { expected: Estimate, weights: Vec<Weight>, tiers: Vec<TierWeight> },
     /// JobBills: those of jobs that ended first, in order.
     Bills(Vec<BillInfo>),
     /// ListKinds, in order of code: each with the number of live servers that serve it.

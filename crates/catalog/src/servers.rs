@@ -1,6 +1,7 @@
 //! Memory servers as members: joining, reporting, dying; and the state of the cluster.
 
 use crate::pool::Room;
+use crate::tier_weights::Flow;
 use crate::tombstones::Cause;
 use crate::{
     Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, Reply, Report,
@@ -122,6 +123,12 @@ impl Catalog {
         server.bytes_owed = report.bytes_owed;
         let now = self.now;
         server.load.heard(report.cpu_permille, self.now);
+        if server.flows.len() != report.traffic.len() {
+            server.flows = vec![Flow::default(); report.traffic.len()].into();
+        }
+        for (flow, traffic) in server.flows.iter_mut().zip(report.traffic) {
+            flow.heard(traffic.written.saturating_add(traffic.read), now);
+        }
         // It says so four times a second: what has its size already is written over.
         match server.traffic.len() == report.traffic.len() {
             true => server.traffic.copy_from_slice(report.traffic),

@@ -11,6 +11,7 @@ use crate::pressure::goes_below;
 use crate::queue::QueueState;
 use crate::quota::Quota;
 use crate::slab::{NONE, Slab};
+use crate::tier_weights::memory_last;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{
     Actor, Catalog, CatalogError, EdgeOutcome, Effect, MapEntry, NewStructure, Opened,
@@ -372,8 +373,8 @@ impl Catalog {
 
     /// Takes blocks for a structure of a prefix within the quotas that it counts to: all of them or none. They are in
     /// memory; when too few are free there, and their kind works below memory, all of them have their
-    /// places in the first tier below that has room. For a job that need not be in memory, memory comes
-    /// last (Pocket: it "does not use DRAM").
+    /// places in the first tier below that has room. For a job that need not be in memory, its weights say
+    /// which tier is the first (`tier_weights`), and memory comes last (Pocket: it "does not use DRAM").
     pub(crate) fn take_blocks(
         &mut self,
         (j, n): (u32, u32),
@@ -396,11 +397,19 @@ impl Catalog {
         // What a fair policy keeps free is for who is within its share. What changes anywhere is changed in
         // memory, whoever's it is.
         let last = self.jobs[j].hints.not_sensitive && kind == Kind::File;
-        let first = u8::from(last || fair && self.leaves_memory(j, asked));
         let count = below as u8 + 1;
+        let leaves = fair && self.leaves_memory(j, asked);
+        let first = match last && below > 0 {
+            true => self.first_tier(j, asked),
+            false => TierIx::MEMORY,
+        };
+        let first = if leaves && !first.is_below() { TierIx(1) } else { first };
         let mut turn = 0;
         let blocks = loop {
-            let tier = TierIx((first + turn) % count);
+            let tier = match last {
+                true => memory_last(first, turn, count),
+                false => TierIx((first.0 + turn) % count),
+            };
             turn += 1;
             let taken = self.take_of((j, s), kind, asked, draw, tier);
             let memory = fair && !tier.is_below();

@@ -197,8 +197,12 @@ impl Catalog {
             }
             weights.sort_by_key(|weight| std::cmp::Reverse(weight.weight));
         }
+        let mut tiers = self.tier_weights_of(j);
+        if actor.job.is_some() {
+            tiers.iter_mut().for_each(|tier| (tier.free, tier.bytes_per_s) = (0, 0));
+        }
         let expected = Estimate::of(&self.jobs[j].hints, &self.supply());
-        Ok(crate::Reply::Weights { expected, weights })
+        Ok(crate::Reply::Weights { expected, weights, tiers })
     }
 }
 

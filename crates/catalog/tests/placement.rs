@@ -5,10 +5,11 @@ mod common;
 
 use common::{Bench, LEASE, file, kv};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Estimate, Hints, MapEntry, Opened, Reply, Report, Weight,
+    Actor, CatalogError, Command, Estimate, Hints, MapEntry, Opened, Reply, Report, TierTraffic,
+    TierWeight, Weight,
 };
 use honeycomb_types::limits::HINT_TASK_BYTES_PER_S;
-use honeycomb_types::{JobId, ServerId};
+use honeycomb_types::{JobId, ServerId, TierClass};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -40,9 +41,117 @@ fn placed(opened: &Opened) -> BTreeMap<ServerId, usize> {
 
 fn weights(bench: &mut Bench, actor: Actor, job: JobId) -> (Estimate, Vec<Weight>) {
     match bench.run(Command::JobWeights { actor, job }) {
-        Ok(Reply::Weights { expected, weights }) => (expected, weights),
+        Ok(Reply::Weights { expected, weights, .. }) => (expected, weights),
         other => panic!("{other:?}"),
     }
+}
+
+/// Thousandths by tier, memory first.
+fn tiers(bench: &mut Bench, actor: Actor, job: JobId) -> Vec<TierWeight> {
+    match bench.run(Command::JobWeights { actor, job }) {
+        Ok(Reply::Weights { tiers, .. }) => tiers,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn shares(all: &[TierWeight]) -> Vec<u64> {
+    all.iter().map(|tier| tier.weight).collect()
+}
+
+/// Blocks that have a place in memory, and in each tier below it.
+fn by_tier(bench: &mut Bench) -> Vec<u64> {
+    let Ok(Reply::Status(status)) = bench.run(Command::ClusterStatus { actor: Actor::CLUSTER })
+    else {
+        panic!()
+    };
+    let below = status.tiers.iter().map(|tier| tier.used);
+    [status.blocks - status.free].into_iter().chain(below).collect()
+}
+
+/// A server moves bytes to and from its tiers, so many in a second of each, for some seconds.
+fn flows(bench: &mut Bench, server: ServerId, per_s: &[u64]) {
+    let mut traffic = vec![TierTraffic::default(); per_s.len()];
+    for _ in 0..5 {
+        bench.pass(1000);
+        for (moved, per_s) in traffic.iter_mut().zip(per_s) {
+            (moved.written, moved.read) = (moved.written + per_s / 2, moved.read + per_s / 2);
+        }
+        let report = Report { traffic: &traffic, ..Report::default() };
+        bench.run(Command::ServerReport { server, report }).unwrap();
+    }
+}
+
+const MB: u64 = 1_000_000;
+
+#[test]
+fn who_need_not_be_in_memory_begins_where_what_it_moves_is_served() {
+    let mut bench = Bench::new();
+    let disks = [(TierClass::Nvme, 400), (TierClass::Ssd, 400), (TierClass::Hdd, 400)];
+    let server = bench.join_with_tiers("a:1", 400, &disks);
+    let says = |mb: u64| Hints { not_sensitive: true, bytes_per_s: mb * MB, ..Hints::default() };
+    let mut make = |name: &str, mb| job(&mut bench, name, says(mb));
+    let [slow, some, much] =
+        [("slow", 60), ("some", 300), ("much", 2000)].map(|(n, mb)| make(n, mb));
+    let sensitive = Hints { bytes_per_s: 60 * MB, ..Hints::default() };
+    let sensitive = job(&mut bench, "sensitive", sensitive);
+    let plain = job(&mut bench, "plain", Hints::default());
+    let of = |bench: &mut Bench, job| shares(&tiers(bench, Actor::CLUSTER, job));
+    assert_eq!(of(&mut bench, slow), [0, 0, 0, 1000]);
+    assert_eq!(of(&mut bench, some), [0, 0, 1000, 0]);
+    assert_eq!(of(&mut bench, much), [200, 500, 250, 50]);
+    assert_eq!(of(&mut bench, sensitive), [1000, 0, 0, 0]);
+    assert_eq!(of(&mut bench, plain), [0; 0]);
+    // Blocks are where the weights say.
+    for (job, placed) in
+        [(slow, [0, 0, 0, 20]), (some, [0, 0, 20, 20]), (sensitive, [20, 0, 20, 20])]
+    {
+        bench.create(job, "p", &[], LEASE).unwrap();
+        for n in 0..20 {
+            bench.make(job, file("p", &format!("f{n}"), 1)).unwrap();
+        }
+        assert_eq!(by_tier(&mut bench), placed);
+    }
+    bench.create(much, "p", &[], LEASE).unwrap();
+    for n in 0..100 {
+        bench.make(much, file("p", &format!("f{n}"), 1)).unwrap();
+    }
+    assert_eq!(by_tier(&mut bench), [40, 50, 45, 25]);
+    // What changes anywhere is changed in memory, whoever's it is.
+    bench.make(slow, kv("p", "kv", 3)).unwrap();
+    assert_eq!(by_tier(&mut bench), [43, 50, 45, 25]);
+    // Others make the disk that would do busy: the next one does. What it moves itself is no reason.
+    let later = job(&mut bench, "later", says(60));
+    flows(&mut bench, server, &[0, 100 * MB, 90 * MB]);
+    assert_eq!(of(&mut bench, later), [0, 0, 1000, 0]);
+    assert_eq!(of(&mut bench, slow), [0, 0, 0, 1000]);
+    let told = tiers(&mut bench, Actor::CLUSTER, later);
+    let left: Vec<u64> = told.iter().map(|tier| tier.bytes_per_s / MB).collect();
+    assert_eq!((left[1], left[0]), (1000, 0));
+    assert!((395..=410).contains(&left[2]) && (5..=20).contains(&left[3]), "{left:?}");
+    // A job is told its shares, and nothing of others' load.
+    let own = tiers(&mut bench, Actor::driver(later), later);
+    assert_eq!(shares(&own), [0, 0, 1000, 0]);
+    assert!(own.iter().all(|tier| (tier.free, tier.bytes_per_s) == (0, 0)));
+}
+
+#[test]
+fn what_no_disk_serves_leaves_memory_alone_when_it_is_short() {
+    let mut bench = Bench::new();
+    bench.join_with_tiers("a:1", 24, &[(TierClass::Ssd, 400)]);
+    let much = Hints { not_sensitive: true, bytes_per_s: 1000 * MB, ..Hints::default() };
+    let much = job(&mut bench, "much", much);
+    assert_eq!(shares(&tiers(&mut bench, Actor::CLUSTER, much)), [500, 500]);
+    let plain = job(&mut bench, "plain", Hints::default());
+    bench.make(plain, kv("", "kv", 18)).unwrap();
+    assert_eq!(shares(&tiers(&mut bench, Actor::CLUSTER, much)), [0, 1000]);
+    // With the disk full as well, there is memory or nothing.
+    for n in 0..400 {
+        bench.make(much, file("", &format!("f{n}"), 1)).unwrap();
+    }
+    assert_eq!(by_tier(&mut bench), [18, 400]);
+    assert_eq!(shares(&tiers(&mut bench, Actor::CLUSTER, much)), [1000, 0]);
+    bench.make(much, file("", "last", 1)).unwrap();
+    assert_eq!(by_tier(&mut bench), [19, 400]);
 }
 
 /// A job that need not be in memory leaves it to others, where there is something below; kinds that

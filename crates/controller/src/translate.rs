@@ -1,7 +1,7 @@
 //! From the catalog's answers to message bodies.
 
 use honeycomb_catalog as catalog;
-use honeycomb_types::{JobId, Kind, KindSpec, Time, Verbs, flush_object};
+use honeycomb_types::{JobId, Kind, KindSpec, TierClass, Time, Verbs, flush_object};
 use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
@@ -137,7 +137,11 @@ pub(crate) fn bills(bills: &[catalog::BillInfo]) -> Vec<u8> {
     JobCostReply { bills: bills.iter().map(bill).collect() }.encode()
 }
 
-pub(crate) fn weights(expected: &catalog::Estimate, weights: &[catalog::Weight]) -> Vec<u8> {
+pub(crate) fn weights(
+    expected: &catalog::Estimate,
+    weights: &[catalog::Weight],
+    tiers: &[catalog::TierWeight],
+) -> Vec<u8> {
     let sum: u64 = weights.iter().map(|w| w.weight).sum::<u64>().max(1);
     let weight = |w: &catalog::Weight| ServerWeight {
         server: w.server.0,
@@ -145,10 +149,17 @@ pub(crate) fn weights(expected: &catalog::Estimate, weights: &[catalog::Weight])
         free: w.free,
         cpu_permille: w.cpu_permille,
     };
+    let tier = |t: &catalog::TierWeight| TierWeight {
+        tier: t.class.map_or(0, TierClass::code),
+        weight_permille: t.weight as u16,
+        free: t.free,
+        bytes_per_s: t.bytes_per_s,
+    };
     JobWeightsReply {
         expected_bytes: expected.bytes,
         expected_bytes_per_s: expected.bytes_per_s,
         weights: weights.iter().map(weight).collect(),
+        tiers: tiers.iter().map(tier).collect(),
     }
     .encode()
 }

@@ -6,8 +6,8 @@ use crate::output::Output;
 use crate::size;
 use clap::Args;
 use honeycomb_client::Client;
-use honeycomb_types::{JobId, tenant_of};
-use honeycomb_wire::messages::JobInfo;
+use honeycomb_types::{JobId, TierClass, tenant_of};
+use honeycomb_wire::messages::{JobInfo, JobWeightsReply};
 use serde_json::{Value, json};
 
 /// Lists the jobs, with what each of them holds.
@@ -19,6 +19,9 @@ use serde_json::{Value, json};
 ///
 /// Of one job, with hints: which servers its next blocks go to, and why. A server gets weight for the blocks
 /// that it has free, less when its cores are busy, and none when the job needs fewer servers than there are.
+/// And where servers have disks, in which tiers its blocks begin: in memory while that has room, unless
+/// latency does not matter to it; then on the slowest disks that serve what it said that it moves, in part on
+/// each of them when none does alone, and in memory only what they do not serve.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb jobs
@@ -55,7 +58,7 @@ fn job(client: &Client, name: &str, output: &Output) -> Outcome {
         client.find_job(name)?;
         return Err(format!("the job '{name}' was registered just now; ask again").into());
     };
-    let weights = client.weights(JobId(info.job))?.weights;
+    let JobWeightsReply { weights, tiers, .. } = client.weights(JobId(info.job))?;
     if output.json {
         let all = weights.iter().map(|w| {
             json!({
@@ -65,6 +68,13 @@ fn job(client: &Client, name: &str, output: &Output) -> Outcome {
         });
         let mut job = jobs_json(std::slice::from_ref(info)).remove(0);
         job["weights"] = all.collect();
+        let all = tiers.iter().map(|t| {
+            json!({
+                "tier": tier_name(t.tier), "weight_permille": t.weight_permille, "free": t.free,
+                "bytes_per_s": t.bytes_per_s,
+            })
+        });
+        job["tier_weights"] = all.collect();
         say!("{job}");
         return Ok(());
     }
@@ -82,7 +92,24 @@ fn job(client: &Client, name: &str, output: &Output) -> Outcome {
             percent(w.cpu_permille)
         );
     }
+    // Memory alone is no choice.
+    for t in tiers.iter().filter(|_| tiers.len() > 1) {
+        let (name, percent) = (tier_name(t.tier), f64::from(t.weight_permille) / 10.0);
+        let rate = match t.tier {
+            0 => String::new(),
+            _ => format!(", {}/s of it left", size::show(t.bytes_per_s)),
+        };
+        say!(
+            "tier   {name:<6} {percent:>5.1} % of its next blocks: {} blocks to give{rate}",
+            t.free
+        );
+    }
     Ok(())
+}
+
+/// Memory, or what a tier is made of.
+fn tier_name(code: u8) -> &'static str {
+    TierClass::from_code(code).map_or("memory", TierClass::name)
 }
 
 /// The jobs as a table; nothing when there are none.

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Cluster, KIB, eventually, kv, prefix};
+use common::{Cluster, KIB, Scratch, disk, eventually, file, kv, noise, prefix};
 use honeycomb_client::JobOptions;
-use honeycomb_types::{PrefixId, ServerId};
+use honeycomb_types::{PrefixId, ServerId, TierClass};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 #[test]
@@ -65,4 +65,55 @@ fn a_server_that_works_says_so_and_a_job_with_hints_is_told_of_it() {
         stop.store(true, Relaxed);
         watch.unwrap();
     });
+}
+
+/// A job that said that latency does not matter, and that it moves twice what its server's disk serves: half of
+/// its blocks begin there, and half in memory, which nobody else wants. One whose needs the disk serves has all
+/// of it there, and one that is sensitive none.
+#[test]
+fn files_begin_in_the_tiers_that_the_hints_of_their_jobs_say() {
+    let scratch = Scratch::new();
+    std::fs::create_dir_all(&scratch.0).unwrap();
+    let ssd = disk(&scratch.0, 32 << 20, TierClass::Ssd);
+    let cluster = Cluster::with_tiers(16 << 20, 64 * KIB, vec![ssd]);
+    let whole = cluster.client(cluster.controller.token(), PrefixId(0));
+    let used = || {
+        let status = whole.status().unwrap();
+        (status.blocks - status.free, status.tiers[0].used)
+    };
+    let mut before = (0, 0);
+    for (name, latency_sensitive, peak_throughput, part) in [
+        ("both", false, 1_000_000_000, 0.5),
+        ("disk", false, 100_000_000, 1.0),
+        ("memory", true, 100_000_000, 0.0),
+    ] {
+        let options = JobOptions { latency_sensitive, peak_throughput, ..JobOptions::default() };
+        let job = whole.register_job_with(name, &options).unwrap();
+        let client = cluster.client(&job.token, PrefixId(0));
+        let told = whole.weights(job.job).unwrap().tiers;
+        let shares: Vec<(u8, u16)> = told.iter().map(|t| (t.tier, t.weight_permille)).collect();
+        let below = (part * 1000.0) as u16;
+        assert_eq!(shares, [(0, 1000 - below), (TierClass::Ssd.code(), below)], "{name}");
+        prefix(&client, &job, "p", 60_000);
+        // One at a time, so that no disk is busy: each begins where its turn is.
+        let bytes = noise(7, 30 * 1000);
+        let files: Vec<_> = (0..40)
+            .map(|n| {
+                let made = file(&client, &job, &format!("p:f{n}"));
+                made.append(&bytes[..1000 + n]).unwrap();
+                made
+            })
+            .collect();
+        let (memory, disk) = used();
+        let (memory, disk) = (memory - before.0, disk - before.1);
+        assert_eq!(memory + disk, 40, "{name}");
+        let expected = (part * 40.0) as u64;
+        assert!(disk.abs_diff(expected) <= 1, "{name}: {disk} of 40 begin on the disk");
+        for (n, file) in files.iter().enumerate() {
+            let mut got = vec![0; 1000 + n];
+            assert_eq!(file.read_into(0, &mut got).unwrap(), got.len());
+            assert!(got == bytes[..1000 + n], "other bytes than were written (INV-11)");
+        }
+        before = used();
+    }
 }

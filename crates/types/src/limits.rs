@@ -186,6 +186,13 @@ pub const HINT_TASKS_DEFAULT: u32 = 1000;
 pub const HINT_TASK_BYTES_PER_S: u64 = 75_000_000;
 /// Bytes per second that a memory server is taken to have: the 8000 Mb/s of Pocket's nodes.
 pub const HINT_SERVER_BYTES_PER_S: u64 = 1_000_000_000;
+/// Bytes per second that a tier of a memory server is taken to read and write, by what it is made of: flash on
+/// the bus what its network takes, as in Pocket ...
+pub const TIER_NVME_BYTES_PER_S: u64 = 1_000_000_000;
+/// ... a disk of which no more is said ...
+pub const TIER_SSD_BYTES_PER_S: u64 = 500_000_000;
+/// ... and one that turns.
+pub const TIER_HDD_BYTES_PER_S: u64 = 100_000_000;
 /// Most that a hint can say, in bytes and in bytes per second: more is a mistake in a unit.
 pub const HINT_MAX: u64 = 1 << 60;
 /// How old the weights of a job's servers may be when one of its blocks is placed: Pocket's period.

@@ -4,6 +4,7 @@ use super::Draw;
 use super::cores::{Core, Held, Room, Slot};
 use crate::kinds::KindSet;
 use crate::lots::Lending;
+use crate::tier_weights::Flow;
 use crate::weights::Load;
 use crate::{NewServer, TierAlarm, TierTraffic};
 use hashbrown::HashMap;
@@ -29,6 +30,8 @@ pub(crate) struct Server {
     pub(crate) load: Load,
     /// What its tiers moved, as it told last; nothing before that.
     pub(crate) traffic: Box<[TierTraffic]>,
+    /// How fast that grows, of each tier.
+    pub(crate) flows: Box<[Flow]>,
     /// What is wrong with them, as it told last.
     pub(crate) alarms: Box<[TierAlarm]>,
     /// It can write data of expired prefixes to disk.
@@ -66,6 +69,7 @@ impl Server {
             bytes_owed: 0,
             load: Load::default(),
             traffic: Box::default(),
+            flows: Box::default(),
             alarms: Box::default(),
             flush: !new.flush_root.is_empty(),
             flush_root: new.flush_root.into(),
@@ -164,7 +168,7 @@ impl Server {
     }
 
     /// Blocks that such an allocation may take of a tier.
-    pub(super) fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
+    pub(crate) fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
         if tier.is_below() && !self.draining {
             let open = self.cores.iter().filter(|core| !core.is_store(tier));
             return open.map(|core| core.room_in(tier)).sum();

@@ -75,7 +75,9 @@ impl ControllerService {
                 Err((Status::LimitExceeded, text))
             }
             Reply::Bills(bills) => Ok(translate::bills(&bills)),
-            Reply::Weights { expected, weights } => Ok(translate::weights(&expected, &weights)),
+            Reply::Weights { expected, weights, tiers } => {
+                Ok(translate::weights(&expected, &weights, &tiers))
+            }
             Reply::Jobs(jobs) => {
                 Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())
             }

@@ -230,3 +230,34 @@ fn a_tree_is_sorted_by_name() {
     assert_eq!(home.run(&["tree", "nix"]).code, 3);
     assert_eq!(home.with("HONEYCOMB_JOB", "nix", &["tree"]).code, 3);
 }
+
+#[test]
+fn where_the_next_blocks_of_a_job_go_is_told_by_server_and_by_tier() {
+    let home = Home::new();
+    std::fs::create_dir(home.dir.join("disk")).unwrap();
+    let disk = format!("ssd:{}=8MiB", home.dir.join("disk").display());
+    let home = home.started(&["--disks", &disk]);
+    let (address, token) = home.place();
+    let token = honeycomb::unhex(&token).unwrap();
+    let options = honeycomb_client::ClientOptions::new(&*address, token);
+    let hints = honeycomb_client::JobOptions {
+        latency_sensitive: false,
+        peak_throughput: 1_000_000_000,
+        lease_ms: 60_000,
+        ..honeycomb_client::JobOptions::default()
+    };
+    honeycomb_client::Client::new(options).register_job_with("patient", &hints).unwrap();
+    let told = home.json(&["jobs", "patient"]);
+    let tiers = &told["tier_weights"];
+    assert_eq!((&tiers[0]["tier"], &tiers[0]["weight_permille"]), (&json!("memory"), &json!(500)));
+    assert_eq!((&tiers[1]["tier"], &tiers[1]["weight_permille"]), (&json!("ssd"), &json!(500)));
+    assert_eq!((&tiers[1]["free"], &tiers[1]["bytes_per_s"]), (&json!(128), &json!(500_000_000)));
+    assert_eq!(told["weights"][0]["weight_permille"], 1000);
+    let text = home.ok(&["jobs", "patient"]);
+    assert!(
+        text.contains("\ntier   ssd     50.0 % of its next blocks: 128 blocks to give"),
+        "{text}"
+    );
+    home.ok(&["put", "x:kv", "k", "v"]);
+    assert_eq!(home.json(&["jobs", "cli"])["tier_weights"], json!([]));
+}

@@ -4,7 +4,7 @@
 
 use super::parts::{
     DagNode, JobBill, JobHints, JobInfo, KindInfo, MapEntry, MemoryShare, PartitionMap, PrefixInfo,
-    PrefixOptions, RenewResult, ServerInfo, ServerWeight, TierUse,
+    PrefixOptions, RenewResult, ServerInfo, ServerWeight, TierUse, TierWeight,
 };
 use crate::fields::fields;
 
@@ -106,7 +106,7 @@ pub struct FindJobReply {
 
 fields!(FindJobReply { job, root, token });
 
-/// Request of JobWeights. Which servers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
+/// Request of JobWeights. Which servers and which tiers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobWeightsRequest {
     /// The job.
@@ -124,9 +124,11 @@ pub struct JobWeightsReply {
     pub expected_bytes_per_s: u64,
     /// In order of server; for a job's own token, the greatest first. None without hints.
     pub weights: Vec<ServerWeight>,
+    /// Memory, then the tiers below it in the order in which servers have them. None without hints.
+    pub tiers: Vec<TierWeight>,
 }
 
-fields!(JobWeightsReply { expected_bytes, expected_bytes_per_s, weights });
+fields!(JobWeightsReply { expected_bytes, expected_bytes_per_s, weights, tiers });
 
 /// Request of JobCost. What jobs have used. Those that ended, as far as they are remembered, for the cluster's token only.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

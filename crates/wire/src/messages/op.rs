@@ -49,7 +49,7 @@ pub enum Op {
     JobTree = 0x0104,
     /// Finds a job by its name and issues a token for it.
     FindJob = 0x0105,
-    /// Which servers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
+    /// Which servers and which tiers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
     JobWeights = 0x0106,
     /// What jobs have used. Those that ended, as far as they are remembered, for the cluster's token only.
     JobCost = 0x0107,

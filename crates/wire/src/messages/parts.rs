@@ -432,6 +432,21 @@ pub struct ServerWeight {
 
 fields!(ServerWeight { server, weight_permille, free, cpu_permille });
 
+/// What one tier counts for when a block of a job is placed.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct TierWeight {
+    /// 0 memory, else its class, as in TierInfo.
+    pub tier: u8,
+    /// Thousandths of the job's next blocks that begin there, of structures that work there.
+    pub weight_permille: u16,
+    /// Blocks that it could give; 0 for a job's own token.
+    pub free: u64,
+    /// Bytes per second that it is taken to read and write and that nobody else uses; 0 of memory, and for a job's own token.
+    pub bytes_per_s: u64,
+}
+
+fields!(TierWeight { tier, weight_permille, free, bytes_per_s });
+
 /// What a job has used in one place where blocks can be.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierBill {
