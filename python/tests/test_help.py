@@ -91,6 +91,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (home / "flush").mkdir()
     (home / "app.log").write_text("one line\nanother line\n")
     (home / "logo.png").write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
+    (home / "net.bin").write_bytes(bytes(range(256)))
     (home / "book.txt").write_text("the bee and the honeycomb\n" * 1000)
     shutil.copy(EXAMPLES / "wordcount.py", home)
     shutil.copy(SNOWSET, home / "queries.csv")
@@ -235,18 +236,45 @@ def test_every_example_works(
             started(home)
             if words[0] == "flushed":
                 flushed(home)
-            if words[0] in ("flush", "load"):
-                # What they write and read; another example may have written it.
-                for first in (
-                    "put counts bee 1",
-                    "flush counts out/1",
-                    "append logs:today app.log",
-                    "flush logs:today today.log --format raw",
-                ):
-                    ran = run_shell(home, f"honeycomb {first}")
-                    assert ran.returncode == 0, f"{first}: {ran.stderr}"
+            if command == ("bucket", "load"):
+                ended_bucket(home)
+            # What they write and read; another example may have written it, or removed it.
+            for first in READ.get(command, ()):
+                ran = run_shell(home, f"honeycomb {first}")
+                assert ran.returncode == 0, f"{first}: {ran.stderr}"
             ran = run_shell(home, line, **controller)
             assert ran.returncode == 0, f"{line}: {ran.stderr}"
+
+
+_FLUSHED = (
+    "put counts bee 1",
+    "flush counts out/1",
+    "append logs:today app.log",
+    "flush logs:today today.log --format raw",
+)
+_OBJECTS = ("bucket put shuffle part-0 hello", "bucket put shuffle part-1 hello")
+# By command: what its examples read.
+READ = {
+    ("flush",): _FLUSHED,
+    ("load",): _FLUSHED,
+    ("bucket", "get"): (*_OBJECTS, "bucket put weights net --file net.bin --persist"),
+    ("bucket", "list"): _OBJECTS,
+    ("bucket", "exists"): _OBJECTS,
+    ("bucket", "delete"): _OBJECTS,
+}
+
+
+def ended_bucket(home: Path) -> None:
+    """What the examples of ``bucket load`` read: a bucket whose last reader has committed."""
+    run_shell(home, "honeycomb bucket delete weights --all")  # another example may have made it
+    for first in (
+        "bucket put weights net --file net.bin --persist",
+        "bucket create serve --exist-ok",
+        "readers weights serve",
+        "commit serve",
+    ):
+        ran = run_shell(home, f"honeycomb {first}")
+        assert ran.returncode == 0, f"{first}: {ran.stderr}"
 
 
 def flushed(home: Path) -> None:

@@ -15,6 +15,7 @@ macro_rules! say {
 }
 
 pub mod bench;
+mod bucket;
 mod cluster;
 mod completion;
 mod config;
@@ -112,6 +113,7 @@ enum Command {
     Put(Box<kv::PutArgs>),
     #[command(about = "Prints the value of a key: short for `kv get`", after_help = kv::GET_EXAMPLES)]
     Get(Box<kv::GetArgs>),
+    Bucket(Box<bucket::BucketArgs>),
     Queue(Box<queue::QueueArgs>),
     Append(Box<file::AppendArgs>),
     Cat(Box<file::CatArgs>),
@@ -179,6 +181,7 @@ fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
         Command::Kv(args) => kv::kv(&args),
         Command::Put(args) => kv::put(&args),
         Command::Get(args) => kv::get(&args),
+        Command::Bucket(args) => bucket::bucket(&args),
         Command::Queue(args) => queue::queue(&args),
         Command::Append(args) => file::append(&args),
         Command::Cat(args) => file::cat(&args),

@@ -1,0 +1,630 @@
+//! `bucket`: objects by name, as Pocket has them (OSDI '18), from the command line.
+//!
+//! The layout is that of `python/honeycomb/bucket.py`: a bucket is a prefix with a key-value store named
+//! `objects`, and the name of an object is its key. Both see the same objects.
+
+use crate::cluster::{Intent, Work};
+use crate::config::{Given, InJob};
+use crate::dag::Dag;
+use crate::failure::{Failure, Outcome};
+use crate::loading::{self, Load};
+use crate::output::{Output, print_bytes, print_value, put_bytes};
+use crate::{place, size};
+use clap::{Args, Subcommand};
+use honeycomb_client::{Error, FlushProgress, Kv};
+use honeycomb_env::Entropy;
+use honeycomb_tiers::{Access, Place};
+use honeycomb_types::Kind;
+use honeycomb_types::limits::KEY_MAX;
+use honeycomb_wire::Status;
+use honeycomb_wire::messages::{PrefixInfo, PrefixOptions};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::json;
+use std::io::{IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The store of a bucket, in its prefix.
+const OBJECTS: &str = "objects";
+/// Bytes of names that one request of a list asks for.
+const PAGE: u32 = 1 << 20;
+/// From here on people are shown that something goes on.
+const LONG: u64 = 8 << 20;
+
+/// Objects in buckets: put, get, list, exists, delete, after Pocket.
+///
+/// A bucket is a prefix of the job with a key-value store named `objects` in it, and has its lease, rights
+/// and quota. Names of objects are text of 1 to 4096 bytes, objects up to some gigabytes, by the size of a
+/// block; each is stored whole or not at all. Python sees the same objects (`Job.bucket`), and every
+/// command for prefixes and stores works on them too.
+///
+/// Pocket's flags: --delete of `get` reads an object and removes it in one step, for one of all who ask.
+/// --persist of `create` and `put` makes a bucket that outlives its job: it is written to the servers'
+/// flush_root by whatever ends it but its removal by name, and `bucket load` brings it back.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bucket put shuffle part-0 hello   # makes what is missing
+  honeycomb bucket get shuffle part-0
+  honeycomb bucket list shuffle
+  honeycomb bucket exists shuffle part-0
+  honeycomb bucket get shuffle part-0 --delete
+  honeycomb bucket delete shuffle --all")]
+pub struct BucketArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    Create(Box<CreateArgs>),
+    Put(Box<PutArgs>),
+    Get(Box<GetArgs>),
+    List(Box<ListArgs>),
+    Exists(Box<ExistsArgs>),
+    Delete(Box<DeleteArgs>),
+    Load(Box<LoadArgs>),
+}
+
+/// How long a bucket lasts that is made.
+#[derive(Args)]
+struct Lasts {
+    /// It outlives its job: what ends it flushes it first, unless it is removed by name
+    #[arg(long)]
+    persist: bool,
+    /// Milliseconds that its lease lasts; without it, the job's
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    lease_ms: u32,
+    /// It never expires
+    #[arg(long)]
+    pinned: bool,
+}
+
+/// Creates a bucket.
+///
+/// Prefixes on the way to it are created when they are missing; a bucket that exists is an error, unless
+/// --exist-ok says otherwise. `bucket put` creates what is missing by itself.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bucket create shuffle
+  honeycomb bucket create runs/1 --lease-ms 60000 --blocks 4
+  honeycomb bucket create weights --persist  # needs servers with --flush-root")]
+pub struct CreateArgs {
+    /// The bucket: name[/name...]
+    #[arg(value_parser = bucket_path)]
+    bucket: String,
+    #[command(flatten)]
+    lasts: Lasts,
+    /// Blocks to begin with; it grows by itself
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    blocks: u32,
+    /// Most blocks of it; without it, as many as there are
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    max_blocks: u64,
+    /// It may exist, whatever its options
+    #[arg(long)]
+    exist_ok: bool,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Stores an object, in place of one of its name.
+///
+/// The job and the bucket are created when they are missing. With --persist the bucket is created to
+/// outlive its job; it is an error when it exists and does not.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bucket put shuffle part-0 hello
+  date | honeycomb bucket put shuffle today -          # from standard input
+  honeycomb bucket put weights net --file net.bin --persist")]
+pub struct PutArgs {
+    /// The bucket: name[/name...]
+    #[arg(value_parser = bucket_path)]
+    bucket: String,
+    /// The object's name
+    #[arg(value_parser = object_name)]
+    object: String,
+    /// What it holds; `-`, or nothing, reads standard input to its end
+    #[arg(conflicts_with = "file")]
+    data: Option<String>,
+    /// Take what it holds from a file
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    /// Its bucket outlives the job
+    #[arg(long)]
+    persist: bool,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Prints an object, or writes it into a file.
+///
+/// The bytes are printed as they are; a terminal gets a line end after them. A file is there whole or not at
+/// all. Exit code 3 when there is no such object. With --delete it is removed in the same step: of any number
+/// that ask at the same time one has it, also when a request had to be repeated. When the file cannot be
+/// written it is put back, unless there is another one of its name by then.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bucket get shuffle part-0
+  honeycomb bucket get weights net --file net.bin
+  honeycomb bucket get shuffle part-0 --delete --json")]
+pub struct GetArgs {
+    /// The bucket: name[/name...]
+    #[arg(value_parser = bucket_path)]
+    bucket: String,
+    /// The object's name
+    #[arg(value_parser = object_name)]
+    object: String,
+    /// Remove it in the same step
+    #[arg(long)]
+    delete: bool,
+    /// Write it into this file
+    #[arg(long, value_name = "PATH")]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Lists the objects of a bucket, or the buckets of the job.
+///
+/// One name a line: of objects in no order, of buckets in that of their names. An object that is there
+/// throughout is listed exactly once; one that comes or goes meanwhile may be missing. With --json each line
+/// is one object.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bucket list
+  honeycomb bucket list shuffle
+  honeycomb bucket list shuffle --prefix part- --json")]
+pub struct ListArgs {
+    /// The bucket; without it, all buckets
+    #[arg(value_parser = bucket_path)]
+    bucket: Option<String>,
+    /// Only objects whose names begin with this
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "TEXT",
+        requires = "bucket"
+    )]
+    prefix: String,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Tells whether there is an object, and how long it is.
+///
+/// Exit code 3 when there is none, or no such bucket.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bucket exists shuffle part-0
+  honeycomb bucket exists shuffle part-0 --json")]
+pub struct ExistsArgs {
+    /// The bucket: name[/name...]
+    #[arg(value_parser = bucket_path)]
+    bucket: String,
+    /// The object's name
+    #[arg(value_parser = object_name)]
+    object: String,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Deletes objects, or a bucket with all of them.
+///
+/// All objects are tried; exit code 3 when one of them was not there. With --all the bucket is removed, and
+/// its prefix with all that is in it; its memory is free at once, and nothing of it is flushed.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bucket delete shuffle part-0 part-1
+  honeycomb bucket delete shuffle --all")]
+pub struct DeleteArgs {
+    /// The bucket: name[/name...]
+    #[arg(value_parser = bucket_path)]
+    bucket: String,
+    /// The objects' names
+    #[arg(value_parser = object_name, required_unless_present = "all")]
+    objects: Vec<String>,
+    /// The bucket itself
+    #[arg(long, conflicts_with = "objects")]
+    all: bool,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Brings back a bucket that outlived its job.
+///
+/// One that was created with --persist, by this job or by an earlier one of its name, with the objects that
+/// it had when it ended. One that is still being written is waited for. It is read with credentials from the
+/// environment.
+#[derive(Args)]
+#[command(after_help = "Examples:
+  honeycomb bucket load weights
+  honeycomb bucket load weights --persist    # and it outlives this job, too")]
+pub struct LoadArgs {
+    /// The bucket: name[/name...]
+    #[arg(value_parser = bucket_path)]
+    bucket: String,
+    #[command(flatten)]
+    lasts: Lasts,
+    #[command(flatten)]
+    given: Given<InJob>,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// `honeycomb bucket`.
+pub fn bucket(args: &BucketArgs) -> Outcome {
+    match &args.what {
+        What::Create(args) => create(args),
+        What::Put(args) => put(args),
+        What::Get(args) => get(args),
+        What::List(args) => list(args),
+        What::Exists(args) => exists(args),
+        What::Delete(args) => delete(args),
+        What::Load(args) => load(args),
+    }
+}
+
+/// The path of a bucket, as a clap parser.
+fn bucket_path(text: &str) -> Result<String, String> {
+    match place::prefix(text)? {
+        path if path.is_empty() => Err("a bucket is a prefix below the job's root".into()),
+        path => Ok(path),
+    }
+}
+
+/// The name of an object, as a clap parser.
+fn object_name(text: &str) -> Result<String, String> {
+    match text.len() {
+        1..=KEY_MAX => Ok(text.to_owned()),
+        n => Err(format!("the name of an object has 1 to {KEY_MAX} bytes, not {n}")),
+    }
+}
+
+/// Where the objects of a bucket are.
+fn store_of(bucket: &str) -> String {
+    format!("{bucket}:{OBJECTS}")
+}
+
+fn open(work: &Work, bucket: &str) -> Outcome<Kv> {
+    Ok(work.client.open_kv(work.job, &store_of(bucket))?)
+}
+
+fn absent(bucket: &str, object: &str) -> Failure {
+    Failure::new(Status::KeyNotFound, format!("the bucket {bucket} has no object '{object}'"))
+}
+
+/// Shows people that something goes on: a bar of so many steps, or without them for how long it has. Nothing
+/// where nobody looks.
+fn progress(output: Output, what: String, steps: Option<u64>, shown: bool) -> ProgressBar {
+    let seen = shown && !output.json && std::io::stderr().is_terminal();
+    let target = if seen { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let template = match steps {
+        Some(_) => "{prefix} {bar:32} {percent:>3} %  {elapsed}",
+        None => "{spinner} {prefix} {msg} {elapsed}",
+    };
+    let bar = ProgressBar::with_draw_target(steps, target);
+    bar.set_style(ProgressStyle::with_template(template).expect("a sound template"));
+    bar.set_prefix(what);
+    if seen {
+        bar.enable_steady_tick(Duration::from_millis(100));
+    }
+    bar
+}
+
+/// What becomes of making a bucket whose prefix lives already.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum IfThere {
+    Refuse,
+    Take,
+    TakeIfItPersists,
+}
+
+/// Makes a bucket with the prefixes above it; whether its prefix was made by this.
+fn make(
+    work: &Work,
+    bucket: &str,
+    options: PrefixOptions,
+    blocks: u32,
+    if_there: IfThere,
+) -> Outcome<bool> {
+    if let Some((above, _)) = bucket.rsplit_once('/') {
+        place::ensure_prefix(work, above)?;
+    }
+    let made = match work.client.create_prefix(work.job, bucket, &[], options) {
+        Ok(_) => true,
+        Err(e) if e.status != Status::AlreadyExists || if_there == IfThere::Refuse => {
+            return Err(e.into());
+        }
+        Err(_) => false,
+    };
+    if !made && if_there == IfThere::TakeIfItPersists {
+        let dag = Dag::new(work.client.tree(work.job)?);
+        if !dag.node(dag.find(bucket)?).persist {
+            let text = format!(
+                "the bucket {bucket} was created without --persist and ends with its job; nothing \
+                 was stored"
+            );
+            return Err(Failure::new(Status::AlreadyExists, text));
+        }
+    }
+    // Also of one that is there the objects may be missing: who made it did not come further, or it is no
+    // bucket yet.
+    work.client.create_kv(work.job, &store_of(bucket), blocks, 0, true)?;
+    Ok(made)
+}
+
+fn create(args: &CreateArgs) -> Outcome {
+    let work = Work::open(&args.given.settings()?, Intent::Create)?;
+    let CreateArgs { bucket, lasts: Lasts { persist, lease_ms, pinned }, .. } = args;
+    let options = PrefixOptions {
+        lease_ms: *lease_ms,
+        pinned: *pinned,
+        max_blocks: args.max_blocks,
+        persist: *persist,
+        ..PrefixOptions::default()
+    };
+    let if_there = if args.exist_ok { IfThere::Take } else { IfThere::Refuse };
+    let made = make(&work, bucket, options, args.blocks, if_there)?;
+    args.output.tell(&json!({ "bucket": bucket, "created": made, "persist": persist }), || {
+        match made {
+            true => format!("created the bucket {bucket}"),
+            false => format!("the bucket {bucket} was there"),
+        }
+    });
+    Ok(())
+}
+
+fn put(args: &PutArgs) -> Outcome {
+    let PutArgs { bucket, object, persist, output, .. } = args;
+    let settings = args.given.settings()?;
+    let data = read(args)?;
+    let work = Work::open(&settings, Intent::Create)?;
+    let options = PrefixOptions { persist: *persist, ..PrefixOptions::default() };
+    let if_there = if *persist { IfThere::TakeIfItPersists } else { IfThere::Take };
+    make(&work, bucket, options, 1, if_there)?;
+    let kv = open(&work, bucket)?;
+    let bytes = data.len() as u64;
+    let shown = progress(*output, format!("storing {}", size::show(bytes)), None, bytes >= LONG);
+    let replaced = kv.put(object.as_bytes(), &data);
+    shown.finish_and_clear();
+    let replaced = replaced?;
+    let told = json!({
+        "bucket": bucket, "object": object, "bytes": bytes, "replaced": replaced,
+    });
+    output.tell(&told, || {
+        let verb = if replaced { "replaced" } else { "stored" };
+        format!("{verb} {object} in {bucket}, {}", size::show(bytes))
+    });
+    Ok(())
+}
+
+/// What is to be put.
+fn read(args: &PutArgs) -> Outcome<Vec<u8>> {
+    let mut data = Vec::new();
+    match (&args.data, &args.file) {
+        (_, Some(path)) => {
+            let failed = |e| Failure::io(path.display(), &e);
+            let mut file = std::fs::File::open(path).map_err(failed)?;
+            let length = file.metadata().map_err(failed)?.len();
+            let what = format!("reading {}", path.display());
+            let bar = progress(args.output, what, Some(length), length >= LONG);
+            data.reserve(length as usize);
+            let mut piece = (&mut file).take(LONG);
+            while piece.read_to_end(&mut data).map_err(failed)? > 0 {
+                bar.set_position(data.len() as u64);
+                piece.set_limit(LONG);
+            }
+            bar.finish_and_clear();
+        }
+        (None, None) => read_input(&mut data)?,
+        (Some(text), None) if text == "-" => read_input(&mut data)?,
+        (Some(text), None) => data.extend_from_slice(text.as_bytes()),
+    }
+    Ok(data)
+}
+
+fn read_input(data: &mut Vec<u8>) -> Outcome {
+    let read = std::io::stdin().read_to_end(data);
+    read.map(drop).map_err(|e| Failure::io("standard input", &e))
+}
+
+fn get(args: &GetArgs) -> Outcome {
+    let GetArgs { bucket, object, output, .. } = args;
+    let work = Work::open(&args.given.settings()?, Intent::Use)?;
+    let kv = open(&work, bucket)?;
+    let key = object.as_bytes();
+    // Only who looks needs to know beforehand how long it takes.
+    let looks = std::io::stderr().is_terminal() && !output.json;
+    let long = looks && kv.exists(key)?.is_some_and(|bytes| bytes >= LONG);
+    let shown = progress(*output, format!("reading {object}"), None, long);
+    let data = match args.delete {
+        true => kv.take(key),
+        false => {
+            let mut data = Vec::new();
+            kv.get(key, &mut data).map(|there| there.then_some(data))
+        }
+    };
+    shown.finish_and_clear();
+    let data = data?.ok_or_else(|| absent(bucket, object))?;
+    let mut told = json!({
+        "bucket": bucket, "object": object, "bytes": data.len(), "deleted": args.delete,
+    });
+    if let Some(path) = &args.file {
+        if let Err(failure) = write(path, &data) {
+            if args.delete {
+                put_back(&kv, args, &data)?;
+            }
+            return Err(failure);
+        }
+        told["file"] = path.display().to_string().into();
+        let bytes = size::show(data.len() as u64);
+        let did = if args.delete { "moved" } else { "wrote" };
+        output.tell(&told, || format!("{did} {object}, {bytes}, to {}", path.display()));
+    } else if output.json {
+        put_bytes(&mut told, "data", &data);
+        say!("{told}");
+    } else if std::io::stdout().is_terminal() {
+        print_value(&data)?;
+    } else {
+        print_bytes(&data);
+    }
+    Ok(())
+}
+
+/// An object that was taken and could not be written is there again, unless another took its place.
+fn put_back(kv: &Kv, args: &GetArgs, data: &[u8]) -> Outcome {
+    match kv.insert(args.object.as_bytes(), data) {
+        Ok(()) | Err(Error { status: Status::KeyExists, .. }) => Ok(()),
+        Err(e) => {
+            let text = format!(
+                "'{}' was read and removed, could be written neither into a file nor back, and is \
+                 lost: {e}",
+                args.object
+            );
+            Err(Failure::new(Status::DataLost, text))
+        }
+    }
+}
+
+/// Writes a file that is there whole or not at all.
+fn write(path: &Path, data: &[u8]) -> Outcome {
+    let failed = |e| Failure::io(path.display(), &e);
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("object");
+    let draft = path.with_file_name(format!(".{name}.{:016x}", Entropy::system().next_u64()));
+    let written = std::fs::write(&draft, data).and_then(|()| std::fs::rename(&draft, path));
+    written.map_err(|e| {
+        // It may not be there at all.
+        let _ = std::fs::remove_file(&draft);
+        failed(e)
+    })
+}
+
+fn list(args: &ListArgs) -> Outcome {
+    let work = Work::open(&args.given.settings()?, Intent::Use)?;
+    let Some(bucket) = &args.bucket else {
+        for name in buckets(&Dag::new(work.client.tree(work.job)?)) {
+            args.output.tell(&json!({ "bucket": name }), || name.clone());
+        }
+        return Ok(());
+    };
+    let kv = open(&work, bucket)?;
+    // Names on a terminal are progress enough.
+    let shown =
+        progress(args.output, format!("listing {bucket}"), None, !std::io::stdout().is_terminal());
+    let mut cursor = Some(0);
+    let mut found = 0u64;
+    while let Some(at) = cursor {
+        let page = kv.scan(at, args.prefix.as_bytes(), true, PAGE)?;
+        for (key, _) in &page.entries {
+            let name = String::from_utf8_lossy(key);
+            args.output.tell(&json!({ "object": name }), || name.clone().into_owned());
+        }
+        found += page.entries.len() as u64;
+        shown.set_message(format!("{found} objects"));
+        cursor = page.next;
+    }
+    shown.finish_and_clear();
+    Ok(())
+}
+
+/// The paths of prefixes that live and have objects.
+fn buckets(dag: &Dag) -> Vec<String> {
+    let is_bucket = |node: &PrefixInfo| {
+        let mut all = node.structures.iter();
+        node.state == 0 && all.any(|s| s.name == OBJECTS && s.kind == Kind::Kv.code())
+    };
+    let all = (0..dag.nodes().len()).filter(|&n| is_bucket(dag.node(n))).map(|n| dag.path(n));
+    let mut all: Vec<String> = all.filter(|path| !path.is_empty()).collect();
+    all.sort();
+    all
+}
+
+fn exists(args: &ExistsArgs) -> Outcome {
+    let ExistsArgs { bucket, object, .. } = args;
+    let work = Work::open(&args.given.settings()?, Intent::Use)?;
+    let bytes = open(&work, bucket)?.exists(object.as_bytes())?;
+    let bytes = bytes.ok_or_else(|| absent(bucket, object))?;
+    let told = json!({ "bucket": bucket, "object": object, "exists": true, "bytes": bytes });
+    args.output.tell(&told, || format!("{object} in {bucket}, {}", size::show(bytes)));
+    Ok(())
+}
+
+fn delete(args: &DeleteArgs) -> Outcome {
+    let DeleteArgs { bucket, objects, output, .. } = args;
+    let work = Work::open(&args.given.settings()?, Intent::Use)?;
+    // Also with --all: what is no bucket is not removed.
+    let kv = open(&work, bucket)?;
+    if args.all {
+        work.client.remove_prefix(work.job, bucket)?;
+        output.tell(&json!({ "bucket": bucket, "removed": true }), || {
+            format!("removed the bucket {bucket}")
+        });
+        return Ok(());
+    }
+    let count = objects.len() as u64;
+    let bar = progress(*output, format!("deleting of {bucket}"), Some(count), count >= 1000);
+    let (mut deleted, mut missing) = (Vec::new(), None);
+    for object in objects {
+        match kv.delete(object.as_bytes())? {
+            true => deleted.push(object.as_str()),
+            false => missing = missing.or(Some(object)),
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if !deleted.is_empty() {
+        let told = json!({ "bucket": bucket, "deleted": deleted });
+        output.tell(&told, || format!("deleted {} of {bucket}", deleted.join(", ")));
+    }
+    missing.map_or(Ok(()), |object| Err(absent(bucket, object)))
+}
+
+fn load(args: &LoadArgs) -> Outcome {
+    let LoadArgs { bucket, lasts: Lasts { persist, lease_ms, pinned }, output, .. } = args;
+    let work = Work::open(&args.given.settings()?, Intent::Create)?;
+    let (client, job) = (&work.client, work.job);
+    let mut look = |_: &FlushProgress| true;
+    let waiting = progress(*output, format!("looking for {bucket}"), None, true);
+    let place = client.persisted(job, bucket, &mut look);
+    waiting.finish_and_clear();
+    let place = Place::parse(&place?).map_err(|e| Failure::invalid(e.to_string()))?;
+    if let Some((above, _)) = bucket.rsplit_once('/') {
+        place::ensure_prefix(&work, above)?;
+    }
+    let load = Load {
+        path: bucket.clone(),
+        lease_ms: *lease_ms,
+        pinned: *pinned,
+        persist: *persist,
+        again: false,
+    };
+    let bar = progress(*output, format!("loading {bucket}"), Some(0), true);
+    let look = |done: u64, all: u64| {
+        bar.set_length(all);
+        bar.set_position(done);
+    };
+    let loaded = loading::load(client, job, &place, &Access::of_environment(), &load, &look);
+    bar.finish_and_clear();
+    let loaded = loaded?;
+    let objects = open(&work, bucket)?.length()?;
+    let told = json!({
+        "bucket": bucket, "place": place.to_string(), "objects": objects, "bytes": loaded.bytes,
+    });
+    output.tell(&told, || {
+        format!("loaded the bucket {bucket}: {objects} objects, {}", size::show(loaded.bytes))
+    });
+    Ok(())
+}
