@@ -288,6 +288,24 @@ fn pressure_compares_three_policies_in_virtual_time() {
         assert!(spilled <= 2.0 * number(point, "written_bytes"), "{point}");
     }
     folder.has_figure("pressure-simulated", "policy,capacity_pct,slowdown_mean");
+    // The figure is the same when it is drawn from the data alone.
+    let file = |name: &str| folder.0.join(format!("pressure-simulated.{name}"));
+    let drawn = std::fs::read(file("png")).unwrap();
+    std::fs::remove_file(file("png")).unwrap();
+    let redraw = |data: &str| {
+        Command::new(env!("CARGO_BIN_EXE_honeycomb"))
+            .args(["bench", "pressure", "--redraw", data])
+            .output()
+            .unwrap()
+    };
+    let again = redraw(file("csv").to_str().unwrap());
+    assert!(again.status.success(), "{}", String::from_utf8_lossy(&again.stderr));
+    let again = std::fs::read(file("png")).unwrap();
+    assert!(again.len().abs_diff(drawn.len()) < drawn.len() / 20, "{}", again.len());
+    std::fs::write(file("csv"), "policy\nblock,many\n").unwrap();
+    let refused = redraw(file("csv").to_str().unwrap());
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && said.contains("block,many"), "{said}");
 }
 
 /// Full scale in small: many servers, blocks of 128 MiB, hours that pass in a moment.
@@ -341,6 +359,19 @@ fn pressure_spills_to_the_servers_disk() {
         assert_eq!(number(point, "spilled_object_bytes"), 0.0);
     }
     assert!(number(&points[1], "spilled_disk_bytes") > 0.0, "{}", points[1]);
+}
+
+/// Spilling is held against the disk alone, and what a neighbour notices against several things.
+#[test]
+fn spill_measures_the_disk_and_the_neighbour() {
+    let spilled = &lines(&["spill", "--bytes", "16MiB", "--memory", "64MiB", "--rounds", "1"])[0];
+    let rows = spilled["median_least_most"].as_array().unwrap();
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        let first = |what: &str| row[what][0].as_f64().unwrap();
+        assert!(first("alone") > 0.0 && first("with") > 0.0, "{row}");
+        assert!((first("ratio") - first("with") / first("alone")).abs() < 1e-9, "{row}");
+    }
 }
 
 /// Four times the memory is sorted; with a disk that is too small the sort is refused, and what was

@@ -13,15 +13,16 @@ const SIZE: (u32, u32) = (960, 480);
 /// Every text is set in this.
 const FONT: &str = "sans-serif";
 /// Colours in the order in which lines take them; told apart also by those who see no red or green.
+/// and each with a hue of its own. Where lines have marks, these differ as well.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
     RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
     RGBColor(90, 90, 90),
     RGBColor(230, 159, 0),
-    RGBColor(240, 228, 66),
+    RGBColor(120, 40, 20),
+    RGBColor(110, 60, 160),
 ];
 
 /// Most values that stand below an axis each.
@@ -158,8 +159,9 @@ where
         .label_style((FONT, 14))
         .draw()
         .map_err(|e| text(&e))?;
-    for (series, colour) in panel.series.iter().zip(COLOURS.into_iter().cycle()) {
+    for (n, (series, colour)) in panel.series.iter().zip(COLOURS.into_iter().cycle()).enumerate() {
         let points = series.points.iter().copied();
+        let mark = |at| EmptyElement::at(at) + Polygon::new(outline(n), colour.filled());
         let drawn = match series.shape {
             Shape::Area => {
                 let area = AreaSeries::new(points, floor, colour.mix(0.35));
@@ -172,18 +174,22 @@ where
                 chart.draw_series(pieces.map(|two| PathElement::new(two.to_vec(), style)))
             }
             Shape::Marked => {
-                let line = LineSeries::new(points, colour.filled().stroke_width(2));
-                chart.draw_series(line.point_size(4))
-            }
-            Shape::Points => {
-                let mark = |at| Cross::new(at, 5, colour.stroke_width(2));
+                let line = LineSeries::new(points.clone(), colour.stroke_width(2));
+                chart.draw_series(line).map_err(|e| text(&e))?;
                 chart.draw_series(points.map(mark))
             }
+            Shape::Points => chart.draw_series(points.map(mark)),
         };
-        drawn
-            .map_err(|e| text(&e))?
-            .label(&series.name)
-            .legend(move |(x, y)| Rectangle::new([(x, y - 4), (x + 14, y + 4)], colour.filled()));
+        let bar = |half: i32| vec![(-7, -half), (7, -half), (7, half), (-7, half)];
+        let (line, on_it) = match series.shape {
+            Shape::Area | Shape::Line => (bar(4), bar(4)),
+            Shape::Marked => (bar(1), outline(n)),
+            Shape::Points => (outline(n), outline(n)),
+        };
+        drawn.map_err(|e| text(&e))?.label(&series.name).legend(move |(x, y)| {
+            let filled = |points: &[Point]| Polygon::new(points.to_vec(), colour.filled());
+            EmptyElement::at((x + 7, y)) + filled(&line) + filled(&on_it)
+        });
     }
     chart
         .configure_series_labels()
@@ -193,6 +199,31 @@ where
         .label_font((FONT, 14))
         .draw()
         .map_err(|e| text(&e))
+}
+
+/// A point of a mark, in pixels from its middle.
+type Point = (i32, i32);
+
+/// The mark of the series at this place: its shape is not that of its neighbours'.
+fn outline(n: usize) -> Vec<Point> {
+    let turned = |corners: usize, radius: &dyn Fn(usize) -> f64, from: f64| -> Vec<Point> {
+        let point = |k: usize| {
+            let angle = (from + k as f64 / corners as f64) * std::f64::consts::TAU;
+            let (sin, cos) = angle.sin_cos();
+            ((radius(k) * cos).round() as i32, (radius(k) * sin).round() as i32)
+        };
+        (0..corners).map(point).collect()
+    };
+    match n % COLOURS.len() {
+        0 => turned(16, &|_| 5.0, 0.0),
+        1 => turned(4, &|_| 6.0, 0.125),
+        2 => turned(3, &|_| 7.0, -0.25),
+        3 => turned(4, &|_| 7.0, 0.0),
+        4 => turned(3, &|_| 7.0, 0.25),
+        5 => turned(10, &|k| if k % 2 == 0 { 8.0 } else { 3.5 }, -0.25),
+        6 => turned(8, &|k| if k % 2 == 0 { 8.0 } else { 2.5 }, 0.0),
+        _ => turned(8, &|k| if k % 2 == 0 { 8.0 } else { 2.5 }, 0.125),
+    }
 }
 
 /// What stands at an axis of equal factors: the values themselves where they are few, else 1, 2
@@ -292,6 +323,20 @@ mod tests {
         let many = panel(true, (1..100).map(|i| (i as f64, 1.0)).collect());
         assert_eq!(ticks(xs(&many), 1.5, 60.0), [2.0, 5.0, 10.0, 20.0, 50.0]);
         assert_eq!(ticks(xs(&many), 1.5, 15_000.0), [10.0, 100.0, 1000.0, 10_000.0]);
+    }
+
+    #[test]
+    fn no_two_series_look_alike() {
+        for (n, own) in COLOURS.iter().enumerate() {
+            for (m, other) in COLOURS.iter().enumerate().take(n) {
+                assert_ne!(outline(n), outline(m));
+                // Far enough apart in some channel, and of another hue: no lighter or darker form of one.
+                let RGBColor(r, g, b) = own;
+                let RGBColor(s, h, c) = other;
+                let apart = [(r, s), (g, h), (b, c)].map(|(a, b)| a.abs_diff(*b));
+                assert!(apart.iter().any(|n| *n > 60), "{n} and {m}");
+            }
+        }
     }
 
     #[test]

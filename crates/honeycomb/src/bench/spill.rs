@@ -32,10 +32,14 @@ const READ: usize = 1 << 20;
 /// Writes through a server to its disk and reads back, beside the disk alone.
 ///
 /// Files of a job for which latency does not matter, whose blocks lie on the disk from the start, are
-/// written by several threads and read by them; before and after each of these rounds the disk is
+/// written by several threads and read by them; before each of these rounds the disk is
 /// written and read alone, in pieces of the same size, past the page cache, by as many threads as a
-/// server has for it. Beside it another job appends 4 KiB to files in memory two thousand times a
-/// second: how long its slowest hundredth takes with and without the others is told too.
+/// server has for it.
+///
+/// Beside it another job appends 4 KiB to files in memory two thousand times a second, and how long its
+/// slowest hundredth takes is told: alone; beside the same threads writing and reading as much in memory,
+/// which share the cores with it and spill nothing; and beside those that spill. Once with all of them as
+/// fast as they can, and once with so many bytes per second as --pace says, which leaves cores idle.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench spill --quick
@@ -56,6 +60,9 @@ pub struct SpillArgs {
     /// Threads that write and read
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
+    /// Bytes per second that are written, and as many read, where they are not as fast as they can be
+    #[arg(long, value_parser = size::parse, default_value = "100MiB")]
+    pace: u64,
     /// Rounds; figures are their median, least and most
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
@@ -67,11 +74,27 @@ pub struct SpillArgs {
 }
 
 /// One round: bytes per second of the disk alone and through a server, and the neighbour's slowest
-/// hundredth in microseconds, alone and beside that.
+/// hundredth in microseconds.
 struct Round {
     disk: (f64, f64),
     ours: (f64, f64),
-    p99: (f64, f64),
+    quiet: f64,
+    /// Beside as much in memory, and beside what spills: as fast as they can, and slowly.
+    fast: (f64, f64),
+    slow: (f64, f64),
+}
+
+/// Who writes and reads beside the neighbour: files of some blocks, which go when they were read.
+struct Others<'a> {
+    client: &'a Client,
+    job: &'a JobTicket,
+    name: String,
+    /// Bytes of a file, and of all that a thread writes and then reads.
+    file: u64,
+    bytes: u64,
+    threads: u32,
+    /// Bytes per second that all threads together write, and then read; without it as fast as they can.
+    pace: Option<u64>,
 }
 
 /// `honeycomb bench spill`.
@@ -89,21 +112,37 @@ pub fn run(args: &SpillArgs) -> Outcome {
         JobOptions { lease_ms: 3_600_000, latency_sensitive: false, ..JobOptions::default() };
     let job = cluster.client(cluster.token()).register_job_with("disk", &options)?;
     let client = cluster.client(&job.token);
+    let (hot, here) = cluster.job("busy")?;
+    let seconds = if args.quick { 0.2 } else { 3.0 };
+    let quiet = || -> Outcome<()> {
+        let clock = Clock::start();
+        clock.sleep_until(clock.now() + Duration::from_secs_f64(seconds / 2.0));
+        Ok(())
+    };
+    let threads = u64::from(args.threads);
     let progress = bar("spill", u64::from(rounds));
     let mut done = Vec::new();
     for round in 0..rounds {
-        let disk = disk::alone(&folder, bytes, TIER_PIECE, READ)?;
-        let quiet = || -> Outcome<()> {
-            let clock = Clock::start();
-            clock.sleep_until(
-                clock.now() + Duration::from_millis(if args.quick { 200 } else { 1500 }),
-            );
-            Ok(())
+        // In memory all files that there are at a time have a quarter of it.
+        let others = |in_memory: bool, pace: Option<u64>| Others {
+            client: if in_memory { &hot } else { &client },
+            job: if in_memory { &here } else { &job },
+            name: format!("o{round}-{}", pace.is_some()),
+            file: (args.memory / 4 / threads).max(args.block_size),
+            bytes: pace.map_or(bytes, |pace| (pace as f64 * seconds) as u64) / threads,
+            threads: args.threads,
+            pace,
         };
+        let disk = disk::alone(&folder, bytes, TIER_PIECE, READ)?;
         let ((), alone) = neighboured(&beside, &memory, quiet)?;
+        let ((), busy) = neighboured(&beside, &memory, || others(true, None).run())?;
         let through = || through(&client, &job, bytes, args.threads, round);
         let (ours, pressed) = neighboured(&beside, &memory, through)?;
-        done.push(Round { disk, ours, p99: (alone, pressed) });
+        let slow = Some(args.pace);
+        let ((), slow_busy) = neighboured(&beside, &memory, || others(true, slow).run())?;
+        let ((), slow_pressed) = neighboured(&beside, &memory, || others(false, slow).run())?;
+        let (fast, slow) = ((busy, pressed), (slow_busy, slow_pressed));
+        done.push(Round { disk, ours, quiet: alone, fast, slow });
         progress.inc(1);
     }
     progress.finish_and_clear();
@@ -158,6 +197,60 @@ fn through(
     })?;
     client.remove_prefix(job.job, &path)?;
     Ok((written, read))
+}
+
+impl Others<'_> {
+    fn run(&self) -> Outcome {
+        let Others { client, job, name, threads, .. } = self;
+        let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
+        client.create_prefix(job.job, name, &[], options)?;
+        let ended: Outcome<()> = thread::scope(|scope| {
+            let running: Vec<_> =
+                (0..*threads).map(|n| scope.spawn(move || self.thread(n))).collect();
+            running.into_iter().try_for_each(|t| t.join().expect("no thread panics"))
+        });
+        ended?;
+        client.remove_prefix(job.job, name)?;
+        Ok(())
+    }
+
+    fn thread(&self, n: u32) -> Outcome {
+        let Others { client, job, name, file: of_a_file, bytes, threads, pace } = self;
+        let clock = Clock::start();
+        let piece = vec![n as u8; READ];
+        let mut buffer = vec![0; READ];
+        // Written and read: twice the bytes of a file.
+        let due = |moved: u64| pace.map(|pace| moved as f64 * f64::from(*threads) / pace as f64);
+        let wait = |moved: u64| {
+            if let Some(due) = due(moved) {
+                clock.sleep_until(Time::ZERO + Duration::from_secs_f64(due));
+            }
+        };
+        let (mut moved, mut files) = (0, 0);
+        while moved < 2 * bytes {
+            let address = format!("{name}:f{n}-{files}");
+            let file = client.create_file(job.job, &address, 1, false)?;
+            let length = (*of_a_file).min(bytes - moved / 2).max(1);
+            let mut at = 0;
+            while at < length {
+                wait(moved / 2);
+                let want = (length - at).min(READ as u64);
+                file.write_all(&piece[..want as usize])?;
+                (at, moved) = (at + want, moved + want);
+            }
+            file.seal()?;
+            let mut at = 0;
+            while at < length {
+                wait(moved / 2);
+                let got = file.read_into(at, &mut buffer)? as u64;
+                assert!(got > 0, "the file ends before it does");
+                (at, moved) = (at + got, moved + got);
+            }
+            client.remove_structure(job.job, &address)?;
+            files += 1;
+        }
+        Ok(())
+    }
 }
 
 /// Does something while a neighbour appends into memory: what it gives, and the slowest hundredth of
@@ -222,10 +315,27 @@ fn spread(of: impl Iterator<Item = f64>) -> [f64; 3] {
 
 fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
     type Of = fn(&Round) -> f64;
-    let rows: [(&str, &str, Of, Of, Of, f64); 3] = [
+    let rows: [(&str, &str, Of, Of, Of, f64); 6] = [
         ("write", "MB/s", |r| r.disk.0 / 1e6, |r| r.ours.0 / 1e6, |r| r.ours.0 / r.disk.0, 0.8),
         ("read", "MB/s", |r| r.disk.1 / 1e6, |r| r.ours.1 / 1e6, |r| r.ours.1 / r.disk.1, 0.8),
-        ("neighbour's p99", "us", |r| r.p99.0, |r| r.p99.1, |r| r.p99.1 / r.p99.0, 1.2),
+        ("neighbour's p99", "us", |r| r.quiet, |r| r.fast.1, |r| r.fast.1 / r.quiet, 1.2),
+        (
+            "neighbour's p99, not alone but beside as much in memory",
+            "us",
+            |r| r.fast.0,
+            |r| r.fast.1,
+            |r| r.fast.1 / r.fast.0,
+            1.2,
+        ),
+        ("neighbour's p99, paced", "us", |r| r.quiet, |r| r.slow.1, |r| r.slow.1 / r.quiet, 1.2),
+        (
+            "neighbour's p99, paced, not alone but beside as much in memory",
+            "us",
+            |r| r.slow.0,
+            |r| r.slow.1,
+            |r| r.slow.1 / r.slow.0,
+            1.2,
+        ),
     ];
     let told = rows.map(|(what, unit, alone, ours, ratio, asked)| {
         let of = |of: Of| spread(rounds.iter().map(of));
@@ -243,6 +353,7 @@ fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
             "{}",
             json!({"bench": "spill", "machine": about, "bytes": bytes, "memory_bytes": args.memory,
                    "block_bytes": args.block_size, "threads": args.threads,
+                   "pace_bytes_per_s": args.pace,
                    "rounds": rounds.len(), "median_least_most": rows})
         );
         return;
@@ -264,7 +375,7 @@ fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
         let reached = if (ratio[0] >= asked) == least { "reached" } else { "MISSED" };
         let bound = if least { "at least" } else { "at most" };
         say!(
-            "{what}: alone {} {unit}, with spilling {} {unit}; ratio {}, asked for {bound} {asked}: {reached}",
+            "{what}: without {} {unit}, with spilling {} {unit}; ratio {}, asked for {bound} {asked}: {reached}",
             show(alone, 0),
             show(ours, 0),
             show(ratio, 2)

@@ -248,42 +248,13 @@ impl Found<'_> {
     }
 
     fn draw(&self, path: &Path) -> Outcome {
-        let mut policies: Vec<&str> = self.points.iter().map(|p| p.policy).collect();
-        policies.dedup();
-        let lines = |of: &dyn Fn(&Point) -> f64| -> Vec<Series> {
-            let series = |policy: &&str| {
-                let mine = self.points.iter().filter(|p| p.policy == *policy);
-                let mut points: Vec<(f64, f64)> =
-                    mine.map(|p| (f64::from(p.capacity_pct), of(p))).collect();
-                points.sort_by(|a, b| a.0.total_cmp(&b.0));
-                Series { name: (*policy).into(), shape: Shape::Marked, points }
-            };
-            policies.iter().map(series).collect()
-        };
-        let mut slowdowns = lines(&|p| p.slowdown.mean.max(1e-3));
-        slowdowns.extend(PAPER.map(|(name, points)| Series {
-            name: name.into(),
-            shape: Shape::Points,
-            points: points.to_vec(),
-        }));
-        let x = "memory, % of the peak".to_owned();
-        let slowdown = Panel {
-            title: "Slowdown against the own 100 %".into(),
-            x: x.clone(),
-            y: "times as long (mean over jobs)".into(),
-            series: slowdowns,
-            logarithmic: false,
-            logarithmic_y: true,
-        };
-        let utilisation = Panel {
-            title: "Utilisation of memory".into(),
-            x,
-            y: "% of the capacity".into(),
-            series: lines(&|p| p.utilisation * 100.0),
-            logarithmic: false,
-            logarithmic_y: false,
-        };
-        draw(path, &[slowdown, utilisation]).map_err(Failure::from)
+        let drawn = self.points.iter().map(|p| Drawn {
+            policy: p.policy.into(),
+            capacity_pct: f64::from(p.capacity_pct),
+            slowdown: p.slowdown.mean,
+            utilisation: p.utilisation,
+        });
+        figure(path, &drawn.collect::<Vec<_>>())
     }
 
     fn write_csv(&self, path: &Path) -> Outcome {
@@ -307,4 +278,67 @@ impl Found<'_> {
         }
         std::fs::write(path, text).map_err(|e| Failure::io(path.display(), &e))
     }
+}
+
+/// What a figure shows of a policy at a capacity.
+struct Drawn {
+    policy: String,
+    capacity_pct: f64,
+    slowdown: f64,
+    utilisation: f64,
+}
+
+/// Draws the figure of an earlier run again, beside the data that the run left.
+pub fn redraw(data: &Path) -> Outcome {
+    let text = std::fs::read_to_string(data).map_err(|e| Failure::io(data.display(), &e))?;
+    let line = |line: &str| -> Option<Drawn> {
+        let fields: Vec<&str> = line.split(',').collect();
+        let number = |n: usize| fields.get(n)?.parse::<f64>().ok();
+        let policy = fields.first()?.to_string();
+        let (capacity_pct, slowdown, utilisation) = (number(1)?, number(2)?, number(5)?);
+        Some(Drawn { policy, capacity_pct, slowdown, utilisation })
+    };
+    let lines = text.lines().skip(1);
+    let drawn = lines.map(|text| line(text).ok_or(text)).collect::<Result<Vec<_>, _>>();
+    let wrong =
+        |text| Failure::invalid(format!("{}: no line of `pressure`: {text}", data.display()));
+    figure(&data.with_extension("png"), &drawn.map_err(wrong)?)
+}
+
+fn figure(path: &Path, points: &[Drawn]) -> Outcome {
+    let mut policies: Vec<&str> = points.iter().map(|p| &*p.policy).collect();
+    policies.dedup();
+    let lines = |of: &dyn Fn(&Drawn) -> f64| -> Vec<Series> {
+        let series = |policy: &&str| {
+            let mine = points.iter().filter(|p| p.policy == *policy);
+            let mut points: Vec<(f64, f64)> = mine.map(|p| (p.capacity_pct, of(p))).collect();
+            points.sort_by(|a, b| a.0.total_cmp(&b.0));
+            Series { name: (*policy).into(), shape: Shape::Marked, points }
+        };
+        policies.iter().map(series).collect()
+    };
+    let mut slowdowns = lines(&|p| p.slowdown.max(1e-3));
+    slowdowns.extend(PAPER.map(|(name, points)| Series {
+        name: name.into(),
+        shape: Shape::Points,
+        points: points.to_vec(),
+    }));
+    let x = "memory, % of the peak".to_owned();
+    let slowdown = Panel {
+        title: "Slowdown against the own 100 %".into(),
+        x: x.clone(),
+        y: "times as long (mean over jobs)".into(),
+        series: slowdowns,
+        logarithmic: false,
+        logarithmic_y: true,
+    };
+    let utilisation = Panel {
+        title: "Utilisation of memory".into(),
+        x,
+        y: "% of the capacity".into(),
+        series: lines(&|p| p.utilisation * 100.0),
+        logarithmic: false,
+        logarithmic_y: false,
+    };
+    draw(path, &[slowdown, utilisation]).map_err(Failure::from)
 }

@@ -73,6 +73,9 @@ pub struct PressureArgs {
     /// In virtual time, without a cluster: what the conditions allow
     #[arg(long)]
     simulate: bool,
+    /// Run nothing: draw the figure of an earlier run again, beside the data that it left
+    #[arg(long, value_name = "CSV", conflicts_with_all = ["simulate", "unshaped"])]
+    redraw: Option<PathBuf>,
     /// Leave the disk and the object store as fast as this machine has them
     #[arg(long, conflicts_with = "simulate")]
     unshaped: bool,
@@ -165,6 +168,9 @@ struct Load {
 
 /// `honeycomb bench pressure`.
 pub fn run(args: &PressureArgs) -> Outcome {
+    if let Some(data) = &args.redraw {
+        return figures::redraw(data);
+    }
     check(args)?;
     if !args.simulate {
         return on_a_cluster(args);
