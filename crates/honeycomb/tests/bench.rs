@@ -374,6 +374,41 @@ fn spill_measures_the_disk_and_the_neighbour() {
     }
 }
 
+/// Flushes are held against the store alone, in both formats, and nothing of either is left.
+#[test]
+fn flush_measures_the_store_and_leaves_nothing_in_it() {
+    let flushed = |place: &[&str], variables: &[(&str, String)]| -> Value {
+        let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
+            .args(["bench", "flush", "--quick", "--json", "--rounds", "1"])
+            .args(["--bytes", "24MiB", "--block-size", "4MiB"])
+            .args(place)
+            .envs(variables.iter().map(|(name, value)| (name, value)))
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{errors}");
+        assert_eq!(errors.contains("NO STORE"), variables.is_empty(), "{errors}");
+        let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(told["object_store"], !variables.is_empty());
+        assert_eq!((number(&told, "bytes"), number(&told, "block_bytes")), (25165824.0, 4194304.0));
+        let rows = told["median_least_most"].as_array().unwrap();
+        let formats: Vec<_> = rows.iter().map(|row| row["format"].as_str().unwrap()).collect();
+        assert_eq!(formats, ["plain", "prefix"]);
+        assert!(rows.iter().all(|row| row["ratio"][0].as_f64().unwrap() > 0.0), "{told}");
+        told
+    };
+    let folder = Folder::new("flush");
+    std::fs::create_dir_all(&folder.0).unwrap();
+    flushed(&["--place", folder.0.to_str().unwrap()], &[]);
+    let left = || std::fs::read_dir(&folder.0).unwrap().flatten().map(|entry| entry.path());
+    // The directory of the job stays, and is empty.
+    assert!(left().all(|path| path.is_dir()), "{:?}", left().collect::<Vec<_>>());
+    let Some(gateway) = honeycomb_weather::Gateway::start() else { return };
+    let variables = honeycomb_weather::Gateway::variables(gateway.address());
+    flushed(&["--place", "s3://lake/bench"], &variables);
+    assert_eq!(gateway.objects("bench"), Vec::<String>::new());
+}
+
 /// Four times the memory is sorted; with a disk that is too small the sort is refused, and what was
 /// acknowledged is there (`bench sort` says otherwise).
 #[test]

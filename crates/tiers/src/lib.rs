@@ -15,6 +15,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod alone;
 mod commit;
 mod delete;
 mod large;
@@ -28,6 +29,7 @@ mod store;
 mod volume;
 
 pub use access::Access;
+pub use alone::Alone;
 pub use manifest::{FlushedPart, FlushedStructure, Manifest};
 pub use objects::{Objects, ObjectsWorker};
 pub use place::{Cloud, InvalidPlace, Place};

@@ -28,10 +28,10 @@ const PART: u64 = 8 << 20;
 const PARTS_MAX: u64 = 9_000;
 
 /// A store, and the thread that speaks to it for as long as this is there.
-struct Session {
+pub(crate) struct Session {
     place: Place,
-    store: Arc<dyn ObjectStore>,
-    path: Path,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) path: Path,
     objects: Option<Objects>,
     thread: Option<JoinHandle<()>>,
 }
@@ -57,6 +57,15 @@ impl Session {
             }
             Place::Bucket { .. } => access::open(place, access)?,
         };
+        Session::with(place, store, path)
+    }
+
+    /// With an object, or all below a path, of a store.
+    pub(crate) fn with(
+        place: &Place,
+        store: Arc<dyn ObjectStore>,
+        path: Path,
+    ) -> Result<Session, FlushError> {
         let failed = |e: std::io::Error| FlushError::Root {
             root: place.to_string(),
             why: format!("no thread for it: {e}"),
@@ -68,11 +77,11 @@ impl Session {
         Ok(Session { place: place.clone(), store, path, objects, thread })
     }
 
-    fn objects(&self) -> &Objects {
+    pub(crate) fn objects(&self) -> &Objects {
         self.objects.as_ref().expect("it is there until the session is dropped")
     }
 
-    fn unwritten(&self, why: String) -> FlushError {
+    pub(crate) fn unwritten(&self, why: String) -> FlushError {
         FlushError::Write { what: self.place.to_string(), why }
     }
 

@@ -10,6 +10,7 @@ mod controller;
 mod disk;
 mod elasticity;
 mod file;
+mod flush;
 mod growth;
 mod kv;
 mod leases;
@@ -70,6 +71,7 @@ enum What {
     Sensitivity(sensitivity::SensitivityArgs),
     Sort(sort::SortArgs),
     Spill(spill::SpillArgs),
+    Flush(flush::FlushArgs),
     Recovery(recovery::RecoveryArgs),
 }
 
@@ -211,6 +213,7 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Sensitivity(args) => sensitivity::run(args),
         What::Sort(args) => sort::run(args),
         What::Spill(args) => spill::run(args),
+        What::Flush(args) => flush::run(args),
         What::Recovery(args) => recovery::run(args),
     }
 }

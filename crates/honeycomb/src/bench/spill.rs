@@ -307,7 +307,7 @@ fn appends(client: &Client, job: &JobTicket, over: &AtomicBool) -> Outcome<f64> 
 }
 
 /// Median, least and most.
-fn spread(of: impl Iterator<Item = f64>) -> [f64; 3] {
+pub fn spread(of: impl Iterator<Item = f64>) -> [f64; 3] {
     let mut all: Vec<f64> = of.collect();
     all.sort_by(f64::total_cmp);
     [all[all.len() / 2], all[0], all[all.len() - 1]]
