@@ -7,7 +7,7 @@ from peer import SPEC, STATUS
 ACTIONS = {
     "answer": "the call is over: the caller gets a result, or what the status says about it",
     "raise": "the call is over: the caller gets an error with the reply's message",
-    "retry_after": "wait for the reply's value in microseconds, with jitter, and send it again",
+    "retry_after": "wait for the low 32 bits of the reply's value in microseconds, with jitter, and send it again",
     "reroute": "correct the map by the entry in the reply and send it to that block",
     "reopen": "ask ReopenStructure; raise what it says, or take its map and grant and go on",
     "resume": "send the lane's requests again, in order, from the reply's value",

@@ -11,7 +11,7 @@ use honeycomb_types::limits::RETRY_WINDOW_MS;
 use honeycomb_types::{BlockAt, Bug, LaneId, Router, Sequence, SessionId, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
-use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status, flags};
+use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status, busy, flags};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -517,8 +517,10 @@ impl Call {
             Status::Busy => {
                 self.stay();
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
-                let asked = Duration::from_micros(header.value).min(Duration::from_secs(1));
-                self.wait(now, asked)
+                if header.value & busy::UNDER_WAY != 0 {
+                    self.doubt();
+                }
+                self.wait(now, busy::delay(header.value).min(Duration::from_secs(1)))
             }
             Status::Moved => self.moved(now, routing, lanes, header, args),
             Status::Resume => {
@@ -776,6 +778,27 @@ mod tests {
         let Step::Send(entry, again) = step else { panic!("{step:?}") };
         assert_eq!((entry.block, again.flags), (2, flags::RETRY));
         assert_eq!((again.lane, again.sequence), (first.lane, first.sequence));
+    }
+
+    /// One of two copies of a request runs, and the answer to the other came first: when there is no time left,
+    /// nobody may say that it had no effect. Seed 152724833095144 of the simulator.
+    #[test]
+    fn what_is_under_way_when_its_time_is_over_may_take_effect() {
+        for (value, told) in [(500, "has not"), (500 | busy::UNDER_WAY, "may have")] {
+            let mut routing = Routing::new(whole());
+            let mut lanes = Lanes::new(SessionId(7));
+            let mut call = Call::new(Op::FileAppend, Target::Hash(50), DEADLINE);
+            call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+            let reply = Event::Reply(ReplyHeader::new(Status::Busy, 1, value), b"why");
+            let late = Time(DEADLINE.0 - 1);
+            let Step::Done(Err(e)) = call.next(late, &mut routing, &mut lanes, reply) else {
+                panic!("there is no time left")
+            };
+            assert_eq!(e.status, Status::DeadlineExceeded);
+            assert!(e.message.contains(told), "{e}");
+        }
+        let wait = busy::delay(500 | busy::UNDER_WAY);
+        assert_eq!(wait, Duration::from_micros(500));
     }
 
     /// One of two copies of a request found its block gone, and its answer came first: the other may have

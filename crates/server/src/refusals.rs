@@ -4,6 +4,7 @@ use honeycomb_structures::{Answer, LaneVerdict};
 use honeycomb_types::BlockAt;
 use honeycomb_types::limits::RETRY_WINDOW_MS;
 use honeycomb_wire::Status;
+use honeycomb_wire::busy::UNDER_WAY;
 
 /// What a request has to wait whose earlier try is still under way, in microseconds.
 const IN_PROGRESS_RETRY_US: u64 = 500;
@@ -25,7 +26,11 @@ pub(crate) fn refusal_of(verdict: LaneVerdict) -> Result<(), Answer> {
             let text = format!("the lane continues at {}", next.0);
             Answer { value: next.0, ..Answer::refuse(Status::Resume, text) }
         }
-        LaneVerdict::InProgress => in_progress("an earlier try of this request is under way"),
+        LaneVerdict::InProgress => Answer {
+            value: IN_PROGRESS_RETRY_US | UNDER_WAY,
+            ..Answer::refuse(Status::Busy, "an earlier try of this request is under way")
+        },
+        LaneVerdict::Waits => in_progress("the mutation before it in its lane is under way"),
         LaneVerdict::OutcomeUnknown => Answer::refuse(
             Status::OutcomeUnknown,
             format!("the record of this mutation is gone after {} s", RETRY_WINDOW_MS / 1000),

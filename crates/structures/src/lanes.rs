@@ -31,8 +31,10 @@ pub enum LaneVerdict {
     /// One was skipped: this is the number expected next. Zero: the block does not know the lane
     /// (any more) and this mutation did not run; open a new lane, which begins at 1.
     Resume(Sequence),
-    /// It, or one that it has to come after, is running. Answer `Busy`.
+    /// An earlier try of it is running.
     InProgress,
+    /// One that it has to come after is running.
+    Waits,
     /// It may have run, but the record that would tell is gone.
     OutcomeUnknown,
     /// No room for another result or lane until others are acknowledged or forgotten.
@@ -247,8 +249,9 @@ impl Lanes {
         if sequence.0 < lane.next {
             return replay(lane, sequence.0);
         }
-        if lane.running.is_some() {
-            return LaneVerdict::InProgress;
+        if let Some(running) = lane.running {
+            let own = running == sequence.0;
+            return if own { LaneVerdict::InProgress } else { LaneVerdict::Waits };
         }
         if sequence.0 > lane.next {
             return LaneVerdict::Resume(Sequence(lane.next));

@@ -22,6 +22,20 @@ pub mod flags {
     pub const KNOWN: u16 = RETRY;
 }
 
+/// What the value of `Busy` says.
+pub mod busy {
+    use std::time::Duration;
+
+    /// An earlier try of this very mutation is under way: it may take effect yet. Beside it, in the low
+    /// 32 bits, is the delay.
+    pub const UNDER_WAY: u64 = 1 << 63;
+
+    /// After which to try again.
+    pub fn delay(value: u64) -> Duration {
+        Duration::from_micros(value & u64::from(u32::MAX))
+    }
+}
+
 /// Which kind of node serves an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {

@@ -23,7 +23,7 @@ fn a_repeated_mutation_is_answered_from_the_record() {
     let mut lanes = Lanes::new();
     assert_eq!(begin(&mut lanes, 1, 0, false), LaneVerdict::Run);
     assert_eq!(begin(&mut lanes, 1, 0, true), LaneVerdict::InProgress);
-    assert_eq!(begin(&mut lanes, 2, 0, false), LaneVerdict::InProgress);
+    assert_eq!(begin(&mut lanes, 2, 0, false), LaneVerdict::Waits);
     let answer = Answer { args: vec![1, 2], ..Answer::refuse(Status::CompareFailed, "") }
         .with(Payload::Bytes(vec![9; 100].into()));
     lanes.record(S, L, Sequence(1), Some(42), &answer);
@@ -267,7 +267,8 @@ proptest! {
                             prop_assert!(effects.contains(&s));
                             answered.insert(s, answer.value);
                         }
-                        LaneVerdict::InProgress => prop_assert!(running.is_some_and(|r| r <= s)),
+                        LaneVerdict::InProgress => prop_assert!(running == Some(s)),
+                        LaneVerdict::Waits => prop_assert!(running.is_some_and(|r| r < s)),
                         LaneVerdict::Resume(n) => {
                             let expected = effects.len() as u64 + 1;
                             prop_assert!(s > expected && (n.0 == expected || n.0 == 0));

@@ -42,7 +42,7 @@ pub enum Status {
     OutcomeUnknown = 305,
     /// The key or offset is not in the block's range, and the block does not know who has it. Raised by the shard; the client asks the controller for the map and repeats the request.
     WrongRange = 306,
-    /// Not now; the value is the delay in microseconds after which to try again. Raised by admission, and a block that waits for its next one; the client waits that long (with jitter) within its deadline, then repeats the request.
+    /// Not now; the low 32 bits of the value are the delay in microseconds after which to try again. Bit 63: an earlier try of this very mutation is under way, and may take effect. Raised by admission, and a block that waits for its next one; the client waits that long (with jitter) within its deadline, then repeats the request.
     Busy = 401,
     /// No free block; the message names what was asked and what is free. Existing data is unharmed. Raised by the catalog, and a block that was refused its next one; the client raises.
     OutOfMemory = 402,
