@@ -158,7 +158,12 @@ impl Catalog {
             }
             false => nodes,
         };
-        let planned = nodes.iter().map(|node| self.plan_node(j, node, &names));
+        let planned = nodes.iter().zip(&own).map(|(node, own)| {
+            self.plan_node(j, node, &names).map_err(|error| match own {
+                Some(path) => self.or_exists(j, path, error),
+                None => error,
+            })
+        });
         let mut plan = planned.collect::<Result<Vec<Planned<'_>>, CatalogError>>()?;
         refuse_shared_flush(&plan)?;
         let order = order(nodes, &plan)?;

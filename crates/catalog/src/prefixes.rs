@@ -163,7 +163,8 @@ impl Catalog {
         let own = options.persist && options.flush_to.is_empty();
         let flush_to = if own { trimmed } else { options.flush_to };
         let options = PrefixOptions { flush_to, ..options };
-        let checked = self.checked_options(j, options)?;
+        let checked =
+            self.checked_options(j, options).map_err(|error| self.or_exists(j, trimmed, error))?;
         if trimmed.is_empty() {
             return self.create_root(actor, j, parents, options);
         }
@@ -176,6 +177,17 @@ impl Catalog {
             .and_then(|()| self.create_below(actor, j, path, name, &found, checked));
         self.scratch = found;
         created.map(Reply::Prefix)
+    }
+
+    /// Why a prefix of this path cannot go to a place that is taken: what is already there, if that is
+    /// the prefix itself.
+    pub(crate) fn or_exists(&self, j: u32, path: &str, error: CatalogError) -> CatalogError {
+        match error {
+            CatalogError::FlushPathTaken { .. } if self.live_at(j, path).is_ok() => {
+                CatalogError::PrefixExists { path: path.into() }
+            }
+            other => other,
+        }
     }
 
     /// A job's root is made again, when it has expired, by creating the empty path.

@@ -416,6 +416,26 @@ fn a_lost_server_ends_the_flush_of_what_it_had_and_nothing_is_left() {
     let _ = (other, copy);
 }
 
+/// Those that are left may be as busy as the one that was lost: all that was asked of it is forgotten with
+/// it.
+#[test]
+fn a_server_is_lost_that_was_asked_for_as_much_as_it_takes_like_all_others() {
+    let (mut bench, _, job) = bench();
+    let lost = bench.join_as("s2:1", 1, 40, true);
+    bench.make(job, kv("t", "", 16)).unwrap();
+    bench.make(job, file("t", "f", 1)).unwrap();
+    let number = begin(&mut bench, job, "out").unwrap();
+    let parts = asked(&bench);
+    let of_lost = parts.iter().filter(|asked| asked.at.block.server() == lost).count();
+    assert_eq!((parts.len(), of_lost), (8, 4), "as many of each as it takes at a time");
+    bench.run(Command::ServerLost { server: lost }).unwrap();
+    assert!(matches!(state(&mut bench, job, number), Ok(FlushState::Lost(_))));
+    // The next one begins as if there had been no other.
+    bench.make(job, kv("t", "again", 8)).unwrap();
+    begin(&mut bench, job, "out").unwrap();
+    assert_eq!(asked(&bench).len(), 4);
+}
+
 #[test]
 fn what_is_loaded_is_opened_when_it_is_published_and_not_before() {
     let (mut bench, server, job) = bench();

@@ -873,3 +873,22 @@ fn what_cannot_be_read_stays_where_it_is() {
     world.read(0, 0, SIZE as u32);
     world.drain();
 }
+
+/// What was brought up for a writer and is kept before anything was written to it gives its room in the
+/// warm pool back: what reads it for the flush reads it from the disk.
+#[test]
+fn what_is_kept_as_it_came_up_gives_its_warm_room_back() {
+    let mut world = World::new();
+    world.open(0, false);
+    world.append(0, 1);
+    world.lower(0);
+    world.drain();
+    world.append(0, 1);
+    world.drain();
+    assert_eq!(world.shard.in_memory(), (0, 1), "it was brought up");
+    world.flush(0);
+    world.drain();
+    assert_eq!(world.shard.in_memory(), (0, 0), "nobody reads its memory");
+    world.flush(0);
+    world.end();
+}

@@ -239,8 +239,10 @@ pub const FLUSH_BUFFERS_MAX: u64 = 64 << 20;
 /// The longest object of a flush, but for one record that is longer. What fails is sent again as a whole, so
 /// it is not larger; and stores take much smaller ones badly.
 pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
-/// When objects of a flush that came to nothing are deleted a second time. More than twice the time that
-/// a request to a store may take.
+/// When objects of a flush that came to nothing are deleted a second time: what was being written at that
+/// moment is there by then.
+pub const FLUSH_SWEEP_SOON: Duration = Duration::from_secs(1);
+/// And a last time after this: more than twice the time that a request to a store may take.
 pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
 /// Blocks of one server that a flush of a prefix that lives has copied at a time.
 pub const FLUSH_COPIES_AT_ONCE: usize = 4;

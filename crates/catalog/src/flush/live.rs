@@ -80,12 +80,13 @@ struct Copied {
 /// Requests that are under way.
 struct Asked {
     of: BTreeMap<ServerId, usize>,
-    /// Servers that may be asked for more.
-    free: usize,
+    /// Servers that may be asked for more. One that was lost a moment ago is none of them, whatever it
+    /// was asked for.
+    free: BTreeSet<ServerId>,
 }
 
 impl Asked {
-    fn of(live: &Live, servers: usize) -> Asked {
+    fn of(live: &Live, servers: BTreeSet<ServerId>) -> Asked {
         let mut asked = Asked { of: BTreeMap::new(), free: servers };
         for part in &live.parts {
             if let State::Asked { at, .. } = part.state {
@@ -106,7 +107,9 @@ impl Asked {
         }
         let under_way = self.of.entry(server).or_default();
         *under_way += 1;
-        self.free -= usize::from(*under_way == FLUSH_COPIES_AT_ONCE);
+        if *under_way == FLUSH_COPIES_AT_ONCE {
+            self.free.remove(&server);
+        }
         true
     }
 }
@@ -452,7 +455,7 @@ impl Catalog {
                 return Err(format!("{named} has ended meanwhile, or was lost").into());
             }
         }
-        let mut asked = Asked::of(live, self.pool.servers().count());
+        let mut asked = Asked::of(live, self.pool.servers().map(|(id, _)| id).collect());
         self.copy_waiting(number, live, &mut asked, effects);
         self.list_extents(live);
         self.copy_waiting(number, live, &mut asked, effects);
@@ -516,7 +519,7 @@ impl Catalog {
     ) {
         let waiting: Vec<usize> = live.waiting.iter().copied().collect();
         for i in waiting {
-            if asked.free == 0 {
+            if asked.free.is_empty() {
                 return;
             }
             self.copy_part(number, live, i, asked, effects);

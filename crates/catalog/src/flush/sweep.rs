@@ -2,20 +2,22 @@
 //!
 //! A flush that is lost with a server leaves the objects of the others: no manifest names them. Their names
 //! are known from before the first was written, and so they are deleted by name, by whichever server is
-//! there; a listing would cost more, and may be old. They are deleted twice, `FLUSH_SWEEP_AGAIN` apart: a
-//! request to write one may arrive after it was given up.
+//! there; a listing would cost more, and may be old. They are deleted three times: at once, after
+//! `FLUSH_SWEEP_SOON`, for what others were writing just then, and after `FLUSH_SWEEP_AGAIN`, because a request
+//! to write one may arrive long after it was given up.
 
 use super::{Again, Flush, PartState, pause};
 use crate::{Catalog, CatalogError, Effect, Reply};
-use honeycomb_types::limits::{FLUSH_OBJECT_MAX, FLUSH_SWEEP_AGAIN};
+use honeycomb_types::limits::{FLUSH_OBJECT_MAX, FLUSH_SWEEP_AGAIN, FLUSH_SWEEP_SOON};
 use honeycomb_types::{ServerId, flush_object};
 use std::cmp::Reverse;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Names that one request has.
 const AT_A_TIME: usize = 10_000;
-/// How often all of them are deleted.
-const PASSES: u8 = 2;
+/// What is waited for before each time that all of them are deleted.
+const PAUSES: [Duration; 3] = [Duration::ZERO, FLUSH_SWEEP_SOON, FLUSH_SWEEP_AGAIN];
 
 /// Objects that are to be deleted.
 #[derive(Clone, Debug)]
@@ -105,11 +107,11 @@ impl Catalog {
             return Ok(Reply::Done);
         }
         (sweep.done, sweep.passes) = (0, sweep.passes + 1);
-        if sweep.passes < PASSES {
-            let again = self.now + FLUSH_SWEEP_AGAIN;
-            self.flushes.retries.push(Reverse((again, number, Again::Sweep)));
-        } else {
-            self.flushes.sweeps.remove(&number);
+        match PAUSES.get(sweep.passes as usize) {
+            Some(&pause) => {
+                self.flushes.retries.push(Reverse((self.now + pause, number, Again::Sweep)));
+            }
+            None => drop(self.flushes.sweeps.remove(&number)),
         }
         self.flushes.unwritten.swept(number);
         Ok(Reply::Done)
@@ -129,7 +131,9 @@ impl Catalog {
 
     /// What a recovered catalog has still to delete; it begins again when servers are back.
     pub(crate) fn recover_sweep(&mut self, number: u64, sweep: Sweep) {
+        // What was to be waited for is waited for anew: a write may still be on its way.
+        let pause = PAUSES.get(sweep.passes as usize).copied().unwrap_or_default();
         self.flushes.sweeps.insert(number, sweep);
-        self.flushes.retries.push(Reverse((self.now, number, Again::Sweep)));
+        self.flushes.retries.push(Reverse((self.now + pause, number, Again::Sweep)));
     }
 }

@@ -176,7 +176,13 @@ fn its_own_path_is_the_place_unless_another_is_said() {
     // Two of them, or it and another, do not share a place.
     let taken = CatalogError::FlushPathTaken { path: "a".into() };
     let same = PrefixOptions { flush_to: "a", ..LEASE };
-    assert_eq!(bench.create(job, "c", &[], same), Err(taken));
+    assert_eq!(bench.create(job, "c", &[], same), Err(taken.clone()));
+    // One that is made twice is told that it exists, not that its place is taken.
+    let exists = CatalogError::PrefixExists { path: "a".into() };
+    assert_eq!(bench.create(job, "a", &[], PERSIST), Err(exists.clone()));
+    assert_eq!(bench.create(job, "/a", &[], same), Err(exists.clone()));
+    assert_eq!(bench.plan(job, &[node("a", &[][..], PERSIST)]), Err(exists));
+    assert_eq!(bench.plan(job, &[node("c", &[][..], same)]), Err(taken));
     bench.remove(job, "").unwrap();
     let root = Command::CreatePrefix {
         actor: Actor::driver(job),

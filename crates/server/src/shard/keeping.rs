@@ -137,8 +137,8 @@ impl Shard {
     pub(super) fn kept_went_down(&mut self, index: usize) {
         let Some(kept) = self.kept.get_mut(&index) else { return };
         let length = kept.bytes.snapshot().length();
-        let stored = stored(&mut kept.place, length, self.config.block_size);
-        kept.bytes.moved(Bytes::There { stored: Some(stored), memory: None });
+        let stored = (length > 0).then(|| stored(&mut kept.place, length, self.config.block_size));
+        kept.bytes.moved(Bytes::There { stored, memory: None });
     }
 
     /// A block that is being flushed is so no more.

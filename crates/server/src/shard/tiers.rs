@@ -532,13 +532,13 @@ impl Shard {
             return;
         }
         self.tiers.counts.written += down.range.len() as u64;
-        self.kept_went_down(index);
         self.leave_memory(index);
         self.let_go(now);
     }
 
-    /// What a block has in memory is not served any more.
+    /// What a block has in memory is not served any more: all of it is on the disk.
     fn leave_memory(&mut self, index: usize) {
+        self.kept_went_down(index);
         let Lying { owner, backing, place, .. } = self.lies(index);
         let (at, structure, tier) = (owner.at, owner.structure, place.tier);
         let memory = backing.extract();
