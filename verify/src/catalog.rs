@@ -129,7 +129,9 @@ impl CatalogModel {
         self.asker = self.asker_of(command);
         let none =
             matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering));
-        self.refused = self.asker.filter(|_| none);
+        // A block that leaves its server and finds no place is not waited for.
+        let leaves = matches!(command, Command::BeginMove { way: Way::Relocate, .. });
+        self.refused = self.asker.filter(|_| none && !leaves);
     }
 
     fn asker_of(&self, command: &Command<'_>) -> Option<(usize, usize)> {
@@ -142,8 +144,7 @@ impl CatalogModel {
                 let j = self.job(job);
                 self.cluster.jobs[j].live(structure.path).ok().map(|i| (j, i))
             }
-            // A block that leaves its server was not asked for by its prefix.
-            Command::BeginMove { way: Way::Relocate, .. } => None,
+            // What leaves its server comes to memory elsewhere: its prefix pays for that like any other.
             Command::GrowStructure { structure, .. }
             | Command::BeginMove { structure, .. }
             | Command::ExtentBlocks { structure, .. } => of(self, structure),

@@ -1,7 +1,9 @@
 //! The workload on queues: puts and gets of several kinds, and how their answers are judged.
 
 use crate::client::{Active, note_end};
+use crate::net::Node;
 use crate::queue::{Given, Key, Span, item};
+use crate::server::Item;
 use crate::world::{Known, World};
 use honeycomb_catalog::{Actor, Command, Reply};
 use honeycomb_client::{Error, Target};
@@ -321,19 +323,53 @@ pub fn judge(world: &mut World) {
 }
 
 /// Everything that is still in a queue; nothing when the queue has ended meanwhile.
-fn empty_out(world: &mut World, structure: StructureId) -> Option<Vec<(u32, Vec<u8>)>> {
+fn empty_out(world: &mut World, structure: StructureId) -> Option<Vec<Item>> {
+    let mut items = Vec::new();
+    // While one block is waited for others move: what is left is where it went.
+    for lane in 1..=100 {
+        match empty_blocks(world, structure, lane, &mut items)? {
+            true => return Some(items),
+            false => world.pass(Duration::from_millis(5)),
+        }
+    }
+    world.broken(format!("the blocks of {structure:?} go on moving for ever"));
+    None
+}
+
+/// Takes what is in the blocks that a queue has now; false when one has gone elsewhere meanwhile.
+fn empty_blocks(
+    world: &mut World,
+    structure: StructureId,
+    lane: u32,
+    items: &mut Vec<Item>,
+) -> Option<bool> {
     let id = world.jobs[world.structures[&structure].job].id;
     let command = Command::ReopenStructure { actor: Actor::driver(id), job: id, structure };
     let Ok(Reply::Opened(opened)) = world.command_of(id, command) else { return None };
-    let mut items = Vec::new();
-    let now = world.now;
     for entry in &opened.map.entries {
-        let server = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()));
-        let Some(server) = server else {
-            world.broken("a map names a server that is gone".into());
-            return None;
-        };
-        items.extend(server.take_all(now, &opened, entry.at));
+        let (at, mut sequence, mut tries) = (entry.at, 1, 0);
+        loop {
+            let ix = world.servers.iter().position(|s| s.is(at.block.server()));
+            // It left, and its server with it.
+            let Some(ix) = ix else { return Some(false) };
+            let now = world.local(Node::Server(ix));
+            match world.servers[ix].take_next(now, &opened, at, (lane, sequence)) {
+                Ok(Some(item)) => items.push(item),
+                Ok(None) => break,
+                Err((Status::WrongEpoch | Status::UnknownBlock, _)) => return Some(false),
+                // It is below memory, and others have to leave the warm pool for it.
+                Err((_, why)) if tries == 1000 => {
+                    world.broken(format!("{at:?} is busy for 5 s: {why}"));
+                    return None;
+                }
+                Err(_) => {
+                    tries += 1;
+                    world.pass(Duration::from_millis(5));
+                    continue;
+                }
+            }
+            sequence += 1;
+        }
     }
-    Some(items)
+    Some(true)
 }

@@ -128,6 +128,9 @@ pub struct SimServer {
     pub(crate) clock: (i64, Duration, Time),
 }
 
+/// An item that a queue had left: which delivery it was, and its bytes.
+pub type Item = (u32, Vec<u8>);
+
 /// What a server did with a request.
 pub enum Taken {
     /// Answers to send.
@@ -592,37 +595,42 @@ impl SimServer {
         (self.settle(), waited)
     }
 
-    /// Takes everything that a queue's block has, as a consumer would.
-    pub fn take_all(
+    /// Takes the next thing that a queue's block has, as a consumer would: `None` when it has nothing more.
+    /// `Err` when the block has to be brought up first, or is not there any more.
+    pub fn take_next(
         &mut self,
         now: Time,
         opened: &honeycomb_catalog::Opened,
         at: BlockAt,
-    ) -> Vec<(u32, Vec<u8>)> {
+        (lane, sequence): (u32, u64),
+    ) -> Result<Option<Item>, (Status, String)> {
         let session = SessionId(u128::MAX - 1);
         let access = Access { session, window: 16, ..self.reader(opened) };
         let mut args = Vec::new();
         GetArgs { items: 1, bytes: 1, reserve_ms: 0, stay: true }.put(&mut args);
-        let mut items = Vec::new();
-        for sequence in 1.. {
-            let sequence = honeycomb_types::Sequence(sequence);
-            let lane = honeycomb_types::LaneId(1);
-            let op = RequestHeader::new(Op::QueueGet);
-            let header = RequestHeader { at, grant: 1, lane, sequence, ack_lag: 1, ..op };
-            let ticket = self.ticket();
-            let outcome = self.shard(at).apply(now, &access, &header, &args, &[], ticket);
-            let Outcome::Done(Answer { status: Status::Ok, payload, args, .. }) = outcome else {
-                break;
-            };
-            let bytes = match payload {
-                Payload::Bytes(bytes) => bytes.to_vec(),
-                Payload::Pinned(pin) => pin.bytes().to_vec(),
-                _ => Vec::new(),
-            };
-            let told = Items::decode(&args, bytes.len()).expect("a block's answer can be read");
-            items.push((told.deliveries, bytes));
+        let sequence = honeycomb_types::Sequence(sequence);
+        let lane = honeycomb_types::LaneId(lane);
+        let op = RequestHeader::new(Op::QueueGet);
+        let header = RequestHeader { at, grant: 1, lane, sequence, ack_lag: 1, ..op };
+        let ticket = self.ticket();
+        let outcome = self.shard(at).apply(now, &access, &header, &args, &[], ticket);
+        let Outcome::Done(Answer { status, payload, args, .. }) = outcome else {
+            panic!("a get that may not wait waits")
+        };
+        match status {
+            Status::Ok => {}
+            Status::Busy | Status::WrongEpoch | Status::UnknownBlock => {
+                return Err((status, String::from_utf8_lossy(&args).into_owned()));
+            }
+            _ => return Ok(None),
         }
-        items
+        let bytes = match payload {
+            Payload::Bytes(bytes) => bytes.to_vec(),
+            Payload::Pinned(pin) => pin.bytes().to_vec(),
+            _ => Vec::new(),
+        };
+        let told = Items::decode(&args, bytes.len()).expect("a block's answer can be read");
+        Ok(Some((told.deliveries, bytes)))
     }
 
     /// Time has passed.

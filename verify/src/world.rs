@@ -378,6 +378,14 @@ impl World {
         self.cancel_drains();
     }
 
+    /// Lets time pass at the end, when nobody works any more. What breaks meanwhile is told by who lets it go on.
+    pub(crate) fn pass(&mut self, time: Duration) {
+        let until = self.now + time;
+        if let Err(violation) = self.until(|world| world.now >= until) {
+            self.broken(violation.what);
+        }
+    }
+
     fn until(&mut self, done: impl Fn(&World) -> bool) -> Result<(), Violation> {
         loop {
             if let Some(what) = self.violation.take() {

@@ -91,6 +91,8 @@ pub struct Backing {
     floor: usize,
     /// The mapping is of a memory file that nobody can write.
     frozen: bool,
+    /// Some of it was opened for writing since `taken_as_read`.
+    changed: bool,
     pins: Vec<(Range<usize>, Weak<()>)>,
 }
 
@@ -142,14 +144,14 @@ impl Backing {
         let mapping = Mapping::new(Some(raw), tenant, reclaimer);
         mapping.wrote(written);
         let mapping = Arc::new(mapping);
-        Backing { mapping, length, floor: 0, frozen: false, pins: Vec::new() }
+        Backing { mapping, length, floor: 0, frozen: false, changed: false, pins: Vec::new() }
     }
 
     /// A block of `length` bytes none of which is in memory: reading or writing any is a defect and
     /// panics (INV-41).
     pub fn absent(length: usize, reclaimer: &Reclaimer) -> Backing {
         let mapping = Arc::new(Mapping::new(None, None, reclaimer));
-        Backing { mapping, length, floor: length, frozen: false, pins: Vec::new() }
+        Backing { mapping, length, floor: length, frozen: false, changed: false, pins: Vec::new() }
     }
 
     /// Memory that is no block's: its bytes are added to a count now, and taken from it when nobody
@@ -164,7 +166,7 @@ impl Backing {
         let mut mapping = Mapping::new(Some(raw), None, reclaimer);
         mapping.counted = Some(count.clone());
         let mapping = Arc::new(mapping);
-        Ok(Backing { mapping, length, floor: 0, frozen: false, pins: Vec::new() })
+        Ok(Backing { mapping, length, floor: 0, frozen: false, changed: false, pins: Vec::new() })
     }
 
     /// The bytes before this are below memory, from now on: they can be reached here no more.
@@ -182,6 +184,16 @@ impl Backing {
     pub fn extract(&mut self) -> Backing {
         let absent = Backing::absent(self.length, &self.mapping.reclaimer);
         std::mem::replace(self, absent)
+    }
+
+    /// What is in it now is what is elsewhere as well: only what is written from here on is a change.
+    pub fn taken_as_read(&mut self) {
+        self.changed = false;
+    }
+
+    /// Whether any byte was opened for writing since it was mapped, or since `taken_as_read`.
+    pub fn is_changed(&self) -> bool {
+        self.changed
     }
 
     /// Whether somebody besides this has the memory: a pin, however little it reads.
@@ -244,6 +256,7 @@ impl Backing {
         self.check(&range);
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be written");
         assert!(!self.frozen, "a frozen block cannot be written");
+        self.changed = true;
         self.mapping.wrote(range.end);
         // SAFETY: the range is inside the mapping (checked). `&mut self` excludes every other
         // borrow through this backing, and the assertion above excludes every live pin on it, so
@@ -257,6 +270,7 @@ impl Backing {
         self.check(&span);
         assert!(!self.is_pinned(&(to..to + from.len())), "the target of a move is pinned");
         assert!(!self.frozen, "a frozen block cannot be written");
+        self.changed = true;
         self.mapping.wrote(span.end);
         // SAFETY: both ranges are inside the mapping (checked through their span); `copy` allows
         // overlap; `&mut self` excludes other borrows and no pin reads the target.

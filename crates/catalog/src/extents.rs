@@ -5,7 +5,7 @@
 //! one that has room; the fullest is given, so that the others empty. One that has been empty for a
 //! while takes no more, says so, and is given back.
 
-use crate::pool::{Draw, Held};
+use crate::pool::{Draw, Held, Where};
 use crate::structures::Structure;
 use crate::{Actor, Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{BATCH_MAX, LARGE_FRACTION};
@@ -54,7 +54,7 @@ impl Catalog {
         }
         let room = |block: &BlockId| {
             let used = self.pool.bytes_used(*block);
-            let taken_out = self.pool.is_draining(block.server());
+            let taken_out = self.pool.is_draining(block.server()) || self.leaves_or_left(*block);
             (!taken_out && !full.contains(block) && used + bytes <= self.block_size).then_some(used)
         };
         let known = self.structures[s].extents.iter().filter_map(|b| Some((room(b)?, *b)));
@@ -85,7 +85,14 @@ impl Catalog {
 
     /// In place of a range, how many bytes are free there.
     fn extent_entry(&self, block: BlockId) -> MapEntry {
-        self.entry(block, 0, self.block_size.saturating_sub(self.pool.bytes_used(block)))
+        let free = self.block_size.saturating_sub(self.pool.bytes_used(block));
+        self.entry(block, 0, if self.leaves_or_left(block) { 0 } else { free })
+    }
+
+    /// Whether a block is below memory, or goes there: it takes nothing then.
+    fn leaves_or_left(&self, block: BlockId) -> bool {
+        let Where { tier, to, .. } = self.pool.place(block);
+        tier.is_below() || to.is_below()
     }
 
     /// Whether a block is one of extents.

@@ -125,14 +125,25 @@ pub(crate) fn has_tiers(server: &&Server) -> bool {
 }
 
 /// Whether blocks of this kind work below memory.
-pub(crate) fn goes_below(kind: Kind) -> bool {
-    matches!(kind, Kind::File | Kind::Kv)
+fn goes_below(kind: Kind) -> bool {
+    matches!(kind, Kind::File | Kind::Kv | Kind::Queue | Kind::Extents)
+}
+
+/// Whether one can be there from the start. Below memory a block of extents takes nothing.
+pub(crate) fn begins_below(kind: Kind) -> bool {
+    goes_below(kind) && kind != Kind::Extents
 }
 
 /// Whether what more comes for a structure of this kind comes behind what it has: its last block alone is
 /// written to. Any block of the others may change.
 fn only_grows(kind: Kind) -> bool {
     kind == Kind::File
+}
+
+/// A block of a structure, by its place: first those of its map, then those of extents.
+fn nth_block(structure: &Structure, i: usize) -> Option<BlockId> {
+    let entry = structure.entries.get(i).map(|entry| entry.block);
+    entry.or_else(|| structure.extents.get(i.checked_sub(structure.entries.len())?).copied())
 }
 
 impl Catalog {
@@ -268,7 +279,7 @@ impl Catalog {
         for (turn, s) in list.into_iter().chain(again).enumerate() {
             let structure = &self.structures[s];
             let begin = if turn == 0 && structure.id == from { place } else { 0 };
-            for i in begin..structure.entries.len() {
+            for i in begin..structure.entries.len() + structure.extents.len() {
                 if *looks == LOWER_LOOKS {
                     return false;
                 }
@@ -279,7 +290,7 @@ impl Catalog {
                 scan.left -= 1;
                 let Some((used, tier)) = self.could_go(level, structure, i) else { continue };
                 *looks += 1;
-                let block = structure.entries[i].block;
+                let block = nth_block(structure, i).expect("there are as many");
                 let hand = (structure.id, i + 1);
                 if self.is_cold(used) {
                     *best = Some(Candidate { used, n, block, tier, hand });
@@ -287,7 +298,7 @@ impl Catalog {
                 }
                 let sealed = i + 1 < structure.entries.len() || structure.sealed;
                 // Of what changes anywhere the coldest goes, however warm it is: nothing else is left to go.
-                let may = sealed || !only_grows(structure.kind);
+                let may = sealed || !only_grows(structure.kind_of(block));
                 if may && best.as_ref().is_none_or(|best| used < best.used) {
                     *best = Some(Candidate { used, n, block, tier, hand });
                 }
@@ -304,8 +315,9 @@ impl Catalog {
     /// When a block of a structure was used last that lies there and could go down, and where to; none
     /// that cannot.
     fn could_go(&self, level: Level, structure: &Structure, i: usize) -> Option<(u32, TierIx)> {
-        let block = structure.entries[i].block;
-        if !goes_below(structure.kind) {
+        let block = nth_block(structure, i)?;
+        let kind = structure.kind_of(block);
+        if !goes_below(kind) {
             return None;
         }
         let Where { tier, to, used, refused } = self.pool.place(block);
@@ -318,18 +330,21 @@ impl Catalog {
         if !lies_there || to != tier || lately || !self.pool.is_open(self.pool.at(block)) {
             return None;
         }
-        let grows = only_grows(structure.kind);
         let tail = i + 1 == structure.entries.len() && !structure.sealed;
-        let open = tail || !grows;
-        if open && self.pool.bytes_used(block) == 0 || tail && grows && !self.is_cold(used) {
+        let grows = only_grows(kind);
+        let sealed = grows && !tail;
+        // What a block of extents holds is told long after it was filled: they come one after the other.
+        let empty = !sealed && kind != Kind::Extents && self.pool.bytes_used(block) == 0;
+        if empty || tail && grows && !self.is_cold(used) {
             return None;
         }
         // What changes is changed in memory: it goes no further down than a disk, and not while it moves.
+        let changes = !grows && kind != Kind::Extents;
         let stays = matches!(level, Level::Disk(..)) || structure.move_of(block).is_some();
-        if !grows && stays {
+        if changes && stays {
             return None;
         }
-        Some((used, self.pool.room_below(block, !open)?))
+        Some((used, self.pool.room_below(block, sealed || kind == Kind::Extents)?))
     }
 
     /// A prefix that has nothing to do with this one. Only a planted bug asks.

@@ -47,12 +47,10 @@ impl Catalog {
         self.structures.iter().filter(|(_, s)| s.job == j).map(|(_, s)| s.copies()).sum()
     }
 
-    /// Whether what such a block holds can leave its server.
+    /// Whether such a block moves off its server with what it holds.
     pub(crate) fn can_leave(&self, at: BlockAt, s: u32) -> bool {
         let kind = self.structures[s].kind_of(at.block);
-        // Below memory its bytes are not at hand.
-        let moves = kind == Kind::Kv || moves_as_it_lies(kind);
-        moves && !self.pool.place(at.block).tier.is_below()
+        kind == Kind::Kv || moves_as_it_lies(kind)
     }
 
     /// Tells the next blocks of a server to leave it, when others have left.
@@ -72,7 +70,6 @@ impl Catalog {
                 Evacuation { todo: todo.collect(), told: Vec::new() }
             }
         };
-        // One that has gone below since is waited for like the others there.
         let leaves = |at: &BlockAt| {
             let owner = self.pool.held(*at);
             matches!(owner, Some(Held::By(s)) if self.can_leave(*at, s))
@@ -107,6 +104,8 @@ impl Catalog {
             // Allocated in advance: it has nothing, and is given back.
             return Err(CatalogError::Moving { at });
         }
+        // It comes to memory: who has much of its own there lets some of it go down for what comes.
+        self.pressure.asks(self.structures[s].prefix);
         let target = self.take_copy(s)?.block;
         let (id, source, way) = (MoveId::NONE, at.block, Way::Relocate);
         let (start, end) = match self.structures[s].router.grows() {

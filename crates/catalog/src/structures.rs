@@ -7,7 +7,7 @@ use crate::hash::HashKey;
 use crate::moves::Moves;
 use crate::policy::Chooser;
 use crate::pool::{Draw, NoRoom};
-use crate::pressure::goes_below;
+use crate::pressure::begins_below;
 use crate::queue::QueueState;
 use crate::quota::Quota;
 use crate::slab::{NONE, Slab};
@@ -392,7 +392,7 @@ impl Catalog {
         self.pressure.asks(n);
         self.pool.staying.own(s, j);
         // What a move fills is filled in memory.
-        let below = if goes_below(kind) && draw == Draw::Ordinary { TIERS_MAX } else { 0 };
+        let below = if begins_below(kind) && draw == Draw::Ordinary { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
         // What a fair policy keeps free is for who is within its share. What changes anywhere is changed in
         // memory, whoever's it is.

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Bench, file, kv};
+use common::{Bench, file, kv, queue};
 use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, Opened, Reply};
 use honeycomb_types::{BlockAt, JobId, ServerId, TierIx, Way};
 
@@ -87,7 +87,7 @@ fn what_a_move_fills_is_in_memory() {
 }
 
 #[test]
-fn a_neighbour_that_is_below_takes_no_merge_and_does_not_leave_its_server() {
+fn a_neighbour_that_is_below_takes_no_merge_and_leaves_its_server_as_others_do() {
     let (mut bench, server, job, store, blocks) = with_store(2);
     for &at in &blocks {
         bench.report(at, 5);
@@ -97,10 +97,57 @@ fn a_neighbour_that_is_below_takes_no_merge_and_does_not_leave_its_server() {
     bench.run(Command::LowerRefused { server, at: blocks[1] }).unwrap();
     let alone = moves(&mut bench, &store, blocks[1], 0, Way::Merge).unwrap_err();
     assert!(matches!(alone, CatalogError::NoNeighbour { .. }), "{alone}");
-    // Where there is another server, what is in memory goes to it.
+    // Where there is another server, all of it goes there.
     bench.join("s2:1", 1, 12);
     let (actor, address) = (Actor::CLUSTER, "s1:1");
     bench.run(Command::DrainServer { actor, address, cancel: false }).unwrap();
     let told = bench.evacuated();
-    assert!(told.contains(&blocks[1]) && !told.contains(&blocks[0]), "{told:?}");
+    assert!(blocks.iter().all(|at| told.contains(at)), "{told:?}");
+}
+
+#[test]
+fn what_a_store_has_in_extents_goes_down_and_takes_nothing_there() {
+    let (mut bench, server, job, store, _) = with_store(1);
+    let actor = Actor::driver(job);
+    let extents = |bench: &mut Bench, bytes| {
+        let structure = store.structure;
+        let asks = Command::ExtentBlocks { actor, job, structure, bytes, full: &[] };
+        bench.run(asks).map(|reply| match reply {
+            Reply::Extents(found) => found,
+            other => panic!("{other:?}"),
+        })
+    };
+    let one = |bench: &mut Bench| extents(bench, 100).unwrap()[0].at;
+    let first = one(&mut bench);
+    bench.run(Command::BlockOpened { server, at: first }).unwrap();
+    bench.report(first, 5000);
+    assert_eq!(one(&mut bench), first, "it has room");
+    assert_eq!(fill(&mut bench, job), [first]);
+    // On its way down it takes no more, and another is in memory, whatever is free below: it is waited for.
+    let refused = extents(&mut bench, 100).unwrap_err();
+    assert!(matches!(refused, CatalogError::OutOfMemory(_)), "{refused}");
+    assert!(bench.catalog.awaits_room());
+    goes_down(&mut bench, &store, first);
+    let second = one(&mut bench);
+    assert_ne!(second, first);
+    assert_eq!(one(&mut bench), second);
+    let (tier, _) = bench.catalog.tiers_of(second).unwrap();
+    assert_eq!(tier, TierIx::MEMORY);
+    let all = extents(&mut bench, 0).unwrap();
+    let room = |at| all.iter().find(|entry| entry.at == at).unwrap().end;
+    assert_eq!(room(first), 0);
+    assert!(room(second) > 0);
+}
+
+#[test]
+fn blocks_of_queues_go_down_and_begin_there() {
+    let (mut bench, server, job, _, _) = with_store(1);
+    let made = bench.make(job, queue("", "jobs", 0)).unwrap();
+    let at = made.map.entries[0].at;
+    bench.run(Command::BlockOpened { server, at }).unwrap();
+    bench.report(at, 700);
+    assert_eq!(fill(&mut bench, job), [at]);
+    assert_eq!(bench.catalog.tiers_of(at), Some((TierIx::MEMORY, DISK)));
+    let late = bench.make(job, queue("", "late", 0)).unwrap().map.entries[0].at;
+    assert_eq!(bench.catalog.tiers_of(late).unwrap().0, DISK);
 }

@@ -491,7 +491,7 @@ impl Shard {
         self.used(index);
         let slot = self.slots[index].as_mut().expect("admitted");
         slot.pace.wrote(now, payload.len());
-        if slot.backing.floor() > 0 && matches!(slot.structure.rests(), Rest::Whole(_)) {
+        if !attributes.mutates && slot.backing.floor() > 0 && slot.is_whole() {
             return self.read_below(now, index, &request, payload);
         }
         let outcome = match routed_here(&slot.owner, header, attributes.route, args) {
@@ -510,8 +510,19 @@ impl Shard {
             return Err(Answer::refuse(Status::NotShared, "the block is on a disk, or goes there"));
         }
         let slot = self.slots[index].as_deref().expect("its caller has it");
-        let writes = request.attributes.payload || matches!(slot.structure.rests(), Rest::Whole(_));
-        if request.attributes.mutates && writes { self.warm_up(now, index) } else { Ok(()) }
+        let op = request.header.op;
+        let needs = match slot.structure.rests() {
+            Rest::Pieces(_) if request.attributes.payload => {
+                let text = "the block is below memory, or goes there, and takes no more";
+                return Err(Answer::refuse(Status::BlockFull, text));
+            }
+            Rest::Pieces(_) => false,
+            _ if !request.attributes.mutates => false,
+            // Without a payload an operation changes none of their bytes.
+            Rest::Open(_) | Rest::Final(_) => request.attributes.payload,
+            Rest::Whole(_) | Rest::Busy => slot.structure.needs_bytes(op),
+        };
+        if needs { self.warm_up(now, index) } else { Ok(()) }
     }
 
     /// A block is used: where there are tiers the controller is told of that as well.

@@ -10,7 +10,9 @@
 
 use crate::kv::arena::{Arena, Owner, round_up};
 use crate::kv::shrink::Shrink;
-use crate::{Answer, Event, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit};
+use crate::{
+    Answer, Event, Operation, Outcome, Payload, Rest, Snapshot, Structure, Ticket, large_limit,
+};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE};
@@ -60,6 +62,9 @@ pub struct ExtentBlock {
     pending: BTreeSet<(Time, u64)>,
     fills: HashMap<Ticket, Fill>,
     last_id: u64,
+    /// Where the last extent ended of all that there ever were: as much goes below memory, and is read
+    /// from there, whatever is dropped meanwhile.
+    reach: usize,
     shrink: Shrink,
     /// It takes no more, because it has been empty for so long.
     closed: bool,
@@ -81,6 +86,7 @@ impl ExtentBlock {
             pending: BTreeSet::new(),
             fills: HashMap::new(),
             last_id: 0,
+            reach: 0,
             shrink: Shrink::after(EXTENTS_IDLE),
             closed: false,
             empty_since: None,
@@ -130,7 +136,9 @@ impl ExtentBlock {
         }
         self.arena.sweep(block);
         let owner = Owner::Large(self.last_id as u32);
-        self.arena.alloc(round_up(len), owner).ok_or_else(|| self.full(len))
+        let at = self.arena.alloc(round_up(len), owner).ok_or_else(|| self.full(len))?;
+        self.reach = self.reach.max(at + len);
+        Ok(at)
     }
 
     fn full(&self, len: usize) -> Answer {
@@ -306,7 +314,11 @@ impl Structure for ExtentBlock {
         }
         self.arena.sweep(block);
         self.look(now);
-        self.shrink.give_back(&mut self.arena, self.size, block, now);
+        if block.floor() == 0 {
+            self.shrink.give_back(&mut self.arena, self.size, block, now);
+        } else {
+            self.lowered();
+        }
         if !self.closed && self.empty_since.is_some_and(|since| since + EXTENTS_IDLE <= now) {
             (self.closed, self.drained) = (true, true);
         }
@@ -327,12 +339,22 @@ impl Structure for ExtentBlock {
         (self.size - self.arena.free_bytes()) as u64
     }
 
+    fn rests(&self) -> Rest {
+        if self.fills.is_empty() { Rest::Pieces(self.reach) } else { Rest::Busy }
+    }
+
+    /// Room of what is dropped below memory is free when the block is empty, and not before.
+    fn lowered(&mut self) {
+        self.arena.forget_slack();
+        self.shrink = self.shrink.anew();
+    }
+
     /// The extents that entries have, each: id u64, length u32, bytes.
     fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
         let adopted = self.extents.iter().filter(|(_, h)| matches!(h.state, State::Adopted(_)));
         let places: Vec<(u64, Range<usize>)> =
             adopted.map(|(id, held)| (*id, held.at..held.at + held.len)).collect();
-        Some(Snapshot::items(self.size, move |bytes, out| {
+        Some(Snapshot::items(self.reach, move |bytes, out| {
             for (id, place) in &places {
                 let length = (place.len() as u32).to_le_bytes();
                 out.item(&[&id.to_le_bytes(), &length, &bytes[place.clone()]])?;

@@ -216,6 +216,21 @@ impl Lanes {
         self.share.becomes(self.bytes());
     }
 
+    /// Results that are kept where they lie in the block are copied, as far as there is room for that: the
+    /// block's memory is wanted, and who has had a result may not come back for a while.
+    pub fn leave_block(&mut self) {
+        for record in self.lanes.iter_mut().flatten().flat_map(|lane| &mut lane.records) {
+            let Some(more) = &mut record.more else { continue };
+            let Payload::Pinned(pin) = &more.payload else { continue };
+            let (before, after) = (more.payload.beside(), pin.bytes().len());
+            if self.result_bytes + after <= RETRY_RECORD_BYTES_MAX {
+                more.payload = Payload::Bytes(Arc::from(pin.bytes()));
+                self.result_bytes = self.result_bytes + after - before;
+            }
+        }
+        self.tell();
+    }
+
     /// Decides what happens with a mutation. Results up to `acked` are forgotten first.
     ///
     /// `retry` says that an earlier try of this mutation may have run; `window` is how many

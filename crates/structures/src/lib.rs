@@ -104,6 +104,9 @@ pub enum Rest {
     Open(usize),
     /// Its first so many bytes are what it holds, for good.
     Final(usize),
+    /// Its first so many bytes hold pieces of which each stays what and where it is until it is dropped. More
+    /// is taken in memory alone: below it such a block is full.
+    Pieces(usize),
     /// Its first so many bytes are what it holds. Any of them may change: whatever changes it needs all of
     /// them in memory, and what only reads it says which (`Structure::read_below`).
     Whole(usize),
@@ -114,7 +117,8 @@ impl Rest {
     pub fn length(self) -> Option<usize> {
         match self {
             Rest::Busy => None,
-            Rest::Open(length) | Rest::Final(length) | Rest::Whole(length) => Some(length),
+            Rest::Open(length) | Rest::Final(length) => Some(length),
+            Rest::Pieces(length) | Rest::Whole(length) => Some(length),
         }
     }
 }
@@ -468,6 +472,13 @@ pub trait Structure: Send {
     /// back before anything that could change it, and what only reads it comes by `read_below`.
     fn rests(&self) -> Rest {
         Rest::Busy
+    }
+
+    /// Whether a mutation that comes now needs the bytes of a block that is `Rest::Whole`. One that does not
+    /// runs while they are below memory, or on their way.
+    fn needs_bytes(&self, op: Op) -> bool {
+        let _ = op;
+        true
     }
 
     /// Runs an operation that changes nothing on a block that is `Rest::Whole` and below memory, with the

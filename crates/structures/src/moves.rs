@@ -229,6 +229,10 @@ pub trait Movable {
     /// It will not move. Everything is as before.
     fn cancel_export(&mut self, block: &mut Backing, now: Time);
 
+    /// All that it has found no room in an empty block as large, where it lies otherwise: it gives a part of
+    /// that away before it goes on.
+    fn did_not_fit(&mut self) {}
+
     /// A neighbour will send its range. Repeating it does nothing.
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer>;
 

@@ -30,7 +30,11 @@ impl CatalogModel {
         };
         let file = &self.cluster.jobs[j].files[f];
         let used = |at: &BlockAt| self.cluster.used.get(at).copied().unwrap_or_default();
-        let stays = |at: &BlockAt| !self.cluster.drains.contains_key(&at.block.server());
+        // Below memory, or on its way there, it takes nothing.
+        let stays = |at: &BlockAt| {
+            let here = self.cluster.tiers.place(*at) == Default::default();
+            here && !self.cluster.drains.contains_key(&at.block.server())
+        };
         let fits =
             |at: &&BlockAt| stays(at) && used(at) + bytes <= BLOCK && !full.contains(&at.block);
         // The fullest, so that the others empty.

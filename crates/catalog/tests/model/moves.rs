@@ -73,6 +73,8 @@ impl Both {
         let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
         let best = room.filter(|at| !blocks.contains(&at.block));
         let best = best.filter(|at| !self.model.drains.contains_key(&at.block.server()));
+        // Below memory, or on its way there, it takes nothing.
+        let best = best.filter(|at| self.model.tiers.place(**at) == Default::default());
         let best = best.max_by_key(|at| (used(at), at.block)).copied();
         let expected = match best {
             _ if bytes > 8192 => Err("InvalidArgument"),

@@ -52,8 +52,7 @@ impl Cluster {
         let draining = self.drain_state(server) == DrainState::Draining;
         let mut files = self.jobs.iter().flat_map(|job| &job.files);
         let file = files.find(|file| file.held().contains(&at));
-        let below = self.tiers.place(at).0.is_below();
-        let moves = file.is_some_and(|f| !f.extents.contains(&at) && !below);
+        let moves = file.is_some_and(|f| !f.extents.contains(&at));
         let there = at.block.server() == server && moves;
         require(draining && there, || format!("{at:?} is told to leave {server} (INV-46)"))
     }

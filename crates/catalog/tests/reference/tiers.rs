@@ -90,7 +90,7 @@ impl Cluster {
     ) -> Outcome<()> {
         match self.may_take(job, counts, blocks) {
             Err("OutOfMemory" | "Recovering")
-                if matches!(kind, Kind::File | Kind::Kv)
+                if matches!(kind, Kind::File | Kind::Kv | Kind::Queue)
                     && self.room_below() >= blocks
                     && self.within_quotas(job, counts, blocks).is_ok() =>
             {
@@ -112,10 +112,10 @@ impl Cluster {
             return Err(format!("{at:?} comes up, and nobody asked for it"));
         }
         let has = |file: &&File| file.held().contains(&at);
-        // Of a kv any block may be written to.
+        // Of a kv any block may be written to, and of a queue. One of extents takes no more below memory.
         let is_final = |file: &File| {
             let takes_more = file.chain.last() == Some(&at) && !file.seals.contains_key(&at);
-            file.kind == Kind::File && !takes_more
+            file.kind == Kind::File && !takes_more || file.extents.contains(&at)
         };
         let of = self.jobs.iter().enumerate().find_map(|(j, job)| {
             let file = job.files.iter().find(has)?;
@@ -133,7 +133,7 @@ impl Cluster {
         if !from.is_below() {
             self.gives(at, prefix, asker)?;
         }
-        let works_below = matches!(kind, Kind::File | Kind::Kv);
+        let works_below = matches!(kind, Kind::File | Kind::Kv | Kind::Queue | Kind::Extents);
         if !works_below || from != on_its_way || from >= tier {
             return Err(format!("{at:?} of a {kind} at {:?} cannot go down", self.tiers.place(at)));
         }

@@ -167,13 +167,18 @@ impl Cluster {
 
     /// One memory server more.
     pub fn add(&mut self, memory: u64, block_size: u64) {
+        self.add_with(memory, block_size, Vec::new());
+    }
+
+    /// One with these tiers below its memory.
+    pub fn add_with(&mut self, memory: u64, block_size: u64, disks: Vec<DiskOptions>) {
         let options = ServerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             advertise: None,
             controller: self.controller.address(),
             token: self.controller.token().to_vec(),
             memory,
-            disks: Vec::new(),
+            disks,
             block_size,
             shards: 2,
             spin: Duration::ZERO,

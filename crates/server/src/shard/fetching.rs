@@ -104,6 +104,9 @@ impl Shard {
         let answer = slot.structure.read_below(fetched, *op, args, fetching.payload());
         let mut wanted = fetching.fetched.take_wanted();
         if let (true, Payload::Block(range)) = (wanted.is_empty(), &answer.payload) {
+            if range.is_empty() {
+                return Some(answer.with(Payload::None));
+            }
             if let Some(pin) = fetching.fetched.pin(range) {
                 return Some(answer.with(Payload::Pinned(pin)));
             }

@@ -115,7 +115,9 @@ impl Shard {
             let there = Bytes::There { stored: Some(stored), memory: None };
             KeptBytes::live(at, owner.structure, snapshot, true, there)
         } else {
-            let copied = snapshot.copied(slot.backing.slice(0..length));
+            let nothing = length == 0; // It may be below memory.
+            let bytes = if nothing { &[] } else { slot.backing.slice(0..length) };
+            let copied = snapshot.copied(bytes);
             let nothing = Bytes::There { stored: None, memory: None };
             KeptBytes::live(at, owner.structure, copied, true, nothing)
         };

@@ -218,7 +218,8 @@ impl Slot {
     /// The wish of a block that is to leave this server, when it is time and it can.
     fn wants_to_leave(&mut self, now: Time) -> Option<Wish> {
         let leaving = self.leaving.as_mut().filter(|leaving| leaving.at <= now)?;
-        if self.place.is_plain() && self.structure.movable().is_some_and(|m| m.can_leave()) {
+        let here = self.place.is_workable(&self.backing);
+        if here && self.structure.movable().is_some_and(|m| m.can_leave()) {
             return Some(Wish::Relocate);
         }
         leaving.at = now + LEAVE_AGAIN_MIN;
@@ -299,7 +300,14 @@ impl Shard {
                 self.commit_move(now, index)
             }
             (Status::Ok, _) => self.send_parts(now, index),
-            _ => self.give_up(now, index, true),
+            (status, _) => {
+                let all = moving.wish == Wish::Relocate;
+                self.give_up(now, index, true);
+                if all && status == Status::BlockFull {
+                    let slot = self.slots[index].as_deref_mut().expect("looked up above");
+                    slot.movable().did_not_fit();
+                }
+            }
         }
         self.after(now, key.source);
     }
@@ -427,7 +435,13 @@ impl Shard {
             true => movable.wish(&slot.backing, now),
             false => None,
         };
-        if let Some(wish) = own.or_else(|| slot.wants_to_leave(now)) {
+        let leaves = slot.leaving.as_ref().is_some_and(|leaving| leaving.at <= now);
+        let wish = own.or_else(|| slot.wants_to_leave(now));
+        if leaves && wish.is_none() {
+            return self.come_up_to_leave(now, index);
+        }
+        let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        if let Some(wish) = wish {
             slot.moving = Some(Box::new(Moving::asked(now, wish)));
             let start = match wish {
                 Wish::Split { start } => start,

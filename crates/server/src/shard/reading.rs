@@ -5,7 +5,7 @@ use super::{Effect, Shard, Slot};
 use crate::refusals::{revoked, wrong_epoch};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Part, Payload, Ticket, busy};
+use honeycomb_structures::{Answer, Part, Payload, Rest, Ticket, busy};
 use honeycomb_types::limits::{BELOW_READ_MAX, TIER_CHUNK};
 use honeycomb_types::{BlockAt, Generation, Time};
 use honeycomb_wire::Status;
@@ -59,6 +59,10 @@ impl Shard {
         let parts = match std::mem::replace(&mut answer.payload, Payload::None) {
             Payload::Block(range) if range.start >= floor => {
                 return Some(answer.with(Payload::Block(range)));
+            }
+            // An extent is asked for as a whole.
+            Payload::Block(range) if matches!(slot.structure.rests(), Rest::Pieces(_)) => {
+                vec![Part::Block(range)]
             }
             // Who reads asks again for what is left out.
             Payload::Block(range) => {

@@ -9,7 +9,7 @@
 use super::tiers::{Doing, Room};
 use super::{Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
-use honeycomb_structures::{Answer, Rest};
+use honeycomb_structures::Answer;
 use honeycomb_types::limits::{HEAT_WINDOW, RAISE_AFTER, RAISE_AGAIN, RAISE_AGAIN_MAX, TIER_CHUNK};
 use honeycomb_types::{BlockAt, TierIx, Time};
 use honeycomb_wire::Status;
@@ -51,7 +51,7 @@ impl Shard {
         let length = length.next_multiple_of(TIER_CHUNK);
         // One that has memory for its end is written to, and is not brought up as well. One of which all is in
         // the warm pool need not be: it would stay there, if it may.
-        let whole = matches!(slot.structure.rests(), Rest::Whole(_));
+        let whole = slot.is_whole();
         if (slot.place.room == Room::None || whole) && slot.place.heat.read(now, bytes, length) {
             let (structure, at) = (slot.owner.structure, slot.owner.at);
             self.effects.push(Effect::Raise { structure, at });
@@ -88,7 +88,7 @@ impl Shard {
         if slot.place.sinking.is_some() {
             return refuse("it is on its way to a store");
         }
-        let whole = matches!(slot.structure.rests(), Rest::Whole(_));
+        let whole = slot.is_whole();
         let stays = whole && slot.place.room == Room::Warm && slot.place.is_workable(&slot.backing);
         if slot.place.room != Room::None && !stays {
             return refuse("its end is in memory, and is written to");

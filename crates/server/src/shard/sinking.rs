@@ -48,7 +48,9 @@ impl Shard {
         if place.room != Room::None || place.down.is_some() || place.raising {
             return refuse("some of it is in memory");
         }
-        let Rest::Final(length) = rests else { return refuse("more may be written to it") };
+        let (Rest::Final(length) | Rest::Pieces(length)) = rests else {
+            return refuse("more may be written to it");
+        };
         if length == 0 || place.disk.is_none() {
             return refuse("it holds nothing");
         }

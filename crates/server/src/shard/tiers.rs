@@ -417,7 +417,8 @@ impl Shard {
         if lying.place.tier == tier {
             return Ok(()); // It is there, or on its way.
         }
-        let (from, is_final) = (lying.place.tier, matches!(lying.rests, Rest::Final(_)));
+        let (from, is_final) =
+            (lying.place.tier, matches!(lying.rests, Rest::Final(_) | Rest::Pieces(_)));
         if !tier.is_below() {
             return self.raise(index);
         }
@@ -444,6 +445,10 @@ impl Shard {
     /// Begins to write a block below that has memory. It is served from there until all is written.
     pub(super) fn go_down(&mut self, index: usize) -> Result<(), &'static str> {
         let size = self.config.block_size;
+        // It may be granted the move that it asked for at any moment, and moves what is in memory.
+        if self.slots[index].as_ref().is_some_and(|slot| slot.moving.is_some()) {
+            return Err("it moves, or asked for a move");
+        }
         let Lying { owner, backing, place, rests } = self.lies(index);
         let (at, tier) = (owner.at, place.tier);
         if place.down.is_some() {
@@ -451,12 +456,8 @@ impl Shard {
         }
         let length = rests.length().ok_or("something of it is under way")?;
         let floor = backing.floor();
-        // What has changed anywhere is written anew, all of it.
         let whole = matches!(rests, Rest::Whole(_));
-        let as_it_was = match whole {
-            true => length == 0 || place.is_as_it_was(),
-            false => length <= floor,
-        };
+        let as_it_was = length <= floor || place.is_as_it_was(backing);
         if as_it_was && place.room == Room::Warm {
             // Nothing was written since it was brought up: its memory is given up as it is.
             self.leave_memory(index);
@@ -465,7 +466,8 @@ impl Shard {
         if length == 0 {
             return Err("it holds nothing");
         }
-        // What a flush still reads of it is not written over.
+        // What has changed anywhere is written anew, all of it: what a flush still reads of it is not written
+        // over.
         let spot = match &place.disk {
             Some(disk) if !(whole && place.is_read()) => disk.slot,
             _ => {
@@ -546,6 +548,7 @@ impl Shard {
         place.stay = None;
         if let Some(slot) = self.slots[index].as_deref_mut() {
             slot.structure.lowered();
+            slot.lanes.leave_block();
         }
         self.tiers.leaving.push(Leaving { at, structure, memory, room, tier });
         // It is looked at in a moment who reads it.

@@ -38,8 +38,8 @@ const STAYS_AGAIN: Duration = Duration::from_secs(4);
 pub(super) struct Stay {
     /// When it came.
     since: Time,
-    /// It was written since.
-    written: bool,
+    /// It was to leave then, and could not be written down.
+    failed: bool,
 }
 
 /// What a shard knows of its warm pool.
@@ -54,26 +54,27 @@ pub(super) struct Warm {
 }
 
 impl Place {
-    /// Whether nothing of it was changed since it was brought up.
-    pub(super) fn is_as_it_was(&self) -> bool {
-        let changed = |stay: Stay| stay.written && !Bug::ChangesStayUp.active();
-        self.disk.is_some() && self.stay.is_some_and(|stay| !changed(stay))
+    /// Whether all of it is on its disk as it is in memory. The memory itself knows: a change may come by
+    /// other ways than a request.
+    pub(super) fn is_as_it_was(&self, backing: &Backing) -> bool {
+        self.disk.is_some() && (!backing.is_changed() || Bug::ChangesStayUp.active())
     }
 }
 
 impl Slot {
+    /// Whether any of its bytes may change.
+    pub(super) fn is_whole(&self) -> bool {
+        matches!(self.structure.rests(), Rest::Whole(_))
+    }
+
     /// When the block may leave the warm pool for another, as far as is known now.
     fn may_leave_at(&self) -> Time {
         match self.place.stay {
             None => Time::ZERO,
-            Some(Stay { since, written: false }) => since + WARM_LEAST,
-            Some(Stay { since, .. }) => (since + WARM_TURN).min(self.pace.last() + WARM_REST),
-        }
-    }
-
-    fn was_written(&mut self) {
-        if let Some(stay) = &mut self.place.stay {
-            stay.written = true;
+            Some(Stay { since, failed: false }) if self.backing.is_changed() => {
+                (since + WARM_TURN).min(self.pace.last() + WARM_REST)
+            }
+            Some(Stay { since, .. }) => since + WARM_LEAST,
         }
     }
 }
@@ -83,6 +84,7 @@ impl Shard {
     /// for that. It is brought up then, and the writer comes again.
     pub(super) fn warm_up(&mut self, now: Time, index: usize) -> Result<(), Answer> {
         let slot = self.slots[index].as_deref_mut().expect("located");
+        let whole = slot.is_whole();
         if let Some(down) = &mut slot.place.down {
             if let Rest::Final(_) = slot.structure.rests() {
                 return Ok(());
@@ -90,7 +92,6 @@ impl Shard {
             // Its pages are being written: it stays when that is over. One of which any byte may change does
             // so once in a while, and not when others wait for its turn in the pool: where everything is
             // written to all the time nothing would go down.
-            let whole = matches!(slot.structure.rests(), Rest::Whole(_));
             let stayed = slot.place.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
             if !whole || slot.place.room == Room::Frame && !stayed {
                 down.given_up = true;
@@ -102,26 +103,47 @@ impl Shard {
             return Err(busy(RETRY_WARM_US));
         }
         if slot.place.room != Room::None {
-            slot.was_written();
             return Ok(());
         }
         if let Rest::Final(_) = slot.structure.rests() {
             return Ok(());
         }
-        let at = slot.owner.at;
+        let before = self.wants_warmth(now, index);
+        let slot = self.slots[index].as_deref_mut().expect("located");
+        if slot.place.room == Room::Warm && slot.place.rising.is_none() {
+            return Ok(());
+        }
+        let delay = RETRY_WARM_US * (1 + before as u64);
+        Err(busy(delay.min(RETRY_WARM_MAX_US)))
+    }
+
+    /// A block is to be brought up, as soon as there is room; how many were before it.
+    fn wants_warmth(&mut self, now: Time, index: usize) -> usize {
+        let at = self.slots[index].as_deref().expect("its caller has it").owner.at;
         let wanted = &mut self.tiers.warm.wanted;
         let before = wanted.iter().position(|wanted| *wanted == at).unwrap_or(wanted.len());
         if before == wanted.len() {
             wanted.push_back(at);
         }
         self.warm_next(now);
-        let slot = self.slots[index].as_deref_mut().expect("located");
-        if slot.place.room == Room::Warm && slot.place.rising.is_none() {
-            slot.was_written();
-            return Ok(());
+        before
+    }
+
+    /// A block is to leave the server, and what leaves is in memory: all of it is brought up, whatever
+    /// of it was.
+    pub(super) fn come_up_to_leave(&mut self, now: Time, index: usize) {
+        let slot = self.slots[index].as_deref().expect("its caller has it");
+        let place = &slot.place;
+        let under_way = place.down.is_some() || place.rising.is_some() || place.raising;
+        if under_way || place.sinking.is_some() || slot.structure.rests() == Rest::Busy {
+            return; // It is looked at again in a moment.
         }
-        let delay = RETRY_WARM_US * (1 + before as u64);
-        Err(busy(delay.min(RETRY_WARM_MAX_US)))
+        match place.room {
+            Room::None => drop(self.wants_warmth(now, index)),
+            // Its end is: it comes up with the rest.
+            Room::Warm if slot.backing.floor() > 0 => drop(self.go_down(index)),
+            Room::Warm | Room::Frame => {}
+        }
     }
 
     /// Gives room in the warm pool to those who wait for it; when there is none, what was not written
@@ -156,7 +178,8 @@ impl Shard {
         }
         let idle = |slot: &&Slot| {
             let settled = slot.structure.rests() != Rest::Busy;
-            settled && slot.place.rising.is_none() && slot.place.down.is_none()
+            let still = slot.place.rising.is_none() && slot.place.down.is_none();
+            settled && still && slot.moving.is_none()
         };
         let Some(next) = here().filter(idle).map(Slot::may_leave_at).min() else { return };
         if next > now {
@@ -174,24 +197,25 @@ impl Shard {
     /// It stays in the warm pool for now: it could not be written down.
     pub(super) fn stays_warm(&mut self, now: Time, index: usize) {
         if let Some(slot) = self.slots[index].as_deref_mut().filter(|s| s.place.stay.is_some()) {
-            slot.place.stay = Some(Stay { since: now, written: false });
+            slot.place.stay = Some(Stay { since: now, failed: true });
         }
     }
 
     /// Gives a block below memory for what is written to it. The chunk in which it ends is read, or all of
-    /// it where all of it may change.
+    /// it where all of it may change, or leaves.
     fn bring_up(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
         let (owner, tier) = (slot.owner, slot.place.tier);
         let (length, floor) = match slot.structure.rests() {
+            Rest::Open(length) | Rest::Final(length) if slot.leaving.is_some() => (length, 0),
             Rest::Open(length) => (length, length / TIER_CHUNK * TIER_CHUNK),
             Rest::Whole(length) => (length, 0),
-            Rest::Busy | Rest::Final(_) => return,
+            Rest::Busy | Rest::Final(_) | Rest::Pieces(_) => return,
         };
         if slot.place.room != Room::None {
             return;
         }
-        slot.place.stay = Some(Stay { since: now, written: false });
+        slot.place.stay = Some(Stay { since: now, failed: false });
         let disk = slot.place.disk.as_ref().map(|disk| (disk.slot, disk.sums.clone()));
         let overwrites = slot.kind.overwrites();
         let Ok(mut backing) = self.new_backing(&owner, overwrites) else {
@@ -245,6 +269,7 @@ impl Shard {
         let Some(slot) = self.slots[index].as_deref() else { return };
         let place = &slot.place;
         if place.room == Room::Warm
+            && slot.leaving.is_none()
             && place.down.is_none()
             && place.rising.is_none()
             && matches!(slot.structure.rests(), Rest::Final(_))
@@ -282,6 +307,7 @@ impl Shard {
                 backing
             }
         };
+        slot.backing.taken_as_read();
         if floor == 0 {
             self.heats(now, index, length);
         }

@@ -589,6 +589,10 @@ impl Movable for KvBlock {
         self.table.relief = Relief::Possible;
     }
 
+    fn did_not_fit(&mut self) {
+        self.table.relief = Relief::Wanted;
+    }
+
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer> {
         self.start_import(move_id, start, end)
     }

@@ -11,8 +11,10 @@
 //! moment longer than it had to be.
 //!
 //! Where to look: `mod.rs` the rules, `waiters.rs` who waits for items or for room, `reserved.rs`
-//! items that are given out and not acknowledged.
+//! items that are given out and not acknowledged, `below.rs` a block whose bytes are below memory,
+//! `moving.rs` one that goes to another server.
 
+mod below;
 mod moving;
 mod reserved;
 mod waiters;
@@ -22,7 +24,8 @@ use crate::moves::Movable;
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
-    Answer, Event, News, Operation, Outcome, Payload, Snapshot, Structure, Ticket, large_limit,
+    Answer, Bytes, Event, Fetched, News, Operation, Outcome, Payload, Rest, Snapshot, Structure,
+    Ticket, large_limit,
 };
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
@@ -179,16 +182,16 @@ impl QueueBlock {
         self.size - PLACE * (item + 1)..self.size - PLACE * item
     }
 
-    fn end_of(&self, block: &Backing, item: usize) -> usize {
+    fn end_of(&self, block: &impl Bytes, item: usize) -> usize {
         let place = block.slice(self.place_of(item));
         u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
     }
 
-    fn start_of(&self, block: &Backing, item: usize) -> usize {
+    fn start_of(&self, block: &impl Bytes, item: usize) -> usize {
         item.checked_sub(1).map_or(0, |before| self.end_of(block, before))
     }
 
-    fn bytes_of(&self, block: &Backing, items: &Range<usize>) -> Range<usize> {
+    fn bytes_of(&self, block: &impl Bytes, items: &Range<usize>) -> Range<usize> {
         if items.is_empty() {
             return 0..0;
         }
@@ -371,7 +374,7 @@ impl QueueBlock {
     // ------------------------------------------------------------------------------------- taking
 
     /// The next items to give out, if there are any.
-    fn next_run(&self, block: &Backing, args: &GetArgs) -> Option<Run> {
+    fn next_run(&self, block: &impl Bytes, args: &GetArgs) -> Option<Run> {
         if let Some((item, deliveries)) = self.reserved.first_returned() {
             return Some(Run { items: item..item + 1, deliveries, returned: true });
         }
@@ -387,7 +390,7 @@ impl QueueBlock {
         Some(Run { items: self.head..end, deliveries: 0, returned: false })
     }
 
-    fn describe(&self, block: &Backing, run: &Run) -> Items {
+    fn describe(&self, block: &impl Bytes, run: &Run) -> Items {
         let mut start = self.start_of(block, run.items.start);
         let lengths = run.items.clone().map(|item| {
             let end = self.end_of(block, item);
@@ -483,7 +486,7 @@ impl QueueBlock {
         }
     }
 
-    fn peek(&self, block: &Backing, args: &[u8]) -> Result<Answer, Answer> {
+    fn peek(&self, block: &impl Bytes, args: &[u8]) -> Result<Answer, Answer> {
         let args = GetArgs::decode_peek(args)?;
         Self::check_get(&args)?;
         let Some(run) = self.next_run(block, &args) else {
@@ -811,28 +814,24 @@ impl Structure for QueueBlock {
         }
     }
 
-    /// What was given out and not acknowledged is still the queue's.
-    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
-        let mut runs: Vec<Range<usize>> = Vec::new();
-        for item in self.reserved.held().chain(self.head..self.count) {
-            match runs.last_mut().filter(|run| run.end == item) {
-                Some(run) => run.end = item + 1,
-                None => runs.push(item..item + 1),
-            }
+    fn rests(&self) -> Rest {
+        self.rests_now()
+    }
+
+    fn needs_bytes(&self, op: Op) -> bool {
+        self.needs_bytes_for(op)
+    }
+
+    fn read_below(&self, bytes: &Fetched, op: Op, args: &[u8], _payload: &[u8]) -> Answer {
+        match op {
+            Op::QueuePeek => self.peek_fetched(bytes, args),
+            Op::QueueLength => self.counts(args),
+            other => unreachable!("{} changes a block, or is none of a queue's", other.name()),
         }
-        let size = self.size;
-        Some(Snapshot::items(size, move |bytes, out| {
-            let end_of = |item: usize| {
-                let place = &bytes[size - PLACE * (item + 1)..size - PLACE * item];
-                u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
-            };
-            for item in runs.iter().cloned().flatten() {
-                let start = item.checked_sub(1).map_or(0, end_of);
-                let item = &bytes[start..end_of(item)];
-                out.item(&[&(item.len() as u32).to_le_bytes(), item])?;
-            }
-            Ok(())
-        }))
+    }
+
+    fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
+        Some(self.content())
     }
 
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {

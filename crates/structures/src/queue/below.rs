@@ -1,0 +1,85 @@
+//! A block of a queue whose bytes are below memory, or to be written elsewhere.
+//!
+//! What is known of its items beside their bytes stays: how many there are, which were given out. To give
+//! any out, or to take any, all of the block is brought up, since its items lie one behind the other and
+//! whoever comes wants the next ones as well; it goes down again as it was when nothing was put. So a
+//! consumer reads each block once, and one that was emptied is never written again.
+
+use super::{PLACE, QueueBlock};
+use crate::{Answer, Bytes, Fetched, Rest, Snapshot};
+use honeycomb_wire::Op;
+use honeycomb_wire::queue::GetArgs;
+use std::ops::Range;
+
+impl QueueBlock {
+    /// Bytes from the first on that hold its items: the directory of them grows from the end of the block.
+    pub(super) fn extent(&self) -> usize {
+        if self.count == 0 { 0 } else { self.size }
+    }
+
+    /// Whether the block could go below memory. Who waits for items is served the moment that some come
+    /// back, and whose put waits the moment that there is room: neither can wait for a disk.
+    pub(super) fn rests_now(&self) -> Rest {
+        let served = self.waiters.anybody_puts() || self.waiters.first_getter().is_some();
+        let settled = self.pieces.is_settled() && self.cart.stays();
+        match settled && (self.count == 0 && !self.waiters.anybody_puts() || !served) {
+            true => Rest::Whole(self.extent()),
+            false => Rest::Busy,
+        }
+    }
+
+    pub(super) fn needs_bytes_for(&self, op: Op) -> bool {
+        match op {
+            // It waits, or goes on.
+            Op::QueueGet => self.count > 0,
+            Op::QueueClose => false,
+            _ => true,
+        }
+    }
+
+    pub(super) fn peek_fetched(&self, bytes: &Fetched, args: &[u8]) -> Answer {
+        let there = GetArgs::decode_peek(args).is_ok_and(|args| self.reach_run(bytes, &args));
+        match there {
+            true => self.peek(bytes, args).unwrap_or_else(|refusal| refusal),
+            // Its arguments are refused, or what it needs was wanted and this is nobody's.
+            false => GetArgs::decode_peek(args).map_or_else(Answer::from, |_| Answer::ok(0)),
+        }
+    }
+
+    /// Whether the part of the directory is there that says where the next items lie.
+    fn reach_run(&self, bytes: &Fetched, args: &GetArgs) -> bool {
+        let (first, most) = match self.reserved.first_returned() {
+            Some((item, _)) => (item, 1),
+            None => (self.head, args.items as usize),
+        };
+        let last = self.count.min(first + most);
+        if first >= last {
+            return true;
+        }
+        bytes.wants(&(self.place_of(last - 1).start..self.place_of(first.saturating_sub(1)).end))
+    }
+
+    /// Its items, to be written elsewhere. What was given out and not acknowledged is still the queue's.
+    pub(super) fn content(&self) -> Snapshot {
+        let mut runs: Vec<Range<usize>> = Vec::new();
+        for item in self.reserved.held().chain(self.head..self.count) {
+            match runs.last_mut().filter(|run| run.end == item) {
+                Some(run) => run.end = item + 1,
+                None => runs.push(item..item + 1),
+            }
+        }
+        let size = self.size;
+        Snapshot::items(self.extent(), move |bytes, out| {
+            let end_of = |item: usize| {
+                let place = &bytes[size - PLACE * (item + 1)..size - PLACE * item];
+                u32::from_le_bytes(place.try_into().expect("a place has four bytes")) as usize
+            };
+            for item in runs.iter().cloned().flatten() {
+                let start = item.checked_sub(1).map_or(0, end_of);
+                let item = &bytes[start..end_of(item)];
+                out.item(&[&(item.len() as u32).to_le_bytes(), item])?;
+            }
+            Ok(())
+        })
+    }
+}
