@@ -211,13 +211,25 @@ def answered_ranges(name: str, ranges: list) -> dict:
     return data(name, {"ranges": [r.hex() for r in ranges]}, b"", payload, len(ranges))
 
 
-def extents_case(name: str, extents: list, mode: int | None) -> dict:
+def named(extents: list) -> tuple[list, bytes]:
     kinds = ("u64", "u64", "u64", "u32")
     layout = [put(kind, n) for one in extents for kind, n in zip(kinds, one, strict=True)]
-    fields = {"key": KEY.hex(), "extents": [[str(n) for n in e] for e in extents]}
+    return [[str(n) for n in e] for e in extents], b"".join(layout)
+
+
+def extents_case(name: str, extents: list, mode: int | None) -> dict:
+    told, layout = named(extents)
+    fields = {"key": KEY.hex(), "extents": told}
     if mode is None:
-        return ask(name, fields, KEY, b"".join(layout))
-    return ask(name, {"mode": mode} | fields, bytes([mode]) + KEY, b"".join(layout))
+        return ask(name, fields, KEY, layout)
+    return ask(name, {"mode": mode} | fields, bytes([mode]) + KEY, layout)
+
+
+def carry_case(name: str, old: list, new: list) -> dict:
+    (told_old, old_layout), (told, layout) = named(old), named(new)
+    fields = {"mode": 2, "key": KEY.hex(), "old": told_old, "extents": told}
+    payload = put("u32", len(old_layout)) + old_layout + layout
+    return ask(name, fields, b"\2" + KEY, payload)
 
 
 EXTENTS = [(0x0000_0003_0100_0002, 0x0000_0100_0000_0005, 7, 16_777_216), (U64, 1, U64, U32)]
@@ -263,6 +275,7 @@ DATA_SAMPLES = {
         [
             extents_case("two extents", EXTENTS, 0),
             extents_case("one, only when absent", EXTENTS[:1], 1),
+            carry_case("one for two that it still is", EXTENTS, EXTENTS[:1]),
         ],
         [data("a new entry", value=0), data("an entry was replaced", value=1)],
     ),
@@ -308,6 +321,7 @@ DATA_SAMPLES = {
             scan_case("from the start", 0, 65536, 0, b""),
             scan_case("keys only, below a prefix", 0x4000_0000_0000_0000, 1, 1, b"user"),
             scan_case("from the last hash", U64, U32, 0, bytes(range(256))),
+            scan_case("lists of extents alone", 0, 65536, 2, b""),
         ],
         [
             scanned_case("entries, and where to go on", [(KEY, VALUE), (b"k", b"")], 1 << 62),

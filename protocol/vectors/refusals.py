@@ -363,7 +363,10 @@ def bad_bodies() -> list:
     body("FileRead: long", "FileRead", "request", bytes(13))
     body("KvPut: no mode", "KvPut", "request", b"", b"value")
     body("KvPut: mode 2", "KvPut", "request", b"\2key", b"value")
-    body("KvPutExtents: mode 2", "KvPutExtents", "request", b"\2key", bytes(28))
+    body("KvPutExtents: mode 3", "KvPutExtents", "request", b"\3key", bytes(28))
+    body("KvPutExtents: no old list", "KvPutExtents", "request", b"\2key", bytes(3))
+    long = b"\x1d\0\0\0" + bytes(28)
+    body("KvPutExtents: an old list is longer than all", "KvPutExtents", "request", b"\2key", long)
     body("KvPutExtents: an extent is cut", "KvPutExtents", "request", b"\0key", bytes(27))
     body("KvDeleteExtents: an extent is cut", "KvDeleteExtents", "request", b"key", bytes(27))
     body("KvDelete: no mode", "KvDelete", "request", b"")
@@ -404,7 +407,7 @@ def bad_bodies() -> list:
     body("accumulate: function 0", "KvAccumulate", "request", b"\0key", bytes(8))
     body("accumulate: function 10", "KvAccumulate", "request", b"\12key", bytes(8))
     body("scan: short", "KvScan", "request", bytes(12))
-    body("scan: mode 2", "KvScan", "request", bytes(12) + b"\2")
+    body("scan: mode 3", "KvScan", "request", bytes(12) + b"\3")
     entry = b"\1\0\1\0\0\0kv"
     body("scan reply: a key is cut", "KvScan", "reply", b"", entry + b"\5\0\0\0\0\0k")
     body(

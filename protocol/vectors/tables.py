@@ -136,7 +136,7 @@ DATA_LAYOUTS = {
     "KvPut": ("mode u8, key", "the value", "value: 1 replaced, 0 new"),
     "KvPutExtents": (
         "mode u8, key",
-        "block u64, epoch u64, id u64, length u32 of each extent",
+        "in mode 2 bytes u32 and the old list; block u64, epoch u64, id u64, length u32 of each extent",
         "as of KvPut",
     ),
     "KvDeleteExtents": ("key", "as of KvPutExtents", "-"),

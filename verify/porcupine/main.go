@@ -92,6 +92,16 @@ func judge(before entry, op operation) (bool, entry) {
 			return right, entry{}
 		}
 		return right, before
+	case "carry":
+		// It stays what it is, wherever it lies.
+		switch {
+		case told == nil:
+			return true, before
+		case *told.Done:
+			return before == of(op.A), before
+		default:
+			return *told.Was == before.there, before
+		}
 	case "too large":
 		// Numbers of large values have this bit.
 		return before.there && before.value&(1<<50) != 0, before

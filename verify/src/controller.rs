@@ -559,6 +559,8 @@ impl World {
                 let found = found.map(|text| text.parse().expect("servers have addresses"));
                 self.tell_server(server, Told::Located(shard, wanted, found));
             }
+            // Who carries them is a client: here they stay until they are replaced.
+            Effect::ValuesLeave { .. } => self.reach("large values to leave"),
             Effect::Raise { structure, at } => {
                 self.reach("wish to come up");
                 let _ = self.command(ix, Command::RaiseBlock { structure, at });
@@ -634,7 +636,10 @@ impl World {
             }
             // One that is refused may be granted when it is asked again, and then somebody must
             // hear of it.
-            Effect::BeginMove { .. } | Effect::LocateServer { .. } | Effect::Raise { .. } => return,
+            Effect::BeginMove { .. }
+            | Effect::LocateServer { .. }
+            | Effect::ValuesLeave { .. }
+            | Effect::Raise { .. } => return,
         };
     }
 

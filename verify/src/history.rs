@@ -40,12 +40,13 @@ fn parts(did: Did) -> (&'static str, Option<u64>, Option<u64>, Value) {
             });
             ("swap", Some(to), from, answer)
         }
-        Did::Take(number, answer) => {
+        Did::Take(number, answer) | Did::Carry(number, answer) => {
             let answer = told(answer, |answer| match answer {
                 Ok(()) => json!({ "done": true }),
                 Err(was) => json!({ "done": false, "was": was }),
             });
-            ("take", Some(number), None, answer)
+            let name = if let Did::Take(..) = did { "take" } else { "carry" };
+            (name, Some(number), None, answer)
         }
         Did::TooLarge => ("too large", None, None, json!({})),
         Did::Add(n, sum) => ("add", Some(n), None, told(sum, |sum| json!({ "sum": sum }))),
@@ -74,6 +75,8 @@ fn spoilt(entropy: &mut Entropy, history: &[Op]) -> Option<Vec<Op>> {
         Did::Swap(from, to, Some(Err(_))) => Did::Swap(from, to, Some(Ok(()))),
         Did::Take(number, Some(Ok(()))) => Did::Take(number, Some(Err(change == 1))),
         Did::Take(number, Some(Err(_))) => Did::Take(number, Some(Ok(()))),
+        Did::Carry(number, Some(Ok(()))) => Did::Carry(number, Some(Err(change == 1))),
+        Did::Carry(number, Some(Err(_))) => Did::Carry(number, Some(Ok(()))),
         Did::Add(n, Some(sum)) => Did::Add(n, Some(sum + change)),
         _ => return None,
     };

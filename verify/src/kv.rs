@@ -32,6 +32,9 @@ pub enum Did {
     TooLarge,
     /// A removal of this value, if it is there; else whether there was another one.
     Take(u64, Option<Result<(), bool>>),
+    /// This value is written elsewhere, if the key has it where it was; else whether it has any. Of one that
+    /// was written elsewhere before nobody knows.
+    Carry(u64, Option<Result<(), bool>>),
     /// An addition to what is there, which begins at 0; the sum.
     Add(u64, Option<u64>),
 }
@@ -100,6 +103,14 @@ impl Asked for Did {
                 let told = if done { Ok(()) } else { Err(state.is_some()) };
                 right(answer.is_none_or(|a| a == told))?;
                 if done { None } else { state }
+            }
+            Did::Carry(number, answer) => {
+                right(match answer {
+                    None => true,
+                    Some(Ok(())) => state == Some(number),
+                    Some(Err(there)) => state.is_some() == there,
+                })?;
+                state
             }
             Did::TooLarge => {
                 right(state.is_some_and(|number| number & LARGE != 0))?;

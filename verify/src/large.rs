@@ -6,7 +6,7 @@ use crate::client::{Active, What, finish, go, lay_out};
 use crate::controller::{About, Question};
 use crate::net::Node;
 use crate::server::BLOCK;
-use crate::storing::{self, Storing};
+use crate::storing;
 use crate::world::{Event, PATIENCE, TryId, World};
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::Error;
@@ -70,7 +70,7 @@ impl Large {
 /// The large value that an operation writes.
 fn written_by(what: &What) -> Option<u64> {
     match what {
-        What::Store(Storing::One { did, .. }) => storing::large_of(*did),
+        What::Store(storing) => storing::written_by(storing),
         _ => None,
     }
 }
@@ -118,9 +118,10 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
         Next::Done(list) => {
             let active = active(world, task);
             let new = written_by(&active.what).expect("it is written");
-            let (op, target, args, _) = lay_out(&active.what);
+            let (op, target, args, payload) = lay_out(&active.what);
             active.call = Call::new(op, target, active.deadline);
-            (active.args, active.payload) = (args, put_extents(&list));
+            // Of one that is carried the payload begins with the list that it had.
+            (active.args, active.payload) = (args, [payload, put_extents(&list)].concat());
             active.large = Some(Large { stage: Stage::Naming, tries });
             let known = world.structures.get_mut(&key.1).expect("it has tasks");
             known.lists.insert(put_extents(&list), new);

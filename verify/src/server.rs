@@ -13,7 +13,7 @@ use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::{
     BlockAt, Generation, PrefixId, ServerId, SessionId, ShardIx, TierClass, TierIx, TierSpec, Time,
 };
-use honeycomb_wire::data::{ReadArgs, ScanArgs, Scanned, scanned};
+use honeycomb_wire::data::{Brings, ReadArgs, ScanArgs, Scanned, scanned};
 use honeycomb_wire::messages::OpenBlockRequest;
 use honeycomb_wire::queue::{GetArgs, Items};
 use honeycomb_wire::{Field, Grant, Op, RequestHeader, Status};
@@ -379,7 +379,7 @@ impl SimServer {
         let (mut cursor, mut listed) = (start, Vec::new());
         loop {
             let mut args = Vec::new();
-            ScanArgs { cursor, bytes: 1 << 20, keys_only: false, prefix: b"" }.put(&mut args);
+            ScanArgs { cursor, bytes: 1 << 20, brings: Brings::Values, prefix: b"" }.put(&mut args);
             let answer = self.read_at_once(&access, &header, &args);
             let (status, next) = (answer.status, answer.value);
             let page = self.reply(Caller::Nobody, &header, answer).payload.into_bytes();

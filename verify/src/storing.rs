@@ -9,7 +9,8 @@ use honeycomb_client::Target;
 use honeycomb_env::Entropy;
 use honeycomb_types::{StructureId, Time};
 use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, results};
-use honeycomb_wire::data::{ScanArgs, Scanned, SwapArgs, scanned as page_entries};
+use honeycomb_wire::data::{Brings, ScanArgs, Scanned, SwapArgs, scanned as page_entries};
+use honeycomb_wire::extents::{PutExtents, StoredWhen};
 use honeycomb_wire::stored::{Function, Stored, accumulate_args};
 use honeycomb_wire::{Op, ReplyHeader, Status, key_hash};
 
@@ -27,6 +28,13 @@ pub enum Storing {
     },
     /// A removal of a large value that somebody may have read, by the list of its extents.
     Take {
+        key: Vec<u8>,
+        number: u64,
+        list: Vec<u8>,
+    },
+    /// A large value that is written anew elsewhere and put in place of the list of its extents, if the key
+    /// still has that.
+    Carry {
         key: Vec<u8>,
         number: u64,
         list: Vec<u8>,
@@ -91,7 +99,10 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
                 if let (1, Did::Insert(..) | Did::Upsert(..)) = (turn, did)
                     && let Some((list, number)) = last_list(known, &key)
                 {
-                    return Storing::Take { key, number, list };
+                    return match world.rng.chance(500_000) {
+                        true => Storing::Take { key, number, list },
+                        false => Storing::Carry { key, number, list },
+                    };
                 }
                 did = match (turn, did) {
                     (0, Did::Put(..) | Did::Delete(_)) => did,
@@ -111,6 +122,15 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
             }
             Storing::One { key, did }
         }
+    }
+}
+
+/// The value that an operation writes, when that is too large for a block.
+pub fn written_by(storing: &Storing) -> Option<u64> {
+    match storing {
+        Storing::One { did, .. } => large_of(*did),
+        Storing::Carry { number, .. } => Some(*number),
+        _ => None,
     }
 }
 
@@ -240,6 +260,12 @@ impl Storing {
             Storing::Take { key, list, .. } => {
                 (Op::KvDeleteExtents, Target::Hash(key_hash(key)), key.clone(), list.clone())
             }
+            // The new list is not known yet.
+            Storing::Carry { key, list, .. } => {
+                let put = PutExtents { when: StoredWhen::Still(list), key, list: &[] };
+                let (args, payload) = put.encode();
+                (Op::KvPutExtents, Target::Hash(key_hash(key)), args, payload)
+            }
             Storing::Batch(ops) => {
                 let values: Vec<[Vec<u8>; 2]> = ops.iter().map(|(_, did)| bring(*did)).collect();
                 let all = ops.iter().zip(&values);
@@ -261,8 +287,12 @@ impl Storing {
             }
             Storing::Scan { cursor, bytes } => {
                 let mut args = Vec::new();
-                let scan =
-                    ScanArgs { cursor: *cursor, bytes: *bytes, keys_only: false, prefix: b"" };
+                let scan = ScanArgs {
+                    cursor: *cursor,
+                    bytes: *bytes,
+                    brings: Brings::Values,
+                    prefix: b"",
+                };
                 scan.put(&mut args);
                 (Op::KvScan, Target::Hash(*cursor), args, Vec::new())
             }
@@ -293,7 +323,9 @@ fn lay_out_one(key: &[u8], did: Did) -> (Op, Vec<u8>, Vec<u8>) {
             let args = accumulate_args(Function::SumI64, key);
             (Op::KvAccumulate, args, n.to_le_bytes().to_vec())
         }
-        Did::TooLarge | Did::Take(..) => unreachable!("it is an answer, or has a list with it"),
+        Did::TooLarge | Did::Take(..) | Did::Carry(..) => {
+            unreachable!("it is an answer, or has a list with it")
+        }
     }
 }
 
@@ -342,12 +374,25 @@ pub fn judge_answer(
             Ok(())
         }
         Storing::Take { key, number, .. } => {
-            let answer = match header.status {
-                Status::Ok => Ok(()),
-                status => Err(status == Status::CompareFailed),
-            };
+            let answer = by_list(header.status);
             reach.push(if answer.is_ok() { "large value taken" } else { "large value not taken" });
+            // One that was carried elsewhere has another list, and is still there.
+            let carried = known.lists.values().filter(|of| *of == number).count() > 1;
+            if answer == Err(true) && carried {
+                return Ok(());
+            }
             let did = Did::Take(*number, Some(answer));
+            known.history.entry(key.clone()).or_default().push(KvOp { begin, end: now, did });
+            Ok(())
+        }
+        Storing::Carry { key, number, .. } => {
+            let answer = by_list(header.status);
+            reach.push(if answer.is_ok() {
+                "large value carried"
+            } else {
+                "large value not carried"
+            });
+            let did = Did::Carry(*number, Some(answer));
             known.history.entry(key.clone()).or_default().push(KvOp { begin, end: now, did });
             Ok(())
         }
@@ -376,6 +421,14 @@ pub fn judge_answer(
     }
 }
 
+/// What became of a change of a value that is named by its list: else whether there was another one.
+fn by_list(status: Status) -> Result<(), bool> {
+    match status {
+        Status::Ok => Ok(()),
+        status => Err(status == Status::CompareFailed),
+    }
+}
+
 /// What a kv operation did, with the answer in it.
 fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String> {
     let (absent, ok) = (header.status == Status::KeyNotFound, header.status == Status::Ok);
@@ -396,7 +449,9 @@ fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String>
             let found = if header.value == 1 { Some(number(found)?) } else { None };
             Did::Swap(from, to, Some(Err(found)))
         }
-        Did::TooLarge | Did::Take(..) => unreachable!("it is an answer, or has a list with it"),
+        Did::TooLarge | Did::Take(..) | Did::Carry(..) => {
+            unreachable!("it is an answer, or has a list with it")
+        }
         Did::Add(n, _) => Did::Add(n, Some(header.value)),
     })
 }

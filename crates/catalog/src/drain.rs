@@ -11,7 +11,7 @@
 
 use crate::relocate::Evacuation;
 use crate::{Actor, Catalog, CatalogError, DrainState, Effect, Reply};
-use honeycomb_types::ServerId;
+use honeycomb_types::{Kind, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Servers that are taken out, and how far that is.
@@ -200,16 +200,14 @@ impl Catalog {
             DrainState::Released => return "it has nothing and ends".into(),
             DrainState::Draining => {}
         }
-        let (mut kinds, mut leaving): (BTreeMap<String, u64>, u64) = Default::default();
+        let (mut kinds, mut leaving, mut named): (BTreeMap<String, u64>, u64, u64) =
+            Default::default();
         for (at, s) in self.pool.allocated().filter(|(at, _)| at.block.server() == id) {
-            if self.can_leave(at, s) {
-                leaving += 1;
-                continue;
+            match self.structures[s].kind_of(at.block) {
+                Kind::Extents => named += 1,
+                _ if self.can_leave(at, s) => leaving += 1,
+                kind => *kinds.entry(kind.to_string()).or_default() += 1,
             }
-            let kind = self.structures[s].kind_of(at.block);
-            let below =
-                if self.pool.place(at.block).tier.is_below() { " on its disks" } else { "" };
-            *kinds.entry(format!("{kind}{below}")).or_default() += 1;
         }
         let blocks = |n: u64| if n == 1 { "1 block".into() } else { format!("{n} blocks") };
         let kinds = kinds.iter();
@@ -224,6 +222,10 @@ impl Catalog {
                     blocks(leaving)
                 ),
             });
+        }
+        if named > 0 {
+            // What they wait for, beside room, is known to the server: it says so itself.
+            waits.push(format!("{} of large values that are written elsewhere", blocks(named)));
         }
         let kept = self.pool.server(id).map_or(0, |server| server.quarantined as u64);
         if kept > 0 {

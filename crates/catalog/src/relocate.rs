@@ -4,7 +4,9 @@
 //! takes its place in the map with the commit. Until then the block serves as ever, and goes on if the
 //! move is given up. A kv's moves like any other range; a block of a file or a queue as it lies, with
 //! all that it knows. Which blocks shall leave, and how many at a time, is decided here; each of them is
-//! told (`Effect::Evacuate`) and asks for its move like for any other, as often as it takes.
+//! told (`Effect::Evacuate`) and asks for its move like for any other, as often as it takes. A block of
+//! extents is told as well: it takes no more, and what it has is written elsewhere by its server's own
+//! client (ADR 0034).
 //!
 //! A relocation counts for no quota (INV-30): the job has not asked for it. It takes ordinary blocks,
 //! and of what servers keep back as long as something of that stays for splits.
@@ -16,8 +18,8 @@ use crate::policy::Chooser;
 use crate::pool::{Draw, Held};
 use crate::structures::Structure;
 use crate::{Catalog, CatalogError, DrainState, Effect};
-use honeycomb_types::limits::RESERVE_BLOCKS_MIN;
-use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, TierIx, Way};
+use honeycomb_types::limits::{EXTENTS_LEAVE_TELL, RESERVE_BLOCKS_MIN};
+use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, TierIx, Time, Way};
 use std::collections::VecDeque;
 
 /// Blocks of one core that leave at the same time. Each move stands still for some milliseconds; more of
@@ -29,6 +31,8 @@ const EVACUATE_AT_ONCE: usize = 4;
 pub(crate) struct Evacuation {
     todo: VecDeque<BlockAt>,
     told: Vec<BlockAt>,
+    /// When blocks of extents are told again.
+    again: Time,
 }
 
 impl Structure {
@@ -53,6 +57,13 @@ impl Catalog {
         kind == Kind::Kv || moves_as_it_lies(kind)
     }
 
+    /// Blocks of extents of a server.
+    fn named_at(&self, id: ServerId) -> impl Iterator<Item = BlockAt> {
+        let owners = self.pool.server(id).map(|server| server.owners()).unwrap_or_default();
+        let all = owners.into_iter().flat_map(|s| self.structures[s].extents.iter().copied());
+        all.filter(move |block| block.server() == id).map(|block| self.pool.at(block))
+    }
+
     /// Tells the next blocks of a server to leave it, when others have left.
     pub(crate) fn evacuate(&mut self, id: ServerId, effects: &mut Vec<Effect>) {
         if self.drains.state(id) != DrainState::Draining {
@@ -66,10 +77,15 @@ impl Catalog {
             Some(evacuation) => evacuation,
             None => {
                 let here = self.pool.allocated().filter(|(at, _)| at.block.server() == id);
-                let todo = here.filter(|&(at, s)| self.can_leave(at, s)).map(|(at, _)| at);
-                Evacuation { todo: todo.collect(), told: Vec::new() }
+                let here = here.filter(|&(at, s)| self.can_leave(at, s)).map(|(at, _)| at);
+                Evacuation { todo: here.collect(), told: Vec::new(), again: Time::ZERO }
             }
         };
+        if evacuation.again <= self.now {
+            // All at once: they stand still for nobody. Those that are told no more stay.
+            evacuation.again = self.now + EXTENTS_LEAVE_TELL;
+            effects.extend(self.named_at(id).map(|at| Effect::Evacuate { server: id, at }));
+        }
         let leaves = |at: &BlockAt| {
             let owner = self.pool.held(*at);
             matches!(owner, Some(Held::By(s)) if self.can_leave(*at, s))

@@ -5,7 +5,10 @@
 mod common;
 
 use common::{Bench, LEASE, file, kv, lease, queue};
-use honeycomb_catalog::{Actor, CatalogError, Command, DrainState, Effect, Hints, Reply, Seal};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, DrainState, Effect, Hints, Reply, Report, Seal,
+};
+use honeycomb_types::limits::{EXTENTS_LEAVE_FOR, EXTENTS_LEAVE_TELL};
 use honeycomb_types::{BlockAt, MoveId, ServerId, StructureId, TierIx, Way};
 
 fn drain(bench: &mut Bench, address: &str, cancel: bool) -> Result<Reply, CatalogError> {
@@ -394,4 +397,59 @@ fn a_block_that_has_gone_below_before_its_turn_leaves_as_well() {
     }
     left.sort();
     assert_eq!(left, made.iter().map(|(at, _)| *at).collect::<Vec<_>>());
+}
+
+/// Blocks of extents are told all at once, and again and again: what is told no more stays.
+#[test]
+fn blocks_of_extents_are_told_at_once_and_until_the_drain_is_called_off() {
+    let mut bench = Bench::new();
+    let job = bench.job("job");
+    let s1 = bench.join("s1:1", 1, 40);
+    bench.create(job, "t", &[], lease(3_600_000)).unwrap();
+    let store = bench.make(job, kv("t", "", 1)).unwrap().structure;
+    let (actor, bytes) = (Actor::driver(job), 64);
+    let mut named: Vec<BlockAt> = Vec::new();
+    for _ in 0..20 {
+        let full: Vec<_> = named.iter().map(|at| at.block).collect();
+        let asks = Command::ExtentBlocks { actor, job, structure: store, bytes, full: &full };
+        let Ok(Reply::Extents(entries)) = bench.run(asks) else { panic!("there is room") };
+        named.push(entries[0].at);
+    }
+    let s2 = bench.join("s2:1", 1, 40);
+    let alive = |bench: &mut Bench| {
+        for server in [s1, s2] {
+            bench.run(Command::ServerReport { server, report: Report::default() }).unwrap();
+        }
+    };
+    drain(&mut bench, "s1:1", false).unwrap();
+    let told = |bench: &Bench| {
+        let told = bench.evacuated();
+        told.into_iter().filter(|at| named.contains(at)).count()
+    };
+    assert_eq!(told(&bench), named.len());
+    let waits =
+        "1 block moving to other servers; 20 blocks of large values that are written elsewhere";
+    assert_eq!(state(&mut bench, s1).1, waits);
+    let tell = EXTENTS_LEAVE_TELL.as_millis() as u64;
+    let mut seen = Vec::new();
+    for second in 1..=50 {
+        bench.pass(1000);
+        if told(&bench) > 0 {
+            assert_eq!(told(&bench), named.len());
+            seen.push(second);
+        }
+        alive(&mut bench);
+    }
+    assert_eq!(seen.len() as u64, 50_000 / tell, "{seen:?}");
+    assert!(EXTENTS_LEAVE_FOR >= 2 * EXTENTS_LEAVE_TELL, "one word may be lost");
+    // What is written meanwhile goes elsewhere.
+    let asks = Command::ExtentBlocks { actor, job, structure: store, bytes, full: &[] };
+    let Ok(Reply::Extents(entries)) = bench.run(asks) else { panic!("there is room") };
+    assert_ne!(entries[0].at.block.server(), s1);
+    drain(&mut bench, "s1:1", true).unwrap();
+    for _ in 0..50 {
+        bench.pass(1000);
+        assert_eq!(told(&bench), 0, "it stays");
+        alive(&mut bench);
+    }
 }

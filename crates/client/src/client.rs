@@ -532,6 +532,15 @@ impl Client {
         Ok(Structure::new(self.0.context.clone(), job, join(path, name), opened))
     }
 
+    /// Opens a key-value store by its number.
+    pub(crate) fn open_kv_by_id(&self, job: JobId, structure: StructureId) -> Result<Kv, Error> {
+        let body = ReopenStructureRequest { job: job.0, structure: structure.0 };
+        let reply: OpenStructureReply = self.ask(Op::ReopenStructure, &body)?;
+        let opened = opened(reply)?;
+        let address = format!("{structure} of {job}");
+        of_kind(Structure::new(self.0.context.clone(), job, address, opened), Kind::Kv).map(Kv)
+    }
+
     /// Opens a structure as what it is.
     pub fn open_any(&self, job: JobId, address: &str) -> Result<Any, Error> {
         let structure = self.open(job, address)?;

@@ -5,7 +5,8 @@ use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::{Room, Sink};
 use honeycomb_types::limits::KEY_MAX;
-use honeycomb_wire::data::{ScanArgs, SwapArgs, scanned};
+use honeycomb_wire::data::{Brings, ScanArgs, SwapArgs, scanned};
+use honeycomb_wire::extents::StoredWhen;
 use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::{Op, Status, key_hash};
 use std::time::Duration;
@@ -70,13 +71,12 @@ impl Kv {
     ) -> Result<Replied, Error> {
         let length = value.iter().map(|part| part.len()).sum();
         self.check(length, self.value_limit(), "which blocks of this size can hold")?;
-        let mut args = Vec::with_capacity(1 + key.len());
-        args.push(only_if_absent as u8);
-        args.extend_from_slice(key);
         if length > self.plain_limit() {
             self.check_key(key)?;
-            return self.put_large(key, &args, value);
+            let when = if only_if_absent { StoredWhen::Absent } else { StoredWhen::Always };
+            return self.put_large(key, when, value);
         }
+        let args = [&[only_if_absent as u8], key].concat();
         self.send_one(Op::KvPut, key, &args, value, Sink::None)
     }
 
@@ -186,7 +186,8 @@ impl Kv {
         max_bytes: u32,
     ) -> Vec<u8> {
         let mut args = Vec::new();
-        ScanArgs { cursor, bytes: max_bytes, keys_only, prefix }.put(&mut args);
+        ScanArgs { cursor, bytes: max_bytes, brings: Brings::keys(keys_only), prefix }
+            .put(&mut args);
         args
     }
 

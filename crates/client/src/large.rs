@@ -18,7 +18,9 @@ use crate::writing::{Next, Writing};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::Scanned;
-use honeycomb_wire::extents::{ExtentRef, extents, put_extents, value_length};
+use honeycomb_wire::extents::{
+    ExtentRef, PutExtents, StoredWhen, extents, put_extents, value_length,
+};
 use honeycomb_wire::{Op, Status};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -48,13 +50,14 @@ impl Kv {
     pub(crate) fn put_large(
         &self,
         key: &[u8],
-        args: &[u8],
+        when: StoredWhen<'_>,
         value: &[&[u8]],
     ) -> Result<Replied, Error> {
         let mut tries = 0;
         loop {
             let list = put_extents(&self.write_extents(value)?);
-            match self.send_one(Op::KvPutExtents, key, args, &[&list], Sink::None) {
+            let (args, payload) = PutExtents { when, key, list: &list }.encode();
+            match self.send_one(Op::KvPutExtents, key, &args, &[&payload], Sink::None) {
                 Err(e) if e.status == Status::ExtentGone => {
                     tries += 1;
                     if tries == TRIES {
@@ -68,7 +71,7 @@ impl Kv {
     }
 
     /// Writes a value as extents that nobody names yet.
-    fn write_extents(&self, value: &[&[u8]]) -> Result<Vec<ExtentRef>, Error> {
+    pub(crate) fn write_extents(&self, value: &[&[u8]]) -> Result<Vec<ExtentRef>, Error> {
         let length = value.iter().map(|part| part.len()).sum();
         let mut writing = Writing::new(length, self.plain_limit());
         let pieces = writing.cut(value);
@@ -97,11 +100,21 @@ impl Kv {
                 let result = result.map(|replied| replied.header.value);
                 self.0.with_routing(|routing| writing.wrote(routing, at, *i, result))?;
             }
-            if self.0.now() >= kept + KEEP_EVERY {
-                kept = self.0.now();
-                self.keep_extents(writing.written())?;
-            }
+            self.keep_on(&mut kept, writing.written())?;
         }
+    }
+
+    /// Says that extents are still wanted, when it is time again.
+    pub(crate) fn keep_on<'a>(
+        &self,
+        kept: &mut Time,
+        written: impl IntoIterator<Item = &'a ExtentRef>,
+    ) -> Result<(), Error> {
+        if self.0.now() < *kept + KEEP_EVERY {
+            return Ok(());
+        }
+        *kept = self.0.now();
+        self.keep_extents(written.into_iter())
     }
 
     /// Says that extents are still wanted. Whether they are there shows when they are named.
@@ -192,7 +205,8 @@ impl Kv {
         }
     }
 
-    fn read_into(&self, list: &[u8], mut out: &mut [u8]) -> Result<bool, Error> {
+    /// As `read_extents`, of as many bytes as `out` has.
+    pub(crate) fn read_into(&self, list: &[u8], mut out: &mut [u8]) -> Result<bool, Error> {
         let list = extents(list)?;
         self.0.know_servers(&list)?;
         let ids: Vec<[u8; 8]> = list.iter().map(|extent| extent.id.to_le_bytes()).collect();

@@ -9,6 +9,7 @@
 mod ahead;
 mod batch;
 pub mod call;
+mod carrying;
 mod client;
 mod context;
 mod control;
@@ -38,6 +39,7 @@ pub mod writing;
 
 pub use ahead::{ReadAhead, ScanAhead};
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
+pub use carrying::Carried;
 pub use client::{Any, Client, ClientOptions, JobOptions, JobTicket, Quota, QuotaChange, QuotaOf};
 pub use custom::{Answered, Ask, Custom, CustomOptions, KindRef};
 pub use driver::{Answer, Driver};

@@ -18,9 +18,10 @@ const LOOK: Duration = Duration::from_millis(100);
 
 /// Takes a memory server out: it is given nothing more, and ends when it has nothing.
 ///
-/// ADDRESS is that of `honeycomb status`. Key-value stores move to other servers; what cannot move stays until
-/// its leases end. Clients go on. The last server that takes blocks is not taken out. Without --wait the command returns at once;
-/// `honeycomb status` tells what the server waits for.
+/// ADDRESS is that of `honeycomb status`. Key-value stores, files and queues move to other servers, and large
+/// values are written anew there; structures of custom kinds stay until their leases end. Clients go on. The
+/// last server that takes blocks is not taken out. Without --wait the command returns at once; `honeycomb
+/// status` tells what the server waits for.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb drain $ADDRESS

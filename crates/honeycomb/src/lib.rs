@@ -16,6 +16,7 @@ macro_rules! say {
 
 pub mod bench;
 mod bucket;
+pub mod carry;
 mod cluster;
 mod completion;
 mod config;

@@ -5,7 +5,7 @@ use crate::config::{ForController, ForServer, ForStart, ForStop, Given, Origin, 
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, hex};
 use crate::wait::seconds;
-use crate::{machine, scale, size};
+use crate::{carry, machine, scale, size};
 use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions, StartError, StoreError};
 use honeycomb_env::Clock;
@@ -258,6 +258,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
         options.advertise = None;
     }
     let server = start_server(&options)?;
+    carry::follow(&server, &options);
     let file = ClusterFile::of_this_process(near.to_string(), controller.token())?;
     if args.embedded {
         announce_embedded(args.output, &file);
@@ -528,6 +529,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
     )?;
     options.unix_dir = unix_dir(&settings);
     let server = start_server(&options)?;
+    carry::follow(&server, &options);
     let told = json!({
         "address": server.address().to_string(), "server": server.server().0,
         "pid": std::process::id(),

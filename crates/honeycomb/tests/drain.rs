@@ -4,12 +4,13 @@
 mod common;
 
 use common::{Cluster, KIB, eventually, file, kv, noise, prefix, status};
-use honeycomb_client::Client;
+use honeycomb_client::{Client, Heard};
 use honeycomb_env::Clock;
 use honeycomb_server::Departure;
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::ServerInfo;
+use honeycomb_wire::notice::{Filter, kinds};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -43,9 +44,9 @@ fn one_is_left(cluster: &Cluster) {
     eventually("what was freed is confirmed", || client.status().unwrap().quarantined == 0);
 }
 
-/// A server is taken out while it has large values, which do not move; what is new goes elsewhere, and it
-/// ends with the last lease.
-fn goes_with_its_last_lease(controller_shards: u16) {
+/// A server is taken out while it has parts of large values: they are elsewhere then, what is new goes
+/// elsewhere, and it ends.
+fn values_leave(controller_shards: u16) {
     // One of them has room for all of it.
     let mut cluster = Cluster::sharded(controller_shards, 2, 4096 * KIB, 64 * KIB);
     let departures = cluster.servers[0].departures().unwrap();
@@ -66,40 +67,119 @@ fn goes_with_its_last_lease(controller_shards: u16) {
     let client = whole(&cluster);
     assert!(server(&client, &address).is_some_and(|s| s.drain == 0 && s.drain_waits.is_empty()));
     client.drain_server(&address, false).unwrap();
-    let info = server(&client, &address).unwrap();
-    assert_eq!(info.drain, 1);
-    assert!(info.drain_waits.contains("of kind extents until their leases end"), "{info:?}");
-    let before = info.blocks - info.free;
-    assert!(before > 0);
     for (client, job) in &jobs {
         prefix(client, job, "new", 60_000);
-        let new = file(client, job, "new");
-        new.append(b"goes elsewhere").unwrap();
-    }
-    let info = server(&client, &address).unwrap();
-    assert!(info.blocks - info.free <= before, "INV-46: it was given nothing");
-    for (client, job) in &jobs {
-        client.remove_prefix(job.job, "old").unwrap();
+        file(client, job, "new").append(b"goes elsewhere").unwrap();
     }
     assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
     eventually("its membership ends", || server(&client, &address).is_none());
-    for (client, job) in &jobs {
-        let new = client.open_file(job.job, "new").unwrap();
-        let mut read = [0; 14];
-        assert_eq!(new.read_into(0, &mut read).unwrap(), 14);
-        assert_eq!(&read, b"goes elsewhere");
-    }
     cluster.servers.remove(0).wait();
+    for (client, job) in &jobs {
+        let mut read = vec![0; 14];
+        assert_eq!(client.open_file(job.job, "new").unwrap().read_into(0, &mut read).unwrap(), 14);
+        assert_eq!(read, b"goes elsewhere");
+        for n in 0..4 {
+            let store = client.open_kv(job.job, &format!("old:{n}")).unwrap();
+            assert!(store.get(b"large", &mut read).unwrap());
+            assert!(read == noise(n, 10 * KIB as usize), "another value than was put");
+        }
+    }
 }
 
 #[test]
-fn a_server_that_is_taken_out_ends_with_its_last_lease() {
-    goes_with_its_last_lease(1);
+fn large_values_leave_a_server_that_is_taken_out() {
+    values_leave(1);
 }
 
 #[test]
 fn every_controller_shard_lets_it_go() {
-    goes_with_its_last_lease(2);
+    values_leave(2);
+}
+
+/// Large values leave while they are replaced, read and taken: every read is one value that was put, what
+/// was put last is there, and who listens hears of puts and of nothing else.
+#[test]
+fn large_values_leave_under_load() {
+    const KEYS: u64 = 24;
+    let mut cluster = Cluster::start(3, 16 * 1024 * KIB, 64 * KIB);
+    let (client, job) = cluster.job("job");
+    prefix(&client, &job, "t", 60_000);
+    let store = kv(&client, &job, "t:", 1);
+    let key = |n: u64| format!("{}-{n}", if n < 10 { "put" } else { "still" }).into_bytes();
+    let value = |n: u64, round: u64| {
+        let mut value = noise(n * 1000 + round, 9000 + (n as usize % 5) * 12_000);
+        value[..8].copy_from_slice(&round.to_le_bytes());
+        value
+    };
+    for n in 0..KEYS {
+        store.put(&key(n), &value(n, 0)).unwrap();
+    }
+    // Some stay as they are: nothing is heard of them.
+    let mut still = store.structure().listen(kinds::PUT, Filter::Prefix(b"still".into())).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (stop, key, value, job) = (&stop, &key, &value, &job);
+        let open = || client.open_kv(job.job, "t:").unwrap();
+        let writers = [0u64, 1].map(|w| {
+            let store = open();
+            scope.spawn(move || {
+                let mut last = [0u64; 10];
+                for round in 1.. {
+                    for n in (w..10).step_by(2) {
+                        match round % 7 {
+                            // Of a value that was taken there is nothing, until the next is put.
+                            3 => {
+                                let taken = store.take(&key(n)).unwrap();
+                                assert!(
+                                    taken.is_some_and(|taken| taken == value(n, last[n as usize]))
+                                );
+                            }
+                            _ => drop(store.put(&key(n), &value(n, round)).unwrap()),
+                        }
+                        last[n as usize] = round;
+                    }
+                    if round % 7 != 3 && stop.load(Relaxed) {
+                        return last;
+                    }
+                }
+                unreachable!("it is told to stop")
+            })
+        });
+        let readers = [0u64, 1].map(|r| {
+            let store = open();
+            scope.spawn(move || {
+                let (mut read, mut reads, mut n) = (Vec::new(), 0, r);
+                while !stop.load(Relaxed) {
+                    n = (n + 5) % KEYS;
+                    if store.get(&key(n), &mut read).unwrap() {
+                        let round = u64::from_le_bytes(read[..8].try_into().unwrap());
+                        assert!(read == value(n, round), "a read is one value that was put");
+                        reads += 1;
+                    }
+                }
+                reads
+            })
+        });
+        for _ in 0..2 {
+            take_the_first_out(&mut cluster);
+        }
+        stop.store(true, Relaxed);
+        let reads: u64 = readers.into_iter().map(|one| one.join().unwrap()).sum();
+        assert!(reads > 0, "it was read meanwhile");
+        let lasts = writers.map(|one| one.join().unwrap());
+        let mut read = Vec::new();
+        for n in 0..KEYS {
+            assert!(store.get(&key(n), &mut read).unwrap(), "key {n} is gone");
+            let last = if n < 10 { lasts[n as usize % 2][n as usize] } else { 0 };
+            assert!(read == value(n, last), "key {n} has another value than was put last");
+        }
+    });
+    while let Some(told) = still.next(Duration::ZERO).unwrap() {
+        let gap = matches!(told.heard, Heard::Gap { .. });
+        assert!(gap, "a value that is carried is not changed: {told:?}");
+    }
+    drop(still);
+    one_is_left(&cluster);
 }
 
 #[test]
@@ -230,6 +310,41 @@ fn a_drain_without_room_waits_for_another_server() {
         out.clear();
         assert!(store.get(format!("key-{n}").as_bytes(), &mut out).unwrap());
         assert_eq!(out, noise(n, 200));
+    }
+    cluster.servers.remove(0).wait();
+}
+
+/// Large values that find no room elsewhere stay and are tried again; a job that ends holds nothing up.
+#[test]
+fn large_values_wait_for_room_and_not_for_jobs_that_have_ended() {
+    let mut cluster = Cluster::start(2, 1024 * KIB, 64 * KIB);
+    let jobs = ["stays", "ends"].map(|name| cluster.job(name));
+    let stores = jobs.each_ref().map(|(client, job)| {
+        prefix(client, job, "t", 60_000);
+        let store = kv(client, job, "t", 1);
+        for n in 0..70u64 {
+            store.put(&n.to_le_bytes(), &noise(n, 10 * KIB as usize)).unwrap();
+        }
+        store
+    });
+    let whole = whole(&cluster);
+    let address = cluster.servers[0].address().to_string();
+    let departures = cluster.servers[0].departures().unwrap();
+    whole.drain_server(&address, false).unwrap();
+    eventually("the other one is full", || {
+        let status = whole.status().unwrap();
+        let stays = status.servers.iter().find(|server| server.address != address).unwrap();
+        let there = server(&whole, &address).unwrap();
+        stays.free <= 2 && there.drain_waits.contains("of large values that are written elsewhere")
+    });
+    assert_eq!(departures.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty));
+    let (client, job) = &jobs[1];
+    client.deregister_job(job.job).unwrap();
+    assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
+    let mut out = Vec::new();
+    for n in 0..70u64 {
+        assert!(stores[0].get(&n.to_le_bytes(), &mut out).unwrap());
+        assert!(out == noise(n, 10 * KIB as usize), "value {n}");
     }
     cluster.servers.remove(0).wait();
 }

@@ -234,3 +234,33 @@ fn what_is_below_leaves_a_server_that_is_taken_out() {
         assert_eq!(queue.get(Duration::ZERO).unwrap(), Some(item(n)), "item {n}");
     }
 }
+
+/// Large values leave a server on whose disk most of them lie, and with them the blocks of their keys.
+#[test]
+fn large_values_that_are_below_leave_a_server_that_is_taken_out() {
+    const LARGE: usize = 30_000;
+    let mut world = World::new();
+    let store = kv(&world.client, &world.job, ":s", 1);
+    let large = |n: u32| noise(u64::from(n), LARGE);
+    for n in 0..150 {
+        store.put(&key(n), &large(n)).unwrap();
+    }
+    for n in 150..3000 {
+        store.put(&key(n), &value(n, 0)).unwrap();
+    }
+    assert!(world.disk().used > 50, "most of it is on the disk: {:?}", world.disk());
+    let departures = world.cluster.servers[0].departures().unwrap();
+    let address = world.cluster.servers[0].address().to_string();
+    let second = disk(&world.scratch.0, DISK, TierClass::Ssd);
+    world.cluster.add_with(MEMORY, BLOCK, vec![second]);
+    let watcher = world.cluster.client(world.cluster.controller.token(), Default::default());
+    watcher.drain_server(&address, false).unwrap();
+    let left = departures.recv_timeout(3 * PATIENCE);
+    assert_eq!(left, Ok(Departure::Released), "{:?}", watcher.status());
+    world.cluster.servers.remove(0).wait();
+    let mut got = Vec::new();
+    for n in 0..3000 {
+        assert!(store.get(&key(n), &mut got).unwrap(), "value {n}");
+        assert!(got == if n < 150 { large(n) } else { value(n, 0) }, "value {n}");
+    }
+}

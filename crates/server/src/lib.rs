@@ -28,7 +28,7 @@ mod watch;
 
 pub use below::{WrongTiers, check as check_tiers};
 pub use kept::{KeptBytes, KeptFault, Parts};
-pub use links::Departure;
+pub use links::{Departure, ValuesLeave};
 pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{

@@ -8,13 +8,14 @@ use crate::flush::Flusher;
 use crate::link::{Counters, Identity, Link};
 use crate::lots::Lots;
 use crate::notes::{LinkNote, Note};
+use crate::shard::Effect;
 use honeycomb_env::{Clock, ConnId, Mailbox, Net, Service};
 use honeycomb_types::limits::CONTROLLER_SHARDS_MAX;
-use honeycomb_types::{BlockId, JobId, ServerId, Time};
+use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, StructureId, Time};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage};
 use honeycomb_wire::{ReplyHeader, RequestHeader};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, SyncSender};
 
 /// What came of a server's wish to go, or of somebody's who takes it out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +24,27 @@ pub enum Departure {
     Released,
     /// It cannot be taken out, for this reason.
     Refused(String),
+}
+
+/// Parts of large values of a store that are to leave this server, which is taken out: whoever hears of it
+/// writes the values anew (`honeycomb_client::Client::carry_values`). Told again every
+/// `EXTENTS_LEAVE_TELL` as long as it is so; not for `EXTENTS_LEAVE_FOR`, when the server stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ValuesLeave {
+    /// The job.
+    pub job: JobId,
+    /// The store.
+    pub structure: StructureId,
+    /// The block that has them, and takes no more.
+    pub at: BlockAt,
+}
+
+/// What a server tells the process that runs it.
+pub(crate) struct Told {
+    /// When it was taken out, or why it is not.
+    pub departure: Sender<Departure>,
+    /// Values that are to leave it. They are told again: what finds no room here is no loss.
+    pub values: SyncSender<ValuesLeave>,
 }
 
 pub(crate) struct LinkService {
@@ -34,8 +56,8 @@ pub(crate) struct LinkService {
     lots: Lots,
     /// Hears once that the server has joined all of them, and before that what is in the way.
     joined: Option<Sender<Result<ServerId, String>>>,
-    /// Hears when the server was taken out, or why it is not.
-    departure: Sender<Departure>,
+    /// Nobody listens in a process that has more than this server.
+    told: Told,
     stopped: bool,
 }
 
@@ -46,22 +68,13 @@ impl LinkService {
         shards: Vec<Mailbox<Note>>,
         flusher: Flusher,
         joined: Sender<Result<ServerId, String>>,
-        departure: Sender<Departure>,
+        told: Told,
     ) -> LinkService {
         let lots = Lots::new(shards.len(), identity.blocks_per_shard);
         let (identity, joined, links) = (Arc::new(identity), Some(joined), Vec::new());
         let stopped = false;
-        let mut service = LinkService {
-            identity,
-            clock,
-            shards,
-            flusher,
-            links,
-            lots,
-            joined,
-            departure,
-            stopped,
-        };
+        let mut service =
+            LinkService { identity, clock, shards, flusher, links, lots, joined, told, stopped };
         service.add();
         service
     }
@@ -110,8 +123,7 @@ impl LinkService {
             self.links[0].post(shard, Note::Stop);
         }
         self.stopped = true;
-        // Nobody listens in a process that has more than this server.
-        let _ = self.departure.send(Departure::Released);
+        let _ = self.told.departure.send(Departure::Released);
     }
 
     fn tell_joined(&mut self) {
@@ -172,7 +184,7 @@ impl Service for LinkService {
         self.tell_joined();
         for link in &mut self.links {
             if let Some(why) = link.take_kept() {
-                let _ = self.departure.send(Departure::Refused(why));
+                let _ = self.told.departure.send(Departure::Refused(why));
             }
         }
     }
@@ -187,6 +199,10 @@ impl Service for LinkService {
         match note {
             LinkNote::Effects(effects) => {
                 for effect in effects {
+                    if let Effect::ValuesLeave { job, structure, at } = effect {
+                        let _ = self.told.values.try_send(ValuesLeave { job, structure, at });
+                        continue;
+                    }
                     if let Some(link) = self.links.get_mut(effect.controller() as usize) {
                         link.effect(net, effect);
                     }

@@ -5,7 +5,7 @@ use crate::conn::{Helpers, ShardService};
 use crate::flush::Flusher;
 use crate::lend::Lender;
 use crate::link::Identity;
-use crate::links::{Departure, LinkService};
+use crate::links::{Departure, LinkService, Told, ValuesLeave};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use crate::spill::Spiller;
@@ -28,10 +28,13 @@ use honeycomb_wire::messages::TierInfo;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Blocks that are to be emptied, as they are told to this process at a time.
+const VALUES_TOLD: usize = 4096;
 
 /// How a memory server is started.
 #[derive(Clone, Debug)]
@@ -106,6 +109,7 @@ pub struct MemoryServer {
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
     departure: Mutex<Option<Receiver<Departure>>>,
+    values: Mutex<Option<Receiver<ValuesLeave>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -222,12 +226,16 @@ impl MemoryServer {
         };
         let (joined, joins) = channel();
         let (departed, departure) = channel();
-        let service = LinkService::new(identity, clock, shards.clone(), flusher, joined, departed);
+        let (leaving, values) = sync_channel(VALUES_TOLD);
+        let told = Told { departure: departed, values: leaving };
+        let service = LinkService::new(identity, clock, shards.clone(), flusher, joined, told);
         threads.push(spawn("link", move || {
             run(link_net, service, link_notes).expect("the event loop of the link does not fail");
         })?);
-        let (server, departure) = (ServerId(0), Mutex::new(Some(departure)));
-        let mut server = MemoryServer { address, server, near, shards, link, departure, threads };
+        let (departure, values) = (Mutex::new(Some(departure)), Mutex::new(Some(values)));
+        let server = ServerId(0);
+        let mut server =
+            MemoryServer { address, server, near, shards, link, departure, values, threads };
         server.server = await_join(clock, &joins, patience)?;
         Ok(server)
     }
@@ -259,6 +267,12 @@ impl MemoryServer {
     /// Tells that it was taken out, whoever wished it, or why it is not. For the first who asks.
     pub fn departures(&self) -> Option<Receiver<Departure>> {
         self.departure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    }
+
+    /// Tells of large values that are to leave it, as it is taken out: it does not end before they have.
+    /// For the first who asks.
+    pub fn leaving_values(&self) -> Option<Receiver<ValuesLeave>> {
+        self.values.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
 
     /// Waits until its threads end: when it was taken out, or when a defect ends them.

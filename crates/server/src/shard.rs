@@ -223,6 +223,16 @@ pub enum Effect {
         /// Where it is.
         tier: TierIx,
     },
+    /// Tell this process that large values are to be carried elsewhere of which this block has parts: its
+    /// server is taken out. Told again as long as it is (`EXTENTS_LEAVE_TELL`).
+    ValuesLeave {
+        /// The job.
+        job: JobId,
+        /// The store.
+        structure: StructureId,
+        /// The block.
+        at: BlockAt,
+    },
     /// Tell the controller that bytes of a block below memory cannot be read: they are lost.
     BlockFailed {
         /// The structure.
@@ -249,6 +259,7 @@ impl Effect {
             | Effect::Raise { at, .. }
             | Effect::TierChanged { at, .. }
             | Effect::BlockFailed { at, .. }
+            | Effect::ValuesLeave { at, .. }
             | Effect::Retire { at, .. } => at.block.server().controller(),
         }
     }

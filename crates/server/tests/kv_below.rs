@@ -10,7 +10,7 @@ use below::{BLOCKS, Below, DISK, END, at, bytes};
 use honeycomb_env::Entropy;
 use honeycomb_types::{Kind, TierIx};
 use honeycomb_wire::batch::{put_keys, results};
-use honeycomb_wire::data::{ScanArgs, scan_entries};
+use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
 use honeycomb_wire::{Field, Op, Status};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -87,7 +87,8 @@ impl World {
             let (mut cursor, mut found) = (0, Map::new());
             loop {
                 let mut args = Vec::new();
-                ScanArgs { cursor, bytes: 16 << 10, keys_only, prefix: b"" }.put(&mut args);
+                ScanArgs { cursor, bytes: 16 << 10, brings: Brings::keys(keys_only), prefix: b"" }
+                    .put(&mut args);
                 let (answer, page) = self.run(block, Op::KvScan, &args, &[]);
                 assert_eq!(answer.status, Status::Ok, "{answer:?}");
                 for (key, value) in scan_entries(&page).unwrap() {

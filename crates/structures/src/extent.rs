@@ -68,6 +68,8 @@ pub struct ExtentBlock {
     shrink: Shrink,
     /// It takes no more, because it has been empty for so long.
     closed: bool,
+    /// It takes no more until then, because its server is taken out: what it has is carried elsewhere.
+    leaves: Time,
     /// Since when it has been empty, as far as it was looked at.
     empty_since: Option<Time>,
     /// To be told that it is closed.
@@ -89,6 +91,7 @@ impl ExtentBlock {
             reach: 0,
             shrink: Shrink::after(EXTENTS_IDLE),
             closed: false,
+            leaves: Time::ZERO,
             empty_since: None,
             drained: false,
             sweep_at: None,
@@ -121,7 +124,7 @@ impl ExtentBlock {
     }
 
     /// Makes a place for an extent.
-    fn place(&mut self, block: &mut Backing, len: usize) -> Result<usize, Answer> {
+    fn place(&mut self, block: &mut Backing, now: Time, len: usize) -> Result<usize, Answer> {
         if len == 0 {
             return Err(Answer::refuse(Status::InvalidArgument, "an extent has at least one byte"));
         }
@@ -131,20 +134,21 @@ impl ExtentBlock {
             return Err(Answer::refuse(Status::ValueTooLarge, text));
         }
         let cost = (self.arena.extents() + 1) * EXTENT_COST;
-        if self.closed || cost > self.size / COST_FRACTION {
-            return Err(self.full(len));
+        if self.closed || self.leaves > now || cost > self.size / COST_FRACTION {
+            return Err(self.full(now, len));
         }
         self.arena.sweep(block);
         let owner = Owner::Large(self.last_id as u32);
-        let at = self.arena.alloc(round_up(len), owner).ok_or_else(|| self.full(len))?;
+        let at = self.arena.alloc(round_up(len), owner).ok_or_else(|| self.full(now, len))?;
         self.reach = self.reach.max(at + len);
         Ok(at)
     }
 
-    fn full(&self, len: usize) -> Answer {
-        let why = match self.closed {
-            true => "the block is about to be given back".to_owned(),
-            false => {
+    fn full(&self, now: Time, len: usize) -> Answer {
+        let why = match (self.closed, self.leaves > now) {
+            (true, _) => "the block is about to be given back".to_owned(),
+            (false, true) => "its server is taken out".to_owned(),
+            (false, false) => {
                 format!("{} bytes are free, {len} are needed in one piece", self.arena.free_bytes())
             }
         };
@@ -161,7 +165,7 @@ impl ExtentBlock {
     }
 
     fn put(&mut self, block: &mut Backing, now: Time, payload: &[u8]) -> Result<Answer, Answer> {
-        let at = self.place(block, payload.len())?;
+        let at = self.place(block, now, payload.len())?;
         block.slice_mut(at..at + payload.len()).copy_from_slice(payload);
         Ok(self.keep(now, at, payload.len()))
     }
@@ -266,7 +270,7 @@ impl Structure for ExtentBlock {
         length: usize,
     ) -> Result<(), Answer> {
         no_arguments(operation.args)?;
-        let at = self.place(block, length)?;
+        let at = self.place(block, operation.now, length)?;
         self.fills.insert(operation.ticket, Fill { at, len: length, filled: 0 });
         self.look(operation.now);
         Ok(())
@@ -341,6 +345,11 @@ impl Structure for ExtentBlock {
 
     fn rests(&self) -> Rest {
         if self.fills.is_empty() { Rest::Pieces(self.reach) } else { Rest::Busy }
+    }
+
+    fn leave_by_name(&mut self, until: Time) -> bool {
+        self.leaves = until;
+        true
     }
 
     /// Room of what is dropped below memory is free when the block is empty, and not before.

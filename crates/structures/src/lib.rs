@@ -508,6 +508,14 @@ pub trait Structure: Send {
         0
     }
 
+    /// It is to leave its server. One that others name by where it lies does not move: it takes no more
+    /// until this time, unless it is told again, and empties as what it has is carried elsewhere by those
+    /// who name it. Whether it is such a one.
+    fn leave_by_name(&mut self, until: Time) -> bool {
+        let _ = until;
+        false
+    }
+
     /// It as a structure whose contents can move to another block; most cannot.
     fn movable(&mut self) -> Option<&mut dyn Movable> {
         None

@@ -147,11 +147,13 @@ pub enum Bug {
     RelocatedMeansRetired = 69,
     /// A block of a store that was brought up to be written to goes down as it was (INV-06).
     ChangesStayUp = 70,
+    /// A value that is carried elsewhere takes the place of the one that was put meanwhile (INV-39).
+    CarriedOverAnother = 72,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 70] = [
+    pub const ALL: [Bug; 71] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -222,6 +224,7 @@ impl Bug {
         Bug::SealLeftBehind,
         Bug::RelocatedMeansRetired,
         Bug::ChangesStayUp,
+        Bug::CarriedOverAnother,
     ];
 }
 

@@ -244,6 +244,10 @@ pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
 pub const FLUSH_SWEEP_SOON: Duration = Duration::from_secs(1);
 /// And a last time after this: more than twice the time that a request to a store may take.
 pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
+/// How often a block of extents is told that it is to leave its server, while that is taken out.
+pub const EXTENTS_LEAVE_TELL: Duration = Duration::from_secs(20);
+/// One that was not told so for this long takes extents again: the server stays.
+pub const EXTENTS_LEAVE_FOR: Duration = Duration::from_secs(60);
 /// Blocks of one server that a flush of a prefix that lives has copied at a time.
 pub const FLUSH_COPIES_AT_ONCE: usize = 4;
 /// Prefixes below the uppermost of a subtree that is flushed.

@@ -99,6 +99,30 @@ impl<'a> SwapArgs<'a> {
     }
 }
 
+/// What a scan brings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Brings {
+    /// Keys and values.
+    Values = 0,
+    /// Keys alone.
+    Keys = 1,
+    /// Of those whose values are lists of extents the keys and the lists; of the others nothing.
+    Lists = 2,
+}
+
+impl Brings {
+    /// That with this code.
+    pub fn from_code(mode: u8) -> Option<Brings> {
+        [Brings::Values, Brings::Keys, Brings::Lists].into_iter().find(|one| *one as u8 == mode)
+    }
+
+    /// Keys, with their values or without.
+    pub fn keys(only: bool) -> Brings {
+        if only { Brings::Keys } else { Brings::Values }
+    }
+}
+
 /// `KvScan`: where to go on and how much to bring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanArgs<'a> {
@@ -107,8 +131,8 @@ pub struct ScanArgs<'a> {
     /// Most bytes of entries in the reply. One entry may exceed it; a page may also be empty when a
     /// prefix was sought in vain for a while: only the cursor tells the end.
     pub bytes: u32,
-    /// Leave the values out.
-    pub keys_only: bool,
+    /// What to bring of them.
+    pub brings: Brings,
     /// Only keys that begin like this.
     pub prefix: &'a [u8],
 }
@@ -118,7 +142,7 @@ impl<'a> ScanArgs<'a> {
     pub fn put(&self, out: &mut Vec<u8>) {
         self.cursor.put(out);
         self.bytes.put(out);
-        self.keys_only.put(out);
+        (self.brings as u8).put(out);
         out.extend_from_slice(self.prefix);
     }
 
@@ -128,7 +152,8 @@ impl<'a> ScanArgs<'a> {
         Ok(ScanArgs {
             cursor: u64::get(&mut r)?,
             bytes: u32::get(&mut r)?,
-            keys_only: bool::get(&mut r)?,
+            brings: Brings::from_code(u8::get(&mut r)?)
+                .ok_or_else(|| r.malformed("no mode of a scan"))?,
             prefix: r.rest(),
         })
     }
@@ -252,7 +277,7 @@ mod tests {
         let swap = SwapArgs { present: true, key: b"k", expected: b"old", new: b"newer" };
         let (args, payload) = swap.encode();
         assert_eq!(SwapArgs::decode(&args, &payload).unwrap(), swap);
-        let scan = ScanArgs { cursor: 9, bytes: 100, keys_only: true, prefix: b"p" };
+        let scan = ScanArgs { cursor: 9, bytes: 100, brings: Brings::Keys, prefix: b"p" };
         let mut out = Vec::new();
         scan.put(&mut out);
         assert_eq!(ScanArgs::decode(&out).unwrap(), scan);

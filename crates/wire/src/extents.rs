@@ -44,6 +44,64 @@ pub fn extents(bytes: &[u8]) -> Result<Vec<ExtentRef>, Malformed> {
     Ok(extents)
 }
 
+/// When a `KvPutExtents` stores its list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredWhen<'a> {
+    /// In place of whatever there is.
+    Always,
+    /// When the key has no value.
+    Absent,
+    /// When its value still is this list: the new one holds the same bytes, elsewhere.
+    Still(&'a [u8]),
+}
+
+/// A `KvPutExtents`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutExtents<'a> {
+    /// When it is stored.
+    pub when: StoredWhen<'a>,
+    /// The key.
+    pub key: &'a [u8],
+    /// The list.
+    pub list: &'a [u8],
+}
+
+impl<'a> PutExtents<'a> {
+    /// Reads arguments and payload. The list itself may be none.
+    pub fn decode(args: &'a [u8], payload: &'a [u8]) -> Result<PutExtents<'a>, Malformed> {
+        let mut r = Reader::new(args);
+        let mode = u8::get(&mut r)?;
+        let key = r.rest();
+        let mut p = Reader::new(payload);
+        let when = match mode {
+            0 => StoredWhen::Always,
+            1 => StoredWhen::Absent,
+            2 => {
+                let bytes = u32::get(&mut p)? as usize;
+                StoredWhen::Still(p.take(bytes)?)
+            }
+            _ => return Err(r.malformed("no mode of a put of extents")),
+        };
+        Ok(PutExtents { when, key, list: p.rest() })
+    }
+
+    /// The arguments and the payload.
+    pub fn encode(&self) -> (Vec<u8>, Vec<u8>) {
+        let (mode, old) = match self.when {
+            StoredWhen::Always => (0, None),
+            StoredWhen::Absent => (1, None),
+            StoredWhen::Still(old) => (2, Some(old)),
+        };
+        let mut payload = Vec::new();
+        if let Some(old) = old {
+            (old.len() as u32).put(&mut payload);
+            payload.extend_from_slice(old);
+        }
+        payload.extend_from_slice(self.list);
+        ([&[mode], self.key].concat(), payload)
+    }
+}
+
 /// The length of the value that a list, which is whole, makes.
 pub fn value_length(bytes: &[u8]) -> u64 {
     let lengths = bytes.chunks_exact(EXTENT_REF).map(|one| {

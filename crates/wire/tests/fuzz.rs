@@ -10,6 +10,7 @@ use honeycomb_wire::data::{
     MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
     scan_entries,
 };
+use honeycomb_wire::extents::PutExtents;
 use honeycomb_wire::notice::{Notice, SubscribeArgs};
 use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths, put_lengths};
 use honeycomb_wire::stored::{Stored, top};
@@ -244,6 +245,9 @@ fn read_data(args: &[u8], payload: &[u8]) {
     }
     if let Ok((mode, key)) = mode_and_key(args) {
         assert_eq!([&[mode as u8], key].concat(), args);
+    }
+    if let Ok(put) = PutExtents::decode(args, payload) {
+        assert_eq!(put.encode(), (args.to_vec(), payload.to_vec()));
     }
     if let Ok(swap) = SwapArgs::decode(args, payload) {
         assert_eq!(swap.encode(), (args.to_vec(), payload.to_vec()));

@@ -19,10 +19,12 @@ use honeycomb_types::{
 };
 use honeycomb_wire::custom::{Routed, put_routed, split_args};
 use honeycomb_wire::data::{
-    MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
+    Brings, MovedArgs, ReadArgs, ScanArgs, SwapArgs, acks, mode_and_key, put_acks, put_scan_entry,
     scan_entries,
 };
-use honeycomb_wire::extents::{ExtentRef, extents, put_extents, value_length};
+use honeycomb_wire::extents::{
+    ExtentRef, PutExtents, StoredWhen, extents, put_extents, value_length,
+};
 use honeycomb_wire::messages::HelloRequest;
 use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
 use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths};
@@ -168,7 +170,9 @@ fn data_request(op: Op, args: &[u8], payload: &[u8]) -> Result<(), Malformed> {
     match op {
         Op::FileRead => ReadArgs::decode(args).map(drop),
         Op::KvPut | Op::KvDelete => mode_and_key(args).map(drop),
-        Op::KvPutExtents => mode_and_key(args).and(extents(payload).map(drop)),
+        Op::KvPutExtents => {
+            PutExtents::decode(args, payload).and_then(|put| extents(put.list).map(drop))
+        }
         Op::KvDeleteExtents => extents(payload).map(drop),
         Op::KvCompareAndSwap => SwapArgs::decode(args, payload).map(drop),
         Op::KvScan => ScanArgs::decode(args).map(drop),
@@ -496,18 +500,30 @@ fn check_data_request(op: Op, sample: &Value) {
             assert_eq!(extents(&payload).map(|list| put_extents(&list)), Ok(payload), "{at}");
         }
         Op::KvPutExtents => {
-            let (mode, key) = (number(field("mode")) == 1, bytes(field("key")));
-            assert_eq!(mode_and_key(&args), Ok((mode, &key[..])), "{at}");
-            let told = list(field("extents")).iter().map(|told| ExtentRef {
-                at: BlockAt::of(number(&told[0]), number(&told[1])),
-                id: number(&told[2]),
-                len: number(&told[3]) as u32,
-            });
-            let told: Vec<ExtentRef> = told.collect();
-            assert_eq!(put_extents(&told), payload, "{at}");
+            let key = bytes(field("key"));
+            let told = |name| {
+                let told = list(field(name)).iter().map(|told| ExtentRef {
+                    at: BlockAt::of(number(&told[0]), number(&told[1])),
+                    id: number(&told[2]),
+                    len: number(&told[3]) as u32,
+                });
+                told.collect::<Vec<ExtentRef>>()
+            };
+            let mode = number(field("mode"));
+            let old = if mode == 2 { put_extents(&told("old")) } else { Vec::new() };
+            let when = match mode {
+                0 => StoredWhen::Always,
+                1 => StoredWhen::Absent,
+                _ => StoredWhen::Still(&old),
+            };
+            let told = told("extents");
+            let named = put_extents(&told);
+            let put = PutExtents { when, key: &key, list: &named };
+            assert_eq!(PutExtents::decode(&args, &payload), Ok(put), "{at}");
+            assert_eq!(put.encode(), (args.clone(), payload.clone()), "{at}");
             let length: u64 = told.iter().map(|extent| extent.len as u64).sum();
-            assert_eq!(value_length(&payload), length, "{at}");
-            assert_eq!(extents(&payload), Ok(told), "{at}");
+            assert_eq!(value_length(&named), length, "{at}");
+            assert_eq!(extents(&named), Ok(told), "{at}");
         }
         Op::ExtentPut => assert!(args.is_empty(), "{at}"),
         Op::ExtentGet | Op::ExtentKeep => {
@@ -528,7 +544,7 @@ fn check_data_request(op: Op, sample: &Value) {
             let scan = ScanArgs {
                 cursor: number(field("cursor")),
                 bytes: number(field("bytes")) as u32,
-                keys_only: number(field("mode")) == 1,
+                brings: Brings::from_code(number(field("mode")) as u8).unwrap(),
                 prefix: &prefix,
             };
             let mut out = Vec::new();

@@ -51,9 +51,8 @@ impl Cluster {
     pub fn evacuates(&self, server: ServerId, at: BlockAt) -> Verdict {
         let draining = self.drain_state(server) == DrainState::Draining;
         let mut files = self.jobs.iter().flat_map(|job| &job.files);
-        let file = files.find(|file| file.held().contains(&at));
-        let moves = file.is_some_and(|f| !f.extents.contains(&at));
-        let there = at.block.server() == server && moves;
+        let held = files.any(|file| file.held().contains(&at));
+        let there = at.block.server() == server && held;
         require(draining && there, || format!("{at:?} is told to leave {server} (INV-46)"))
     }
 

@@ -44,6 +44,13 @@ pub fn disk(directory: &Path, bytes: u64, class: honeycomb_types::TierClass) -> 
     DiskOptions { place, access: honeycomb_tiers::Access::none(), bytes, class, shape: None }
 }
 
+/// As the program runs it: large values are carried off when it is taken out.
+fn start_server(options: &ServerOptions) -> MemoryServer {
+    let server = MemoryServer::start(options, PATIENCE).unwrap();
+    honeycomb::carry::follow(&server, options);
+    server
+}
+
 impl Cluster {
     pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
         Cluster::start_with(vec![Arc::default(); servers], memory, block_size)
@@ -158,10 +165,7 @@ impl Cluster {
             unix_dir: unix_dir.clone(),
             kinds,
         };
-        let servers = kinds
-            .into_iter()
-            .map(|k| MemoryServer::start(&options(k), PATIENCE).unwrap())
-            .collect();
+        let servers = kinds.into_iter().map(|k| start_server(&options(k))).collect();
         Cluster { servers, controller }
     }
 
@@ -186,7 +190,7 @@ impl Cluster {
             unix_dir: None,
             kinds: Arc::default(),
         };
-        self.servers.push(MemoryServer::start(&options, PATIENCE).unwrap());
+        self.servers.push(start_server(&options));
     }
 
     pub fn client(&self, token: &[u8], task: PrefixId) -> Client {

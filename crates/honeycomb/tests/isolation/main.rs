@@ -22,7 +22,7 @@ use honeycomb_types::{
     Verbs,
 };
 use honeycomb_wire::batch::{BatchOp, ReadManyArgs, put_batch, put_keys};
-use honeycomb_wire::data::{ReadArgs, ScanArgs, SwapArgs, put_acks};
+use honeycomb_wire::data::{Brings, ReadArgs, ScanArgs, SwapArgs, put_acks};
 use honeycomb_wire::extents::{ExtentRef, put_extents};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::notice::{Filter, SubscribeArgs, kinds};

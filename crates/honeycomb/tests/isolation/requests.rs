@@ -415,7 +415,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::KvScan => {
             let mut args = Vec::new();
-            ScanArgs { cursor: 0, bytes: 1000, keys_only: false, prefix: b"" }.put(&mut args);
+            ScanArgs { cursor: 0, bytes: 1000, brings: Brings::Values, prefix: b"" }.put(&mut args);
             body(args)
         }
         Op::FileReadMany => {

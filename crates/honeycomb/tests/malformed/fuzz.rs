@@ -117,7 +117,7 @@ fn ten_thousand_fuzzed_frames_harm_nobody() {
     let mut range = Vec::new();
     ReadArgs { offset: 0, length: 100 }.put(&mut range);
     let mut scan = Vec::new();
-    ScanArgs { cursor: 0, bytes: 1000, keys_only: false, prefix: b"" }.put(&mut scan);
+    ScanArgs { cursor: 0, bytes: 1000, brings: Brings::Values, prefix: b"" }.put(&mut scan);
     let mut ranges = Vec::new();
     ReadManyArgs { bytes: 1000, ranges: vec![(0, 10), (100, 50)] }.put(&mut ranges);
     let batch = put_batch(&[

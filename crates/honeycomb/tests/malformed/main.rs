@@ -17,7 +17,7 @@ use honeycomb_types::limits::{
     ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, HELLO_MAX, KEY_MAX, REQUEST_HEADER,
 };
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, PrefixId, Sequence, ServerId, ShardIx};
-use honeycomb_wire::data::{ReadArgs, ScanArgs, scanned};
+use honeycomb_wire::data::{Brings, ReadArgs, ScanArgs, scanned};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Auth, Field, Plane, ReplyHeader, RequestHeader};
 use std::cell::Cell;
@@ -572,7 +572,7 @@ fn bodies_that_do_not_parse_are_refused_whole() {
     let mut range = Vec::new();
     ReadArgs { offset: 0, length: 1 }.put(&mut range);
     let mut scan = Vec::new();
-    ScanArgs { cursor: 0, bytes: 100, keys_only: false, prefix: b"" }.put(&mut scan);
+    ScanArgs { cursor: 0, bytes: 100, brings: Brings::Values, prefix: b"" }.put(&mut scan);
     for shard in [0, 1] {
         // Each on a lane of its own: what was answered on a lane is answered again.
         let lanes = Cell::new(0);
@@ -605,7 +605,8 @@ fn bodies_that_do_not_parse_are_refused_whole() {
             case("arguments to KvLength", kv(Op::KvLength, b"x", b""), bad, Survives),
             case("a put of nothing", kv(Op::KvPut, b"", b"v"), bad, Survives),
             case("a put of mode 2", kv(Op::KvPut, b"\x02k", b"v"), bad, Survives),
-            case("extents of mode 2", kv(Op::KvPutExtents, b"\x02k", &[0; 28]), bad, Survives),
+            case("extents of mode 3", kv(Op::KvPutExtents, b"\x03k", &[0; 28]), bad, Survives),
+            case("no old extents", kv(Op::KvPutExtents, b"\x02k", &[9, 0, 0, 0, 1]), bad, Survives),
             case("half an extent", kv(Op::KvPutExtents, b"\0k", &[0; 27]), bad, Survives),
             case(
                 "half an extent to delete",
@@ -619,8 +620,8 @@ fn bodies_that_do_not_parse_are_refused_whole() {
             case("a delete of nothing", kv(Op::KvDelete, b"", b""), bad, Survives),
             case("a delete of mode 2", kv(Op::KvDelete, b"\x02k", b""), bad, Survives),
             case(
-                "a scan of mode 2",
-                kv(Op::KvScan, &patched(scan.clone(), 12, &[2]), b""),
+                "a scan of mode 3",
+                kv(Op::KvScan, &patched(scan.clone(), 12, &[3]), b""),
                 bad,
                 Survives,
             ),
@@ -768,7 +769,7 @@ fn numbers_at_their_ends_are_answered() {
         for cursor in [0, 1, u64::MAX / 2, u64::MAX - 1, u64::MAX] {
             for bytes in [0, 1, u32::MAX] {
                 let mut args = Vec::new();
-                ScanArgs { cursor, bytes, keys_only: false, prefix: b"" }.put(&mut args);
+                ScanArgs { cursor, bytes, brings: Brings::Values, prefix: b"" }.put(&mut args);
                 let reply = raw.request(setup.kv_header(Op::KvScan, 0), &args, &[]);
                 let fine = matches!(reply.status(), Status::Ok | Status::WrongRange);
                 assert!(fine, "a scan from {cursor}: {:?}", reply.status());

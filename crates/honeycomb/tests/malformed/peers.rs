@@ -9,7 +9,7 @@ const PAGES: usize = 400;
 fn slow_reader(setup: &Setup, shard: u8) {
     let mut raw = setup.data(shard);
     let mut args = Vec::new();
-    ScanArgs { cursor: 0, bytes: u32::MAX, keys_only: false, prefix: b"" }.put(&mut args);
+    ScanArgs { cursor: 0, bytes: u32::MAX, brings: Brings::Values, prefix: b"" }.put(&mut args);
     let mut requests = Vec::new();
     for i in 0..PAGES {
         let header = RequestHeader { request: i as u64, ..setup.kv_header(Op::KvScan, 0) };

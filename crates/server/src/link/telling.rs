@@ -70,7 +70,9 @@ impl Link {
             Effect::BeginMove { at, .. } => return self.refuse_move(at),
             Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
             // It is asked for again.
-            Effect::LocateServer { .. } | Effect::Raise { .. } => return,
+            Effect::LocateServer { .. } | Effect::Raise { .. } | Effect::ValuesLeave { .. } => {
+                return;
+            }
             Effect::CancelMove { .. } | Effect::BlockFailed { .. } => {
                 return self.telling.later.push(effect);
             }

@@ -93,6 +93,7 @@ impl Link {
                 let body = BlockFailedRequest { structure, block, epoch, why };
                 self.ask(net, Op::BlockFailed, &body, Asked::Told);
             }
+            Effect::ValuesLeave { .. } => unreachable!("this process hears of it, and nobody else"),
             Effect::Retire { structure, at } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = RetireBlockRequest { structure, block, epoch };

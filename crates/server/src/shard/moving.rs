@@ -10,9 +10,10 @@
 //! No I/O here: what is to be sent leaves as `Post`, in order, and what comes back is told.
 
 use super::lines::{LineKey, Post, PostPayload};
-use super::{Effect, Shard, Slot};
+use super::{BlockOwner, Effect, Shard, Slot};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Prepared, Wish};
+use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
 use honeycomb_types::{BlockAt, Bug, Time};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, MoveDoneRequest, MoveLanesRequest};
@@ -325,6 +326,11 @@ impl Shard {
     /// A block is to leave this server.
     pub fn evacuate(&mut self, now: Time, at: BlockAt) -> Result<(), Answer> {
         let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
+        if slot.structure.leave_by_name(now + EXTENTS_LEAVE_FOR) {
+            let BlockOwner { job, structure, at, .. } = slot.owner;
+            self.effects.push(Effect::ValuesLeave { job, structure, at });
+            return Ok(());
+        }
         if slot.structure.movable().is_none() {
             return Err(cannot_move());
         }

@@ -13,10 +13,9 @@ use super::table::Hit;
 use super::{Incoming, KvBlock, bare};
 use crate::{Answer, Bytes, Event, Operation, Payload, Ticket, large_limit};
 use honeycomb_block::Backing;
-use honeycomb_types::Time;
 use honeycomb_types::limits::{EXTENT_OWNER, EXTENT_REF, extents_per_value};
-use honeycomb_wire::data::mode_and_key;
-use honeycomb_wire::extents::{ExtentRef, extents, value_length};
+use honeycomb_types::{Bug, Time};
+use honeycomb_wire::extents::{ExtentRef, PutExtents, StoredWhen, extents, value_length};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Status, key_hash};
 use std::collections::{BTreeMap, VecDeque};
@@ -34,9 +33,9 @@ const STORE_AGAIN: Duration = Duration::from_millis(2);
 
 /// A put that waits for its extents, and then perhaps for its block.
 struct Waiting {
-    only_if_absent: bool,
-    key: Box<[u8]>,
-    list: Box<[u8]>,
+    /// As it came.
+    args: Box<[u8]>,
+    payload: Box<[u8]>,
     /// The extents are its own under this owner, and it is tried until then.
     adopted: Option<(u64, Time)>,
 }
@@ -48,6 +47,12 @@ pub(super) struct Adopting {
     /// When those that have their extents are tried again.
     again: Option<Time>,
     said: VecDeque<Event>,
+}
+
+impl Waiting {
+    fn put(&self) -> PutExtents<'_> {
+        PutExtents::decode(&self.args, &self.payload).expect("it was read when it came")
+    }
 }
 
 impl Adopting {
@@ -63,7 +68,8 @@ impl Adopting {
 
     /// Bytes of the records beside the block.
     pub fn bytes(&self) -> usize {
-        self.waiting.values().map(|w| size_of::<Waiting>() + w.key.len() + w.list.len()).sum()
+        let bytes = |w: &Waiting| size_of::<Waiting>() + w.args.len() + w.payload.len();
+        self.waiting.values().map(bytes).sum()
     }
 }
 
@@ -108,9 +114,12 @@ impl KvBlock {
         operation: &Operation<'_>,
         payload: &[u8],
     ) -> Result<(), Answer> {
-        let (only_if_absent, key) = mode_and_key(operation.args)?;
-        let list = self.read_list(payload)?;
+        let PutExtents { when, key, list: named } = PutExtents::decode(operation.args, payload)?;
+        let list = self.read_list(named)?;
         self.admit_list(&list)?;
+        if let StoredWhen::Still(old) = when {
+            self.read_list(old)?;
+        }
         let hash = match self.admit_change(key) {
             Ok(hash) => hash,
             // Its caller comes again with the same extents, here or elsewhere.
@@ -119,16 +128,17 @@ impl KvBlock {
             }
             Err(refusal) => return self.refuse_list(list, refusal),
         };
-        if only_if_absent && self.table.find(block, hash, key).is_some() {
-            return self.refuse_list(list, bare(Status::KeyExists));
+        let found = self.table.find(block, hash, key);
+        if let Err(refusal) = self.admit_when(block, when, found.as_ref()) {
+            return self.refuse_list(list, refusal);
         }
         if self.adopting.waiting.len() >= ADOPTING_MAX {
             let text = format!("{ADOPTING_MAX} puts of large values are under way in this block");
             let busy = Answer::refuse(Status::Busy, text);
             return Err(Answer { value: ADOPTING_RETRY_US, ..busy });
         }
-        let (key, list_bytes) = (key.into(), payload.into());
-        let waiting = Waiting { only_if_absent, key, list: list_bytes, adopted: None };
+        let (args, payload) = (operation.args.into(), payload.into());
+        let waiting = Waiting { args, payload, adopted: None };
         self.adopting.waiting.insert(operation.ticket, waiting);
         self.adopting.said.push_back(Event::Adopt(operation.ticket, list));
         Ok(())
@@ -187,7 +197,7 @@ impl KvBlock {
             return;
         }
         if stored.is_err() {
-            let list = extents(&waiting.list).expect("it was read before");
+            let list = extents(waiting.put().list).expect("it was read when it came");
             self.adopting.said.push_back(Event::DropExtents(owner, list));
         }
         let answer = stored.unwrap_or_else(|refusal| refusal);
@@ -214,18 +224,46 @@ impl KvBlock {
         waiting: &Waiting,
         owner: u64,
     ) -> Result<Answer, Answer> {
-        let Waiting { only_if_absent, key, list, .. } = waiting;
+        let PutExtents { when, key, list } = waiting.put();
         self.admit_change(key)?;
         let hash = key_hash(key);
         let old = self.table.find(block, hash, key);
-        if *only_if_absent && old.is_some() {
-            return Err(bare(Status::KeyExists));
-        }
+        self.admit_when(block, when, old.as_ref())?;
         let there = old.is_some() as u64;
         let stored = [&owner.to_le_bytes()[..], list].concat();
         self.write(block, hash, key, old, Incoming::Extents(&stored))?;
-        self.changed(|| Change::Put { key: key.clone() });
+        // To who listens nothing has changed of a value that was carried elsewhere.
+        if !matches!(when, StoredWhen::Still(_)) {
+            self.changed(|| Change::Put { key: key.into() });
+        }
         Ok(Answer::ok(there))
+    }
+
+    /// Refuses a put that is not to be stored over what its key has.
+    fn admit_when(
+        &self,
+        block: &Backing,
+        when: StoredWhen<'_>,
+        found: Option<&Hit>,
+    ) -> Result<(), Answer> {
+        match (when, found) {
+            (StoredWhen::Always, _) | (StoredWhen::Absent, None) => Ok(()),
+            (StoredWhen::Absent, Some(_)) => Err(bare(Status::KeyExists)),
+            (StoredWhen::Still(_), None) => Err(bare(Status::KeyNotFound)),
+            (StoredWhen::Still(list), Some(hit))
+                if self.has_list(block, hit, list) || Bug::CarriedOverAnother.active() =>
+            {
+                Ok(())
+            }
+            (StoredWhen::Still(_), Some(_)) => {
+                Err(Answer { value: 1, ..bare(Status::CompareFailed) })
+            }
+        }
+    }
+
+    /// Whether an entry's value is this list. No list comes twice.
+    pub(super) fn has_list(&self, block: &Backing, hit: &Hit, list: &[u8]) -> bool {
+        hit.head.extents() && list_of(block.slice(self.value_of(block, hit))) == list
     }
 
     /// The next thing that it has to say about extents.

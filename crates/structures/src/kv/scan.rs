@@ -6,7 +6,7 @@ use super::large::list_of;
 use super::region::{ENTRY, Head};
 use crate::{Answer, Bytes, Payload};
 use honeycomb_types::Bug;
-use honeycomb_wire::data::{ScanArgs, put_scan_entry, put_scan_extents, scan_entry_len};
+use honeycomb_wire::data::{Brings, ScanArgs, put_scan_entry, put_scan_extents, scan_entry_len};
 
 /// Most bytes of entries in a page, whatever is asked for; a single entry may be larger.
 const PAGE_MAX: usize = 1 << 20;
@@ -40,8 +40,9 @@ impl KvBlock {
                 break;
             }
             let full = !page.is_empty() && page.len() >= budget;
-            // Without a prefix the first region with an entry ends the search for one.
-            let tired = looked >= LOOK_MAX && !(page.is_empty() && scan.prefix.is_empty());
+            // Where all are wanted the first region with an entry ends the search for one.
+            let all = scan.prefix.is_empty() && scan.brings != Brings::Lists;
+            let tired = looked >= LOOK_MAX && !(page.is_empty() && all);
             if full || tired || !block.has(&region.contents()) {
                 return Ok(answer(self.table.starts[place], page));
             }
@@ -73,10 +74,11 @@ impl KvBlock {
         scan: &ScanArgs<'_>,
     ) -> Vec<Found> {
         let region = &self.table.regions[self.table.order[place] as usize];
+        let lists = scan.brings == Brings::Lists;
         let key = |f: &Found| block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
         let mut found: Vec<Found> = region
             .walk(block)
-            .filter(|(_, head)| !head.dead())
+            .filter(|(_, head)| !head.dead() && (!lists || head.extents()))
             .map(|(at, head)| Found { hash: head.hash(block, at), at, head })
             .filter(|f| f.hash >= cursor)
             .filter(|f| key(f).starts_with(scan.prefix))
@@ -92,7 +94,7 @@ impl KvBlock {
         found: &[Found],
         scan: &ScanArgs<'_>,
     ) -> Option<u64> {
-        if B::ALL || scan.keys_only {
+        if B::ALL || scan.brings == Brings::Keys {
             return None;
         }
         let there = |f: &Found| block.has(&self.table.value(block, f.at, &f.head));
@@ -118,7 +120,8 @@ impl KvBlock {
         page: &mut Vec<u8>,
     ) -> Option<u64> {
         for group in found.chunk_by(|a, b| a.hash == b.hash) {
-            let value_len = |f: &Found| if scan.keys_only { 0 } else { f.head.value_len };
+            let keys_only = scan.brings == Brings::Keys;
+            let value_len = |f: &Found| if keys_only { 0 } else { f.head.value_len };
             let bytes: usize =
                 group.iter().map(|f| scan_entry_len(f.head.key_len, value_len(f))).sum();
             if !page.is_empty() && page.len() + bytes > budget {
@@ -126,11 +129,11 @@ impl KvBlock {
             }
             for f in group {
                 let key = block.slice(f.at + ENTRY..f.at + ENTRY + f.head.key_len);
-                let value = match scan.keys_only {
+                let value = match keys_only {
                     true => 0..0,
                     false => self.table.value(block, f.at, &f.head),
                 };
-                if f.head.extents() && !scan.keys_only {
+                if f.head.extents() && !keys_only {
                     put_scan_extents(page, key, list_of(block.slice(value)));
                     continue;
                 }

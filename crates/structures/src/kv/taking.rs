@@ -4,7 +4,6 @@
 //! which changes nothing, and then deleted by the list that was read: no list ever names the same extents
 //! again, so that of all who read it one deletes it, and a value that was put meanwhile stays.
 
-use super::large::list_of;
 use super::{KvBlock, bare};
 use crate::Answer;
 use honeycomb_block::Backing;
@@ -24,8 +23,7 @@ impl KvBlock {
         let Some(hit) = self.table.find(block, hash, key) else {
             return Err(bare(Status::KeyNotFound));
         };
-        let same = hit.head.extents() && list_of(block.slice(self.value_of(block, &hit))) == list;
-        if !same {
+        if !self.has_list(block, &hit, list) {
             return Err(Answer { value: 1, ..bare(Status::CompareFailed) });
         }
         self.table.remove(block, &hit);

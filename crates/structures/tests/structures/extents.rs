@@ -4,10 +4,13 @@ use crate::{Driver, pattern};
 use honeycomb_structures::{
     Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Structure, Ticket,
 };
-use honeycomb_types::limits::{EXTENT_PENDING_MS, EXTENTS_IDLE, extents_per_value};
+use honeycomb_types::limits::{
+    EXTENT_PENDING_MS, EXTENTS_IDLE, EXTENTS_LEAVE_FOR, extents_per_value,
+};
 use honeycomb_types::{BlockAt, Marks, Time};
 use honeycomb_wire::batch::{BatchOp, put_batch, results};
-use honeycomb_wire::extents::put_extents;
+use honeycomb_wire::data::{Brings, ScanArgs, Scanned, scanned};
+use honeycomb_wire::extents::{PutExtents, StoredWhen, put_extents};
 use honeycomb_wire::{Field, Op, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -380,6 +383,118 @@ fn what_is_refused_leaves_no_extents_behind() {
     assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
     d.tell(News::Adopted { ticket, owner: 8, outcome: Ok(()) });
     assert!(d.completed().is_none());
+}
+
+/// A value that is carried takes the place of its own list and of nothing else; who listens hears nothing.
+#[test]
+fn what_is_carried_takes_the_place_of_its_own_list_alone() {
+    let mut d = kv();
+    d.structure.watch(true);
+    let carry = |d: &mut Driver<KvBlock>, old: &[ExtentRef], new: &[ExtentRef]| {
+        let (old, list) = (put_extents(old), put_extents(new));
+        let put = PutExtents { when: StoredWhen::Still(&old), key: b"k", list: &list };
+        let (args, payload) = put.encode();
+        d.submit(Op::KvPutExtents, &args, &payload)
+    };
+    let refused = |outcome: Outcome| match outcome {
+        Outcome::Done(answer) => (answer.status, answer.value),
+        Outcome::Parked => panic!("it is to be refused"),
+    };
+    // Nothing there, a small value, another list.
+    let (_, outcome) = carry(&mut d, &list(1, 2), &list(10, 2));
+    assert_eq!(refused(outcome), (Status::KeyNotFound, 0));
+    assert_eq!(dropped(&mut d), [(0, list(10, 2))]);
+    d.run(Op::KvPut, b"\0k", b"small");
+    d.events();
+    let (_, outcome) = carry(&mut d, &list(1, 2), &list(10, 2));
+    assert_eq!(refused(outcome), (Status::CompareFailed, 1));
+    assert_eq!(dropped(&mut d), [(0, list(10, 2))]);
+    d.run(Op::KvDelete, b"\0k", b"");
+    d.events();
+    let (ticket, _) = put(&mut d, 0, b"k", &list(1, 2));
+    d.events();
+    adopted(&mut d, ticket, 7);
+    d.events();
+    let (_, outcome) = carry(&mut d, &list(1, 1), &list(10, 2));
+    assert_eq!(refused(outcome), (Status::CompareFailed, 1));
+    assert_eq!(dropped(&mut d), [(0, list(10, 2))]);
+    // What is no list is told as that.
+    let cut = [&1u32.to_le_bytes()[..], &[0], &put_extents(&list(10, 2))].concat();
+    let (_, outcome) = d.submit(Op::KvPutExtents, b"\x02k", &cut);
+    assert_eq!(refused(outcome).0, Status::BadFrame);
+    // Its own: nothing is told but that the old extents go.
+    let (ticket, outcome) = carry(&mut d, &list(1, 2), &list(20, 3));
+    assert_eq!(outcome, Outcome::Parked);
+    assert_eq!(d.events(), [Event::Adopt(ticket, list(20, 3))]);
+    assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
+    assert_eq!(dropped(&mut d), [(7, list(1, 2))]);
+    let found = d.run(Op::KvGet, b"k", b"");
+    assert_eq!(d.bytes(&found), put_extents(&list(20, 3)));
+    // Another value comes while the extents are being adopted: that one stays.
+    let (ticket, _) = carry(&mut d, &list(20, 3), &list(30, 2));
+    d.events();
+    d.run(Op::KvPut, b"\0k", b"new");
+    d.events();
+    assert_eq!(adopted(&mut d, ticket, 9).status, Status::CompareFailed);
+    assert_eq!(dropped(&mut d), [(9, list(30, 2))]);
+    let found = d.run(Op::KvGet, b"k", b"");
+    assert_eq!(d.bytes(&found), b"new");
+}
+
+/// Of a scan for lists the other entries are no part.
+#[test]
+fn a_scan_for_lists_brings_nothing_else() {
+    let mut d = kv();
+    for n in 0..40u64 {
+        d.run(Op::KvPut, &[b"\0plain", &n.to_le_bytes()[..]].concat(), &[1; 200]);
+    }
+    store(&mut d, b"one", 1, &list(1, 2));
+    store(&mut d, b"two", 2, &list(5, 1));
+    let (mut cursor, mut found) = (0, BTreeMap::new());
+    loop {
+        let mut args = Vec::new();
+        ScanArgs { cursor, bytes: 1, brings: Brings::Lists, prefix: b"" }.put(&mut args);
+        let page = d.run(Op::KvScan, &args, b"");
+        for (key, value) in scanned(&d.bytes(&page)).unwrap() {
+            let Scanned::Extents(named) = value else { panic!("{value:?} is no list") };
+            assert!(found.insert(key.to_vec(), named.to_vec()).is_none(), "it is brought twice");
+        }
+        match page.value {
+            0 => break,
+            next => cursor = next,
+        }
+    }
+    let lists =
+        [(b"one".to_vec(), put_extents(&list(1, 2))), (b"two".to_vec(), put_extents(&list(5, 1)))];
+    assert_eq!(found, BTreeMap::from(lists));
+}
+
+/// A block of extents whose server is taken out takes no more, serves what it has, and goes when that has
+/// been carried elsewhere.
+#[test]
+fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
+    let mut d = Driver::new(SIZE, ExtentBlock::new(SIZE));
+    let id = d.run(Op::ExtentPut, b"", &[3; 100]).value;
+    assert_eq!(d.run(Op::ExtentAdopt, &owned(5, &[id]), b""), Answer::ok(0));
+    let until = d.now + EXTENTS_LEAVE_FOR;
+    assert!(d.structure.leave_by_name(until));
+    let refused = d.run(Op::ExtentPut, b"", b"x");
+    assert_eq!(refused.status, Status::BlockFull);
+    assert!(String::from_utf8_lossy(&refused.args).contains("taken out"), "{refused:?}");
+    let read = d.run(Op::ExtentGet, &id.encode(), b"");
+    assert_eq!(d.bytes(&read), [3; 100]);
+    d.sleep(2 * EXTENTS_IDLE.as_millis() as u64);
+    assert!(d.events().is_empty(), "somebody has it");
+    // Not told any more, because its server stays, it takes extents again.
+    d.sleep(EXTENTS_LEAVE_FOR.as_millis() as u64);
+    let another = d.run(Op::ExtentPut, b"", b"x");
+    assert_eq!(another.status, Status::Ok);
+    let until = d.now + EXTENTS_LEAVE_FOR;
+    assert!(d.structure.leave_by_name(until));
+    assert_eq!(d.run(Op::ExtentPut, b"", b"x").status, Status::BlockFull);
+    d.run(Op::ExtentDrop, &owned(5, &[id, another.value]), b"");
+    d.sleep(EXTENTS_IDLE.as_millis() as u64 + 1);
+    assert_eq!(d.events(), [Event::Drained]);
 }
 
 /// A key that has gone to another block does not come back: its caller is told at once, and not after a

@@ -3,7 +3,7 @@ mod batches;
 use crate::{Driver, pattern};
 use honeycomb_block::Pin;
 use honeycomb_structures::{Answer, KvBlock, Marks, Outcome, Payload, Structure, Ticket};
-use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::data::{Brings, ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::{Op, Status, key_hash};
 use proptest::prelude::*;
@@ -367,7 +367,7 @@ impl Model {
         let (mut cursor, mut found) = (0, Vec::new());
         loop {
             let mut args = Vec::new();
-            ScanArgs { cursor, bytes, keys_only, prefix: b"" }.put(&mut args);
+            ScanArgs { cursor, bytes, brings: Brings::keys(keys_only), prefix: b"" }.put(&mut args);
             let answer = self.driver.run(Op::KvScan, &args, &[]);
             assert_eq!(answer.status, Status::Ok);
             let page = self.driver.bytes(&answer);

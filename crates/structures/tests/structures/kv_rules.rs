@@ -2,7 +2,7 @@ use crate::{Driver, pattern};
 use honeycomb_structures::{
     Answer, KvBlock, Marks, Outcome, Payload, Structure, Successor, key_limit, large_limit,
 };
-use honeycomb_wire::data::{ScanArgs, SwapArgs, scan_entries};
+use honeycomb_wire::data::{Brings, ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::{Op, Status, key_hash};
 
 const MIB: usize = 1 << 20;
@@ -42,7 +42,7 @@ fn swap(
 
 fn scan(d: &mut Driver<KvBlock>, cursor: u64, bytes: u32, prefix: &[u8]) -> Answer {
     let mut args = Vec::new();
-    ScanArgs { cursor, bytes, keys_only: true, prefix }.put(&mut args);
+    ScanArgs { cursor, bytes, brings: Brings::Keys, prefix }.put(&mut args);
     d.run(Op::KvScan, &args, &[])
 }
 

@@ -7,7 +7,7 @@ use honeycomb_structures::{
 };
 use honeycomb_types::Time;
 use honeycomb_wire::batch::put_keys;
-use honeycomb_wire::data::{ScanArgs, scan_entries};
+use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
 use honeycomb_wire::messages::MoveDoneRequest;
 use honeycomb_wire::{Field, Op, Status, key_hash};
 use proptest::prelude::*;
@@ -300,7 +300,7 @@ impl Pair {
         loop {
             let owner = self.owner(cursor);
             let mut args = Vec::new();
-            ScanArgs { cursor, bytes: 5000, keys_only: false, prefix: b"" }.put(&mut args);
+            ScanArgs { cursor, bytes: 5000, brings: Brings::Values, prefix: b"" }.put(&mut args);
             let answer = self.driver(owner).run(Op::KvScan, &args, b"");
             assert_eq!(answer.status, Status::Ok);
             if let honeycomb_structures::Payload::Bytes(page) = &answer.payload {

@@ -519,7 +519,7 @@ pub struct LendBlocksReply {
 
 fields!(LendBlocksReply { lent });
 
-/// Request of Evacuate. A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. Idempotent.
+/// Request of Evacuate. A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. A block of extents does not move: it takes no more for EXTENTS_LEAVE_FOR, and is told again every EXTENTS_LEAVE_TELL, while its values are written anew elsewhere. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EvacuateRequest {
     /// The block.

@@ -135,7 +135,7 @@ pub enum Op {
     BeginImport = 0x0315,
     /// A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
     LendBlocks = 0x0316,
-    /// A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. Idempotent.
+    /// A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. A block of extents does not move: it takes no more for EXTENTS_LEAVE_FOR, and is told again every EXTENTS_LEAVE_TELL, while its values are written anew elsewhere. Idempotent.
     Evacuate = 0x0318,
     /// A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
     Release = 0x031A,
@@ -197,7 +197,7 @@ pub enum Op {
     KvUpsert = 0x1206,
     /// Arguments: present u8, key length u16, key. Payload: expected length u32, expected value, new value. Stores the new value when the entry equals the expected one (present 1) or is absent (present 0). CompareFailed: value 1 and the entry as payload, or value 0 when there is none.
     KvCompareAndSwap = 0x1207,
-    /// Arguments: cursor u64, most bytes u32, mode u8 (0 keys and values, 1 keys only), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block; a page without entries is not the end.
+    /// Arguments: cursor u64, most bytes u32, mode u8 (0 keys and values, 1 keys only, 2 keys and lists of those whose values are lists of extents, and no others), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block; a page without entries is not the end.
     KvScan = 0x1208,
     /// Arguments: the first hash to count from, u64, or none for all that the block has. The value is the number of entries; reply arguments: the last hash that it answers for, u64. What follows is to be asked elsewhere.
     KvLength = 0x1209,
@@ -207,7 +207,7 @@ pub enum Op {
     KvBatch = 0x120B,
     /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, of which the payload is then the list.
     KvAccumulate = 0x120C,
-    /// As KvPut, of a value that was written as extents (ExtentPut). The payload names them in order: block u64, epoch u64, id u64, length u32 of each. They belong to the entry from then on; whatever else the answer is, they are gone, unless it is Busy or a routing answer that comes before they were looked at.
+    /// As KvPut, of a value that was written as extents (ExtentPut). The payload names them in order: block u64, epoch u64, id u64, length u32 of each. In mode 2 it begins with the bytes of another list, u32, and that list: the value is stored if it still is that one, whose bytes it has elsewhere, and nobody who listens is told. They belong to the entry from then on; whatever else the answer is, they are gone, unless it is Busy or a routing answer that comes before they were looked at.
     KvPutExtents = 0x120D,
     /// Deletes an entry if its value is these extents, which KvGet told. Arguments: the key. Payload: as KvPutExtents. CompareFailed when it has another value; KeyNotFound when there is none. The extents are dropped with it. Who has read them before has taken the value: of several, one deletes it.
     KvDeleteExtents = 0x120E,
