@@ -47,11 +47,17 @@ Look = Callable[[Progress], object]
 
 
 def flush(
-    session: Session, job: int, path: str, place: str, progress: Look | None, timeout: float | None
+    session: Session,
+    job: int,
+    path: str,
+    place: str,
+    barrier: bool,
+    progress: Look | None,
+    timeout: float | None,
 ) -> str:
     """Flushes and waits; answers where it is."""
     native = session.native
-    number, full = native.begin_flush(job, path, place)
+    number, full = native.begin_flush(job, path, place, barrier)
     ends = None if timeout is None else time.monotonic() + timeout
     pause = _FIRST
     while True:
@@ -88,10 +94,15 @@ def flush_raw(
 
 
 def flush_subtree(
-    session: Session, path: str, place: str, progress: Look | None, timeout: float | None
+    session: Session,
+    path: str,
+    place: str,
+    barrier: bool,
+    progress: Look | None,
+    timeout: float | None,
 ) -> str:
     """Flushes a prefix with all below it, by the program; answers where the uppermost is."""
-    command = ["flush", path or "/", place, "--subtree"]
+    command = ["flush", path or "/", place, "--subtree", *(["--barrier"] if barrier else [])]
     return str(_told(session, command, progress, timeout)["place"])
 
 

@@ -281,6 +281,7 @@ class Job(Remote):
         *,
         format: Literal["honeycomb", "raw"] = "honeycomb",
         subtree: bool = False,
+        barrier: bool = False,
         progress: Callable[[Progress], object] | None = None,
         timeout: float | None = None,
     ) -> str:
@@ -297,6 +298,11 @@ class Job(Remote):
         and its path from ``addr``, the uppermost last: its manifest names the others. When one fails
         the error says which are whole. ``progress`` counts prefixes then.
 
+        With ``barrier`` all of it is as it was at one moment (a checkpoint), and with ``subtree`` all
+        prefixes are: every block stands still until the last one does, some milliseconds, and who
+        changes it waits. Where no such moment is found in five tries it is
+        :class:`~honeycomb.errors.DeadlineExceeded`, which names the slowest server.
+
         With ``format="raw"`` ``addr`` is that of a file, and ``external_path`` any file of this
         machine or object, such as ``"s3://lake/today.log"``, which this process writes with
         credentials from the environment: exactly the bytes that the file had at the call, all of them
@@ -309,12 +315,18 @@ class Job(Remote):
         and :class:`~honeycomb.errors.Removed` when the prefix or a structure of it went meanwhile.
         """
         if _transfer.checked(format) == "raw":
+            if barrier:
+                raise ValueError("a file that becomes a plain object is flushed without a barrier")
             address = str(Address.parse(addr))
             return _transfer.flush_raw(self._session, address, external_path, progress, timeout)
         path = prefix_path(addr)
         if subtree:
-            return _transfer.flush_subtree(self._session, path, external_path, progress, timeout)
-        return _transfer.flush(self._session, self.id, path, external_path, progress, timeout)
+            return _transfer.flush_subtree(
+                self._session, path, external_path, barrier, progress, timeout
+            )
+        return _transfer.flush(
+            self._session, self.id, path, external_path, barrier, progress, timeout
+        )
 
     def load_addr_prefix(
         self,

@@ -285,8 +285,12 @@ impl NativeClient {
         job: u64,
         path: &str,
         place: &str,
+        barrier: bool,
     ) -> PyResult<(u64, String)> {
-        let ticket = self.call(py, |c| c.begin_flush(JobId(job), path, place))?;
+        let ticket = self.call(py, |c| match barrier {
+            true => c.begin_barrier_flush(JobId(job), path, place, &[]),
+            false => c.begin_flush(JobId(job), path, place),
+        })?;
         Ok((ticket.number, ticket.place))
     }
 

@@ -254,6 +254,22 @@ def test_a_subtree_is_flushed_and_loaded(flushing: honeycomb.Client, root: Path)
             job.flush_addr_prefix("T1", "out", subtree=True)
 
 
+def test_all_of_it_is_flushed_as_it_was_at_one_moment(
+    flushing: honeycomb.Client, root: Path
+) -> None:
+    with flushing.job("moments") as job:
+        job.create_hierarchy({"T1": (), "T2": "T1"})
+        for path in ("T1", "T1/T2"):
+            filled(job, path)
+        place = job.flush_addr_prefix("T1/T2", "one", barrier=True)
+        assert place == str(root / "moments" / "one")
+        place = job.flush_addr_prefix("T1", "all", subtree=True, barrier=True)
+        assert job.load_addr_prefix("copy", place, subtree=True) > 0
+        assert job.open_kv("copy/T2:table")[b"color"] == b"blue"
+        with pytest.raises(ValueError, match="barrier"):
+            job.flush_addr_prefix("T1:text", "x", format="raw", barrier=True)
+
+
 async def raw_and_back(address: str, token: bytes, place: Path) -> bytes:
     async with honeycomb.aio.connect(address, token) as client, client.job("async-raw") as job:
         await job.create_addr_prefix("t", persist=True)

@@ -11,7 +11,7 @@ use crate::net::{Node, trouble_lasts};
 use crate::world::{Event, World, wire_entry};
 use honeycomb_catalog::{
     BlockUsage, Catalog, CatalogError, Command, Config, Effect as Order, Opened as Map, Reply,
-    Report, Seal, Written,
+    Report, Seal, StopFault, Written,
 };
 use honeycomb_client::Error;
 use honeycomb_controller::{Answers, OpenOptions, Opened, Store, StoreError, status_of, waits};
@@ -657,6 +657,19 @@ impl World {
             let _ = self.command(ix, Command::BlockFlushed { server, at, outcome });
             return;
         }
+        if let Order::CutBlock { at, number, attempt, .. } = *order {
+            let ix = server.controller() as usize;
+            let outcome = Err((StopFault::Gone, "the server refused"));
+            let _ =
+                self.command(ix, Command::BlockStopped { server, number, at, attempt, outcome });
+            return;
+        }
+        if let Order::ThawBlock { at, number, attempt, .. } = *order {
+            let ix = server.controller() as usize;
+            let thawed = Command::BlockThawed { server, number, at, attempt, stood: false };
+            let _ = self.command(ix, thawed);
+            return;
+        }
         self.import_refused(order);
     }
 
@@ -696,6 +709,15 @@ impl World {
                 let outcome = Ok((&[Written::default()][..], true));
                 let copied = Command::BlockCopied { server, number, name, outcome };
                 let _ = self.command(ix, copied);
+            }
+            &Order::CutBlock { number, at, attempt, .. } => {
+                let stopped =
+                    Command::BlockStopped { server, number, at, attempt, outcome: Ok(true) };
+                let _ = self.command(ix, stopped);
+            }
+            &Order::ThawBlock { number, at, attempt, .. } => {
+                let thawed = Command::BlockThawed { server, number, at, attempt, stood: true };
+                let _ = self.command(ix, thawed);
             }
             &Order::SweepObjects { number, .. } => {
                 let _ = self.command(ix, Command::Swept { server, number, outcome: Ok(()) });

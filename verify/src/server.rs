@@ -534,8 +534,19 @@ impl SimServer {
                     Err(fault) => return Err(format!("{at:?} cannot be flushed: {fault}")),
                 }
             }
-            Order::CopyBlock { at, start, end, number, .. } => {
-                let copied = self.shard(*at).copy(*at, (*start, *end), *number);
+            Order::CutBlock { at, start, end, number, hold, .. } => {
+                let stands = self.shard(*at).stop(now, *at, (*start, *end), *number, *hold);
+                return Ok(stands.is_ok());
+            }
+            Order::ThawBlock { at, number, .. } => {
+                return Ok(self.shard(*at).go_on(now, *at, *number));
+            }
+            Order::CopyBlock { at, start, end, number, cut, .. } => {
+                let shard = self.shard(*at);
+                let copied = match cut {
+                    true => shard.take_cut(now, *at, *number),
+                    false => shard.copy(*at, (*start, *end), *number),
+                };
                 let Ok((copy, _)) = copied else { return Ok(false) };
                 let parts = self.parts(at.block.shard().0);
                 match copy.write(&parts, &mut std::io::sink()) {

@@ -249,6 +249,17 @@ pub struct TierTraffic {
     pub read: u64,
 }
 
+/// Why a block does not stand still for a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StopFault {
+    /// What was begun before is still arriving: it is asked again in a moment.
+    Arriving,
+    /// Its kind cannot be flushed.
+    Never,
+    /// It is not there, or is part of another cut: all of it begins anew.
+    Gone,
+}
+
 /// One transition of the catalog. Those with an `actor` come from clients; the rest come from the
 /// controller itself or over the link to a memory server, which holds the cluster's token.
 #[derive(Clone, Copy, Debug)]
@@ -390,8 +401,11 @@ pub enum Command<'a> {
         job: JobId,
         path: &'a str,
         place: &'a str,
-        /// Of a subtree: the paths below it that are flushed already, each to its own place.
+        /// Of a subtree: the paths below it that are flushed already, each to its own place; with a
+        /// barrier, those that are flushed with it.
         below: &'a [&'a str],
+        /// All of it as it was at one moment.
+        barrier: bool,
     },
     /// How that stands.
     FlushInfo { actor: Actor, job: JobId, number: u64 },
@@ -409,6 +423,18 @@ pub enum Command<'a> {
         name: u32,
         outcome: Result<(&'a [Written], bool), (bool, &'a str)>,
     },
+    /// A block stands still for a flush, and whether it was sealed; or does not.
+    BlockStopped {
+        server: ServerId,
+        number: u64,
+        at: BlockAt,
+        attempt: u32,
+        outcome: Result<bool, (StopFault, &'a str)>,
+    },
+    /// A server knows nothing of the cut that it was to write.
+    CutLost { server: ServerId, number: u64 },
+    /// A block goes on; whether it stood still until it was told to.
+    BlockThawed { server: ServerId, number: u64, at: BlockAt, attempt: u32, stood: bool },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
     /// A server deleted what it was asked to of this flush, or could not.

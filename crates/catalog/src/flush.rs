@@ -11,6 +11,8 @@
 //! `flush_to` and the marks of a prefix are rare: they are kept beside the DAG (`Special`), for as
 //! long as its node.
 
+mod asked;
+mod barrier;
 mod below;
 mod live;
 mod recovery;
@@ -22,6 +24,7 @@ use crate::slab::chain;
 use crate::structures::Structure;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
+use barrier::Barrier;
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
@@ -145,6 +148,8 @@ struct Flush {
     left: usize,
     /// Somebody asked for it, and the prefix lives on.
     live: bool,
+    /// The uppermost of those that were cut with it; 0 for none.
+    group: u64,
     /// Who was asked for the manifest, while that is under way.
     committing: Option<ServerId>,
     attempts: u32,
@@ -167,6 +172,8 @@ pub(crate) struct Flushes {
     all: BTreeMap<u64, Flush>,
     /// Those of prefixes that live, while their blocks are copied.
     pub(crate) live: BTreeMap<u64, Live>,
+    /// Cuts of those of which all is to be as it was at one moment, by the number of the uppermost.
+    barriers: BTreeMap<u64, Barrier>,
     /// How those ended that were asked for.
     ended: VecDeque<Ended>,
     /// Those of each directory, in the order in which they began.
@@ -372,6 +379,7 @@ impl Catalog {
             parts: Vec::new(),
             left: 0,
             live: false,
+            group: 0,
             committing: None,
             attempts: 0,
             error: None,
@@ -528,6 +536,11 @@ impl Catalog {
     fn commit_flush(&mut self, number: u64, effects: &mut Vec<Effect>) {
         let flush = &self.flushes.all[&number];
         let first = self.flushes.queues[&flush.directory].front() == Some(&number);
+        // Its manifest names those below it, which are whole by then.
+        let others = |(other, flush): (&u64, &Flush)| *other != number && flush.group == number;
+        if self.flushes.all.range(number..).any(others) {
+            return;
+        }
         if flush.left > 0 || flush.committing.is_some() || !first || self.recovering() {
             return;
         }
@@ -622,6 +635,9 @@ impl Catalog {
             None => {
                 self.flushes.queues.remove(&flush.directory);
             }
+        }
+        if flush.group != 0 && self.flushes.all.contains_key(&flush.group) {
+            self.commit_flush(flush.group, effects);
         }
     }
 

@@ -65,7 +65,7 @@ pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
 pub use bill::{BillInfo, Spent, TierSpent};
 pub use command::{
     Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
-    QuotaChange, QuotaOf, Report, Seal, TierAlarm, TierTraffic, Written,
+    QuotaChange, QuotaOf, Report, Seal, StopFault, TierAlarm, TierTraffic, Written,
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};
@@ -353,8 +353,8 @@ impl Catalog {
             C::BlockFlushed { server, at, outcome } => {
                 self.block_flushed(server, at, outcome, effects)
             }
-            C::FlushPrefix { actor, job, path, place, below } => {
-                self.flush_prefix(actor, job, path, place, below)
+            C::FlushPrefix { actor, job, path, place, below, barrier } => {
+                self.flush_prefix(actor, job, path, place, (below, barrier))
             }
             C::FlushInfo { actor, job, number } => self.flush_info(actor, job, number),
             C::CancelFlush { actor, job, number } => self.cancel_flush(actor, job, number, effects),
@@ -363,6 +363,13 @@ impl Catalog {
             C::BlockCopied { server, number, name, outcome } => {
                 self.block_copied(server, number, name, outcome, effects)
             }
+            C::BlockStopped { server, number, at, attempt, outcome } => {
+                self.block_stopped(server, (number, at), attempt, outcome, effects)
+            }
+            C::BlockThawed { server, number, at, attempt, stood } => {
+                self.block_thawed(server, (number, at), attempt, stood)
+            }
+            C::CutLost { server, number } => self.cut_lost(server, number, effects),
             C::Swept { server, number, outcome } => self.swept(server, number, outcome, effects),
             C::FlushCommitted { server, number, outcome } => {
                 self.flush_committed(server, number, outcome, effects)
@@ -463,6 +470,9 @@ fn frees_copies(command: &Command<'_>) -> bool {
         Command::Tick
             | Command::FlushPrefix { .. }
             | Command::BlockCopied { .. }
+            | Command::BlockStopped { .. }
+            | Command::BlockThawed { .. }
+            | Command::CutLost { .. }
             | Command::CommitMove { .. }
             | Command::CancelMove { .. }
             | Command::ImportRefused { .. }

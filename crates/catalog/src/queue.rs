@@ -257,6 +257,9 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         let s = self.queue_of_block(id, at)?;
+        if self.stays_for_cut(s, at.block) {
+            return Err(CatalogError::Moving { at });
+        }
         let structure = &mut self.structures[s];
         let place = structure.entries.iter().position(|entry| entry.block == at.block);
         let Some(place) = place.filter(|place| *place < structure.tail()) else {

@@ -231,7 +231,7 @@ impl Catalog {
         }
         self.imports(server, effects);
         self.resume_parts(server, &told, effects);
-        self.copies_anew(server);
+        self.copies_anew(server, effects);
         // It is awaited no longer: its silence counts from now on.
         if !Bug::SilenceForgotten.active() {
             self.silence = self.silence.min(self.now + SERVER_SILENCE);

@@ -9,6 +9,7 @@ use honeycomb_types::{
     Router, ServerId, StructureId, TierClass, TierIx, Verbs,
 };
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The answer to a command that succeeded.
 #[derive(Clone, Debug, PartialEq)]
@@ -162,6 +163,8 @@ pub enum FlushState {
     Done,
     /// It cannot be: this was lost before.
     Lost(Arc<str>),
+    /// It cannot be: there was no moment at which all blocks stood still.
+    NoCut(Arc<str>),
 }
 
 /// How far a flush is that was asked for.
@@ -493,8 +496,25 @@ pub enum Effect {
         object: Arc<str>,
         number: u64,
         name: u32,
+        /// What it held when it stood still for this flush.
+        cut: bool,
     },
-    /// A flush copies nothing any more: extents that were kept for it can go.
+    /// Let a block stand still for a flush, of a kv with these hashes, for so long at most; answered by
+    /// `BlockStopped`.
+    CutBlock {
+        server: ServerId,
+        at: BlockAt,
+        start: u64,
+        end: u64,
+        number: u64,
+        hold: Duration,
+        /// Answers to earlier ones count for nothing.
+        attempt: u32,
+    },
+    /// Let it go on: all stand still; answered by `BlockThawed`.
+    ThawBlock { server: ServerId, at: BlockAt, number: u64, attempt: u32 },
+    /// A flush copies nothing any more: extents and cuts that were kept for it can go, and what stands still
+    /// for it goes on.
     EndCopies { server: ServerId, number: u64 },
     /// Write the manifest of a flush whose parts are all written; answered by `FlushCommitted`.
     CommitFlush {

@@ -32,6 +32,8 @@ impl Effect {
             | Effect::FlushBlock { server, .. }
             | Effect::CopyBlock { server, .. }
             | Effect::EndCopies { server, .. }
+            | Effect::CutBlock { server, .. }
+            | Effect::ThawBlock { server, .. }
             | Effect::CommitFlush { server, .. }
             | Effect::SweepObjects { server, .. }
             | Effect::BeginImport { server, .. }

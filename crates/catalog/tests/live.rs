@@ -64,7 +64,14 @@ fn swept(bench: &Bench) -> BTreeSet<String> {
 
 fn begin(bench: &mut Bench, job: JobId, place: &str) -> Result<u64, CatalogError> {
     let actor = Actor::driver(job);
-    match bench.run(Command::FlushPrefix { actor, job, path: "t", place, below: &[] })? {
+    match bench.run(Command::FlushPrefix {
+        actor,
+        job,
+        path: "t",
+        place,
+        below: &[],
+        barrier: false,
+    })? {
         Reply::Flushing { number, .. } => Ok(number),
         other => panic!("{other:?}"),
     }
@@ -448,7 +455,8 @@ fn what_is_loaded_is_opened_when_it_is_published_and_not_before() {
     let loading = CatalogError::Loading { path: "l".into() };
     assert_eq!(bench.open(actor, "l", "f").map(drop), Err(loading.clone()));
     assert_eq!(bench.open(actor, "l", "").map(drop), Err(loading.clone()));
-    let flush = Command::FlushPrefix { actor, job, path: "l", place: "out", below: &[] };
+    let flush =
+        Command::FlushPrefix { actor, job, path: "l", place: "out", below: &[], barrier: false };
     assert_eq!(bench.run(flush).map(drop), Err(loading.clone()));
     bench.restart();
     bench.back(server, &[(at, opened.structure)]);
@@ -472,7 +480,7 @@ fn a_manifest_tells_what_is_below_whatever_becomes_of_the_controller() {
     let held = [(opened.map.entries[0].at, opened.structure)];
     let below = ["a", "a/b"];
     fn flush<'a>(actor: Actor, job: JobId, below: &'a [&'a str]) -> Command<'a> {
-        Command::FlushPrefix { actor, job, path: "t", place: "out", below }
+        Command::FlushPrefix { actor, job, path: "t", place: "out", below, barrier: false }
     }
     let number = match bench.run(flush(actor, job, &below)).unwrap() {
         Reply::Flushing { number, .. } => number,

@@ -52,19 +52,48 @@ impl Client {
         place: &str,
         below: &[String],
     ) -> Result<FlushTicket, Error> {
+        self.begin(job, path, place, below, false)
+    }
+
+    /// Begins to write what a live prefix holds at one moment, and with it what those of `below` hold then
+    /// (their paths from it on), each to its own path at the place (a checkpoint). All blocks stand still
+    /// for a moment: who changes them waits for it. The numbers of those below follow that of the ticket,
+    /// in their order; its own is done when all are.
+    pub fn begin_barrier_flush(
+        &self,
+        job: JobId,
+        path: &str,
+        place: &str,
+        below: &[String],
+    ) -> Result<FlushTicket, Error> {
+        self.begin(job, path, place, below, true)
+    }
+
+    fn begin(
+        &self,
+        job: JobId,
+        path: &str,
+        place: &str,
+        below: &[String],
+        barrier: bool,
+    ) -> Result<FlushTicket, Error> {
         let (path, place, below) = (path.into(), place.into(), below.to_vec());
-        let body = FlushPrefixRequest { job: job.0, path, place, below };
+        let body = FlushPrefixRequest { job: job.0, path, place, below, barrier };
         let reply: FlushPrefixReply = self.ask(Op::FlushPrefix, &body)?;
         Ok(FlushTicket { number: reply.flush, place: reply.place })
     }
 
-    /// How far it is; an error when it has come to nothing.
+    /// How far it is; an error when it has come to nothing: `DeadlineExceeded` when a barrier found no
+    /// moment at which all blocks stood still.
     pub fn flush_progress(&self, job: JobId, number: u64) -> Result<FlushProgress, Error> {
         let body = FlushInfoRequest { job: job.0, flush: number };
         let told: FlushInfoReply = self.ask(Op::FlushInfo, &body)?;
         if told.state == 4 {
             let text = format!("the flush has come to nothing: {}", told.message);
             return Err(Error::new(Status::Removed, text));
+        }
+        if told.state == 5 {
+            return Err(Error::new(Status::DeadlineExceeded, told.message));
         }
         Ok(FlushProgress {
             done: told.state == 3,
@@ -91,12 +120,23 @@ impl Client {
         look: &mut dyn FnMut(&FlushProgress) -> bool,
     ) -> Result<(FlushTicket, FlushProgress), Error> {
         let ticket = self.begin_flush(job, path, place)?;
+        let progress = self.await_flush(job, &ticket, look)?;
+        Ok((ticket, progress))
+    }
+
+    /// Waits until a flush is whole that was begun. `look` is as that of `flush_prefix`.
+    pub fn await_flush(
+        &self,
+        job: JobId,
+        ticket: &FlushTicket,
+        look: &mut dyn FnMut(&FlushProgress) -> bool,
+    ) -> Result<FlushProgress, Error> {
         let clock = self.clock();
         let mut pause: Duration = FLUSH_LOOK_FIRST;
         loop {
             let progress = self.flush_progress(job, ticket.number)?;
             if !look(&progress) || progress.done {
-                return Ok((ticket, progress));
+                return Ok(progress);
             }
             clock.sleep_until(clock.now() + pause);
             pause = (pause * 2).min(FLUSH_LOOK_MAX);

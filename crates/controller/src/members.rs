@@ -116,7 +116,11 @@ impl ControllerService {
         let again = |errand: &Errand| {
             let anew = matches!(
                 errand.effect,
-                Effect::FlushBlock { .. } | Effect::CopyBlock { .. } | Effect::Lots { .. }
+                Effect::FlushBlock { .. }
+                    | Effect::CopyBlock { .. }
+                    | Effect::CutBlock { .. }
+                    | Effect::ThawBlock { .. }
+                    | Effect::Lots { .. }
             );
             !anew && !matches!(errand.effect, Effect::Release { .. })
         };

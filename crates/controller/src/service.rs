@@ -309,6 +309,8 @@ impl ControllerService {
             Op::FlushBlock,
             Op::CommitFlush,
             Op::EndCopies,
+            Op::CutBlock,
+            Op::ThawBlock,
             Op::SweepObjects,
             Op::LendBlocks,
             Op::LowerBlock,

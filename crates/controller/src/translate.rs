@@ -183,6 +183,7 @@ pub(crate) fn flush_state(state: &catalog::FlushState) -> (u8, String) {
         catalog::FlushState::Failing(why) => (2, why.to_string()),
         catalog::FlushState::Done => (3, String::new()),
         catalog::FlushState::Lost(why) => (4, why.to_string()),
+        catalog::FlushState::NoCut(why) => (5, why.to_string()),
     }
 }
 

@@ -2,7 +2,8 @@
 //!
 //! Each prefix is a flush of its own, in the place of the uppermost and its path from there. The uppermost
 //! comes last, when all others are whole, and its manifest names them: so who loads needs no listing, and
-//! what is named is there. There is no moment that all of them are of.
+//! what is named is there. There is no moment that all of them are of, unless the controller flushes them
+//! behind a barrier (`flush_at_once`).
 
 use crate::dag::Dag;
 use crate::failure::{Failure, Outcome};
@@ -63,18 +64,52 @@ pub fn flush(
     place: &str,
     look: &mut dyn FnMut(&Progress),
 ) -> Outcome<Vec<Whole>> {
-    // Tells why, when it is gone already.
-    client.lease(job, path)?;
-    let dag = Dag::new(client.tree(job)?);
-    let mut below: Vec<String> =
-        dag.paths_below(dag.find(path)?).into_iter().map(|(_, path)| path).collect();
-    below.sort();
+    let below = below(client, job, path)?;
     // What waits for its turn must not expire.
     let kept = [path.to_owned()];
     client.keep(job, &kept);
     let flushed = Flushing::new(client, job, path, place, &below).run(look);
     client.release(job, &kept);
     flushed
+}
+
+/// The paths of the live prefixes below one, from it on, in order.
+fn below(client: &Client, job: JobId, path: &str) -> Outcome<Vec<String>> {
+    // Tells why, when it is gone already.
+    client.lease(job, path)?;
+    let dag = Dag::new(client.tree(job)?);
+    let mut below: Vec<String> =
+        dag.paths_below(dag.find(path)?).into_iter().map(|(_, path)| path).collect();
+    below.sort();
+    Ok(below)
+}
+
+/// The same, and all of them are as they were at one moment: they become whole together, or none does.
+pub fn flush_at_once(
+    client: &Client,
+    job: JobId,
+    path: &str,
+    place: &str,
+    look: &mut dyn FnMut(&Progress),
+) -> Outcome<Vec<Whole>> {
+    let below = below(client, job, path)?;
+    let ticket = client.begin_barrier_flush(job, path, place, &below)?;
+    let of = below.len() + 1;
+    let last = client.await_flush(job, &ticket, &mut |flush| {
+        let done = if flush.done { of } else { 0 };
+        look(&Progress { done, of, bytes: flush.bytes, failing: flush.failing.clone() });
+        true
+    })?;
+    let mut all = Vec::new();
+    for (number, below) in (ticket.number + 1..).zip(&below) {
+        let flush = client.flush_progress(job, number)?;
+        let place = format!("{}/{below}", ticket.place.trim_end_matches('/'));
+        let (parts, bytes) = (flush.parts, flush.bytes);
+        all.push(Whole { path: joined(path, below), place, parts, bytes });
+    }
+    let (parts, bytes) = (last.parts, last.bytes);
+    all.push(Whole { path: joined(path, ""), place: ticket.place, parts, bytes });
+    Ok(all)
 }
 
 struct Flushing<'a> {

@@ -7,7 +7,7 @@ use crate::loading::{self, Load};
 use crate::output::Output;
 use crate::{place, raw, size, subtree};
 use clap::{Args, ValueEnum};
-use honeycomb_client::FlushProgress;
+use honeycomb_client::{FlushProgress, FlushTicket};
 use honeycomb_tiers::{Access, Place};
 use serde_json::json;
 use std::io::{IsTerminal, Write};
@@ -27,7 +27,8 @@ enum Format {
 /// one of the job's name; or that place as a URL. Files hold at least all that was appended before,
 /// queues what was put and not taken, in order, and every slot of a store is as it was at one moment.
 /// What was there before is replaced when the new one is whole. The prefix does not expire meanwhile.
-/// An interrupt ends the wait and not the flush; --cancel ends the flush.
+/// An interrupt ends the wait and not the flush; --cancel ends the flush. With --barrier all of it is as it
+/// was at one moment, and with --subtree all prefixes are.
 ///
 /// With --format raw the address is that of a file, and PLACE any file of this machine or object
 /// (s3://BUCKET/KEY), written by this command with credentials from the environment: exactly the bytes
@@ -38,6 +39,7 @@ enum Format {
   honeycomb flushed flush/cli/out/1
   honeycomb flush counts out/1 --no-wait --json
   honeycomb flush counts out/all --subtree
+  honeycomb flush counts out/checkpoint --barrier
   honeycomb flush logs:today today.log --format raw       # or s3://BUCKET/KEY")]
 pub struct FlushArgs {
     /// The prefix; of --format raw, the file
@@ -57,6 +59,9 @@ pub struct FlushArgs {
     /// The prefix with all below it, each in PLACE and its path from there, the uppermost last
     #[arg(long, conflicts_with_all = ["no_wait", "cancel", "format"])]
     subtree: bool,
+    /// All of it as it was at one moment; who changes it waits for that moment
+    #[arg(long, conflicts_with = "format")]
+    barrier: bool,
     /// Tell on standard error how far it is, a line of JSON each time
     #[arg(long, hide = true)]
     progress: bool,
@@ -137,7 +142,7 @@ pub fn flush(args: &FlushArgs) -> Outcome {
         return flush_subtree(args, &work);
     }
     if args.no_wait || args.cancel {
-        let ticket = client.begin_flush(job, &args.address, &args.place)?;
+        let ticket = begin(args, &work)?;
         if args.cancel {
             client.cancel_flush(job, ticket.number)?;
         }
@@ -164,7 +169,8 @@ pub fn flush(args: &FlushArgs) -> Outcome {
         }
         true
     };
-    let (ticket, progress) = client.flush_prefix(job, &args.address, &args.place, &mut look)?;
+    let ticket = begin(args, &work)?;
+    let progress = client.await_flush(job, &ticket, &mut look)?;
     if shows {
         eprintln!();
     }
@@ -180,6 +186,14 @@ pub fn flush(args: &FlushArgs) -> Outcome {
         )
     });
     Ok(())
+}
+
+fn begin(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
+    let (client, address, place) = (&work.client, &args.address, &args.place);
+    Ok(match args.barrier {
+        true => client.begin_barrier_flush(work.job, address, place, &[])?,
+        false => client.begin_flush(work.job, address, place)?,
+    })
 }
 
 /// `honeycomb load`.
@@ -295,12 +309,16 @@ fn flush_subtree(args: &FlushArgs, work: &Work) -> Outcome {
         }
     };
     let (client, job) = (&work.client, work.job);
-    let all = subtree::flush(client, job, &args.address, &args.place, &mut look)?;
+    let (address, place) = (&args.address, &args.place);
+    let all = match args.barrier {
+        true => subtree::flush_at_once(client, job, address, place, &mut look)?,
+        false => subtree::flush(client, job, address, place, &mut look)?,
+    };
     if shows {
         eprintln!();
     }
     let bytes = all.iter().map(|whole| whole.bytes).sum::<u64>();
-    let place = all.last().map_or(&args.place, |top| &top.place);
+    let place = all.last().map_or(place, |top| &top.place);
     let prefixes: Vec<_> = all
         .iter()
         .map(|whole| {

@@ -152,11 +152,16 @@ impl FlushWorker {
             Err(KeptFault::Lost(why)) => (Err(io::Error::other(why.clone())), Some(why)),
         };
         let (errand, sealed) = answer;
-        let (at, structure) = (bytes.at, bytes.structure);
+        let (at, structure, kept) = (bytes.at, bytes.structure, bytes.clone());
         // What was begun of it has come to its end before anything is told: nothing is written later.
         part.0.finish(given, move |outcome| match lost {
             Some(why) => answers.lost(errand, structure, at, why),
-            None => answers.give(errand, outcome.map(|objects| told(objects, sealed))),
+            None => {
+                if outcome.is_ok() {
+                    kept.was_written();
+                }
+                answers.give(errand, outcome.map(|objects| told(objects, sealed)));
+            }
         });
     }
 }

@@ -13,6 +13,7 @@ use honeycomb_types::limits::{TIER_CHUNK, TIER_PIECE};
 use honeycomb_types::{BlockAt, StructureId, TierIx};
 use std::fmt;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes on a disk, from the block's first on.
@@ -46,6 +47,8 @@ pub struct KeptBytes {
     snapshot: Snapshot,
     /// What of it is on a disk is not written again there.
     settled: bool,
+    /// Objects of it are there to stay.
+    written: AtomicBool,
     bytes: Mutex<Bytes>,
 }
 
@@ -72,7 +75,7 @@ impl KeptBytes {
         snapshot: Snapshot,
         bytes: Bytes,
     ) -> Arc<KeptBytes> {
-        Arc::new(KeptBytes { at, structure, snapshot, settled: true, bytes: Mutex::new(bytes) })
+        KeptBytes::live(at, structure, snapshot, true, bytes)
     }
 
     /// Of a block that goes on: the last chunk that is on its disk may be written again, with more bytes.
@@ -84,7 +87,18 @@ impl KeptBytes {
         settled: bool,
         bytes: Bytes,
     ) -> Arc<KeptBytes> {
-        Arc::new(KeptBytes { at, structure, snapshot, settled, bytes: Mutex::new(bytes) })
+        let (written, bytes) = (AtomicBool::new(false), Mutex::new(bytes));
+        Arc::new(KeptBytes { at, structure, snapshot, settled, written, bytes })
+    }
+
+    /// Whether objects of it are there to stay.
+    pub(crate) fn is_written(&self) -> bool {
+        self.written.load(Ordering::Acquire)
+    }
+
+    /// They are.
+    pub(crate) fn was_written(&self) {
+        self.written.store(true, Ordering::Release);
     }
 
     /// Whether bytes that cannot be read are lost, and not only written anew.
@@ -132,12 +146,14 @@ impl KeptBytes {
             let (volume, base) = &parts[below];
             let size = TIER_PIECE.min(length.next_multiple_of(TIER_CHUNK));
             let mut buffer = Backing::map(size, &Reclaimer::inline()).map_err(KeptFault::Taker)?;
+            let wanted = self.snapshot.length().min(*length);
             for from in (0..*length).step_by(TIER_PIECE) {
                 let piece = (length - from).min(TIER_PIECE);
                 let whole = piece.next_multiple_of(honeycomb_env::VOLUME_ALIGN);
                 let sums = &sums[from / TIER_CHUNK..(from + whole).div_ceil(TIER_CHUNK)];
                 let into = buffer.slice_mut(0..whole);
                 read_checked(&**volume, base + at + from as u64, into, sums).map_err(lost)?;
+                let piece = piece.min(wanted.saturating_sub(from));
                 run(&into[..piece]).map_err(KeptFault::Taker)?;
             }
             // Not before: its place is this block's until here.

@@ -42,6 +42,12 @@ pub(crate) enum Note {
     Copy(BlockAt, (u64, u64), String, u64, Errand),
     /// Nothing is copied any more for that flush.
     EndCopies(u64, Errand),
+    /// A block stands still for this flush, of a kv with these hashes, for so long at most.
+    Cut(BlockAt, (u64, u64), u64, Duration, Errand),
+    /// It goes on.
+    Thaw(BlockAt, u64, Errand),
+    /// Write what it held then.
+    WriteCut(BlockAt, String, u64, Errand),
     /// Older grants of the prefix are revoked.
     SetGeneration(PrefixId, Generation, Errand),
     /// What the controller has to say to a block.

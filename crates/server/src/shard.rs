@@ -3,6 +3,7 @@
 //! An operation on a block is atomic because one thread runs it. The stages of a request are those
 //! of `Stage`, in that order; logs, metrics and failpoints use these words.
 
+mod cutting;
 mod events;
 mod extents;
 mod fetching;
@@ -333,6 +334,8 @@ struct Slot {
     shared: Option<Shared>,
     /// Where its bytes are.
     place: Place,
+    /// It is part of what several blocks hold at one moment.
+    cut: Option<Box<cutting::Cut>>,
 }
 
 /// One core's share of a memory server.
@@ -373,6 +376,8 @@ pub struct Shard {
     owed: Vec<lending::Owed>,
     /// What is to be done about extents at other shards.
     extents: extents::Extents,
+    /// What blocks held that have gone on.
+    cuts: cutting::Cuts,
 }
 
 impl Shard {
@@ -401,6 +406,7 @@ impl Shard {
             posts: Vec::new(),
             owed: Vec::new(),
             extents: extents::Extents::default(),
+            cuts: cutting::Cuts::default(),
         }
     }
 
@@ -494,6 +500,12 @@ impl Shard {
             return Outcome::Done(next_block(slot, args));
         }
         let request = Request { access, header, args, ticket, attributes };
+        if attributes.mutates
+            && let Err(answer) = self.may_change(now, index)
+        {
+            return self.conclude(now, index, &request, Outcome::Done(answer));
+        }
+        let slot = self.slots[index].as_mut().expect("admitted");
         if !slot.place.is_plain()
             && let Err(answer) = self.allows(now, index, &request)
         {
@@ -594,12 +606,18 @@ impl Shard {
             return Ok(());
         }
         let (index, attributes) = self.admit(now, access, header)?;
-        let slot = self.slots[index].as_mut().expect("admitted");
         let length = header.payload_len as usize;
         let request = Request { access, header, args, ticket, attributes };
-        if !slot.place.is_plain()
-            && let Err(answer) = self.allows(now, index, &request)
-        {
+        let changes = match attributes.mutates {
+            true => self.may_change(now, index),
+            false => Ok(()),
+        };
+        let plain = self.slots[index].as_ref().expect("admitted").place.is_plain();
+        let changes = match changes {
+            Ok(()) if !plain => self.allows(now, index, &request),
+            other => other,
+        };
+        if let Err(answer) = changes {
             return match self.conclude(now, index, &request, Outcome::Done(answer)) {
                 Outcome::Done(answer) => Err(answer),
                 Outcome::Parked => unreachable!("a refusal is final"),

@@ -55,6 +55,14 @@ impl Snapshot {
         self.length
     }
 
+    /// Bytes that were copied for it.
+    pub fn beside(&self) -> usize {
+        match &self.content {
+            Content::Copied(copy) => copy.0.capacity() + size_of::<usize>() * copy.1.capacity(),
+            Content::Plain | Content::Items(_) => 0,
+        }
+    }
+
     /// Whether the bytes are to be written as they are: they can be, without a copy.
     pub fn is_plain(&self) -> bool {
         matches!(self.content, Content::Plain)

@@ -147,13 +147,15 @@ pub enum Bug {
     RelocatedMeansRetired = 69,
     /// A block of a store that was brought up to be written to goes down as it was (INV-06).
     ChangesStayUp = 70,
+    /// Blocks go on when the first of a cut stands still (INV-49).
+    BarrierThawsEarly = 71,
     /// A value that is carried elsewhere takes the place of the one that was put meanwhile (INV-39).
     CarriedOverAnother = 72,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 71] = [
+    pub const ALL: [Bug; 72] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -224,6 +226,7 @@ impl Bug {
         Bug::SealLeftBehind,
         Bug::RelocatedMeansRetired,
         Bug::ChangesStayUp,
+        Bug::BarrierThawsEarly,
         Bug::CarriedOverAnother,
     ];
 }

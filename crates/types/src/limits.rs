@@ -250,6 +250,12 @@ pub const EXTENTS_LEAVE_TELL: Duration = Duration::from_secs(20);
 pub const EXTENTS_LEAVE_FOR: Duration = Duration::from_secs(60);
 /// Blocks of one server that a flush of a prefix that lives has copied at a time.
 pub const FLUSH_COPIES_AT_ONCE: usize = 4;
+/// How long blocks stand still for the barrier of a flush, at most; each further try has twice as long.
+pub const BARRIER_MAX: Duration = Duration::from_millis(200);
+/// Tries after which a barrier is given up.
+pub const BARRIER_TRIES: u32 = 5;
+/// Prefixes of a subtree that are cut at one moment, below the uppermost: how each has ended is remembered.
+pub const BARRIER_BELOW_MAX: usize = 1000;
 /// Prefixes below the uppermost of a subtree that is flushed.
 pub const FLUSH_BELOW_MAX: usize = 16_384;
 /// Flushes that were asked for of which a controller remembers how they ended.

@@ -122,6 +122,7 @@ class AsyncJob(Remote):
         *,
         format: Literal["honeycomb", "raw"] = "honeycomb",
         subtree: bool = False,
+        barrier: bool = False,
         progress: Callable[[Progress], object] | None = None,
         timeout: float | None = None,
     ) -> str:
@@ -131,6 +132,7 @@ class AsyncJob(Remote):
                 external_path,
                 format=format,
                 subtree=subtree,
+                barrier=barrier,
                 progress=progress,
                 timeout=timeout,
             )

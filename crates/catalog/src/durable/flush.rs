@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 /// In the place of a part's number: paths below the prefix follow. No flush has so many parts.
 const BELOW: u32 = u32::MAX;
+/// The same: the flush follows that names those which were cut with it.
+const GROUP: u32 = u32::MAX - 1;
 
 fn put_below(w: &mut Writer<'_>, below: &[Box<str>]) {
     w.u32(below.len() as u32);
@@ -32,6 +34,8 @@ pub(crate) struct FlushImage {
     pub(crate) address: Arc<str>,
     /// Of a subtree: paths of those below it.
     pub(crate) below: Arc<[Box<str>]>,
+    /// The uppermost of those that were cut with it; 0 for none.
+    pub(crate) group: u64,
     /// Which structures they were.
     pub(crate) ids: Vec<StructureId>,
     pub(crate) structures: Vec<FlushedStructure>,
@@ -49,6 +53,7 @@ pub(crate) struct LiveImage {
     pub(crate) address: Arc<str>,
     pub(crate) below: Arc<[Box<str>]>,
     pub(crate) claims: bool,
+    pub(crate) group: u64,
     pub(crate) noted: u32,
     pub(crate) extents: Vec<(u32, BlockAt)>,
 }
@@ -68,6 +73,10 @@ impl LiveImage {
             put_at(w, *at);
         }
         put_below(w, &self.below);
+        // Of a barrier, and of nothing that an earlier program wrote.
+        if self.group != 0 {
+            w.u64(self.group);
+        }
     }
 
     pub(crate) fn get(r: &mut Reader<'_>) -> Result<LiveImage, BadRecord> {
@@ -79,6 +88,7 @@ impl LiveImage {
             address: r.str()?.into(),
             below: Arc::default(),
             claims: r.bool()?,
+            group: 0,
             noted: r.u32()?,
             extents: Vec::new(),
         };
@@ -87,6 +97,9 @@ impl LiveImage {
         }
         if !r.0.is_empty() {
             image.below = get_below(r)?;
+        }
+        if !r.0.is_empty() {
+            image.group = r.u64()?;
         }
         Ok(image)
     }
@@ -153,6 +166,10 @@ impl FlushImage {
             w.u32(BELOW);
             put_below(w, &self.below);
         }
+        if self.group != 0 {
+            w.u32(GROUP);
+            w.u64(self.group);
+        }
     }
 
     pub(crate) fn get(r: &mut Reader<'_>) -> Result<FlushImage, BadRecord> {
@@ -163,6 +180,7 @@ impl FlushImage {
             job_name: r.str()?.into(),
             address: r.str()?.into(),
             below: Arc::default(),
+            group: 0,
             ids: Vec::new(),
             structures: Vec::new(),
             blocks: Vec::new(),
@@ -199,6 +217,10 @@ impl FlushImage {
             let i = r.u32()?;
             if i == BELOW {
                 image.below = get_below(r)?;
+                continue;
+            }
+            if i == GROUP {
+                image.group = r.u64()?;
                 continue;
             }
             let i = i as usize;

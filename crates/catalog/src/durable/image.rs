@@ -79,10 +79,10 @@ impl Type {
             // 3: the most blocks at it and below; 4: those in memory beyond which it gives first, and
             // whether it is being loaded; 5: whether it outlives its job.
             Type::Prefix => 5,
-            // 3: parts of prefixes that live on; 4: what else belongs to a subtree.
-            Type::Flush => 4,
-            // 3: the same.
-            Type::Live => 3,
+            // 3: parts of prefixes that live on; 4: what else belongs to a subtree; 5: what was cut with it.
+            Type::Flush => 5,
+            // 3: what else belongs to a subtree; 4: what is cut with it.
+            Type::Live => 4,
             // 3: what the job said of itself; 4: its soft quota, and what its share counts for.
             Type::Job => 4,
             // 3: the same of a tenant.

@@ -22,13 +22,12 @@
 use super::sweep::Sweep;
 use super::{Again, Flush, Part, PartState, pause};
 use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
-use crate::{Actor, Catalog, CatalogError, Effect, Reply, Written};
-use honeycomb_types::limits::{
-    FLUSH_BELOW_MAX, FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX, FLUSHES_KEPT,
-};
+use crate::structures::Structure;
+use crate::{Catalog, CatalogError, Effect, Reply, Written};
+use honeycomb_types::limits::{FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
-    BlockAt, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, PrefixId, ServerId, StructureId, Time,
-    flush_directory, flush_object, split_path,
+    BlockAt, BlockId, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, PrefixId, ServerId, StructureId,
+    Time, flush_object,
 };
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +38,7 @@ const NAMES_AT_A_TIME: u32 = 64;
 
 /// What one part has.
 #[derive(Clone, Copy, Debug)]
-enum What {
+pub(super) enum What {
     /// These hashes of a kv.
     Range(u64, u64),
     /// A block of a file or queue, and the start of its range.
@@ -86,14 +85,12 @@ struct Asked {
 }
 
 impl Asked {
-    fn of(live: &Live, servers: BTreeSet<ServerId>) -> Asked {
-        let mut asked = Asked { of: BTreeMap::new(), free: servers };
+    fn counts(&mut self, live: &Live) {
         for part in &live.parts {
             if let State::Asked { at, .. } = part.state {
-                asked.takes(at.block.server());
+                self.takes(at.block.server());
             }
         }
-        asked
     }
 
     fn is_full(&self, server: ServerId) -> bool {
@@ -136,6 +133,9 @@ pub(crate) struct Live {
     pub(crate) below: Arc<[Box<str>]>,
     /// No other prefix goes there: it was claimed for this flush.
     pub(crate) claims: bool,
+    /// The uppermost of those that are cut at one moment; 0 for one whose blocks are copied at moments of
+    /// their own.
+    pub(crate) group: u64,
     /// Names below this number may have been given.
     pub(crate) noted: u32,
     /// Names that say more than a number.
@@ -172,6 +172,7 @@ impl Live {
             directory,
             address,
             claims,
+            group: 0,
             noted,
             extents,
             names: noted,
@@ -191,7 +192,7 @@ impl Live {
         }
     }
 
-    fn is_asked(&self, block: honeycomb_types::BlockId) -> bool {
+    fn is_asked(&self, block: BlockId) -> bool {
         let asked =
             |part: &Copied| matches!(part.state, State::Asked { at, .. } if at.block == block);
         self.parts.iter().any(asked)
@@ -216,10 +217,50 @@ impl Live {
     }
 
     /// Everything is copied again, under other names.
-    fn begin_anew(&mut self) {
+    pub(super) fn begin_anew(&mut self) {
         self.sources = None;
         self.parts.clear();
         self.waiting.clear();
+    }
+
+    /// What it has parts of.
+    pub(super) fn whats(&self) -> impl Iterator<Item = (StructureId, What)> {
+        let sources = self.sources.as_deref().unwrap_or_default();
+        self.parts.iter().map(|part| (sources[part.structure].id, part.what))
+    }
+
+    /// Its structures, when they are listed.
+    pub(super) fn ids(&self) -> impl Iterator<Item = StructureId> {
+        self.sources.iter().flatten().map(|source| source.id)
+    }
+
+    /// A block of a chain belongs to it that was not there when its structures were listed.
+    pub(super) fn continues(&mut self, structure: StructureId, at: BlockAt) {
+        let source = self.ids().position(|id| id == structure).expect("it was listed");
+        self.add(source, What::Chained(at, u64::MAX));
+    }
+
+    /// Whether a block stays what it is until its cut is written.
+    pub(super) fn keeps(&self, structure: &Structure, block: BlockId) -> bool {
+        let Some(sources) = &self.sources else { return true };
+        let Some(i) = sources.iter().position(|source| source.id == structure.id) else {
+            return false;
+        };
+        if structure.kind == Kind::Kv {
+            return sources[i].left > 0 || !structure.extents.is_empty();
+        }
+        self.parts.iter().any(|part| {
+            let own = matches!(part.what, What::Chained(at, _) if at.block == block);
+            own && matches!(part.state, State::Waits { .. } | State::Asked { .. })
+        })
+    }
+
+    /// Whether everything is copied that will be told.
+    fn is_whole(&self) -> bool {
+        let over = |part: &Copied| matches!(part.state, State::Written { .. } | State::Absent);
+        let listed = |source: &Source| source.extents_listed || source.told.kind != Kind::Kv;
+        self.sources.as_ref().is_some_and(|sources| sources.iter().all(listed))
+            && self.parts.iter().all(over)
     }
 
     pub(super) fn progress(&self) -> FlushProgress {
@@ -263,154 +304,20 @@ fn check_ranges(parts: impl Iterator<Item = What>) {
 }
 
 impl Catalog {
-    /// The directory that a place means, below the root and the job's own, and the place in full.
-    fn external(&self, j: u32, place: &str) -> Result<(String, String), CatalogError> {
-        let job = &self.jobs[j].name;
-        if self.pool.servers().any(|(_, server)| !server.flush) || self.pool.is_empty() {
-            return Err(match self.recovering() {
-                true => CatalogError::Recovering,
-                false => CatalogError::FlushUnavailable { path: place.into() },
-            });
-        }
-        let root = self.pool.servers().next().map_or("", |(_, server)| &server.flush_root);
-        let root = root.trim_end_matches('/');
-        if !place.contains("://") && !place.starts_with('/') {
-            let directory = flush_directory(job, place)?;
-            let full = format!("{root}/{directory}");
-            return Ok((directory, full));
-        }
-        let own = flush_directory(job, "x")?;
-        let own = own.trim_end_matches('x');
-        let full = place.strip_prefix("file://").unwrap_or(place).trim_end_matches('/');
-        let below = full.strip_prefix(root).and_then(|rest| rest.strip_prefix('/'));
-        let Some(path) = below.and_then(|rest| rest.strip_prefix(own)) else {
-            let allowed = format!("{root}/{own}").into();
-            return Err(CatalogError::FlushElsewhere { place: place.into(), allowed });
-        };
-        let directory = flush_directory(job, path)?;
-        if directory != format!("{own}{path}") {
-            let allowed = format!("{root}/{directory}").into();
-            return Err(CatalogError::FlushElsewhere { place: place.into(), allowed });
-        }
-        Ok((directory, full.into()))
-    }
-
-    pub(crate) fn flush_prefix(
-        &mut self,
-        actor: Actor,
-        job: JobId,
-        path: &str,
-        place: &str,
-        below: &[&str],
-    ) -> Result<Reply, CatalogError> {
-        let j = self.admit(actor, job)?;
-        self.need_write(actor, "flush the prefix", path)?;
-        if below.len() > FLUSH_BELOW_MAX {
-            let what = "prefixes of a subtree that is flushed";
-            return Err(CatalogError::LimitExceeded { what, limit: FLUSH_BELOW_MAX as u64 });
-        }
-        below.iter().try_for_each(|path| split_path(path).map(drop))?;
-        let n = self.live_prefix(j, path)?;
-        self.need_own(actor, n, "flush the prefix", path)?;
-        self.need_loaded(n)?;
-        let (directory, place) = self.external(j, place)?;
-        let prefix = self.dag.nodes[n].id;
-        let same = |live: &Live| live.prefix == prefix && *live.directory == *directory;
-        if let Some((&number, _)) = self.flushes.live.iter().find(|(_, live)| same(live)) {
-            return Ok(Reply::Flushing { number, place: place.into() });
-        }
-        let own = self.directory_of(n).is_some_and(|own| own == directory);
-        if !own && self.flushes.claimed.contains(&*directory) {
-            return Err(CatalogError::FlushPathTaken { path: place.into() });
-        }
-        if !own {
-            self.flushes.claimed.insert(directory.as_str().into());
-        }
-        let number = self.number_of_flush();
-        let told = (self.dag.path_of(n).into(), below.iter().map(|path| (*path).into()).collect());
-        let live = Live::new(prefix, job, directory.into(), told, !own, 0, Vec::new());
-        self.flushes.live.insert(number, live);
-        self.flushes.unwritten.lives(number);
-        Ok(Reply::Flushing { number, place: place.into() })
-    }
-
-    /// How a flush that a job asked for stands.
-    pub(crate) fn flush_info(
-        &self,
-        actor: Actor,
-        job: JobId,
-        number: u64,
-    ) -> Result<Reply, CatalogError> {
-        let j = self.admit(actor, job)?;
-        if let Some(live) = self.flushes.live.get(&number).filter(|live| live.job == job) {
-            return Ok(Reply::FlushInfo(live.progress()));
-        }
-        let name = &self.jobs[j].name;
-        let flush = self.flushes.all.get(&number);
-        if let Some(flush) = flush.filter(|flush| flush.live && flush.job_name == *name) {
-            return Ok(Reply::FlushInfo(flush.progress()));
-        }
-        let ended = self.flushes.ended.iter().rev().find(|ended| ended.number == number);
-        match ended.filter(|ended| ended.job_name == *name) {
-            Some(ended) => Ok(Reply::FlushInfo(ended.progress.clone())),
-            None => Err(CatalogError::UnknownFlush { number }),
-        }
-    }
-
-    /// Where a flush of the job's name is, and what is under way there: of this job, or of an earlier one
-    /// that has ended.
-    pub(crate) fn locate_flush(
-        &self,
-        actor: Actor,
-        job: JobId,
-        place: &str,
-    ) -> Result<Reply, CatalogError> {
-        let j = self.admit(actor, job)?;
-        let (directory, place) = self.external(j, place)?;
-        let last = self.flushes.queues.get(&*directory).and_then(|queue| queue.back());
-        let lost = self.flushes.lost_at.iter().find(|(at, _)| **at == *directory);
-        let progress = match (last, lost) {
-            (Some(number), _) => self.flushes.all[number].progress(),
-            (None, Some((_, why))) => {
-                FlushProgress { state: FlushState::Lost(why.clone()), ..Default::default() }
-            }
-            (None, None) => FlushProgress::default(),
-        };
-        Ok(Reply::FlushPlace { place: place.into(), progress })
-    }
-
-    pub(crate) fn cancel_flush(
-        &mut self,
-        actor: Actor,
-        job: JobId,
-        number: u64,
-        effects: &mut Vec<Effect>,
-    ) -> Result<Reply, CatalogError> {
-        self.admit(actor, job)?;
-        self.need_write(actor, "cancel the flush", "")?;
-        self.flush_info(actor, job, number)?;
-        if let Some(live) = self.flushes.live.get(&number) {
-            if let Some(n) = self.dag.by_id(live.prefix) {
-                let path = self.flushes.live[&number].address.clone();
-                self.need_own(actor, n, "cancel the flush", &path)?;
-            }
-            self.give_up_live(number, "it was cancelled".into(), effects);
-        }
-        Ok(Reply::Done)
-    }
-
     /// Whether the prefix is kept by a flush that copies it.
     pub(crate) fn is_being_copied(&self, prefix: PrefixId) -> bool {
         self.flushes.live.values().any(|live| live.prefix == prefix)
     }
 
     /// Whether a block of a kv begins no move because a flush copies it, or what it names.
-    pub(crate) fn stays_for_flush(&self, s: u32, block: honeycomb_types::BlockId) -> bool {
+    pub(crate) fn stays_for_flush(&self, s: u32, block: BlockId) -> bool {
         let structure = &self.structures[s];
-        self.flushes.live.values().any(|live| {
-            let theirs = || live.sources.iter().flatten().any(|source| source.id == structure.id);
-            live.is_asked(block) || !structure.extents.is_empty() && theirs()
-        })
+        self.stays_for_cut(s, block)
+            || self.flushes.live.values().any(|live| {
+                let theirs =
+                    || live.sources.iter().flatten().any(|source| source.id == structure.id);
+                live.is_asked(block) || !structure.extents.is_empty() && theirs()
+            })
     }
 
     /// A block of a file or queue has moved to another server.
@@ -424,17 +331,41 @@ impl Catalog {
         if self.recovering() {
             return;
         }
+        let groups: Vec<u64> = self.flushes.barriers.keys().copied().collect();
+        groups.into_iter().for_each(|group| self.tend_barrier(group, effects));
+        let servers: BTreeSet<ServerId> = self.pool.servers().map(|(id, _)| id).collect();
+        let mut asked: BTreeMap<u64, Asked> = BTreeMap::new();
+        for (number, live) in &self.flushes.live {
+            let together = if live.group == 0 { *number } else { live.group };
+            let new = || Asked { of: BTreeMap::new(), free: servers.clone() };
+            asked.entry(together).or_insert_with(new).counts(live);
+        }
         let numbers: Vec<u64> = self.flushes.live.keys().copied().collect();
         for number in numbers {
-            let mut live = self.flushes.live.remove(&number).expect("listed just now");
-            let outcome = self.tend(number, &mut live, effects);
+            // The first of a group may have ended all of them.
+            let Some(mut live) = self.flushes.live.remove(&number) else { continue };
+            let group = live.group;
+            let together = if group == 0 { number } else { group };
+            let asked = asked.get_mut(&together).expect("counted just now");
+            let outcome = self.tend(number, &mut live, asked, effects);
             self.flushes.live.insert(number, live);
             match outcome {
                 Ok(false) => {}
-                Ok(true) => self.all_copied(number, effects),
-                Err(why) => self.give_up_live(number, why, effects),
+                Ok(true) if group == 0 => self.all_copied(number, effects),
+                Ok(true) => self.member_copied(group, effects),
+                Err(why) => self.give_up_live(number, FlushState::Lost(why), effects),
             }
         }
+    }
+
+    /// One of a group is copied. When all are they are told, the uppermost last.
+    fn member_copied(&mut self, group: u64, effects: &mut Vec<Effect>) {
+        let members = self.members_of(group);
+        if !members.iter().all(|number| self.flushes.live[number].is_whole()) {
+            return;
+        }
+        self.flushes.barriers.remove(&group);
+        members.into_iter().rev().for_each(|number| self.all_copied(number, effects));
     }
 
     /// Asks for what can be copied now; whether all is.
@@ -442,11 +373,12 @@ impl Catalog {
         &mut self,
         number: u64,
         live: &mut Live,
+        asked: &mut Asked,
         effects: &mut Vec<Effect>,
     ) -> Result<bool, Arc<str>> {
         let found = self.dag.by_id(live.prefix).filter(|&n| self.dag.nodes[n].live());
         let Some(n) = found else { return Err("the prefix has ended".into()) };
-        if live.sources.is_none() {
+        if live.group == 0 && live.sources.is_none() {
             self.list_sources(n, live);
         }
         for source in live.sources.iter().flatten() {
@@ -455,15 +387,21 @@ impl Catalog {
                 return Err(format!("{named} has ended meanwhile, or was lost").into());
             }
         }
-        let mut asked = Asked::of(live, self.pool.servers().map(|(id, _)| id).collect());
-        self.copy_waiting(number, live, &mut asked, effects);
+        if live.group != 0 {
+            let Some(barrier) = self.flushes.barriers.get(&live.group) else {
+                return Err("the controller was started again when a part of it was written".into());
+            };
+            if !barrier.is_cut() {
+                return Ok(false);
+            }
+        }
+        self.copy_waiting(number, live, asked, effects);
         self.list_extents(live);
-        self.copy_waiting(number, live, &mut asked, effects);
-        let over = |part: &Copied| matches!(part.state, State::Written { .. } | State::Absent);
-        Ok(live.parts.iter().all(over))
+        self.copy_waiting(number, live, asked, effects);
+        Ok(live.is_whole())
     }
 
-    fn list_sources(&mut self, n: u32, live: &mut Live) {
+    pub(super) fn list_sources(&mut self, n: u32, live: &mut Live) {
         let mut structures: Vec<u32> = self.structures_of(n).collect();
         // The list has the newest first.
         structures.reverse();
@@ -575,6 +513,8 @@ impl Catalog {
         if !asked.takes(server) {
             return;
         }
+        // Extents that an entry names are what they were at the cut, and stay.
+        let cut = live.group != 0 && !matches!(live.parts[i].what, What::Extents(_));
         let name = live.names;
         live.names += 1;
         let mut changed = name >= live.noted;
@@ -599,6 +539,7 @@ impl Catalog {
             object,
             number,
             name,
+            cut,
         });
     }
 
@@ -628,8 +569,7 @@ impl Catalog {
                 live.error = None;
             }
             Err((true, why)) => {
-                let why = why.into();
-                self.give_up_live(number, why, effects);
+                self.give_up_live(number, FlushState::Lost(why.into()), effects);
             }
             Err((false, why)) => {
                 let due = self.now + pause(attempts);
@@ -644,8 +584,9 @@ impl Catalog {
 
     /// A server has come back over another connection: what it was asked to copy over the earlier one it
     /// may not have heard, and what it kept of extents for us it does not keep any more.
-    pub(crate) fn copies_anew(&mut self, server: ServerId) {
-        for live in self.flushes.live.values_mut() {
+    pub(crate) fn copies_anew(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
+        self.cuts_anew(effects);
+        for live in self.flushes.live.values_mut().filter(|live| live.group == 0) {
             let mut anew = false;
             for (i, part) in live.parts.iter_mut().enumerate() {
                 match part.state {
@@ -665,10 +606,26 @@ impl Catalog {
         }
     }
 
-    /// Ends one without a manifest.
-    fn give_up_live(&mut self, number: u64, why: Arc<str>, effects: &mut Vec<Effect>) {
+    /// Ends one without a manifest, and with it those of the same barrier.
+    pub(super) fn give_up_live(
+        &mut self,
+        number: u64,
+        state: FlushState,
+        effects: &mut Vec<Effect>,
+    ) {
+        let group = self.flushes.live.get(&number).map_or(0, |live| live.group);
+        if group == 0 {
+            return self.give_up_one(number, state, effects);
+        }
+        self.flushes.barriers.remove(&group);
+        for number in self.members_of(group) {
+            self.give_up_one(number, state.clone(), effects);
+        }
+    }
+
+    fn give_up_one(&mut self, number: u64, state: FlushState, effects: &mut Vec<Effect>) {
         let live = self.flushes.live.get(&number).expect("it is under way");
-        let progress = FlushProgress { state: FlushState::Lost(why), ..live.progress() };
+        let progress = FlushProgress { state, ..live.progress() };
         let job = self.jobs.find(live.job).map(|j| self.jobs[j].name.clone());
         self.end_live(number, &BTreeSet::new(), effects);
         self.note_ended(Ended { number, job_name: job.unwrap_or_default(), progress });
@@ -693,9 +650,14 @@ impl Catalog {
             self.flushes.unwritten.swept(number);
             self.sweep(number, effects);
         }
+        self.end_copies(number, effects);
+        live
+    }
+
+    /// Servers keep nothing for it any more.
+    pub(super) fn end_copies(&self, number: u64, effects: &mut Vec<Effect>) {
         let servers = self.pool.servers().map(|(server, _)| server);
         effects.extend(servers.map(|server| Effect::EndCopies { server, number }));
-        live
     }
 
     /// Remembers how a flush ended that was asked for.
@@ -712,6 +674,8 @@ impl Catalog {
         let j = self.jobs.find(live.job).expect("its prefix lives");
         let job_name = self.jobs[j].name.clone();
         let mut parts: Vec<Vec<(&Copied, BlockAt, u32)>> = Vec::new();
+        // What was sealed or closed when it was cut: it may have been so unheard when they were listed.
+        let mut closed = Vec::new();
         for i in 0..live.sources.as_ref().map_or(0, Vec::len) {
             let mut theirs: Vec<_> = live
                 .parts
@@ -733,6 +697,7 @@ impl Catalog {
                 open && matches!(part.what, What::Chained(..))
             });
             theirs.truncate(open.map_or(theirs.len(), |open| open + 1));
+            closed.push(live.group != 0 && open.is_none());
             parts.push(theirs);
         }
         let told = parts.iter().flatten().map(|(.., name)| *name).collect();
@@ -740,6 +705,9 @@ impl Catalog {
         let mut structures = Vec::new();
         for (s, (source, theirs)) in live.sources.iter().flatten().zip(&parts).enumerate() {
             let mut structure = source.told.clone();
+            if live.group != 0 && structure.kind != Kind::Kv {
+                structure.sealed = closed[s];
+            }
             for (part, at, name) in theirs {
                 let State::Written { objects, .. } = &part.state else { continue };
                 let name = live.name(number, *name);
@@ -772,6 +740,7 @@ impl Catalog {
             parts: all,
             left: 0,
             live: true,
+            group: live.group,
             committing: None,
             attempts: 0,
             error: None,

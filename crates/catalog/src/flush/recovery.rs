@@ -6,7 +6,7 @@
 //! asked for once everybody is back. All of that may have been done before: a part is the same object
 //! with the same bytes, because nobody reached its block since, and the manifest the same manifest.
 
-use super::{Flush, Live, Part, PartState, Sweep};
+use super::{Barrier, Flush, Live, Part, PartState, Sweep};
 use crate::durable::{BadRecord, FlushImage, KeptImage, LiveImage};
 use crate::reply::FlushState;
 use crate::{Catalog, Effect, Written};
@@ -86,6 +86,7 @@ impl Catalog {
             job_name: flush.job_name.clone(),
             address: flush.address.clone(),
             below: flush.below.clone(),
+            group: flush.group,
             ids: flush.ids.clone(),
             structures: flush.structures.clone(),
             blocks: flush.parts.iter().map(kept).collect(),
@@ -118,6 +119,7 @@ impl Catalog {
                 job_name,
                 address,
                 below,
+                group,
                 ids,
                 structures,
                 blocks,
@@ -161,6 +163,7 @@ impl Catalog {
                 parts,
                 left,
                 live,
+                group,
                 committing: None,
                 attempts: 0,
                 error: None,
@@ -183,6 +186,7 @@ impl Catalog {
             address: live.address.clone(),
             below: live.below.clone(),
             claims: live.claims,
+            group: live.group,
             noted: live.noted,
             extents: live.extents.clone(),
         })
@@ -195,12 +199,26 @@ impl Catalog {
 
     /// What was being copied is copied anew, when servers are back: nothing says what they held then.
     pub(crate) fn recover_live(&mut self, image: LiveImage) {
-        let LiveImage { number, prefix, job, directory, address, below, claims, noted, extents } =
-            image;
+        let LiveImage {
+            number,
+            prefix,
+            job,
+            directory,
+            address,
+            below,
+            claims,
+            group,
+            noted,
+            extents,
+        } = image;
         if claims {
             self.flushes.claimed.insert((&*directory).into());
         }
-        let live = Live::new(prefix, job, directory, (address, below), claims, noted, extents);
+        if group == number {
+            self.flushes.barriers.insert(group, Barrier::new(below.len() + 1));
+        }
+        let mut live = Live::new(prefix, job, directory, (address, below), claims, noted, extents);
+        live.group = group;
         self.flushes.live.insert(number, live);
     }
 

@@ -44,6 +44,8 @@ impl Both {
                 Effect::FlushBlock { .. }
                 | Effect::CopyBlock { .. }
                 | Effect::EndCopies { .. }
+                | Effect::CutBlock { .. }
+                | Effect::ThawBlock { .. }
                 | Effect::CommitFlush { .. }
                 | Effect::SweepObjects { .. } => {
                     panic!("no prefix of the model is flushed: {effect:?}")

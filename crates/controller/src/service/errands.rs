@@ -3,7 +3,7 @@
 use super::{ControllerService, Peer, Refusal, drain, moves};
 use crate::outbox::{Out, Rests};
 use crate::translate;
-use honeycomb_catalog::{Command, Effect, Written};
+use honeycomb_catalog::{Command, Effect, StopFault, Written};
 use honeycomb_env::ConnId;
 use honeycomb_types::{BlockAt, MoveId, ServerId, SessionId, Time};
 use honeycomb_wire::messages::*;
@@ -176,6 +176,12 @@ impl ControllerService {
                 };
                 let _ = self.apply(now, Command::BlockFlushed { server, at: *at, outcome });
             }
+            (
+                &Effect::CopyBlock { number, cut: true, .. },
+                Some((Status::NotFound | Status::WrongEpoch | Status::UnknownBlock, _)),
+            ) => {
+                let _ = self.apply(now, Command::CutLost { server, number });
+            }
             (&Effect::CopyBlock { number, name, .. }, refused) => {
                 let outcome = match refused {
                     Some((status, why)) => Err((*status == Status::WrongKind, why.clone())),
@@ -195,6 +201,26 @@ impl ControllerService {
                     Err((never, why)) => Err((*never, &**why)),
                 };
                 let _ = self.apply(now, Command::BlockCopied { server, number, name, outcome });
+            }
+            (&Effect::CutBlock { number, at, attempt, .. }, refused) => {
+                let outcome = match refused {
+                    None => CutBlockReply::decode(args)
+                        .map(|reply| reply.sealed)
+                        .map_err(|e| (StopFault::Gone, e.to_string())),
+                    Some((Status::Busy, why)) => Err((StopFault::Arriving, why.clone())),
+                    Some((Status::WrongKind, why)) => Err((StopFault::Never, why.clone())),
+                    Some((_, why)) => Err((StopFault::Gone, why.clone())),
+                };
+                let outcome =
+                    outcome.as_ref().map(|sealed| *sealed).map_err(|(f, why)| (*f, &**why));
+                let stopped = Command::BlockStopped { server, number, at, attempt, outcome };
+                let _ = self.apply(now, stopped);
+            }
+            (&Effect::ThawBlock { number, at, attempt, .. }, refused) => {
+                let told = refused.is_none().then(|| ThawBlockReply::decode(args).ok()).flatten();
+                let stood = told.is_some_and(|reply| reply.stood);
+                let _ =
+                    self.apply(now, Command::BlockThawed { server, number, at, attempt, stood });
             }
             (Effect::Lots { .. }, refused) => {
                 let lent = match refused {
@@ -331,17 +357,27 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
         Effect::FlushBlock { server, at, start, end, object } => {
             let (block, epoch, object) = (at.block.0, at.epoch.0, object.to_string());
             let (start, end) = (*start, *end);
-            let body = FlushBlockRequest { block, epoch, start, end, object, live: 0 };
+            let body = FlushBlockRequest { block, epoch, start, end, object, live: 0, cut: false };
             (*server, Op::FlushBlock, body.encode())
         }
-        Effect::CopyBlock { server, at, start, end, object, number, .. } => {
+        Effect::CopyBlock { server, at, start, end, object, number, cut, .. } => {
             let (block, epoch, object) = (at.block.0, at.epoch.0, object.to_string());
-            let (start, end, live) = (*start, *end, *number);
-            let body = FlushBlockRequest { block, epoch, start, end, object, live };
+            let (start, end, live, cut) = (*start, *end, *number, *cut);
+            let body = FlushBlockRequest { block, epoch, start, end, object, live, cut };
             (*server, Op::FlushBlock, body.encode())
         }
         Effect::EndCopies { server, number } => {
             (*server, Op::EndCopies, EndCopiesRequest { live: *number }.encode())
+        }
+        Effect::CutBlock { server, at, start, end, number, hold, .. } => {
+            let (block, epoch) = (at.block.0, at.epoch.0);
+            let (start, end, live, hold_ms) = (*start, *end, *number, hold.as_millis() as u32);
+            let body = CutBlockRequest { block, epoch, start, end, live, hold_ms };
+            (*server, Op::CutBlock, body.encode())
+        }
+        Effect::ThawBlock { server, at, number, .. } => {
+            let (block, epoch, live) = (at.block.0, at.epoch.0, *number);
+            (*server, Op::ThawBlock, ThawBlockRequest { block, epoch, live }.encode())
         }
         Effect::CommitFlush {
             server,

@@ -18,8 +18,9 @@ impl ControllerService {
                 let q = asked.read::<FlushPrefixRequest>()?;
                 let (job, path, place) = (JobId(q.job), q.path.as_str(), q.place.as_str());
                 let below: Vec<&str> = q.below.iter().map(String::as_str).collect();
-                let below = &below[..];
-                self.apply(now, Command::FlushPrefix { actor, job, path, place, below })
+                let (below, barrier) = (&below[..], q.barrier);
+                let flush = Command::FlushPrefix { actor, job, path, place, below, barrier };
+                self.apply(now, flush)
             }
             Op::FlushInfo => {
                 let q = asked.read::<FlushInfoRequest>()?;

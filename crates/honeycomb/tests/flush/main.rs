@@ -2,6 +2,7 @@
 //! seen before it is whole, and what cannot be written is told and kept.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+mod barrier;
 mod below;
 #[path = "../common/mod.rs"]
 mod common;

@@ -464,6 +464,8 @@ fn at_controller(op: Op) -> AtController {
         | Op::CommitFlush
         | Op::SweepObjects
         | Op::EndCopies
+        | Op::CutBlock
+        | Op::ThawBlock
         | Op::BeginImport
         | Op::EndImport
         | Op::LendBlocks

@@ -83,14 +83,29 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
         }
         Op::RemovePrefix => body(RemovePrefixRequest { job, path }.encode()),
         Op::RenewLeases => body(RenewLeasesRequest { job, paths: vec![path] }.encode()),
-        Op::FlushPrefix => {
-            body(FlushPrefixRequest { job, path, place: "out".into(), below: vec![] }.encode())
-        }
+        Op::FlushPrefix => body(
+            FlushPrefixRequest { job, path, place: "out".into(), below: vec![], barrier: false }
+                .encode(),
+        ),
         Op::FlushInfo => body(FlushInfoRequest { job, flush: 1 }.encode()),
         Op::LocateFlush => body(LocateFlushRequest { job, place: "out".into() }.encode()),
         Op::CancelFlush => body(CancelFlushRequest { job, flush: 1 }.encode()),
         Op::PublishPrefix => body(PublishPrefixRequest { job, path }.encode()),
         Op::EndCopies => body(EndCopiesRequest { live: 1 }.encode()),
+        Op::CutBlock => body(
+            CutBlockRequest {
+                block: at.block.0,
+                epoch: at.epoch.0,
+                start: 0,
+                end: u64::MAX,
+                live: 1,
+                hold_ms: 1,
+            }
+            .encode(),
+        ),
+        Op::ThawBlock => {
+            body(ThawBlockRequest { block: at.block.0, epoch: at.epoch.0, live: 1 }.encode())
+        }
         Op::LeaseInfo => body(LeaseInfoRequest { job, path }.encode()),
         Op::SetPermissions => {
             body(SetPermissionsRequest { job, path, owner_verbs: 3, job_verbs: 3 }.encode())
@@ -215,6 +230,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 end: u64::MAX,
                 object: "victim/out/0.part".into(),
                 live: 0,
+                cut: false,
             }
             .encode(),
         ),

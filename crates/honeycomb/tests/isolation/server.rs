@@ -96,6 +96,8 @@ fn at_server(op: Op) -> AtServer {
         | Op::CommitFlush
         | Op::SweepObjects
         | Op::EndCopies
+        | Op::CutBlock
+        | Op::ThawBlock
         | Op::BeginMove
         | Op::CommitMove
         | Op::CancelMove
@@ -457,6 +459,8 @@ fn the_same_requests_are_served_to_who_may() {
                 | Op::CommitFlush
                 | Op::SweepObjects
                 | Op::EndCopies
+                | Op::CutBlock
+                | Op::ThawBlock
         );
         if info.plane == Plane::Link && op != Op::JoinServer && !for_servers {
             let reply = send_to(&mut raw, op, &victim, 0, 1);

@@ -448,8 +448,14 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         (Op::RenewLeases, RenewLeasesRequest { job, paths: vec![path.clone()] }.encode()),
         (
             Op::FlushPrefix,
-            FlushPrefixRequest { job, path: path.clone(), place: "out".into(), below: vec![] }
-                .encode(),
+            FlushPrefixRequest {
+                job,
+                path: path.clone(),
+                place: "out".into(),
+                below: vec![],
+                barrier: false,
+            }
+            .encode(),
         ),
         (Op::FlushInfo, FlushInfoRequest { job, flush: 1 }.encode()),
         (Op::CancelFlush, CancelFlushRequest { job, flush: 1 }.encode()),

@@ -7,7 +7,8 @@ use crate::notes::{LinkNote, Note, OwnedPayload};
 use honeycomb_env::{Net, ReplyPayload};
 use honeycomb_structures::Answer;
 use honeycomb_types::{BlockId, Time};
-use honeycomb_wire::Status;
+use honeycomb_wire::messages::{CutBlockReply, ThawBlockReply};
+use honeycomb_wire::{Field, Status};
 use std::sync::Arc;
 
 impl ShardService {
@@ -70,6 +71,19 @@ impl ShardService {
                 let copied = self.shard.copy(at, range, live);
                 self.give_part(errand, object, copied);
             }
+            Note::Cut(at, range, live, hold, errand) => {
+                let stands = self.shard.stop(now, at, range, live, hold);
+                let reply = stands.map(|sealed| CutBlockReply { sealed }.encode());
+                self.done(errand, reply);
+            }
+            Note::Thaw(at, live, errand) => {
+                let stood = self.shard.go_on(now, at, live);
+                self.done(errand, Ok(ThawBlockReply { stood }.encode()));
+            }
+            Note::WriteCut(at, object, live, errand) => {
+                let cut = self.shard.take_cut(now, at, live);
+                self.give_part(errand, object, cut);
+            }
             Note::EndCopies(live, errand) => {
                 self.shard.end_copies(now, errand.controller, live);
                 self.confirm(errand, None);
@@ -110,8 +124,12 @@ impl ShardService {
 
     /// Confirms what the controller asked.
     fn confirm(&mut self, errand: Errand, refused: Option<Answer>) {
-        let refusal = refused.map(|a| (a.status, String::from_utf8_lossy(&a.args).into_owned()));
-        self.tell_link(LinkNote::Done { errand, outcome: refusal.map_or(Ok(Vec::new()), Err) });
+        self.done(errand, refused.map_or(Ok(Vec::new()), Err));
+    }
+
+    fn done(&mut self, errand: Errand, reply: Result<Vec<u8>, Answer>) {
+        let refusal = |a: Answer| (a.status, String::from_utf8_lossy(&a.args).into_owned());
+        self.tell_link(LinkNote::Done { errand, outcome: reply.map_err(refusal) });
     }
 
     /// Hands what a block holds to the thread that writes it.

@@ -10,13 +10,14 @@ use honeycomb_structures::News;
 use honeycomb_types::{BlockAt, Generation, JobId, Kind, Marks, PrefixId, StructureId, TierIx};
 use honeycomb_wire::Field;
 use honeycomb_wire::messages::{
-    BeginImportRequest, CommitFlushRequest, EndCopiesRequest, EndImportRequest, EvacuateRequest,
-    FlushBlockRequest, FreeBlockRequest, LendBlocksReply, LendBlocksRequest, LowerBlockRequest,
-    OpenBlockRequest, QueueAheadRequest, ReleaseReply, ReleaseRequest, SetGenerationRequest,
-    SweepObjectsRequest,
+    BeginImportRequest, CommitFlushRequest, CutBlockRequest, EndCopiesRequest, EndImportRequest,
+    EvacuateRequest, FlushBlockRequest, FreeBlockRequest, LendBlocksReply, LendBlocksRequest,
+    LowerBlockRequest, OpenBlockRequest, QueueAheadRequest, ReleaseReply, ReleaseRequest,
+    SetGenerationRequest, SweepObjectsRequest, ThawBlockRequest,
 };
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::collections::hash_map::Entry;
+use std::time::Duration;
 
 impl Link {
     pub(crate) fn on_request(
@@ -86,10 +87,22 @@ impl Link {
                 let at = BlockAt::of(body.block, body.epoch);
                 let range = (body.start, body.end);
                 let note = match body.live {
+                    live if body.cut => Note::WriteCut(at, body.object, live, errand),
                     0 => Note::Flush(at, range, body.object, errand),
                     live => Note::Copy(at, range, body.object, live, errand),
                 };
                 (at, note)
+            }
+            Op::CutBlock => {
+                let body = CutBlockRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                let hold = Duration::from_millis(body.hold_ms as u64);
+                (at, Note::Cut(at, (body.start, body.end), body.live, hold, errand))
+            }
+            Op::ThawBlock => {
+                let body = ThawBlockRequest::decode(args).map_err(malformed)?;
+                let at = BlockAt::of(body.block, body.epoch);
+                (at, Note::Thaw(at, body.live, errand))
             }
             Op::CommitFlush => {
                 let body = CommitFlushRequest::decode(args).map_err(malformed)?;

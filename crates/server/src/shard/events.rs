@@ -21,9 +21,12 @@ impl Shard {
     /// `Effect::Taken`, or what is ahead of it. A block that is gone hears nothing.
     pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
         if let Some(index) = self.index(at.block)
-            && let Some(slot) = &mut self.slots[index]
-            && slot.owner.at == at
+            && self.slots[index].as_ref().is_some_and(|slot| slot.owner.at == at)
         {
+            if self.may_change(now, index).is_err() {
+                return self.put_off(index, news);
+            }
+            let slot = self.slots[index].as_mut().expect("looked up just now");
             // That the structure is no more, and why, is for the controller to tell the caller, who asks
             // it when a block is not what it was.
             let news = match news {
@@ -75,7 +78,16 @@ impl Shard {
                 continue;
             }
             slot.timer = None;
-            slot.structure.tick(&mut slot.backing, now);
+            let due = slot.structure.deadline();
+            let skips = slot.cut.as_ref().is_some_and(|cut| cut.skips(due, now));
+            if !skips && self.may_change(now, index as usize).is_err() {
+                self.arm(index as usize);
+                continue;
+            }
+            let slot = self.slots[index as usize].as_mut().expect("looked up just now");
+            if !skips {
+                slot.structure.tick(&mut slot.backing, now);
+            }
             let at = slot.owner.at;
             self.sweep_moved(now, index as usize);
             self.after(now, at);
@@ -163,6 +175,7 @@ impl Shard {
         let Some(slot) = &mut self.slots[index] else { return };
         let due = [slot.structure.deadline(), slot.retire_at, slot.idle_at, slot.move_due()];
         let due = due.into_iter().flatten().min();
+        let due = slot.cut.as_ref().map_or(due, |cut| cut.due(due));
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)
         {

@@ -268,6 +268,7 @@ impl Shard {
 
     /// A controller shard's flush copies nothing any more.
     pub fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
+        self.end_cuts(now, controller, flush);
         let ended = self.extents.copied.extract_if(.., |structure, copied| {
             structure.controller() == controller
                 && copied.flushes.remove(&flush)
@@ -279,6 +280,7 @@ impl Shard {
 
     /// The connection to a controller shard is another one: it copies anew what it still wants.
     pub fn forget_copies(&mut self, now: Time, controller: u16) {
+        self.forget_cuts(now, controller);
         let copied = &mut self.extents.copied;
         let ours = copied.extract_if(.., |structure, _| structure.controller() == controller);
         let ours: Vec<_> = ours.collect();

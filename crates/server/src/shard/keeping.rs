@@ -6,7 +6,7 @@ use super::{BlockOwner, Effect, Shard};
 use crate::kept::{Bytes, KeptBytes, Stored};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_block::Backing;
-use honeycomb_structures::{Answer, Rest};
+use honeycomb_structures::{Answer, Rest, Snapshot};
 use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{BlockAt, Kind};
 use honeycomb_wire::Status;
@@ -99,14 +99,33 @@ impl Shard {
             let text = format!("a structure of the kind {kind} cannot be flushed");
             return Err(Answer::refuse(Status::WrongKind, text));
         };
+        let (structure, kind) = (slot.owner.structure, slot.owner.kind);
+        let bytes = self.bytes_now(index, snapshot, sealed);
+        if kind == Kind::Kv {
+            self.keep_extents(structure, live);
+        }
+        Ok((bytes, sealed))
+    }
+
+    /// What a block holds now; it goes on. Of what is plain, the bytes that the snapshot tells.
+    pub(super) fn bytes_now(
+        &mut self,
+        index: usize,
+        snapshot: Snapshot,
+        sealed: bool,
+    ) -> Arc<KeptBytes> {
+        let slot = self.slots[index].as_mut().expect("its caller has looked it up");
         let (owner, length) = (slot.owner, snapshot.length());
-        let floor = slot.backing.floor().min(length);
-        let bytes = if snapshot.is_plain() {
+        let (at, floor) = (owner.at, slot.backing.floor());
+        if snapshot.is_plain() {
+            // It may have grown since, and its last chunk is read as it is there.
+            let now = slot.structure.snapshot((0, u64::MAX)).map_or(length, |now| now.length());
+            let below = floor.min(now).min(length.next_multiple_of(TIER_CHUNK));
             // Chunks that are whole, or of a block that takes no more, stay on the disk as they are.
-            let settled = floor.is_multiple_of(TIER_CHUNK) || sealed;
+            let settled = below.is_multiple_of(TIER_CHUNK) || sealed;
             let memory = (floor < length).then(|| slot.backing.pin(floor..length));
             let stored =
-                (floor > 0).then(|| stored(&mut slot.place, floor, self.config.block_size));
+                (below > 0).then(|| stored(&mut slot.place, below, self.config.block_size));
             let there = Bytes::There { stored, memory };
             KeptBytes::live(at, owner.structure, snapshot, settled, there)
         } else if floor > 0 {
@@ -120,11 +139,7 @@ impl Shard {
             let copied = snapshot.copied(bytes);
             let nothing = Bytes::There { stored: None, memory: None };
             KeptBytes::live(at, owner.structure, copied, true, nothing)
-        };
-        if owner.kind == Kind::Kv {
-            self.keep_extents(owner.structure, live);
         }
-        Ok((bytes, sealed))
     }
 
     /// What of a kept block has room in the warm pool goes down, so that it does not wait there for a

@@ -619,11 +619,13 @@ pub struct FlushPrefixRequest {
     pub path: String,
     /// A path of names below the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
     pub place: String,
-    /// Of a subtree: the paths, from this prefix on, of those below it whose own flushes are whole at the place and their paths. The manifest names them.
+    /// Of a subtree: the paths, from this prefix on, of those below it whose own flushes are whole at the place and their paths. The manifest names them. With a barrier they are flushed with it.
     pub below: Vec<String>,
+    /// All of it as it was at one moment, and of a subtree all of those below it as well: every block stands still for a moment, and answers changes with Busy meanwhile.
+    pub barrier: bool,
 }
 
-fields!(FlushPrefixRequest { job, path, place, below });
+fields!(FlushPrefixRequest { job, path, place, below, barrier });
 
 /// Reply of FlushPrefix.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -650,7 +652,7 @@ fields!(FlushInfoRequest { job, flush });
 /// Reply of FlushInfo.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushInfoReply {
-    /// 1 under way, 2 failed and tried again, 3 done, 4 come to nothing.
+    /// 1 under way, 2 failed and tried again, 3 done, 4 come to nothing, 5 come to nothing because a barrier found no moment at which all blocks stood still.
     pub state: u8,
     /// Why the last attempt failed, or why it came to nothing.
     pub message: String,

@@ -585,9 +585,11 @@ pub struct FlushBlockRequest {
     pub object: String,
     /// Number of the flush of a prefix that lives on; 0 when its lease has ended. Extents that the block would drop of this structure are kept from then on until EndCopies, or until the connection to the controller breaks.
     pub live: u64,
+    /// What the block held when it stood still for this flush (CutBlock), whatever has become of it since; NotFound when it does not know.
+    pub cut: bool,
 }
 
-fields!(FlushBlockRequest { block, epoch, start, end, object, live });
+fields!(FlushBlockRequest { block, epoch, start, end, object, live, cut });
 
 /// Reply of FlushBlock.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -627,7 +629,7 @@ pub struct CommitFlushReply {}
 
 fields!(CommitFlushReply {});
 
-/// Request of EndCopies. All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped. Idempotent.
+/// Request of EndCopies. All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped, and what its cuts kept; blocks that stand still for it go on. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EndCopiesRequest {
     /// Number of the flush.
@@ -641,6 +643,56 @@ fields!(EndCopiesRequest { live });
 pub struct EndCopiesReply {}
 
 fields!(EndCopiesReply {});
+
+/// Request of CutBlock. A live flush has all of a prefix as it was at one moment: the block stands still from now on. It answers changes with Busy and serves what only reads, until ThawBlock or EndCopies, or by itself when its time is over, which ends the cut. The reply says that nothing is arriving any more that was begun before; until then it is Busy, and the block stands still all the same: it is asked again. Extents of its structure are kept from now on as by FlushBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CutBlockRequest {
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// First hash of a kv that is written; 0 for others.
+    pub start: u64,
+    /// Last hash, inclusive; 2^64-1 for others.
+    pub end: u64,
+    /// Number of the flush.
+    pub live: u64,
+    /// How long it stands still at most, from the first request on, by the server's clock.
+    pub hold_ms: u32,
+}
+
+fields!(CutBlockRequest { block, epoch, start, end, live, hold_ms });
+
+/// Reply of CutBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct CutBlockReply {
+    /// Nothing can be added to the block any more.
+    pub sealed: bool,
+}
+
+fields!(CutBlockReply { sealed });
+
+/// Request of ThawBlock. All blocks of the flush stand still: the block goes on. What it held is copied before it is changed, or when FlushBlock asks for its cut.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ThawBlockRequest {
+    /// The block.
+    pub block: u64,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Number of the flush.
+    pub live: u64,
+}
+
+fields!(ThawBlockRequest { block, epoch, live });
+
+/// Reply of ThawBlock.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ThawBlockReply {
+    /// It stood still until now. If not it has gone on by itself, and there is no cut of it.
+    pub stood: bool,
+}
+
+fields!(ThawBlockReply { stood });
 
 /// Request of SweepObjects. A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

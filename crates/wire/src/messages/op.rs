@@ -145,8 +145,12 @@ pub enum Op {
     FlushBlock = 0x0320,
     /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
     CommitFlush = 0x0321,
-    /// All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped. Idempotent.
+    /// All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped, and what its cuts kept; blocks that stand still for it go on. Idempotent.
     EndCopies = 0x0322,
+    /// A live flush has all of a prefix as it was at one moment: the block stands still from now on. It answers changes with Busy and serves what only reads, until ThawBlock or EndCopies, or by itself when its time is over, which ends the cut. The reply says that nothing is arriving any more that was begun before; until then it is Busy, and the block stands still all the same: it is asked again. Extents of its structure are kept from now on as by FlushBlock.
+    CutBlock = 0x0323,
+    /// All blocks of the flush stand still: the block goes on. What it held is copied before it is changed, or when FlushBlock asks for its cut.
+    ThawBlock = 0x0324,
     /// A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
     SweepObjects = 0x0326,
     /// A block below memory is read so often that it would better be in memory. LowerBlock with tier 0 says that there is room; otherwise nothing comes of it, and the server asks again later.
@@ -223,7 +227,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 104] = [
+    pub const ALL: [Op; 106] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -293,6 +297,8 @@ impl Op {
         Op::FlushBlock,
         Op::CommitFlush,
         Op::EndCopies,
+        Op::CutBlock,
+        Op::ThawBlock,
         Op::SweepObjects,
         Op::RaiseBlock,
         Op::TierChanged,
@@ -402,6 +408,8 @@ impl Op {
             0x0320 => Op::FlushBlock,
             0x0321 => Op::CommitFlush,
             0x0322 => Op::EndCopies,
+            0x0323 => Op::CutBlock,
+            0x0324 => Op::ThawBlock,
             0x0326 => Op::SweepObjects,
             0x032D => Op::RaiseBlock,
             0x032E => Op::TierChanged,
@@ -514,6 +522,8 @@ impl Op {
             Op::FlushBlock => "FlushBlock",
             Op::CommitFlush => "CommitFlush",
             Op::EndCopies => "EndCopies",
+            Op::CutBlock => "CutBlock",
+            Op::ThawBlock => "ThawBlock",
             Op::SweepObjects => "SweepObjects",
             Op::RaiseBlock => "RaiseBlock",
             Op::TierChanged => "TierChanged",
@@ -626,6 +636,8 @@ impl Op {
             Op::FlushBlock => 0x0320,
             Op::CommitFlush => 0x0321,
             Op::EndCopies => 0x0322,
+            Op::CutBlock => 0x0323,
+            Op::ThawBlock => 0x0324,
             Op::SweepObjects => 0x0326,
             Op::RaiseBlock => 0x032D,
             Op::TierChanged => 0x032E,
@@ -749,6 +761,8 @@ impl Op {
             Op::FlushBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::CommitFlush => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::EndCopies => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::CutBlock => of(P::Link, A::Cluster, 0, MESSAGE),
+            Op::ThawBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::SweepObjects => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::RaiseBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::TierChanged => of(P::Link, A::Cluster, 0, MESSAGE),

@@ -116,6 +116,8 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         LocateFlush LocateFlushRequest LocateFlushReply,
         PublishPrefix PublishPrefixRequest PublishPrefixReply,
         EndCopies EndCopiesRequest EndCopiesReply,
+        CutBlock CutBlockRequest CutBlockReply,
+        ThawBlock ThawBlockRequest ThawBlockReply,
         SetPermissions SetPermissionsRequest SetPermissionsReply,
         DeclareReaders DeclareReadersRequest DeclareReadersReply,
         CommitTask CommitTaskRequest CommitTaskReply,

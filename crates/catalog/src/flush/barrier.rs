@@ -1,0 +1,404 @@
+//! A flush of all blocks as they are at one moment: of a prefix, or of a subtree (ADR 0032).
+//!
+//! The members are flushes of prefixes that live, each with a number of its own, and named by that of the
+//! uppermost. First nothing of theirs may be moving, and nothing begins to. Then every block is asked to
+//! stand still. When all have answered there was a moment at which all did: the cut. They go on, and what
+//! each held then is copied as by any flush, of its cut.
+//!
+//! A block stands still for as long as it was told to at most, by its own clock. The controller gives all
+//! of them that time from when it asked, which is less than any of them has: who answered stands still
+//! when the last one answers. One that went on by itself says so when it is let go, and has no cut: then
+//! there is none, and it is tried again, with twice the time.
+//!
+//! Nothing of an attempt outlives it: what was copied of a cut is copied anew when another is made. The
+//! members have their manifests together: when the last of them is copied, all are flushes as others,
+//! and the uppermost, which names them, is committed last.
+
+use super::live::{Live, What};
+use super::{Again, pause};
+use crate::reply::{FlushProgress, FlushState};
+use crate::{Catalog, CatalogError, Effect, Reply, StopFault};
+use honeycomb_types::limits::{BARRIER_MAX, BARRIER_TRIES};
+use honeycomb_types::{BlockAt, BlockId, Bug, Kind, ServerId, StructureId, Time};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// When what is still arriving at a block is looked at again, and what keeps a barrier from beginning.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);
+
+/// The cut of one flush, or of those of a subtree.
+#[derive(Debug)]
+pub(crate) struct Barrier {
+    /// How many prefixes it is of.
+    members: usize,
+    stage: Stage,
+    /// Numbers the attempts.
+    attempt: u32,
+    /// Of these, those for which blocks did not stand still for long enough.
+    short: u32,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// It begins when nothing moves.
+    Waits { due: Time },
+    /// Blocks are asked to stand still. Who answered last.
+    Stops { since: Time, blocks: BTreeMap<BlockAt, Stop>, last: Option<ServerId> },
+    /// All stood still: those that have not said that they go on, and who had gone on by itself.
+    Goes { left: BTreeSet<BlockAt>, early: Option<ServerId> },
+    /// It is made.
+    Cut,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Stop {
+    number: u64,
+    range: (u64, u64),
+    state: StopState,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum StopState {
+    Asked,
+    /// Something is still arriving: it is asked again then.
+    Again(Time),
+    Stands {
+        sealed: bool,
+    },
+}
+
+impl Barrier {
+    pub(super) fn new(members: usize) -> Barrier {
+        Barrier { members, stage: Stage::Waits { due: Time::ZERO }, attempt: 0, short: 0 }
+    }
+
+    pub(super) fn is_cut(&self) -> bool {
+        matches!(self.stage, Stage::Cut)
+    }
+
+    fn hold(&self) -> Duration {
+        BARRIER_MAX * (1 << self.short.min(BARRIER_TRIES))
+    }
+}
+
+impl Catalog {
+    /// Numbers of the flushes of a barrier.
+    pub(super) fn members_of(&self, group: u64) -> Vec<u64> {
+        let live = self.flushes.live.range(group..);
+        live.filter(|(_, live)| live.group == group).map(|(number, _)| *number).collect()
+    }
+
+    /// How far a flush is, and all that were cut with it when it is the uppermost.
+    pub(super) fn progress_of(&self, number: u64) -> Option<FlushProgress> {
+        let mut told = self.flushes.live.get(&number)?.progress();
+        for (_, other) in self.flushes.live.range(number + 1..).filter(|(_, l)| l.group == number) {
+            let progress = other.progress();
+            told.parts += progress.parts;
+            told.done += progress.done;
+            told.bytes += progress.bytes;
+            if told.state == FlushState::Writing {
+                told.state = progress.state;
+            }
+        }
+        Some(told)
+    }
+
+    /// Whether a block neither moves nor leaves because its cut, or the cut that comes, is not written.
+    pub(crate) fn stays_for_cut(&self, s: u32, block: BlockId) -> bool {
+        let structure = &self.structures[s];
+        let prefix = self.dag.nodes[structure.prefix].id;
+        let theirs = |live: &&Live| live.group != 0 && live.prefix == prefix;
+        self.flushes.live.values().filter(theirs).any(|live| live.keeps(structure, block))
+    }
+
+    /// Goes on with a barrier: asks what can be asked, and looks whether all is answered.
+    pub(super) fn tend_barrier(&mut self, group: u64, effects: &mut Vec<Effect>) {
+        let Some(barrier) = self.flushes.barriers.get(&group) else { return };
+        match &barrier.stage {
+            Stage::Waits { due } if *due <= self.now => self.stop_all(group, effects),
+            Stage::Stops { .. } => self.look_at_stops(group, effects),
+            Stage::Goes { left, early } if left.is_empty() => match *early {
+                Some(server) => self.stood_too_short(group, server, effects),
+                None => self.barrier(group).stage = Stage::Cut,
+            },
+            Stage::Waits { .. } | Stage::Goes { .. } | Stage::Cut => {}
+        }
+    }
+
+    fn barrier(&mut self, group: u64) -> &mut Barrier {
+        self.flushes.barriers.get_mut(&group).expect("its caller has seen it")
+    }
+
+    fn look_again(&mut self, group: u64, at: Time) {
+        self.flushes.retries.push(Reverse((at, group, Again::Copy)));
+    }
+
+    fn wait(&mut self, group: u64, pause: Duration) {
+        let due = self.now + pause;
+        self.barrier(group).stage = Stage::Waits { due };
+        self.look_again(group, due);
+    }
+
+    /// The prefixes of a barrier, if nothing keeps it from beginning.
+    fn still(&self, group: u64, members: &[u64]) -> Option<Vec<u32>> {
+        let prefix = |number: &u64| self.dag.by_id(self.flushes.live[number].prefix);
+        let nodes: Vec<u32> = members.iter().map(prefix).collect::<Option<_>>()?;
+        let ids: BTreeSet<_> = members.iter().map(|n| self.flushes.live[n].prefix).collect();
+        // Two cuts of one block are made one after the other.
+        let mut earlier = self.flushes.live.values();
+        let earlier =
+            earlier.any(|live| live.group != 0 && live.group < group && ids.contains(&live.prefix));
+        let moves =
+            |n: &u32| self.structures_of(*n).any(|s| !self.structures[s].pending().is_empty());
+        (!earlier && !nodes.iter().any(moves)).then_some(nodes)
+    }
+
+    fn stop_all(&mut self, group: u64, effects: &mut Vec<Effect>) {
+        let members = self.members_of(group);
+        if members.len() != self.barrier(group).members {
+            let why = "the controller was started again when a part of it was written".into();
+            return self.give_up_live(group, FlushState::Lost(why), effects);
+        }
+        let Some(nodes) = self.still(group, &members) else {
+            return self.wait(group, LOOK_AGAIN);
+        };
+        let mut blocks = BTreeMap::new();
+        for (number, n) in members.into_iter().zip(nodes) {
+            let mut live = self.flushes.live.remove(&number).expect("it is a member");
+            self.list_sources(n, &mut live);
+            for (at, range) in self.blocks_of(&live) {
+                blocks.insert(at, Stop { number, range, state: StopState::Asked });
+            }
+            self.flushes.live.insert(number, live);
+        }
+        let barrier = self.flushes.barriers.get(&group).expect("its caller has seen it");
+        let (attempt, hold) = (barrier.attempt, barrier.hold());
+        effects.extend(blocks.iter().map(|(at, stop)| stop.effect(*at, attempt, hold)));
+        let since = self.now;
+        self.barrier(group).stage = Stage::Stops { since, blocks, last: None };
+        self.look_again(group, since + hold);
+        self.look_at_stops(group, effects);
+    }
+
+    /// The blocks that the parts of a flush are in, with their hashes.
+    fn blocks_of(&self, live: &Live) -> Vec<(BlockAt, (u64, u64))> {
+        let whats = live.whats().filter_map(|(id, what)| match what {
+            What::Range(start, end) => {
+                let s = self.structures.find(id)?;
+                let entries = &self.structures[s].entries;
+                let place = entries.partition_point(|entry| entry.start <= start) - 1;
+                Some((self.pool.at(entries[place].block), (start, end)))
+            }
+            What::Chained(at, _) => Some((at, (0, u64::MAX))),
+            What::Extents(_) => None,
+        });
+        whats.collect()
+    }
+
+    fn look_at_stops(&mut self, group: u64, effects: &mut Vec<Effect>) {
+        let now = self.now;
+        let barrier = self.flushes.barriers.get_mut(&group).expect("its caller has seen it");
+        let (attempt, hold) = (barrier.attempt, barrier.hold());
+        let Stage::Stops { since, blocks, last } = &mut barrier.stage else { return };
+        let stands = |stop: &Stop| matches!(stop.state, StopState::Stands { .. });
+        if now >= *since + hold {
+            let slow = blocks.iter().find(|(_, stop)| !stands(stop));
+            let slow = slow.map(|(at, _)| at.block.server()).or(*last);
+            let slow = slow.expect("without a block nothing is waited for");
+            return self.stood_too_short(group, slow, effects);
+        }
+        for (at, stop) in blocks.iter_mut() {
+            if matches!(stop.state, StopState::Again(due) if due <= now) {
+                stop.state = StopState::Asked;
+                effects.push(stop.effect(*at, attempt, hold));
+            }
+        }
+        let early = Bug::BarrierThawsEarly.active() && blocks.values().any(stands);
+        if !early && !blocks.values().all(stands) {
+            return;
+        }
+        let blocks = blocks.clone();
+        match self.left_out(group, &blocks) {
+            // A structure is another than when they were asked.
+            None => self.anew(group, LOOK_AGAIN, effects),
+            Some(more) if more.is_empty() => {
+                let left: BTreeSet<BlockAt> = blocks.keys().copied().collect();
+                for (&at, stop) in &blocks {
+                    let (server, number) = (at.block.server(), stop.number);
+                    effects.push(Effect::ThawBlock { server, at, number, attempt });
+                }
+                self.barrier(group).stage = match left.is_empty() {
+                    true => Stage::Cut,
+                    false => Stage::Goes { left, early: None },
+                };
+            }
+            Some(more) => {
+                for (id, at, number) in more {
+                    let live = self.flushes.live.get_mut(&number).expect("it is a member");
+                    live.continues(id, at);
+                    let stop = Stop { number, range: (0, u64::MAX), state: StopState::Asked };
+                    effects.push(stop.effect(at, attempt, hold));
+                    if let Stage::Stops { blocks, .. } = &mut self.barrier(group).stage {
+                        blocks.insert(at, stop);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Blocks that belong to the cut and were not asked: a chain goes on behind a block that was sealed.
+    /// `None` when there are other structures than those that were asked.
+    fn left_out(
+        &self,
+        group: u64,
+        blocks: &BTreeMap<BlockAt, Stop>,
+    ) -> Option<Vec<(StructureId, BlockAt, u64)>> {
+        let mut more = Vec::new();
+        for number in self.members_of(group) {
+            let live = &self.flushes.live[&number];
+            let n = self.dag.by_id(live.prefix)?;
+            if self.structures_of(n).count() != live.ids().count() {
+                return None;
+            }
+            for id in live.ids() {
+                let structure = &self.structures[self.structures.find(id)?];
+                if structure.kind == Kind::Kv {
+                    continue;
+                }
+                let chain: Vec<BlockAt> =
+                    structure.in_order().map(|block| self.pool.at(block)).collect();
+                let open = |at: &BlockAt| {
+                    let state = blocks.get(at).map(|stop| stop.state);
+                    matches!(state, Some(StopState::Stands { sealed: false }))
+                };
+                if chain.iter().any(open) {
+                    continue;
+                }
+                let unasked = chain.into_iter().filter(|at| !blocks.contains_key(at));
+                more.extend(unasked.map(|at| (id, at, number)));
+            }
+        }
+        Some(more)
+    }
+
+    pub(crate) fn block_stopped(
+        &mut self,
+        server: ServerId,
+        (number, at): (u64, BlockAt),
+        attempt: u32,
+        outcome: Result<bool, (StopFault, &str)>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let (group, now) = (self.flushes.live.get(&number).map_or(0, |live| live.group), self.now);
+        let known = self.flushes.barriers.get_mut(&group);
+        let Some(barrier) = known.filter(|barrier| barrier.attempt == attempt) else {
+            return Ok(Reply::Done);
+        };
+        let Stage::Stops { blocks, last, .. } = &mut barrier.stage else {
+            let waits = matches!(barrier.stage, Stage::Waits { .. });
+            assert!(waits, "INV-49: a cut was let go before {at:?} stood still");
+            return Ok(Reply::Done);
+        };
+        let Some(stop) = blocks.get_mut(&at) else { return Ok(Reply::Done) };
+        match outcome {
+            Ok(sealed) => {
+                stop.state = StopState::Stands { sealed };
+                *last = Some(server);
+            }
+            Err((StopFault::Arriving, _)) => {
+                stop.state = StopState::Again(now + LOOK_AGAIN);
+                self.look_again(group, now + LOOK_AGAIN);
+            }
+            Err((StopFault::Never, why)) => {
+                self.give_up_live(group, FlushState::Lost(why.into()), effects);
+            }
+            Err((StopFault::Gone, _)) => self.anew(group, LOOK_AGAIN, effects),
+        }
+        Ok(Reply::Done)
+    }
+
+    pub(crate) fn block_thawed(
+        &mut self,
+        server: ServerId,
+        (number, at): (u64, BlockAt),
+        attempt: u32,
+        stood: bool,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let group = self.flushes.live.get(&number).map_or(0, |live| live.group);
+        let known = self.flushes.barriers.get_mut(&group);
+        let known = known.filter(|barrier| barrier.attempt == attempt);
+        if let Some(Stage::Goes { left, early }) = known.map(|barrier| &mut barrier.stage)
+            && left.remove(&at)
+            && !stood
+        {
+            early.get_or_insert(server);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// A server knows nothing of a cut that it is to write.
+    pub(crate) fn cut_lost(
+        &mut self,
+        server: ServerId,
+        number: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
+        self.heard_from(server);
+        let group = self.flushes.live.get(&number).map_or(0, |live| live.group);
+        let known = self.flushes.barriers.get(&group);
+        if known.is_some_and(Barrier::is_cut) {
+            self.anew(group, pause(0), effects);
+        }
+        Ok(Reply::Done)
+    }
+
+    /// The server's connection is another one: of cuts it knows nothing any more.
+    pub(super) fn cuts_anew(&mut self, effects: &mut Vec<Effect>) {
+        let begun = self.flushes.barriers.iter();
+        let begun = begun.filter(|(_, b)| !matches!(b.stage, Stage::Waits { .. }));
+        let groups: Vec<u64> = begun.map(|(group, _)| *group).collect();
+        groups.into_iter().for_each(|group| self.anew(group, LOOK_AGAIN, effects));
+    }
+
+    /// All blocks go on, what was cut is forgotten, and the cut is made again.
+    fn anew(&mut self, group: u64, pause: Duration, effects: &mut Vec<Effect>) {
+        for number in self.members_of(group) {
+            self.end_copies(number, effects);
+            self.flushes.live.get_mut(&number).expect("it is a member").begin_anew();
+        }
+        self.barrier(group).attempt += 1;
+        self.wait(group, pause);
+    }
+
+    /// A block went on before all stood still, or did not stand still in time: of this server.
+    fn stood_too_short(&mut self, group: u64, server: ServerId, effects: &mut Vec<Effect>) {
+        let barrier = self.barrier(group);
+        let hold = barrier.hold();
+        barrier.short += 1;
+        let (tries, within) = (barrier.short, hold.as_millis());
+        let address = self.address_of(server).unwrap_or_else(|| "one that is gone".into());
+        let why: Arc<str> = format!(
+            "there was no moment at which all blocks stood still, in {tries} tries, the last within \
+             {within} ms: the slowest memory server was {address}"
+        )
+        .into();
+        if tries >= BARRIER_TRIES {
+            return self.give_up_live(group, FlushState::NoCut(why), effects);
+        }
+        self.anew(group, hold, effects);
+        if let Some(live) = self.flushes.live.get_mut(&group) {
+            live.error = Some(why);
+        }
+    }
+}
+
+impl Stop {
+    fn effect(&self, at: BlockAt, attempt: u32, hold: Duration) -> Effect {
+        let (server, number, (start, end)) = (at.block.server(), self.number, self.range);
+        Effect::CutBlock { server, at, start, end, number, hold, attempt }
+    }
+}

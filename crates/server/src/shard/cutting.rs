@@ -1,0 +1,300 @@
+//! A block's part in a cut: what several blocks hold at one moment (ADR 0032).
+//!
+//! The block stands still (`stop`): what changes it is answered with `Busy`, what only reads is served.
+//! When all blocks of the cut do, it goes on (`go_on`), and owes what it held: that is copied in one step
+//! before its first change, or when the flush asks for it (`take_cut`). A block that nobody changes is
+//! copied once, as by any flush.
+//!
+//! A block that waits too long to be let go does so by itself, and has no cut then: its clock decides that
+//! writers get in, and nothing about data.
+//!
+//! Copies have room for as much as a flush may copy at a time. Without room a block that owes stands still
+//! a little longer: each object that is written gives room. Of a file nothing is copied: what it held are
+//! its first bytes.
+//!
+//! While it stands still, and while what it owes has no room, no time passes for the structure and it hears
+//! no news: either could serve who waits there.
+
+use super::{Shard, Slot};
+use crate::kept::KeptBytes;
+use crate::refusals::{unknown_block, wrong_epoch};
+use honeycomb_structures::{Answer, News, Snapshot, busy};
+use honeycomb_types::limits::FLUSH_COPIES_AT_ONCE;
+use honeycomb_types::{BlockAt, Kind, Time};
+use honeycomb_wire::Status;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Delay told to who would change what stands still, in microseconds.
+const RETRY_US: u64 = 500;
+/// When what waits for room is looked at again.
+const ROOM_AGAIN: Duration = Duration::from_millis(1);
+
+/// What a block has to do with a cut.
+pub(super) struct Cut {
+    /// The flush.
+    live: u64,
+    /// Hashes of a kv.
+    range: (u64, u64),
+    stage: Stage,
+    /// What the structure has not heard.
+    news: Vec<News>,
+}
+
+enum Stage {
+    /// Nothing changes before this, or before it is let go. Whether it is sealed, when nothing is
+    /// arriving any more.
+    Stands { until: Time, sealed: Option<bool> },
+    /// It has not changed since.
+    Owes { sealed: bool, again: Time },
+}
+
+impl Cut {
+    /// Whether nothing is due for the structure: what the block owes is not copied for nothing.
+    pub(super) fn skips(&self, structure: Option<Time>, now: Time) -> bool {
+        matches!(self.stage, Stage::Owes { .. }) && structure.is_none_or(|due| due > now)
+    }
+
+    /// When the structure is looked at next, which is due at this time or has nothing to do.
+    pub(super) fn due(&self, structure: Option<Time>) -> Option<Time> {
+        match self.stage {
+            Stage::Stands { until, .. } => Some(until),
+            Stage::Owes { again, .. } => structure.map(|due| due.max(again)),
+        }
+    }
+}
+
+/// What a block held that has gone on.
+enum Taken {
+    Copy(Arc<KeptBytes>, bool),
+    /// A file's first bytes.
+    Run(usize, bool),
+}
+
+/// The cuts of one shard.
+#[derive(Default)]
+pub(super) struct Cuts {
+    /// By flush and block.
+    taken: HashMap<(u64, BlockAt), Taken>,
+    /// Blocks that stand still or owe, by flush.
+    blocks: HashMap<u64, Vec<BlockAt>>,
+}
+
+impl Cuts {
+    /// Bytes of copies that are not written yet; those that are, are let go of.
+    fn copied(&mut self) -> usize {
+        self.taken.retain(|_, taken| !matches!(taken, Taken::Copy(bytes, _) if bytes.is_written()));
+        let bytes = self.taken.values().map(|taken| match taken {
+            Taken::Copy(bytes, _) => bytes.snapshot().beside(),
+            Taken::Run(..) => 0,
+        });
+        bytes.sum()
+    }
+}
+
+/// Whether nothing is arriving at a block, and if so whether it is sealed.
+fn settled(slot: &Slot, filling: bool) -> Option<bool> {
+    if filling { None } else { slot.structure.is_final() }
+}
+
+impl Shard {
+    /// Lets a block stand still for a flush; whether it is sealed, when nothing is arriving any more that
+    /// was begun before. Until then it is `Busy`, and stands still all the same: it is asked again.
+    pub fn stop(
+        &mut self,
+        now: Time,
+        at: BlockAt,
+        range: (u64, u64),
+        live: u64,
+        hold: Duration,
+    ) -> Result<bool, Answer> {
+        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        let filling = self.pending.iter().any(|pending| pending.at == at && pending.filling);
+        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let slot = slot.ok_or_else(|| wrong_epoch(at))?;
+        let (kind, structure) = (slot.owner.kind, slot.owner.structure);
+        match &mut slot.cut {
+            Some(cut) if cut.live != live => {
+                let text = "the block is part of the cut of another flush";
+                return Err(Answer::refuse(Status::Busy, text));
+            }
+            Some(_) => {}
+            None => {
+                if slot.structure.snapshot(range).is_none() {
+                    let text = format!("a structure of the kind {} cannot be flushed", kind.name());
+                    return Err(Answer::refuse(Status::WrongKind, text));
+                }
+                let stage = Stage::Stands { until: now + hold, sealed: None };
+                slot.cut = Some(Box::new(Cut { live, range, stage, news: Vec::new() }));
+                self.cuts.blocks.entry(live).or_default().push(at);
+                if kind == Kind::Kv {
+                    self.keep_extents(structure, live);
+                }
+                self.arm(index);
+            }
+        }
+        let slot = self.slots[index].as_mut().expect("looked up above");
+        let found = settled(slot, filling);
+        let cut = slot.cut.as_mut().expect("made above");
+        match &mut cut.stage {
+            Stage::Stands { sealed, .. } => {
+                *sealed = found;
+                let text = "what was begun before the block stood still is arriving";
+                found.ok_or_else(|| Answer::refuse(Status::Busy, text))
+            }
+            Stage::Owes { .. } => Err(Answer::refuse(Status::NotFound, "the cut was made before")),
+        }
+    }
+
+    /// Lets a block go on that stands still; false when it went on by itself, or never stood.
+    pub fn go_on(&mut self, now: Time, at: BlockAt, live: u64) -> bool {
+        let Some(index) = self.index(at.block) else { return false };
+        let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
+        let Some(slot) = slot else { return false };
+        let Some(cut) = slot.cut.as_mut().filter(|cut| cut.live == live) else { return false };
+        let sealed = match cut.stage {
+            Stage::Stands { until, sealed: Some(sealed) } if until > now => sealed,
+            Stage::Stands { .. } => {
+                self.release(now, index);
+                return false;
+            }
+            Stage::Owes { .. } => return true,
+        };
+        let snapshot = slot.structure.snapshot(cut.range).expect("asked when it was stopped");
+        if snapshot.is_plain() {
+            self.cuts.taken.insert((live, at), Taken::Run(snapshot.length(), sealed));
+            self.release(now, index);
+        } else {
+            cut.stage = Stage::Owes { sealed, again: now };
+            if !cut.news.is_empty() {
+                let _ = self.may_change(now, index);
+            }
+            self.arm(index);
+        }
+        true
+    }
+
+    /// What a block held when it stood still for a flush, and whether it was sealed.
+    pub fn take_cut(
+        &mut self,
+        now: Time,
+        at: BlockAt,
+        live: u64,
+    ) -> Result<(Arc<KeptBytes>, bool), Answer> {
+        self.cuts.copied();
+        let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
+        match self.cuts.taken.get(&(live, at)) {
+            Some(Taken::Copy(bytes, sealed)) => return Ok((bytes.clone(), *sealed)),
+            Some(&Taken::Run(length, sealed)) => {
+                let found = self.slots[index].as_ref().filter(|slot| slot.owner.at == at);
+                found.ok_or_else(|| wrong_epoch(at))?;
+                return Ok((self.bytes_now(index, Snapshot::plain(length), sealed), sealed));
+            }
+            None => {}
+        }
+        let slot = self.slots[index].as_ref().filter(|slot| slot.owner.at == at);
+        let cut = slot.and_then(|slot| slot.cut.as_ref()).filter(|cut| cut.live == live);
+        match cut.map(|cut| &cut.stage) {
+            Some(&Stage::Owes { sealed, .. }) => Ok((self.pay(now, index, sealed), sealed)),
+            _ => Err(Answer::refuse(Status::NotFound, "nothing is known of such a cut")),
+        }
+    }
+
+    /// Whether a block may be changed; otherwise what to answer. One that owes what it held pays.
+    #[inline]
+    pub(super) fn may_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
+        match self.slots[index].as_ref().and_then(|slot| slot.cut.as_ref()) {
+            None => Ok(()),
+            Some(_) => self.cut_may_change(now, index),
+        }
+    }
+
+    #[cold]
+    fn cut_may_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
+        let slot = self.slots[index].as_mut().expect("its caller has it");
+        let (used, floor) = (slot.structure.bytes_used() as usize, slot.backing.floor());
+        let cut = slot.cut.as_mut().expect("its caller has seen it");
+        match &mut cut.stage {
+            Stage::Stands { until, .. } if *until > now => return Err(busy(RETRY_US)),
+            Stage::Stands { .. } => self.release(now, index),
+            Stage::Owes { sealed, again } => {
+                let sealed = *sealed;
+                // What is below is read from there, and needs no copy.
+                let copies = if floor > 0 { 0 } else { self.cuts.copied() };
+                if copies > 0 && copies + used > FLUSH_COPIES_AT_ONCE * self.config.block_size {
+                    *again = now + ROOM_AGAIN;
+                    return Err(busy(2 * RETRY_US));
+                }
+                self.pay(now, index, sealed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies what a block owes, which may change from now on.
+    fn pay(&mut self, now: Time, index: usize, sealed: bool) -> Arc<KeptBytes> {
+        let slot = self.slots[index].as_mut().expect("its caller has it");
+        let cut = slot.cut.as_ref().expect("it owes");
+        let (at, key) = (slot.owner.at, (cut.live, slot.owner.at));
+        let snapshot = slot.structure.snapshot(cut.range).expect("asked when it was stopped");
+        let bytes = self.bytes_now(index, snapshot, sealed);
+        debug_assert_eq!(key.1, at);
+        self.cuts.taken.insert(key, Taken::Copy(bytes.clone(), sealed));
+        self.release(now, index);
+        bytes
+    }
+
+    /// A block has nothing to do with its cut any more, and hears what it has missed.
+    fn release(&mut self, now: Time, index: usize) {
+        let Some(slot) = self.slots[index].as_mut() else { return };
+        let Some(cut) = slot.cut.take() else { return };
+        let at = slot.owner.at;
+        if let Some(blocks) = self.cuts.blocks.get_mut(&cut.live) {
+            blocks.retain(|other| *other != at);
+        }
+        // Its timer was that of the cut: what is due is looked at in the next tick.
+        slot.timer = Some(now);
+        self.timers.push(Reverse((now, index as u32)));
+        for news in cut.news {
+            self.tell(now, at, news);
+        }
+    }
+
+    /// News for a block that hears none now.
+    pub(super) fn put_off(&mut self, index: usize, news: News) {
+        let slot = self.slots[index].as_mut().expect("its caller has it");
+        slot.cut.as_mut().expect("it hears nothing because of it").news.push(news);
+    }
+
+    /// A flush of a controller shard wants nothing of its cuts any more.
+    pub(super) fn end_cuts(&mut self, now: Time, controller: u16, live: u64) {
+        let ours = |at: &BlockAt| at.block.server().controller() == controller;
+        self.cuts.taken.retain(|(flush, at), _| *flush != live || !ours(at));
+        let Some(blocks) = self.cuts.blocks.get(&live) else { return };
+        let blocks: Vec<BlockAt> = blocks.iter().filter(|at| ours(at)).copied().collect();
+        for at in blocks {
+            let index = self.index(at.block);
+            let cut = |slot: &Slot| slot.cut.as_ref().is_some_and(|cut| cut.live == live);
+            let slot = index.and_then(|index| self.slots[index].as_deref());
+            if slot.is_some_and(|slot| slot.owner.at == at && cut(slot)) {
+                self.release(now, index.expect("it has a slot"));
+            }
+        }
+        if let Some(blocks) = self.cuts.blocks.get_mut(&live) {
+            blocks.retain(|at| !ours(at));
+            if blocks.is_empty() {
+                self.cuts.blocks.remove(&live);
+            }
+        }
+    }
+
+    /// The connection to a controller shard is another one: it cuts anew what it still wants.
+    pub(super) fn forget_cuts(&mut self, now: Time, controller: u16) {
+        let taken = self.cuts.taken.keys().map(|(live, _)| *live);
+        let lives: std::collections::BTreeSet<u64> =
+            taken.chain(self.cuts.blocks.keys().copied()).collect();
+        lives.into_iter().for_each(|live| self.end_cuts(now, controller, live));
+    }
+}
