@@ -412,7 +412,8 @@ pub enum Command<'a> {
     /// Ends it, unless its manifest is being written.
     CancelFlush { actor: Actor, job: JobId, number: u64 },
     /// Where a flush of the job's name is in full, and whether one is under way there.
-    LocateFlush { actor: Actor, job: JobId, place: &'a str },
+    /// And that of this prefix there that can be cancelled.
+    LocateFlush { actor: Actor, job: JobId, place: &'a str, path: &'a str },
     /// A prefix that was being loaded is whole.
     PublishPrefix { actor: Actor, job: JobId, path: &'a str },
     /// A server wrote what a block held at one moment, into an object of this number of this flush, and

@@ -358,7 +358,9 @@ impl Catalog {
             }
             C::FlushInfo { actor, job, number } => self.flush_info(actor, job, number),
             C::CancelFlush { actor, job, number } => self.cancel_flush(actor, job, number, effects),
-            C::LocateFlush { actor, job, place } => self.locate_flush(actor, job, place),
+            C::LocateFlush { actor, job, place, path } => {
+                self.locate_flush(actor, job, place, path)
+            }
             C::PublishPrefix { actor, job, path } => self.publish_prefix(actor, job, path),
             C::BlockCopied { server, number, name, outcome } => {
                 self.block_copied(server, number, name, outcome, effects)

@@ -54,7 +54,7 @@ pub enum Reply {
     /// FlushInfo.
     FlushInfo(FlushProgress),
     /// LocateFlush: the place in full, and what is under way there.
-    FlushPlace { place: Box<str>, progress: FlushProgress },
+    FlushPlace { place: Box<str>, progress: FlushProgress, live: Option<u64> },
     /// ClusterStatus.
     Status(ClusterStatus),
     /// JoinServer.

@@ -104,6 +104,19 @@ impl Client {
         })
     }
 
+    /// The flush of a live prefix to a place that is under way and can be cancelled, if there is one.
+    pub fn flush_under_way(
+        &self,
+        job: JobId,
+        path: &str,
+        place: &str,
+    ) -> Result<Option<FlushTicket>, Error> {
+        let body = LocateFlushRequest { job: job.0, place: place.into(), path: path.into() };
+        let told: LocateFlushReply = self.ask(Op::LocateFlush, &body)?;
+        let ticket = FlushTicket { number: told.flush, place: told.place };
+        Ok(Some(ticket).filter(|ticket| ticket.number != 0))
+    }
+
     /// Ends it, unless its manifest is being written already.
     pub fn cancel_flush(&self, job: JobId, number: u64) -> Result<(), Error> {
         let body = CancelFlushRequest { job: job.0, flush: number };
@@ -153,7 +166,7 @@ impl Client {
         path: &str,
         look: &mut dyn FnMut(&FlushProgress) -> bool,
     ) -> Result<String, Error> {
-        let body = LocateFlushRequest { job: job.0, place: path.into() };
+        let body = LocateFlushRequest { job: job.0, place: path.into(), path: String::new() };
         let clock = self.clock();
         let mut pause: Duration = FLUSH_LOOK_FIRST;
         loop {

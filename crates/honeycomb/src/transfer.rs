@@ -7,8 +7,9 @@ use crate::loading::{self, Load};
 use crate::output::Output;
 use crate::{place, raw, size, subtree};
 use clap::{Args, ValueEnum};
-use honeycomb_client::{FlushProgress, FlushTicket};
+use honeycomb_client::{Error, FlushProgress, FlushTicket};
 use honeycomb_tiers::{Access, Place};
+use honeycomb_wire::Status;
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 
@@ -142,10 +143,10 @@ pub fn flush(args: &FlushArgs) -> Outcome {
         return flush_subtree(args, &work);
     }
     if args.no_wait || args.cancel {
-        let ticket = begin(args, &work)?;
-        if args.cancel {
-            client.cancel_flush(job, ticket.number)?;
-        }
+        let ticket = match args.cancel {
+            true => cancel(args, &work)?,
+            false => begin(args, &work)?,
+        };
         let did = if args.cancel { "cancelled the flush of" } else { "began to flush" };
         let told = json!({
             "address": args.address, "place": ticket.place, "flush": ticket.number,
@@ -194,6 +195,20 @@ fn begin(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
         true => client.begin_barrier_flush(work.job, address, place, &[])?,
         false => client.begin_flush(work.job, address, place)?,
     })
+}
+
+/// Ends what is under way, and begins nothing.
+fn cancel(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
+    let (address, place) = (&args.address, &args.place);
+    let Some(ticket) = work.client.flush_under_way(work.job, address, place)? else {
+        let text = format!(
+            "no flush of {address} to {place} is under way that could be cancelled: none was begun, or \
+             it has come to its manifest"
+        );
+        return Err(Error::new(Status::NotFound, text).into());
+    };
+    work.client.cancel_flush(work.job, ticket.number)?;
+    Ok(ticket)
 }
 
 /// `honeycomb load`.

@@ -148,9 +148,16 @@ impl Catalog {
         actor: Actor,
         job: JobId,
         place: &str,
+        path: &str,
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         let (directory, place) = self.external(j, place)?;
+        let prefix = self.live_prefix(j, path).ok().map(|n| self.dag.nodes[n].id);
+        let live = self.flushes.live.iter().find(|(number, live)| {
+            let whole = live.group == 0 || live.group == **number;
+            whole && Some(live.prefix) == prefix && *live.directory == *directory
+        });
+        let live = live.map(|(number, _)| *number);
         let last = self.flushes.queues.get(&*directory).and_then(|queue| queue.back());
         let lost = self.flushes.lost_at.iter().find(|(at, _)| **at == *directory);
         let progress = match (last, lost) {
@@ -160,7 +167,7 @@ impl Catalog {
             }
             (None, None) => FlushProgress::default(),
         };
-        Ok(Reply::FlushPlace { place: place.into(), progress })
+        Ok(Reply::FlushPlace { place: place.into(), progress, live })
     }
 
     pub(crate) fn cancel_flush(

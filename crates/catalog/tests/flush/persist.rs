@@ -25,8 +25,8 @@ fn locate(
     job: JobId,
     place: &str,
 ) -> Result<(String, FlushProgress), CatalogError> {
-    match bench.run(Command::LocateFlush { actor: Actor::driver(job), job, place })? {
-        Reply::FlushPlace { place, progress } => Ok((place.into(), progress)),
+    match bench.run(Command::LocateFlush { actor: Actor::driver(job), job, place, path: "" })? {
+        Reply::FlushPlace { place, progress, .. } => Ok((place.into(), progress)),
         other => panic!("{other:?}"),
     }
 }

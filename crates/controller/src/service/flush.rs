@@ -34,8 +34,8 @@ impl ControllerService {
             }
             Op::LocateFlush => {
                 let q = asked.read::<LocateFlushRequest>()?;
-                let (job, place) = (JobId(q.job), q.place.as_str());
-                self.apply(now, Command::LocateFlush { actor, job, place })
+                let (job, place, path) = (JobId(q.job), q.place.as_str(), q.path.as_str());
+                self.apply(now, Command::LocateFlush { actor, job, place, path })
             }
             _ => {
                 let q = asked.read::<PublishPrefixRequest>()?;
@@ -52,11 +52,13 @@ impl ControllerService {
                 let (parts, parts_done, bytes) = (progress.parts, progress.done, progress.bytes);
                 Ok(FlushInfoReply { state, message, parts, parts_done, bytes }.encode())
             }
-            Reply::FlushPlace { place, progress } => {
+            Reply::FlushPlace { place, progress, live } => {
                 let (state, message) = translate::flush_state(&progress.state);
                 let (parts, parts_done, bytes) = (progress.parts, progress.done, progress.bytes);
-                let place = place.into();
-                Ok(LocateFlushReply { place, state, message, parts, parts_done, bytes }.encode())
+                let (place, flush) = (place.into(), live.unwrap_or_default());
+                let told =
+                    LocateFlushReply { place, state, message, parts, parts_done, bytes, flush };
+                Ok(told.encode())
             }
             other => unexpected(op, &other),
         }

@@ -153,6 +153,12 @@ fn a_subtree_is_of_one_moment() {
     let [mut had, mut has] = [Vec::new(), Vec::new()];
     assert!(from.get(&key, &mut had).unwrap() && to.get(&key, &mut has).unwrap());
     assert_eq!(had, has);
+    let mut command = program(&cluster.controller.address().to_string(), &job);
+    command.args(["flush", "t/a", "one", "--cancel", "--json"]);
+    let (status, why) = told(&command.output().unwrap()).unwrap_err();
+    assert_eq!(status, "NotFound", "nothing is begun: {why}");
+    assert!(why.contains("no flush of t/a"), "{why}");
+    assert!(!root.0.join("job/one").exists());
     let one = run(&["flush", "t/a", "one", "--barrier"]);
     assert_eq!(one["done"], true, "{one}");
     all_is_given_back(&cluster, &client, &job);

@@ -261,7 +261,14 @@ fn a_flush_that_fails_keeps_the_prefix_and_ends_with_it() {
     assert_eq!(number("a"), a, "the same again");
     let failing = |n| client.flush_progress(job.job, n).unwrap().failing;
     eventually("a failure", || [a, b, c].iter().all(|n| failing(*n).is_some()));
+    let under_way = |path: &str, place: &str| {
+        let found = client.flush_under_way(job.job, path, place).unwrap();
+        found.map(|ticket| ticket.number)
+    };
+    assert_eq!(under_way("b", "b"), Some(b));
+    assert_eq!(under_way("b", "a"), None, "it is another's");
     client.cancel_flush(job.job, b).unwrap();
+    assert_eq!(under_way("b", "b"), None);
     let e = client.flush_progress(job.job, b).unwrap_err();
     assert!(e.message.contains("cancelled"), "{e}");
     client.remove_prefix(job.job, "c").unwrap();

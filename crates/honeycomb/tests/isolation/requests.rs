@@ -88,7 +88,9 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 .encode(),
         ),
         Op::FlushInfo => body(FlushInfoRequest { job, flush: 1 }.encode()),
-        Op::LocateFlush => body(LocateFlushRequest { job, place: "out".into() }.encode()),
+        Op::LocateFlush => {
+            body(LocateFlushRequest { job, place: "out".into(), path: "".into() }.encode())
+        }
         Op::CancelFlush => body(CancelFlushRequest { job, flush: 1 }.encode()),
         Op::PublishPrefix => body(PublishPrefixRequest { job, path }.encode()),
         Op::EndCopies => body(EndCopiesRequest { live: 1 }.encode()),

@@ -459,7 +459,10 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
         ),
         (Op::FlushInfo, FlushInfoRequest { job, flush: 1 }.encode()),
         (Op::CancelFlush, CancelFlushRequest { job, flush: 1 }.encode()),
-        (Op::LocateFlush, LocateFlushRequest { job, place: "out".into() }.encode()),
+        (
+            Op::LocateFlush,
+            LocateFlushRequest { job, place: "out".into(), path: "".into() }.encode(),
+        ),
         (Op::PublishPrefix, PublishPrefixRequest { job, path: path.clone() }.encode()),
         (Op::LeaseInfo, LeaseInfoRequest { job, path: path.clone() }.encode()),
         (

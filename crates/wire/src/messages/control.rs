@@ -707,9 +707,11 @@ pub struct LocateFlushRequest {
     pub job: u64,
     /// A path of names below the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
     pub place: String,
+    /// A prefix of the job, of which a flush to this place is looked for that can be cancelled.
+    pub path: String,
 }
 
-fields!(LocateFlushRequest { job, place });
+fields!(LocateFlushRequest { job, place, path });
 
 /// Reply of LocateFlush.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -726,9 +728,11 @@ pub struct LocateFlushReply {
     pub parts_done: u32,
     /// Bytes that are written.
     pub bytes: u64,
+    /// Number of the flush of that prefix that is under way there while it lives, and not at its manifest yet; 0 for none.
+    pub flush: u64,
 }
 
-fields!(LocateFlushReply { place, state, message, parts, parts_done, bytes });
+fields!(LocateFlushReply { place, state, message, parts, parts_done, bytes, flush });
 
 /// Request of ClusterStatus. Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
