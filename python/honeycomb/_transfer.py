@@ -74,6 +74,23 @@ def flush(
         pause = min(2 * pause, _LONGEST)
 
 
+def see_through(session: Session, job: int, timeout: float | None) -> None:
+    """Waits until what persists of a job that has ended is written."""
+    ends = None if timeout is None else time.monotonic() + timeout
+    pause = _FIRST
+    while True:
+        done, parts, parts_done, written, failing = session.native.flush_progress(job, 0)
+        if done:
+            return
+        if ends is not None and time.monotonic() >= ends:
+            why = f", and is tried again: {failing}" if failing else ""
+            text = f"{parts_done} of {parts} blocks are written, {written} bytes"
+            text = f"what persists of the job is not flushed after {timeout:g} s: {text}{why}"
+            raise errors.DeadlineExceeded(text)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST)
+
+
 def checked(format: str) -> str:
     """The format of a flush, if there is such a one."""
     if format not in ("honeycomb", "raw"):

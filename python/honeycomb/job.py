@@ -757,14 +757,22 @@ class Job(Remote):
 
     # --------------------------------------------------------------------------------- the end
 
-    def close(self) -> None:
+    def close(self, flush_timeout: float | None = 0) -> None:
         """Deregisters the job if this object registered it, and closes its connections.
-        Idempotent; a job that is gone already is fine."""
+        Idempotent; a job that is gone already is fine.
+
+        What persists is written after that: with ``flush_timeout`` in seconds, ``None`` for as long as
+        it takes, the call waits for it. When it is not all written by then, that is
+        :class:`~honeycomb.errors.DeadlineExceeded`, which says how far it is: it goes on, and the
+        job is closed. What was lost with a server is :class:`~honeycomb.errors.Removed`.
+        """
         if self._session.closed:
             return
         try:
             if self._owned and self._made_in == fork_generation():
                 self._session.native.deregister_job(self.id)
+                if flush_timeout != 0:
+                    _transfer.see_through(self._session, self.id, flush_timeout)
         except (errors.UnknownJob, errors.Unavailable):
             pass  # gone already, or with its controller
         finally:

@@ -270,6 +270,21 @@ def test_all_of_it_is_flushed_as_it_was_at_one_moment(
             job.flush_addr_prefix("T1:text", "x", format="raw", barrier=True)
 
 
+def test_closing_a_job_can_wait_for_what_persists(flushing: honeycomb.Client, root: Path) -> None:
+    job = flushing.job("closing")
+    job.create_addr_prefix("kept", persist=True)
+    job.create_file("kept").append(b"precious")
+    (root / "closing").write_bytes(b"in the way")
+    with pytest.raises(errors.DeadlineExceeded, match="0 of 1 blocks are written"):
+        job.close(flush_timeout=0.5)
+    (root / "closing").unlink()
+    second = flushing.job("closing-2")
+    second.create_addr_prefix("kept", persist=True)
+    second.create_file("kept").append(b"precious")
+    second.close(flush_timeout=None)
+    assert (root / "closing-2" / "kept" / MANIFEST).exists()
+
+
 async def raw_and_back(address: str, token: bytes, place: Path) -> bytes:
     async with honeycomb.aio.connect(address, token) as client, client.job("async-raw") as job:
         await job.create_addr_prefix("t", persist=True)

@@ -28,7 +28,7 @@ use barrier::Barrier;
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, FLUSH_EXTENTS, FLUSH_PART, Kind, Marks, PrefixId, ServerId,
+    BlockAt, BlockId, Epoch, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, Marks, PrefixId, ServerId,
     StructureId, Time, flush_directory,
 };
 use live::Ended;
@@ -150,6 +150,8 @@ struct Flush {
     live: bool,
     /// The uppermost of those that were cut with it; 0 for none.
     group: u64,
+    /// The job whose end began it, if that did.
+    ended: Option<JobId>,
     /// Who was asked for the manifest, while that is under way.
     committing: Option<ServerId>,
     attempts: u32,
@@ -190,6 +192,8 @@ pub(crate) struct Flushes {
     claimed: HashSet<Box<str>>,
     /// Directories where a flush was to go that was lost, and why, the last ones.
     lost_at: VecDeque<(Arc<str>, Arc<str>)>,
+    /// Jobs of which something was lost that outlived them, and why, the last ones.
+    lost_of: VecDeque<(JobId, Arc<str>)>,
     last: u64,
     /// Names this run of the controller shard: numbers of two are not compared.
     pub(crate) lineage: Arc<str>,
@@ -232,7 +236,8 @@ impl Flushes {
         });
         let live: usize = self.live.values().map(Live::bytes).sum();
         let high = self.high.capacity() * size_of::<BlockAt>();
-        let lost = self.lost_at.capacity() * size_of::<(Arc<str>, Arc<str>)>();
+        let lost = self.lost_at.capacity() * size_of::<(Arc<str>, Arc<str>)>()
+            + self.lost_of.capacity() * size_of::<(JobId, Arc<str>)>();
         let tables = self.blocks.allocation_size() + self.claimed.allocation_size() + high + lost;
         flushes.sum::<usize>()
             + live
@@ -380,6 +385,7 @@ impl Catalog {
             left: 0,
             live: false,
             group: 0,
+            ended: cause.is_none().then_some(self.jobs[self.dag.nodes[n].job].id),
             committing: None,
             attempts: 0,
             error: None,
@@ -619,6 +625,10 @@ impl Catalog {
             self.flushes.lost_at.push_back((flush.directory.clone(), why.clone()));
             if self.flushes.lost_at.len() > FLUSHES_KEPT {
                 self.flushes.lost_at.pop_front();
+            }
+            self.flushes.lost_of.extend(flush.ended.map(|job| (job, why.clone())));
+            if self.flushes.lost_of.len() > FLUSHES_KEPT {
+                self.flushes.lost_of.pop_front();
             }
             self.begin_sweep(number, &flush, effects);
         }

@@ -156,6 +156,27 @@ impl Client {
         }
     }
 
+    /// Ends a job and waits until what of it persists is written. `look` is told how far that is, and ends the
+    /// wait by `false`: the flushes go on. Blocks and bytes are those of flushes that are not whole.
+    pub fn close_job(
+        &self,
+        job: JobId,
+        look: &mut dyn FnMut(&FlushProgress) -> bool,
+    ) -> Result<FlushProgress, Error> {
+        self.deregister_job(job)?;
+        self.await_close(job, look)
+    }
+
+    /// The same of a job that has ended.
+    pub fn await_close(
+        &self,
+        job: JobId,
+        look: &mut dyn FnMut(&FlushProgress) -> bool,
+    ) -> Result<FlushProgress, Error> {
+        let all = FlushTicket { number: 0, place: String::new() };
+        self.await_flush(job, &all, look)
+    }
+
     /// Where what was persisted under this path is, in full: what an earlier job of this name has left, or
     /// this one. While a flush goes there it waits for its end; `look` is told how far it is, and ends the
     /// wait by `false`. The place may hold nothing yet: it tells. What was to go there and was lost with a

@@ -388,12 +388,12 @@ class AsyncJob(Remote):
 
     # --------------------------------------------------------------------------------- the end
 
-    async def close(self) -> None:
+    async def close(self, flush_timeout: float | None = 0) -> None:
         try:
             if not self.blocking._owned:  # otherwise the queues end with it
                 await self._give_back()
         finally:
-            await run(self.blocking.close)
+            await run(lambda: self.blocking.close(flush_timeout))
 
     async def _give_back(self) -> None:
         if not self.blocking._session.closed:

@@ -12,6 +12,8 @@ use std::sync::Arc;
 const BELOW: u32 = u32::MAX;
 /// The same: the flush follows that names those which were cut with it.
 const GROUP: u32 = u32::MAX - 1;
+/// The same: the job follows whose end began it.
+const ENDED: u32 = u32::MAX - 2;
 
 fn put_below(w: &mut Writer<'_>, below: &[Box<str>]) {
     w.u32(below.len() as u32);
@@ -36,6 +38,8 @@ pub(crate) struct FlushImage {
     pub(crate) below: Arc<[Box<str>]>,
     /// The uppermost of those that were cut with it; 0 for none.
     pub(crate) group: u64,
+    /// The job whose end began it, if that did.
+    pub(crate) ended: Option<JobId>,
     /// Which structures they were.
     pub(crate) ids: Vec<StructureId>,
     pub(crate) structures: Vec<FlushedStructure>,
@@ -170,6 +174,10 @@ impl FlushImage {
             w.u32(GROUP);
             w.u64(self.group);
         }
+        if let Some(job) = self.ended {
+            w.u32(ENDED);
+            w.u64(job.0);
+        }
     }
 
     pub(crate) fn get(r: &mut Reader<'_>) -> Result<FlushImage, BadRecord> {
@@ -181,6 +189,7 @@ impl FlushImage {
             address: r.str()?.into(),
             below: Arc::default(),
             group: 0,
+            ended: None,
             ids: Vec::new(),
             structures: Vec::new(),
             blocks: Vec::new(),
@@ -221,6 +230,10 @@ impl FlushImage {
             }
             if i == GROUP {
                 image.group = r.u64()?;
+                continue;
+            }
+            if i == ENDED {
+                image.ended = Some(JobId(r.u64()?));
                 continue;
             }
             let i = i as usize;

@@ -79,7 +79,8 @@ impl Type {
             // 3: the most blocks at it and below; 4: those in memory beyond which it gives first, and
             // whether it is being loaded; 5: whether it outlives its job.
             Type::Prefix => 5,
-            // 3: parts of prefixes that live on; 4: what else belongs to a subtree; 5: what was cut with it.
+            // 3: parts of prefixes that live on; 4: what else belongs to a subtree; 5: what was cut with it, and the
+            // job whose end began it.
             Type::Flush => 5,
             // 3: what else belongs to a subtree; 4: what is cut with it.
             Type::Live => 4,

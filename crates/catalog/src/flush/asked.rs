@@ -124,6 +124,9 @@ impl Catalog {
         job: JobId,
         number: u64,
     ) -> Result<Reply, CatalogError> {
+        if number == 0 {
+            return self.flushed_at_end(actor, job);
+        }
         let j = self.admit(actor, job)?;
         if self.flushes.live.get(&number).is_some_and(|live| live.job == job) {
             let progress = self.progress_of(number).expect("looked up just now");
@@ -139,6 +142,28 @@ impl Catalog {
             Some(ended) => Ok(Reply::FlushInfo(ended.progress.clone())),
             None => Err(CatalogError::UnknownFlush { number }),
         }
+    }
+
+    /// How far what outlives a job is written that has ended, all of it together. Who holds the job's token
+    /// may ask although the job is gone.
+    fn flushed_at_end(&self, actor: Actor, job: JobId) -> Result<Reply, CatalogError> {
+        if actor.job.is_some_and(|own| own != job) {
+            return Err(CatalogError::UnknownJob { job });
+        }
+        let lost = self.flushes.lost_of.iter().find(|(of, _)| *of == job);
+        let mut told = FlushProgress { state: FlushState::Done, ..Default::default() };
+        for flush in self.flushes.all.values().filter(|flush| flush.ended == Some(job)) {
+            let progress = flush.progress();
+            told.parts += progress.parts;
+            told.done += progress.done;
+            told.bytes += progress.bytes;
+            let fails = matches!(told.state, FlushState::Failing(_));
+            told.state = if fails { told.state } else { progress.state };
+        }
+        if let Some((_, why)) = lost {
+            told.state = FlushState::Lost(why.clone());
+        }
+        Ok(Reply::FlushInfo(told))
     }
 
     /// Where a flush of the job's name is, and what is under way there: of this job, or of an earlier one

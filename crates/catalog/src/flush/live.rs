@@ -741,6 +741,7 @@ impl Catalog {
             left: 0,
             live: true,
             group: live.group,
+            ended: None,
             committing: None,
             attempts: 0,
             error: None,

@@ -2,10 +2,10 @@
 
 use super::live::fill;
 use super::load::{Content, command, content, program, told};
-use super::{NO_WAIT, Root, all_free, flushing, objects};
+use super::{NO_WAIT, Root, all_free, cluster, flushing, objects};
 use crate::common::{eventually, file, kv, noise};
 use honeycomb_client::{Client, JobTicket};
-use honeycomb_tiers::FlushRoot;
+use honeycomb_tiers::{FlushRoot, Flushed};
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
@@ -145,4 +145,33 @@ fn a_flush_that_fails_is_waited_for_and_told() {
     assert!(why.is_some_and(|why| why.contains("directory") || why.contains("exists")));
     let flushed = honeycomb_tiers::Flushed::open(&place).unwrap();
     assert_eq!(flushed.file("").unwrap(), b"precious");
+}
+
+#[test]
+fn who_closes_a_job_can_wait_until_what_persists_is_written() {
+    let root = Root::new("close");
+    let cluster = cluster(&root, 1);
+    let (client, job) = cluster.job("job");
+    let (stranger, other) = cluster.job("other");
+    let options = PrefixOptions { persist: true, ..PrefixOptions::default() };
+    client.create_prefix(job.job, "kept", &[], options).unwrap();
+    file(&client, &job, "kept:text").append(b"precious").unwrap();
+    // A file where the job's directory is to be: no permission of the test's user matters.
+    std::fs::write(root.0.join("job"), b"in the way").unwrap();
+    let mut seen = None;
+    let told = client.close_job(job.job, &mut |progress| {
+        seen.clone_from(&progress.failing);
+        seen.is_none()
+    });
+    let told = told.unwrap();
+    assert!(!told.done && told.parts == 1 && told.parts_done == 0, "{told:?}");
+    assert!(seen.is_some(), "it says why");
+    let e = stranger.await_close(job.job, &mut |_| true).unwrap_err();
+    assert_eq!(e.status, Status::UnknownJob);
+    std::fs::remove_file(root.0.join("job")).unwrap();
+    assert!(client.await_close(job.job, &mut |_| true).unwrap().done);
+    let flushed = Flushed::open(root.0.join("job/kept")).unwrap();
+    assert!(flushed.file("text").unwrap() == b"precious");
+    // What has nothing that persists has nothing to wait for.
+    assert!(stranger.close_job(other.job, &mut |_| true).unwrap().done);
 }

@@ -643,7 +643,7 @@ fields!(FlushPrefixReply { flush, place });
 pub struct FlushInfoRequest {
     /// The job.
     pub job: u64,
-    /// The flush.
+    /// The flush; 0 for all together that the end of this job began (what persists), also when the job is gone.
     pub flush: u64,
 }
 
