@@ -82,6 +82,16 @@ def verbs(text: str) -> int:
     return (READ if "r" in text else 0) | (WRITE if "w" in text else 0)
 
 
+def acknowledge(name: str) -> int:
+    """How durable a change is when it is answered: ``"memory"`` or ``"flushed"``."""
+    given: object = name
+    if given == "memory":
+        return 0
+    if given == "flushed":
+        return 2
+    raise InvalidArgument(f"changes are acknowledged as 'memory' or 'flushed', not {name!r}")
+
+
 def size_bytes(size: int | str, name: str = "a size") -> int:
     """Bytes of a size such as ``65536``, ``"64KiB"``, ``"1.5 GiB"`` or ``"2M"``; units are binary."""
     if isinstance(size, int):

@@ -62,6 +62,7 @@ class PrefixInfo(TypedDict):
     max_blocks: int
     held_blocks: int
     persist: bool
+    acknowledge: int
 
 
 class LeaseInfo(TypedDict):

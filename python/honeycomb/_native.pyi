@@ -131,11 +131,12 @@ class NativeClient:
         flush_to: str,
         max_blocks: int,
         persist: bool,
+        acknowledge: int,
     ) -> int: ...
     def create_hierarchy(
         self,
         job: int,
-        nodes: list[tuple[str, list[str], int, bool, list[str], int, int, str, int, bool]],
+        nodes: list[tuple[str, list[str], int, bool, list[str], int, int, str, int, bool, int]],
     ) -> list[int]: ...
     def remove_prefix(self, job: int, path: str) -> None: ...
     def begin_flush(self, job: int, path: str, place: str, barrier: bool) -> tuple[int, str]: ...

@@ -44,8 +44,8 @@ class Node:
     the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
     ``readers`` are the tasks that will read its data, named as parents are: when all of them have
     committed (:meth:`Job.commit`), the prefix is freed at once; none leaves it to its lease. A
-    single string is one name, for both. ``high_mark``, ``low_mark``, ``on_expiry``, ``max_blocks`` and ``persist``
-    are as in :meth:`Job.create_addr_prefix`.
+    single string is one name, for both. ``high_mark``, ``low_mark``, ``on_expiry``, ``max_blocks``, ``persist`` and
+    ``acknowledge`` are as in :meth:`Job.create_addr_prefix`.
     """
 
     name: str
@@ -58,6 +58,7 @@ class Node:
     on_expiry: Flush | Literal["discard"] = "discard"
     max_blocks: int = 0
     persist: bool = False
+    acknowledge: Literal["memory", "flushed"] = "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,7 @@ class Job(Remote):
         on_expiry: Flush | Literal["discard"] = "discard",
         max_blocks: int = 0,
         persist: bool = False,
+        acknowledge: Literal["memory", "flushed"] = "memory",
     ) -> int:
         """Adds a prefix (Table 1, createAddrPrefix) and returns its number.
 
@@ -191,6 +193,13 @@ class Job(Remote):
         (``load_addr_prefix(addr, persisted=True)``). That is written after the job has ended, by
         servers that go on: ``flushing`` of :meth:`Client.status` tells of it.
 
+        With ``acknowledge="flushed"`` an append to a file of it is answered when it is written where
+        the prefix would be flushed, to ``on_expiry`` or to its own path: whatever servers are lost,
+        :meth:`load_addr_prefix` brings back from there what was answered. An append takes as long as a
+        request to the store. Only files can be in such a prefix
+        (:class:`~honeycomb.errors.WrongKind`), and none where a flush or another journal lies
+        (:class:`~honeycomb.errors.FlushUnavailable`).
+
         Raises :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.UnknownParent`,
         :class:`~honeycomb.errors.Cycle`, and :class:`~honeycomb.errors.FlushUnavailable` where no
         memory server may write to disk.
@@ -208,6 +217,7 @@ class Job(Remote):
             flush_to(on_expiry),
             _check.whole("max_blocks", max_blocks, 0, unit="blocks"),
             persist,
+            _address.acknowledge(acknowledge),
         )
 
     def create_hierarchy(
@@ -237,6 +247,7 @@ class Job(Remote):
                     flush_to(node.on_expiry),
                     _check.whole("max_blocks", node.max_blocks, 0, unit="blocks"),
                     node.persist,
+                    _address.acknowledge(node.acknowledge),
                 )
                 for node in nodes
             ],

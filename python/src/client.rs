@@ -21,8 +21,8 @@ use std::time::Duration;
 
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
 /// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to, quota,
-/// whether it outlives its job.
-type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64, bool);
+/// whether it outlives its job, when its changes are answered.
+type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64, bool, u8);
 /// Of a quota: the most blocks, those held, those in memory before others go below, its weight, those
 /// in memory.
 type QuotaFields = (u64, u64, u64, u32, u64);
@@ -230,6 +230,7 @@ impl NativeClient {
         flush_to: String,
         max_blocks: u64,
         persist: bool,
+        acknowledge: u8,
     ) -> PyResult<u64> {
         let options = PrefixOptions {
             lease_ms,
@@ -242,6 +243,7 @@ impl NativeClient {
             max_blocks,
             loading: false,
             persist,
+            acknowledge,
         };
         let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
         Ok(prefix.0)
@@ -253,23 +255,37 @@ impl NativeClient {
         job: u64,
         nodes: Vec<PlannedNode>,
     ) -> PyResult<Vec<u64>> {
-        let nodes = nodes
-            .into_iter()
-            .map(|node| {
-                let (name, parents, lease_ms, pinned, readers, high, low, to, most, persist) = node;
-                let options = PrefixOptions {
-                    lease_ms,
-                    pinned,
-                    high_mark: high,
-                    low_mark: low,
-                    flush_to: to,
-                    max_blocks: most,
-                    persist,
-                    ..PrefixOptions::default()
-                };
-                DagNode { name, parents, options, readers }
-            })
-            .collect();
+        let nodes =
+            nodes
+                .into_iter()
+                .map(|node| {
+                    let (
+                        name,
+                        parents,
+                        lease_ms,
+                        pinned,
+                        readers,
+                        high,
+                        low,
+                        to,
+                        most,
+                        persist,
+                        class,
+                    ) = node;
+                    let options = PrefixOptions {
+                        lease_ms,
+                        pinned,
+                        high_mark: high,
+                        low_mark: low,
+                        flush_to: to,
+                        max_blocks: most,
+                        persist,
+                        acknowledge: class,
+                        ..PrefixOptions::default()
+                    };
+                    DagNode { name, parents, options, readers }
+                })
+                .collect();
         let prefixes = self.call(py, |c| c.create_hierarchy(JobId(job), nodes))?;
         Ok(prefixes.into_iter().map(|p| p.0).collect())
     }

@@ -102,6 +102,7 @@ pub fn prefix_info<'py>(py: Python<'py>, p: &PrefixInfo) -> PyResult<Bound<'py, 
         max_blocks,
         held_blocks,
         persist,
+        acknowledge,
     );
     let structures = PyList::empty(py);
     for s in &p.structures {

@@ -63,7 +63,14 @@ pub struct PrefixOptions<'a> {
     pub loading: bool,
     /// Whatever ends it but its removal flushes it first; to its own path when `flush_to` is empty.
     pub persist: bool,
+    /// How durable a change is when it is answered: `ACKNOWLEDGE_MEMORY` or `ACKNOWLEDGE_FLUSHED`.
+    pub acknowledge: u8,
 }
+
+/// Changes are answered when they are in memory.
+pub const ACKNOWLEDGE_MEMORY: u8 = 0;
+/// Changes are answered when they are in a journal where the prefix would be flushed.
+pub const ACKNOWLEDGE_FLUSHED: u8 = 2;
 
 /// What has a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

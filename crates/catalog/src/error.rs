@@ -119,6 +119,29 @@ pub enum CatalogError {
     /// A place that is not the job's.
     #[error("this job's data cannot go to '{place}': it goes below {allowed}")]
     FlushElsewhere { place: Box<str>, allowed: Box<str> },
+    /// A structure whose changes cannot be acknowledged as the prefix says.
+    #[error(
+        "the changes of a {kind} cannot be acknowledged as flushed, as those of {} are to be: only files can be there; create it in a prefix that acknowledges in memory",
+        At(path)
+    )]
+    NotJournaled { path: Box<str>, kind: Kind },
+    /// What was there before is not all gone.
+    #[error(
+        "the data cannot go to '{path}' yet: the journal of a prefix that is no more is being deleted there"
+    )]
+    JournalGoes { path: Box<str> },
+    /// Something of a prefix is in its journal alone.
+    #[error(
+        "memory servers were lost that held data of {}; what was acknowledged is at {place}: load it into another prefix, and remove this one",
+        At(path)
+    )]
+    OnlyInJournal { path: Box<str>, place: Box<str> },
+    /// A flush would take the place of the journal of a prefix that lives.
+    #[error(
+        "{} cannot be flushed to {place}, where the journal is by which its changes are acknowledged; flush it to another place",
+        At(path)
+    )]
+    JournalThere { path: Box<str>, place: Box<str> },
     /// No flush of this number, or it is too long ago.
     #[error(
         "this job has no flush {number:016x}, or the controller has forgotten how it ended; `honeycomb flushed` tells whether it is whole"

@@ -49,6 +49,8 @@ pub(crate) struct Special {
     pub(crate) loading: bool,
     /// Whatever ends it but its removal flushes it first.
     pub(crate) persist: bool,
+    /// Names its journal, when its changes are answered as they are in there; otherwise empty.
+    pub(crate) journal: Box<str>,
 }
 
 /// The block of a part, and how far it is.
@@ -207,6 +209,16 @@ impl Flushes {
         self.retries.peek().map(|Reverse((at, ..))| *at)
     }
 
+    /// Whether a flush is on its way to this directory.
+    pub(crate) fn is_written(&self, directory: &str) -> bool {
+        self.queues.contains_key(directory)
+    }
+
+    /// Whether objects of this directory are to be deleted for the first time.
+    pub(crate) fn is_swept(&self, directory: &str) -> bool {
+        self.sweeps.values().any(|sweep| *sweep.directory == *directory && sweep.passes == 0)
+    }
+
     pub(crate) fn under_way(&self) -> u64 {
         (self.all.len() + self.live.len()) as u64
     }
@@ -291,15 +303,23 @@ impl Catalog {
         }
         let flush_to = flush.as_ref().map_or("", |(path, _)| *path).into();
         self.flushes.claimed.extend(flush.map(|(_, directory)| directory));
-        let special = Special { marks, flush_to, flush: FlushState::None, loading, persist };
+        let special = Special {
+            marks,
+            flush_to,
+            flush: FlushState::None,
+            loading,
+            persist,
+            journal: Box::default(),
+        };
         self.dag.special.insert(n, Box::new(special));
     }
 
     /// Gives a recovered prefix what only some have.
     pub(crate) fn specialise_again(&mut self, n: u32, image: &PrefixImage) {
         let marks = image.marks.unwrap_or(self.config.marks);
-        let PrefixImage { flush_to, loading, persist, .. } = image.clone();
-        let special = Special { marks, flush_to, flush: FlushState::None, loading, persist };
+        let PrefixImage { flush_to, loading, persist, journal, .. } = image.clone();
+        let flush = FlushState::None;
+        let special = Special { marks, flush_to, flush, loading, persist, journal };
         self.dag.special.insert(n, Box::new(special));
         if let Some(directory) = self.directory_of(n).filter(|_| self.dag.nodes[n].live()) {
             self.flushes.claimed.insert(directory.into());
@@ -315,13 +335,13 @@ impl Catalog {
         self.sharing.forget(n);
     }
 
-    fn directory_of(&self, n: u32) -> Option<String> {
+    pub(crate) fn directory_of(&self, n: u32) -> Option<String> {
         let path = &self.dag.special.get(&n)?.flush_to;
         let job = &self.jobs[self.dag.nodes[n].job].name;
         (!path.is_empty()).then(|| flush_directory(job, path).expect("checked at its creation"))
     }
 
-    fn number_of_flush(&mut self) -> u64 {
+    pub(crate) fn number_of_flush(&mut self) -> u64 {
         self.flushes.last += 1;
         Epoch::new(self.config.term, self.flushes.last).0
     }
@@ -372,6 +392,9 @@ impl Catalog {
             return;
         }
         let Some(directory) = self.directory_of(n) else { return };
+        if !self.may_cover_journal(n) {
+            return;
+        }
         let number = self.number_of_flush();
         let mut flush = Flush {
             prefix: self.dag.nodes[n].id,

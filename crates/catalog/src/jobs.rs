@@ -1,6 +1,7 @@
 //! Jobs, and who may ask what of them.
 
 use crate::bill::Bill;
+use crate::command::{ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY};
 use crate::dag::{Life, Node};
 use crate::durable::{Dirty, JobImage};
 use crate::hash::HashKey;
@@ -414,6 +415,9 @@ impl Catalog {
                 self.free_structure(s, effects);
             }
             if self.dag.nodes[n].live() {
+                if !self.dag.special.get(&n).is_some_and(|special| special.persist) {
+                    self.drop_journal(n, effects);
+                }
                 self.unclaim(n);
                 self.unbound_prefix(n);
             }
@@ -534,6 +538,10 @@ impl Catalog {
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
             flush: special.map_or(FlushState::None, |special| special.flush.clone()),
             persist: special.is_some_and(|special| special.persist),
+            acknowledge: match self.is_journaled(n) {
+                true => ACKNOWLEDGE_FLUSHED,
+                false => ACKNOWLEDGE_MEMORY,
+            },
         }
     }
 }

@@ -275,7 +275,16 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) {
         let path: Arc<str> = self.dag.path_of(n).into();
+        let held = self.dag.nodes[n].first_structure != NONE;
         self.begin_flush(n, &cause, &path, effects);
+        let kept = match cause {
+            Cause::Removed => false,
+            Cause::Read { .. } => self.dag.special.get(&n).is_some_and(|s| s.persist) && held,
+            Cause::Expired { .. } | Cause::Lost { .. } => held,
+        };
+        if !kept {
+            self.drop_journal(n, effects);
+        }
         while self.dag.nodes[n].first_structure != NONE {
             let s = self.dag.nodes[n].first_structure;
             self.end_structure(s, cause.clone(), &path, effects);

@@ -36,6 +36,7 @@ mod hash;
 mod hints;
 mod invariants;
 mod jobs;
+mod journal;
 mod kinds;
 mod lease;
 mod lots;
@@ -64,8 +65,9 @@ mod weights;
 pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
 pub use bill::{BillInfo, Spent, TierSpent};
 pub use command::{
-    Actor, BlockUsage, Command, HeldBlock, NewServer, NewStructure, PlanNode, PrefixOptions,
-    QuotaChange, QuotaOf, Report, Seal, StopFault, TierAlarm, TierTraffic, Written,
+    ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY, Actor, BlockUsage, Command, HeldBlock, NewServer,
+    NewStructure, PlanNode, PrefixOptions, QuotaChange, QuotaOf, Report, Seal, StopFault,
+    TierAlarm, TierTraffic, Written,
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};
@@ -76,8 +78,8 @@ pub use invariants::{Broken, Chain};
 pub use quota::Allowance;
 pub use reply::{
     ClusterStatus, DrainState, EdgeOutcome, Effect, FlushProgress, FlushState, FlushedPart,
-    FlushedStructure, JobInfo, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo, PrefixState,
-    Reply, ServerInfo, StructureInfo, TierUse,
+    FlushedStructure, JobInfo, JournalAt, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo,
+    PrefixState, Reply, ServerInfo, StructureInfo, TierUse,
 };
 pub use shares::ShareInfo;
 pub use tier_weights::TierWeight;

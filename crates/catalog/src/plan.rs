@@ -114,7 +114,7 @@ fn own_paths<'a>(
         deep = Some(node.name);
         node.name.to_owned()
     };
-    let own = |node: &PlanNode<'_>| node.options.persist && node.options.flush_to.is_empty();
+    let own = |node: &PlanNode<'_>| node.options.is_placed() && node.options.flush_to.is_empty();
     (nodes.iter().map(|node| own(node).then(|| path(node))).collect(), deep)
 }
 

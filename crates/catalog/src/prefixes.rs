@@ -5,6 +5,7 @@
 //! one had, so that their addresses stay good.
 
 use crate::dag::{Life, Node};
+use crate::journal::journaled;
 use crate::quota::Allowance;
 use crate::slab::chain;
 use crate::tombstones::{Cause, Gone};
@@ -35,6 +36,8 @@ pub(crate) struct Checked<'a> {
     pub(crate) loading: bool,
     /// It outlives its job.
     pub(crate) persist: bool,
+    /// Its changes are answered when they are in its journal.
+    pub(crate) journaled: bool,
 }
 
 fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError> {
@@ -127,11 +130,15 @@ impl Catalog {
             given: (options.high_mark as u64) << 8 | options.low_mark as u64,
             allowed: "the high mark is at most 100, and twice the low mark is below it",
         })?;
+        let journaled = journaled(options.acknowledge)?;
         let flush = match options.flush_to {
-            "" if options.persist => return Err(CatalogError::PersistsNowhere),
+            "" if options.persist || journaled => return Err(CatalogError::PersistsNowhere),
             "" => None,
             path => Some((path, self.checked_flush(j, path)?)),
         };
+        if let Some((path, directory)) = flush.as_ref().filter(|_| journaled) {
+            self.need_unflushed(path, directory)?;
+        }
         let PrefixOptions { pinned, max_blocks, loading, persist, .. } = options;
         let (owner, job) = (owner_verbs, job_verbs);
         Ok(Checked {
@@ -144,6 +151,7 @@ impl Catalog {
             max_blocks,
             loading,
             persist,
+            journaled,
         })
     }
 
@@ -160,7 +168,7 @@ impl Catalog {
         split_path(path)?;
         let trimmed = path.strip_prefix('/').unwrap_or(path);
         // What outlives its job is found by its name there.
-        let own = options.persist && options.flush_to.is_empty();
+        let own = options.is_placed() && options.flush_to.is_empty();
         let flush_to = if own { trimmed } else { options.flush_to };
         let options = PrefixOptions { flush_to, ..options };
         let checked =
@@ -356,8 +364,11 @@ impl Catalog {
         }
         self.live_prefixes += 1;
         self.set_timer(n);
-        let Checked { marks, flush, loading, persist, .. } = options;
+        let Checked { marks, flush, loading, persist, journaled, .. } = options;
         self.specialise(n, marks, flush, loading, persist);
+        if journaled {
+            self.begin_journal(n);
+        }
         let most = options.max_blocks;
         self.bound_prefix(n, Allowance { most, ..Allowance::default() });
         n

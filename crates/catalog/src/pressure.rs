@@ -317,7 +317,7 @@ impl Catalog {
     fn could_go(&self, level: Level, structure: &Structure, i: usize) -> Option<(u32, TierIx)> {
         let block = nth_block(structure, i)?;
         let kind = structure.kind_of(block);
-        if !goes_below(kind) {
+        if !goes_below(kind) || self.is_journaled(structure.prefix) {
             return None;
         }
         let Where { tier, to, used, refused } = self.pool.place(block);

@@ -54,7 +54,9 @@ impl Catalog {
     /// Whether such a block moves off its server with what it holds.
     pub(crate) fn can_leave(&self, at: BlockAt, s: u32) -> bool {
         let kind = self.structures[s].kind_of(at.block);
-        kind == Kind::Kv || moves_as_it_lies(kind)
+        // The journal of a prefix names the blocks whose changes it has.
+        let journaled = self.is_journaled(self.structures[s].prefix);
+        !journaled && (kind == Kind::Kv || moves_as_it_lies(kind))
     }
 
     /// Blocks of extents of a server.

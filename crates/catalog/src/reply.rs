@@ -147,6 +147,23 @@ pub struct PrefixInfo {
     pub flush: FlushState,
     /// It outlives its job.
     pub persist: bool,
+    /// How durable a change is when it is answered.
+    pub acknowledge: u8,
+}
+
+/// Where the changes of a block are written before they are answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JournalAt {
+    /// The directory, below the servers' roots.
+    pub directory: Box<str>,
+    /// Names the prefix's journal among all that were ever there.
+    pub tag: Box<str>,
+    /// Name of the job.
+    pub job_name: Box<str>,
+    /// Path of the prefix.
+    pub address: Box<str>,
+    /// Name of the structure.
+    pub name: Box<str>,
 }
 
 /// How the flush of a prefix stands; the wire has a code for each.
@@ -473,6 +490,8 @@ pub enum Effect {
         importing: MoveId,
         /// Where it has its place: in memory, or below from the start.
         tier: TierIx,
+        /// Where its changes are written before they are answered, if they are.
+        journal: Option<Arc<JournalAt>>,
     },
     /// Let a block go below memory, or come back up; `TierChanged` says that it is there, `LowerRefused` that it does not
     /// go now.

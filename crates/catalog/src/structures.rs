@@ -337,6 +337,7 @@ impl Catalog {
             let (what, limit) = ("structures of one prefix", STRUCTURES_PER_PREFIX_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
+        self.need_journalable(n, &new)?;
         let s = self.structures.all.next();
         self.count_structure(s, n);
         let blocks = self.take_blocks((j, n), s, new.kind, blocks, Draw::Ordinary);
@@ -392,7 +393,8 @@ impl Catalog {
         self.pressure.asks(n);
         self.pool.staying.own(s, j);
         // What a move fills is filled in memory.
-        let below = if begins_below(kind) && draw == Draw::Ordinary { TIERS_MAX } else { 0 };
+        let below = begins_below(kind) && draw == Draw::Ordinary && !self.is_journaled(n);
+        let below = if below { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
         // What a fair policy keeps free is for who is within its share. What changes anywhere is changed in
         // memory, whoever's it is.
@@ -540,6 +542,7 @@ impl Catalog {
             marks: self.marks(structure.prefix),
             importing,
             tier: self.pool.place(block).tier,
+            journal: self.journal_at(s),
         }
     }
 
@@ -619,6 +622,7 @@ impl Catalog {
         }
         let s = self.find_named(n, path, name)?;
         let path = self.dag.path_of(n).into();
+        self.drop_journal_of(s, effects);
         self.end_structure(s, Cause::Removed, &path, effects);
         Ok(Reply::Done)
     }

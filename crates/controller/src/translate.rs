@@ -25,7 +25,18 @@ pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions<'_> {
         flush_to: &o.flush_to,
         loading: o.loading,
         persist: o.persist,
+        acknowledge: o.acknowledge,
         max_blocks: o.max_blocks,
+    }
+}
+
+pub(crate) fn journal_at(at: &catalog::JournalAt) -> JournalAt {
+    JournalAt {
+        directory: at.directory.to_string(),
+        tag: at.tag.to_string(),
+        job_name: at.job_name.to_string(),
+        address: at.address.to_string(),
+        name: at.name.to_string(),
     }
 }
 
@@ -247,6 +258,7 @@ pub(crate) fn prefix_info(p: &catalog::PrefixInfo) -> PrefixInfo {
         max_blocks: p.max_blocks,
         held_blocks: p.held_blocks,
         persist: p.persist,
+        acknowledge: p.acknowledge,
     }
 }
 

@@ -3,8 +3,8 @@
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_types::{Kind, dotted_path, split_path};
-use honeycomb_wire::Status;
 use honeycomb_wire::messages::{PrefixInfo, StructureInfo};
+use honeycomb_wire::{Durability, Status};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
@@ -170,6 +170,10 @@ fn flushes(p: &PrefixInfo) -> String {
     let why = if p.flush_message.is_empty() { "" } else { ": " };
     match p.flush {
         _ if p.flush_to.is_empty() => String::new(),
+        0 if p.acknowledge == Durability::Flushed as u8 => {
+            let outlives = if p.persist { ", outlives its job" } else { "" };
+            format!("{outlives}, answers when it is written at {}", p.flush_to)
+        }
         0 if p.persist => format!(", outlives its job, at {}", p.flush_to),
         0 => format!(", to be flushed to {}", p.flush_to),
         3 => format!(", flushed to {}", p.flush_to),

@@ -49,7 +49,7 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
     if let Some(directory) = &args.copy {
         flushed.copy_to(directory).map_err(failure)?;
     }
-    let manifest = flushed.manifest().clone();
+    let (manifest, journal) = (flushed.manifest().clone(), flushed.is_journal());
     let deleted = match args.delete {
         true => Some(flushed.delete(&access).map_err(failure)?),
         false => None,
@@ -68,10 +68,13 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
     let told = json!({
         "place": args.place.to_string(), "job": manifest.job, "address": manifest.address,
         "number": manifest.number, "checked": args.check, "structures": structures,
-        "deleted": deleted, "below": manifest.below,
+        "deleted": deleted, "below": manifest.below, "journal": journal,
     });
     args.output.tell(&told, || {
         let mut text = format!("{} of job {}", named(&manifest.address), manifest.job);
+        if journal {
+            text += ", as far as it was acknowledged: a journal";
+        }
         for s in &manifest.structures {
             let name = if s.name.is_empty() { "(unnamed)" } else { &s.name };
             let bytes = size::show(s.parts.iter().map(|p| p.bytes).sum());

@@ -5,9 +5,19 @@ use crate::config::{Given, InJob};
 use crate::failure::Outcome;
 use crate::output::Output;
 use crate::place;
-use clap::Args;
+use clap::{Args, ValueEnum};
+use honeycomb_wire::Durability;
 use honeycomb_wire::messages::PrefixOptions;
 use serde_json::json;
+
+/// How durable a change is when it is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Acknowledge {
+    /// It is lost with its server
+    Memory,
+    /// It is in the object store
+    Flushed,
+}
 
 /// Creates a prefix, with its lease and what else holds for it.
 ///
@@ -22,6 +32,7 @@ use serde_json::json;
   honeycomb prefix scratch --lease-ms 2000
   honeycomb prefix results --flush-to runs/1   # needs servers with --flush-root
   honeycomb prefix model --persist         # needs it too
+  honeycomb prefix log --acknowledge flushed
   honeycomb prefix growing --high-mark 80 --low-mark 10")]
 pub struct PrefixArgs {
     /// The prefix
@@ -49,6 +60,9 @@ pub struct PrefixArgs {
     /// removed by name
     #[arg(long)]
     persist: bool,
+    /// When a change is answered: in memory, or written where the prefix is flushed (files only)
+    #[arg(long, value_enum, value_name = "CLASS", default_value = "memory")]
+    acknowledge: Acknowledge,
     /// Most blocks of it and all below it; without it, as many as there are
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     max_blocks: u64,
@@ -72,6 +86,10 @@ pub fn prefix(args: &PrefixArgs) -> Outcome {
         flush_to: args.flush_to.clone(),
         max_blocks: args.max_blocks,
         persist: args.persist,
+        acknowledge: match args.acknowledge {
+            Acknowledge::Memory => Durability::Memory as u8,
+            Acknowledge::Flushed => Durability::Flushed as u8,
+        },
         ..PrefixOptions::default()
     };
     let made = work.client.create_prefix(work.job, &args.address, &args.parents, options)?;

@@ -9,6 +9,7 @@ use crate::output::Output;
 use crate::size;
 use clap::Args;
 use honeycomb_types::{AlarmKind, PolicyKind, TierClass};
+use honeycomb_wire::Durability;
 use honeycomb_wire::messages::{
     ClusterStatusReply, MemoryShare, PrefixInfo, ServerInfo, TierAlarm, TierUse,
 };
@@ -301,6 +302,11 @@ pub fn tree(args: &TreeArgs) -> Outcome {
     Ok(())
 }
 
+/// How durable a change of it is when it is answered.
+pub(crate) fn acknowledge(p: &PrefixInfo) -> &'static str {
+    if p.acknowledge == Durability::Flushed as u8 { "flushed" } else { "memory" }
+}
+
 fn prefix_json(p: &PrefixInfo) -> Value {
     let structures: Vec<Value> = p.structures.iter().map(structure_json).collect();
     json!({
@@ -308,6 +314,7 @@ fn prefix_json(p: &PrefixInfo) -> Value {
         "remaining_ms": remaining_ms(p), "pinned": p.pinned, "state": state(p),
         "structures": structures, "readers_left": p.readers_left, "committed": p.committed,
         "high_mark": p.high_mark, "low_mark": p.low_mark, "flush_to": p.flush_to, "persist": p.persist,
+        "acknowledge": acknowledge(p),
         "flush": flush(p), "flush_message": p.flush_message,
     })
 }

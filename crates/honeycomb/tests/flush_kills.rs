@@ -5,6 +5,8 @@
 //! after how long; what that meets is up to the machine.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+#[path = "flush_kills/journal.rs"]
+mod journal;
 #[path = "common/process.rs"]
 mod process;
 

@@ -3,6 +3,7 @@
 //! What a request does is decided in `shard`; here are the bytes around it. A request for a block
 //! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
 
+mod journals;
 mod lending;
 mod notes;
 mod subscribers;
@@ -368,7 +369,7 @@ impl ShardService {
     }
 
     fn answer(&mut self, net: &mut Net, to: ConnId, header: &RequestHeader, answer: Answer) {
-        let reply = reply_of(header, &answer);
+        let reply = self.reply_of(header, &answer);
         match answer.payload {
             Payload::None => net.reply(to, reply, &answer.args, ReplyPayload::Copy(&[])),
             Payload::Bytes(bytes) => {
@@ -394,7 +395,7 @@ impl ShardService {
         header: &RequestHeader,
         answer: Answer,
     ) {
-        let reply = reply_of(header, &answer);
+        let reply = self.reply_of(header, &answer);
         let payload = match answer.payload {
             Payload::None => OwnedPayload::Bytes(Arc::new([])),
             Payload::Bytes(bytes) => OwnedPayload::Bytes(bytes),
@@ -445,6 +446,9 @@ impl ShardService {
         for io in self.shard.take_io() {
             let (spiller, base) = &self.helpers.spillers[io.tier.below().expect("a disk")];
             spiller.give(io, *base, self.shards[self.ix.0 as usize].clone());
+        }
+        for write in self.shard.take_journal_writes() {
+            self.helpers.flusher.journal(write, self.shards[self.ix.0 as usize].clone());
         }
         if self.shard.has_effects() {
             let effects = self.shard.take_effects();
@@ -709,10 +713,6 @@ impl Service for ShardService {
 
 fn ok(request: u64, value: u64) -> ReplyHeader {
     ReplyHeader::new(Status::Ok, request, value)
-}
-
-fn reply_of(header: &RequestHeader, answer: &Answer) -> ReplyHeader {
-    ReplyHeader::new(answer.status, header.request, answer.value)
 }
 
 fn busy(net: &mut Net, to: ConnId, request: u64, text: &str) {

@@ -1,8 +1,8 @@
 //! The thread that makes objects of what blocks held: stores are slow, and no core waits for one.
 
 use crate::kept::{KeptBytes, KeptFault, Parts};
-use crate::notes::LinkNote;
-use crate::shard::Effect;
+use crate::notes::{LinkNote, Note};
+use crate::shard::{Effect, JournalBegin, JournalWrite};
 use honeycomb_block::Pin;
 use honeycomb_env::{Clock, Mailbox, NotPosted};
 use honeycomb_structures::Items;
@@ -54,6 +54,9 @@ pub(crate) struct Flusher(Option<Arc<Door>>);
 struct Door {
     jobs: Sender<FlushJob>,
     objects: Objects,
+    /// Records of journals wait behind no part of a flush.
+    store: FlushStore,
+    clock: Clock,
 }
 
 /// With the last way in, nothing waits for slow stores any more.
@@ -86,8 +89,9 @@ impl Flusher {
         clock: Clock,
     ) -> (Flusher, FlushWorker) {
         let (send, jobs) = channel();
-        let worker = FlushWorker { jobs, store, answers: Answers { link, clock } };
-        (Flusher(Some(Arc::new(Door { jobs: send, objects }))), worker)
+        let answers = Answers { link, clock };
+        let worker = FlushWorker { jobs, store: store.clone(), answers };
+        (Flusher(Some(Arc::new(Door { jobs: send, objects, store, clock }))), worker)
     }
 
     /// One that writes nothing.
@@ -95,12 +99,45 @@ impl Flusher {
         Flusher(None)
     }
 
+    fn door(&self) -> Result<&Arc<Door>, (Status, String)> {
+        let text = "this memory server has no flush_root: start it with one";
+        self.0.as_ref().ok_or((Status::FlushUnavailable, text.into()))
+    }
+
+    /// Whether it writes anything; otherwise what to answer.
+    pub fn can_write(&self) -> Result<(), (Status, String)> {
+        self.door().map(drop)
+    }
+
+    /// Begins the journal of a block; `JournalBegun` tells what came of it.
+    pub fn begin_journal(&self, begin: JournalBegin, errand: Errand, to: Mailbox<Note>) {
+        let door = self.door().expect("its caller has asked").clone();
+        let JournalBegin { at, directory, owner, structure } = begin;
+        let clock = door.clock;
+        door.store.begin_journal(directory, owner, structure, move |outcome| {
+            let outcome = outcome.map_err(|e| match e {
+                FlushError::Occupied { .. } => (Status::FlushUnavailable, e.to_string()),
+                _ => (Status::Unavailable, e.to_string()),
+            });
+            post(&to, &clock, Note::JournalBegun(at, errand, outcome));
+        });
+    }
+
+    /// Writes a record; `Journaled` tells what came of it.
+    pub fn journal(&self, write: JournalWrite, to: Mailbox<Note>) {
+        let door = self.door().expect("its journal was begun").clone();
+        let JournalWrite { at, object, record, bytes } = write;
+        let clock = door.clock;
+        let number = record.number;
+        door.store.write_record(object, record, Changed(bytes), move |outcome| {
+            let outcome = outcome.map_err(|e| e.to_string());
+            post(&to, &clock, Note::Journaled(at, number, outcome));
+        });
+    }
+
     /// Hands a job on; what to answer when that cannot be.
     pub fn give(&self, job: FlushJob) -> Result<(), (Status, String)> {
-        let Some(door) = &self.0 else {
-            let text = "this memory server has no flush_root: start it with one";
-            return Err((Status::FlushUnavailable, text.into()));
-        };
+        let door = self.door()?;
         let ended = |_| (Status::Unavailable, "the server is ending".to_owned());
         door.jobs.send(job).map_err(ended)
     }
@@ -183,11 +220,25 @@ impl Answers {
         self.tell(LinkNote::Done { errand, outcome });
     }
 
-    fn tell(&self, mut note: LinkNote) {
-        while let Err(NotPosted::Full(back)) = self.link.post(note) {
-            note = back;
-            self.clock.sleep_until(self.clock.now() + Duration::from_millis(1));
-        }
+    fn tell(&self, note: LinkNote) {
+        post(&self.link, &self.clock, note);
+    }
+}
+
+/// On the thread of the stores, or on the flusher's: either may wait a moment for whom it tells.
+fn post<T>(to: &Mailbox<T>, clock: &Clock, mut note: T) {
+    while let Err(NotPosted::Full(back)) = to.post(note) {
+        note = back;
+        clock.sleep_until(clock.now() + Duration::from_millis(1));
+    }
+}
+
+/// What a record has of a block's bytes.
+struct Changed(Option<Pin>);
+
+impl AsRef<[u8]> for Changed {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], Pin::bytes)
     }
 }
 

@@ -32,7 +32,7 @@ pub use links::{Departure, ValuesLeave};
 pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{
-    Access, BlockOwner, Effect, LineKey, MoveKey, MoveWord, Post, PostPayload, Shard, ShardConfig,
-    Stage, TierCounts,
+    Access, BlockOwner, Effect, JournalBegin, JournalWrite, LineKey, MoveKey, MoveWord, Post,
+    PostPayload, Shard, ShardConfig, Stage, TierCounts,
 };
 pub use spill::{Io, IoDone, IoId, IoWhat};

@@ -7,7 +7,7 @@ use honeycomb_block::{Pin, Shared};
 use honeycomb_env::{ConnId, Detached};
 use honeycomb_structures::News;
 use honeycomb_types::{BlockAt, Generation, JobId, PrefixId, ServerId, SessionId, ShardIx, TierIx};
-use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HeldBlock};
+use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HeldBlock, JournalAt};
 use honeycomb_wire::{Grant, GrantKey, ReplyHeader, RequestHeader, Status, TokenKey};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,8 +31,13 @@ pub(crate) enum Note {
     Left(u16),
     /// The controller's clock minus ours.
     ClockOffset(i64),
-    /// The controller gives a block.
-    Open(BlockOwner, Errand),
+    /// The controller gives a block; and where its changes are written before they are answered, if they
+    /// are.
+    Open(BlockOwner, Option<Box<JournalAt>>, Errand),
+    /// The journal of a block was begun, or could not be.
+    JournalBegun(BlockAt, Errand, Result<(), (Status, String)>),
+    /// The record of this number was written, or could not be.
+    Journaled(BlockAt, u64, Result<(), String>),
     /// The controller takes a block.
     Free(BlockAt, Errand),
     /// The controller wants what a block holds (of a kv, of these hashes) in this object; confirmed

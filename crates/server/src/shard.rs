@@ -8,6 +8,7 @@ mod events;
 mod extents;
 mod fetching;
 mod full;
+mod journals;
 mod keeping;
 mod lending;
 mod lines;
@@ -21,6 +22,7 @@ mod tiers;
 mod waiting;
 mod warm;
 
+pub use journals::{JournalBegin, JournalWrite};
 pub use lines::{LineKey, Post, PostPayload};
 pub use moving::{MoveKey, MoveWord};
 pub use tiers::TierCounts;
@@ -334,6 +336,8 @@ struct Slot {
     shared: Option<Shared>,
     /// Where its bytes are.
     place: Place,
+    /// Its changes are answered when they are there.
+    journal: Option<Box<journals::Journal>>,
     /// It is part of what several blocks hold at one moment.
     cut: Option<Box<cutting::Cut>>,
 }
@@ -372,6 +376,10 @@ pub struct Shard {
     /// Backings that a planted defect hands on unscrubbed.
     stale: Vec<Backing>,
     posts: Vec<Post>,
+    /// Some block has, or had, a journal.
+    has_journals: bool,
+    /// Records that are to be written.
+    journal_writes: Vec<JournalWrite>,
     /// Copies of freed blocks that clients may still map.
     owed: Vec<lending::Owed>,
     /// What is to be done about extents at other shards.
@@ -404,6 +412,8 @@ impl Shard {
             clock_offset_ms: 0,
             stale: Vec::new(),
             posts: Vec::new(),
+            has_journals: false,
+            journal_writes: Vec::new(),
             owed: Vec::new(),
             extents: extents::Extents::default(),
             cuts: cutting::Cuts::default(),
@@ -697,6 +707,7 @@ impl Shard {
             && self.notices.is_empty()
             && self.effects.is_empty()
             && self.posts.is_empty()
+            && self.journal_writes.is_empty()
             && self.tiers.is_settled()
     }
 

@@ -1,5 +1,6 @@
 //! A block of a file: bytes that are only ever appended.
 
+mod journal;
 mod many;
 mod moving;
 
@@ -8,7 +9,7 @@ use crate::moves::Movable;
 use crate::next::{Next, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
-    Answer, Event, News, Operation, Outcome, Payload, Rest, Snapshot, Structure, Ticket,
+    Answer, Event, News, Operation, Outcome, Payload, Rest, Snapshot, Structure, Ticket, ToStore,
     large_limit,
 };
 use honeycomb_block::Backing;
@@ -17,6 +18,7 @@ use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Auth, Op, Status};
+use journal::Journal;
 use std::collections::VecDeque;
 
 /// Delay told when the end of other appends must be awaited, in microseconds.
@@ -46,6 +48,8 @@ pub struct FileBlock {
     watched: bool,
     events: VecDeque<Event>,
     cart: Cart,
+    /// Nothing counts before it is stored.
+    journal: Option<Journal>,
 }
 
 impl FileBlock {
@@ -59,6 +63,7 @@ impl FileBlock {
             watched: false,
             events: VecDeque::new(),
             cart: Cart::default(),
+            journal: None,
         }
     }
 
@@ -98,6 +103,7 @@ impl FileBlock {
         match &self.seal {
             Some(Seal::Continues(successor)) => return Err(moved(self.length(), successor)),
             Some(Seal::Final) => return Err(Answer::refuse(Status::Sealed, "the file is sealed")),
+            None if self.is_ending() => return Err(busy(self.retry_us())),
             None => {}
         }
         let (limit, left) = (large_limit(self.size), self.size - self.pieces.tail());
@@ -114,7 +120,7 @@ impl FileBlock {
         // and is not needed is memory that others do not have.
         self.next.wrote(length.min(limit));
         if self.pieces.is_full() {
-            return Err(busy(RETRY_FILLS_US));
+            return Err(busy(self.retry_us()));
         }
         if length > left {
             return Err(self.overflow());
@@ -125,9 +131,10 @@ impl FileBlock {
     /// What an append is answered that this block cannot take. Seals the block when it can.
     fn overflow(&mut self) -> Answer {
         if !self.pieces.is_settled() {
-            return busy(RETRY_FILLS_US);
+            return busy(self.retry_us());
         }
         match self.next.take() {
+            Ok(successor) if self.journal.is_some() => self.continue_when_stored(successor),
             Ok(successor) => {
                 let answer = moved(self.length(), &successor);
                 self.close(Seal::Continues(successor));
@@ -141,6 +148,10 @@ impl FileBlock {
         if payload.is_empty() {
             return Outcome::Done(Answer::ok(self.length()));
         }
+        if self.journal.is_some() {
+            self.pieces.hold(block, ticket, payload, Append::default());
+            return Outcome::Parked;
+        }
         let (start, length) = (self.pieces.tail() as u64, payload.len() as u64);
         match self.pieces.append(block, ticket, payload, Append::default()) {
             None => self.changed(Change::Append { offset: start, length }),
@@ -152,7 +163,9 @@ impl FileBlock {
 
     /// Commits the complete pieces at the front and answers them.
     fn advance(&mut self) {
-        while let Some(piece) = self.pieces.advance() {
+        while self.may_advance()
+            && let Some(piece) = self.pieces.advance()
+        {
             let (offset, length) = (piece.start as u64, piece.length as u64);
             if !piece.with.told {
                 self.events.push_back(Event::Answered(piece.ticket, Answer::ok(offset)));
@@ -202,14 +215,17 @@ impl FileBlock {
         }
     }
 
-    fn seal(&mut self) -> Answer {
-        match &self.seal {
-            Some(Seal::Continues(successor)) => return moved(self.length(), successor),
-            Some(Seal::Final) => {}
-            None if !self.pieces.is_settled() => return busy(RETRY_FILLS_US),
-            None => self.close(Seal::Final),
-        }
-        Answer::ok(self.length())
+    fn seal(&mut self, ticket: Ticket) -> Outcome {
+        Outcome::Done(match &self.seal {
+            Some(Seal::Continues(successor)) => moved(self.length(), successor),
+            Some(Seal::Final) => Answer::ok(self.length()),
+            None if !self.pieces.is_settled() || self.is_ending() => busy(self.retry_us()),
+            None if self.journal.is_some() => return self.seal_when_stored(ticket),
+            None => {
+                self.close(Seal::Final);
+                Answer::ok(self.length())
+            }
+        })
     }
 }
 
@@ -235,7 +251,7 @@ impl Structure for FileBlock {
                 Answer::refuse(Status::BadFrame, format!("{} takes no arguments", op.name()))
             }
             Op::FileSize => self.file_size(),
-            Op::FileSeal => self.seal(),
+            Op::FileSeal => return self.seal(operation.ticket),
             Op::FileMap => self.map(),
             other => panic!("{} is no operation of a file", other.name()),
         };
@@ -285,7 +301,7 @@ impl Structure for FileBlock {
     }
 
     fn wants_successor(&mut self) -> bool {
-        self.seal.is_none() && self.next.wanted(self.pieces.tail())
+        self.seal.is_none() && !self.is_ending() && self.next.wanted(self.pieces.tail())
     }
 
     fn set_marks(&mut self, marks: Marks) {
@@ -314,7 +330,7 @@ impl Structure for FileBlock {
 
     fn rests(&self) -> Rest {
         match &self.seal {
-            _ if !self.pieces.is_settled() || !self.cart.stays() => Rest::Busy,
+            _ if !self.pieces.is_settled() || self.is_ending() || !self.cart.stays() => Rest::Busy,
             Some(_) => Rest::Final(self.pieces.committed()),
             None => Rest::Open(self.pieces.committed()),
         }
@@ -341,6 +357,24 @@ impl Structure for FileBlock {
     }
 
     fn movable(&mut self) -> Option<&mut dyn Movable> {
-        Some(self)
+        // A journal names the blocks that hold what it has.
+        if self.journal.is_some() { None } else { Some(self) }
+    }
+
+    fn hold_back(&mut self) -> bool {
+        self.journal = Some(Journal::default());
+        true
+    }
+
+    fn to_store(&mut self) -> Option<ToStore> {
+        self.next_to_store()
+    }
+
+    fn stored(&mut self) {
+        self.was_stored();
+    }
+
+    fn not_stored(&mut self) {
+        self.was_not_stored();
     }
 }

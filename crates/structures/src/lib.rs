@@ -232,6 +232,24 @@ pub enum Outcome {
     Parked,
 }
 
+/// What a block that holds back wants stored before it counts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToStore {
+    /// Bytes of the block that follow those which are stored.
+    pub range: Range<usize>,
+    /// The block takes no more after them.
+    pub ends: Option<Ends>,
+}
+
+/// How a block came to its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// The structure was sealed.
+    Final,
+    /// It goes on in the block that these arguments of `Moved` name.
+    Continues(Vec<u8>),
+}
+
 /// A block's successor, as the controller granted it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Successor {
@@ -407,6 +425,26 @@ pub trait Structure: Send {
         let _ = ticket;
         false
     }
+
+    /// From now on nothing is visible, and no change is answered, before it is stored outside. False: its
+    /// kind cannot do that. Asked of an empty block, once.
+    fn hold_back(&mut self) -> bool {
+        false
+    }
+
+    /// What is to be stored next, of one that holds back; not asked again before `stored`. Nothing changes
+    /// these bytes until then.
+    fn to_store(&mut self) -> Option<ToStore> {
+        None
+    }
+
+    /// What `to_store` gave is stored: it is visible, and what waited for that is answered.
+    fn stored(&mut self) {
+        unreachable!("nothing was given to be stored")
+    }
+
+    /// It could not be stored and is tried again: whoever is told to come again is told to come later.
+    fn not_stored(&mut self) {}
 
     /// The next thing that it has to say.
     fn event(&mut self) -> Option<Event> {

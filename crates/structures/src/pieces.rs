@@ -84,6 +84,33 @@ impl<T> Pieces<T> {
         Some(&mut piece.with)
     }
 
+    /// Writes bytes at the tail as a complete piece, which is committed by `advance` alone.
+    pub fn hold(&mut self, block: &mut Backing, ticket: Ticket, bytes: &[u8], with: T) {
+        let start = self.tail();
+        block.slice_mut(start..start + bytes.len()).copy_from_slice(bytes);
+        self.place(ticket, bytes.len(), with);
+        let piece = self.list.back_mut().expect("it was just placed");
+        (piece.filled, piece.complete) = (bytes.len(), true);
+    }
+
+    /// Where the first piece ends.
+    pub fn first_end(&self) -> Option<usize> {
+        self.list.front().map(|piece| piece.start + piece.length)
+    }
+
+    /// The bytes of whole pieces that are complete from the first on: at least one, if that is, and then as
+    /// many as have `most` together. Nothing moves them about: only what is behind an open piece moves.
+    pub fn complete_run(&self, most: usize) -> Range<usize> {
+        let mut end = self.committed;
+        for piece in self.list.iter().take_while(|piece| piece.complete) {
+            if end > self.committed && piece.start + piece.length - self.committed > most {
+                break;
+            }
+            end = piece.start + piece.length;
+        }
+        self.committed..end
+    }
+
     /// Makes a place at the tail, to be filled.
     pub fn place(&mut self, ticket: Ticket, length: usize, with: T) {
         let start = self.tail();

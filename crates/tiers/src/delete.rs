@@ -1,6 +1,7 @@
 //! Deleting a flush: the manifest first, so that it is none from then on, then what it named.
 
 use crate::access::Access;
+use crate::journal;
 use crate::read::{Bucket, Flushed};
 use crate::{FlushError, reason};
 use futures_util::stream::{self, StreamExt};
@@ -21,6 +22,9 @@ impl Flushed {
         let now = Flushed::at(place.clone(), access)?;
         if now.manifest() != self.manifest() {
             return Err(FlushError::Replaced { place: place.to_string() });
+        }
+        if self.is_journal() {
+            return journal::delete(&place, access);
         }
         let bucket = Bucket::open(&place, access)?;
         let one = async |name: &str| match bucket.store().delete(&bucket.path(name)).await {

@@ -18,6 +18,7 @@ mod access;
 mod alone;
 mod commit;
 mod delete;
+mod journal;
 mod large;
 mod manifest;
 mod objects;
@@ -30,6 +31,7 @@ mod volume;
 
 pub use access::Access;
 pub use alone::Alone;
+pub use journal::{JournalOwner, JournalStructure, Record, RecordEnds};
 pub use manifest::{FlushedPart, FlushedStructure, Manifest};
 pub use objects::{Objects, ObjectsWorker};
 pub use place::{Cloud, InvalidPlace, Place};
@@ -130,6 +132,14 @@ pub enum FlushError {
     NoObject {
         /// Where it was looked for.
         object: String,
+    },
+    /// Somebody else's flush or journal is where one is to begin.
+    #[error(
+        "{place} has what another prefix has left there: load it, and delete it with `honeycomb flushed {place} --delete`, or name another place with flush_to"
+    )]
+    Occupied {
+        /// Where it is.
+        place: String,
     },
     /// A later flush is where this one was.
     #[error("{place} holds a later flush by now; look at that one first")]

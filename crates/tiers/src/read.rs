@@ -1,6 +1,7 @@
 //! Reading a flush: the manifest first, then the parts, each with its checksum.
 
 use crate::access::{self, Access};
+use crate::journal::{self, Record};
 use crate::large::Extents;
 use crate::manifest::{FlushedPart, FlushedStructure, Manifest, Unreadable};
 use crate::place::Place;
@@ -29,6 +30,8 @@ pub struct Flushed {
     manifest: Manifest,
     /// The manifest as it lies there.
     text: Vec<u8>,
+    /// There is none: it was made of a journal, whose records the parts are.
+    journal: bool,
 }
 
 impl fmt::Debug for Flushed {
@@ -47,6 +50,10 @@ pub(crate) struct Bucket {
 impl Bucket {
     pub(crate) fn store(&self) -> &dyn ObjectStore {
         &*self.store
+    }
+
+    pub(crate) fn above(&self) -> &Path {
+        &self.path
     }
 
     pub(crate) fn path(&self, name: &str) -> Path {
@@ -121,12 +128,15 @@ impl Flushed {
         let text = match read(&place, bucket.as_ref(), FLUSH_MANIFEST, None) {
             Ok(text) => text,
             Err((true, why)) => {
-                return Err(FlushError::NoManifest { place: place.to_string(), why });
+                let Some(manifest) = journal::manifest_of(&place, access)? else {
+                    return Err(FlushError::NoManifest { place: place.to_string(), why });
+                };
+                return Ok(Flushed { place, bucket, manifest, text: Vec::new(), journal: true });
             }
             Err((false, why)) => return Err(FlushError::Read { object: object(), why }),
         };
         match Manifest::decode(&text) {
-            Ok(manifest) => Ok(Flushed { place, bucket, manifest, text }),
+            Ok(manifest) => Ok(Flushed { place, bucket, manifest, text, journal: false }),
             Err(Unreadable::Damaged(why)) => Err(FlushError::Damaged { object: object(), why }),
             Err(Unreadable::Newer(version)) => {
                 Err(FlushError::Newer { place: place.to_string(), version })
@@ -137,6 +147,11 @@ impl Flushed {
     /// What the flush consists of.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
+    }
+
+    /// Whether it is what a prefix had acknowledged that did not come to its end, and no flush.
+    pub fn is_journal(&self) -> bool {
+        self.journal
     }
 
     /// Where it is.
@@ -213,6 +228,9 @@ impl Flushed {
             let path = directory.join(name);
             std::fs::write(&path, bytes).map_err(|e| failed(&path, e.to_string()))
         };
+        if self.journal {
+            return journal::copy_as_flush(self, put);
+        }
         for part in self.manifest.parts() {
             put(&part.name, &self.part(part)?)?;
         }
@@ -236,6 +254,13 @@ impl Flushed {
 
     fn read_part(&self, part: &FlushedPart) -> Result<Vec<u8>, FlushError> {
         let bytes = self.read(&part.name, None)?;
+        if self.journal {
+            let record = Record::decode(&bytes).map_err(|why| self.damaged(&part.name, why))?;
+            if record.1.len() as u64 != part.bytes {
+                return Err(self.damaged(&part.name, "it has another length by now".into()));
+            }
+            return Ok(record.1.to_vec());
+        }
         let found = bytes.len() as u64;
         if found != part.bytes {
             let why = format!("it has {found} bytes, and the manifest says {}", part.bytes);

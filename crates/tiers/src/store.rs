@@ -2,6 +2,7 @@
 
 use crate::access::{self, Access};
 use crate::commit::{Answer, Ask, Commit, Committed, Condition, Fault, Hindrance, Next, Tag};
+use crate::journal::is_journal;
 use crate::manifest::Manifest;
 use crate::objects::{Limits, Objects, UNIT};
 use crate::place::Place;
@@ -43,8 +44,8 @@ pub struct Written {
 /// synchronised.
 #[derive(Clone)]
 pub struct FlushStore {
-    objects: Objects,
-    root: Arc<Root>,
+    pub(crate) objects: Objects,
+    pub(crate) root: Arc<Root>,
 }
 
 /// Where a server flushes.
@@ -56,14 +57,14 @@ pub struct FlushRoot {
     pub access: Access,
 }
 
-struct Root {
-    place: Place,
+pub(crate) struct Root {
+    pub(crate) place: Place,
     /// Of a bucket; a directory is opened anew.
     bucket: Option<(Arc<dyn ObjectStore>, Path)>,
 }
 
 impl Root {
-    async fn store(&self) -> Result<Arc<dyn ObjectStore>, FlushError> {
+    pub(crate) async fn store(&self) -> Result<Arc<dyn ObjectStore>, FlushError> {
         if let Some((store, _)) = &self.bucket {
             return Ok(store.clone());
         }
@@ -75,7 +76,7 @@ impl Root {
     }
 
     /// A path below the root, as the store takes it: it refuses `..`, and so do we.
-    fn located(&self, object: &str) -> Result<Path, FlushError> {
+    pub(crate) fn located(&self, object: &str) -> Result<Path, FlushError> {
         let refuse = |e: object_store::path::Error| FlushError::Path {
             path: object.to_owned(),
             why: e.to_string(),
@@ -88,12 +89,16 @@ impl Root {
     }
 
     async fn put(&self, object: &str, bytes: Bytes) -> Result<(), FlushError> {
+        self.put_all(object, PutPayload::from(bytes)).await
+    }
+
+    pub(crate) async fn put_all(&self, object: &str, bytes: PutPayload) -> Result<(), FlushError> {
         let (store, path) = (self.store().await?, self.located(object)?);
-        let put = store.put(&path, PutPayload::from(bytes)).await;
+        let put = store.put(&path, bytes).await;
         put.map(drop).map_err(|e| self.failed(object, &e))
     }
 
-    fn failed(&self, object: &str, why: &Error) -> FlushError {
+    pub(crate) fn failed(&self, object: &str, why: &Error) -> FlushError {
         FlushError::Write { what: self.place.join(object).to_string(), why: reason(why) }
     }
 
@@ -103,6 +108,7 @@ impl Root {
         directory: &str,
         manifest: Manifest,
     ) -> Result<(), FlushError> {
+        let owner = (manifest.job.clone(), manifest.address.clone());
         let mut commit = Commit::new(manifest);
         let mut ask = commit.begin();
         loop {
@@ -111,7 +117,7 @@ impl Root {
                 Next::Ask(next) => ask = next,
                 Next::End(Ok(Committed::Whole | Committed::Superseded)) => {
                     self.delete_staged(directory, vec![FLUSH_MANIFEST.to_owned()]).await;
-                    return Ok(());
+                    return self.cover_journal(limits, directory, (&owner.0, &owner.1)).await;
                 }
                 Next::End(Err(hindrance)) => return Err(self.hindered(directory, hindrance)),
             }
@@ -180,7 +186,10 @@ impl Root {
     }
 
     /// Does the same for each of these objects, many at a time.
-    async fn for_each<T: Send + 'static, F: Future<Output = object_store::Result<T>> + Send>(
+    pub(crate) async fn for_each<
+        T: Send + 'static,
+        F: Future<Output = object_store::Result<T>> + Send,
+    >(
         &self,
         limits: &Limits,
         directory: &str,
@@ -205,7 +214,7 @@ impl Root {
         Ok(all)
     }
 
-    async fn read(
+    pub(crate) async fn read(
         &self,
         store: &Arc<dyn ObjectStore>,
         path: &Path,
@@ -259,7 +268,7 @@ impl Root {
 
 /// What an error of the library means. It keeps the numbers of HTTP to itself, so its kinds have to do;
 /// `AlreadyExists` it also says when the store was only busy.
-fn fault(error: &Error) -> Fault {
+pub(crate) fn fault(error: &Error) -> Fault {
     match error {
         Error::NotFound { .. } => Fault::Absent,
         Error::AlreadyExists { .. } | Error::Precondition { .. } | Error::NotModified { .. } => {
@@ -309,6 +318,13 @@ impl FlushStore {
     ) {
         let (root, limits) = (self.root.clone(), self.objects.limits().clone());
         self.objects.spawn(async move {
+            let (journals, names): (Vec<_>, Vec<_>) =
+                names.into_iter().partition(|name| is_journal(name));
+            for name in journals {
+                if let Err(e) = root.sweep_journal(&limits, &directory, &name).await {
+                    return done(Err(e));
+                }
+            }
             let swept = root.carry_out(&limits, &directory, Ask::Delete(names)).await;
             done(swept.and_then(|answer| match answer {
                 Answer::Deleted(Err(fault)) => {

@@ -12,6 +12,16 @@ pub const FLUSH_PART: &str = ".part";
 /// epoch, as hexadecimal digits with `-` between them, by which entries name the extents.
 pub const FLUSH_EXTENTS: &str = ".extents.part";
 
+/// The name of the object that says whose journal is there.
+pub const FLUSH_JOURNAL: &str = "journal.json";
+/// How the names of the other objects of a journal end.
+pub const FLUSH_RECORD: &str = ".journal";
+
+/// The name that a sweep has for all objects of a journal whose names begin with this.
+pub fn journal_sweep(stem: &str) -> String {
+    format!("{stem}*{FLUSH_RECORD}")
+}
+
 /// The name of the objects of one block, of which `first` is the first: the others have their number
 /// behind the block's, so that what ends the name stays.
 pub fn flush_object(first: &str, object: usize) -> String {
@@ -48,9 +58,11 @@ pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
             return Err(refuse("it has more than 64 levels"));
         }
         check_name(name)?;
-        if name == FLUSH_MANIFEST || name.ends_with(FLUSH_PART) {
+        let own = [FLUSH_PART, FLUSH_RECORD].iter().any(|end| name.ends_with(end));
+        if own || name == FLUSH_MANIFEST || name == FLUSH_JOURNAL {
             return Err(refuse(
-                "'manifest.json' and names that end in '.part' are the flush's own",
+                "'manifest.json', 'journal.json' and names that end in '.part' or '.journal' are the \
+                 flush's own",
             ));
         }
         let name = encoded(name);

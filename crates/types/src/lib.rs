@@ -21,7 +21,8 @@ mod wire_limits;
 pub use alarm::AlarmKind;
 pub use bug::Bug;
 pub use flush_path::{
-    FLUSH_EXTENTS, FLUSH_MANIFEST, FLUSH_PART, flush_directory, flush_names, flush_object,
+    FLUSH_EXTENTS, FLUSH_JOURNAL, FLUSH_MANIFEST, FLUSH_PART, FLUSH_RECORD, flush_directory,
+    flush_names, flush_object, journal_sweep,
 };
 pub use ids::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, MoveId, PrefixId, Sequence,

@@ -239,6 +239,11 @@ pub const FLUSH_BUFFERS_MAX: u64 = 64 << 20;
 /// The longest object of a flush, but for one record that is longer. What fails is sent again as a whole, so
 /// it is not larger; and stores take much smaller ones badly.
 pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
+/// Bytes that one record of a journal has, but for one change that is larger. All that came while the one
+/// before it was on its way goes into the next.
+pub const JOURNAL_RECORD_MAX: usize = 4 << 20;
+/// The longest pause after a record of a journal could not be written: somebody waits for it.
+pub const JOURNAL_RETRY_MAX: Duration = Duration::from_secs(2);
 /// When objects of a flush that came to nothing are deleted a second time: what was being written at that
 /// moment is there by then.
 pub const FLUSH_SWEEP_SOON: Duration = Duration::from_secs(1);

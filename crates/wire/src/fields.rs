@@ -241,6 +241,7 @@ mod tests {
                 max_blocks: 9,
                 loading: true,
                 persist: true,
+                acknowledge: 2,
             },
             readers: vec!["write-0".into()],
         };

@@ -78,6 +78,7 @@ class AsyncJob(Remote):
         on_expiry: Flush | Literal["discard"] = "discard",
         max_blocks: int = 0,
         persist: bool = False,
+        acknowledge: Literal["memory", "flushed"] = "memory",
     ) -> int:
         return await run(
             lambda: self.blocking.create_addr_prefix(
@@ -92,6 +93,7 @@ class AsyncJob(Remote):
                 on_expiry=on_expiry,
                 max_blocks=max_blocks,
                 persist=persist,
+                acknowledge=acknowledge,
             )
         )
 

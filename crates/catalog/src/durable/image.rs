@@ -77,8 +77,8 @@ impl Type {
     pub(crate) fn version(self) -> u8 {
         match self {
             // 3: the most blocks at it and below; 4: those in memory beyond which it gives first, and
-            // whether it is being loaded; 5: whether it outlives its job.
-            Type::Prefix => 5,
+            // whether it is being loaded; 5: whether it outlives its job; 6: its journal.
+            Type::Prefix => 6,
             // 3: parts of prefixes that live on; 4: what else belongs to a subtree; 5: what was cut with it, and the
             // job whose end began it.
             Type::Flush => 5,
@@ -285,6 +285,8 @@ pub(crate) struct PrefixImage {
     pub(crate) loading: bool,
     /// It outlives its job.
     pub(crate) persist: bool,
+    /// Names its journal; empty for none.
+    pub(crate) journal: Box<str>,
     /// What it may hold with all below it.
     pub(crate) allowed: Allowance,
     /// Places of its parents, in their order, and whether use made the edge.
@@ -322,6 +324,7 @@ impl PrefixImage {
         w.u64(self.allowed.soft);
         w.u8(self.loading.into());
         w.u8(self.persist.into());
+        w.str(&self.journal);
     }
 
     pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<PrefixImage, BadRecord> {
@@ -363,6 +366,7 @@ impl PrefixImage {
             },
             loading: version >= 4 && r.bool()?,
             persist: version >= 5 && r.bool()?,
+            journal: if version >= 6 { r.str()?.into() } else { Box::default() },
         })
     }
 }

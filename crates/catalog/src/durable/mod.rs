@@ -303,6 +303,7 @@ impl Catalog {
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
             loading: special.is_some_and(|special| special.loading),
             persist: special.is_some_and(|special| special.persist),
+            journal: special.map_or_else(Box::default, |special| special.journal.clone()),
             allowed: self.quotas.of_prefix(node.id).0,
             parents: edges.map(|edge| (edge.parent, edge.deduced)).collect(),
         };

@@ -76,7 +76,10 @@ impl Catalog {
         }
         let owns = |n, directory: &str| self.directory_of(n).is_some_and(|own| own == *directory);
         let begun: Vec<_> = begun.into_iter().map(|(n, to)| (n, owns(n, &to), to)).collect();
-        for (_, own, directory) in &begun {
+        for (n, own, directory) in &begun {
+            if *own && self.is_journaled(*n) {
+                return Err(CatalogError::JournalThere { path: path.into(), place: full.into() });
+            }
             if !own && self.flushes.claimed.contains(directory.as_str()) {
                 return Err(CatalogError::FlushPathTaken { path: full.into() });
             }

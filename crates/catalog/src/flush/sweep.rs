@@ -62,6 +62,19 @@ impl Catalog {
         self.sweep(number, effects);
     }
 
+    /// Deletes what these names stand for.
+    pub(crate) fn sweep_names(
+        &mut self,
+        directory: Arc<str>,
+        names: Vec<Box<str>>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let number = self.number_of_flush();
+        self.flushes.sweeps.insert(number, Sweep::new(directory, names, 0));
+        self.flushes.unwritten.swept(number);
+        self.sweep(number, effects);
+    }
+
     /// Asks a server for the next names.
     pub(super) fn sweep(&mut self, number: u64, effects: &mut Vec<Effect>) {
         let able = |&(_, server): &(ServerId, &crate::pool::Server)| server.flush;

@@ -39,6 +39,7 @@ pub const LEASE: PrefixOptions = PrefixOptions {
     max_blocks: 0,
     loading: false,
     persist: false,
+    acknowledge: 0,
 };
 
 pub fn lease(lease_ms: u32) -> PrefixOptions<'static> {

@@ -310,6 +310,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
             marks,
             importing,
             tier,
+            journal,
         } => {
             let body = OpenBlockRequest {
                 block: at.block.0,
@@ -329,6 +330,7 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
                 low_mark: marks.low(),
                 importing: importing.0,
                 tier: tier.0,
+                journal: journal.iter().map(|at| translate::journal_at(at)).collect(),
             };
             (*server, Op::OpenBlock, body.encode())
         }

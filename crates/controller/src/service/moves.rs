@@ -108,6 +108,7 @@ mod tests {
             marks: Marks::default(),
             importing,
             tier: honeycomb_types::TierIx::MEMORY,
+            journal: None,
         }
     }
 

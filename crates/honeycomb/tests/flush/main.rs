@@ -6,6 +6,7 @@ mod barrier;
 mod below;
 #[path = "../common/mod.rs"]
 mod common;
+mod journal;
 mod live;
 mod load;
 mod outage;

@@ -369,6 +369,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 low_mark: 5,
                 importing: 0,
                 tier: 0,
+                journal: Vec::new(),
             }
             .encode(),
         ),

@@ -54,9 +54,16 @@ impl ShardService {
             }
             Note::Left(controller) => self.shard.leave(controller),
             Note::ClockOffset(offset_ms) => self.set_offset(offset_ms),
-            Note::Open(owner, errand) => {
-                let refused = self.shard.open(owner).err();
-                self.confirm(errand, refused);
+            Note::Open(owner, journal, errand) => self.open_block(owner, journal, errand),
+            Note::JournalBegun(at, errand, outcome) => {
+                if outcome.is_ok() {
+                    self.shard.journal_begun(now, at);
+                }
+                let outcome = outcome.map(|()| Vec::new());
+                self.tell_link(LinkNote::Done { errand, outcome });
+            }
+            Note::Journaled(at, number, outcome) => {
+                self.shard.journaled(now, at, number, outcome);
             }
             Note::Free(at, errand) => {
                 let done = self.shard.free(at);
@@ -123,7 +130,7 @@ impl ShardService {
     }
 
     /// Confirms what the controller asked.
-    fn confirm(&mut self, errand: Errand, refused: Option<Answer>) {
+    pub(super) fn confirm(&mut self, errand: Errand, refused: Option<Answer>) {
         self.done(errand, refused.map_or(Ok(Vec::new()), Err));
     }
 

@@ -70,7 +70,8 @@ impl Link {
             Op::OpenBlock => {
                 let body = OpenBlockRequest::decode(args).map_err(malformed)?;
                 let owner = BlockOwner::try_from(&body)?;
-                (owner.at, Note::Open(owner, errand))
+                let journal = body.journal.into_iter().next().map(Box::new);
+                (owner.at, Note::Open(owner, journal, errand))
             }
             Op::FreeBlock => {
                 let body = FreeBlockRequest::decode(args).map_err(malformed)?;

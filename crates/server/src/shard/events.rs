@@ -89,6 +89,7 @@ impl Shard {
                 slot.structure.tick(&mut slot.backing, now);
             }
             let at = slot.owner.at;
+            self.write_again(now, index as usize);
             self.sweep_moved(now, index as usize);
             self.after(now, at);
         }
@@ -135,6 +136,7 @@ impl Shard {
         while let Some(event) = self.slots[index].as_mut().and_then(|s| s.structure.event()) {
             self.event(now, index, event);
         }
+        self.write_journal(index);
     }
 
     /// Looks at what a change of a block leads to: growth, moves, retirement, its timer.
@@ -173,8 +175,9 @@ impl Shard {
     /// Sets a block's timer to when it is due.
     pub(super) fn arm(&mut self, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
-        let due = [slot.structure.deadline(), slot.retire_at, slot.idle_at, slot.move_due()];
-        let due = due.into_iter().flatten().min();
+        let again = slot.journal.as_ref().and_then(|journal| journal.due());
+        let own = [slot.structure.deadline(), slot.retire_at, slot.idle_at, slot.move_due()];
+        let due = own.into_iter().chain([again]).flatten().min();
         let due = slot.cut.as_ref().map_or(due, |cut| cut.due(due));
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)

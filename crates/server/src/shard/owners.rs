@@ -136,6 +136,7 @@ impl Shard {
             told: Told::default(),
             shared: None,
             place: Place::opened(owner.tier),
+            journal: None,
             cut: None,
         }));
         // From here on it knows that it is asked what it wishes: its first request, too, waits for a part

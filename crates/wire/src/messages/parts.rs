@@ -27,6 +27,8 @@ pub struct PrefixOptions {
     pub loading: bool,
     /// Whatever ends it but its removal by name flushes it first: the end of its lease, of its job, or of its last reader. Without flush_to it goes to its own path.
     pub persist: bool,
+    /// How durable a change is when it is answered: 0 memory, 2 flushed (it is in a journal at flush_to, or at its own path). 1 is refused.
+    pub acknowledge: u8,
 }
 
 fields!(PrefixOptions {
@@ -39,8 +41,26 @@ fields!(PrefixOptions {
     flush_to,
     max_blocks,
     loading,
-    persist
+    persist,
+    acknowledge
 });
+
+/// Where the changes of a block are written before they are answered.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JournalAt {
+    /// The directory, below the servers' flush_root.
+    pub directory: String,
+    /// Names the prefix's journal among all that were ever there; its objects begin with it.
+    pub tag: String,
+    /// Name of the job.
+    pub job_name: String,
+    /// Path of the prefix.
+    pub address: String,
+    /// Name of the structure.
+    pub name: String,
+}
+
+fields!(JournalAt { directory, tag, job_name, address, name });
 
 /// What one block of a structure left, or a part of that, in an object of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -257,6 +277,8 @@ pub struct PrefixInfo {
     pub held_blocks: u64,
     /// It outlives its job: whatever ends it but its removal by name flushes it first.
     pub persist: bool,
+    /// How durable a change is when it is answered: 0 memory, 2 flushed.
+    pub acknowledge: u8,
 }
 
 fields!(PrefixInfo {
@@ -277,7 +299,8 @@ fields!(PrefixInfo {
     flush_message,
     max_blocks,
     held_blocks,
-    persist
+    persist,
+    acknowledge
 });
 
 /// One memory server.

@@ -1,0 +1,136 @@
+//! Prefixes whose changes are answered when they are stored.
+//!
+//! Each has a journal where it would be flushed, with a tag that is never given twice. Servers begin it with
+//! the first block of a structure, before anybody hears of that, and refuse where something else lies.
+//! From then on it has all that was acknowledged, whatever becomes of servers and controllers.
+//!
+//! It goes when nobody wants the data, and when a flush of the prefix is whole, which covers it. Where memory
+//! was lost it has what nothing else has: it is never deleted by us then, and no flush covers it.
+//!
+//! Such a prefix stays where it is: its blocks neither go below memory nor leave their servers, since the
+//! journal names the blocks in which a structure goes on.
+
+use crate::command::{ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY};
+use crate::reply::JournalAt;
+use crate::{Catalog, CatalogError, Effect, NewStructure, PrefixOptions};
+use honeycomb_types::{Kind, journal_sweep};
+use std::sync::Arc;
+
+/// Whether a prefix of this class has a journal.
+pub(crate) fn journaled(acknowledge: u8) -> Result<bool, CatalogError> {
+    match acknowledge {
+        ACKNOWLEDGE_MEMORY => Ok(false),
+        ACKNOWLEDGE_FLUSHED => Ok(true),
+        given => Err(CatalogError::InvalidArgument {
+            what: "how durable changes are when they are acknowledged",
+            given: given.into(),
+            allowed: "it is 0 for memory or 2 for flushed",
+        }),
+    }
+}
+
+impl PrefixOptions<'_> {
+    /// Whether it has a place outside, its own path where `flush_to` says no other.
+    pub(crate) fn is_placed(&self) -> bool {
+        self.persist || self.acknowledge == ACKNOWLEDGE_FLUSHED
+    }
+}
+
+impl Catalog {
+    /// Names the journal of a new prefix.
+    pub(crate) fn begin_journal(&mut self, n: u32) {
+        let run = self.flushes.lineage.replace(|c: char| !c.is_ascii_alphanumeric(), ".");
+        let tag = format!("{run}.{:016x}", self.dag.nodes[n].id.0);
+        let special = self.dag.special.get_mut(&n).expect("it has a place of its own");
+        special.journal = tag.into();
+    }
+
+    /// Whether its changes are answered when they are stored.
+    pub(crate) fn is_journaled(&self, n: u32) -> bool {
+        self.dag.special.get(&n).is_some_and(|special| !special.journal.is_empty())
+    }
+
+    /// Refuses a place where a flush is being written, or a journal deleted, that was there before.
+    pub(crate) fn need_unflushed(&self, path: &str, directory: &str) -> Result<(), CatalogError> {
+        if self.flushes.is_written(directory) {
+            return Err(CatalogError::FlushPathTaken { path: path.into() });
+        }
+        if self.flushes.is_swept(directory) {
+            return Err(CatalogError::JournalGoes { path: path.into() });
+        }
+        Ok(())
+    }
+
+    /// Refuses a structure whose changes cannot be answered as its prefix says.
+    pub(crate) fn need_journalable(
+        &self,
+        n: u32,
+        new: &NewStructure<'_>,
+    ) -> Result<(), CatalogError> {
+        if !self.is_journaled(n) {
+            return Ok(());
+        }
+        if new.kind != Kind::File {
+            return Err(CatalogError::NotJournaled { path: new.path.into(), kind: new.kind });
+        }
+        match self.dag.nodes[n].data_lost {
+            true => {
+                let place = self.directory_of(n).unwrap_or_default().into();
+                Err(CatalogError::OnlyInJournal { path: new.path.into(), place })
+            }
+            false => Ok(()),
+        }
+    }
+
+    /// Where the changes of a structure's blocks are written.
+    pub(crate) fn journal_at(&self, s: u32) -> Option<Arc<JournalAt>> {
+        let structure = &self.structures[s];
+        let n = structure.prefix;
+        let special = self.dag.special.get(&n).filter(|special| !special.journal.is_empty())?;
+        Some(Arc::new(JournalAt {
+            directory: self.directory_of(n)?.into(),
+            tag: special.journal.clone(),
+            job_name: self.jobs[structure.job].name.clone(),
+            address: self.dag.path_of(n).into(),
+            name: structure.name.clone(),
+        }))
+    }
+
+    /// Whether a flush of all that a prefix holds may take the place of its journal: not where some of that
+    /// is lost, nor where a structure's journal may never have begun, so that another's may lie there.
+    pub(crate) fn may_cover_journal(&self, n: u32) -> bool {
+        if !self.is_journaled(n) {
+            return true;
+        }
+        let begun = |s: u32| {
+            let first = self.structures[s].entries[0].block;
+            self.pool.is_open(self.pool.at(first))
+        };
+        let mut structures = self.structures_of(n).peekable();
+        !self.dag.nodes[n].data_lost && structures.peek().is_some() && structures.all(begun)
+    }
+
+    /// Nobody wants what a prefix held: its journal goes. Where something was lost it stays, for whoever
+    /// loads it.
+    pub(crate) fn drop_journal(&mut self, n: u32, effects: &mut Vec<Effect>) {
+        if self.is_journaled(n) && !self.dag.nodes[n].data_lost {
+            let stem = self.dag.special[&n].journal.clone();
+            self.sweep_journal(n, &stem, effects);
+        }
+    }
+
+    /// The same of one structure.
+    pub(crate) fn drop_journal_of(&mut self, s: u32, effects: &mut Vec<Effect>) {
+        let n = self.structures[s].prefix;
+        if self.is_journaled(n) {
+            let tag = &self.dag.special[&n].journal;
+            let stem = format!("{tag}-{:016x}", self.structures[s].id.0);
+            self.sweep_journal(n, &stem, effects);
+        }
+    }
+
+    fn sweep_journal(&mut self, n: u32, stem: &str, effects: &mut Vec<Effect>) {
+        let directory = self.directory_of(n).expect("a journal has its place");
+        self.sweep_names(directory.into(), vec![journal_sweep(stem).into()], effects);
+    }
+}

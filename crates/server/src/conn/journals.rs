@@ -1,0 +1,44 @@
+//! Blocks whose changes are answered when they are stored: how they are opened, and what their answers say.
+
+use super::ShardService;
+use crate::flush::Errand;
+use crate::notes::LinkNote;
+use crate::shard::BlockOwner;
+use honeycomb_structures::Answer;
+use honeycomb_wire::messages::JournalAt;
+use honeycomb_wire::{Durability, ReplyHeader, RequestHeader, Status};
+
+impl ShardService {
+    /// Opens a block. The first of a structure with a journal is confirmed when that is begun.
+    pub(super) fn open_block(
+        &mut self,
+        owner: BlockOwner,
+        journal: Option<Box<JournalAt>>,
+        errand: Errand,
+    ) {
+        let Some(journal) = journal else {
+            let refused = self.shard.open(owner).err();
+            return self.confirm(errand, refused);
+        };
+        if let Err(refusal) = self.helpers.flusher.can_write() {
+            return self.tell_link(LinkNote::Done { errand, outcome: Err(refusal) });
+        }
+        match self.shard.open_journaled(owner, *journal) {
+            Err(refusal) => self.confirm(errand, Some(refusal)),
+            Ok(None) => self.confirm(errand, None),
+            Ok(Some(begin)) => {
+                let own = self.shards[self.ix.0 as usize].clone();
+                self.helpers.flusher.begin_journal(begin, errand, own);
+            }
+        }
+    }
+
+    pub(super) fn reply_of(&mut self, header: &RequestHeader, answer: &Answer) -> ReplyHeader {
+        let mut reply = ReplyHeader::new(answer.status, header.request, answer.value);
+        reply.durability = match answer.status {
+            Status::Ok => self.shard.durability_of(header),
+            _ => Durability::Memory,
+        };
+        reply
+    }
+}

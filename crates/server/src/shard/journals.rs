@@ -1,0 +1,216 @@
+//! Blocks whose changes are answered when they are in the journal of their prefix.
+//!
+//! The structure holds back what is not stored (`Structure::hold_back`); here is what is on its way. One
+//! record of a block at a time: all that comes meanwhile is the next one. What fails is tried again
+//! under the same name with the same bytes, however long it takes: an attempt that was given up may still
+//! take effect. Who waits hears nothing until then, and gives up by its own deadline.
+
+use super::{BlockOwner, Shard, Slot};
+use honeycomb_block::Pin;
+use honeycomb_structures::{Answer, Ends, ToStore};
+use honeycomb_tiers::{JournalOwner, JournalStructure, Record, RecordEnds};
+use honeycomb_types::limits::{FLUSH_RETRY_FIRST, JOURNAL_RETRY_MAX};
+use honeycomb_types::{BlockAt, Time};
+use honeycomb_wire::data::MovedArgs;
+use honeycomb_wire::messages::JournalAt;
+use honeycomb_wire::{Durability, Op, RequestHeader, Status};
+
+/// Where the changes of a block go, and how far that is.
+pub(super) struct Journal {
+    at: JournalAt,
+    /// Nothing is written before the journal is begun, which that of the first block is asked to do.
+    begun: bool,
+    /// Of the next record.
+    number: u64,
+    /// Where the bytes of the next record begin.
+    start: u64,
+    /// The record that is on its way, or waits for its next attempt.
+    under_way: Option<JournalWrite>,
+    attempts: u32,
+    again_at: Option<Time>,
+}
+
+/// A record to be written.
+#[derive(Clone)]
+pub struct JournalWrite {
+    /// The block.
+    pub at: BlockAt,
+    /// Where it goes, below the root.
+    pub object: String,
+    /// What it says.
+    pub record: Record,
+    /// Its bytes, if it has some.
+    pub bytes: Option<Pin>,
+}
+
+/// A journal to be begun.
+pub struct JournalBegin {
+    /// The structure's first block.
+    pub at: BlockAt,
+    /// Where, below the root.
+    pub directory: String,
+    /// Whose it is.
+    pub owner: JournalOwner,
+    /// What is in it.
+    pub structure: JournalStructure,
+}
+
+impl Journal {
+    pub(super) fn due(&self) -> Option<Time> {
+        self.again_at
+    }
+}
+
+impl Shard {
+    /// Gives a block to its owner, whose changes are answered when they are written there. Answers what is
+    /// to be begun before anybody hears of the block.
+    pub fn open_journaled(
+        &mut self,
+        owner: BlockOwner,
+        at: JournalAt,
+    ) -> Result<Option<JournalBegin>, Answer> {
+        self.open(owner)?;
+        self.has_journals = true;
+        let slot = self.slot_at(owner.at).expect("it was just opened");
+        if slot.journal.is_none() {
+            if !slot.structure.hold_back() {
+                self.free(owner.at);
+                let kind = owner.kind.name();
+                let text = format!("changes of a {kind} cannot be acknowledged as flushed");
+                return Err(Answer::refuse(Status::WrongKind, text));
+            }
+            let begun = !owner.first;
+            slot.journal = Some(Box::new(Journal {
+                at,
+                begun,
+                number: 0,
+                start: 0,
+                under_way: None,
+                attempts: 0,
+                again_at: None,
+            }));
+        }
+        let journal = slot.journal.as_ref().expect("it has one from here on");
+        Ok((!journal.begun).then(|| journal.begin(&owner)))
+    }
+
+    /// The journal of a structure is there: its first block may write.
+    pub fn journal_begun(&mut self, now: Time, at: BlockAt) {
+        if let Some(slot) = self.slot_at(at)
+            && let Some(journal) = &mut slot.journal
+        {
+            journal.begun = true;
+            self.after(now, at);
+        }
+    }
+
+    /// A record is written, or could not be. Of a block that went meanwhile it does not matter.
+    pub fn journaled(&mut self, now: Time, at: BlockAt, number: u64, outcome: Result<(), String>) {
+        let Some(slot) = self.slot_at(at) else { return };
+        let Some(journal) = slot.journal.as_mut().filter(|journal| journal.number == number) else {
+            return;
+        };
+        match outcome {
+            Ok(()) => {
+                let Some(write) = journal.under_way.take() else { return };
+                journal.number += 1;
+                journal.start += write.bytes.as_ref().map_or(0, |pin| pin.bytes().len() as u64);
+                journal.attempts = 0;
+                slot.structure.stored();
+            }
+            Err(_) => {
+                let pause = FLUSH_RETRY_FIRST.saturating_mul(1 << journal.attempts.min(16));
+                journal.again_at = Some(now + pause.min(JOURNAL_RETRY_MAX));
+                journal.attempts += 1;
+                slot.structure.not_stored();
+            }
+        }
+        self.after(now, at);
+    }
+
+    /// Records that are to be written.
+    pub fn take_journal_writes(&mut self) -> Vec<JournalWrite> {
+        std::mem::take(&mut self.journal_writes)
+    }
+
+    /// How durable what a request has changed is, once it is answered.
+    #[inline]
+    pub fn durability_of(&mut self, header: &RequestHeader) -> Durability {
+        if !self.has_journals {
+            return Durability::Memory;
+        }
+        match self.slot_at(header.at) {
+            Some(slot) if slot.journal.is_some() && slot.mutates(header.op) => Durability::Flushed,
+            _ => Durability::Memory,
+        }
+    }
+
+    /// Begins the next record of a block, if there is something and nothing is on its way.
+    #[inline]
+    pub(super) fn write_journal(&mut self, index: usize) {
+        if self.has_journals {
+            self.write_next(index);
+        }
+    }
+
+    fn write_next(&mut self, index: usize) {
+        let Some(slot) = self.slots[index].as_deref_mut() else { return };
+        let Some(journal) = slot.journal.as_deref_mut() else { return };
+        if !journal.begun || journal.under_way.is_some() {
+            return;
+        }
+        let Some(ToStore { range, ends }) = slot.structure.to_store() else { return };
+        let bytes = (!range.is_empty()).then(|| slot.backing.pin(range));
+        let ends = match ends {
+            None => RecordEnds::Open,
+            Some(Ends::Final) => RecordEnds::Final,
+            Some(Ends::Continues(moved)) => {
+                let moved = MovedArgs::decode(&moved).expect("it came from the controller");
+                RecordEnds::Continues(moved.entry.at())
+            }
+        };
+        let owner = &slot.owner;
+        let (at, number) = (owner.at, journal.number);
+        let name = Record::name(&journal.at.tag, owner.structure.0, at, number);
+        let object = format!("{}/{name}", journal.at.directory);
+        let record = Record { number, start: journal.start, ends };
+        let write = JournalWrite { at, object, record, bytes };
+        journal.under_way = Some(write.clone());
+        self.journal_writes.push(write);
+    }
+
+    /// Tries again what could not be written.
+    pub(super) fn write_again(&mut self, now: Time, index: usize) {
+        let Some(slot) = self.slots[index].as_deref_mut() else { return };
+        let Some(journal) = slot.journal.as_deref_mut() else { return };
+        if journal.again_at.is_some_and(|due| due <= now) {
+            journal.again_at = None;
+            self.journal_writes.extend(journal.under_way.clone());
+        }
+    }
+}
+
+impl Journal {
+    fn begin(&self, owner: &BlockOwner) -> JournalBegin {
+        let JournalAt { directory, tag, job_name, address, name } = self.at.clone();
+        JournalBegin {
+            at: owner.at,
+            directory,
+            owner: JournalOwner { tag, job: job_name, address },
+            structure: JournalStructure {
+                structure: owner.structure.0,
+                name,
+                kind: owner.kind.name().to_owned(),
+                block: owner.at.block.0,
+                epoch: owner.at.epoch.0,
+            },
+        }
+    }
+}
+
+impl Slot {
+    fn mutates(&self, op: Op) -> bool {
+        let own = op.kind_code() == self.owner.kind.code();
+        own && self.kind.operation(op.number()).is_some_and(|operation| operation.mutates)
+    }
+}

@@ -1,0 +1,562 @@
+//! The journal of a prefix whose changes are answered when they are stored.
+//!
+//! It lies where the flush of the prefix would: `journal.json` says whose it is, an object for each structure
+//! what that is and in which block it begins, and records hold what was changed, in the order of their
+//! numbers. A record that ends a block says where the structure goes on. So a reader follows it without
+//! knowing anything of the cluster, and a flush that is whole takes its place.
+//!
+//! Names begin with the tag of the journal, which is never given twice: a write that comes late can spoil
+//! nothing that was begun since. What was written under a name is written again only with the same bytes.
+
+use crate::access::{self, Access};
+use crate::manifest::{FlushedPart, FlushedStructure, Manifest};
+use crate::objects::Limits;
+use crate::place::Place;
+use crate::read::{Bucket, Flushed};
+use crate::store::{FlushStore, Root, fault};
+use crate::{FlushError, reason, staged};
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use futures_util::stream::{self, StreamExt};
+use honeycomb_types::{
+    BlockAt, FLUSH_JOURNAL, FLUSH_MANIFEST, FLUSH_PART, FLUSH_RECORD, journal_sweep,
+};
+use object_store::path::Path;
+use object_store::{Error, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+const FORMAT: &str = "honeycomb-journal";
+const VERSION: u32 = 1;
+const MAGIC: [u8; 4] = *b"HCJR";
+/// Bytes of a record before what was changed.
+const HEADER: usize = 48;
+/// Where in them the checksum is.
+const CRC: std::ops::Range<usize> = 28..32;
+/// Objects that are deleted, or looked at, at the same time.
+const AT_A_TIME: usize = 16;
+
+/// Whose a journal is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalOwner {
+    /// Names it among all that were ever there.
+    pub tag: String,
+    /// Name of the job.
+    pub job: String,
+    /// Path of the prefix.
+    pub address: String,
+}
+
+/// One structure of a journal, and where it begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JournalStructure {
+    /// Its number: of two of one name the greater came later.
+    pub structure: u64,
+    /// Its name; empty for the unnamed one.
+    pub name: String,
+    /// `file`.
+    pub kind: String,
+    /// Its first block.
+    pub block: u64,
+    /// That block's epoch.
+    pub epoch: u64,
+}
+
+/// What a journal's objects of text say that they are.
+#[derive(Serialize, Deserialize)]
+struct Told<T> {
+    format: String,
+    version: u32,
+    #[serde(flatten)]
+    what: T,
+}
+
+/// One record of a block: which it is, and what it says beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// From 0, without gaps.
+    pub number: u64,
+    /// Where its bytes begin in the block.
+    pub start: u64,
+    /// How the block ends after it.
+    pub ends: RecordEnds,
+}
+
+/// How a block ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecordEnds {
+    /// It does not.
+    Open,
+    /// The structure was sealed.
+    Final,
+    /// The structure goes on in this block.
+    Continues(BlockAt),
+}
+
+impl Record {
+    /// The name of a record's object in its directory.
+    pub fn name(tag: &str, structure: u64, at: BlockAt, number: u64) -> String {
+        let (block, epoch) = (at.block.0, at.epoch.0);
+        format!("{tag}-{structure:016x}-{block:016x}-{epoch:016x}-{number:08}{FLUSH_RECORD}")
+    }
+
+    /// What stands before its bytes.
+    fn header(&self, bytes: &[u8]) -> [u8; HEADER] {
+        let (code, next) = match self.ends {
+            RecordEnds::Open => (0u32, BlockAt::default()),
+            RecordEnds::Final => (1, BlockAt::default()),
+            RecordEnds::Continues(next) => (2, next),
+        };
+        let mut header = [0; HEADER];
+        header[..4].copy_from_slice(&MAGIC);
+        header[4..8].copy_from_slice(&VERSION.to_le_bytes());
+        header[8..16].copy_from_slice(&self.number.to_le_bytes());
+        header[16..24].copy_from_slice(&self.start.to_le_bytes());
+        header[24..28].copy_from_slice(&code.to_le_bytes());
+        header[32..40].copy_from_slice(&next.block.0.to_le_bytes());
+        header[40..48].copy_from_slice(&next.epoch.0.to_le_bytes());
+        let crc = sum(&header, bytes);
+        header[CRC].copy_from_slice(&crc.to_le_bytes());
+        header
+    }
+
+    /// A record and its bytes; otherwise what is wrong.
+    pub(crate) fn decode(object: &[u8]) -> Result<(Record, &[u8]), String> {
+        let header: &[u8; HEADER] = object.first_chunk().ok_or("it is too short for a record")?;
+        let bytes = &object[HEADER..];
+        let word = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("in it"));
+        let wide = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("in it"));
+        if header[..4] != MAGIC {
+            return Err("it is no record of a journal".into());
+        }
+        if word(4) != VERSION {
+            return Err(format!("it is a record of version {}, not {VERSION}", word(4)));
+        }
+        if word(CRC.start) != sum(header, bytes) {
+            return Err("its checksum is not that of its bytes".into());
+        }
+        let ends = match word(24) {
+            0 => RecordEnds::Open,
+            1 => RecordEnds::Final,
+            2 => RecordEnds::Continues(BlockAt::of(wide(32), wide(40))),
+            code => return Err(format!("its block ends in no known way ({code})")),
+        };
+        Ok((Record { number: wide(8), start: wide(16), ends }, bytes))
+    }
+}
+
+/// The checksum of a record: all of it but the four bytes in which that stands.
+fn sum(header: &[u8; HEADER], bytes: &[u8]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&header[..CRC.start]);
+    crc.update(&header[CRC.end..]);
+    crc.update(bytes);
+    crc.finalize()
+}
+
+fn encode<T: Serialize>(what: T) -> Vec<u8> {
+    let told = Told { format: FORMAT.into(), version: VERSION, what };
+    let mut text = serde_json::to_vec(&told).expect("it has only texts and numbers");
+    let crc = crc32fast::hash(&text);
+    text.extend_from_slice(format!("\ncrc32 {crc:08x}\n").as_bytes());
+    text
+}
+
+fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
+    let end = text.iter().position(|b| *b == b'\n').ok_or("it has no second line")?;
+    let (body, last) = (&text[..end], &text[end + 1..]);
+    if last != format!("crc32 {:08x}\n", crc32fast::hash(body)).as_bytes() {
+        return Err("its checksum is not that of its bytes".into());
+    }
+    let told: Told<T> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    match (&*told.format, told.version) {
+        (FORMAT, VERSION) => Ok(told.what),
+        (FORMAT, version) => Err(format!("it is a journal of version {version}, not {VERSION}")),
+        _ => Err("it is no journal".into()),
+    }
+}
+
+/// The name of the object that says what a structure is.
+fn head_of(tag: &str, structure: u64) -> String {
+    format!("{tag}-{structure:016x}{FLUSH_RECORD}")
+}
+
+/// Whether an object with the name of a record says what a structure is: a tag has no `-`.
+fn is_head(name: &str) -> bool {
+    name.matches('-').count() == 1
+}
+
+/// Whether a name in a sweep stands for many objects of a journal.
+pub(crate) fn is_journal(name: &str) -> bool {
+    name.ends_with(&journal_sweep(""))
+}
+
+impl FlushStore {
+    /// Begins the journal of a structure, and that of its prefix if it is the first: refused where
+    /// a flush or another journal lies. `done` is called on the thread of the stores.
+    pub fn begin_journal(
+        &self,
+        directory: String,
+        owner: JournalOwner,
+        structure: JournalStructure,
+        done: impl FnOnce(Result<(), FlushError>) + Send + 'static,
+    ) {
+        let (root, limits) = (self.root.clone(), self.objects.limits().clone());
+        self.objects.spawn(async move {
+            let _turn = limits.turn().await;
+            done(root.begin_journal(&directory, &owner, &structure).await);
+        });
+    }
+
+    /// Writes a record. `done` is called on the thread of the stores.
+    pub fn write_record(
+        &self,
+        object: String,
+        record: Record,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+        done: impl FnOnce(Result<(), FlushError>) + Send + 'static,
+    ) {
+        let (root, limits) = (self.root.clone(), self.objects.limits().clone());
+        self.objects.spawn(async move {
+            let _turn = limits.turn().await;
+            let bytes = Bytes::from_owner(bytes);
+            let header = Bytes::from_owner(record.header(&bytes));
+            done(root.put_all(&object, PutPayload::from_iter([header, bytes])).await);
+        });
+    }
+}
+
+impl Root {
+    async fn begin_journal(
+        &self,
+        directory: &str,
+        owner: &JournalOwner,
+        structure: &JournalStructure,
+    ) -> Result<(), FlushError> {
+        let store = self.store().await?;
+        let occupied = || FlushError::Occupied { place: self.place.join(directory).to_string() };
+        let named = |name: &str| format!("{directory}/{name}");
+        let manifest = named(FLUSH_MANIFEST);
+        match store.head(&self.located(&manifest)?).await {
+            Ok(_) => return Err(occupied()),
+            Err(Error::NotFound { .. }) => {}
+            Err(e) => return Err(self.failed(&manifest, &e)),
+        }
+        let claim = named(FLUSH_JOURNAL);
+        let (path, text) = (self.located(&claim)?, encode(owner));
+        let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+        let made = store.put_opts(&path, PutPayload::from(text.clone()), options).await;
+        if let Err(e) = made {
+            // Whatever it says, what is there now tells whose it is.
+            match self.read(&store, &path).await {
+                Ok((there, _)) if there == text => {}
+                Ok(_) => return Err(occupied()),
+                Err(_) => return Err(self.failed(&claim, &e)),
+            }
+        }
+        let head = named(&head_of(&owner.tag, structure.structure));
+        self.put_all(&head, PutPayload::from(encode(structure))).await
+    }
+
+    /// A manifest was written where the journal of its prefix lies: that is no more.
+    pub(crate) async fn cover_journal(
+        &self,
+        limits: &Limits,
+        directory: &str,
+        (job, address): (&str, &str),
+    ) -> Result<(), FlushError> {
+        match self.claim(directory).await? {
+            Some(owner) if owner.job == job && owner.address == address => {
+                self.sweep_journal(limits, directory, &journal_sweep(&owner.tag)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whose journal lies there.
+    async fn claim(&self, directory: &str) -> Result<Option<JournalOwner>, FlushError> {
+        let store = self.store().await?;
+        let object = format!("{directory}/{FLUSH_JOURNAL}");
+        let path = self.located(&object)?;
+        let got = match store.get(&path).await {
+            Ok(found) => found.bytes().await,
+            Err(e) => Err(e),
+        };
+        match got {
+            // One that is none of ours, or damaged, is left alone.
+            Ok(text) => Ok(decode(&text).ok()),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(e) => Err(self.failed(&object, &e)),
+        }
+    }
+
+    /// Deletes the objects that a name of `journal_sweep` stands for; of a whole journal the object that
+    /// says whose it is comes last, so that nobody begins another there before.
+    pub(crate) async fn sweep_journal(
+        &self,
+        limits: &Limits,
+        directory: &str,
+        name: &str,
+    ) -> Result<(), FlushError> {
+        let stem = name.strip_suffix(&journal_sweep("")).unwrap_or(name);
+        let above = self.located(directory)?;
+        let store = self.store().await?;
+        let listed = list(&*store, &above).await;
+        let listed = listed.map_err(|e| self.failed(&format!("{directory}/{name}"), &e))?;
+        let ours = |name: &String| name.starts_with(stem) && name.ends_with(FLUSH_RECORD);
+        let names: Vec<String> = listed.into_keys().filter(ours).collect();
+        if let Some(root) = self.place.directory() {
+            let stem = stem.to_owned();
+            let ours = move |of: &str| of.starts_with(&stem) && of.ends_with(FLUSH_RECORD);
+            staged::delete(root.join(directory), ours).await;
+        }
+        let delete = async |store: Arc<dyn ObjectStore>, path: Path| match store.delete(&path).await
+        {
+            Err(Error::NotFound { .. }) => Ok(()),
+            deleted => deleted,
+        };
+        // What says that a structure is there goes first: of one that is deleted in part nothing is read.
+        let (heads, records): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| is_head(name));
+        let mut deleted = self.for_each(limits, directory, heads, delete).await?;
+        if deleted.iter().all(Result::is_ok) {
+            deleted.extend(self.for_each(limits, directory, records, delete).await?);
+        }
+        let whole = self.claim(directory).await?.is_some_and(|owner| owner.tag == stem);
+        let last = match deleted.into_iter().collect::<Result<Vec<()>, _>>() {
+            Ok(_) if !whole => return Ok(()),
+            Ok(_) => delete(store, self.located(&format!("{directory}/{FLUSH_JOURNAL}"))?).await,
+            Err(why) => return Err(self.not_swept(directory, format!("{why:?}"))),
+        };
+        last.map_err(|e| self.not_swept(directory, format!("{:?}", fault(&e))))
+    }
+
+    fn not_swept(&self, directory: &str, why: String) -> FlushError {
+        let what = format!("what is to be deleted in {}", self.place.join(directory));
+        FlushError::Write { what, why }
+    }
+}
+
+/// The objects right below a path, with their lengths.
+async fn list(
+    store: &dyn ObjectStore,
+    above: &Path,
+) -> object_store::Result<BTreeMap<String, u64>> {
+    let all = match store.list_with_delimiter(Some(above)).await {
+        Err(Error::NotFound { .. }) => Vec::new(),
+        listed => listed?.objects,
+    };
+    let named =
+        all.into_iter().filter_map(|meta| Some((meta.location.filename()?.to_owned(), meta.size)));
+    Ok(named.collect())
+}
+
+/// A journal that is read.
+struct Journal<'a> {
+    place: &'a Place,
+    bucket: Bucket,
+    /// Names of its directory, with their lengths.
+    there: BTreeMap<String, u64>,
+    tag: String,
+}
+
+impl Journal<'_> {
+    fn get(&self, name: &str) -> Result<Option<Bytes>, FlushError> {
+        let got = self.bucket.wait(async {
+            let found = self.bucket.store().get(&self.bucket.path(name)).await?;
+            found.bytes().await
+        });
+        match got {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(Error::NotFound { .. }) => Ok(None),
+            Err(e) => {
+                let object = self.place.join(name).to_string();
+                Err(FlushError::Read { object, why: reason(&e) })
+            }
+        }
+    }
+
+    fn damaged(&self, name: &str, why: impl Into<String>) -> FlushError {
+        FlushError::Damaged { object: self.place.join(name).to_string(), why: why.into() }
+    }
+
+    /// A record that was listed, or one that is looked for.
+    fn record(&self, name: &str) -> Result<Option<(Record, u64)>, FlushError> {
+        let Some(object) = self.get(name)? else { return Ok(None) };
+        let (record, bytes) = Record::decode(&object).map_err(|why| self.damaged(name, why))?;
+        Ok(Some((record, bytes.len() as u64)))
+    }
+
+    /// The structures, in the order of their creation; of two of one name the later one.
+    fn heads(&self) -> Result<Vec<JournalStructure>, FlushError> {
+        let stem = format!("{}-", self.tag);
+        let is_head = |name: &&String| {
+            let number = name.strip_prefix(&stem).and_then(|name| name.strip_suffix(FLUSH_RECORD));
+            number.is_some_and(|number| !number.contains('-'))
+        };
+        let mut heads = BTreeMap::new();
+        for name in self.there.keys().filter(is_head) {
+            let Some(text) = self.get(name)? else { continue };
+            let head: JournalStructure = decode(&text).map_err(|why| self.damaged(name, why))?;
+            heads.insert(head.structure, head);
+        }
+        let mut last = BTreeMap::new();
+        for head in heads.values() {
+            last.insert(head.name.clone(), head.structure);
+        }
+        Ok(heads.into_values().filter(|head| last[&head.name] == head.structure).collect())
+    }
+
+    /// Follows a structure from block to block.
+    fn structure(&self, head: &JournalStructure) -> Result<FlushedStructure, FlushError> {
+        let mut parts = Vec::new();
+        let (mut at, mut position, mut sealed) = (BlockAt::of(head.block, head.epoch), 0, false);
+        loop {
+            let begun = position;
+            let mut number = 0;
+            let mut last = None;
+            loop {
+                let name = Record::name(&self.tag, head.structure, at, number);
+                let listed = self.there.get(&name).map(|size| size.saturating_sub(HEADER as u64));
+                // What was listed may be old: whether nothing follows the last one is asked by name.
+                let (found, bytes) = match listed {
+                    Some(bytes) => (None, bytes),
+                    None => match self.record(&name)? {
+                        Some((record, bytes)) => (Some(record), bytes),
+                        None => break,
+                    },
+                };
+                let start = position - begun;
+                let part = FlushedPart { name, start: position, bytes, items: bytes, crc32: 0 };
+                last = Some((part.name.clone(), found, start, number));
+                if bytes > 0 {
+                    parts.push(part);
+                }
+                (position, number) = (position + bytes, number + 1);
+            }
+            self.need_no_gap(head, at, number)?;
+            // Only the last record can say that the block ended; and where it begins says that those
+            // before it have the lengths that they had.
+            let Some((name, found, start, number)) = last else { break };
+            let record = match found {
+                Some(record) => record,
+                None => match self.record(&name)? {
+                    Some((record, _)) => record,
+                    None => return Err(self.damaged(&name, "it is gone")),
+                },
+            };
+            if (record.start, record.number) != (start, number) {
+                return Err(self.damaged(&name, "it does not follow the record before it"));
+            }
+            match record.ends {
+                RecordEnds::Open => break,
+                RecordEnds::Final => {
+                    sealed = true;
+                    break;
+                }
+                RecordEnds::Continues(next) => at = next,
+            }
+        }
+        let (name, kind) = (head.name.clone(), head.kind.clone());
+        Ok(FlushedStructure { name, kind, sealed, slots: 0, max_items: 0, max_bytes: 0, parts })
+    }
+
+    /// Records have numbers without gaps: one beyond the last that was found means that one is missing.
+    fn need_no_gap(
+        &self,
+        head: &JournalStructure,
+        at: BlockAt,
+        next: u64,
+    ) -> Result<(), FlushError> {
+        let missing = Record::name(&self.tag, head.structure, at, next);
+        let numbered = missing.len() - FLUSH_RECORD.len() - 8;
+        let beyond = self.there.range(missing.clone()..).next().map(|(name, _)| name);
+        match beyond {
+            Some(name) if name.get(..numbered) == missing.get(..numbered) => {
+                Err(self.damaged(&missing, format!("it is missing, and {name} is there")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What a journal has, as the manifest of a flush would say it, whose parts are its records; none when there
+/// is no journal.
+pub(crate) fn manifest_of(place: &Place, access: &Access) -> Result<Option<Manifest>, FlushError> {
+    let bucket = match Bucket::open(place, access) {
+        Ok(bucket) => bucket,
+        // Where no directory is there is no journal.
+        Err(_) if place.directory().is_some_and(|directory| !directory.is_dir()) => {
+            return Ok(None);
+        }
+        Err(e) => return Err(e),
+    };
+    let mut journal = Journal { place, bucket, there: BTreeMap::new(), tag: String::new() };
+    let Some(text) = journal.get(FLUSH_JOURNAL)? else { return Ok(None) };
+    let owner: JournalOwner = decode(&text).map_err(|why| journal.damaged(FLUSH_JOURNAL, why))?;
+    journal.tag = owner.tag.clone();
+    journal.there = journal.listed()?;
+    let heads = journal.heads()?;
+    let structures = heads.iter().map(|head| journal.structure(head));
+    let structures = structures.collect::<Result<Vec<_>, _>>()?;
+    Ok(Some(Manifest::new(owner.tag, 0, owner.job, owner.address, structures)))
+}
+
+impl Journal<'_> {
+    fn listed(&self) -> Result<BTreeMap<String, u64>, FlushError> {
+        let above = self.bucket.above();
+        let listed = self.bucket.wait(list(self.bucket.store(), above));
+        listed.map_err(|e| FlushError::Read { object: self.place.to_string(), why: reason(&e) })
+    }
+}
+
+/// Copies what a journal has, as a flush.
+pub(crate) fn copy_as_flush(
+    flushed: &Flushed,
+    put: impl Fn(&str, &[u8]) -> Result<(), FlushError>,
+) -> Result<(), FlushError> {
+    let mut manifest = flushed.manifest().clone();
+    for part in manifest.structures.iter_mut().flat_map(|s| &mut s.parts) {
+        let bytes = flushed.bytes_of(part)?;
+        part.name = format!("{}{FLUSH_PART}", part.name.trim_end_matches(FLUSH_RECORD));
+        part.crc32 = crc32fast::hash(&bytes);
+        put(&part.name, &bytes)?;
+    }
+    put(FLUSH_MANIFEST, &manifest.encode())
+}
+
+/// Deletes the journal at a place, that which says whose it is last; answers how many objects it had.
+pub(crate) fn delete(place: &Place, access: &Access) -> Result<usize, FlushError> {
+    let (store, above) = access::open(place, access)?;
+    let bucket = Bucket::open(place, access)?;
+    let failed =
+        |what: &str, why: String| FlushError::Write { what: place.join(what).to_string(), why };
+    let listed = bucket.wait(list(&*store, &above));
+    let listed = listed.map_err(|e| failed(FLUSH_JOURNAL, reason(&e)))?;
+    let names: Vec<String> = listed.into_keys().filter(|n| n.ends_with(FLUSH_RECORD)).collect();
+    let one = async |name: &str| match store.delete(&bucket.path(name)).await {
+        Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
+        Err(e) => Err(failed(name, reason(&e))),
+    };
+    // As in `sweep_journal`.
+    for heads in [true, false] {
+        let names = names.iter().filter(|name| is_head(name) == heads);
+        let each = stream::iter(names).map(|name| one(name)).buffer_unordered(AT_A_TIME);
+        bucket.wait(each.try_collect::<Vec<()>>())?;
+    }
+    bucket.wait(one(FLUSH_JOURNAL))?;
+    if let Some(directory) = place.directory() {
+        staged::delete_now(directory, |of| of.ends_with(FLUSH_RECORD));
+        let synced = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
+        synced.map_err(|e: io::Error| failed(FLUSH_JOURNAL, e.to_string()))?;
+        // It stays where something else is in it.
+        let _ = std::fs::remove_dir(directory);
+    }
+    Ok(names.len() + 1)
+}
+
+#[cfg(test)]
+#[path = "journal_tests.rs"]
+mod tests;
