@@ -128,6 +128,9 @@ pub fn advise(marks: ScaleMarks, servers: &[ServerUse]) -> Verdict {
     }
 }
 
+/// While all servers report once, it is looked so many times whether there should be others.
+const LOOKS_FOR_ALL: usize = 4;
+
 /// What was advised, and since when.
 #[derive(Debug, Default)]
 pub(crate) struct Adviser {
@@ -136,6 +139,10 @@ pub(crate) struct Adviser {
     /// What would be advised if it stays so, and since when.
     pending: AdviceKind,
     pending_since: Time,
+    /// Reports since it was looked at.
+    heard: usize,
+    /// Servers that were looked at, ever.
+    pub(crate) looked_at: u64,
 }
 
 impl Catalog {
@@ -146,11 +153,11 @@ impl Catalog {
             return Vec::new();
         }
         let here = || self.pool.servers().filter(|(_, server)| !server.away);
-        let alone = |id: ServerId, kinds: KindSet| {
-            let others = here().filter(|(other, server)| *other != id && !server.draining);
-            let served = others.fold(KindSet::default(), |all, (_, server)| all.and(server.kinds));
-            !served.covers(kinds)
-        };
+        // Kinds that a server serves, and that two do, of those that stay.
+        let stay = here().filter(|(_, server)| !server.draining).map(|(_, server)| server.kinds);
+        let (one, two) = stay.fold(<(KindSet, KindSet)>::default(), |(one, two), kinds| {
+            (one.and(kinds), two.and(one.in_common(kinds)))
+        });
         let of = |(server, state): (ServerId, &crate::pool::Server)| {
             let mut room = Use { used: 0, of: state.total.into() };
             room.used = room.of - u64::from(state.free());
@@ -162,14 +169,22 @@ impl Catalog {
             let shards = u64::from(state.shards());
             let used = u64::from(state.load.cpu_permille()) * shards;
             let cores = Use { used, of: 1000 * shards };
-            let alone = alone(server, state.kinds);
+            let others = if state.draining { one } else { two };
+            let alone = !others.covers(state.kinds);
             ServerUse { server, room, cores, leaves: state.draining, alone }
         };
         here().map(of).collect()
     }
 
-    /// Looks whether there should be other servers, when something was heard of one.
+    /// Something was heard of a server: looks whether there should be others. That takes as many steps as
+    /// there are servers, so that it is done once for a part of their reports (`LOOKS_FOR_ALL`).
     pub(crate) fn look_at_marks(&mut self) {
+        self.adviser.heard += 1;
+        if self.adviser.heard * LOOKS_FOR_ALL < self.pool.len() {
+            return;
+        }
+        self.adviser.heard = 0;
+        self.adviser.looked_at += self.pool.len() as u64;
         let verdict = match self.recovering() {
             true => advise(self.config.scale, &[]),
             false => advise(self.config.scale, &self.server_uses()),

@@ -33,6 +33,11 @@ impl KindSet {
         KindSet(self.0 | other.0)
     }
 
+    /// Those that are in both.
+    pub(crate) fn in_common(self, other: KindSet) -> KindSet {
+        KindSet(self.0 & other.0)
+    }
+
     /// Whether all of another set are in this one.
     pub(crate) fn covers(self, other: KindSet) -> bool {
         self.0 & other.0 == other.0

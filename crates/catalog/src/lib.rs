@@ -153,6 +153,8 @@ pub struct Work {
     pub timers: u64,
     /// Relatives of prefixes that were read to compute leases.
     pub relatives: u64,
+    /// Servers that were looked at to say whether there should be others.
+    pub advice: u64,
 }
 
 /// The state machine. See the crate's own words for the contract.
@@ -433,7 +435,11 @@ impl Catalog {
 
     /// What was looked at since the catalog was made.
     pub fn work(&self) -> Work {
-        Work { timers: self.timers.examined, relatives: self.dag.visited }
+        Work {
+            timers: self.timers.examined,
+            relatives: self.dag.visited,
+            advice: self.adviser.looked_at,
+        }
     }
 
     /// Bytes of heap that the catalog occupies, unused capacity included; the allocator's own

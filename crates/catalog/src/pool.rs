@@ -134,6 +134,11 @@ impl Pool {
         self.servers.is_empty()
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.servers.len()
+    }
+
     pub(crate) fn server_mut(&mut self, server: ServerId) -> Option<&mut Server> {
         self.servers.get_mut(&server)
     }

@@ -6,7 +6,9 @@ mod common;
 use common::{Bench, LEASE, kv};
 use honeycomb_catalog::{Actor, AdviceKind, Command, Report, ServerUse, Use, Verdict, advise};
 use honeycomb_types::limits::{ADD_AFTER, REMOVE_AFTER};
-use honeycomb_types::{ScaleMarks, ServerId};
+use honeycomb_types::{
+    CustomKind, Kind, KindSpec, OperationSpec, Route, Router, ScaleMarks, ServerId,
+};
 use proptest::prelude::*;
 
 const MARKS: ScaleMarks = ScaleMarks { add_above: 80, remove_below: 60, min_servers: 1 };
@@ -148,4 +150,40 @@ fn an_advice_is_given_when_it_was_right_for_some_time_and_is_over_at_once() {
     bench.run(Command::DrainServer { actor, address, cancel }).unwrap();
     pass(&mut bench, &ids, 1000);
     assert_eq!(bench.catalog.advice(true).what, AdviceKind::None);
+}
+
+/// It was as many steps as there are pairs of servers, at each report: with 800 servers, more than a core
+/// can do.
+#[test]
+fn a_report_costs_the_same_however_many_servers_there_are() {
+    let steps = |servers: u32| {
+        let mut bench = Bench::new();
+        let join = |n: u32| bench.join(&format!("s{n}:1"), 1, 4);
+        let ids: Vec<ServerId> = (0..servers).map(join).collect();
+        pass(&mut bench, &ids, 3000);
+        bench.catalog.work().advice / u64::from(3 * servers)
+    };
+    assert_eq!([steps(1), steps(8), steps(80)], [1, 4, 4]);
+}
+
+#[test]
+fn who_alone_serves_a_kind_is_not_told_to_go() {
+    let log = KindSpec {
+        kind: Kind::Custom(CustomKind::new(0x80).unwrap()),
+        name: "log".into(),
+        router: Router::Index,
+        operations: vec![OperationSpec::read(1, "look", Route::Each)],
+    };
+    let goes = |kinds: [&[KindSpec]; 3]| {
+        let mut bench = Bench::new();
+        let join = |(n, kinds)| bench.join_with(&format!("s{n}:1"), 1, 20, false, kinds).unwrap();
+        let ids: Vec<ServerId> = (0..).zip(kinds).map(join).collect();
+        pass(&mut bench, &ids, REMOVE_AFTER.as_millis() + 1000);
+        let advice = bench.catalog.advice(true);
+        assert_eq!(advice.what, AdviceKind::Remove);
+        advice.address.to_string()
+    };
+    let has = std::slice::from_ref(&log);
+    assert_eq!(goes([has, &[], &[]]), "s1:1");
+    assert_eq!(goes([has, has, &[]]), "s0:1");
 }
