@@ -132,8 +132,25 @@ fn name(job: usize, at: FileId) -> String {
 }
 
 /// The prefix of a task.
-fn path(at: FileId) -> String {
+pub fn path(at: FileId) -> String {
     format!("/s{}-{}", at.stage, at.task)
+}
+
+/// The prefixes of a job: the name of each, and of those that will read its file.
+pub fn prefixes(plan: &JobPlan) -> Vec<(String, Vec<String>)> {
+    let name = |at| path(at)[1..].to_owned();
+    let tasks = plan.stages.iter().enumerate().flat_map(|(stage, all)| {
+        let id = move |task| FileId { stage: stage as u32, task: task as u32 };
+        all.tasks.iter().enumerate().map(move |(n, task)| (id(n), task))
+    });
+    let mut readers: HashMap<FileId, Vec<String>> = HashMap::new();
+    for (at, task) in tasks.clone() {
+        for read in &task.reads {
+            let id = FileId { stage: read.stage, task: read.task };
+            readers.entry(id).or_default().push(name(at));
+        }
+    }
+    tasks.map(|(at, _)| (name(at), readers.remove(&at).unwrap_or_default())).collect()
 }
 
 /// Memory of which jobs have their peak reserved from their begin to their end, as far as it goes: the
@@ -228,29 +245,12 @@ impl Keep for Ours<'_> {
         let name = format!("{}-{number}", self.name);
         let ticket = self.admin.register_job_with(&name, &options)?;
         let client = (self.client)(&ticket.token);
-        let mut nodes = Vec::new();
-        let mut readers: HashMap<FileId, Vec<String>> = HashMap::new();
-        let ids = |stage: usize, tasks: usize| {
-            (0..tasks).map(move |task| FileId { stage: stage as u32, task: task as u32 })
-        };
-        for (number, stage) in plan.stages.iter().enumerate() {
-            for (at, task) in ids(number, stage.tasks.len()).zip(&stage.tasks) {
-                for read in &task.reads {
-                    let id = FileId { stage: read.stage, task: read.task };
-                    readers.entry(id).or_default().push(path(at)[1..].to_owned());
-                }
-            }
-        }
-        for (number, stage) in plan.stages.iter().enumerate() {
-            for at in ids(number, stage.tasks.len()) {
-                // Freed by its readers alone: what a lease would free is not what is measured.
-                let options = PrefixOptions { pinned: true, high_mark: 99, ..Default::default() };
-                let name = path(at)[1..].to_owned();
-                let readers = readers.remove(&at).unwrap_or_default();
-                nodes.push(DagNode { name, parents: vec![], options, readers });
-            }
-        }
-        client.create_hierarchy(ticket.job, nodes)?;
+        let nodes = prefixes(plan).into_iter().map(|(name, readers)| {
+            // Freed by its readers alone: what a lease would free is not what is measured.
+            let options = PrefixOptions { pinned: true, high_mark: 99, ..Default::default() };
+            DagNode { name, parents: vec![], options, readers }
+        });
+        client.create_hierarchy(ticket.job, nodes.collect())?;
         Ok(OurJob { number, reserved, client, ticket, files: Files::new(plan) })
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Only the policy differs: who gets memory, where data goes that has none, and when memory is given
 //! back. `sizing` says what follows from the conditions before anything runs, `world` carries the
-//! jobs out in virtual time, `figures` tells and draws what came out.
+//! jobs out in virtual time, where `blocks` asks the catalog for them, `real` on a cluster; `figures`
+//! tells and draws what came out.
 
+mod blocks;
 mod figures;
 mod keep;
 mod objects;
@@ -19,6 +21,7 @@ use crate::size;
 use clap::{Args, ValueEnum};
 use figures::{Found, Point};
 use honeycomb_load::{Demand, Fit, JobPlan, Shape, TransferCost, fitted_hours, mapreduce};
+use honeycomb_types::PolicyKind;
 use sizing::Sizing;
 use std::path::PathBuf;
 use std::thread;
@@ -55,8 +58,8 @@ const SECONDS_HOUR: f64 = 3600.0;
 /// An hour of tenants' intermediate data, compressed, as jobs of stages whose tasks read, compute and
 /// write files; transfers are 30 % of a task's time when all data is in memory. `static` is one pool
 /// with the object store below it (the way of ElastiCache), `job-peak` reserves each job's peak until
-/// the job ends and has disks below (the way of Pocket), `block` is Honeycomb's: block by block, what
-/// was written longest ago goes down first, to the disk or the object store, whichever is sooner.
+/// the job ends and has disks below (the way of Pocket), `block` is Honeycomb's: block by block, with
+/// the servers' disks for what finds no memory. In virtual time the catalog's own code gives the blocks.
 /// Capacities are shares of the most that all jobs together hold; slowdowns are relative to the
 /// policy's own run at 100 %. On a cluster, beside it, a redis-server gets the same jobs, with the
 /// object store for what it refuses. The disk and the object store are shaped, so that they are the same
@@ -142,8 +145,12 @@ pub enum Policy {
     StaticKeeps,
     /// A job's peak is reserved until it ends; a job for which there is no room goes to disk
     JobPeak,
-    /// Block by block; what was written longest ago goes down
+    /// Block by block; what finds no memory goes to the servers' disks
     Block,
+    /// The same under max-min fair shares of tenants
+    BlockMaxMin,
+    /// The same under Karma: who held less than its share before may hold more
+    BlockKarma,
 }
 
 impl Policy {
@@ -154,6 +161,18 @@ impl Policy {
             Policy::StaticKeeps => "static-keeps",
             Policy::JobPeak => "job-peak",
             Policy::Block => "block",
+            Policy::BlockMaxMin => "block-max-min",
+            Policy::BlockKarma => "block-karma",
+        }
+    }
+
+    /// By which the catalog shares memory out, where blocks are its to give.
+    fn sharing(self) -> Option<PolicyKind> {
+        match self {
+            Policy::Static | Policy::StaticKeeps | Policy::JobPeak => None,
+            Policy::Block => Some(PolicyKind::FirstCome),
+            Policy::BlockMaxMin => Some(PolicyKind::MaxMin),
+            Policy::BlockKarma => Some(PolicyKind::Karma),
         }
     }
 }

@@ -150,7 +150,9 @@ struct Looked {
 fn lacks(policy: Policy) -> Option<&'static str> {
     match policy {
         Policy::Static | Policy::JobPeak | Policy::Block => None,
-        Policy::StaticKeeps => Some("it is there in virtual time only"),
+        Policy::StaticKeeps | Policy::BlockMaxMin | Policy::BlockKarma => {
+            Some("it is there in virtual time only")
+        }
     }
 }
 
@@ -366,7 +368,7 @@ fn written_below(admin: &Client) -> Outcome<u64> {
 /// So many blocks for data, and besides those that are kept back of all of them, and those through
 /// which everything goes that is read from a disk or written to it. Of what is `promised` nothing goes
 /// down: besides there are the blocks that the controller keeps free by letting others go down.
-fn with_reserve(blocks: u64, disk: bool, promised: bool) -> u64 {
+pub fn with_reserve(blocks: u64, disk: bool, promised: bool) -> u64 {
     let through = |all: u64| {
         let warm = u64::from(WARM_BLOCKS_MIN).max(all / u64::from(WARM_FRACTION));
         let free = (all / 32).max(2) + 1;

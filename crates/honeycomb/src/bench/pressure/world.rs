@@ -1,24 +1,27 @@
 //! The same jobs in virtual time: an event world with memory, shaped disks and an object store.
 //!
 //! It moves no bytes and asks no server: memory is a count of blocks, a disk a queue that serves its
-//! bytes per second, the object store a delay and a rate for each connection. What it is for: to tell
-//! before an engine runs what its conditions allow, and to run sizes that no machine here has. What
-//! it leaves out: CPU, the controller, blocks that are not full but for the last of a file, and
-//! everything that a policy learns late.
+//! bytes per second, the object store a delay and a rate for each connection. Under `block` the
+//! catalog itself says where blocks are (`blocks`); the other policies are a few lines here. What it is
+//! for: to tell before an engine runs what its conditions allow, and to run sizes that no machine here
+//! has. What it leaves out: CPU, the time that a controller takes, and blocks that are not full but for
+//! the last of a file.
 
+use super::blocks::{Blocks, Full, Going};
 use super::{HEADROOM, Policy};
-use honeycomb_load::{JobPlan, TRANSFER_SHARE, TransferCost};
+use honeycomb_load::{FileId, JobPlan, TRANSFER_SHARE, TransferCost};
+use honeycomb_types::TierIx;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Free blocks below which blocks begin to go down in the background, as a share of the capacity.
-const MARK: f64 = 1.0 / 32.0;
-/// Bytes that go down together.
+/// Bytes that are written to a disk with one request.
 const CHUNK: u64 = 1 << 20;
-/// Bytes that may be on their way down to one disk: little enough that a read need not wait long.
-const UNDER_WAY: u64 = 4 << 20;
 /// Bytes that a task reads from a disk with one request.
 const DISK_REQUEST: u64 = 256 << 10;
+/// How often memory servers tell the catalog what was used, in seconds: as seldom as they may.
+const REPORT_S: f64 = 2.0;
+/// When a task tries again to write what there is no room for and none will come, in seconds.
+const AGAIN_S: f64 = 0.1;
 
 /// What everything costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -86,8 +89,6 @@ pub struct Run {
     pub transfer_s: f64,
     /// Seconds of tasks' computing.
     pub compute_s: f64,
-    /// When the last job ended.
-    pub end: f64,
 }
 
 impl Run {
@@ -120,39 +121,58 @@ impl Pipe {
         self.free_at = self.free_at.max(now) + seconds;
         self.free_at
     }
+}
 
-    fn wait(&self, now: f64) -> f64 {
-        (self.free_at - now).max(0.0)
-    }
+/// What one server has of a file, in blocks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    server: u32,
+    memory: u64,
+    disk: u64,
 }
 
 /// Where the blocks of a file are.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct FileAt {
     bytes: u64,
-    memory: u64,
-    disk: u64,
+    parts: Vec<Part>,
     object: u64,
-    /// Of those in memory, how many are on their way down.
-    leaving: u64,
-    written: bool,
-    /// Tasks that read it now.
-    reading: u32,
     /// Tasks that have not read it yet.
     left: u32,
-    server: u32,
-    /// Which file of the world, in the order of writing.
-    number: u64,
+}
+
+/// What servers have of a file whose blocks are there.
+fn parts_of(blocks: impl IntoIterator<Item = (u32, TierIx)>) -> Vec<Part> {
+    let mut parts: Vec<Part> = Vec::new();
+    for (server, tier) in blocks {
+        let place = parts.iter().position(|part| part.server == server);
+        let place = place.unwrap_or_else(|| {
+            parts.push(Part { server, ..Part::default() });
+            parts.len() - 1
+        });
+        let part = &mut parts[place];
+        *if tier.is_below() { &mut part.disk } else { &mut part.memory } += 1;
+    }
+    parts
 }
 
 impl FileAt {
-    fn blocks(&self) -> u64 {
-        self.memory + self.disk + self.object
+    fn memory(&self) -> u64 {
+        self.parts.iter().map(|part| part.memory).sum()
     }
 
-    /// Bytes of so many of its blocks.
-    fn share(&self, blocks: u64) -> f64 {
-        self.bytes as f64 * blocks as f64 / self.blocks().max(1) as f64
+    fn disk(&self) -> u64 {
+        self.parts.iter().map(|part| part.disk).sum()
+    }
+
+    fn blocks(&self) -> u64 {
+        self.memory() + self.disk() + self.object
+    }
+
+    /// So many of its blocks, of so many of its bytes.
+    fn share(&self, bytes: u64) -> impl Fn(u64) -> f64 + use<> {
+        let each = bytes as f64 / self.blocks().max(1) as f64;
+        move |blocks| each * blocks as f64
     }
 }
 
@@ -173,7 +193,8 @@ enum Event {
     Arrives { job: u32 },
     Writes { job: u32, stage: u32, task: u32 },
     Ended { job: u32, stage: u32, task: u32 },
-    Lowered { job: u32, stage: u32, task: u32, blocks: u64 },
+    Arrived { going: Going },
+    Reports,
 }
 
 struct World<'a> {
@@ -191,12 +212,17 @@ struct World<'a> {
     blocks: u64,
     /// Blocks that are reserved, used or not.
     reserved: u64,
-    /// Blocks on their way down.
-    leaving: u64,
     bytes: f64,
     networks: Vec<Pipe>,
     disks: Vec<Pipe>,
-    files: u64,
+    /// Blocks that were given so far, where no catalog gives them.
+    dealt: u64,
+    /// Jobs that have not ended.
+    left: usize,
+    /// Tasks that wait for room to write.
+    parked: Vec<(u32, u32, u32)>,
+    /// Who says where blocks are, where they are the catalog's to give and memory is short.
+    catalog: Option<Box<Blocks>>,
     last_arrival: f64,
     since: f64,
     run: Run,
@@ -208,6 +234,8 @@ pub fn simulate(jobs: &[JobPlan], conditions: Conditions, setup: Setup) -> Run {
     let capacity = setup.memory.map_or(u64::MAX / 4, |memory| memory / conditions.block);
     let first = jobs.first().map_or(0.0, |job| job.arrival);
     let last_arrival = jobs.last().map_or(0.0, |job| job.arrival);
+    let by_catalog = setup.policy.sharing().filter(|_| setup.memory.is_some());
+    let catalog = by_catalog.map(|sharing| Blocks::of(&conditions, sharing, capacity));
     let mut world = World {
         jobs,
         conditions,
@@ -221,11 +249,13 @@ pub fn simulate(jobs: &[JobPlan], conditions: Conditions, setup: Setup) -> Run {
         running: jobs.iter().map(|_| None).collect(),
         blocks: 0,
         reserved: 0,
-        leaving: 0,
         bytes: 0.0,
         networks: vec![Pipe::default(); servers],
         disks: vec![Pipe::default(); servers],
-        files: 0,
+        dealt: 0,
+        left: jobs.len(),
+        parked: Vec::new(),
+        catalog: catalog.map(Box::new),
         last_arrival,
         since: first,
         run: Run { seconds: vec![0.0; jobs.len()], window: last_arrival - first, ..Run::default() },
@@ -233,14 +263,21 @@ pub fn simulate(jobs: &[JobPlan], conditions: Conditions, setup: Setup) -> Run {
     if !jobs.is_empty() {
         world.at(first, Event::Arrives { job: 0 });
     }
+    if world.catalog.is_some() {
+        world.at(first, Event::Reports);
+    }
     while let Some(Reverse((time, place))) = world.events.pop() {
         let place = (place & u64::from(u32::MAX)) as usize;
         let event = world.due[place];
         world.idle.push(place);
         world.now = f64::from_bits(time);
         world.event(event);
+        world.let_go();
+        world.unpark();
     }
-    world.run.end = world.now;
+    if let Some(catalog) = world.catalog {
+        catalog.finish();
+    }
     world.run
 }
 
@@ -261,7 +298,23 @@ impl World<'_> {
             Event::Arrives { job } => self.arrives(job),
             Event::Writes { job, stage, task } => self.writes(job, stage, task),
             Event::Ended { job, stage, task } => self.ended(job, stage, task),
-            Event::Lowered { job, stage, task, blocks } => self.lowered(job, stage, task, blocks),
+            Event::Arrived { going } => self.arrived(going),
+            Event::Reports => self.reports(),
+        }
+    }
+
+    /// Who says where blocks are, at this time.
+    fn catalog(&mut self) -> Option<&mut Blocks> {
+        let catalog = self.catalog.as_deref_mut()?;
+        catalog.at(self.now);
+        Some(catalog)
+    }
+
+    /// Memory servers report, for as long as there is a job.
+    fn reports(&mut self) {
+        if self.left > 0 {
+            self.catalog().expect("it asks for reports").report();
+            self.at(self.now + REPORT_S, Event::Reports);
         }
     }
 
@@ -286,6 +339,9 @@ impl World<'_> {
         }
         let running = Running { files, stage: 0, begun: 0, ended: 0, reserved, used: 0 };
         self.running[job as usize] = Some(Box::new(running));
+        if let Some(catalog) = self.catalog() {
+            catalog.begin(job, plan);
+        }
         self.begin_tasks(job);
     }
 
@@ -305,11 +361,13 @@ impl World<'_> {
             let task = &tasks[place];
             let mut reading = Reading::default();
             for read in &task.reads {
-                let file = &mut running.files[read.stage as usize][read.task as usize];
-                file.reading += 1;
+                let file = &running.files[read.stage as usize][read.task as usize];
                 let (c, disks, networks) = (&self.conditions, &mut self.disks, &mut self.networks);
                 reading.file(c, networks, disks, self.now, file, read.bytes);
                 self.run.moved += read.bytes;
+                if let Some(catalog) = &mut self.catalog {
+                    catalog.used((job, FileId { stage: read.stage, task: read.task }));
+                }
             }
             let read_s = reading.seconds(self.now);
             let compute_s = task.compute_s * self.setup.compute;
@@ -322,33 +380,45 @@ impl World<'_> {
 
     fn writes(&mut self, job: u32, stage: u32, task: u32) {
         let bytes = self.jobs[job as usize].stages[stage as usize].tasks[task as usize].bytes;
-        let wanted = bytes.div_ceil(self.conditions.block);
-        self.files += 1;
-        let server = (self.files % self.networks.len() as u64) as u32;
-        let (memory, disk, object) = self.place(job, server, wanted, bytes);
-        let file =
-            FileAt { bytes, memory, disk, object, server, number: self.files, ..FileAt::default() };
-        let part = |blocks: u64| file.share(blocks);
+        let (parts, object) = match self.place(job, FileId { stage, task }, bytes) {
+            Ok(placed) => placed,
+            Err(Full { room_comes: true }) => {
+                self.parked.push((job, stage, task));
+                return;
+            }
+            Err(Full { room_comes: false }) => {
+                self.at(self.now + AGAIN_S, Event::Writes { job, stage, task });
+                return;
+            }
+        };
+        let file = FileAt { bytes, parts, object, left: 0 };
+        let (share, memory, disk) = (file.share(bytes), file.memory(), file.disk());
         let Conditions { cost, network, disk: disk_rate, disk_request_s, .. } = self.conditions;
         let mut seconds = cost.file_s;
         if memory + disk > 0 {
-            let direct = part(memory + disk);
-            let through =
-                self.networks[server as usize].work(self.now, direct / network) - self.now;
-            seconds += through.max(direct / cost.write);
+            // Servers take their parts in side by side, from one stream.
+            let through = file.parts.iter().map(|part| {
+                let work = share(part.memory + part.disk) / network;
+                self.networks[part.server as usize].work(self.now, work) - self.now
+            });
+            seconds += through.fold(share(memory + disk) / cost.write, f64::max);
         }
         if disk > 0 {
-            let work = part(disk) / disk_rate + disk_request_s * requests(part(disk), CHUNK);
-            // Frames take it in while the disk is busy with what came before: the slower one counts.
-            let done = self.disks[server as usize].work(self.now, work) - self.now;
-            seconds = seconds.max(done + part(disk) / cost.write);
-            self.run.disk_written += part(disk).round() as u64;
+            // Frames take it in while the disks are busy with what came before: the slower one counts.
+            let below = file.parts.iter().filter(|part| part.disk > 0).map(|part| {
+                let bytes = share(part.disk);
+                let work = bytes / disk_rate + disk_request_s * requests(bytes, CHUNK);
+                self.disks[part.server as usize].work(self.now, work) - self.now
+            });
+            let done = below.fold(0.0, f64::max);
+            seconds = seconds.max(done + share(disk) / cost.write);
+            self.run.disk_written += share(disk).round() as u64;
         }
         if object > 0 {
-            seconds += self.conditions.object_write_s + part(object) / self.conditions.object;
-            self.run.object_written += part(object).round() as u64;
+            seconds += self.conditions.object_write_s + share(object) / self.conditions.object;
+            self.run.object_written += share(object).round() as u64;
         }
-        self.count(part(memory), memory as i64);
+        self.count(share(memory), memory as i64);
         self.run.moved += bytes;
         self.run.written += bytes;
         self.run.transfer_s += seconds;
@@ -359,109 +429,95 @@ impl World<'_> {
             running.used += memory;
         }
         self.at(self.now + seconds, Event::Ended { job, stage, task });
-        if self.setup.policy == Policy::Block {
-            self.make_room(job);
-        }
     }
 
-    /// Where the blocks of a new file go: in memory, on disk, in the object store.
-    fn place(&mut self, job: u32, server: u32, wanted: u64, bytes: u64) -> (u64, u64, u64) {
+    /// Where the blocks of a new file go, or that it has to wait: on servers, and in the object store.
+    fn place(&mut self, job: u32, id: FileId, bytes: u64) -> Result<(Vec<Part>, u64), Full> {
+        let wanted = bytes.div_ceil(self.conditions.block);
+        if let Some(catalog) = self.catalog() {
+            return Ok((parts_of(catalog.make((job, id), bytes)?), 0));
+        }
         let running = self.running[job as usize].as_ref().expect("it writes, so it runs");
         let free = self.capacity.saturating_sub(self.blocks);
-        match self.setup.policy {
-            Policy::Static | Policy::StaticKeeps if free >= wanted => (wanted, 0, 0),
-            Policy::Static | Policy::StaticKeeps => (0, 0, wanted),
+        let (memory, disk, object) = match self.setup.policy {
+            Policy::Static | Policy::StaticKeeps if free < wanted => (0, 0, wanted),
             Policy::JobPeak => {
                 let memory = wanted.min(running.reserved - running.used.min(running.reserved));
                 (memory, wanted - memory, 0)
             }
-            Policy::Block => {
-                let memory = wanted.min(free);
-                let over = wanted - memory;
-                if over == 0 {
-                    return (memory, 0, 0);
-                }
-                let rest = bytes as f64 * over as f64 / wanted as f64;
-                let c = &self.conditions;
-                let by_disk = self.disks[server as usize].wait(self.now) + rest / c.disk;
-                let by_object = c.object_write_s + rest / c.object;
-                if by_disk <= by_object { (memory, over, 0) } else { (memory, 0, over) }
-            }
-        }
+            _ => (wanted, 0, 0),
+        };
+        // As the catalog deals them out: one on each server, in turn.
+        let (first, servers) = (self.dealt, self.networks.len() as u64);
+        self.dealt += memory + disk;
+        let dealt = (0..memory + disk).map(|n| {
+            let tier = if n < memory { TierIx::MEMORY } else { TierIx(1) };
+            (((first + n) % servers) as u32, tier)
+        });
+        Ok((parts_of(dealt), object))
     }
 
-    /// Lets blocks of the job that overflows go down in the background, until enough are free.
-    fn make_room(&mut self, job: u32) {
-        if self.setup.memory.is_none() {
-            return;
-        }
-        let mark = ((self.capacity as f64 * MARK) as u64).max(2);
-        let chunk = (CHUNK / self.conditions.block).max(1);
-        let most = (UNDER_WAY / self.conditions.block).max(1) * self.disks.len() as u64;
-        while self.capacity.saturating_sub(self.blocks) + self.leaving < mark && self.leaving < most
-        {
-            let Some((stage, task)) = self.coldest(job) else { return };
-            let running = self.running[job as usize].as_mut().expect("it has a cold file");
-            let file = &mut running.files[stage as usize][task as usize];
-            let blocks = (file.memory - file.leaving).min(chunk);
-            file.leaving += blocks;
-            self.leaving += blocks;
-            let bytes = file.share(blocks);
-            let server = file.server as usize;
+    /// Blocks that the catalog told to go below memory are on their way there.
+    fn let_go(&mut self) {
+        let going = self.catalog.as_deref_mut().map(Blocks::take_going).unwrap_or_default();
+        for going in going {
+            let (job, FileId { stage, task }) = going.whose;
+            let running = self.running[job as usize].as_ref().expect("its blocks are somebody's");
+            let file = &running.files[stage as usize][task as usize];
+            let bytes = file.share(file.bytes)(1);
             let work = bytes / self.conditions.disk + self.conditions.disk_request_s;
-            let done = self.disks[server].work(self.now, work);
+            let done = self.disks[going.server as usize].work(self.now, work);
             self.run.disk_written += bytes.round() as u64;
-            self.at(done, Event::Lowered { job, stage, task, blocks });
+            self.at(done, Event::Arrived { going });
         }
     }
 
-    /// The file of a job whose blocks go down next: what was written longest ago, of what nobody
-    /// reads now. That what will be read last would be better hardly shows (docs/benchmarks.md).
-    fn coldest(&self, job: u32) -> Option<(u32, u32)> {
-        let running = self.running[job as usize].as_ref()?;
-        let mut best: Option<(u64, (u32, u32))> = None;
-        for (stage, files) in running.files.iter().enumerate() {
-            for (task, file) in files.iter().enumerate() {
-                if !file.written || file.reading > 0 || file.memory == file.leaving {
-                    continue;
-                }
-                if best.is_none_or(|(oldest, _)| file.number < oldest) {
-                    best = Some((file.number, (stage as u32, task as u32)));
-                }
-            }
-        }
-        best.map(|(_, place)| place)
-    }
-
-    fn lowered(&mut self, job: u32, stage: u32, task: u32, blocks: u64) {
-        self.leaving -= blocks;
-        let Some(running) = self.running[job as usize].as_mut() else { return };
-        let file = &mut running.files[stage as usize][task as usize];
-        // Freed meanwhile: its blocks went with it.
-        if file.leaving < blocks {
+    fn arrived(&mut self, going: Going) {
+        if !self.catalog().expect("it let a block go").arrived(going) {
             return;
         }
-        let bytes = file.share(blocks);
-        file.leaving -= blocks;
-        file.memory -= blocks;
-        file.disk += blocks;
-        self.count(-bytes, -(blocks as i64));
+        let (job, FileId { stage, task }) = going.whose;
+        let running = self.running[job as usize].as_mut().expect("its blocks are somebody's");
+        let file = &mut running.files[stage as usize][task as usize];
+        let bytes = file.share(file.bytes)(1);
+        let part = file.parts.iter_mut().find(|part| part.server == going.server);
+        let part = part.expect("a block stays on its server");
+        part.memory -= 1;
+        part.disk += 1;
+        self.count(-bytes, -1);
+    }
+
+    /// Who waits for room asks again when some came, or none will: as a controller has it.
+    fn unpark(&mut self) {
+        if self.catalog().is_some_and(Blocks::room_came) {
+            for (job, stage, task) in std::mem::take(&mut self.parked) {
+                self.writes(job, stage, task);
+            }
+        }
     }
 
     fn ended(&mut self, job: u32, stage: u32, task: u32) {
         let plan = &self.jobs[job as usize];
         let running = self.running[job as usize].as_mut().expect("its task ended, so it runs");
         running.ended += 1;
-        running.files[stage as usize][task as usize].written = true;
         let keeps = self.setup.policy == Policy::StaticKeeps;
         let mut gone = Vec::new();
         for read in &plan.stages[stage as usize].tasks[task as usize].reads {
             let file = &mut running.files[read.stage as usize][read.task as usize];
-            file.reading -= 1;
             file.left -= 1;
             if file.left == 0 && !keeps {
                 gone.push((read.stage, read.task));
             }
+        }
+        if let Some(catalog) = self.catalog() {
+            let whose = (job, FileId { stage, task });
+            catalog.wrote(whose);
+            let freed = catalog.ended(whose);
+            assert_eq!(
+                freed as usize,
+                gone.len(),
+                "of what nobody will read, the catalog frees all"
+            );
         }
         for (stage, task) in gone {
             self.free(job, stage, task);
@@ -482,11 +538,15 @@ impl World<'_> {
     fn free(&mut self, job: u32, stage: u32, task: u32) {
         let Some(running) = self.running[job as usize].as_mut() else { return };
         let file = &mut running.files[stage as usize][task as usize];
-        let (bytes, blocks) = (file.share(file.memory), file.memory);
+        let blocks = file.memory();
+        let bytes = file.share(file.bytes)(blocks);
         if running.reserved > 0 {
             running.used -= blocks;
         }
         *file = FileAt::default();
+        if let Some(catalog) = &mut self.catalog {
+            catalog.forget((job, FileId { stage, task }));
+        }
         self.count(-bytes, -(blocks as i64));
     }
 
@@ -499,6 +559,10 @@ impl World<'_> {
         }
         if let Some(running) = self.running[job as usize].take() {
             self.reserved -= running.reserved;
+        }
+        self.left -= 1;
+        if let Some(catalog) = self.catalog() {
+            catalog.end(job);
         }
         self.run.seconds[job as usize] = self.now - plan.arrival;
     }
@@ -543,21 +607,23 @@ impl Reading {
         file: &FileAt,
         bytes: u64,
     ) {
-        let part = |blocks: u64| bytes as f64 * blocks as f64 / file.blocks().max(1) as f64;
-        let server = file.server as usize;
+        let share = file.share(bytes);
         self.own += c.cost.file_s;
-        if file.disk > 0 {
-            let below = part(file.disk);
-            let work = below / c.disk + c.disk_request_s * requests(below, DISK_REQUEST);
-            self.disks_done = self.disks_done.max(disks[server].work(now, work));
-        }
-        let direct = part(file.memory + file.disk);
-        if direct > 0.0 {
-            self.sent = self.sent.max(networks[server].work(now, direct / c.network));
-            self.own += direct / c.cost.read;
+        for part in &file.parts {
+            let server = part.server as usize;
+            if part.disk > 0 {
+                let below = share(part.disk);
+                let work = below / c.disk + c.disk_request_s * requests(below, DISK_REQUEST);
+                self.disks_done = self.disks_done.max(disks[server].work(now, work));
+            }
+            let direct = share(part.memory + part.disk);
+            if direct > 0.0 {
+                self.sent = self.sent.max(networks[server].work(now, direct / c.network));
+                self.own += direct / c.cost.read;
+            }
         }
         if file.object > 0 {
-            self.own += c.object_read_s + part(file.object) / c.object;
+            self.own += c.object_read_s + share(file.object) / c.object;
         }
     }
 
