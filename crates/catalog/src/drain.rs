@@ -18,6 +18,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     states: BTreeMap<ServerId, DrainState>,
+    /// Servers whose blocks that were allocated in advance were not given back yet.
+    cluttered: BTreeSet<ServerId>,
     /// What is left to be told to servers whose blocks leave; made when it is first asked for.
     pub(crate) evacuations: BTreeMap<ServerId, Evacuation>,
 }
@@ -82,8 +84,16 @@ impl Catalog {
         }
         self.drains.states.insert(id, DrainState::Draining);
         self.set_draining(id, true);
-        self.clear_out(id, effects);
+        self.drains.cluttered.insert(id);
+        // Splits find other blocks to fill.
+        for s in self.owners_on(id) {
+            self.cancel_moves_to(s, id, effects);
+        }
         Ok(Reply::Done)
+    }
+
+    fn owners_on(&self, id: ServerId) -> Vec<u32> {
+        self.pool.server(id).map(|server| server.owners()).unwrap_or_default()
     }
 
     fn cancel_drain(
@@ -131,6 +141,7 @@ impl Catalog {
 
     fn set_draining(&mut self, id: ServerId, draining: bool) {
         self.drains.evacuations.remove(&id);
+        self.drains.cluttered.remove(&id);
         let server = self.pool.server_mut(id).expect("a server that drains is a member");
         server.draining = draining;
         self.pool.dirty.mark(id.0);
@@ -138,12 +149,13 @@ impl Catalog {
         self.pool.stir(id);
     }
 
-    /// Gives back what is there and holds nothing: blocks that splits were to fill, which find others,
-    /// and those that were allocated in advance.
+    /// Gives back blocks that were allocated in advance and hold nothing. Not before all servers have told
+    /// what their blocks were granted: one of these may be in use, and the log has lost that (INV-47).
     fn clear_out(&mut self, id: ServerId, effects: &mut Vec<Effect>) {
-        let owners = self.pool.server(id).map(|server| server.owners()).unwrap_or_default();
-        for s in owners {
-            self.cancel_moves_to(s, id, effects);
+        if self.recovering() || !self.drains.cluttered.remove(&id) {
+            return;
+        }
+        for s in self.owners_on(id) {
             self.give_back_spares(s, id, effects);
         }
     }
@@ -152,6 +164,7 @@ impl Catalog {
     pub(crate) fn go_on_draining(&mut self, effects: &mut Vec<Effect>) {
         let draining = self.drains.states.iter().filter(|(_, s)| **s == DrainState::Draining);
         for id in draining.map(|(&id, _)| id).collect::<Vec<ServerId>>() {
+            self.clear_out(id, effects);
             if self.has_nothing(id) {
                 self.drains.states.insert(id, DrainState::Released);
                 self.drains.evacuations.remove(&id);
@@ -174,6 +187,7 @@ impl Catalog {
         for id in ids {
             self.drains.states.remove(id);
             self.drains.evacuations.remove(id);
+            self.drains.cluttered.remove(id);
         }
     }
 
@@ -188,6 +202,7 @@ impl Catalog {
             if let Some(server) = self.pool.server_mut(id) {
                 server.draining = true;
                 self.drains.states.insert(id, DrainState::Draining);
+                self.drains.cluttered.insert(id);
             }
         }
     }

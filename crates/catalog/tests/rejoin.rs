@@ -5,7 +5,8 @@ mod common;
 
 use common::{Bench, file, incarnation, kv, lease, queue};
 use honeycomb_catalog::{
-    CatalogError, Command, Effect, HeldBlock, NewServer, NewStructure, Opened, Reply, Report, Seal,
+    Actor, CatalogError, Command, Effect, HeldBlock, NewServer, NewStructure, Opened, Reply,
+    Report, Seal,
 };
 use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, Generation, ServerId, StructureId};
@@ -181,6 +182,39 @@ fn a_block_allocated_in_advance_is_heard_when_the_one_before_it_names_it() {
     assert_eq!((now.map.version.0, blocks(&now)), (3, vec![first, second]));
     assert!(bench.grow(todo.structure, second).is_err(), "the queue is closed");
     assert_eq!(bench.status().free, 32 - 2);
+}
+
+/// What is taken out before all have told does not lose what the log has lost (simulator, seed
+/// 153345669024813): the block was given back as one that holds nothing, and its queue went on with it.
+#[test]
+fn a_block_allocated_in_advance_is_not_given_back_before_all_have_told() {
+    let mut bench = Bench::new();
+    let (a, b) = (bench.join("a:1", 2, 8), bench.join("b:1", 2, 8));
+    let job = bench.job("job");
+    let todo = bench.make(job, NewStructure { blocks: 3, ..queue("", "q", 100) }).unwrap();
+    let first = blocks(&todo)[0];
+    let spare = opens(&bench.effects)[2];
+    let written = bench.written.clone();
+    let (_, second) = bench.grow(todo.structure, first).unwrap();
+    bench.written = written;
+    bench.restart();
+    let of = |at: BlockAt| if at.block.server() == a { ("a:1", a) } else { ("b:1", b) };
+    let ((drained, there), (other, here)) = (of(second), of(first));
+    assert_ne!(drained, other, "one after the other");
+    let drain = Command::DrainServer { actor: Actor::CLUSTER, address: drained, cancel: false };
+    bench.run(drain).unwrap();
+    assert_eq!(frees(&bench.effects), []);
+    let mine = [held(todo.structure, second)];
+    assert_eq!(frees(&back(&mut bench, drained, there, &mine)), []);
+    let sealed = Some(Seal { length: 48, bytes: 4800, last: false });
+    let successor = Some(second);
+    let theirs = [
+        HeldBlock { sealed, successor, ..held(todo.structure, first) },
+        held(todo.structure, spare),
+    ];
+    assert_eq!(frees(&back(&mut bench, other, here, &theirs)), []);
+    let now = bench.reopen(job, &todo).unwrap();
+    assert_eq!(blocks(&now), [first, second]);
 }
 
 #[test]

@@ -185,6 +185,7 @@ impl CatalogModel {
         if was_recovering && !self.is_recovering() {
             self.renew_all();
             self.rejoining.unowned.clear();
+            self.cluster.give_back_spares();
         }
     }
 

@@ -21,14 +21,26 @@ impl Cluster {
             return Err("LastServer");
         }
         self.drains.insert(server, DrainState::Draining);
-        let there = |at: &mut BlockAt| at.block.server() == server;
         self.cancel(|moving| moving.way.takes_anew() && moving.target.block.server() == server);
+        self.give_back_spares();
+        Ok(())
+    }
+
+    /// What was allocated in advance on servers that are taken out goes, once all servers have told whether
+    /// it was granted.
+    pub fn give_back_spares(&mut self) {
+        if !self.away.is_empty() {
+            return;
+        }
+        let drains = &self.drains;
+        let there = |at: &mut BlockAt| {
+            drains.get(&at.block.server()).is_some_and(|&state| state == DrainState::Draining)
+        };
         let files = self.jobs.iter_mut().flat_map(|job| &mut job.files);
         // What is sealed has none any more.
         let files = files.filter(|file| !file.sealed());
         let spares: Vec<BlockAt> = files.flat_map(|f| f.spare.extract_if(.., there)).collect();
         self.free(spares);
-        Ok(())
     }
 
     /// It is wanted again.
