@@ -171,7 +171,8 @@ impl RawWriter {
         self.send()?;
         let RawWriter { session, puts, upload, .. } = &mut self;
         let failed = |e: Error| session.unwritten(reason(&e));
-        for put in puts.drain(..) {
+        // Those behind one that fails stay: an upload is not aborted before they have ended.
+        while let Some(put) = puts.pop_front() {
             session.objects().wait(put).unwrap_or_else(|e| Err(e.into())).map_err(failed)?;
         }
         let made = upload.as_mut().expect("it was begun");
