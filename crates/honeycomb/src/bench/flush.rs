@@ -3,7 +3,7 @@
 use super::cluster::Cluster;
 use super::disk::Folder;
 use super::process::{Pinning, machine};
-use super::spill::spread;
+use super::spill::{show, spread};
 use super::trace::bar;
 use super::{Pool, Transport, Waiting};
 use crate::failure::{Failure, Outcome};
@@ -203,9 +203,6 @@ fn tell(
         formats[0].1.len()
     );
     for (format, alone, flush, ratio) in told {
-        let show = |[median, least, most]: [f64; 3], digits: usize| {
-            format!("{median:.digits$} ({least:.digits$} to {most:.digits$})")
-        };
         // A directory is no store: there is nothing to hold against what was asked for.
         let said = match is_store {
             false => "no store",

@@ -3,6 +3,7 @@
 
 use super::cluster::Cluster;
 use super::disk::{self, Folder};
+use super::measure::Spread;
 use super::process::{Pinning, machine};
 use super::trace::bar;
 use super::{Pool, Transport, Waiting};
@@ -308,9 +309,13 @@ fn appends(client: &Client, job: &JobTicket, over: &AtomicBool) -> Outcome<f64> 
 
 /// Median, least and most.
 pub fn spread(of: impl Iterator<Item = f64>) -> [f64; 3] {
-    let mut all: Vec<f64> = of.collect();
-    all.sort_by(f64::total_cmp);
-    [all[all.len() / 2], all[0], all[all.len() - 1]]
+    let Spread { median, min, max } = Spread::of(of);
+    [median, min, max]
+}
+
+/// The same for people.
+pub fn show([median, least, most]: [f64; 3], digits: usize) -> String {
+    format!("{median:.digits$} ({least:.digits$} to {most:.digits$})")
 }
 
 fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
@@ -368,9 +373,6 @@ fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
         rounds.len()
     );
     for (what, unit, alone, ours, ratio, asked) in told {
-        let show = |[median, least, most]: [f64; 3], digits: usize| {
-            format!("{median:.digits$} ({least:.digits$} to {most:.digits$})")
-        };
         let least = asked < 1.0;
         let reached = if (ratio[0] >= asked) == least { "reached" } else { "MISSED" };
         let bound = if least { "at least" } else { "at most" };
