@@ -11,14 +11,19 @@ export PATH := $(or $(CARGO_HOME),$(HOME)/.cargo)/bin:$(PATH)
 export RUSTUP_AUTO_INSTALL := 0
 export PYO3_PYTHON := $(CURDIR)/.venv/bin/python
 
+PROFILE := release# of the wheel; `make build PROFILE=fast` is for trying a change from Python
 SECONDS := 60# for simulate and elastic-soak
 ARGS :=# handed on to demo, bench, simulate, crash-cells and the soaks: make demo ARGS="--scale 4"
 
 VENV := .venv/bin
 # Tests press Ctrl-C, to which what a background shell starts is deaf.
 HEARING := env --default-signal=HUP,INT,QUIT
+# Everything that is neither a figure nor a wheel is built with the profile `fast` (Cargo.toml).
+# One selection of packages for all of it: another one unifies features differently and builds anew.
+FAST := --profile fast --locked --workspace --exclude honeycomb-python
+CARGO_FAST := cargo build $(FAST)
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
-RUST_TESTS := $(HEARING) cargo test --workspace --exclude honeycomb-python --locked
+RUST_TESTS := $(HEARING) cargo test $(FAST)
 PYTHON_CODE := $(wildcard python protocol examples bench)
 
 # What the wheel is made from; folders too, so that a deleted file counts as a change.
@@ -48,12 +53,13 @@ peers: setup # what others bring, to be measured beside Honeycomb
 	@verify/versitygw/build.sh
 
 build: setup ## the wheel in dist/, installed into .venv
-	@$(MAKE) -s .stamps/wheel
+	@$(MAKE) -s .stamps/wheel-$(PROFILE) PROFILE=$(PROFILE)
 
-.stamps/wheel: $(WHEEL_SOURCES) .stamps/requirements.txt
-	@mkdir -p python/honeycomb/data && touch $@.begun # what changes from here on is newer
-	scripts/build-wheel.sh
-	@mv $@.begun $@
+# One wheel is installed at a time: the stamp of another profile goes.
+.stamps/wheel-$(PROFILE): $(WHEEL_SOURCES) .stamps/requirements.txt
+	@mkdir -p python/honeycomb/data && touch $@.begun # a source that changes from here on is newer
+	PROFILE=$(PROFILE) scripts/build-wheel.sh
+	@rm -f .stamps/wheel-release .stamps/wheel-fast && mv $@.begun $@
 
 .PHONY: lint unit unsafe integration
 lint: setup ## formatting, clippy, generated code, ruff, mypy
@@ -72,24 +78,29 @@ unsafe: setup ## crates/block under Miri and AddressSanitizer, where there is a 
 	scripts/unsafe.sh
 
 integration: peers build ## the Python tests, against the installed wheel and real processes
-	cargo build --release --locked -p log-server
+	$(CARGO_FAST) --bin honeycomb-with-log
 	$(HEARING) $(VENV)/pytest -c python/pyproject.toml python/tests
 
-.PHONY: simulate soak elastic-soak crash-cells bench figures
+.PHONY: simulate soak tier-soak elastic-soak crash-cells bench figures
 simulate: setup ## the simulator, for SECONDS=60
-	cargo run --release --locked -p honeycomb-verify --bin simulate -- --seconds $(SECONDS) $(ARGS)
+	$(CARGO_FAST) --bin simulate
+	target/fast/simulate --seconds $(SECONDS) $(ARGS)
 
 soak: setup ## a million items through a queue whose clients are killed; ARGS="--items 8000000"
-	cargo build --release --locked -p honeycomb -p honeycomb-verify --bin honeycomb --bin queue-soak
-	target/release/queue-soak $(ARGS)
+	$(CARGO_FAST) --bin honeycomb --bin queue-soak
+	target/fast/queue-soak $(ARGS)
+
+tier-soak: setup ## structures four times as large as memory on disks; ARGS="--runs 500", ARGS="--runs 200 --faults"
+	$(CARGO_FAST) --bin honeycomb --bin tier-soak
+	target/fast/tier-soak $(ARGS)
 
 elastic-soak: SECONDS := 600
 elastic-soak: setup ## an hour of 50 jobs on two memory servers, in SECONDS=600; ARGS="--kills 2"
-	cargo build --release --locked -p honeycomb -p honeycomb-verify --bin honeycomb --bin elastic-soak
-	target/release/elastic-soak --seconds $(SECONDS) $(ARGS)
+	$(CARGO_FAST) --bin honeycomb --bin elastic-soak
+	target/fast/elastic-soak --seconds $(SECONDS) $(ARGS)
 
 crash-cells: setup ## moves in which a process dies, one cell after the other; ARGS="MergeUp"
-	CRASH_CELLS="$(ARGS)" cargo test --locked -p honeycomb --test crash_cells -- --nocapture
+	CRASH_CELLS="$(ARGS)" cargo test $(FAST) --test crash_cells -- --nocapture
 
 bench: peers build ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
