@@ -3,7 +3,7 @@
 use crate::contract::System;
 use crate::matrix::{Bar, Bound, Figure, Scale};
 use crate::report::{Missing, Verdict};
-use crate::run::Effort;
+use crate::run::Runner;
 use honeycomb::bench::measure::Spread;
 use honeycomb::bench::report::{number, spread};
 use serde_json::{Value, json};
@@ -16,16 +16,20 @@ pub const NAME: &str = "catalog mix";
 pub struct Catalog(Value);
 
 /// Runs it.
-pub fn measure(effort: Effort, scale: Scale) -> Result<Catalog, String> {
-    let program = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut command = Command::new(program);
+pub fn measure(runner: &Runner<'_>, scale: Scale) -> Result<Catalog, String> {
+    let effort = runner.effort;
+    let mut command = Command::new(&runner.own.program);
     command.args(["bench", "catalog", "--json"]);
     command.args(["--rounds", &effort.rounds.to_string()]);
     command.args(["--seconds", &effort.seconds.to_string()]);
     if scale == Scale::Quick {
         command.args(["--quick", "--ops", "200"]);
     }
-    let output = command.stderr(Stdio::inherit()).output().map_err(|e| e.to_string())?;
+    // It has both cores to divide.
+    runner.pinning.lift();
+    let output = command.stderr(Stdio::inherit()).output();
+    runner.pinning.for_client();
+    let output = output.map_err(|e| e.to_string())?;
     let told: Value = serde_json::from_slice(&output.stdout).map_err(|e| e.to_string())?;
     Ok(Catalog(told))
 }

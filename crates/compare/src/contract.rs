@@ -4,6 +4,20 @@
 //! what is to be read is stored. A line with `seconds` is a round, answered by what it showed. So one
 //! process goes through many rounds, and systems can take turns at the price of a line. `bench/contract.h`
 //! and `bench/worker.py` are the same in C and in Python.
+//!
+//! With `--against` this build's runner starts clients of another revision, older or newer. The lines
+//! are therefore compatible in both directions:
+//!
+//! - A field keeps its name, type and meaning. Fields that are not known are ignored, so a specification
+//!   may get new ones; each has `#[serde(default)]`, and its default means what was done before there was
+//!   the field.
+//! - An operation or a system keeps its meaning. A client that does not know one answers the specification
+//!   with an error, and the row is reported as not in that revision.
+//! - An answer keeps its fields, `Measured` likewise.
+//! - The roles `worker` and `flood` of `honeycomb-compare` stay, and so do `start`, `controller` and
+//!   `server` with the flags of `servers.rs`.
+//!
+//! The tests below hold the lines of the first revision that can be compared.
 
 use hdrhistogram::Histogram;
 use honeycomb_env::Clock;
@@ -323,6 +337,57 @@ mod tests {
             seen[draw.below(10) as usize] = true;
         }
         assert!(seen.iter().all(|s| *s));
+    }
+
+    /// A specification as the first comparable revision writes and reads it (d2b6025).
+    const SPEC: &str = r#"{"system":"honeycomb","address":"127.0.0.1:1","token":"00","transport":"tcp",
+        "op":"multi_get","size":64,"keys":10,"batch":4,"total":268435456,"clients":1,"pipeline":1,
+        "spin_us":50,"blocks":1,"name":"cell-1"}"#;
+
+    #[test]
+    fn specification_of_an_older_runner_is_read() {
+        let Ok(Line::Spec(spec)) = serde_json::from_str(SPEC) else { panic!("{SPEC}") };
+        assert_eq!(
+            (spec.system, spec.op, spec.total),
+            (System::Honeycomb, Op::MultiGet, 256 << 20)
+        );
+        let line = r#"{"seconds":0.12,"ops":4294967295}"#;
+        assert!(matches!(serde_json::from_str(line), Ok(Line::Round(round)) if round.ops > 0));
+    }
+
+    #[test]
+    fn specification_has_all_that_an_older_client_reads() {
+        let Ok(Line::Spec(spec)) = serde_json::from_str(SPEC) else { panic!("{SPEC}") };
+        let written = serde_json::to_value(Line::Spec(spec)).unwrap();
+        let older: serde_json::Value = serde_json::from_str(SPEC).unwrap();
+        for (field, value) in older.as_object().unwrap() {
+            assert_eq!(&written[field], value, "{field}");
+        }
+        let ops = [
+            (Op::Get, "get"),
+            (Op::Put, "put"),
+            (Op::MultiGet, "multi_get"),
+            (Op::MultiPut, "multi_put"),
+            (Op::Queue, "queue"),
+            (Op::Append, "append"),
+            (Op::Read, "read"),
+            (Op::Wake, "wake"),
+            (Op::GetInto, "get_into"),
+            (Op::Pass, "pass"),
+            (Op::Split, "split"),
+            (Op::Trickle, "trickle"),
+        ];
+        for (op, name) in ops {
+            assert_eq!(serde_json::to_value(op).unwrap(), name);
+        }
+    }
+
+    #[test]
+    fn fields_of_a_newer_runner_are_ignored_and_its_operations_refused() {
+        let newer = SPEC.replace(r#""op""#, r#""field_to_come":[1],"op""#);
+        assert!(matches!(serde_json::from_str(&newer), Ok(Line::Spec(_))));
+        let newer = SPEC.replace("multi_get", "op_to_come");
+        assert!(serde_json::from_str::<Line>(&newer).is_err());
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Service for Idle {
         _: &[u8],
     ) {
         if header.op == Op::Hello {
-            net.greet(from);
+            net.greet(from, None);
         }
         let payload = if header.op == Op::KvGet { &self.value[..] } else { &[] };
         let reply = ReplyHeader::new(Status::Ok, header.request, 0);

@@ -2,10 +2,12 @@
 //!
 //! One program in several roles. Without a role it is the matrix itself (`matrix`, `run`, `report`): it
 //! starts servers and clients as processes of their own, lets them take turns, and reads what they used
-//! from the kernel. The clients in Rust (`worker`, `flood`), the loop without a store (`idle`) and the
+//! from the kernel. With `--against` it compares this build with another one (`against`). The clients in Rust (`worker`, `flood`), the loop without a store (`idle`) and the
 //! cluster that is measured are the same program again.
 #![forbid(unsafe_code)]
 
+mod against;
+mod build;
 mod catalog;
 mod contract;
 mod figures;
@@ -22,6 +24,8 @@ mod tools;
 mod weight;
 mod worker;
 
+use against::{Asked, That};
+use build::Build;
 use clap::Parser;
 use honeycomb::bench::process::{Pinning, machine};
 use honeycomb::bench::report::Progress;
@@ -35,6 +39,12 @@ use tools::Tools;
 ///
 /// Systems take turns, round by round; a ratio is that of neighbouring rounds, and only ratios mean
 /// anything on a machine that others use too. Everything is started here and ends with the run.
+///
+/// With --against it compares this build with that of another revision instead, and no peers: both
+/// builds take turns, and each row has the median of its paired ratios with a 95 % interval. It fails
+/// when an interval lies wholly beyond 1.03 for throughput, latency (median and p99), server CPU or
+/// resident memory, twice in a row. Benchmarks of whole processes (repartition, spill, flush,
+/// elasticity, growth) are rows too.
 #[derive(Parser)]
 #[command(
     name = "bench/compare",
@@ -42,7 +52,10 @@ use tools::Tools;
   bench/compare                        # under ten minutes
   bench/compare --quick                # some seconds, to see that it runs
   bench/compare --rows 'kv many' --rounds 7
-  bench/compare --full --out docs/figures --json > matrix.jsonl"
+  bench/compare --full --out docs/figures --json > matrix.jsonl
+  bench/compare --against main --list             # rows, and about how long they take
+  bench/compare --against HEAD~1 --rows 'kv sync get 64 B,queue sync'
+  bench/compare --against v0.1.0 --rows repartition --pairs 30"
 )]
 struct Args {
     /// Every size, number of connections and direction
@@ -51,14 +64,24 @@ struct Args {
     /// A few rows for a moment each: to see that it runs, not to quote
     #[arg(long)]
     quick: bool,
-    /// Only groups whose name holds one of these words
+    /// Only groups whose name holds one of these words; with --against, only such rows
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// Tell the names of the groups, and measure nothing
+    /// Print the names of the groups, or with --against of the rows, and measure nothing
     #[arg(long)]
     list: bool,
+    /// Compare with the build of this revision, built in a worktree below target/against; a build of the
+    /// same commit is used again
+    #[arg(long, value_name = "REVISION", group = "other")]
+    against: Option<String>,
+    /// Compare with this honeycomb-compare, without rows in Python
+    #[arg(long, value_name = "PATH", group = "other")]
+    against_binary: Option<PathBuf>,
+    /// Pairs of rounds for each row, 15 at least; with --against
+    #[arg(long, requires = "other", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pairs: Option<u32>,
     /// Rounds that count
-    #[arg(long)]
+    #[arg(long, conflicts_with = "other")]
     rounds: Option<u32>,
     /// Seconds of each round
     #[arg(long)]
@@ -67,7 +90,7 @@ struct Args {
     #[arg(long)]
     json: bool,
     /// Draw plots into this folder, and keep the lines of JSON there too (compare.jsonl)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "other")]
     out: Option<PathBuf>,
     /// Leave it to the kernel which core runs what
     #[arg(long)]
@@ -93,6 +116,25 @@ impl Args {
     fn groups(&self) -> Vec<Group> {
         let all = matrix::groups(self.scale());
         all.into_iter().filter(|group| self.wants(&group.name)).collect()
+    }
+
+    /// The comparison with another build, when that is asked for.
+    fn asked(&self) -> Option<Asked<'_>> {
+        let that = match (&self.against, &self.against_binary) {
+            (Some(revision), _) => That::Revision(revision.clone()),
+            (_, Some(path)) => That::Binary(path.clone()),
+            _ => return None,
+        };
+        Some(Asked {
+            that,
+            rows: &self.rows,
+            scale: self.scale(),
+            pairs: self.pairs,
+            seconds: self.effort().seconds,
+            pin: !self.no_pin,
+            json: self.json,
+            list: self.list,
+        })
     }
 
     fn effort(&self) -> Effort {
@@ -126,6 +168,18 @@ impl Lines {
 }
 
 fn compare(args: &Args) -> Result<(), String> {
+    let effort = args.effort();
+    if effort.rounds == 0 || !(effort.seconds > 0.0 && effort.seconds < 3600.0) {
+        return Err("some seconds and at least one round".into());
+    }
+    match args.asked() {
+        Some(asked) => against::run(&asked),
+        None => matrix(args, effort),
+    }
+}
+
+/// Honeycomb beside its peers and the limits of the machine.
+fn matrix(args: &Args, effort: Effort) -> Result<(), String> {
     let groups = args.groups();
     let apart: Vec<&str> =
         [weight::NAME, catalog::NAME].into_iter().filter(|name| args.wants(name)).collect();
@@ -134,20 +188,16 @@ fn compare(args: &Args) -> Result<(), String> {
         apart.iter().for_each(|name| println!("{name}"));
         return Ok(());
     }
-    let effort = args.effort();
-    if effort.rounds == 0 || !(effort.seconds > 0.0 && effort.seconds < 3600.0) {
-        return Err("some seconds and at least one round".into());
-    }
     if groups.is_empty() && apart.is_empty() {
         return Err("no group has such a name: --list tells them".into());
     }
-    let tools = Tools::gather()?;
+    let (own, tools) = (Build::own()?, Tools::gather()?);
     let pinning = Pinning::choose(!args.no_pin);
     let mut lines = Lines { shown: args.json, kept: String::new() };
     introduce(&mut lines, &tools, pinning, effort);
     pinning.for_client();
     let progress = Progress::new();
-    let mut runner = Runner::new(&tools, pinning, effort);
+    let mut runner = Runner::new(&own, &tools, pinning, effort);
     let mut verdicts = Vec::new();
     let mut measured = Vec::new();
     for (at, group) in groups.into_iter().enumerate() {
@@ -181,7 +231,7 @@ fn compare(args: &Args) -> Result<(), String> {
     }
     if apart.contains(&catalog::NAME) {
         progress.tell(catalog::NAME);
-        let catalog = catalog::measure(effort, args.scale());
+        let catalog = catalog::measure(&runner, args.scale());
         let judged = catalog::verdicts(&catalog);
         match &catalog {
             Ok(catalog) => {

@@ -1,5 +1,7 @@
 //! Runs a group: starts what its cells need, lets them take turns, and collects what they show.
 
+use crate::against::measure::{SIDES, Unpaired, in_turn};
+use crate::build::Build;
 use crate::contract::{Answer, Line, Measured, Op, Round, Spec, System};
 use crate::matrix::{Cell, Group, SPIN_US, With};
 use crate::servers::{Server, Which};
@@ -8,6 +10,7 @@ use honeycomb::bench::measure::{Figures, Series};
 use honeycomb::bench::process::{Pinning, Watched};
 use honeycomb_env::Clock;
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
@@ -47,7 +50,7 @@ pub struct Effort {
 impl Effort {
     /// Of a round of this cell. However short rounds are to be, a split that goes on beside it comes to
     /// its end.
-    fn seconds(&self, cell: &Cell) -> f64 {
+    pub fn seconds(&self, cell: &Cell) -> f64 {
         let least = match (cell.beside, cell.with) {
             (Some(Op::Split), With::Flood) => SPLITS_LEAST_FLOODED,
             (Some(Op::Split), _) => SPLITS_LEAST,
@@ -168,12 +171,18 @@ struct Turn {
 }
 
 impl Turn {
+    /// Whether all went on beside it that should.
+    fn check(&self) -> Result<(), String> {
+        match self.cell.beside == Some(Op::Split) && self.splits == 0 {
+            true => Err("no block was divided while it was measured".into()),
+            false => Ok(()),
+        }
+    }
+
     fn shown(self, rounds: u32) -> Result<Shown, Absent> {
+        self.check().map_err(Absent::Failed)?;
         let mut about = self.about;
         if self.cell.beside == Some(Op::Split) {
-            if self.splits == 0 {
-                return Err(Absent::Failed("no block was divided while it was measured".into()));
-            }
             about += &format!("; {:.1} splits a round", self.splits as f64 / rounds as f64);
         }
         Ok(Shown {
@@ -187,6 +196,8 @@ impl Turn {
 
 /// Runs groups.
 pub struct Runner<'a> {
+    /// This build.
+    pub own: &'a Build,
     /// What there is.
     pub tools: &'a Tools,
     /// Which core is whose.
@@ -198,8 +209,8 @@ pub struct Runner<'a> {
 
 impl<'a> Runner<'a> {
     /// None has run yet.
-    pub fn new(tools: &'a Tools, pinning: Pinning, effort: Effort) -> Runner<'a> {
-        Runner { tools, pinning, effort, numbered: 0 }
+    pub fn new(own: &'a Build, tools: &'a Tools, pinning: Pinning, effort: Effort) -> Runner<'a> {
+        Runner { own, tools, pinning, effort, numbered: 0 }
     }
 
     /// All cells of a group, by turns. Servers are its own, so that nothing is left of others.
@@ -207,7 +218,7 @@ impl<'a> Runner<'a> {
         let mut servers: Vec<Server> = Vec::new();
         let mut turns: Vec<Result<Turn, Absent>> = Vec::new();
         for cell in &group.cells {
-            turns.push(self.set_up(*cell, &mut servers));
+            turns.push(self.set_up(*cell, self.own, &mut servers));
         }
         for round in 0..=self.effort.rounds {
             for turn in &mut turns {
@@ -222,9 +233,43 @@ impl<'a> Runner<'a> {
         turns.into_iter().map(|turn| turn.and_then(|turn| turn.shown(rounds))).collect()
     }
 
+    /// Pairs of neighbouring rounds of a cell of Honeycomb, with two builds in turn. Each build has a server
+    /// and a client of its own, which are new. The numbers of the pairs tell which build goes first.
+    pub fn pairs(
+        &mut self,
+        cell: Cell,
+        builds: [&Build; 2],
+        pairs: Range<u32>,
+        progress: &mut dyn FnMut(u32),
+    ) -> Result<Vec<[Figures; 2]>, Unpaired> {
+        let mut servers = [Vec::new(), Vec::new()];
+        let failed = |side: usize, why: String| Unpaired::Failed(format!("{}: {why}", SIDES[side]));
+        let set_up = self.set_up(cell, builds[0], &mut servers[0]);
+        let this = set_up.map_err(|absent| failed(0, absent.to_string()))?;
+        // A client that does not know a cell refuses its specification (`contract`); a server that does
+        // not know a flag ends at once.
+        let set_up = self.set_up(cell, builds[1], &mut servers[1]);
+        let that = set_up.map_err(|absent| Unpaired::NotThere(absent.told().1.to_owned()))?;
+        let mut turns = [this, that];
+        for side in [0, 1] {
+            let warm = self.round(&mut turns[side], &servers[side][0], false);
+            warm.map_err(|why| failed(side, why))?;
+        }
+        let measured = in_turn(pairs, |pair, side| {
+            progress(pair);
+            let turn = &mut turns[side];
+            self.round(turn, &servers[side][0], true)?;
+            turn.figures.pop().ok_or_else(|| "a round without figures".to_owned())
+        })?;
+        for (side, turn) in turns.iter().enumerate() {
+            turn.check().map_err(|why| failed(side, why))?;
+        }
+        Ok(measured)
+    }
+
     /// By how many bytes a new server's resident memory grows when it gets so many entries.
-    pub fn grown(&mut self, cell: Cell, entries: u64) -> Result<u64, Absent> {
-        let command = self.possible(&cell)?;
+    pub fn grown(&mut self, cell: Cell, build: &Build, entries: u64) -> Result<u64, Absent> {
+        let command = self.possible(&cell, build)?;
         let grown = |server: &Server, spec: Spec| {
             let before = server.resident();
             let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
@@ -235,7 +280,7 @@ impl<'a> Runner<'a> {
             clock.sleep_until(clock.now() + AT_REST);
             Ok(server.resident().saturating_sub(before))
         };
-        let server = Server::start(Which::of(&cell), self.tools, self.pinning);
+        let server = Server::start(Which::of(&cell), build, self.tools, self.pinning);
         self.numbered += 1;
         let numbered = self.numbered;
         server
@@ -246,13 +291,18 @@ impl<'a> Runner<'a> {
             .map_err(Absent::Failed)
     }
 
-    fn set_up(&mut self, cell: Cell, servers: &mut Vec<Server>) -> Result<Turn, Absent> {
-        let command = self.possible(&cell)?;
-        self.set_up_here(cell, command, servers).map_err(Absent::Failed)
+    fn set_up(
+        &mut self,
+        cell: Cell,
+        build: &Build,
+        servers: &mut Vec<Server>,
+    ) -> Result<Turn, Absent> {
+        let command = self.possible(&cell, build)?;
+        self.set_up_here(cell, build, command, servers).map_err(Absent::Failed)
     }
 
     /// The client of a cell, unless something is not here that the cell needs.
-    fn possible(&self, cell: &Cell) -> Result<Command, Absent> {
+    fn possible(&self, cell: &Cell, build: &Build) -> Result<Command, Absent> {
         if let Some(why) = cell.not_in_this_build() {
             return Err(Absent::NotInBuild(why));
         }
@@ -264,12 +314,13 @@ impl<'a> Runner<'a> {
         if let Some(peer) = peer {
             return Err(Absent::NoPeer(format!("there is no {peer} on the path")));
         }
-        self.command(cell).map_err(Absent::NoPeer)
+        self.command(cell, build).map_err(Absent::NoPeer)
     }
 
     fn set_up_here(
         &mut self,
         cell: Cell,
+        build: &Build,
         command: Command,
         servers: &mut Vec<Server>,
     ) -> Result<Turn, String> {
@@ -279,7 +330,7 @@ impl<'a> Runner<'a> {
         let at = match there {
             Some(at) => at,
             None => {
-                servers.push(Server::start(which, self.tools, self.pinning)?);
+                servers.push(Server::start(which, build, self.tools, self.pinning)?);
                 servers.len() - 1
             }
         };
@@ -287,7 +338,7 @@ impl<'a> Runner<'a> {
         self.numbered += 1;
         let about = worker.set_up(spec(&cell, &servers[at], self.numbered))?;
         let beside = match cell.beside {
-            Some(op) => Some(self.neighbour(&cell, op, &servers[at])?),
+            Some(op) => Some(self.neighbour(&cell, op, build, &servers[at])?),
             None => None,
         };
         let (figures, server_peak, splits) = (Vec::new(), 0, 0);
@@ -295,33 +346,34 @@ impl<'a> Runner<'a> {
     }
 
     /// A client of another prefix of the same cluster, with a block for each time in which one splits.
-    fn neighbour(&mut self, of: &Cell, op: Op, server: &Server) -> Result<Worker, String> {
+    fn neighbour(
+        &mut self,
+        of: &Cell,
+        op: Op,
+        build: &Build,
+        server: &Server,
+    ) -> Result<Worker, String> {
         let blocks = self.effort.seconds(of) / SPLIT_TAKES.as_secs_f64();
         let blocks = (blocks.ceil() as u32).next_power_of_two().clamp(2, 64);
         let cell = Cell { blocks, ..Cell::new(of.system, With::Rust, op, 1024) };
-        let mut worker = Worker::start(self.command(&cell)?, false, self.pinning)?;
+        let mut worker = Worker::start(self.command(&cell, build)?, false, self.pinning)?;
         self.numbered += 1;
         worker.set_up(spec(&cell, server, self.numbered))?;
         Ok(worker)
     }
 
-    fn command(&self, cell: &Cell) -> Result<Command, String> {
-        let own = std::env::current_exe().map_err(|e| e.to_string())?;
+    fn command(&self, cell: &Cell, build: &Build) -> Result<Command, String> {
         let of = |program: &Path, args: &[&str]| {
             let mut command = Command::new(program);
             command.args(args);
             command
         };
         Ok(match cell.with {
-            With::Rust => of(&own, &["worker"]),
-            With::Flood => of(&own, &["flood"]),
+            With::Rust => of(&build.program, &["worker"]),
+            With::Flood => of(&build.program, &["flood"]),
             With::Hiredis => of(self.tools.hiredis()?, &[]),
             With::C => of(self.tools.limit()?, &["client"]),
-            With::Python | With::RedisPy | With::Pymemcache => {
-                let mut command = Command::new(self.tools.python()?);
-                command.arg(self.tools.worker_py());
-                command
-            }
+            With::Python | With::RedisPy | With::Pymemcache => build.python_worker()?,
         })
     }
 

@@ -1,11 +1,11 @@
 //! The servers under test: each a process, on the server's core, that ends with its handle.
 
+use crate::build::Build;
 use crate::contract::System;
 use crate::matrix::{Cell, SPIN_US, Transport};
 use crate::tools::Tools;
-use honeycomb::bench::cluster::Cluster;
 use honeycomb::bench::process::{Pinning, Watched};
-use honeycomb::bench::{Pool, Transport as Over, Waiting};
+use honeycomb::bench::{Pool, Waiting};
 use honeycomb_env::Clock;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -52,7 +52,8 @@ impl Which {
 }
 
 enum Running {
-    Cluster(Box<Cluster>),
+    /// `start --embedded`, which ends with its standard input and takes along what it has made.
+    Embedded(Child),
     Processes(Vec<Child>),
 }
 
@@ -70,14 +71,20 @@ pub struct Server {
 
 impl Server {
     /// Starts one.
-    pub fn start(which: Which, tools: &Tools, pinning: Pinning) -> Result<Server, String> {
+    pub fn start(
+        which: Which,
+        build: &Build,
+        tools: &Tools,
+        pinning: Pinning,
+    ) -> Result<Server, String> {
         let socket = (which.transport == Transport::Unix).then(|| tools.fresh_path("socket"));
         let (running, address, token) = match which.system {
-            System::Honeycomb => honeycomb(which, tools, pinning)?,
+            System::Honeycomb if which.servers == 1 => embedded(which, build, pinning)?,
+            System::Honeycomb => honeycomb(which, build, tools, pinning)?,
             System::Redis => redis(socket.as_deref(), tools, pinning)?,
             System::Memcached => memcached(socket.as_deref(), pinning)?,
             System::Stream | System::Empty | System::Loop => {
-                limit(which, socket.as_deref(), tools, pinning)?
+                limit(which, socket.as_deref(), build, tools, pinning)?
             }
         };
         Ok(Server { running, which, address, token, socket })
@@ -85,7 +92,7 @@ impl Server {
 
     fn watched(&self) -> Vec<Watched> {
         match &self.running {
-            Running::Cluster(cluster) => vec![Watched::process(cluster.pid())],
+            Running::Embedded(child) => vec![Watched::process(child.id())],
             Running::Processes(children) => {
                 children.iter().map(|child| Watched::process(child.id())).collect()
             }
@@ -115,10 +122,16 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Running::Processes(children) = &mut self.running {
-            for child in children {
-                let _ = child.kill();
+        match &mut self.running {
+            Running::Embedded(child) => {
+                drop(child.stdin.take());
                 let _ = child.wait();
+            }
+            Running::Processes(children) => {
+                for child in children {
+                    let _ = child.kill();
+                    let _ = child.wait();
+                }
             }
         }
         if let Some(path) = &self.socket {
@@ -148,15 +161,51 @@ fn first_line(child: &mut Child) -> Result<String, String> {
     Ok(line.trim().to_owned())
 }
 
-fn honeycomb(which: Which, tools: &Tools, pinning: Pinning) -> Result<Started, String> {
-    let waiting = if which.polls { Waiting::Polling } else { Waiting::Sleeping };
-    if which.servers == 1 {
-        let cluster = Cluster::over(over(which.transport), 1, POOL, waiting, pinning)?;
-        let (address, token) = (cluster.address().to_owned(), honeycomb::hex(cluster.token()));
-        return Ok((Running::Cluster(Box::new(cluster)), address, token));
+fn waiting(which: Which) -> Waiting {
+    if which.polls { Waiting::Polling } else { Waiting::Sleeping }
+}
+
+/// Where a controller is and the cluster's token, from the object that it prints. Another build's may
+/// have other fields beside these two.
+fn announced(line: &str) -> Result<(String, String), String> {
+    let object: serde_json::Value =
+        serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))?;
+    let part = |name: &str| {
+        let text = object[name].as_str().map(str::to_owned);
+        text.ok_or_else(|| format!("the controller did not tell its {name}: {line}"))
+    };
+    Ok((part("address")?, part("token")?))
+}
+
+/// Controller and one memory server in one process. With `--against` the build may be of another revision,
+/// so these flags are those of the first revision that can be compared (`contract`).
+fn embedded(which: Which, build: &Build, pinning: Pinning) -> Result<Started, String> {
+    let mut command = Command::new(&build.program);
+    // Its memory is resident only where written: what is measured decides, not the machine.
+    command.args(["start", "--embedded", "--force", "--json", "--shards", "1"]);
+    for (flag, value) in [
+        ("--memory", POOL.memory.to_string()),
+        ("--block-size", POOL.block_size.to_string()),
+        ("--spin-us", waiting(which).spin().as_micros().to_string()),
+    ] {
+        command.arg(flag).arg(value);
     }
-    let program = std::env::current_exe().map_err(|e| e.to_string())?;
-    let mut controller = Command::new(&program);
+    // Clients that map blocks ask over the socket.
+    command.arg(format!("--unix={}", which.transport != Transport::Tcp));
+    let mut child = spawn(command.stdout(Stdio::piped()), pinning)?;
+    let line = first_line(&mut child)?;
+    let (address, token) = announced(&line).inspect_err(|_| drop(child.kill()))?;
+    Ok((Running::Embedded(child), address, token))
+}
+
+/// A controller and some memory servers.
+fn honeycomb(
+    which: Which,
+    build: &Build,
+    tools: &Tools,
+    pinning: Pinning,
+) -> Result<Started, String> {
+    let mut controller = Command::new(&build.program);
     controller.args(["controller", "--listen", "127.0.0.1:0", "--json"]).stdout(Stdio::piped());
     // It says that nothing is kept, each time; that is wanted here.
     let said = tools.fresh_path("controller");
@@ -166,21 +215,15 @@ fn honeycomb(which: Which, tools: &Tools, pinning: Pinning) -> Result<Started, S
         let text = std::fs::read_to_string(&said).unwrap_or_default();
         format!("{e}: {text}")
     })?;
-    let told: serde_json::Value =
-        serde_json::from_str(&line).map_err(|e| format!("{line}: {e}"))?;
-    let part = |name: &str| {
-        let text = told[name].as_str().map(str::to_owned);
-        text.ok_or_else(|| format!("the controller did not tell its {name}: {line}"))
-    };
-    let (address, token) = (part("address")?, part("token")?);
+    let (address, token) = announced(&line)?;
     for _ in 0..which.servers {
-        let mut server = Command::new(&program);
+        let mut server = Command::new(&build.program);
         server.args(["server", "--controller", &address, "--token", &token, "--force", "--json"]);
         server.args(["--listen", "127.0.0.1:0", "--shards", "1", "--unix=false"]);
         for (flag, value) in [
             ("--memory", POOL.memory.to_string()),
             ("--block-size", SMALL_BLOCKS.to_string()),
-            ("--spin-us", waiting.spin().as_micros().to_string()),
+            ("--spin-us", waiting(which).spin().as_micros().to_string()),
         ] {
             server.arg(flag).arg(value);
         }
@@ -188,14 +231,6 @@ fn honeycomb(which: Which, tools: &Tools, pinning: Pinning) -> Result<Started, S
         first_line(children.last_mut().expect("just pushed"))?;
     }
     Ok((Running::Processes(children), address, token))
-}
-
-/// How clients of a cluster come to it; those that map blocks of it ask over its socket.
-fn over(transport: Transport) -> Over {
-    match transport {
-        Transport::Tcp => Over::Tcp,
-        Transport::Unix | Transport::Map => Over::Unix,
-    }
 }
 
 fn free_port() -> Result<u16, String> {
@@ -259,13 +294,14 @@ fn memcached(socket: Option<&Path>, pinning: Pinning) -> Result<Started, String>
 fn limit(
     which: Which,
     socket: Option<&Path>,
+    build: &Build,
     tools: &Tools,
     pinning: Pinning,
 ) -> Result<Started, String> {
     let place = socket.map_or("tcp".to_owned(), |path| format!("unix:{}", path.display()));
     let mut command = match which.system {
         System::Loop => {
-            let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+            let mut command = Command::new(&build.program);
             command.args(["idle", &place, &which.answers.to_string()]);
             command
         }

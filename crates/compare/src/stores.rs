@@ -51,7 +51,7 @@ impl Store {
         match spec.op {
             Op::Queue | Op::Wake => client.create_queue(job, PATH, 0, 0, false).map(drop),
             Op::Append | Op::Read => client.create_file(job, PATH, 1, false).map(drop),
-            _ => client.create_kv(job, PATH, spec.blocks, 0, false).map(drop),
+            _ => client.create_kv(job, PATH, spec.blocks, false).map(drop),
         }
         .map_err(said)?;
         Ok(store)

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the sources in C and Python are.
+/// Where the sources in C are.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench");
 
 /// Programs and folders of one run. The folder goes with it.
@@ -50,20 +50,6 @@ impl Tools {
     /// The program of `bench/hiredis.c`.
     pub fn hiredis(&self) -> Result<&Path, String> {
         self.hiredis.as_deref().map_err(Clone::clone)
-    }
-
-    /// The Python that has Honeycomb's package and the peers' clients.
-    pub fn python(&self) -> Result<PathBuf, String> {
-        let path = Path::new(SOURCES).join("../.venv/bin/python");
-        match path.exists() {
-            true => Ok(path),
-            false => Err("there is no .venv: `make peers build` makes it".into()),
-        }
-    }
-
-    /// The worker in Python.
-    pub fn worker_py(&self) -> PathBuf {
-        Path::new(SOURCES).join("worker.py")
     }
 }
 

@@ -1,5 +1,6 @@
 //! `memory`: what a byte that is stored weighs, as the kernel counts a server's resident memory.
 
+use crate::build::Build;
 use crate::contract::{Op, System};
 use crate::matrix::{Bar, Bound, Cell, Figure, Scale, With};
 use crate::report::{Missing, Verdict};
@@ -24,10 +25,11 @@ pub struct Weights {
 
 /// Fills both systems by turns, each time a new server.
 pub fn measure(runner: &mut Runner<'_>, scale: Scale) -> Vec<Weights> {
-    let (entries, fillings) = match scale {
-        Scale::Quick => (20_000, 1),
-        Scale::Usual => (500_000, 3),
-        Scale::Full => (1_000_000, 5),
+    let entries = entries(scale);
+    let fillings = match scale {
+        Scale::Quick => 1,
+        Scale::Usual => 3,
+        Scale::Full => 5,
     };
     let mut all = [System::Honeycomb, System::Redis, System::Memcached].map(|system| Weights {
         system,
@@ -37,14 +39,34 @@ pub fn measure(runner: &mut Runner<'_>, scale: Scale) -> Vec<Weights> {
     for _ in 0..fillings {
         for weights in &mut all {
             let Ok(found) = &mut weights.found else { continue };
-            let cell = Cell::new(weights.system, With::Flood, Op::Get, VALUE);
-            match runner.grown(cell, entries) {
-                Ok(bytes) => found.push(bytes as f64 / (entries * (KEY + VALUE)) as f64),
+            match filling(runner, weights.system, runner.own, entries) {
+                Ok(weight) => found.push(weight),
                 Err(absent) => weights.found = Err(absent),
             }
         }
     }
     all.into()
+}
+
+/// How many entries fill a server.
+pub fn entries(scale: Scale) -> u64 {
+    match scale {
+        Scale::Quick => 20_000,
+        Scale::Usual => 500_000,
+        Scale::Full => 1_000_000,
+    }
+}
+
+/// Fills a new server: its resident bytes for each byte of keys and values.
+pub fn filling(
+    runner: &mut Runner<'_>,
+    system: System,
+    build: &Build,
+    entries: u64,
+) -> Result<f64, Absent> {
+    let cell = Cell::new(system, With::Flood, Op::Get, VALUE);
+    let bytes = runner.grown(cell, build, entries)?;
+    Ok(bytes as f64 / (entries * (KEY + VALUE)) as f64)
 }
 
 /// A line for each system.

@@ -422,7 +422,7 @@ impl Neighbour {
     fn begin_anew(&mut self) -> Result<(), String> {
         let (client, job) = (self.store.client(), self.store.job());
         client.remove_structure(job, PATH).map_err(said)?;
-        self.kv = client.create_kv(job, PATH, self.spec.blocks, 0, false).map_err(said)?;
+        self.kv = client.create_kv(job, PATH, self.spec.blocks, false).map_err(said)?;
         self.fill()
     }
 }

@@ -101,6 +101,95 @@ fn plots_and_tables_are_made() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// This program against itself, with so many pairs.
+fn against_itself(args: &[&str]) -> Vec<Value> {
+    let own = env!("CARGO_BIN_EXE_honeycomb-compare");
+    let words = [&["--quick", "--json", "--against-binary", own], args].concat();
+    let lines = compare(&words);
+    lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn builds_are_compared_in_pairs_with_intervals() {
+    let rows = "kv sync get 64 B,kv many get 64 B,another prefix splits,memory,growth queue";
+    let lines = against_itself(&["--pairs", "6", "--rows", rows]);
+    assert!(lines[0]["against"].is_string() && lines[0]["worse_beyond"] == 1.03, "{}", lines[0]);
+    let rows: Vec<&Value> = lines.iter().filter(|line| line["row"].is_string()).collect();
+    assert_eq!(rows.len(), 8, "{lines:?}");
+    for row in rows {
+        // What is measured so shortly is not judged, and nothing is missing in a build of the same.
+        assert_eq!((&row["verdict"], &row["pairs"]), (&"not judged".into(), &6.into()), "{row}");
+        for measure in row["measures"].as_array().unwrap() {
+            let of = |end: &str| measure["ratio"][end].as_f64().unwrap();
+            assert!(0.0 < of("low") && of("low") <= of("median"), "{row}");
+            assert!(of("median") <= of("high"), "{row}");
+            assert!(measure["this"].as_f64() > Some(0.0), "{row}");
+            assert!(measure["that"].as_f64() > Some(0.0), "{row}");
+        }
+        let names: Vec<&str> = row["measures"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|m| m["measure"].as_str())
+            .collect();
+        let wanted: &[&str] = match row["row"].as_str().unwrap() {
+            "memory 64 B" => &["resident memory"],
+            "growth queue" => &["p50", "p99"],
+            _ => &["p50", "MB/s", "server CPU/op", "client CPU/op"],
+        };
+        assert!(wanted.iter().all(|name| names.contains(name)), "{row}");
+    }
+}
+
+/// A program that is no `honeycomb-compare` can do no row.
+#[test]
+fn row_that_the_other_build_lacks_is_named() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_honeycomb-compare"));
+    command.args([
+        "--quick",
+        "--against-binary",
+        "/bin/false",
+        "--rows",
+        "kv sync get 64 B: rust both",
+    ]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("NOT IN THAT REVISION"), "{text}");
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("NOT IN THAT REVISION: kv sync get 64 B: rust both poll"), "{errors}");
+    // With nothing compared nothing is decided.
+    assert!(!output.status.success());
+}
+
+#[test]
+fn comparison_that_cannot_decide_is_refused() {
+    let refused = |args: &[&str]| {
+        let own = env!("CARGO_BIN_EXE_honeycomb-compare");
+        let output = Command::new(own).args(args).output().unwrap();
+        assert!(!output.status.success(), "{args:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let own = env!("CARGO_BIN_EXE_honeycomb-compare");
+    let few = refused(&["--against-binary", own, "--pairs", "14", "--rows", "kv sync"]);
+    assert!(few.contains("--pairs takes 15 or more"), "{few}");
+    assert!(refused(&["--pairs", "15"]).contains("--against"));
+    assert!(refused(&["--against", "HEAD", "--rounds", "3"]).contains("cannot be used with"));
+    let none = refused(&["--against-binary", own, "--rows", "no such row"]);
+    assert!(none.contains("--list"), "{none}");
+    let gone = refused(&["--quick", "--against", "no-such-revision", "--rows", "kv sync"]);
+    assert!(gone.contains("'no-such-revision' is no revision of"), "{gone}");
+}
+
+#[test]
+fn rows_of_a_comparison_are_listed_and_nothing_is_built() {
+    let rows = compare(&["--against", "no-such-revision", "--list"]);
+    for name in ["kv sync get 64 B: rust both poll", "repartition 1 KiB", "flush", "elasticity kv"]
+    {
+        assert!(rows.iter().any(|row| row == name), "{name}");
+    }
+    assert!(rows.iter().all(|row| !row.contains("redis") && !row.contains("memcached")));
+}
+
 #[test]
 fn a_name_that_no_group_has_is_refused() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_honeycomb-compare"));
