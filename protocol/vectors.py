@@ -41,7 +41,7 @@ def slots() -> dict:
                 "key": key.hex(),
                 "tag": None if tag is None else tag.hex(),
                 "hash": f"{value:016x}",
-                "slots": {str(h): value >> 64 - h.bit_length() + 1 for h in (64, 1024, 65536)},
+                "slot": value >> 48,
             }
         )
     return {"keys": cases}

@@ -6,6 +6,7 @@ set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 TARGET=${CARGO_TARGET_DIR:-target}
+PROFILE=${PROFILE:-release} # or `fast`, to try a change
 SCRIPTS=python/honeycomb_store.data/scripts # a wheel's place for what goes into bin/
 DATA=python/honeycomb/data
 
@@ -26,14 +27,14 @@ fresh_folder() {
 
 build_binary() {
     say "building the honeycomb binary"
-    cargo build --release --locked -p honeycomb
-    strip -o "$(fresh_folder "$SCRIPTS")/honeycomb" "$TARGET/release/honeycomb"
+    cargo build --profile "$PROFILE" --locked -p honeycomb
+    strip -o "$(fresh_folder "$SCRIPTS")/honeycomb" "$TARGET/$PROFILE/honeycomb"
 }
 
 # The same target folder and profile as the binary's: the crates they share compile once.
 build_wheel() {
     say "building the wheel"
-    PYO3_PYTHON=$PWD/.venv/bin/python .venv/bin/maturin build --release --locked \
+    PYO3_PYTHON=$PWD/.venv/bin/python .venv/bin/maturin build --profile "$PROFILE" --locked \
         --manifest-path python/Cargo.toml --out "$(fresh_folder dist)"
 }
 

@@ -44,7 +44,6 @@ TYPICAL = {
     "shards": 4,
     "window": 16,
     "kind": 0x12,
-    "slots": 1024,
     "verbs": 3,
     "owner_verbs": 3,
     "job_verbs": 1,

@@ -295,11 +295,11 @@ def verify_token(key: bytes, token: bytes) -> dict | str:
         return "Malformed"
     tag = mac(key, token[:9])
     job = int.from_bytes(token[1:9], "little")
-    scope = {"job": job, "task": None, "verbs": 3, "expires_ms": U64}
-    tasks = set()
+    scope = {"job": job, "task": None, "life": None, "verbs": 3, "expires_ms": U64}
+    tasks, lives = set(), set()
     for kind, body in caveats:
         tag = mac(tag, kind + bytes([len(body)]) + body)
-        value, size = int.from_bytes(body, "little"), {1: 8, 2: 2, 3: 8}.get(kind[0])
+        value, size = int.from_bytes(body, "little"), {1: 8, 2: 2, 3: 8, 4: 8}.get(kind[0])
         if size is None:
             return "UnknownForm"
         if size != len(body):
@@ -309,11 +309,14 @@ def verify_token(key: bytes, token: bytes) -> dict | str:
             scope["task"] = value
         elif kind == b"\2":
             scope["verbs"] &= value
+        elif kind == b"\4":
+            lives.add(value)
+            scope["life"] = scope["life"] or value
         else:
             scope["expires_ms"] = min(scope["expires_ms"], value)
     if tag != token[-32:]:
         return "Forged"
-    if len(tasks) > 1:
+    if len(tasks) > 1 or len(lives) > 1:
         scope["verbs"] = 0
     return scope
 

@@ -71,6 +71,7 @@ RETRIES = {
     "NotYet": ("raise", "used", 0),
     "UnknownKind": ("raise", "none", 0),
     "NotSealed": ("raise", "none", 0),
+    "NotFlushed": ("raise", "none", 0),
     "DeadlineExceeded": ("raise", "none", 0),
     "Unavailable": ("raise", "none", 0),
     "LogFailed": ("raise", "none", 0),

@@ -76,6 +76,13 @@ def token_cases() -> list:
         ),
         ("valid: the same task twice", attenuate(task, 1, u64(9)), "scope", "Ok"),
         ("valid: two tasks leave no verb", attenuate(task, 1, u64(10)), "scope", "Ok"),
+        ("valid: narrowed to a life of its job", attenuate(job, 4, u64(7)), "scope", "Ok"),
+        (
+            "valid: two lives leave no verb",
+            attenuate(attenuate(job, 4, u64(7)), 4, u64(8)),
+            "scope",
+            "Ok",
+        ),
         ("valid: expires 1 ms after now", soon, "scope", "Ok"),
         ("expired: 1 ms before now", late, "scope", "Unauthenticated"),
         ("expired: at now", attenuate(job, 3, u64(5000)), "scope", "Unauthenticated"),
@@ -109,7 +116,7 @@ def token_cases() -> list:
         ("missing", b"", "Malformed", "Unauthenticated"),
         ("a byte left over", job + b"\0", "Malformed", "Unauthenticated"),
         ("version 2", b"\2" + job[1:], "UnknownForm", "Unauthenticated"),
-        ("unknown caveat", attenuate(job, 4, b"new"), "UnknownForm", "Unauthenticated"),
+        ("unknown caveat", attenuate(job, 5, b"new"), "UnknownForm", "Unauthenticated"),
         (
             "caveat of the wrong length",
             attenuate(job, 1, u64(9)[:7]),

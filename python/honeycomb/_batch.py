@@ -40,7 +40,12 @@ _UNKNOWN: Final[Any] = _Unknown.UNKNOWN
 
 def as_key(key: Key) -> Value:
     """The bytes of a key."""
-    return key.encode() if isinstance(key, str) else _check.data("keys", key)
+    if not isinstance(key, str):
+        return _check.data("keys", key)
+    try:
+        return key.encode()
+    except UnicodeEncodeError as error:
+        raise _check.not_utf8("a key", error) from None
 
 
 def as_value(value: Value, name: str = "values") -> Value:

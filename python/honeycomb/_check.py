@@ -67,7 +67,19 @@ def text(name: str, value: Any, example: str) -> str:
     """A ``str``; ``example`` is one that is allowed."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is a str such as {example!r}, not {_shown(value)}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise not_utf8(name, error) from None
     return value
+
+
+def not_utf8(name: str, error: UnicodeEncodeError) -> InvalidArgument:
+    """The error for text with a lone surrogate, which has no UTF-8."""
+    return InvalidArgument(
+        f"{name} is text that can be encoded as UTF-8; {error.object!r} has a lone surrogate at index "
+        f"{error.start}: it was decoded with errors='surrogateescape', or is half of a character"
+    )
 
 
 def data(name: str, value: Any) -> BytesLike:

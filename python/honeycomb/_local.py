@@ -13,21 +13,32 @@ from __future__ import annotations
 import atexit
 import contextlib
 import json
+import logging
 import os
 import select
 import stat
 import subprocess
+import sys
 import sysconfig
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from honeycomb import errors
-from honeycomb._settings import setting
+from honeycomb._session import Session
+from honeycomb._settings import seconds, setting
+
+_log = logging.getLogger("honeycomb")
 
 START_SECONDS: Final = 20.0
-STOP_SECONDS: Final = 5.0
+#: How long a cluster that has nothing left to write may take to end.
+STOP_SECONDS: Final = 30.0
+#: How long a cluster waits for flushes that fail, as the program does.
+STOP_WAIT: Final = 30.0
+#: What takes no longer than this is not told.
+QUIET_SECONDS: Final = 0.3
 CLUSTER_FILE_MAX: Final = 16_384
 
 
@@ -101,12 +112,16 @@ def _started(pid: int) -> int | None:
 class EmbeddedCluster:
     """The one embedded cluster of this process, shared by its clients and counted by them.
 
-    It stops when the last client closes, when the process ends, and when its pipe closes. A forked
-    child neither counts nor stops its parent's.
+    It ends with its last client, with the process, and when its pipe closes. Whatever has a place to be flushed
+    to is flushed before: :meth:`finish` waits for that and says what could not be written; without it the child
+    does so by itself, for a bounded time, and :meth:`stop_at_exit` waits for the child. A forked child
+    neither counts nor stops its parent's.
     """
 
     _lock = threading.Lock()
     _current: EmbeddedCluster | None = None
+    #: Those that were told to end, and may be flushing.
+    _ending: ClassVar[list[EmbeddedCluster]] = []
 
     def __init__(self, memory: int | None, block_size: int | None) -> None:
         self.memory = memory
@@ -144,32 +159,74 @@ class EmbeddedCluster:
         current = cls._current
         return current is not None and current._process.poll() is None
 
-    def release(self) -> None:
-        """Gives up one use; the last one stops the cluster."""
+    def is_last_use(self) -> bool:
+        """Whether giving up one use would end it."""
+        return self.users == 1 and self._process.poll() is None
+
+    def finish(self, session: Session, wait: float | None, discard: bool) -> None:
+        """Ends all jobs and waits until what has a place is flushed, or (``discard``) gives it up.
+
+        Raises :class:`NotFlushed` when flushes fail and nothing was written for ``wait`` seconds: the cluster
+        stays. No other client finds it from then on.
+        """
         with self._lock:
-            if EmbeddedCluster._current is not self:
-                return
-            self.users -= 1
-            if self.users == 0:
+            if EmbeddedCluster._current is self:
                 EmbeddedCluster._current = None
-                self._stop()
+                EmbeddedCluster._ending.append(self)
+        wait = seconds("stop_wait", STOP_WAIT) if wait is None else wait
+        session.native.stop_cluster(discard, wait, _Progress())
+
+    def release(self) -> None:
+        """Gives up one use; the last one ends the cluster. Does not wait for flushes: the child goes on."""
+        with self._lock:
+            self.users -= 1
+            if self.users > 0:
+                return
+            if EmbeddedCluster._current is self:
+                EmbeddedCluster._current = None
+                EmbeddedCluster._ending.append(self)
+        self._hang_up()
+
+    def await_end(self) -> None:
+        """Waits for the child, which has nothing left to write."""
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        with self._lock, contextlib.suppress(ValueError):
+            EmbeddedCluster._ending.remove(self)
 
     @classmethod
     def stop_at_exit(cls) -> None:
         current, cls._current = cls._current, None
-        if current is not None:
-            current._stop()
+        ending, cls._ending = cls._ending, []
+        for cluster in [*ending, *([current] if current is not None else [])]:
+            cluster._hang_up()
+        for cluster in ending if current is None else [*ending, current]:
+            # It flushes for a bounded time, and says on standard error how far it is.
+            try:
+                cluster._process.wait()
+            except KeyboardInterrupt:
+                cluster._process.terminate()
+                cluster._process.wait()
+
+    def _hang_up(self) -> None:
+        """The end of its standard input tells the child to end."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(OSError):
+            self._process.stdin.close()
 
     @classmethod
     def forget_after_fork(cls) -> None:
         """In a forked child: lets go of the parent's cluster, and of the pipe that keeps it alive."""
         cls._lock = threading.Lock()
         current, cls._current = cls._current, None
-        if current is not None:
-            assert current._process.stdin is not None
-            current._process.stdin.close()
+        ending, cls._ending = cls._ending, []
+        for cluster in ending if current is None else [*ending, current]:
+            cluster._hang_up()
             # Nobody here can wait for a process that is not this one's child.
-            current._process.returncode = 0
+            cluster._process.returncode = 0
 
     def _check_sizes(self, memory: int | None, block_size: int | None) -> None:
         for what, asked, has in (
@@ -204,15 +261,25 @@ class EmbeddedCluster:
             f"the embedded cluster ended with code {code} before it was ready (its reason is above)"
         )
 
-    def _stop(self) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(OSError):
-            self._process.stdin.close()
-        try:
-            self._process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+
+class _Progress:
+    """Says how far the flushes of a cluster are that ends: on a terminal as lines, elsewhere to the log."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + QUIET_SECONDS
+
+    def __call__(
+        self, flushes: int, written: int, blocks: int, size: int, unflushed: list[str]
+    ) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + 1
+        places = "; ".join(unflushed)
+        text = f"closing: {flushes} to flush, {written} of {blocks} blocks, {size} bytes ({places})"
+        _log.info(text)
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(f"honeycomb: {text}", file=sys.stderr)
 
 
 def _spawn(memory: int | None, block_size: int | None) -> subprocess.Popen[bytes]:

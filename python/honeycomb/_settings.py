@@ -44,6 +44,7 @@ NAMES: Final = (
     "scale_min_servers",
     "scale_hook",
     "flush_root",
+    "stop_wait",
     "data_dir",
     "prices",
 )
@@ -81,6 +82,23 @@ def switch(name: str, default: bool) -> bool:
     if not isinstance(value, bool):
         raise errors.InvalidArgument(f"{path}: {name} is true or false, not {value!r}")
     return value
+
+
+def seconds(name: str, default: float) -> float:
+    """A setting that is a positive number of seconds: ``HONEYCOMB_<NAME>``, else that of the file, else the
+    default. Raises :class:`InvalidArgument` for anything else, and what :func:`setting` raises for a file."""
+    source = f"HONEYCOMB_{name.upper()}"
+    value: Any = os.environ.get(source)
+    if not value:
+        path, table = _file()
+        source, value = f"{path}: {name}", table.get(name, default)
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise errors.InvalidArgument(f"{source}: {value!r} is not a positive number of seconds")
+    return number
 
 
 def config_file() -> tuple[Path, bool]:

@@ -6,7 +6,7 @@ import secrets
 import weakref
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from honeycomb import _address, _check, errors
 from honeycomb._display import Facts, Remote
@@ -40,7 +40,7 @@ def connect(
        ``token`` of the configuration file (``docs/operating.md``, Configuration);
     3. the cluster that ``honeycomb start`` runs for this user on this machine;
     4. an embedded cluster: a child process that lives until the last client of this process closes
-       or the process ends. Its data is gone then.
+       or the process ends. Its data is gone then, but for what it flushes before (:meth:`Client.close`).
 
     ``memory`` (of the server) and ``block_size`` (64 KiB to 1 GiB, a power of two) are bytes or
     sizes such as ``"64KiB"``. They describe an embedded cluster, so giving one skips 2 and 3. A
@@ -157,7 +157,7 @@ class Client(Remote):
         self,
         name: str | None = None,
         *,
-        lease: float = 1.0,
+        lease: float | None = None,
         quota_blocks: int = 0,
         tenant: str | None = None,
         latency_sensitive: bool = True,
@@ -165,11 +165,13 @@ class Client(Remote):
         capacity: int | str = 0,
         peak_throughput: int | str = 0,
         keep: bool = True,
+        if_exists: Literal["fail", "open", "replace"] = "fail",
     ) -> Job:
         """Registers a job and returns it; its hierarchy is the root prefix alone.
 
         ``name`` is unique among registered jobs (at most 255 bytes; a random one when ``None``).
-        ``lease`` is the default of its prefixes, in seconds (0.2 s to a week). ``quota_blocks`` is
+        ``lease`` is the default of its prefixes, in seconds (0.2 s to a week); ``None`` takes the cluster's, 10 s
+        unless the cluster was started with another. ``quota_blocks`` is
         the most blocks it may hold, 0 for no quota. With ``keep`` all its leases are renewed in the
         background while it is open, by the renewal of the root (paper, 3.2).
 
@@ -179,8 +181,17 @@ class Client(Remote):
         peak (``capacity``: bytes, or a string such as ``"4GiB"``) and read and write in a second
         (``peak_throughput``, the same). 0 says nothing. What they let expect is in :meth:`jobs`.
 
-        Raises :class:`~honeycomb.errors.AlreadyExists` when the name is taken.
+        ``if_exists`` says what becomes of a live job of that name: with ``"fail"`` it is
+        :class:`~honeycomb.errors.AlreadyExists`, ``"open"`` opens it as it is (closing it then ends it
+        only if this process holds it), and ``"replace"`` ends it with its data. A job belongs to the
+        process that registered it; when that has ended on this machine, by a crash or otherwise,
+        ``"fail"`` replaces the job as well, and ``"open"`` takes it over. What such a job was to flush at
+        the end of its leases is flushed.
         """
+        if if_exists not in ("fail", "open", "replace"):
+            raise errors.InvalidArgument(
+                f"if_exists is 'fail', 'open' or 'replace', not {if_exists!r}"
+            )
         if name is None:
             name = f"job-{secrets.token_hex(4)}"
         else:
@@ -189,7 +200,7 @@ class Client(Remote):
         _check.whole("tasks", tasks, 0, 2**32 - 1, unit="tasks")
         if tenant is not None:
             _check.text("tenant", tenant, "acme")
-        job_id, root, token = self._session.native.register_job(
+        arguments = (
             name,
             tenant,
             _address.lease_ms(lease),
@@ -199,19 +210,48 @@ class Client(Remote):
             _address.hint_bytes(capacity, "capacity"),
             _address.hint_bytes(peak_throughput, "peak_throughput"),
         )
+        job_id, root, token, found = self._registered(*arguments, if_exists, True)
         if tenant is not None:
             name = f"{tenant}/{name}"
         session = Session(self.address, token, timeout=self._session.timeout)
-        job = Job(session, job_id, name, root=root, owned=True, keep=keep, client=self)
+        job = Job(
+            session,
+            job_id,
+            name,
+            root=root,
+            owned=not found,
+            keep=keep,
+            client=self,
+            register=lambda: self._registered(*arguments, "fail", True)[:3],
+        )
         self._jobs.add(job)
         return job
+
+    def _registered(self, *arguments: Any) -> tuple[int, int, bytes, bool]:
+        try:
+            return self._session.native.register_job(*arguments)
+        except errors.AlreadyExists as error:
+            raise errors.with_hint(
+                error, 'open it with if_exists="open", or end it with if_exists="replace"'
+            ) from None
+
+    def _reopen(self, job: Job) -> tuple[int, int, bytes]:
+        """Begins a job anew, or registers it again where it is gone."""
+        try:
+            there, _, _, _ = self._session.native.find_job(job.name)
+            if there == job.id or job._register is None:
+                return self._session.native.reopen_job(job.name)[:3]
+        except errors.UnknownJob:
+            if job._register is None:
+                raise
+        return job._register()
 
     def attach(self, name: str) -> Job:
         """A job that is registered already. Closing it does not deregister it, and its leases are
         not renewed unless :meth:`Job.keep` says so. Raises
         :class:`~honeycomb.errors.UnknownJob`."""
         _check.text("name", name, "wordcount")
-        job_id, root, token = self._session.native.find_job(name)
+        job_id, root, token, _ = self._session.native.find_job(name)
         session = Session(self.address, token, timeout=self._session.timeout)
         job = Job(session, job_id, name, root=root, owned=False, keep=False, client=self)
         self._jobs.add(job)
@@ -246,7 +286,7 @@ class Client(Remote):
         if (tenant is None) == (job is None):
             raise errors.InvalidArgument("a quota is a tenant's or a job's: name one of them")
         if job is not None:
-            job_id, _, _ = self._session.native.find_job(_check.text("job", job, "wordcount"))
+            job_id, _, _, _ = self._session.native.find_job(_check.text("job", job, "wordcount"))
             return job_id, None, None
         return 0, _check.text("tenant", tenant, "acme"), None
 
@@ -275,11 +315,43 @@ class Client(Remote):
         serves."""
         return [kind_of(kind, servers) for kind, servers in self._session.native.kinds()]
 
-    def close(self) -> None:
-        """Closes its jobs and connections. Idempotent."""
+    def close(self, *, discard: bool = False, wait: float | None = None) -> None:
+        """Closes its jobs and connections. Idempotent. When jobs could not be deregistered, it closes the others
+        and raises the first error.
+
+        The last client of an embedded cluster ends the cluster, and all that is in it. Before that it waits
+        until everything is written that persists (of jobs that were closed too) or, in a job that is
+        open, has ``on_expiry=Flush(...)``. It waits for as long as blocks are written; how far that is, the
+        logger ``honeycomb`` tells, and a terminal shows. When flushes fail and nothing was written
+        for ``wait`` seconds (30, or the setting ``stop_wait``), it raises
+        :class:`~honeycomb.errors.NotFlushed`, which names what is not written: the cluster stays with it, and
+        the call can be repeated. ``discard`` waits for nothing and loses what is not written. A
+        process that ends without this call does the same at its end, and tells on standard error.
+
+        The jobs of any other cluster go on flushing there after this call (:meth:`Job.close`).
+        """
         if self._owner == fork_generation():
+            embedded = self._embedded
+            if embedded is not None and not self._session.closed and embedded.is_last_use():
+                # The cluster ends these, and flushes more than the end of a job does.
+                for job in self._jobs:
+                    job._disconnect()
+                embedded.finish(self._session, wait, discard)
+            failed: list[errors.HoneycombError] = []
             while self._jobs:
-                self._jobs.pop().close()
+                try:
+                    self._jobs.pop().close()
+                except errors.HoneycombError as error:
+                    failed.append(error)
+            ends = embedded is not None and self._release.alive
+            self._release()
+            if ends and embedded is not None and embedded.users == 0:
+                embedded.await_end()
+            if failed:
+                self._release()
+                if len(failed) > 1:
+                    failed[0].add_note(f"so did the closing of {len(failed) - 1} more jobs")
+                raise failed[0]
         self._release()
 
     def __enter__(self) -> Self:
@@ -293,10 +365,11 @@ class Client(Remote):
     ) -> None:
         try:
             self.close()
-        except errors.HoneycombError:
+        except errors.HoneycombError as error:
             # What went wrong in the block matters more than what closing says about it.
             if exc is None:
                 raise
+            exc.add_note(f"closing failed too: {error.status}: {error}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         session = self._session

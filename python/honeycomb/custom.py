@@ -89,8 +89,7 @@ class Custom(Face, Remote):
         self._begin(native)
 
     def _open(self) -> NativeCustom:
-        client = self._job._session.native
-        opened = client.open(self._job.id, self._address.path, self._address.name)
+        opened = self._job._open_native(self._address, self._identity)
         if not isinstance(opened, NativeCustom):
             raise wrong_kind(self.address, "of a custom kind", opened)
         return opened
@@ -163,7 +162,7 @@ class Custom(Face, Remote):
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore
 
-        return _restore, (Custom, self._job._pickle_handle(), self._address)
+        return _restore, (Custom, self._job._pickle_handle(), self._address, self._identity)
 
     def _facts(self) -> Facts:
         kind = self.kind

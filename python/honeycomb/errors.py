@@ -157,12 +157,11 @@ class OutOfMemory(HoneycombError, MemoryError):
 
 
 class BlockFull(HoneycombError):
-    """The block that owns the key has no room for the entry. Data is unharmed.
-
-    Create the store with more ``blocks``.
+    """The block that owns the key has no room for the entry, and cannot be divided: the keys of one
+    ``{tag}`` fill it, which the message names. Data is unharmed.
     """
 
-    hint = "create the store with more blocks=, or delete entries"
+    hint = "spread the keys over more {tags}, delete some, or use a cluster of larger blocks"
 
 
 class ValueTooLarge(HoneycombError, ValueError):
@@ -227,10 +226,18 @@ class NotSealed(HoneycombError):
     hint = "call seal() when nothing more is to be appended, or wait_until(sealed=True)"
 
 
+class NotFlushed(HoneycombError):
+    """A cluster was to end, and data that is to be kept is not written yet; the message names the places."""
+
+    hint = (
+        "close() again when the store answers, or close(discard=True) to lose what is not written"
+    )
+
+
 class AlreadyExists(HoneycombError):
     """The name is taken."""
 
-    hint = "open it, or create it with exist_ok=True"
+    hint = 'open it, or pass exist_ok=True (a structure) or if_exists="open" (a job)'
 
 
 class WrongKind(HoneycombError, TypeError):
@@ -303,11 +310,15 @@ class Removed(NotFound):
 class LeaseExpired(HoneycombError):
     """The prefix's lease ended and its memory was given back; the data is gone.
 
-    The message names the prefix, its lease and how late the renewal was. Keep the job open in a
-    ``with`` block, call :meth:`~honeycomb.Job.keep`, or give the prefix a longer lease.
+    The message names the prefix, its lease and how late the renewal was. When it was the job's own,
+    :meth:`~honeycomb.Job.reopen` begins the job anew. Keep the job open in a ``with`` block, call
+    :meth:`~honeycomb.Job.keep`, or ask for a longer lease.
     """
 
-    hint = "keep the job open in a `with` block, call job.keep(), or give the prefix a longer lease"
+    hint = (
+        "job.reopen() begins a job anew whose own lease ended; hc.job(name, lease=60) asks for a longer "
+        "one, and job.keep() renews prefixes"
+    )
 
 
 class DataLost(HoneycombError):
@@ -378,7 +389,7 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         NotServedHere, Unauthenticated, PermissionDenied, GrantExpired, GrantRevoked, WrongEpoch,
         UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotShared, NotFound, KeyNotFound,
-        KeyExists, Sealed, NotSealed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
+        KeyExists, Sealed, NotSealed, NotFlushed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
         DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Loading, Refused, NotYet, UnknownKind,
         UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, LogFailed, Extents,
         Notice, ExtentGone, Internal,
@@ -390,6 +401,13 @@ class UnknownStatus(ProtocolError):
     """The peer answered with a status that this version does not know; the message holds both."""
 
     known: ClassVar[frozenset[str]] = frozenset(_BY_STATUS)
+
+
+def with_hint(error: HoneycombError, hint: str) -> HoneycombError:
+    """The error with another hint than its class has."""
+    error.hint = hint
+    error.__notes__ = [f"hint: {hint}"]
+    return error
 
 
 def from_status(status_name: str, message: str) -> HoneycombError:

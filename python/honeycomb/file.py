@@ -55,8 +55,7 @@ class HoneyFile(FileCalls, Remote):
         self._begin(native)
 
     def _open(self) -> NativeFile:
-        client = self._job._session.native
-        opened = client.open(self._job.id, self._address.path, self._address.name)
+        opened = self._job._open_native(self._address, self._identity)
         if not isinstance(opened, NativeFile):
             raise wrong_kind(self.address, "a file", opened)
         return opened
@@ -178,7 +177,7 @@ class HoneyFile(FileCalls, Remote):
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore
 
-        return _restore, (HoneyFile, self._job._pickle_handle(), self._address)
+        return _restore, (HoneyFile, self._job._pickle_handle(), self._address, self._identity)
 
     def _facts(self) -> Facts:
         yield "size", format_bytes(self.size())

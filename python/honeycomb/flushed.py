@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
-from honeycomb import errors
+from honeycomb import _check, errors
 
 __all__ = [
     "Flush",
@@ -31,7 +31,7 @@ __all__ = [
 
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "honeycomb-flush"
-VERSION: Final = 2
+VERSION: Final = 3
 # How the names of parts end that hold extents of large values.
 EXTENTS: Final = ".extents.part"
 # Of the length of a value: what follows is a list of extents.
@@ -54,6 +54,7 @@ class Flush:
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path:
             raise TypeError(f"the path of a Flush is a text such as 'out/T1', not {self.path!r}")
+        _check.text("the path of a Flush", self.path, "out/T1")
 
 
 def flush_to(on_expiry: Flush | Literal["discard"]) -> str:

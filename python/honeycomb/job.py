@@ -7,15 +7,17 @@ import io
 import math
 import os
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeAlias, TypeVar, overload
 
 from honeycomb import _address, _check, _transfer, errors
 from honeycomb._address import Address, format_bytes, prefix_path, prefix_paths
-from honeycomb._display import Facts, Remote, Shown
+from honeycomb._display import Facts, Remote
 from honeycomb._info import PINNED_MS
+from honeycomb._leases import Lease, Node, Renewal
+from honeycomb._losses import Callback, Losses, hold
 from honeycomb._native import attenuate
 from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, fork_generation
@@ -35,58 +37,8 @@ __all__ = ["Job", "JobHandle", "Lease", "Node", "Renewal"]
 S = TypeVar("S", Kv, HoneyFile, Queue, Custom)
 N = TypeVar("N")
 
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """One task of an execution plan.
-
-    ``parents`` are names within the plan or paths of prefixes that exist; none makes it a child of
-    the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
-    ``readers`` are the tasks that will read its data, named as parents are: when all of them have
-    committed (:meth:`Job.commit`), the prefix is freed at once; none leaves it to its lease. A
-    single string is one name, for both. ``high_mark``, ``low_mark``, ``on_expiry``, ``max_blocks``, ``persist`` and
-    ``acknowledge`` are as in :meth:`Job.create_addr_prefix`.
-    """
-
-    name: str
-    parents: str | Sequence[str] = ()
-    lease: float | None = None
-    pinned: bool = False
-    readers: str | Sequence[str] = ()
-    high_mark: int | None = None
-    low_mark: int | None = None
-    on_expiry: Flush | Literal["discard"] = "discard"
-    max_blocks: int = 0
-    persist: bool = False
-    acknowledge: Literal["memory", "flushed"] = "memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Lease(Shown):
-    """A prefix's lease: ``duration`` and ``remaining`` in seconds, infinite when ``pinned``."""
-
-    prefix: int
-    duration: float
-    remaining: float
-    pinned: bool
-
-    def _facts(self) -> Facts:
-        yield "lease", f"{self.duration:g} s"
-        yield "left", "pinned: never expires" if self.pinned else f"{self.remaining:.1f} s"
-
-
-@dataclass(frozen=True, slots=True)
-class Renewal:
-    """What became of one address of a renewal: its lease in seconds, or why it failed alone."""
-
-    address: str
-    lease: float
-    error: errors.HoneycombError | None
-
-    @property
-    def ok(self) -> bool:
-        """Whether it was renewed."""
-        return self.error is None
+#: Number, root prefix and token of a job.
+Ticket: TypeAlias = tuple[int, int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +76,13 @@ class Job(Remote):
     Use it in a ``with`` block: at its end the job is deregistered, and its prefixes, structures and
     blocks are freed at once. Until then its leases are renewed in the background, unless it was made
     with ``keep=False``. Thread-safe. A forked child's copy works through connections of its own and
-    neither keeps leases nor deregisters.
+    neither keeps leases nor deregisters. A job that this process registered ends with the process, too,
+    when that ends normally; one that flushes at the end of a lease is left to its leases.
+
+    When the lease of its root has ended, every call raises
+    :class:`~honeycomb.errors.LeaseExpired`, also when somebody has made its prefixes anew, until
+    :meth:`reopen`; structures that were opened before raise it for good. The first loss is logged as a
+    warning (to standard error, unless logging is configured), and :meth:`on_lost_leases` hears of each.
     """
 
     def __init__(
@@ -137,10 +95,18 @@ class Job(Remote):
         owned: bool,
         keep: bool,
         task: str = "",
-        client: object = None,
+        client: Any = None,
+        register: Callable[[], Ticket] | None = None,
     ) -> None:
         self._session = session
         self._client = client  # an embedded cluster lives as long as its clients are referred to
+        self._register = register
+        self._before: list[
+            Session
+        ] = []  # of earlier lives: what was opened in them asks through them
+        self._keeps = keep
+        self._flushes = False
+        self._losses = Losses(name)
         self.id = job_id
         self.name = name
         self.root = root
@@ -148,7 +114,9 @@ class Job(Remote):
         self._owned = owned
         self._made_in = fork_generation()
         if keep:
-            session.native.keep(job_id, [""])
+            self.keep()
+        if owned:
+            hold(self)
 
     @property
     def token(self) -> bytes:
@@ -190,8 +158,9 @@ class Job(Remote):
         With ``persist`` it outlives its job: it is flushed by whatever ends it but
         :meth:`remove_prefix` (the end of its lease, of the job, of its last reader), to ``on_expiry``
         or to its own path, where a later job of the same name finds it
-        (``load_addr_prefix(addr, persisted=True)``). That is written after the job has ended, by
-        servers that go on: ``flushing`` of :meth:`Client.status` tells of it.
+        (``load_addr_prefix(addr, persisted=True)``). That is written after the job has ended:
+        ``flushing`` of :meth:`Client.status` tells of it, ``close(flush_timeout=...)`` waits for it, and the
+        end of the cluster does in any case (:meth:`Client.close`, ``honeycomb stop``).
 
         With ``acknowledge="flushed"`` an append to a file of it is answered when it is written where
         the prefix would be flushed, to ``on_expiry`` or to its own path: whatever servers are lost,
@@ -204,6 +173,7 @@ class Job(Remote):
         :class:`~honeycomb.errors.Cycle`, and :class:`~honeycomb.errors.FlushUnavailable` where no
         memory server may write to disk.
         """
+        self._flushes = self._flushes or on_expiry != "discard"
         return self._session.native.create_prefix(
             self.id,
             prefix_path(addr),
@@ -233,6 +203,9 @@ class Job(Remote):
             nodes = [Node(name, tuple(prefix_paths(parents))) for name, parents in dag.items()]
         else:
             nodes = list(dag)
+        for node in nodes:
+            _check.text("the name of a node", node.name, "T4")
+        self._flushes = self._flushes or any(node.on_expiry != "discard" for node in nodes)
         numbers = self._session.native.create_hierarchy(
             self.id,
             [
@@ -330,6 +303,7 @@ class Job(Remote):
                 raise ValueError("a file that becomes a plain object is flushed without a barrier")
             address = str(Address.parse(addr))
             return _transfer.flush_raw(self._session, address, external_path, progress, timeout)
+        _check.text("external_path", external_path, "out/T1")
         path = prefix_path(addr)
         if subtree:
             return _transfer.flush_subtree(
@@ -449,7 +423,45 @@ class Job(Remote):
         """Renews prefixes (all of the job without arguments) in the background from now on, as
         :meth:`renew` does and in good time for their leases, until :meth:`release` or the end. The
         keeper is a native thread: Python code that holds the interpreter does not delay it."""
-        self._session.native.keep(self.id, prefix_paths(addrs) or [""])
+        paths = prefix_paths(addrs) or [""]
+        native = self._session.native
+        self._losses.watch(native)
+        native.keep(self.id, paths)
+
+    def on_lost_leases(self, callback: Callback) -> None:
+        """Calls ``callback(addr, error)`` for every prefix that :meth:`keep` (or the job itself) could not
+        keep because its lease had ended: a suspended laptop, a debugger, a network that was away. ``addr``
+        is ``""`` for the whole job, and ``error`` the :class:`~honeycomb.errors.LeaseExpired`. It is called
+        in another thread; what it raises is printed and changes nothing."""
+        self._losses.call(callback)
+
+    def reopen(self) -> None:
+        """Begins the job anew after its leases have ended; of a job that lives it changes nothing but this
+        object, which then belongs to its present life. What the leases freed stays freed, and what was
+        opened before goes on raising :class:`~honeycomb.errors.LeaseExpired`; names are free again, and
+        prefixes that are live (pinned ones) stay.
+
+        For whoever registered the job or attached to it by name; handles of other processes are made
+        anew. Raises :class:`~honeycomb.errors.AlreadyExists` when the name is another job's by now, and
+        :class:`~honeycomb.errors.PermissionDenied` without the cluster's token.
+        """
+        if self._client is None:
+            raise errors.PermissionDenied(
+                f"job {self.name} is open here through a handle, which cannot reopen it: reopen it where "
+                "it was registered, and send a new handle"
+            )
+        session = self._session
+        if session.closed:
+            raise errors.Closed(f"job {self.name} was closed")
+        job_id, root, token = self._client._reopen(self)
+        if (job_id, root) == (self.id, self.root):
+            return
+        self._before.append(session)
+        self._session = Session(session.address, token, timeout=session.timeout)
+        self.id, self.root = job_id, root
+        self._losses.begin_anew()
+        if self._keeps:
+            self.keep()
 
     def release(self, *addrs: str) -> None:
         """Ends the keeping of prefixes (of the root without arguments); their leases run out."""
@@ -475,10 +487,9 @@ class Job(Remote):
 
     # ------------------------------------------------------------------------------ structures
 
-    def create_kv(
-        self, addr: str, *, blocks: int = 1, slots: int = 1024, exist_ok: bool = False
-    ) -> Kv:
-        """Creates a key-value store over ``blocks`` blocks with ``slots`` hash slots.
+    def create_kv(self, addr: str, *, blocks: int = 1, exist_ok: bool = False) -> Kv:
+        """Creates a key-value store with ``blocks`` blocks to begin with; it grows and shrinks by
+        itself.
 
         With ``exist_ok`` opens it where it exists, whatever its size. Raises
         :class:`~honeycomb.errors.NotFound` without its prefix,
@@ -487,9 +498,8 @@ class Job(Remote):
         """
         address = Address.parse(addr)
         _check.whole("blocks", blocks, 1, _check.U32_MAX, unit="blocks")
-        _check.whole("slots", slots, 1, _check.U32_MAX, unit="slots")
         native = self._session.native.create_kv(
-            self.id, address.path, address.name, blocks, slots, exist_ok
+            self.id, address.path, address.name, blocks, exist_ok
         )
         return Kv(self, address, native)
 
@@ -523,21 +533,19 @@ class Job(Remote):
         kind: int | str,
         *,
         blocks: int = 1,
-        slots: int = 0,
         max_items: int = 0,
         max_bytes: int = 0,
         exist_ok: bool = False,
     ) -> Custom:
         """Creates a structure of a custom kind, named by its name or its code (``0x80`` to ``0xEF``),
         which a memory server of the cluster has to serve (:meth:`Client.kinds`). What the kind makes
-        of ``blocks``, ``slots``, ``max_items`` and ``max_bytes`` is its own business; 0 leaves it to
+        of ``blocks``, ``max_items`` and ``max_bytes`` is its own business; 0 leaves it to
         the kind.
 
         Raises :class:`~honeycomb.errors.UnknownKind`; otherwise as :meth:`create_kv`."""
         address = Address.parse(addr)
         ref = kind_ref(kind)
         _check.whole("blocks", blocks, 1, _check.U32_MAX, unit="blocks")
-        _check.whole("slots", slots, 0, _check.U32_MAX, unit="slots")
         _check.whole("max_items", max_items, 0, unit="items (0 for no bound)")
         _check.whole("max_bytes", max_bytes, 0, unit="bytes (0 for no bound)")
         native = self._session.native.create_custom(
@@ -545,7 +553,7 @@ class Job(Remote):
             address.path,
             address.name,
             ref,
-            (blocks, slots, max_items, max_bytes),
+            (blocks, max_items, max_bytes),
             exist_ok,
         )
         return Custom(self, address, native)
@@ -556,7 +564,6 @@ class Job(Remote):
         kind: int | str,
         *,
         blocks: int = 1,
-        slots: int = 0,
         max_items: int = 0,
         max_bytes: int = 0,
     ) -> Custom:
@@ -568,7 +575,6 @@ class Job(Remote):
                 addr,
                 kind,
                 blocks=blocks,
-                slots=slots,
                 max_items=max_items,
                 max_bytes=max_bytes,
                 exist_ok=True,
@@ -586,11 +592,9 @@ class Job(Remote):
         )
         return Custom(self, address, native)
 
-    def kv(self, addr: str, *, blocks: int = 1, slots: int = 1024) -> Kv:
+    def kv(self, addr: str, *, blocks: int = 1) -> Kv:
         """The key-value store at ``addr``; creates what is missing of it, its prefix included."""
-        return self._with_prefix(
-            addr, lambda: self.create_kv(addr, blocks=blocks, slots=slots, exist_ok=True)
-        )
+        return self._with_prefix(addr, lambda: self.create_kv(addr, blocks=blocks, exist_ok=True))
 
     def file(self, addr: str, *, blocks: int = 1) -> HoneyFile:
         """The file at ``addr``; creates what is missing of it, its prefix included."""
@@ -668,7 +672,7 @@ class Job(Remote):
         exist, with a store over ``blocks`` blocks to begin with, which grows by itself. The other
         parameters are those of :meth:`create_addr_prefix`. With ``persist`` (Pocket's PERSIST, for all of
         its objects) what it holds outlives the job, and is found by :meth:`load_bucket` of a later one
-        of its name. With ``exist_ok`` opens it where it exists, whatever its options. Raises what :meth:`create_addr_prefix` and :meth:`create_kv` do."""
+        of its name; ``close(flush_timeout=...)`` of the job waits until that is written. With ``exist_ok`` opens it where it exists, whatever its options. Raises what :meth:`create_addr_prefix` and :meth:`create_kv` do."""
         path = _bucket_path(name)
         try:
             self.create_addr_prefix(
@@ -770,10 +774,12 @@ class Job(Remote):
 
     def close(self, flush_timeout: float | None = 0) -> None:
         """Deregisters the job if this object registered it, and closes its connections.
-        Idempotent; a job that is gone already is fine.
+        Idempotent; a job that is gone already is fine. When the controller cannot be reached that is
+        :class:`~honeycomb.errors.Unavailable`: the connections are closed, and the job's leases end it.
 
-        What persists is written after that: with ``flush_timeout`` in seconds, ``None`` for as long as
-        it takes, the call waits for it. When it is not all written by then, that is
+        What persists is written after that, and this call hands it over: a cluster that was started goes on
+        with it, and the last :meth:`Client.close` of an embedded one waits for it. With
+        ``flush_timeout`` in seconds, ``None`` for as long as it takes, this call waits for it. When it is not all written by then, that is
         :class:`~honeycomb.errors.DeadlineExceeded`, which says how far it is: it goes on, and the
         job is closed. What was lost with a server is :class:`~honeycomb.errors.Removed`.
         """
@@ -784,10 +790,35 @@ class Job(Remote):
                 self._session.native.deregister_job(self.id)
                 if flush_timeout != 0:
                     _transfer.see_through(self._session, self.id, flush_timeout)
-        except (errors.UnknownJob, errors.Unavailable):
-            pass  # gone already, or with its controller
+        except (errors.UnknownJob, errors.LeaseExpired):
+            pass  # gone already, or begun anew by somebody else, whose it is now
+        except errors.Unavailable as error:
+            message = f"job {self.name} was not deregistered; its leases end it: {error}"
+            raise errors.Unavailable(message) from error
         finally:
-            self._session.close()
+            for session in (*self._before, self._session):
+                session.close()
+
+    def _end_at_exit(self, patience: float) -> None:
+        """Ends what this process registered and has not closed; what flushes when a lease ends is left to
+        its leases."""
+        if self._session.closed or self._made_in != fork_generation() or self._flushes:
+            return
+        with contextlib.suppress(errors.UnknownJob, errors.LeaseExpired):
+            self._session.native.deregister_job(self.id, patience)
+
+    def _open_native(self, address: Address, identity: int | None) -> Any:
+        """The structure of the address; with an identity, that one or the error that says what became of
+        it."""
+        native = self._session.native
+        if identity is None:
+            return native.open(self.id, address.path, address.name)
+        return native.open_same(self.id, address.path, address.name, identity)
+
+    def _disconnect(self) -> None:
+        """Closes its connections alone: its cluster ends the job."""
+        for session in (*self._before, self._session):
+            session.close()
 
     def __enter__(self) -> Self:
         return self
@@ -800,10 +831,11 @@ class Job(Remote):
     ) -> None:
         try:
             self.close()
-        except errors.HoneycombError:
+        except errors.HoneycombError as error:
             # What went wrong in the block matters more than what closing says about it.
             if exc is None:
                 raise
+            exc.add_note(f"closing failed too: {error.status}: {error}")
 
     def _facts(self) -> Facts:
         tree = self.tree()
@@ -835,6 +867,9 @@ def _attached(handle: JobHandle) -> Job:
     return job
 
 
-def _restore(cls: Callable[[Job, Address], N], handle: JobHandle, address: Address) -> N:
-    """Opens a structure that was pickled."""
-    return cls(_attached(handle), address)
+def _restore(
+    cls: Callable[[Job, Address, Any], N], handle: JobHandle, address: Address, identity: int
+) -> N:
+    """Opens a structure that was pickled: that one, and none that has its address since."""
+    job = _attached(handle)
+    return cls(job, address, job._open_native(address, identity))

@@ -79,8 +79,7 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
         self._begin(native)
 
     def _open(self) -> NativeKv:
-        client = self._job._session.native
-        opened = client.open(self._job.id, self._address.path, self._address.name)
+        opened = self._job._open_native(self._address, self._identity)
         if not isinstance(opened, NativeKv):
             raise wrong_kind(self.address, "a key-value store", opened)
         return opened
@@ -428,7 +427,7 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore
 
-        return _restore, (Kv, self._job._pickle_handle(), self._address)
+        return _restore, (Kv, self._job._pickle_handle(), self._address, self._identity)
 
     def _facts(self) -> Facts:
         yield "entries", len(self)

@@ -124,8 +124,7 @@ class Queue(QueueCalls, Remote):
         self._begin(native)
 
     def _open(self) -> NativeQueue:
-        client = self._job._session.native
-        opened = client.open(self._job.id, self._address.path, self._address.name)
+        opened = self._job._open_native(self._address, self._identity)
         if not isinstance(opened, NativeQueue):
             raise wrong_kind(self.address, "a queue", opened)
         return opened
@@ -257,7 +256,7 @@ class Queue(QueueCalls, Remote):
     def __reduce__(self) -> tuple[Any, ...]:
         from honeycomb.job import _restore
 
-        return _restore, (Queue, self._job._pickle_handle(), self._address)
+        return _restore, (Queue, self._job._pickle_handle(), self._address, self._identity)
 
     def _facts(self) -> Facts:
         yield from self.counts()._facts()

@@ -62,7 +62,12 @@ impl<'py> Data<'py> {
     pub fn key(object: &Bound<'py, PyAny>) -> PyResult<Data<'py>> {
         match object.cast::<PyString>() {
             Ok(text) => {
-                text.to_str()?;
+                if let Err(e) = text.to_str() {
+                    let py = object.py();
+                    let error = e.into_value(py);
+                    let named = py.import("honeycomb._check")?.getattr("not_utf8")?;
+                    return Err(PyErr::from_value(named.call1(("a key", error))?));
+                }
                 Ok(Data::Text(text.clone()))
             }
             Err(_) => Data::named("keys", object),

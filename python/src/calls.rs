@@ -167,7 +167,7 @@ impl KvCalls {
     /// block that fills up gives a part of its keys to another one:
     /// :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when there
     /// is none for that or for a large value, :class:`~honeycomb.errors.BlockFull` when nearly all of
-    /// it is of one slot (keys that share a ``{tag}``), which cannot be divided. The time limit holds
+    /// it is keys that share a ``{tag}``, which stay together. The time limit holds
     /// for each piece of a large value.
     fn put(
         slf: &Bound<'_, KvCalls>,

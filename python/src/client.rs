@@ -6,10 +6,10 @@ use crate::face::Native;
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
 use honeycomb_client::{
-    Client, ClientOptions, CustomOptions, Error, JobOptions, JobTicket, KindRef, Quota,
-    QuotaChange, QuotaOf,
+    Client, ClientOptions, CustomOptions, Error, IfExists, JobOptions, JobTicket, KindRef,
+    LostLease, Quota, QuotaChange, QuotaOf, StopProgress,
 };
-use honeycomb_types::{JobId, PrefixId, Verbs};
+use honeycomb_types::{JobId, PrefixId, StructureId, Verbs};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{DagNode, PrefixOptions};
 use pyo3::prelude::*;
@@ -19,7 +19,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>);
+/// Job, root prefix, token, whether it was there and is held by another process.
+type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>, bool);
 /// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to, quota,
 /// whether it outlives its job, when its changes are answered.
 type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64, bool, u8);
@@ -59,7 +60,7 @@ impl NativeClient {
 }
 
 fn ticket(py: Python<'_>, t: JobTicket) -> Ticket<'_> {
-    (t.job.0, t.root.0, PyBytes::new(py, &t.token))
+    (t.job.0, t.root.0, PyBytes::new(py, &t.token), t.found)
 }
 
 /// A prefix of the job, the job, or (first of all) a tenant.
@@ -143,7 +144,14 @@ impl NativeClient {
         tasks: u32,
         capacity: u64,
         peak_throughput: u64,
+        if_exists: &str,
+        held: bool,
     ) -> PyResult<Ticket<'py>> {
+        let if_exists = match if_exists {
+            "open" => IfExists::Open,
+            "replace" => IfExists::Replace,
+            _ => IfExists::Fail,
+        };
         let options = JobOptions {
             tenant,
             lease_ms,
@@ -152,6 +160,8 @@ impl NativeClient {
             tasks,
             capacity,
             peak_throughput,
+            if_exists,
+            held,
         };
         Ok(ticket(py, self.call(py, |c| c.register_job_with(name, &options))?))
     }
@@ -160,8 +170,37 @@ impl NativeClient {
         Ok(ticket(py, self.call(py, |c| c.find_job(name))?))
     }
 
-    fn deregister_job(&self, py: Python<'_>, job: u64) -> PyResult<()> {
-        self.call(py, |c| c.deregister_job(JobId(job)))
+    /// Begins a job anew whose root's lease has ended.
+    fn reopen_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Ticket<'py>> {
+        Ok(ticket(py, self.call(py, |c| c.reopen_job(name))?))
+    }
+
+    /// Ends a job; within so many seconds, or the client's own time.
+    #[pyo3(signature = (job, within=None))]
+    fn deregister_job(&self, py: Python<'_>, job: u64, within: Option<f64>) -> PyResult<()> {
+        self.call(py, |c| match within {
+            Some(seconds) => c.deregister_job_within(JobId(job), Duration::from_secs_f64(seconds)),
+            None => c.deregister_job(JobId(job)),
+        })
+    }
+
+    /// Calls `told` with path, status and message of every prefix whose lease could not be kept, in
+    /// another thread, until it answers false.
+    fn on_lost_leases(&self, py: Python<'_>, told: Py<PyAny>) -> PyResult<()> {
+        let told = move |lost: &LostLease| {
+            // An interpreter that is ending hears of nothing.
+            let answered = Python::try_attach(|py| {
+                let arguments = (&lost.path, lost.status.name(), &lost.message);
+                let answer = told.call1(py, arguments).and_then(|answer| answer.is_truthy(py));
+                answer.unwrap_or_else(|e| {
+                    e.write_unraisable(py, Some(told.bind(py)));
+                    true
+                })
+            });
+            answered.unwrap_or(false)
+        };
+        self.client(py)?.on_lost_leases(told);
+        Ok(())
     }
 
     /// The quota of a prefix of the job, of the job, or of a tenant.
@@ -321,6 +360,35 @@ impl NativeClient {
         Ok((told.done, told.parts, told.parts_done, told.bytes, told.failing))
     }
 
+    /// Ends all jobs of the cluster and waits for their flushes. `look` is called with how far that is: flushes,
+    /// blocks that are written, blocks, bytes, and what is not written.
+    fn stop_cluster(
+        &self,
+        py: Python<'_>,
+        discard: bool,
+        patience: f64,
+        look: Option<Py<PyAny>>,
+    ) -> PyResult<()> {
+        let patience = Duration::from_secs_f64(patience);
+        let mut raised = None;
+        let mut see = |told: &StopProgress| {
+            let seen = Python::attach(|py| {
+                py.check_signals()?;
+                let Some(look) = &look else { return Ok(()) };
+                let unflushed = told.unflushed.clone();
+                let told = (told.flushes, told.parts_done, told.parts, told.bytes, unflushed);
+                look.call1(py, told).map(drop)
+            });
+            raised = seen.err();
+            raised.is_none()
+        };
+        let result = self.call(py, |c| c.stop_cluster_whole(discard, patience, &mut see));
+        match raised {
+            Some(error) => Err(error),
+            None => result.map(drop),
+        }
+    }
+
     fn cancel_flush(&self, py: Python<'_>, job: u64, number: u64) -> PyResult<()> {
         self.call(py, |c| c.cancel_flush(JobId(job), number))
     }
@@ -405,11 +473,10 @@ impl NativeClient {
         path: &str,
         name: &str,
         blocks: u32,
-        slots: u32,
         open_existing: bool,
     ) -> PyResult<NativeKv> {
         let address = address(path, name);
-        self.call(py, |c| c.create_kv(JobId(job), &address, blocks, slots, open_existing))
+        self.call(py, |c| c.create_kv(JobId(job), &address, blocks, open_existing))
             .map(|kv| NativeKv { kv: Arc::new(kv), closed: self.closed.clone() })
     }
 
@@ -438,12 +505,12 @@ impl NativeClient {
         path: &str,
         name: &str,
         kind: (Option<u8>, Option<String>),
-        size: (u32, u32, u64, u64),
+        size: (u32, u64, u64),
         open_existing: bool,
     ) -> PyResult<NativeCustom> {
         let address = address(path, name);
-        let (blocks, slots, max_items, max_bytes) = size;
-        let options = CustomOptions { blocks, slots, max_items, max_bytes, open_existing };
+        let (blocks, max_items, max_bytes) = size;
+        let options = CustomOptions { blocks, max_items, max_bytes, open_existing };
         let kind = kind_ref(&kind);
         self.call(py, |c| c.create_custom(JobId(job), &address, kind, options))
             .map(|custom| NativeCustom { custom, closed: self.closed.clone() })
@@ -471,7 +538,21 @@ impl NativeClient {
 
     fn open(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<Native> {
         let client = self.client(py)?;
-        wrap(py, &client, &self.closed, JobId(job), &address(path, name))
+        wrap(py, &client, &self.closed, JobId(job), &address(path, name), None)
+    }
+
+    /// The structure of this address if it is the one of this identity, or the error that says what became
+    /// of that one.
+    fn open_same(
+        &self,
+        py: Python<'_>,
+        job: u64,
+        path: &str,
+        name: &str,
+        structure: u64,
+    ) -> PyResult<Native> {
+        let (client, id) = (self.client(py)?, Some(StructureId(structure)));
+        wrap(py, &client, &self.closed, JobId(job), &address(path, name), id)
     }
 
     fn remove_structure(&self, py: Python<'_>, job: u64, path: &str, name: &str) -> PyResult<()> {

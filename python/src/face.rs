@@ -14,7 +14,7 @@ use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
@@ -53,6 +53,17 @@ impl Native {
         }
     }
 
+    /// The number of the structure.
+    fn identity(&self) -> u64 {
+        let structure = match self {
+            Native::Kv(one) => one.get().kv.structure(),
+            Native::File(one) => one.get().file.structure(),
+            Native::Queue(one) => one.get().queue.structure(),
+            Native::Custom(one) => one.get().custom.structure(),
+        };
+        structure.id().0
+    }
+
     fn closed(&self) -> Closed {
         match self {
             Native::Kv(one) => one.get().closed.clone(),
@@ -88,19 +99,25 @@ impl Drop for Held {
 
 /// The native half of a structure's Python object.
 #[pyclass(subclass, frozen, module = "honeycomb._session")]
-pub struct Face(Mutex<Option<Held>>);
+pub struct Face {
+    held: Mutex<Option<Held>>,
+    /// The structure that was opened first: its name may be another's by now, which is never opened
+    /// in its place.
+    identity: OnceLock<u64>,
+}
 
 impl Face {
     /// One that has opened nothing.
     pub fn unopened() -> Face {
-        Face(Mutex::new(None))
+        Face { held: Mutex::new(None), identity: OnceLock::new() }
     }
 
     fn held(&self) -> MutexGuard<'_, Option<Held>> {
-        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn hold(&self, native: Native) {
+        self.identity.get_or_init(|| native.identity());
         let (made_in, closed) = (FORKS.load(Relaxed), native.closed());
         let held = Held { native, made_in, closed };
         // The one before is dropped behind the lock: that may run Python.
@@ -137,6 +154,12 @@ impl Face {
             None => drop(Face::native(slf)?),
         }
         Ok(())
+    }
+
+    /// The number of the structure; `None` before it was opened first.
+    #[getter]
+    fn _identity(&self) -> Option<u64> {
+        self.identity.get().copied()
     }
 
     /// The native structure of this process. Raises what opening raises.

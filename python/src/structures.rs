@@ -305,15 +305,19 @@ pub fn page<'py>(py: Python<'py>, page: &ScanPage, keys_only: bool) -> Page<'py>
     (page.entries.iter().map(entry).collect(), page.next)
 }
 
-/// A structure of any kind, as its Python class.
+/// A structure of any kind, as its Python class: the one of this identity, or of this address.
 pub fn wrap(
     py: Python<'_>,
     client: &honeycomb_client::Client,
     closed: &Closed,
     job: honeycomb_types::JobId,
     address: &str,
+    identity: Option<honeycomb_types::StructureId>,
 ) -> PyResult<Native> {
-    let opened = py.detach(|| client.open_any(job, address));
+    let opened = py.detach(|| match identity {
+        Some(id) => client.open_same(job, id, address),
+        None => client.open_any(job, address),
+    });
     let closed = closed.clone();
     Ok(match checked(py, opened)? {
         Any::File(file) => Native::File(Py::new(py, NativeFile { file, closed })?),

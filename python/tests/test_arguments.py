@@ -53,7 +53,6 @@ OUT_OF_RANGE: list[tuple[Callable[[Things], object], str]] = [
     (lambda t: t.job.kv("x", blocks=-1), "blocks is 1 to 4294967295 blocks, not -1"),
     (lambda t: t.job.kv("x", blocks=0), "blocks is 1 to"),
     (lambda t: t.job.kv("x", blocks=1 << 32), "blocks is 1 to"),
-    (lambda t: t.job.kv("x", slots=0), "slots is 1 to"),
     (lambda t: t.job.file("x", blocks=-3), "blocks is 1 to"),
     (lambda t: t.job.queue("x", max_items=-1), "max_items is 0 or more items .*, not -1"),
     (lambda t: t.job.queue("x", max_bytes=-1), "max_bytes is 0 or more"),

@@ -31,8 +31,10 @@ TRIMMED, NOT_YET_WRITTEN, TAG_TOO_LONG = 1, 2, 3
 def program() -> Path:
     """The program with the log: built here unless it is up to date."""
     cargo = shutil.which("cargo") or str(Path.home() / ".cargo/bin/cargo")
-    profile = os.environ.get("HONEYCOMB_TEST_PROFILE", "release")
-    build = [cargo, "build", "--quiet", "--locked", "--profile", profile, "-p", "log-server"]
+    profile = os.environ.get("HONEYCOMB_TEST_PROFILE", "fast")
+    build = [cargo, "build", "--quiet", "--locked", "--profile", profile]
+    # The selection of packages is that of `make test`, so that its build is used.
+    build += ["--workspace", "--exclude", "honeycomb-python", "--bin", "honeycomb-with-log"]
     subprocess.run(build, cwd=REPOSITORY, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
     return target / ("debug" if profile == "dev" else profile) / "honeycomb-with-log"

@@ -77,7 +77,7 @@ def test_everything_shows_itself(cluster: honeycomb.Client, job: honeycomb.Job) 
         (queue, ["T1:q", "items 3, 1 of them reserved", "bounds 10 items and 2.0 KiB"]),
         (queue.counts(), ["items 3, 1 of them reserved", "closed no"]),
         (listener, ["T1:q", "tells of data, close", "state listening"]),
-        (job.lease("T1"), ["lease 1 s"]),
+        (job.lease("T1"), ["lease 10 s"]),
         (job.tree(), [job.name, "T1", ":q  queue"]),
     ]
     for value, words in expected:

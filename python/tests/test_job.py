@@ -90,6 +90,12 @@ def test_arguments_are_checked_here(job: honeycomb.Job) -> None:
         job.kv("x:")
 
 
+def test_a_job_that_names_no_lease_has_the_clusters(cluster: honeycomb.Client) -> None:
+    with cluster.job() as job, cluster.job(lease=3.0) as other:
+        assert job.lease_duration() == 10.0
+        assert other.lease_duration() == 3.0
+
+
 def test_an_expired_lease_is_told_by_name(cluster: honeycomb.Client) -> None:
     with cluster.job(keep=False, lease=30.0) as job:
         job.create_addr_prefix("scratch", lease=0.3)

@@ -121,8 +121,9 @@ def test_bounds_of_items_and_bytes(job: honeycomb.Job) -> None:
         small.put(bytes(600), 0)
     small.put(bytes(400), 0)
     assert small.full()
-    again = job.queue("bytes", max_bytes=5)
-    assert again.max_bytes == 1000, "one that exists keeps its bounds"
+    with pytest.raises(errors.AlreadyExists, match=r"max_bytes=1000.*max_bytes=5"):
+        job.queue("bytes", max_bytes=5)
+    assert job.queue("bytes").max_bytes == 1000
 
 
 def test_timeouts(queue: honeycomb.Queue, job: honeycomb.Job) -> None:

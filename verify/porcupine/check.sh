@@ -22,5 +22,5 @@ fi
 # The module comes from the proxy once; go.sum says which bytes it has.
 (cd verify/porcupine && GOFLAGS=-mod=readonly go mod download) || skip "its module cannot be had"
 (cd verify/porcupine && GOFLAGS=-mod=readonly GOTOOLCHAIN=local go build -o ../../target/porcupine .)
-cargo build --quiet --release --locked -p honeycomb-verify --bin simulate
-target/release/simulate --histories "$count" | target/porcupine
+cargo build --quiet --profile fast --locked --workspace --exclude honeycomb-python --bin simulate
+target/fast/simulate --histories "$count" | target/porcupine

@@ -103,8 +103,8 @@ func judge(before entry, op operation) (bool, entry) {
 			return *told.Was == before.there, before
 		}
 	case "too large":
-		// Numbers of large values have this bit.
-		return before.there && before.value&(1<<50) != 0, before
+		// Numbers of values that are too large for a block, or for the reply of a batch, have these bits.
+		return before.there && before.value&(1<<61|1<<60) != 0, before
 	case "add":
 		sum := *op.A
 		if before.there {

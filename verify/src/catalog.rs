@@ -20,16 +20,15 @@ use honeycomb_catalog::{
 use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, JobId, PolicyKind, PrefixId, ServerId, StructureId, Time, Way};
 use reference::{
-    Cluster, File, Imports, Job, Life, Outcome, Place, Prefix, Verdict, cause, require,
+    BlockSize, Cluster, File, Imports, Job, Life, Outcome, Place, Prefix, Verdict, cause, require,
 };
 use rejoin::Rejoining;
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 /// Commands between two comparisons of the whole state: it costs more than most commands, and a
 /// state that stays wrong is found all the same.
 const COMPARE_EVERY: u64 = 24;
-
-const _: () = assert!(reference::BLOCK == crate::server::BLOCK as u64, "one model, one block size");
 
 /// The plain catalog, and what the servers were told.
 #[derive(Default)]
@@ -47,11 +46,16 @@ pub struct CatalogModel {
     /// What servers lend that came back and have not told all that they hold.
     told_lots: BTreeMap<ServerId, Vec<u64>>,
     rejoining: Rejoining,
+    /// When each stall of the controller was over, and how long it was, in milliseconds.
+    stalls: Vec<(u64, u64)>,
     /// The prefix that asked for blocks in this command, and the one that was refused last.
     asker: Option<(usize, usize)>,
     refused: Option<(usize, usize)>,
     commands: u64,
 }
+
+/// What leases had left at some time: job, prefix, milliseconds.
+pub type Running = Vec<(usize, PrefixId, u64)>;
 
 fn agree<T, M>(what: &str, reply: &Result<T, CatalogError>, model: &Outcome<M>) -> Verdict {
     let (is, due) = (cause(reply), model.as_ref().map_or_else(|e| *e, |_| "Ok"));
@@ -59,9 +63,10 @@ fn agree<T, M>(what: &str, reply: &Result<T, CatalogError>, model: &Outcome<M>) 
 }
 
 impl CatalogModel {
-    /// A model of a catalog with this policy.
-    pub fn new(policy: PolicyKind) -> CatalogModel {
+    /// A model of a catalog with this policy, of blocks of this size.
+    pub fn new(policy: PolicyKind, block: u64) -> CatalogModel {
         let mut model = CatalogModel::default();
+        model.cluster.block = BlockSize(block);
         model.cluster.shares.policy = policy;
         model
     }
@@ -184,11 +189,14 @@ impl CatalogModel {
             }
             Command::RenewLeases { job, paths, .. } => self.renew(job, paths, reply),
             Command::RenewPrefixById { job, prefix, ago_ms } => {
-                let now = self.cluster.now;
+                let seen = self.cluster.now.saturating_sub(ago_ms as u64);
+                // The session was seen before the last stall was over: the rest of it counts for the lease.
+                let rest = |(end, length): &(u64, u64)| (*length).min(end.saturating_sub(seen));
+                let seen = seen + self.stalls.iter().map(rest).sum::<u64>();
                 let job = self.at(job);
                 let found = job.all().find(|(_, p)| p.id == prefix && p.life == Life::Live);
                 if let Some(i) = found.map(|(i, _)| i) {
-                    job.renew(i, now.saturating_sub(ago_ms as u64));
+                    job.renew(i, seen);
                 }
                 Ok(())
             }
@@ -294,7 +302,22 @@ impl CatalogModel {
             }
             Command::Lent { server, lent } => self.lent(server, lent, reply),
             Command::Tick => {
-                self.tick();
+                self.tick(self.cluster.now);
+                Ok(())
+            }
+            Command::TickUntil { heard } => {
+                self.tick(heard.as_millis());
+                Ok(())
+            }
+            Command::Stalled { length } => {
+                let (now, length) = (self.cluster.now, length.as_millis() as u64);
+                for job in &mut self.cluster.jobs {
+                    let prefixes = job.prefixes.iter_mut().flatten();
+                    prefixes.for_each(|p| p.renewed = (p.renewed + length).min(now));
+                }
+                let seen = self.cluster.servers.values_mut();
+                seen.for_each(|(_, seen)| *seen = (*seen + length).min(now));
+                self.stalls.push((now, length));
                 Ok(())
             }
             Command::Amnesty => {
@@ -317,7 +340,7 @@ impl CatalogModel {
         quota: u64,
         reply: &Result<Reply, CatalogError>,
     ) -> Verdict {
-        let Ok(Reply::Job { job, root }) = reply else {
+        let Ok(Reply::Job { job, root, .. }) = reply else {
             return Err(format!("a registration was answered {reply:?}"));
         };
         let lease = lease_ms as u64;
@@ -528,8 +551,35 @@ impl CatalogModel {
         self.imports.forget(server);
     }
 
-    fn tick(&mut self) {
-        let (now, was_recovering) = (self.cluster.now, self.is_recovering());
+    /// What the leases that can end have left at a time.
+    pub fn leases(&self, at: Time) -> Running {
+        let jobs = self.cluster.jobs.iter().enumerate();
+        let left = jobs.flat_map(|(j, job)| {
+            let runs = job.all().filter(|(_, p)| p.life == Life::Live && !p.pinned);
+            // What was renewed since then had a whole lease.
+            let left = |p: &Prefix| (p.renewed + p.lease).saturating_sub(at.as_millis());
+            runs.map(move |(_, p)| (j, p.id, left(p).min(p.lease)))
+        });
+        left.filter(|(_, _, left)| *left > 0).collect()
+    }
+
+    /// A lease that has less left now than it had then, by more than this, or that has ended.
+    pub fn shortened(&self, running: &Running, slack: Duration) -> Option<String> {
+        let (now, slack) = (self.cluster.now, slack.as_millis() as u64);
+        running.iter().find_map(|&(j, id, before)| {
+            let (_, p) = self.cluster.jobs[j].all().find(|(_, p)| p.id == id)?;
+            let left = match p.life {
+                Life::Live => (p.renewed + p.lease).saturating_sub(now),
+                Life::Expired => 0,
+                Life::Removed | Life::Read => return None,
+            };
+            let short = left + slack < before;
+            short.then(|| format!("the lease of '{}' had {before} ms left, and has {left}", p.name))
+        })
+    }
+
+    fn tick(&mut self, now: u64) {
+        let was_recovering = self.is_recovering();
         // Servers first: leases that end in the same tick ask nothing of a dead one.
         let away = &self.cluster.away;
         let silent = |(id, (_, seen)): &(&ServerId, &(u64, u64))| {
@@ -779,7 +829,7 @@ impl CatalogModel {
         let tail = ranges[ranges.len() - 1].2;
         let told = self.ahead.get(&tail).copied();
         // While a server tells what it holds, what was taken there is not known.
-        if file.bounded && !file.sealed() && !self.is_telling(file) {
+        if file.bounded() && !file.sealed() && !self.is_telling(file) {
             // The first block knows without being told.
             let told = if tail == file.chain[0] {
                 told.unwrap_or_default()

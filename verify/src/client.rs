@@ -3,7 +3,7 @@
 
 use crate::controller::{About, Question};
 use crate::faults::long_or_short;
-use crate::file::{Key, record};
+use crate::file::{HEAD, Key, record};
 use crate::large::{self, Large};
 use crate::net::Node;
 use crate::queueing::{self, Held, Queueing};
@@ -126,6 +126,9 @@ pub fn wake(world: &mut World, id: TryId) {
         };
     }
     if !world.working {
+        if let Some((structure, storing)) = world.proofs.pop_front() {
+            start(world, id.task, structure, What::Store(storing));
+        }
         return;
     }
     crate::owner::tend(world);
@@ -158,6 +161,11 @@ fn begin(world: &mut World, task: usize) {
         What::Queue(queueing) => queueing.structure().unwrap_or(structure),
         _ => structure,
     };
+    start(world, task, structure, what);
+}
+
+/// Starts an operation.
+fn start(world: &mut World, task: usize, structure: StructureId, what: What) {
     let (op, target, args, payload) = lay_out(&what);
     let local = world.local(Node::Client(world.tasks[task].session));
     let wait_until = match &what {
@@ -168,7 +176,7 @@ fn begin(world: &mut World, task: usize) {
     let active = Active {
         call: Call::new(op, target, deadline),
         structure,
-        large: Large::of(&what),
+        large: Large::of(&what, world.sizes.limit()),
         what,
         begin: world.now,
         wait_until,
@@ -195,13 +203,24 @@ fn choose_file(world: &mut World, task: usize, structure: StructureId) -> What {
             world.tasks[task].appended += 1;
             let key = (task as u32, world.tasks[task].appended);
             let most = if world.rng.chance(300_000) { 8000 } else { 300 };
-            let length = world.rng.below(most) as usize;
+            let mut length = world.rng.below(most) as usize;
+            if world.sizes.drawn {
+                length = world.sizes.written(HEAD, world.sizes.limit());
+            }
             What::Append { key, bytes: record(key, length) }
         }
-        6..9 => What::Read {
-            position: world.rng.below(floor + 10),
-            wanted: 1 + world.rng.below(20_000) as u32,
-        },
+        6..9 => {
+            let mut position = world.rng.below(floor + 10);
+            let mut wanted = 1 + world.rng.below(20_000) as usize;
+            if world.sizes.drawn {
+                // Within a block, because there the edges are.
+                let entries = &world.structures[&structure].opened.map.entries;
+                let entry = &entries[world.sizes.below(entries.len() as u64) as usize];
+                position = entry.start + world.sizes.size(0, world.sizes.block) as u64;
+                wanted = world.sizes.size(1, world.sizes.block);
+            }
+            What::Read { position, wanted: wanted as u32 }
+        }
         _ => What::Size,
     }
 }
@@ -216,6 +235,20 @@ pub(crate) fn lay_out(what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
         }
         What::Size => (Op::FileSize, Target::Tail, Vec::new(), Vec::new()),
     }
+}
+
+/// Everything that stores hold is to be read again by many keys at a time.
+pub fn begin_proofs(world: &mut World) {
+    world.proving = true;
+    let stores = world.structures.iter_mut().filter(|(_, known)| !known.gone);
+    let stores = stores.filter(|(_, known)| known.opened.kind == Kind::Kv);
+    for (id, known) in stores {
+        let length = world.sizes.size(storing::VALUE_MIN, world.sizes.limit() / 2);
+        world.proofs.extend(storing::write_again(known, length).map(|storing| (*id, storing)));
+        let proofs = storing::read_everything(known);
+        world.proofs.extend(proofs.into_iter().map(|storing| (*id, storing)));
+    }
+    (0..world.tasks.len()).for_each(|task| rest(world, task));
 }
 
 /// Asks the call what to do next, and does it.
@@ -501,6 +534,8 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     let start = active.call.entry().map_or(0, |e| e.start);
     let now = world.now;
     let structure = active.structure;
+    let piece = world.piece_below();
+    let roomy = world.proving && world.has_room();
     let known = world.structures.get_mut(&structure).expect("known since it was created");
     let mut held = std::mem::take(&mut world.tasks[task].held);
     let mut reached = Vec::new();
@@ -509,9 +544,9 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
             queueing::finished(known, &active, queueing, &result, now, &mut held)
         }
         (What::Store(storing), Ok(header)) => {
-            storing::judge_answer(known, &active, storing, header, now, &mut reached)
+            storing::judge_answer(known, &active, storing, header, now, roomy, &mut reached)
         }
-        (_, Ok(header)) => judge(known, &active, header, start, now),
+        (_, Ok(header)) => judge(known, &active, header, start, piece),
         (What::Store(storing), Err(e)) if e.status == Status::ValueTooLarge => {
             reached.push("value too large for its block");
             storing::judge_too_large(known, &active, storing, now)
@@ -519,6 +554,14 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
         (_, Err(e)) => failed(known, &active, e),
     };
     world.tasks[task].held = held;
+    let late = match status {
+        Status::OutOfMemory => roomy,
+        status => matches!(status, Status::DeadlineExceeded | Status::Busy) && world.proving,
+    };
+    let judged = match &result {
+        Err(e) if late => Err(format!("without a fault it ended with {e}")),
+        _ => judged,
+    };
     if let Err(what) = judged {
         let place = format!("{}:{}", known.path, known.name);
         world.broken(format!("{place}: {what} ({})", active.what.describe()));
@@ -544,7 +587,7 @@ fn judge(
     active: &Active,
     header: &ReplyHeader,
     start: u64,
-    _now: Time,
+    piece: usize,
 ) -> Result<(), String> {
     match &active.what {
         What::Append { bytes, .. } => known.file.appended(start + header.value, bytes.clone()),
@@ -552,7 +595,7 @@ fn judge(
             // A read of one block ends at the block's end; what it must find ends there too.
             let entry = active.call.entry().expect("it was answered");
             let most = entry.end.saturating_sub(*position).saturating_add(1);
-            let wanted = (*wanted as u64).min(most) as usize;
+            let wanted = (*wanted as usize).min(most.min(piece as u64) as usize);
             let end = start + header.value;
             let floor = if *position < end { active.floor.min(end) } else { active.floor };
             known.file.read(*position, wanted, floor, &active.found)
@@ -625,11 +668,23 @@ pub fn judge_files(world: &mut World) {
                 let text = format!("the map begins at {} after {} bytes", entry.start, bytes.len());
                 return world.broken(text);
             }
-            let Some(server) = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()))
+            let Some(server) = world.servers.iter().position(|s| s.is(entry.at.block.server()))
             else {
                 return world.broken("a map names a server that is gone".into());
             };
-            bytes.extend(server.read_all(&opened, entry.at));
+            let mut tries = 0;
+            bytes.extend(loop {
+                match world.servers[server].read_all(&opened, entry.at) {
+                    Some(part) => break part,
+                    None if tries == 1000 => {
+                        return world.broken(format!("{:?} is busy for 5 s", entry.at));
+                    }
+                    None => {
+                        tries += 1;
+                        world.pass(Duration::from_millis(5));
+                    }
+                }
+            });
         }
         let known = &world.structures[&structure];
         if let Err(what) = known.file.whole(&bytes) {

@@ -5,7 +5,7 @@
 mod members;
 mod questions;
 
-use crate::catalog::CatalogModel;
+use crate::catalog::{CatalogModel, Running};
 use crate::lots::Parked;
 use crate::net::{Node, trouble_lasts};
 use crate::world::{Event, World, wire_entry};
@@ -14,7 +14,9 @@ use honeycomb_catalog::{
     Report, Seal, StopFault, Written,
 };
 use honeycomb_client::Error;
-use honeycomb_controller::{Answers, OpenOptions, Opened, Store, StoreError, status_of, waits};
+use honeycomb_controller::{
+    Answers, OpenOptions, Opened, Store, StoreError, Turns, status_of, waits,
+};
 use honeycomb_env::MemoryDisk;
 use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
@@ -31,8 +33,8 @@ use std::time::Duration;
 
 /// Commands to the catalog between two checks of all its invariants, which read all of it.
 const CHECK_EVERY: u64 = 50;
-/// A controller that did not come round for this long was not there to hear renewals.
-const STOOD_STILL: Duration = Duration::from_millis(1000);
+/// A longer gap between two ticks is a pause that has to be made up for.
+const PAUSE_SEEN: Duration = Duration::from_millis(80);
 /// How often the controller and the shards look what is due.
 pub const TICK: Duration = Duration::from_millis(10);
 
@@ -130,12 +132,13 @@ pub struct SimController {
     waiting: Vec<Waiting>,
     /// What waits for servers to lend blocks.
     pub parked: Vec<Parked>,
+    turns: Turns,
     last_tick: Time,
     commands: u64,
 }
 
 impl SimController {
-    pub fn new(ix: usize, hash_seed: u64, policy: PolicyKind) -> SimController {
+    pub fn new(ix: usize, hash_seed: u64, policy: PolicyKind, block: usize) -> SimController {
         let disk = MemoryDisk::new();
         let opened =
             open(&disk, ix, (hash_seed, policy), Time::ZERO).expect("an empty disk can be read");
@@ -145,7 +148,7 @@ impl SimController {
             store: Some(opened.store),
             disk,
             power: false,
-            model: CatalogModel::new(policy),
+            model: CatalogModel::new(policy, block as u64),
             members: BTreeSet::new(),
             errands: Vec::new(),
             links: BTreeMap::new(),
@@ -153,6 +156,7 @@ impl SimController {
             importing: BTreeMap::new(),
             waiting: Vec::new(),
             parked: Vec::new(),
+            turns: Turns::default(),
             last_tick: Time::NEVER,
             commands: 0,
         }
@@ -176,7 +180,7 @@ fn open(
         hash_seed,
         root_key: Some([7; 32]),
         marks: Marks::default(),
-        lease_ms: Config::default().lease_ms,
+        lease_ms: 1000,
         policy,
         scale: Config::default().scale,
         now,
@@ -733,13 +737,17 @@ impl World {
     /// Time has passed for one.
     pub fn tick_controller(&mut self, ix: usize) {
         let now = self.controller_now();
-        if now.since(self.controllers[ix].last_tick) > STOOD_STILL {
-            self.reach("amnesty");
-            let _ = self.command(ix, Command::Amnesty);
+        let last = std::mem::replace(&mut self.controllers[ix].last_tick, now);
+        // Work takes no time here: what is between two ticks is a stall.
+        let turn = self.controllers[ix].turns.turn(now, true, || Duration::ZERO);
+        let running = self.controllers[ix].model.leases(last);
+        if let Some(stall) = turn.stall {
+            self.reach(if matches!(stall, Command::Amnesty) { "amnesty" } else { "stall" });
+            let _ = self.command(ix, stall);
         }
-        self.controllers[ix].last_tick = now;
         let links = self.controllers[ix].links.len();
-        let _ = self.command(ix, Command::Tick);
+        let _ = self.command(ix, Command::TickUntil { heard: turn.heard });
+        self.leases_stood_still(ix, now.since(last), &running);
         if self.controllers[ix].links.len() < links {
             self.reach("server declared dead for its silence");
         }
@@ -751,6 +759,19 @@ impl World {
             if let Err(e) = store.renew(now, catalog, &Answers::default()) {
                 self.broken(format!("the log could not be renewed: {e}"));
             }
+        }
+    }
+}
+
+impl World {
+    /// After a pause of the controller every lease that was running has as much left as before, and
+    /// none has ended whose renewal had arrived in time (INV-27).
+    fn leases_stood_still(&mut self, ix: usize, gap: Duration, running: &Running) {
+        let model = &self.controllers[ix].model;
+        if gap > PAUSE_SEEN
+            && let Some(what) = model.shortened(running, 2 * TICK)
+        {
+            self.broken(format!("INV-27: after a pause of {gap:?} {what}"));
         }
     }
 }

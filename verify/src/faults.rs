@@ -1,7 +1,7 @@
 //! What goes wrong in one run. Each seed turns classes of faults on or off and draws their rates
 //! (swarm testing), so that faults meet in many combinations and some runs are calm.
 
-use crate::net::{Node, SERVERS, trouble_lasts};
+use crate::net::{Node, SERVERS, stall_lasts, trouble_lasts};
 use crate::world::{Event, LEASE_SHORT, World};
 use honeycomb_env::Entropy;
 use honeycomb_types::limits::SERVER_SILENCE;
@@ -181,8 +181,11 @@ impl World {
         }
         if self.rng.chance(self.faults.pause) {
             let node = Node::draw(&mut self.rng);
-            let lasts = trouble_lasts(&mut self.rng);
+            let lasts = stall_lasts(&mut self.rng);
             self.fault(match lasts {
+                _ if node == Node::Controller && lasts > SERVER_SILENCE => {
+                    "pause of the controller longer than the silence of the dead"
+                }
                 _ if node == Node::Controller => "pause of the controller",
                 lasts if lasts > SERVER_SILENCE => "pause longer than the silence of the dead",
                 lasts if lasts > LEASE_SHORT => "pause longer than a lease",

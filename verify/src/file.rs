@@ -7,7 +7,7 @@ use honeycomb_env::Entropy;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bytes before the body of a record: magic, writer, number, length.
-const HEAD: usize = 16;
+pub const HEAD: usize = 16;
 const MAGIC: u32 = 0x_5EED_F11E;
 
 /// Who appended what.

@@ -9,7 +9,9 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 /// Of the number of a value: it is too large for a block.
-pub const LARGE: u64 = 1 << 50;
+pub const LARGE: u64 = 1 << 61;
+/// Of the number of a value: it is too long for the reply of a batch.
+pub const LONG: u64 = 1 << 60;
 
 /// What was asked of a key, and what was answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +30,8 @@ pub enum Did {
     Upsert(u64, Option<Option<u64>>),
     /// Compare and swap from, to; `Ok` when done, else what was found.
     Swap(Option<u64>, u64, Option<Result<(), Option<u64>>>),
-    /// Something that needs the value at its block, which was refused because that is a large one.
+    /// Something that needs the value at its block or in the reply, which was refused because it is too
+    /// large for that.
     TooLarge,
     /// A removal of this value, if it is there; else whether there was another one.
     Take(u64, Option<Result<(), bool>>),
@@ -113,7 +116,7 @@ impl Asked for Did {
                 state
             }
             Did::TooLarge => {
-                right(state.is_some_and(|number| number & LARGE != 0))?;
+                right(state.is_some_and(|number| number & (LARGE | LONG) != 0))?;
                 state
             }
             Did::Add(n, answer) => {

@@ -5,7 +5,6 @@
 use crate::client::{Active, What, finish, go, lay_out};
 use crate::controller::{About, Question};
 use crate::net::Node;
-use crate::server::BLOCK;
 use crate::storing;
 use crate::world::{Event, PATIENCE, TryId, World};
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
@@ -13,7 +12,6 @@ use honeycomb_client::Error;
 use honeycomb_client::Target;
 use honeycomb_client::call::{Call, Event as CallEvent};
 use honeycomb_client::writing::{Next, Writing};
-use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_types::{BlockAt, BlockId, Kind, StructureId};
 use honeycomb_wire::extents::{ExtentRef, extents, put_extents};
 use honeycomb_wire::messages::{ExtentDropRequest, MapEntry};
@@ -23,8 +21,6 @@ use std::time::Duration;
 
 /// How often a value is written again whose extents were gone when it was to be stored.
 const TRIES: u32 = 4;
-/// The longest extent.
-const PIECE: usize = BLOCK / LARGE_FRACTION as usize;
 
 /// A value on its way into extents, or out of them.
 #[derive(Debug)]
@@ -49,10 +45,10 @@ enum Stage {
 }
 
 impl Large {
-    /// What an operation that writes a large value begins with.
-    pub fn of(what: &What) -> Option<Large> {
+    /// What an operation that writes a large value begins with, in pieces of this length.
+    pub fn of(what: &What, piece: usize) -> Option<Large> {
         let new = written_by(what)?;
-        let writing = Writing::new(storing::value(new).len(), PIECE);
+        let writing = Writing::new(storing::value(new).len(), piece);
         Some(Large { stage: Stage::Asking(writing), tries: 0 })
     }
 
@@ -241,7 +237,8 @@ pub(crate) fn ended(
                 active(world, task).large = Some(Large { stage, tries });
                 return Some(Err(Error::new(Status::Busy, text)));
             }
-            active(world, task).large = Large::of(&active(world, task).what);
+            let piece = world.sizes.limit();
+            active(world, task).large = Large::of(&active(world, task).what, piece);
             let large = active(world, task).large.as_mut().expect("it writes one");
             large.tries = tries + 1;
             go_on(world, task);

@@ -11,6 +11,8 @@ use std::time::Duration;
 pub const SERVERS: usize = 3;
 /// Client processes of a world: a session each.
 pub const CLIENTS: usize = 3;
+/// The lease of jobs and sessions.
+pub const LEASE: Duration = Duration::from_millis(500);
 const NODES: usize = 1 + SERVERS + CLIENTS;
 
 /// A process.
@@ -168,7 +170,15 @@ impl Net {
     }
 }
 
-/// How long a partition or a pause lasts: from shorter than any patience to longer than leases and
+/// How long a node stands still: from a hiccup to ten leases.
+pub fn stall_lasts(entropy: &mut Entropy) -> Duration {
+    if entropy.chance(250_000) {
+        return trouble_lasts(entropy);
+    }
+    long_or_short(entropy, Duration::from_millis(50), 10 * LEASE)
+}
+
+/// How long a partition lasts: from shorter than any patience to longer than leases and
 /// the silence after which a server is taken for dead.
 pub fn trouble_lasts(entropy: &mut Entropy) -> Duration {
     long_or_short(entropy, Duration::from_millis(1), Duration::from_secs(4))

@@ -2,7 +2,7 @@
 //! readers, commit tasks, change permissions. All of it goes over the network to the controller.
 
 use crate::lots::Parked;
-use crate::net::{CLIENTS, Node};
+use crate::net::{CLIENTS, LEASE, Node};
 use crate::queue::QueueModel;
 use crate::queueing;
 use crate::storing;
@@ -16,7 +16,7 @@ const PREFIXES: usize = 3;
 /// How often a keeper renews: a quarter of the shortest lease.
 const KEEP: Duration = Duration::from_millis(50);
 /// Leases of jobs and of the prefixes that sessions run for, in milliseconds.
-const LEASE_MS: u32 = 500;
+const LEASE_MS: u32 = LEASE.as_millis() as u32;
 
 /// What an owner wants of the controller.
 #[derive(Debug)]
@@ -68,6 +68,7 @@ pub fn set_up(world: &mut World) {
             quota_blocks,
             // The second one's blocks go by weight.
             hints: Hints { tasks: 5 * keeper as u32, ..Hints::default() },
+            claim: Default::default(),
         };
         let ix = keeper % world.controllers.len();
         let Ok(Reply::Job { job: id, .. }) = world.command(ix, command) else {
@@ -98,7 +99,9 @@ pub fn tend(world: &mut World) {
     for job in 0..world.jobs.len() {
         // Crashes and removals leave prefixes without live structures: then there are more.
         let live = world.structures.values().filter(|k| k.job == job && !k.gone).count();
-        let few = world.jobs[job].kept.len() < PREFIXES || live < PREFIXES;
+        // Where one structure is to be deep there are few others.
+        let due = if world.sizes.deep { 1 } else { PREFIXES };
+        let few = world.jobs[job].kept.len() < due || live < due;
         let patient = world.now >= world.jobs[job].wish_after;
         if few && patient {
             world.jobs[job].wish_after = world.now + PATIENCE;
@@ -242,6 +245,11 @@ fn create(world: &mut World, job: usize) {
     }
     let names: Vec<&str> = parents.iter().map(String::as_str).collect();
     let values = match world.focus {
+        // The moves of the crash cells need small values, and blocks that fill with them.
+        Some(Kind::Kv) if world.sizes.is_shallow() && world.sizes.one_in(2) => {
+            [storing::FAT, storing::PLUMP][world.rng.below(2) as usize]
+        }
+        _ if world.sizes.drawn => storing::DRAWN,
         Some(Kind::Kv) => [storing::FAT, storing::PLUMP][world.rng.below(2) as usize],
         _ => 1,
     };
@@ -264,6 +272,9 @@ fn create(world: &mut World, job: usize) {
     }
     world.jobs[job].kept.push(path.clone());
     for (kind, name) in [(Kind::File, "file"), (Kind::Queue, "queue"), (Kind::Kv, "kv")] {
+        if world.sizes.deep && world.focus != Some(kind) && !world.sizes.one_in(3) {
+            continue;
+        }
         let blocks = 1 + world.rng.below(2) as u32;
         let (max_items, max_bytes) = queueing::bounds(world, kind);
         let (path, name) = (path.clone(), name.to_owned());
@@ -294,7 +305,6 @@ pub fn make(world: &mut World, making: Making, again: bool) {
         name: &making.name,
         kind,
         blocks,
-        slots: 64,
         max_items,
         max_bytes,
         open_existing: false,
@@ -310,7 +320,15 @@ pub fn make(world: &mut World, making: Making, again: bool) {
     };
     // Where there is no memory it is tried again after a while only.
     world.jobs[job].wish_after = world.now;
+    // Defects at the end of a block show when all values are alike.
+    let usual = match kind {
+        Kind::Kv if world.sizes.one_in(2) => {
+            world.sizes.size(storing::VALUE_MIN, world.sizes.limit())
+        }
+        _ => 0,
+    };
     let known = Known {
+        usual,
         job,
         path: making.path,
         name: making.name,

@@ -1,10 +1,12 @@
 //! A controller and memory servers as processes of their own, for the soaks.
 
 use honeycomb_client::{Client, ClientOptions};
+use honeycomb_env::Clock;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 /// Running processes. Dropping it ends them.
 pub struct Cluster {
@@ -30,6 +32,21 @@ pub struct Servers {
     pub block_size: u64,
 }
 
+/// What each server of a cluster has besides.
+#[derive(Clone, Debug)]
+pub struct Lower {
+    /// The folder of its disk and of what it says on standard error.
+    pub dir: PathBuf,
+    /// The folder of flushes, of all servers.
+    pub flushes: PathBuf,
+    /// Bytes of its disk.
+    pub disk: u64,
+    /// Cores.
+    pub shards: usize,
+    /// Faults of its disk (`HONEYCOMB_DISK_FAULTS`).
+    pub faults: Option<String>,
+}
+
 impl Cluster {
     /// Starts everything. The program sees nothing of the user's settings; `home` is its home. A
     /// controller that is to be killed and started again needs a folder for its log.
@@ -51,15 +68,58 @@ impl Cluster {
             token: unhex(&told.token)?,
         };
         for _ in 0..servers.count {
-            let mut command = command(program, home);
-            command.env("HONEYCOMB_CONTROLLER", &cluster.address);
-            command.env("HONEYCOMB_TOKEN", &told.token);
-            command.args(["server", "--listen", "127.0.0.1:0", "--shards", "1", "--spin-us", "0"]);
-            command.args(["--memory", &servers.memory.to_string(), "--force"]);
-            command.args(["--block-size", &servers.block_size.to_string()]);
-            cluster.servers.push(begin(&mut command)?.0);
+            cluster.add_server(&servers, None)?;
         }
         Ok(cluster)
+    }
+
+    /// Starts one server more; host:port of it.
+    pub fn add_server(
+        &mut self,
+        servers: &Servers,
+        lower: Option<&Lower>,
+    ) -> Result<String, String> {
+        let mut command = command(&self.program, &self.home);
+        command.env("HONEYCOMB_CONTROLLER", &self.address);
+        command.env("HONEYCOMB_TOKEN", hex(&self.token));
+        let shards = lower.map_or(1, |lower| lower.shards).to_string();
+        command.args(["server", "--listen", "127.0.0.1:0", "--shards", &shards, "--spin-us", "0"]);
+        command.args(["--memory", &servers.memory.to_string(), "--force"]);
+        command.args(["--block-size", &servers.block_size.to_string()]);
+        if let Some(Lower { dir, flushes, disk, faults, .. }) = lower {
+            let said = |e: std::io::Error| format!("{}: {e}", dir.display());
+            std::fs::create_dir_all(dir).map_err(said)?;
+            std::fs::create_dir_all(flushes).map_err(said)?;
+            command.arg("--disks").arg(format!("{}={disk}", dir.display()));
+            command.arg("--flush-root").arg(flushes);
+            command.stderr(std::fs::File::create(dir.join("errors")).map_err(said)?);
+            if let Some(faults) = faults {
+                command.env("HONEYCOMB_DISK_FAULTS", faults);
+            }
+        }
+        let (child, told) = begin(&mut command)?;
+        self.servers.push(child);
+        Ok(told["address"].as_str().unwrap_or_default().to_owned())
+    }
+
+    /// Waits until the server that was started first has ended, as one does that was taken out.
+    pub fn await_first(&mut self, limit: Duration) -> Result<(), String> {
+        let mut child = self.servers.remove(0);
+        let clock = Clock::start();
+        let ends = clock.now() + limit;
+        while clock.now() < ends {
+            match child.try_wait() {
+                Ok(Some(status)) if status.success() => return Ok(()),
+                Ok(Some(status)) => {
+                    return Err(format!("a server that was drained ended: {status}"));
+                }
+                Ok(None) => clock.sleep_until(clock.now() + Duration::from_millis(20)),
+                Err(e) => return Err(format!("a server that is drained: {e}")),
+            }
+        }
+        let _ = child.kill();
+        let _ = child.wait();
+        Err(format!("a server was not drained within {limit:?}"))
     }
 
     /// A client with the cluster's token.
@@ -159,6 +219,10 @@ fn begin(command: &mut Command) -> Result<(Child, Value), String> {
             Err(format!("{program} did not start"))
         }
     }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn unhex(text: &str) -> Result<Vec<u8>, String> {

@@ -9,7 +9,7 @@ use honeycomb_types::Time;
 use std::collections::BTreeMap;
 
 /// Bytes before the filling of an item: who, which, how long.
-const HEAD: usize = 12;
+pub const HEAD: usize = 12;
 
 /// Who put what: task and number.
 pub type Key = (u32, u32);

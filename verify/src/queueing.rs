@@ -2,7 +2,7 @@
 
 use crate::client::{Active, note_end};
 use crate::net::Node;
-use crate::queue::{Given, Key, Span, item};
+use crate::queue::{Given, HEAD, Key, Span, item};
 use crate::server::Item;
 use crate::world::{Known, World};
 use honeycomb_catalog::{Actor, Command, Reply};
@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// Items that one queue sees in a run: enough to fill blocks, few enough to judge their order.
 const ITEMS_MAX: usize = 400;
+
+/// Bytes by which a block knows where an item is.
+const PLACE: usize = 4;
 
 /// What an operation does to a queue.
 #[derive(Debug, Clone)]
@@ -105,10 +108,18 @@ fn put(world: &mut World, task: usize, structure: StructureId) -> QueueDoes {
     let most = if max_items == 0 { 4 } else { max_items.min(4) };
     let count = if world.rng.chance(300_000) { 1 + world.rng.below(most) } else { 1 };
     let large = count == 1 && world.rng.chance(600_000);
+    // Of each item the place of it counts too.
+    let mut most_bytes = world.sizes.limit() - PLACE * count as usize;
+    if max_bytes > 0 {
+        most_bytes = most_bytes.min(max_bytes as usize);
+    }
     let items = (0..count).map(|_| {
         world.tasks[task].appended += 1;
         let key = (task as u32, world.tasks[task].appended);
-        let length = world.rng.below(if large { 8000 } else { 1500 }) as usize;
+        let mut length = world.rng.below(if large { 8000 } else { 1500 }) as usize;
+        if world.sizes.drawn {
+            length = world.sizes.written(HEAD, most_bytes / count as usize);
+        }
         (key, item(key, length).len())
     });
     let items: Vec<_> = items.collect();

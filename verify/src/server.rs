@@ -24,8 +24,6 @@ use std::time::Duration;
 
 /// Shards of each server.
 pub const SHARDS: u8 = 2;
-/// Bytes of each block: small, so that they fill and grow.
-pub const BLOCK: usize = 64 * 1024;
 /// Blocks of each shard that may be open below memory at a time, on servers with a disk.
 pub const WARM: u32 = 2;
 /// Payloads above this are reserved, filled and committed.
@@ -88,6 +86,21 @@ pub struct Filling {
     pub written: usize,
 }
 
+/// The blocks of a server's cores, and what there is for them.
+#[derive(Clone, Copy)]
+pub struct Layout {
+    /// Bytes of a block.
+    pub block: usize,
+    /// Blocks of each core that may be in memory.
+    pub frames: u32,
+    /// On its disk.
+    pub below: u32,
+    /// In its object store.
+    pub store: u32,
+    /// Blocks that may be read from below at a time.
+    pub buffers: usize,
+}
+
 /// A memory server's process.
 pub struct SimServer {
     pub alive: bool,
@@ -95,6 +108,8 @@ pub struct SimServer {
     pub life: u64,
     pub incarnation: u64,
     pub address: String,
+    /// Bytes of a block.
+    block: usize,
     /// Blocks that each shard may have, wherever they are.
     pub blocks: u32,
     /// Those that may be in memory.
@@ -152,24 +167,23 @@ impl SimServer {
         server: usize,
         life: u64,
         incarnation: u64,
-        blocks: u32,
         controllers: usize,
-        (below, store): (u32, u32),
+        layout: Layout,
     ) -> SimServer {
-        let frames = blocks;
+        let Layout { block, frames, below, store, buffers } = layout;
         let blocks = frames + below + store;
         let tiers = tiers(below, store);
         let kinds = Arc::new(Registry::builtin());
         let shard = |ix| {
             Shard::new(ShardConfig {
                 shard: ShardIx(ix),
-                block_size: BLOCK,
+                block_size: block,
                 blocks,
                 frames,
                 lane_room: Default::default(),
                 warm: if below > 0 { WARM } else { 0 },
                 disks: tiers.clone(),
-                buffers: 4 * BLOCK,
+                buffers: buffers * block,
                 reclaimer: Reclaimer::inline(),
                 kinds: kinds.clone(),
             })
@@ -179,6 +193,7 @@ impl SimServer {
             life,
             incarnation,
             address: format!("10.0.0.{}:1", server + 1),
+            block,
             blocks,
             frames,
             disk: Arc::new(MemoryVolume::new()),
@@ -282,23 +297,26 @@ impl SimServer {
         self.shards.iter().flat_map(|s| s.inventory().map(|o| o.at)).collect()
     }
 
-    /// All bytes of a file's block, read as a client would.
-    pub fn read_all(&mut self, opened: &honeycomb_catalog::Opened, at: BlockAt) -> Vec<u8> {
+    /// All bytes of a file's block, read as a client would; none while others have the buffers.
+    pub fn read_all(&mut self, opened: &honeycomb_catalog::Opened, at: BlockAt) -> Option<Vec<u8>> {
         let access = self.reader(opened);
         let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::FileRead) };
         let mut bytes = Vec::new();
         loop {
             // What is below memory comes in pieces.
             let mut args = Vec::new();
-            ReadArgs { offset: bytes.len() as u64, length: BLOCK as u32 }.put(&mut args);
+            ReadArgs { offset: bytes.len() as u64, length: self.block as u32 }.put(&mut args);
             let piece = self.read_at_once(&access, &header, &args);
             let (status, why) = (piece.status, String::from_utf8_lossy(&piece.args).into_owned());
+            if status == Status::Busy {
+                return None;
+            }
             // At the end of a sealed block it says where it goes on.
             let read = matches!(status, Status::Ok | Status::Moved);
             assert!(read, "{at:?} cannot be read: {status:?} {why}");
             let piece = self.reply(Caller::Nobody, &header, piece).payload.into_bytes();
             if piece.is_empty() {
-                return bytes;
+                return Some(bytes);
             }
             bytes.extend_from_slice(&piece);
         }
@@ -340,7 +358,7 @@ impl SimServer {
     pub fn volume(&self, tier: TierIx, shard: u8) -> (Arc<MemoryVolume>, u64) {
         let spec = self.tiers[tier.below().expect("a tier below memory")];
         let volume = if spec.class.takes_final_only() { &self.store } else { &self.disk };
-        (volume.clone(), shard as u64 * spec.blocks as u64 * BLOCK as u64)
+        (volume.clone(), shard as u64 * spec.blocks as u64 * self.block as u64)
     }
 
     /// What it tells a controller of what is below its memory.
@@ -502,14 +520,16 @@ impl SimServer {
                 let (_, _, body) = message_of(order);
                 let body = OpenBlockRequest::decode(&body).map_err(|e| e.to_string())?;
                 let owner = BlockOwner::try_from(&body).map_err(|(_, text)| text)?;
+                let block = self.block;
                 let shard = self.shard(*at);
                 let known = shard.inventory().any(|owner| owner.at == *at);
                 if let Err(refusal) = shard.open(owner) {
                     return Err(format!("{at:?} could not be opened: {refusal:?}"));
                 }
                 // One that was opened below has no bytes yet.
-                let bytes = if owner.tier.is_below() { &[] } else { shard.bytes(*at, 0..BLOCK) };
-                if !known && bytes.iter().any(|b| *b != 0) {
+                let bytes = if owner.tier.is_below() { &[] } else { shard.bytes(*at, 0..block) };
+                let old = |part: &[u8]| part.iter().fold(0, |all, byte| all | byte) != 0;
+                if !known && bytes.chunks(256).any(old) {
                     return Err(format!("{at:?} shows its new owner old bytes (INV-04)"));
                 }
             }

@@ -3,21 +3,40 @@
 
 use crate::accounts::{self, ACCOUNTS};
 use crate::client::{Active, TASKS};
-use crate::kv::{Did, HISTORY_MAX, LARGE, Op as KvOp, linearizable};
+use crate::kv::{Did, HISTORY_MAX, LARGE, LONG, Op as KvOp, linearizable};
+use crate::sizes::Sizes;
 use crate::world::{Known, World};
 use honeycomb_client::Target;
 use honeycomb_env::Entropy;
+use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, MANY_BYTES_MAX};
 use honeycomb_types::{StructureId, Time};
-use honeycomb_wire::batch::{BatchOp, BatchResult, put_batch, results};
+use honeycomb_wire::batch::{BatchOp, BatchResult, RESULT, put_batch, put_keys, results};
 use honeycomb_wire::data::{Brings, ScanArgs, Scanned, SwapArgs, scanned as page_entries};
 use honeycomb_wire::extents::{PutExtents, StoredWhen};
-use honeycomb_wire::stored::{Function, Stored, accumulate_args};
-use honeycomb_wire::{Op, ReplyHeader, Status, key_hash};
+use honeycomb_wire::stored::{Function, NUMBER, Stored, accumulate_args};
+use honeycomb_wire::{Field, Op, ReplyHeader, Status, key_hash};
 
 /// Stores whose values are numbered from here on have large ones only.
 pub const FAT: u64 = 1_000_000;
 /// And from here on small ones, many to a region: only such regions are patched while they move.
 pub const PLUMP: u64 = 2_000_000;
+/// And from here on ones of every length, under ever more keys.
+pub const DRAWN: u64 = 4_000_000;
+/// Of the number of a value: its length is in the number.
+const SIZED: u64 = 1 << 62;
+/// Where that is.
+const LENGTH_AT: u32 = 40;
+const LENGTH_MASK: u64 = (1 << 20) - 1;
+/// What counts the values of a store in their numbers.
+const COUNTER_MASK: u64 = (1 << 24) - 1;
+/// The shortest value with a length of its own: its number.
+pub const VALUE_MIN: usize = 8;
+/// The longest value of a batch: several fit in a request.
+const BATCHED_MAX: usize = 24 * 1024;
+/// Keys of one request that reads many.
+const MANY_MAX: usize = 200;
+/// Keys that are written once more at the end.
+const AGAIN: usize = 4;
 
 /// What an operation does to a store.
 #[derive(Debug, Clone)]
@@ -41,6 +60,8 @@ pub enum Storing {
     },
     /// Operations of their own in one request.
     Batch(Vec<(Vec<u8>, Did)>),
+    /// Reads of several keys of one block in one request.
+    Many(Vec<Vec<u8>>),
     /// All or nothing.
     Atomic {
         did: accounts::Did,
@@ -71,11 +92,20 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
             let bytes = 100 + world.rng.below(20_000) as u32;
             Storing::Scan { cursor: entry.start.max(1), bytes }
         }
+        6..8 if known.next_value >= DRAWN => {
+            let entries = &known.opened.map.entries;
+            let entry = &entries[world.rng.below(entries.len() as u64) as usize];
+            match many(known, entry.start, entry.end, true).into_iter().next() {
+                Some(keys) => Storing::Many(keys),
+                None => Storing::Scan { cursor: 1, bytes: 1000 },
+            }
+        }
         4..6 => {
             let count = 2 + world.rng.below(4);
             let mut ops: Vec<(Vec<u8>, Did)> = Vec::new();
+            let most = BATCHED_MAX.min(world.sizes.limit());
             for _ in 0..count {
-                let (key, did) = choose_one(&mut world.rng, known);
+                let (key, did) = choose_one(&mut world.rng, &mut world.sizes, most, known);
                 // Updates answer with old values, which batches do not have.
                 let did = match did {
                     Did::Update(new, _) | Did::Upsert(new, _) => Did::Put(new, None),
@@ -88,7 +118,8 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
             Storing::Batch(ops)
         }
         _ => {
-            let (mut key, mut did) = choose_one(&mut world.rng, known);
+            let most = world.sizes.limit();
+            let (mut key, mut did) = choose_one(&mut world.rng, &mut world.sizes, most, known);
             // Few keys have large values: these are read, and replaced meanwhile.
             let again = known.large_key.as_ref().filter(|key| has_room(known, key));
             if let Some(again) = again
@@ -111,7 +142,13 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
             }
             let large = world.rng.chance(world.faults.large);
             // Different in every store, so that the value of another one is seen.
-            let number = |new| new | LARGE | (structure.0 & 0xFFFF) << 24;
+            let mut number = |new: u64| match new & SIZED {
+                0 => new | LARGE | (structure.0 & 0xFFFF) << 24,
+                _ => {
+                    let of = new & COUNTER_MASK | LARGE | (structure.0 & 0xFFFF) << 24;
+                    sized(of, world.sizes.large())
+                }
+            };
             let did = match did {
                 Did::Put(new, None) if large => Did::Put(number(new), None),
                 Did::Insert(new, None) if large => Did::Insert(number(new), None),
@@ -169,7 +206,99 @@ fn choose_transfer(rng: &mut Entropy, known: &Known) -> accounts::Did {
     }
 }
 
-fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
+/// The number of a value of this length.
+fn sized(number: u64, length: usize) -> u64 {
+    // With 10 bytes it could be read as a stored integer.
+    let length = if length == NUMBER { NUMBER + 1 } else { length };
+    let long = if length + RESULT > KV_BATCH_BYTES_MAX { LONG } else { 0 };
+    number | SIZED | long | (length as u64 & LENGTH_MASK) << LENGTH_AT
+}
+
+/// What a key was given last, as far as is known.
+fn last_written(known: &Known, key: &[u8]) -> Option<u64> {
+    let history = known.history.get(key)?;
+    history.iter().rev().find_map(|op| match op.did {
+        Did::Put(new, _) | Did::Upsert(new, _) | Did::Swap(_, new, Some(Ok(()))) => Some(new),
+        _ => None,
+    })
+}
+
+/// The keys of a range that were used, in groups for one request each; `room` when something can be added
+/// to the history of each.
+fn many(known: &Known, start: u64, end: u64, room: bool) -> Vec<Vec<Vec<u8>>> {
+    let most = if room { HISTORY_MAX - 2 * TASKS } else { HISTORY_MAX - 2 };
+    let fits = known.history.iter().filter(|(_, history)| history.len() < most);
+    let of = |key: &&Vec<u8>| (start..=end).contains(&key_hash(key));
+    let keys: Vec<Vec<u8>> = fits.map(|(key, _)| key).filter(of).cloned().collect();
+    keys.chunks(MANY_MAX).map(<[Vec<u8>]>::to_vec).collect()
+}
+
+/// The request that puts new values under some keys of one block, all of one length.
+pub fn write_again(known: &mut Known, length: usize) -> Option<Storing> {
+    let ranges: Vec<(u64, u64)> =
+        known.opened.map.entries.iter().map(|entry| (entry.start, entry.end)).collect();
+    let keys = ranges.into_iter().find_map(|(start, end)| many(known, start, end, true).pop())?;
+    let ops = keys.into_iter().take(AGAIN).map(|key| {
+        known.next_value += 1;
+        (key, Did::Put(sized(known.next_value & COUNTER_MASK, length), None))
+    });
+    Some(Storing::Batch(ops.collect()))
+}
+
+/// Requests that read everything that a store holds.
+pub fn read_everything(known: &Known) -> Vec<Storing> {
+    let entries = known.opened.map.entries.iter();
+    let groups = entries.flat_map(|entry| many(known, entry.start, entry.end, false));
+    groups.map(Storing::Many).collect()
+}
+
+/// What is done to which key of a store of values of all lengths. Blocks fill and are divided, and are
+/// emptied now and then.
+fn choose_drawn(
+    rng: &mut Entropy,
+    sizes: &mut Sizes,
+    most: usize,
+    known: &mut Known,
+) -> (Vec<u8>, Did) {
+    known.next_value += 1;
+    let count = known.next_value - DRAWN;
+    // New keys come all the time: stores outgrow memory.
+    let key = loop {
+        let name = format!("k{}", rng.below(8 + count)).into_bytes();
+        if has_room(known, &name) {
+            break name;
+        }
+    };
+    let shrinks = count / 200 % 3 == 2;
+    let most = match known.usual {
+        usual if usual > 0 && !sizes.one_in(8) => most.min(usual),
+        _ => most,
+    };
+    let least = if most == known.usual { most } else { VALUE_MIN };
+    let new = sized(known.next_value, sizes.written(least, most));
+    let old = last_written(known, &key).filter(|number| number & LARGE == 0);
+    let did = match rng.below(16) {
+        0..8 if shrinks => Did::Delete(None),
+        0..7 => Did::Put(new, None),
+        7 => Did::Insert(new, None),
+        8 => Did::Delete(None),
+        9 => Did::Update(new, None),
+        10 => Did::Upsert(new, None),
+        11 if old.is_some() => Did::Swap(old, new, None),
+        _ => Did::Get(None),
+    };
+    (key, did)
+}
+
+fn choose_one(
+    rng: &mut Entropy,
+    sizes: &mut Sizes,
+    most: usize,
+    known: &mut Known,
+) -> (Vec<u8>, Did) {
+    if known.next_value >= DRAWN {
+        return choose_drawn(rng, sizes, most, known);
+    }
     let mut turn = 0;
     // Numbers have keys of their own: what is put is no number.
     let counter = rng.chance(250_000);
@@ -210,11 +339,16 @@ fn choose_one(rng: &mut Entropy, known: &mut Known) -> (Vec<u8>, Did) {
 
 /// The bytes of a value: its number, and a filling that follows from it.
 pub fn value(number: u64) -> Vec<u8> {
-    if number & LARGE != 0 {
-        // Two or three extents, and every word says where in the value it is.
-        let words = 1030 + number * 37 % 1100;
+    if number & (LARGE | SIZED) != 0 {
+        // Two or three extents, or what was drawn; every word says where in the value it is.
+        let length = match number & SIZED {
+            0 => 8 * (1030 + (number & COUNTER_MASK) * 37 % 1100) as usize,
+            _ => (number >> LENGTH_AT & LENGTH_MASK) as usize,
+        };
         let word = |i: u64| (number ^ i.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes();
-        return (0..words).flat_map(word).collect();
+        let mut bytes: Vec<u8> = (0..length.div_ceil(8) as u64).flat_map(word).collect();
+        bytes.truncate(length);
+        return bytes;
     }
     let length = if number >= PLUMP {
         200 + number as usize * 37 % 100
@@ -275,6 +409,15 @@ impl Storing {
                 let (first, last) = (hashes().min(), hashes().max());
                 let target = Target::Hashes(first.unwrap_or(0), last.unwrap_or(0));
                 (Op::KvBatch, target, vec![0], put_batch(&laid))
+            }
+            Storing::Many(keys) => {
+                let hashes = || keys.iter().map(|key| key_hash(key));
+                let (first, last) = (hashes().min(), hashes().max());
+                let target = Target::Hashes(first.unwrap_or(0), last.unwrap_or(0));
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                let mut args = Vec::new();
+                (MANY_BYTES_MAX as u32).put(&mut args);
+                (Op::KvMultiGet, target, args, put_keys(&keys))
             }
             Storing::Atomic { did, sum } => {
                 let keys: Vec<Vec<u8>> = (0..ACCOUNTS).map(accounts::key).collect();
@@ -353,13 +496,15 @@ fn batch_op<'a>(key: &'a [u8], did: Did, [expected, new]: &'a [Vec<u8>; 2]) -> B
     }
 }
 
-/// Holds an answer against the model. The states that it reached are told to `reach`.
+/// Holds an answer against the model; `roomy` when nothing goes wrong and there is memory. The states that it
+/// reached are told to `reach`.
 pub fn judge_answer(
     known: &mut Known,
     active: &Active,
     storing: &Storing,
     header: &ReplyHeader,
     now: Time,
+    roomy: bool,
     reach: &mut Vec<&'static str>,
 ) -> Result<(), String> {
     let found = &active.found[..];
@@ -397,11 +542,38 @@ pub fn judge_answer(
             Ok(())
         }
         Storing::Batch(ops) => {
+            if let Some(length) = too_long(storing) {
+                return Err(format!(
+                    "a batch of {length} bytes ran, over the limit of {KV_BATCH_BYTES_MAX}"
+                ));
+            }
             let count = header.value as usize;
             let told = results(found, count).map_err(|e| format!("the results: {e}"))?;
             // What was not answered has not run.
             for ((key, did), result) in ops.iter().zip(told) {
+                if roomy && result.status == Status::OutOfMemory {
+                    return Err("a tier has room, and an operation of a batch found none".into());
+                }
                 if let Some(did) = answered_in_batch(*did, &result)? {
+                    let op = KvOp { begin, end: now, did };
+                    known.history.entry(key.clone()).or_default().push(op);
+                }
+            }
+            Ok(())
+        }
+        Storing::Many(keys) => {
+            let count = header.value as usize;
+            if count == 0 || count > keys.len() {
+                return Err(format!("{count} of {} keys were answered", keys.len()));
+            }
+            reach.push(if count < keys.len() {
+                "some of many keys read"
+            } else {
+                "many keys read"
+            });
+            let told = results(found, count).map_err(|e| format!("the results: {e}"))?;
+            for (key, result) in keys.iter().zip(told) {
+                if let Some(did) = answered_in_batch(Did::Get(None), &result)? {
                     let op = KvOp { begin, end: now, did };
                     known.history.entry(key.clone()).or_default().push(op);
                 }
@@ -580,13 +752,23 @@ fn scanned(
     Ok(())
 }
 
-/// A value that the operation needs at its block is too large to be there.
+/// The bytes of a batch when they are more than a request may have: a client divides such a batch.
+fn too_long(storing: &Storing) -> Option<usize> {
+    let Storing::Batch(_) = storing else { return None };
+    let (.., payload) = storing.lay_out();
+    Some(payload.len()).filter(|length| *length > KV_BATCH_BYTES_MAX)
+}
+
+/// A value that the operation needs at its block is too large to be there, or the request is too long.
 pub fn judge_too_large(
     known: &mut Known,
     active: &Active,
     storing: &Storing,
     now: Time,
 ) -> Result<(), String> {
+    if too_long(storing).is_some() {
+        return Ok(());
+    }
     let Storing::One { key, did: Did::Update(..) | Did::Upsert(..) | Did::Swap(..) } = storing
     else {
         return Err("a value was too large for what needs none".into());
@@ -641,5 +823,25 @@ pub fn judge(world: &mut World) {
     world.stats.histories += decided;
     if let Some(wrong) = wrong {
         world.broken(wrong);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batch_over_the_limit_of_a_request_may_be_refused_and_no_other() {
+        let swaps = |count: u64| {
+            let swap = |n: u64| {
+                (format!("k{n}").into_bytes(), Did::Swap(Some(FAT + n), FAT + 100 + n, None))
+            };
+            Storing::Batch((0..count).map(swap).collect())
+        };
+        let length = |storing: &Storing| storing.lay_out().3.len();
+        let (few, many) = (swaps(3), swaps(12));
+        assert!(length(&few) <= KV_BATCH_BYTES_MAX && length(&many) > KV_BATCH_BYTES_MAX);
+        assert_eq!(too_long(&few), None);
+        assert_eq!(too_long(&many), Some(length(&many)));
     }
 }

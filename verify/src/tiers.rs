@@ -8,15 +8,19 @@
 
 use crate::net::{Node, SERVERS};
 use crate::server::{SHARDS, WARM};
+use crate::sizes::Sizes;
 use crate::world::{Event, World};
-use honeycomb_catalog::Command;
+use honeycomb_catalog::{Actor, Command, Reply};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Io, IoWhat};
+use honeycomb_types::limits::{BELOW_READ_MAX, BLOCK_SIZE_MIN, TIER_CHUNK};
 use honeycomb_types::{BlockAt, PolicyKind, StructureId, TierIx};
 use std::time::Duration;
 
 /// The tier that is a store, where there is one.
 const STORE: TierIx = TierIx(2);
+/// Blocks in lower tiers that are free when there is room.
+const ROOM: u64 = 24;
 /// One seed in this many has disks, of those with one controller shard.
 const WITH_DISKS: u64 = 2;
 
@@ -52,6 +56,12 @@ pub fn store(seed: u64, below: u32) -> u32 {
 /// Whether memory is so short in this seed, and so much goes to files, that blocks are below all the time.
 pub fn scarce(seed: u64, below: u32) -> bool {
     below > 0 && Entropy::seeded(seed ^ 0x5ca7ce).below(2) == 0
+}
+
+/// Blocks of memory of each shard where most of the data shall be in lower tiers: as few as data fills.
+pub fn frames(sizes: &mut Sizes) -> u32 {
+    let most = if sizes.block as u64 > BLOCK_SIZE_MIN { 2 } else { 5 };
+    2 + sizes.below(most - 1) as u32
 }
 
 /// How memory is shared out: half of the seeds with disks have a fair policy.
@@ -94,6 +104,24 @@ impl World {
             let event = Event::Io { server, life, shard, io: Box::new(io) };
             self.schedule(Duration::from_micros(us), event);
         }
+    }
+
+    /// Whether there is room for more: whoever is refused memory then has not waited for it.
+    pub fn has_room(&mut self) -> bool {
+        let actor = Actor::CLUSTER;
+        let Ok(Reply::Status(status)) = self.command(0, Command::ClusterStatus { actor }) else {
+            return false;
+        };
+        // Of each server a few places may be on their way from one block to another.
+        let room =
+            status.tiers.iter().map(|tier| tier.blocks.saturating_sub(tier.used)).sum::<u64>();
+        self.below > 0 && room >= ROOM
+    }
+
+    /// Bytes that one read brings at least, as far as there are so many: it may find its block in a lower tier.
+    pub fn piece_below(&self) -> usize {
+        let buffers = self.sizes.buffers * self.sizes.block;
+        if self.below > 0 { BELOW_READ_MAX.min(buffers / 2).max(TIER_CHUNK) } else { usize::MAX }
     }
 
     /// A disk does what it was asked.

@@ -12,7 +12,9 @@ use crate::moves::Line;
 use crate::net::{CLIENTS, Net, Node, SERVERS};
 use crate::queue::QueueModel;
 use crate::report::Stats;
-use crate::server::{Caller, Message, ShardLine, SimServer};
+use crate::server::{Caller, Layout, Message, ShardLine, SimServer};
+use crate::sizes::Sizes;
+use crate::storing::Storing;
 use crate::tiers::Disks;
 use honeycomb_catalog::Opened;
 use honeycomb_client::Error;
@@ -25,7 +27,7 @@ use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, T
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::MapEntry;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -163,6 +165,8 @@ pub struct Known {
     pub large_key: Option<Vec<u8>>,
     /// Its end is known: removed, expired or lost.
     pub gone: bool,
+    /// The length of most of its values; 0 when they have every length.
+    pub usual: usize,
     /// Values that were written, so that each is written once.
     pub next_value: u64,
     /// A server has gone since it was created.
@@ -224,11 +228,18 @@ pub struct World {
     /// The same in the store below it.
     pub(crate) store: u32,
     pub(crate) disks: Disks,
+    pub(crate) sizes: Sizes,
+    /// Operations at the end, when nothing goes wrong any more: all of them must be done.
+    pub(crate) proofs: VecDeque<(StructureId, Storing)>,
+    pub(crate) proving: bool,
 }
 
 /// Runs one seed of about `operations` operations to its end.
 pub fn run_seed(seed: u64, operations: u64) -> Result<Stats, Violation> {
-    World::new(seed, false).run_caught(operations)
+    let stats = World::new(seed, false).run_caught(operations)?;
+    crate::lives::play(seed)
+        .map_err(|what| Violation { seed, at: Time::ZERO, event: 0, what })
+        .map(|()| stats)
 }
 
 impl World {
@@ -244,9 +255,16 @@ impl World {
         // Who dies in a move needs moves.
         let mut focus = if cell.is_some() { Some(Kind::Kv) } else { focus };
         let below = crate::tiers::below(seed, controllers);
-        if crate::tiers::scarce(seed, below) {
+        let scarce = crate::tiers::scarce(seed, below);
+        let mut sizes = Sizes::draw(seed, scarce);
+        if scarce {
             (faults.blocks, faults.tiny) = (5, true);
             focus = focus.filter(|_| cell.is_some()).or(Some(Kind::File));
+        }
+        if sizes.deep {
+            let kinds = [Kind::File, Kind::Queue, Kind::Kv, Kind::Kv];
+            faults.blocks = crate::tiers::frames(&mut sizes);
+            focus = focus.filter(|_| cell.is_some()).or(Some(kinds[sizes.below(4) as usize]));
         }
         let net = Net::new(&mut rng, faults.clock_ppm);
         let mut world = World {
@@ -254,7 +272,8 @@ impl World {
             now: Time::from_millis(1000),
             controllers: (0..controllers)
                 .map(|ix| {
-                    SimController::new(ix, rng.next_u64(), crate::tiers::policy(seed, controllers))
+                    let policy = crate::tiers::policy(seed, controllers);
+                    SimController::new(ix, rng.next_u64(), policy, sizes.block)
                 })
                 .collect(),
             net,
@@ -283,6 +302,9 @@ impl World {
             below,
             store: crate::tiers::store(seed, below),
             disks: Disks::draw(seed),
+            sizes,
+            proofs: VecDeque::new(),
+            proving: false,
         };
         let classes = world.faults.classes();
         world.note(|| format!("faults {classes:?}"));
@@ -337,6 +359,7 @@ impl World {
         // What the servers still have to tell the controller arrives.
         let deadline = self.net.settled_at().max(self.now) + Duration::from_secs(1);
         self.until(|w| w.now > deadline)?;
+        self.prove()?;
         crate::client::judge_files(self);
         crate::queueing::judge(self);
         crate::storing::judge(self);
@@ -357,6 +380,30 @@ impl World {
         self.stats.events = self.next_event;
         self.stats.virtual_ms = self.now.as_millis();
         Ok(self.stats.clone())
+    }
+
+    /// When nothing goes wrong any more everything can be read, as clients read it, and in time.
+    fn prove(&mut self) -> Result<(), Violation> {
+        crate::client::begin_proofs(self);
+        let deadline = self.now + SETTLE;
+        self.until(|w| w.now > deadline || w.proofs.is_empty() && w.tasks.iter().all(Task::idle))?;
+        if let Some(task) = self.tasks.iter().find(|t| !t.idle()) {
+            let text = format!("without a fault an operation did not end: {}", task.describe());
+            return Err(self.violated(text));
+        }
+        self.proving = false;
+        Ok(())
+    }
+
+    /// Blocks, and what servers have for them.
+    pub(crate) fn layout(&self) -> Layout {
+        Layout {
+            block: self.sizes.block,
+            frames: self.faults.blocks,
+            below: self.below,
+            store: self.store,
+            buffers: self.sizes.buffers,
+        }
     }
 
     fn heal(&mut self) {

@@ -12,14 +12,12 @@ use honeycomb_catalog::{
 };
 use honeycomb_env::Entropy;
 use honeycomb_server::Lots;
-use honeycomb_types::{
-    BlockAt, Generation, JobId, Kind, ServerId, StructureId, Time, Verbs, limits,
-};
+use honeycomb_types::{BlockAt, Generation, JobId, Kind, ServerId, StructureId, Time, limits};
 use std::collections::{BTreeMap, VecDeque};
 
 const CONTROLLERS: usize = 2;
 const BLOCK: u64 = 65_536;
-const CLUSTER: Actor = Actor { job: None, task: None, session: None, verbs: Verbs::ALL };
+const CLUSTER: Actor = Actor::CLUSTER;
 
 /// What a controller shard is told.
 enum Told {
@@ -65,7 +63,7 @@ struct World {
 }
 
 fn config(shard: usize, term: u32) -> Config {
-    Config { shard: shard as u16, term, hash_seed: 7, ..Config::default() }
+    Config { shard: shard as u16, term, hash_seed: 7, lease_ms: 1000, ..Config::default() }
 }
 
 impl Server {
@@ -122,6 +120,7 @@ impl World {
                 lease_ms: 600_000,
                 quota_blocks: 0,
                 hints: Default::default(),
+                claim: Default::default(),
             };
             let Ok(Reply::Job { job, .. }) = world.apply(c, command) else { panic!("no job") };
             world.controllers[c].job = job;
@@ -255,7 +254,6 @@ impl World {
             name: &name,
             kind: Kind::Kv,
             blocks,
-            slots: 0,
             max_items: 0,
             max_bytes: 0,
             open_existing: false,

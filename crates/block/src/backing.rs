@@ -292,6 +292,7 @@ impl Backing {
         if from >= to {
             return true;
         }
+        self.changed = true;
         // SAFETY: the pages are inside the mapping (checked). `&mut self` excludes every borrow
         // through this backing and the assertion every live pin, so that nobody relies on what the
         // bytes are while they become zero.

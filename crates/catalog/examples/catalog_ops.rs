@@ -98,6 +98,7 @@ fn register(run: &mut Run) -> JobId {
         lease_ms: 60_000,
         quota_blocks: 0,
         hints: Default::default(),
+        claim: Default::default(),
     };
     match run.apply(register) {
         Reply::Job { job, .. } => job,
@@ -176,7 +177,6 @@ fn measure_structures(run: &mut Run, job: JobId, paths: &[String]) {
         blocks,
         max_items: 0,
         max_bytes: 0,
-        slots: 0,
         open_existing: false,
     };
     run.rate("create a file of one block, remove it, confirm", 300_000, |run, i| {
@@ -202,7 +202,7 @@ fn measure_structures(run: &mut Run, job: JobId, paths: &[String]) {
     });
     run.effects = Vec::new();
     let before = held();
-    let structure = NewStructure { name: "large", slots: 65_536, ..new("", Kind::Kv, 60_000) };
+    let structure = NewStructure { name: "large", ..new("", Kind::Kv, 60_000) };
     let start = Instant::now();
     drop(run.apply(Command::CreateStructure { actor, job, structure }));
     let spent = start.elapsed();

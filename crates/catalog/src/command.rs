@@ -1,10 +1,11 @@
 //! What the catalog can be asked, and by whom.
 
-use crate::Hints;
+use crate::{Claim, Hints};
 use honeycomb_types::{
     AlarmKind, BlockAt, BlockId, Generation, JobId, Kind, KindSpec, MoveId, PrefixId, ServerId,
-    StructureId, TierIx, TierSpec, Verbs, Way,
+    StructureId, TierIx, TierSpec, Time, Verbs, Way,
 };
+use std::time::Duration;
 
 /// Who asks, as a verified token says. The catalog decides what that allows.
 ///
@@ -22,20 +23,24 @@ pub struct Actor {
     pub session: Option<PrefixId>,
     /// What the token lets its holder do with data; without `WRITE` it also changes no metadata.
     pub verbs: Verbs,
+    /// The root prefix of the job's life that the token was attenuated to.
+    pub life: Option<PrefixId>,
 }
 
 impl Actor {
     /// The holder of the cluster's token.
-    pub const CLUSTER: Actor = Actor { job: None, task: None, session: None, verbs: Verbs::ALL };
+    pub const CLUSTER: Actor =
+        Actor { job: None, task: None, session: None, verbs: Verbs::ALL, life: None };
 
     /// The holder of a job's own token.
     pub fn driver(job: JobId) -> Actor {
-        Actor { job: Some(job), task: None, session: None, verbs: Verbs::ALL }
+        Actor { job: Some(job), ..Actor::CLUSTER }
     }
 
     /// The holder of a token attenuated to one task.
     pub fn task(job: JobId, prefix: PrefixId) -> Actor {
-        Actor { job: Some(job), task: Some(prefix), session: Some(prefix), verbs: Verbs::ALL }
+        let prefix = Some(prefix);
+        Actor { job: Some(job), task: prefix, session: prefix, ..Actor::CLUSTER }
     }
 }
 
@@ -126,8 +131,6 @@ pub struct NewStructure<'a> {
     pub kind: Kind,
     /// Initial capacity in blocks; 0 takes 1.
     pub blocks: u32,
-    /// Hash slots of a kv, a power of two from 64 to 65,536; 0 takes 1024. Files ignore it.
-    pub slots: u32,
     /// Most items of a queue; 0 for no bound. Others ignore it.
     pub max_items: u64,
     /// Most bytes of a queue's items together; 0 for no bound. Others ignore it.
@@ -274,7 +277,14 @@ pub enum StopFault {
 pub enum Command<'a> {
     /// Registers a job with its root prefix. Cluster only.
     /// Its name is `TENANT/NAME` when it is a tenant's.
-    RegisterJob { actor: Actor, name: &'a str, lease_ms: u32, quota_blocks: u64, hints: Hints },
+    RegisterJob {
+        actor: Actor,
+        name: &'a str,
+        lease_ms: u32,
+        quota_blocks: u64,
+        hints: Hints,
+        claim: Claim<'a>,
+    },
     /// Sets the most blocks that may be held, those that may be in memory before others go below, and
     /// weights of shares. Cluster, or the driver for a prefix.
     SetQuota { actor: Actor, of: QuotaOf<'a>, change: QuotaChange },
@@ -370,6 +380,10 @@ pub enum Command<'a> {
     /// Takes a server out, or (`cancel`) no longer: it is given no block from now on, and is released
     /// when it holds none. Cluster only; idempotent.
     DrainServer { actor: Actor, address: &'a str, cancel: bool },
+    /// Ends all jobs, as many at a time as one command may, before the cluster ends: what has a place to
+    /// be flushed to is flushed, or (`discard`) given up. No job is registered from now on. Cluster only;
+    /// idempotent, and repeated until the reply shows that nothing is left.
+    StopCluster { actor: Actor, discard: bool },
     /// A server wants to be taken out.
     LeaveServer { server: ServerId },
     /// A server that was released has heard that it is wanted again.
@@ -463,6 +477,12 @@ pub enum Command<'a> {
 
     /// Time has passed: expires leases, silent servers and lingering jobs that are due.
     Tick,
+    /// As `Tick`, where requests that arrived after `heard` may still be unread: a lease or a server
+    /// whose time ended later is not due yet, because its renewal or report may be among them.
+    TickUntil { heard: Time },
+    /// The controller's process heard nobody for so long, up to now: every lease that was running is
+    /// that much longer, and so is the silence that servers are allowed.
+    Stalled { length: Duration },
     /// This controller was away: every lease and every server's silence starts anew (INV-27).
     Amnesty,
 }

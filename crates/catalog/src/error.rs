@@ -16,6 +16,8 @@ pub enum Loss {
     Reset,
     /// One of its disks could not be read.
     Disk,
+    /// It had to flush a structure of a kind that cannot be flushed.
+    Unflushable,
 }
 
 impl fmt::Display for Loss {
@@ -24,6 +26,7 @@ impl fmt::Display for Loss {
             Loss::Silence => "fell silent",
             Loss::Reset => "broke its connection",
             Loss::Disk => "could not read its disk",
+            Loss::Unflushable => "cannot flush a structure of its kind",
         })
     }
 }
@@ -125,6 +128,12 @@ pub enum CatalogError {
         At(path)
     )]
     NotJournaled { path: Box<str>, kind: Kind },
+    /// A structure that its prefix could not flush when it ends.
+    #[error(
+        "'{name}' cannot be created in {}: a {kind} cannot be flushed, and what is there is to be when it ends; create it in a prefix without flush_to, on_expiry=Flush and persist",
+        At(path)
+    )]
+    NotFlushable { path: Box<str>, name: Box<str>, kind: Kind },
     /// What was there before is not all gone.
     #[error(
         "the data cannot go to '{path}' yet: the journal of a prefix that is no more is being deleted there"
@@ -163,14 +172,22 @@ pub enum CatalogError {
     #[error("this job has no structure {structure}, and no memory of one; open it by its address")]
     UnknownStructure { structure: StructureId },
     /// The name of a job is taken.
-    #[error("a job named '{name}' is registered already; choose another name or deregister it")]
-    JobExists { name: Box<str> },
+    #[error(
+        "a job named '{name}' is registered already{holder}; open it, replace it, or choose another name"
+    )]
+    JobExists { name: Box<str>, holder: Box<str> },
     /// The name of a prefix is taken under one of its parents.
     #[error("{} exists already and is live; choose another name or remove it", At(path))]
     PrefixExists { path: Box<str> },
     /// The name of a structure is taken.
     #[error("{} exists already; open it, or ask for open_existing", Of(path, name))]
     StructureExists { path: Box<str>, name: Box<str> },
+    /// A structure of this name has other bounds than were asked for; 0 for none.
+    #[error(
+        "{} exists already with max_items={} and max_bytes={}, and was asked for with max_items={} and max_bytes={} (0 for no bound); open it without bounds, or with its own",
+        Of(path, name), has[0], has[1], asked[0], asked[1]
+    )]
+    OtherBounds { path: Box<str>, name: Box<str>, has: [u64; 2], asked: [u64; 2] },
     /// A structure of this name is of another kind.
     #[error("{} is a {is}, not a {asked}", Of(path, name))]
     WrongKind { path: Box<str>, name: Box<str>, is: Kind, asked: Kind },
@@ -198,10 +215,16 @@ pub enum CatalogError {
     UnknownReader { path: Box<str>, reader: Box<str>, at: Vec<Box<str>> },
     /// The prefix's lease ended.
     #[error(
-        "the lease of {} ended {ago_ms} ms ago: nothing had renewed its {lease_ms} ms, {late_ms} ms past their end; its data is freed. Create it again, and renew more often or ask for a longer lease",
-        At(path)
+        "the lease of {} ended {ago_ms} ms ago: nothing had renewed its {lease_ms} ms, {late_ms} ms past their end; its data is freed. {}, and renew more often or ask for a longer lease",
+        At(path),
+        if *reopen { "Reopen the job to begin anew" } else { "Create it again" }
     )]
-    LeaseExpired { path: Box<str>, lease_ms: u32, late_ms: u64, ago_ms: u64 },
+    LeaseExpired { path: Box<str>, lease_ms: u32, late_ms: u64, ago_ms: u64, reopen: bool },
+    /// The token is for a life of the job that is over, and why it ended is forgotten.
+    #[error(
+        "the lease of the job ended and somebody has reopened it since; reopen the job to go on with its new data"
+    )]
+    LifeOver,
     /// The data was on a server that is gone.
     #[error(
         "{} was lost {ago_ms} ms ago with memory server {server}, which {how}; create it again and repeat what wrote it",
@@ -292,6 +315,11 @@ pub enum CatalogError {
     /// A server was called back just now, and has not heard of it.
     #[error("memory server {server} was called back and has not heard of it yet; ask again")]
     Recalled { server: ServerId },
+    /// The cluster is being stopped.
+    #[error(
+        "cannot {what}: the cluster is being stopped (honeycomb stop) and takes no new work; start it again when it has ended"
+    )]
+    Stopping { what: &'static str },
     /// The server is not, or no longer, a member.
     #[error("no memory server {server} is a member; it must join again as a new one")]
     UnknownServer { server: ServerId },

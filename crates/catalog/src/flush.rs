@@ -16,6 +16,7 @@ mod barrier;
 mod below;
 mod live;
 mod recovery;
+mod stop;
 mod sweep;
 
 use crate::durable::PrefixImage;
@@ -28,8 +29,8 @@ use barrier::Barrier;
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::{FLUSH_RETRY_FIRST, FLUSH_RETRY_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, Marks, PrefixId, ServerId,
-    StructureId, Time, flush_directory,
+    BlockAt, BlockId, Bug, Epoch, FLUSH_EXTENTS, FLUSH_PART, JobId, Kind, Marks, PrefixId,
+    ServerId, StructureId, Time, flush_directory,
 };
 use live::Ended;
 pub(crate) use live::Live;
@@ -37,6 +38,7 @@ use recovery::Unwritten;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
+pub(crate) use stop::{JobEnd, Stop};
 pub(crate) use sweep::Sweep;
 
 /// What only some prefixes have.
@@ -101,7 +103,6 @@ impl FlushedStructure {
             name: structure.name.clone(),
             kind: structure.kind,
             sealed: structure.sealed,
-            slots: structure.slots,
             max_items: structure.max_items(),
             max_bytes: structure.max_bytes(),
             parts: Vec::new(),
@@ -117,6 +118,7 @@ impl Flush {
         for structure in &mut structures {
             structure.parts.retain(|_| states.next() != Some(PartState::Absent));
         }
+        structures.retain(|structure| below::can_be_flushed(structure.kind));
         structures
     }
 
@@ -367,10 +369,16 @@ impl Catalog {
         }
     }
 
-    /// A job ends: what of it outlives it is flushed, and everything else is not.
-    pub(crate) fn persist_job(&mut self, j: u32, effects: &mut Vec<Effect>) {
+    /// A job ends: the prefixes that outlive such an end are flushed, and no others.
+    pub(crate) fn persist_job(&mut self, j: u32, how: JobEnd, effects: &mut Vec<Effect>) {
         let nodes = chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
-        let special = |n: &u32| self.dag.special.get(n).is_some_and(|special| special.persist);
+        let outlives = |special: &Special| match how {
+            JobEnd::Closed => special.persist,
+            JobEnd::Stopped if Bug::StopForgetsFlushTo.active() => special.persist,
+            JobEnd::Stopped => !special.flush_to.is_empty(),
+            JobEnd::Discarded => Bug::DiscardFlushes.active() && special.persist,
+        };
+        let special = |n: &u32| self.dag.special.get(n).is_some_and(|special| outlives(special));
         let lives = |n: &u32| self.dag.nodes[*n].live();
         let persist: Vec<u32> = nodes.filter(special).filter(lives).collect();
         for n in persist {
@@ -417,6 +425,10 @@ impl Catalog {
         // The list has the newest first.
         structures.reverse();
         for s in structures {
+            if !below::can_be_flushed(self.structures[s].kind) {
+                self.end_unflushable(s, address, effects);
+                continue;
+            }
             self.keep_structure(s, number, &mut flush, effects);
             match cause {
                 Some(cause) => self.bury(s, cause.clone(), address),
@@ -507,12 +519,21 @@ impl Catalog {
         let Some((number, i)) = known.filter(|_| at.block.server() == server) else {
             return Ok(Reply::Done);
         };
+        let never = outcome.is_err() && self.is_unflushable(number, i);
         let flush = self.flushes.all.get_mut(&number).expect("a kept block has its flush");
         let part = &mut flush.parts[i];
         if part.state != PartState::Waits {
             return Ok(Reply::Done);
         }
         match outcome {
+            // From the log of a version that accepted such a structure: the flush ends without it.
+            Err(why) if never => {
+                part.state = PartState::Absent;
+                flush.left -= 1;
+                flush.error = Some(why.into());
+                self.flushes.lost += 1;
+                self.flushes.unwritten.changed(number);
+            }
             Ok(objects) => {
                 part.state = PartState::Written;
                 flush.left -= 1;

@@ -4,6 +4,7 @@ use crate::Catalog;
 use crate::pool::Held;
 use crate::structures::Structure;
 use hashbrown::{HashMap, HashSet};
+use honeycomb_types::limits::SLOT_WIDTH;
 use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time};
 use std::fmt;
 
@@ -108,8 +109,7 @@ impl Catalog {
         }
         require(starts.is_sorted_by(|a, b| a < b), 17, what)?;
         if structure.router == Router::HashRange {
-            let slot = structure.slot_width();
-            require(starts.iter().all(|start| start % slot == 0), 17, what)?;
+            require(starts.iter().all(|start| start % SLOT_WIDTH == 0), 17, what)?;
             require(structure.growth.is_none() && !structure.sealed, 17, what)?;
         }
         let wrong = |why| format!("structure {}: {why}: {:?}", structure.id, structure.moves);
@@ -156,7 +156,7 @@ impl Catalog {
             }
         }
         for (n, node) in self.dag.nodes.iter().filter(|(_, node)| node.live()) {
-            let deadline = self.renewed_exactly(n) + self.lease(n);
+            let deadline = self.lease_end(n, self.renewed_exactly(n));
             let timer = timers.remove(&n);
             let what = || format!("'{}': timer {timer:?}, {deadline}", self.dag.path_of(n));
             require(node.pinned == timer.is_none(), 13, what)?;

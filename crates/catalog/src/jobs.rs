@@ -4,8 +4,10 @@ use crate::bill::Bill;
 use crate::command::{ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY};
 use crate::dag::{Life, Node};
 use crate::durable::{Dirty, JobImage};
+use crate::flush::JobEnd;
 use crate::hash::HashKey;
 use crate::lease::remaining_ms;
+use crate::lives::{Holder, NewJob};
 use crate::quota::{Allowance, Bound};
 use crate::slab::{NONE, Slab, chain};
 use crate::tier_weights::TierWeights;
@@ -16,11 +18,12 @@ use crate::{
     PrefixOptions, PrefixState, Reply, Spent, Supply,
 };
 use hashbrown::{HashMap, HashTable};
-use honeycomb_types::limits::{JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS};
-use honeycomb_types::{JobId, PrefixId, Time, Verbs, check_job_name};
+use honeycomb_types::limits::{BATCH_MAX, JOBS_MAX, LEASE_MAX_MS, LEASE_MIN_MS, NAME_MAX};
+use honeycomb_types::{Bug, IdOf, JobId, PrefixId, Time, Verbs, check_job_name};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::ops::{Index, IndexMut};
+use std::time::Duration;
 
 #[derive(Debug)]
 pub(crate) struct Job {
@@ -45,6 +48,9 @@ pub(crate) struct Job {
     /// Which tiers they begin in, the same.
     pub(crate) tier_weights: Option<Box<TierWeights>>,
     pub(crate) registered: Time,
+    /// When its root prefix was made: the beginning of its life.
+    pub(crate) opened: Time,
+    pub(crate) holder: Holder,
     pub(crate) first_node: u32,
     /// Prefixes in the DAG, the dead ones included.
     pub(crate) nodes: usize,
@@ -79,6 +85,8 @@ impl Job {
             weights: None,
             tier_weights: None,
             registered: image.registered,
+            opened: image.opened,
+            holder: image.holder,
             first_node: NONE,
             nodes: 0,
             live_prefixes: 0,
@@ -103,7 +111,7 @@ impl Job {
         let weights = self.weights.as_ref().map_or(0, |weights| weights.bytes());
         let tiers = self.tier_weights.as_ref();
         let tiers = tiers.map_or(0, |tiers| size_of::<TierWeights>() + tiers.bytes());
-        self.name.len() + self.tombstones.bytes() + weights + tiers
+        self.name.len() + self.holder.host.len() + self.tombstones.bytes() + weights + tiers
     }
 }
 
@@ -154,7 +162,7 @@ impl Jobs {
     }
 
     /// Takes the jobs of a recovered catalog. Numbers begin anew with each term.
-    pub(crate) fn recover(&mut self, jobs: Vec<Option<Job>>, term: u32) {
+    pub(crate) fn recover(&mut self, jobs: Vec<Option<Job>>, term: u32, plain: bool) {
         self.jobs = Slab::restored(jobs);
         for (j, job) in self.jobs.iter() {
             let (key, jobs) = (self.key, &self.jobs);
@@ -163,7 +171,7 @@ impl Jobs {
             if let Some(until) = job.lingers_until {
                 self.linger.push(Reverse((until, job.id)));
             }
-            let ours = (job.id.0 >> 24) as u32 & ((1 << 24) - 1) == term;
+            let ours = plain && (job.id.0 >> 24) as u32 & ((1 << 24) - 1) == term;
             assert!(!ours, "INV-25: a term is used once, and job {} is of this one", job.id);
         }
     }
@@ -205,7 +213,9 @@ impl Jobs {
             table.find_entry(hash, |&other| other == j).expect("a job is in both tables").remove();
         }
         self.jobs.remove(j);
-        self.dirty.mark(j);
+        if !Bug::JobEndUnlogged.active() {
+            self.dirty.mark(j);
+        }
     }
 
     pub(crate) fn linger(&mut self, j: u32, until: Time) {
@@ -245,7 +255,9 @@ impl Catalog {
         if actor.job.is_some_and(|own| own != job) {
             return Err(CatalogError::UnknownJob { job });
         }
-        self.jobs.find(job).ok_or(CatalogError::UnknownJob { job })
+        let j = self.jobs.find(job).ok_or_else(|| self.unknown_job(job))?;
+        self.need_life(actor, j)?;
+        Ok(j)
     }
 
     pub(crate) fn need_cluster(
@@ -320,51 +332,78 @@ impl Catalog {
     pub(crate) fn register_job(
         &mut self,
         actor: Actor,
-        name: &str,
-        lease_ms: u32,
-        quota: u64,
-        hints: Hints,
+        new: NewJob<'_>,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
+        let NewJob { name, lease_ms, quota_blocks, hints, claim } = new;
         self.need_cluster(actor, "register a job")?;
+        self.need_going("register a job")?;
         check_job_name(name)?;
         hints.check()?;
-        let lease_ms = self.checked_lease(lease_ms, self.config.lease_ms)?;
-        // A job with no live prefix only lingers to tell why; its name is free.
-        let lingering = self.jobs.named(name);
-        if lingering.is_some_and(|j| self.jobs[j].live_prefixes > 0) {
-            return Err(CatalogError::JobExists { name: name.into() });
+        if claim.host.len() > NAME_MAX {
+            return Err(CatalogError::InvalidArgument {
+                what: "the name of a holder's machine in bytes",
+                given: claim.host.len() as u64,
+                allowed: "at most 255",
+            });
         }
-        if self.jobs.len() >= JOBS_MAX && lingering.is_none() {
+        let lease_ms = self.checked_lease(lease_ms, self.config.lease_ms)?;
+        let known = self.jobs.named(name);
+        // A job with no live prefix only lingers to tell why; its name is free.
+        if let Some(j) = known.filter(|&j| self.jobs[j].live_prefixes > 0) {
+            let job = &self.jobs[j];
+            // The caller has looked at one job; whoever registered another since has the name.
+            if claim.over != Some(job.id)
+                && !(Bug::OtherJobReplaced.active() && claim.over.is_some())
+            {
+                let holder = job.holder.shown();
+                return Err(CatalogError::JobExists { name: name.into(), holder });
+            }
+            if claim.adopt {
+                self.jobs[j].holder = claim.holder();
+                self.jobs.dirty.mark(j);
+                return Ok(self.ticket(j));
+            }
+        }
+        if self.jobs.len() >= JOBS_MAX && known.is_none() {
             return Err(CatalogError::LimitExceeded { what: "jobs", limit: JOBS_MAX as u64 });
         }
         if self.jobs.last + 1 >= 1 << 24 {
             let what = "registrations within one term of the controller";
             return Err(CatalogError::LimitExceeded { what, limit: 1 << 24 });
         }
-        if let Some(j) = lingering {
-            self.end_job(j, effects);
+        if let Some(j) = known {
+            self.expire_flushing(j, effects);
+            self.end_job(j, JobEnd::Closed, effects);
         }
         self.jobs.last += 1;
         // The term keeps a token of an earlier term from naming a job of this one.
-        let id = JobId(self.numbered((self.config.term as u64) << 24 | self.jobs.last));
+        let id = JobId(self.id_of(IdOf::Job, (self.config.term as u64) << 24 | self.jobs.last));
         let image = JobImage {
             id,
             name: name.into(),
             root: NONE,
             lease_ms,
             shortest_ms: u32::MAX,
-            allowed: Allowance { most: quota, ..Allowance::default() },
+            allowed: Allowance { most: quota_blocks, ..Allowance::default() },
             hints,
             registered: self.now,
+            opened: self.now,
+            holder: claim.holder(),
             lingers_until: None,
         };
         let tenant = self.quotas.job_begins(name);
         let bill = Bill::new(Spent::default(), self.now);
         let job = Job { tenant, bill, ..Job::new(image, Tombstones::default()) };
         let j = self.jobs.insert(job);
-        let root = self.install_root(j, PrefixOptions::default())?;
-        Ok(Reply::Job { job: id, root })
+        self.install_root(j, PrefixOptions::default())?;
+        Ok(self.ticket(j))
+    }
+
+    fn ticket(&self, j: u32) -> Reply {
+        let job = &self.jobs[j];
+        let root = self.dag.nodes[job.root].id;
+        Reply::Job { job: job.id, root, holder: job.holder.clone() }
     }
 
     /// Makes the job's root prefix, in the place of a dead one if there is one.
@@ -377,7 +416,9 @@ impl Catalog {
         let reuse = Some(self.jobs[j].root).filter(|&root| root != NONE);
         let n = self.install(j, "", &[], reuse, options);
         let job = &mut self.jobs[j];
-        job.root = n;
+        // What ended at this very moment ended before.
+        let opened = if reuse.is_some() { self.now + Duration::from_nanos(1) } else { self.now };
+        (job.root, job.opened) = (n, opened);
         self.jobs.dirty.mark(j);
         Ok(self.dag.nodes[n].id)
     }
@@ -385,8 +426,7 @@ impl Catalog {
     pub(crate) fn find_job(&self, actor: Actor, name: &str) -> Result<Reply, CatalogError> {
         self.need_cluster(actor, "look for a job by its name")?;
         let unknown = || CatalogError::UnknownJobName { name: name.into() };
-        let job = &self.jobs[self.jobs.named(name).ok_or_else(unknown)?];
-        Ok(Reply::Job { job: job.id, root: self.dag.nodes[job.root].id })
+        Ok(self.ticket(self.jobs.named(name).ok_or_else(unknown)?))
     }
 
     pub(crate) fn deregister_job(
@@ -401,13 +441,14 @@ impl Catalog {
             let (what, why) = ("deregister the job", "a task's token does not end its job");
             return Err(CatalogError::PermissionDenied { what, path: "".into(), why });
         }
-        self.end_job(j, effects);
+        self.end_job(j, JobEnd::Closed, effects);
         Ok(Reply::Done)
     }
 
-    pub(crate) fn end_job(&mut self, j: u32, effects: &mut Vec<Effect>) {
+    pub(crate) fn end_job(&mut self, j: u32, how: JobEnd, effects: &mut Vec<Effect>) {
         let mut timers = 0;
-        self.persist_job(j, effects);
+        self.remember_former(j);
+        self.persist_job(j, how, effects);
         while self.jobs[j].first_node != NONE {
             let n = self.jobs[j].first_node;
             while self.dag.nodes[n].first_structure != NONE {
@@ -415,7 +456,9 @@ impl Catalog {
                 self.free_structure(s, effects);
             }
             if self.dag.nodes[n].live() {
-                if !self.dag.special.get(&n).is_some_and(|special| special.persist) {
+                // The end of the cluster deletes nothing from a store.
+                let persists = self.dag.special.get(&n).is_some_and(|special| special.persist);
+                if how == JobEnd::Closed && !persists {
                     self.drop_journal(n, effects);
                 }
                 self.unclaim(n);
@@ -439,12 +482,13 @@ impl Catalog {
 
     pub(crate) fn list_jobs(&self, actor: Actor) -> Result<Reply, CatalogError> {
         let supply = self.supply();
-        let mut jobs: Vec<JobInfo> = match actor.job {
-            Some(own) => vec![self.job_info(&self.jobs[self.admit(actor, own)?], &supply)],
-            None => self.jobs.iter().map(|(_, job)| self.job_info(job, &supply)).collect(),
+        let mut jobs: Vec<&Job> = match actor.job {
+            Some(own) => vec![&self.jobs[self.admit(actor, own)?]],
+            None => self.jobs.iter().map(|(_, job)| job).collect(),
         };
-        jobs.sort_unstable_by_key(|job| job.job);
-        Ok(Reply::Jobs(jobs))
+        // Ids say nothing of the order (INV-54).
+        jobs.sort_unstable_by_key(|job| (job.registered, &job.name));
+        Ok(Reply::Jobs(jobs.into_iter().map(|job| self.job_info(job, &supply)).collect()))
     }
 
     fn job_info(&self, job: &Job, supply: &Supply) -> JobInfo {
@@ -465,6 +509,12 @@ impl Catalog {
 
     pub(crate) fn job_tree(&self, actor: Actor, job: JobId) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
+        // Counted as far as the limit: a refusal costs no more than an answer.
+        let all = chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
+        if all.filter(|&n| self.is_shown(n)).take(BATCH_MAX + 1).count() > BATCH_MAX {
+            let what = "prefixes of a job's tree";
+            return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
+        }
         let order = self.parents_first(j);
         // What reaches each prefix from above, known for its parents before it is needed.
         let mut above: HashMap<u32, Time> = HashMap::with_capacity(order.len());
@@ -474,11 +524,16 @@ impl Catalog {
             let from_above = self.dag.parents(n).map(|p| own(p).max(above[&p])).max();
             let from_above = from_above.unwrap_or(Time::ZERO);
             above.insert(n, from_above);
-            if self.dag.nodes[n].live() || self.dag.has_children(n) || !self.was_removed(n) {
+            if self.is_shown(n) {
                 tree.push(self.prefix_info(n, from_above));
             }
         }
         Ok(Reply::Tree(tree))
+    }
+
+    /// Whether a prefix belongs to its job's tree: one that was removed does while others are below it.
+    fn is_shown(&self, n: u32) -> bool {
+        self.dag.nodes[n].live() || self.dag.has_children(n) || !self.was_removed(n)
     }
 
     /// A job's prefixes, the root first and every parent before its children.
@@ -509,7 +564,7 @@ impl Catalog {
             let below = self.dag.children(n).map(|c| self.dag.nodes[c].stamp).max();
             let carried = node.carried_below.max(node.carried_above).max(self.floor);
             let renewed = node.stamp.max(carried).max(from_above);
-            renewed.max(below.unwrap_or(Time::ZERO)) + self.lease(n)
+            self.lease_end(n, renewed.max(below.unwrap_or(Time::ZERO)))
         } else {
             node.carried_below
         };

@@ -5,6 +5,7 @@
 //! set again or the prefix expires. Nothing is done for a prefix whose timer is not due.
 
 use crate::dag::Life;
+use crate::flush::JobEnd;
 use crate::slab::NONE;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Actor, Catalog, CatalogError, Effect, LeaseInfo, Loss, Reply};
@@ -185,7 +186,13 @@ impl Catalog {
 
     /// When the lease of `n` ends. Exact unless it was renewed at `enough` or later.
     pub(crate) fn deadline(&mut self, n: u32, enough: Time) -> Time {
-        self.dag.renewed(n, enough).max(self.floor) + self.lease(n)
+        let renewed = self.dag.renewed(n, enough).max(self.floor);
+        self.lease_end(n, renewed)
+    }
+
+    /// When the lease of `n` ends if it was renewed last at this time.
+    pub(crate) fn lease_end(&self, n: u32, renewed: Time) -> Time {
+        renewed + self.lease(n) + self.stalls.since(renewed)
     }
 
     pub(crate) fn set_timer(&mut self, n: u32) {
@@ -195,17 +202,22 @@ impl Catalog {
         }
     }
 
-    pub(crate) fn tick(&mut self, effects: &mut Vec<Effect>) -> Result<Reply, CatalogError> {
+    /// Expires what was due at `heard`, up to which everything that arrived has been applied.
+    pub(crate) fn tick(
+        &mut self,
+        heard: Time,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Reply, CatalogError> {
         // Servers first: leases that end in the same tick then ask nothing of a dead one.
-        if self.silence <= self.now {
-            self.lose_silent_servers(effects);
+        if self.silence <= heard {
+            self.lose_silent_servers(heard, effects);
         }
         if self.recovering() {
             return Ok(Reply::Done);
         }
         let enough = self.timers.examined + TIMERS_PER_TICK;
         while self.timers.examined < enough
-            && let Some(timer) = self.timers.due(self.now)
+            && let Some(timer) = self.timers.due(heard)
         {
             if !self.timer_is_current(timer.node, timer.id) {
                 self.timers.stale -= 1;
@@ -216,7 +228,7 @@ impl Catalog {
             // prefix with many relatives is not read in full each time.
             let deadline = self.deadline(n, self.now - self.lease(n) / 2);
             let id = self.dag.nodes[n].id;
-            let deadline = match deadline > self.now || !self.is_being_copied(id) {
+            let deadline = match deadline > heard || !self.is_being_copied(id) {
                 true => deadline,
                 // Who flushes it wants it.
                 false => {
@@ -224,7 +236,7 @@ impl Catalog {
                     self.now + self.lease(n)
                 }
             };
-            if deadline > self.now {
+            if deadline > heard {
                 self.timers.set(deadline, n, self.dag.nodes[n].id);
                 continue;
             }
@@ -234,7 +246,7 @@ impl Catalog {
         }
         self.retry_flushes(effects);
         while let Some(j) = self.jobs.linger_due(self.now) {
-            self.end_job(j, effects);
+            self.end_job(j, JobEnd::Closed, effects);
         }
         self.cancel_overdue(effects);
         Ok(Reply::Done)
@@ -257,8 +269,19 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    fn lose_silent_servers(&mut self, effects: &mut Vec<Effect>) {
-        let servers = self.pool.servers().filter(|(_, server)| server.silent_at() <= self.now);
+    /// Leases stood still for this long.
+    pub(crate) fn stalled(&mut self, length: Duration) -> Result<Reply, CatalogError> {
+        self.stalls.add(self.now, length);
+        self.silence = Time::NEVER;
+        for server in self.pool.servers_mut() {
+            server.last_seen = (server.last_seen + length).min(self.now);
+            self.silence = self.silence.min(server.silent_at());
+        }
+        Ok(Reply::Done)
+    }
+
+    fn lose_silent_servers(&mut self, heard: Time, effects: &mut Vec<Effect>) {
+        let servers = self.pool.servers().filter(|(_, server)| server.silent_at() <= heard);
         let lost: Vec<_> = servers.map(|(id, _)| id).collect();
         self.lose_servers(&lost, Loss::Silence, effects);
         let first = self.pool.servers().map(|(_, server)| server.silent_at()).min();
@@ -390,6 +413,7 @@ mod tests {
             lease_ms: 0,
             quota_blocks: 0,
             hints: Default::default(),
+            claim: Default::default(),
         };
         match apply(catalog, 0, register) {
             Ok(Reply::Job { job, .. }) => job,
@@ -408,7 +432,7 @@ mod tests {
 
     #[test]
     fn dead_prefixes_stay_until_they_are_forgotten_and_nothing_hangs_on_them() {
-        let mut catalog = Catalog::new(Config::default());
+        let mut catalog = Catalog::new(Config { lease_ms: 1000, ..Config::default() });
         catalog.tombstone_limit = 2;
         let job = job(&mut catalog);
         for path in ["a", "a/b", "x", "y", "z"] {
@@ -436,7 +460,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_child_leaves_what_it_granted_to_its_parent() {
-        let mut catalog = Catalog::new(Config::default());
+        let mut catalog = Catalog::new(Config { lease_ms: 1000, ..Config::default() });
         catalog.tombstone_limit = 1;
         let job = job(&mut catalog);
         for path in ["p", "p/c", "q"] {
@@ -453,7 +477,7 @@ mod tests {
 
     #[test]
     fn timers_of_removed_prefixes_do_not_pile_up() {
-        let mut catalog = Catalog::new(Config::default());
+        let mut catalog = Catalog::new(Config { lease_ms: 1000, ..Config::default() });
         let job = job(&mut catalog);
         let mut effects = Vec::new();
         for i in 0..20_000 {
@@ -467,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_tick_is_bounded_and_says_that_it_is_due_again() {
-        let mut catalog = Catalog::new(Config::default());
+        let mut catalog = Catalog::new(Config { lease_ms: 1000, ..Config::default() });
         let job = job(&mut catalog);
         let mut effects = Vec::new();
         let names: Vec<String> = (0..TIMERS_PER_TICK + 100).map(|i| format!("t{i}")).collect();

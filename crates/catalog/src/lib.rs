@@ -39,6 +39,7 @@ mod jobs;
 mod journal;
 mod kinds;
 mod lease;
+mod lives;
 mod lots;
 mod moves;
 mod plan;
@@ -56,6 +57,7 @@ mod servers;
 mod shares;
 mod sinking;
 mod slab;
+mod stalls;
 mod staying;
 mod structures;
 mod tier_weights;
@@ -75,11 +77,12 @@ pub use full::{Full, FullTier, Holding};
 pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
+pub use lives::{Claim, Holder};
 pub use quota::Allowance;
 pub use reply::{
     ClusterStatus, DrainState, EdgeOutcome, Effect, FlushProgress, FlushState, FlushedPart,
     FlushedStructure, JobInfo, JournalAt, LeaseInfo, MapEntry, Opened, PartitionMap, PrefixInfo,
-    PrefixState, Reply, ServerInfo, StructureInfo, TierUse,
+    PrefixState, Reply, ServerInfo, StopProgress, StructureInfo, TierUse, Unflushed,
 };
 pub use shares::ShareInfo;
 pub use tier_weights::TierWeight;
@@ -90,15 +93,17 @@ use bill::Bills;
 use dag::Dag;
 use drain::Drains;
 use durable::Journal;
-use flush::Flushes;
+use flush::{Flushes, Stop};
 use hash::HashKey;
 use honeycomb_types::limits::LEASE_DEFAULT_MS;
 use honeycomb_types::{
-    BlockAt, JobId, Marks, MoveId, PolicyKind, ScaleMarks, ServerId, StructureId, Time,
+    BlockAt, Bug, IdCipher, IdOf, JobId, Marks, MoveId, PolicyKind, ScaleMarks, ServerId,
+    StructureId, Time,
 };
 use jobs::Jobs;
 use kinds::Kinds;
 use lease::Timers;
+use lives::{FormerJobs, NewJob};
 use policy::Policy;
 use pool::Pool;
 use pressure::Pressure;
@@ -106,6 +111,7 @@ use quota::Quotas;
 use readers::Readers;
 use rejoin::Awaited;
 use shares::Sharing;
+use stalls::Stalls;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use structures::Structures;
@@ -120,6 +126,8 @@ pub struct Config {
     /// Key of the hash tables; drawn at random by a real controller, from the seed by a simulated
     /// one. Decides nothing that can be seen, except that tenants cannot choose collisions.
     pub hash_seed: u64,
+    /// What makes of its counters the ids that jobs see.
+    pub ids: IdCipher,
     /// When blocks grow and merge, of prefixes that do not say.
     pub marks: Marks,
     /// Lease of the prefixes of jobs that do not say, in milliseconds.
@@ -138,6 +146,7 @@ impl Default for Config {
             shard: 0,
             term: 0,
             hash_seed: 0,
+            ids: IdCipher::default(),
             marks,
             lease_ms,
             policy,
@@ -165,6 +174,7 @@ pub struct Catalog {
     started: Option<Time>,
     /// Nothing counts as renewed before this: the last amnesty.
     floor: Time,
+    stalls: Stalls,
     dag: Dag,
     timers: Timers,
     jobs: Jobs,
@@ -179,8 +189,11 @@ pub struct Catalog {
     sharing: Sharing,
     adviser: Adviser,
     drains: Drains,
+    /// The end of the cluster, once it was asked for.
+    stop: Option<Stop>,
     quotas: Quotas,
     bills: Bills,
+    former: FormerJobs,
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
@@ -212,6 +225,7 @@ impl Catalog {
             now: Time::ZERO,
             started: None,
             floor: Time::ZERO,
+            stalls: Stalls::default(),
             dag: Dag::new(key),
             timers: Timers::default(),
             jobs: Jobs::new(key),
@@ -225,8 +239,10 @@ impl Catalog {
             sharing: Sharing::default(),
             adviser: Adviser::default(),
             drains: Drains::default(),
+            stop: None,
             quotas: Quotas::default(),
             bills: Bills::default(),
+            former: FormerJobs::default(),
             policy,
             block_size: 0,
             silence: Time::NEVER,
@@ -311,8 +327,9 @@ impl Catalog {
             C::SetPermissions { actor, job, path, owner_verbs, job_verbs } => {
                 self.set_permissions(actor, job, path, [owner_verbs, job_verbs], effects)
             }
-            C::RegisterJob { actor, name, lease_ms, quota_blocks, hints } => {
-                self.register_job(actor, name, lease_ms, quota_blocks, hints, effects)
+            C::RegisterJob { actor, name, lease_ms, quota_blocks, hints, claim } => {
+                let new = NewJob { name, lease_ms, quota_blocks, hints, claim };
+                self.register_job(actor, new, effects)
             }
             C::SetQuota { actor, of, change } => self.set_quota(actor, of, change),
             C::Quota { actor, of } => self.quota(actor, of),
@@ -333,6 +350,7 @@ impl Catalog {
             C::DrainServer { actor, address, cancel } => {
                 self.drain_server(actor, address, cancel, effects)
             }
+            C::StopCluster { actor, discard } => self.stop_cluster(actor, discard, effects),
             C::LeaveServer { server } => self.leave_server(server, effects),
             C::ServerStays { server } => self.server_stays(server),
             C::ServerLost { server } => self.server_lost(server, Loss::Reset, effects),
@@ -388,7 +406,9 @@ impl Catalog {
             }
             C::CancelMove { structure, at, id } => self.cancel_move(structure, at, id, effects),
             C::ImportRefused { server, at, id } => self.import_refused(server, at, id, effects),
-            C::Tick => self.tick(effects),
+            C::Tick => self.tick(self.now, effects),
+            C::TickUntil { heard } => self.tick(heard.min(self.now), effects),
+            C::Stalled { length } => self.stalled(length),
             C::Amnesty => self.amnesty(),
         }
     }
@@ -404,6 +424,11 @@ impl Catalog {
         let (leases, jobs) = (self.timers.next(), self.jobs.next_linger());
         let deadlines = [leases, Some(self.silence), jobs, self.flushes.next(), moves];
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
+    }
+
+    /// Whether any lease runs.
+    pub fn has_leases(&self) -> bool {
+        self.timers.next().is_some()
     }
 
     /// Whether the block's server has confirmed that it opened the block in this epoch; a
@@ -450,6 +475,7 @@ impl Catalog {
         let tables = [
             self.dag.bytes(),
             self.timers.bytes(),
+            self.stalls.bytes(),
             self.jobs.bytes(),
             self.readers.bytes(),
             self.structures.bytes(),
@@ -461,9 +487,17 @@ impl Catalog {
             self.sharing.bytes(),
             self.quotas.bytes(),
             self.bills.bytes(),
+            self.former.bytes(),
             scratch,
         ];
         tables.iter().sum::<usize>() as u64
+    }
+
+    /// The id that jobs see of what has this number (INV-54).
+    fn id_of(&self, of: IdOf, counter: u64) -> u64 {
+        let plain = Bug::IdsCount.active();
+        let ids = if plain { IdCipher::default() } else { self.config.ids };
+        (self.config.shard as u64) << 48 | ids.seal(of, counter)
     }
 
     fn numbered(&self, counter: u64) -> u64 {
@@ -478,6 +512,7 @@ fn frees_copies(command: &Command<'_>) -> bool {
     matches!(
         command,
         Command::Tick
+            | Command::TickUntil { .. }
             | Command::FlushPrefix { .. }
             | Command::BlockCopied { .. }
             | Command::BlockStopped { .. }
@@ -491,5 +526,6 @@ fn frees_copies(command: &Command<'_>) -> bool {
             | Command::RemovePrefix { .. }
             | Command::RemoveStructure { .. }
             | Command::DeregisterJob { .. }
+            | Command::StopCluster { .. }
     )
 }

@@ -17,7 +17,7 @@
 use crate::pool::{Draw, Held};
 use crate::structures::{Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
-use honeycomb_types::limits::MOVE_MAX;
+use honeycomb_types::limits::{MOVE_MAX, SLOT_WIDTH};
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId, Way,
 };
@@ -117,11 +117,6 @@ impl Structure {
         moves
     }
 
-    /// Hashes of one slot of a kv.
-    pub(crate) fn slot_width(&self) -> u64 {
-        1 << (u64::BITS - self.slots.trailing_zeros())
-    }
-
     /// Whether a block serves, or will when those before it are full: it is no target.
     pub(crate) fn serves(&self, block: BlockId) -> bool {
         let granted = self.growth.iter().flat_map(|growth| &growth.granted);
@@ -176,7 +171,7 @@ impl Structure {
                 None if mv.way == Way::Relocate => (true, mv.start == start),
                 None => (mv.way == Way::Split, mv.start > start && mv.start <= end),
             };
-            if !placed || !within || mv.end != end || !mv.start.is_multiple_of(self.slot_width()) {
+            if !placed || !within || mv.end != end || !mv.start.is_multiple_of(SLOT_WIDTH) {
                 return Err("a move is not of what its source has, or to the wrong place");
             }
         }
@@ -253,7 +248,7 @@ impl Catalog {
     ) -> Result<Move, CatalogError> {
         let (id, source, way) = (MoveId::NONE, at.block, Way::Split);
         let (_, first, end) = self.range_of(s, source);
-        if start <= first || start > end || !start.is_multiple_of(self.structures[s].slot_width()) {
+        if start <= first || start > end || !start.is_multiple_of(SLOT_WIDTH) {
             return Err(CatalogError::InvalidArgument {
                 what: "the first hash that a block gives away",
                 given: start,

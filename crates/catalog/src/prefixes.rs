@@ -11,7 +11,7 @@ use crate::slab::chain;
 use crate::tombstones::{Cause, Gone};
 use crate::{Actor, Catalog, CatalogError, Effect, PrefixOptions, Reply};
 use honeycomb_types::limits::{PARENTS_MAX, PREFIXES_PER_JOB_MAX};
-use honeycomb_types::{Generation, JobId, Marks, PrefixId, Verbs, dotted_path, split_path};
+use honeycomb_types::{Generation, IdOf, JobId, Marks, PrefixId, Verbs, dotted_path, split_path};
 
 const OWNER_VERBS_DEFAULT: Verbs = Verbs::ALL;
 const JOB_VERBS_DEFAULT: Verbs = Verbs::READ;
@@ -103,9 +103,13 @@ impl Catalog {
 
     pub(crate) fn why_dead(&self, n: u32, path: &str) -> CatalogError {
         let node = &self.dag.nodes[n];
-        match self.jobs[node.job].tombstones.find(self.key, Gone::Prefix(node.id)) {
-            Some(tombstone) => tombstone.error(self.now),
-            None => CatalogError::PrefixNotFound { path: path.into(), at: Vec::new() },
+        let job = &self.jobs[node.job];
+        match job.tombstones.find(self.key, Gone::Prefix(node.id)) {
+            // What ended before the job was reopened is not there any more, and no reason to refuse.
+            Some(tombstone) if tombstone.at >= job.opened || n == job.root => {
+                tombstone.error(self.now, self.needs_reopening(node.job))
+            }
+            Some(_) | None => CatalogError::PrefixNotFound { path: path.into(), at: Vec::new() },
         }
     }
 
@@ -320,7 +324,7 @@ impl Catalog {
         options: Checked<'_>,
     ) -> u32 {
         self.last_prefix += 1;
-        let id = PrefixId(self.numbered(self.last_prefix));
+        let id = PrefixId(self.id_of(IdOf::Prefix, self.last_prefix));
         let mut node = Node::new(id, j, name, self.now);
         (node.lease_ms, node.pinned) = (options.lease_ms, options.pinned);
         (node.owner_verbs, node.job_verbs) = (options.owner_verbs, options.job_verbs);

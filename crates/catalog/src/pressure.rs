@@ -12,7 +12,7 @@
 //! `sinking`. Who was used when is known from the servers' reports,
 //! four times a second, which is finer than it has to be.
 
-use crate::pool::{Draw, Going, Pool, Server, Where, tick_of};
+use crate::pool::{Core, Draw, Going, Pool, Server, Where, tick_of};
 use crate::structures::Structure;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
@@ -151,6 +151,12 @@ impl Catalog {
     /// are on their way below memory.
     pub fn awaits_room(&self) -> bool {
         self.awaits_lots() || self.lowers()
+    }
+
+    /// Whether memory may become free for an allocation that was refused: some is on its way, or a disk has
+    /// room for a block that is in memory, also when that one cannot go at this moment.
+    pub fn room_may_come(&self) -> bool {
+        self.awaits_room() || self.with_tiers().any(|server| server.cores().any(Core::could_lower))
     }
 
     /// Whether blocks are on their way below memory.

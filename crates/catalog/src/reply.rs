@@ -1,8 +1,8 @@
 //! What the catalog answers, and what it asks of the memory servers.
 
 use crate::{
-    Advice, Allowance, BillInfo, CatalogError, Estimate, Hints, ShareInfo, TierAlarm, TierTraffic,
-    TierWeight, Weight, Written,
+    Advice, Allowance, BillInfo, CatalogError, Estimate, Hints, Holder, ShareInfo, TierAlarm,
+    TierTraffic, TierWeight, Weight, Written,
 };
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, MapVersion, Marks, MoveId, PolicyKind, PrefixId,
@@ -18,7 +18,7 @@ pub enum Reply {
     /// Done, and nothing more to say.
     Done,
     /// RegisterJob, FindJob.
-    Job { job: JobId, root: PrefixId },
+    Job { job: JobId, root: PrefixId, holder: Holder },
     /// SetQuota, Quota: what may be held, what is, and how much of that in memory; nothing is counted
     /// for a prefix that has no quota.
     Quota { allowed: Allowance, held: u64, in_memory: u64 },
@@ -57,6 +57,8 @@ pub enum Reply {
     FlushPlace { place: Box<str>, progress: FlushProgress, live: Option<u64> },
     /// ClusterStatus.
     Status(ClusterStatus),
+    /// StopCluster.
+    Stopping(StopProgress),
     /// JoinServer.
     Joined(ServerId),
     /// GrowStructure: the successor, whose `start` is 0 until the asker knows where it ends, and
@@ -197,6 +199,36 @@ pub struct FlushProgress {
     pub bytes: u64,
 }
 
+/// How far the end of the cluster is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StopProgress {
+    /// Jobs that have not ended.
+    pub jobs: u64,
+    /// Flushes under way.
+    pub flushes: u64,
+    /// Of these, those whose last attempt failed.
+    pub failing: u64,
+    /// Flushes that were lost with a server since the stop began.
+    pub lost: u64,
+    /// Blocks of the flushes under way.
+    pub parts: u64,
+    /// Of these, those that are written.
+    pub done: u64,
+    /// Bytes that these flushes have written.
+    pub bytes: u64,
+    /// What is not written: the directory, and why. Flushes that fail come first.
+    pub unflushed: Vec<Unflushed>,
+}
+
+/// A flush that is not complete, or was lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unflushed {
+    /// The directory, below the servers' `flush_root`.
+    pub directory: Arc<str>,
+    /// Why the last attempt failed, what was lost, or how far it is.
+    pub why: Box<str>,
+}
+
 /// One structure as it was flushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushedStructure {
@@ -206,8 +238,6 @@ pub struct FlushedStructure {
     pub kind: Kind,
     /// It took no more.
     pub sealed: bool,
-    /// Hash slots of a kv.
-    pub slots: u32,
     /// Bound of a queue, in items; 0 for none.
     pub max_items: u64,
     /// Bound of a queue, in bytes; 0 for none.
@@ -480,7 +510,6 @@ pub enum Effect {
         kind: Kind,
         start: u64,
         end: u64,
-        slots: u32,
         max_items: u64,
         max_bytes: u64,
         first: bool,

@@ -18,18 +18,13 @@ use crate::{
     PartitionMap, Reply, Router, StructureInfo,
 };
 use hashbrown::HashTable;
-use honeycomb_types::limits::{
-    SLOTS_DEFAULT, SLOTS_MAX, SLOTS_MIN, STRUCTURES_PER_PREFIX_MAX, TIERS_MAX,
-};
+use honeycomb_types::limits::{SLOT_WIDTH, SLOTS, STRUCTURES_PER_PREFIX_MAX, TIERS_MAX};
 use honeycomb_types::{
-    BlockAt, BlockId, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs, check_name,
+    BlockAt, BlockId, IdOf, JobId, Kind, MapVersion, MoveId, StructureId, TierIx, Verbs, check_name,
 };
 use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
-
-/// Slots that a kv can have: a power of two in this range.
-const SLOTS: std::ops::RangeInclusive<u32> = SLOTS_MIN..=SLOTS_MAX;
 
 /// One range of a structure: from `start` to where the next one starts. 16 bytes; the epoch is in
 /// the block's slot.
@@ -64,7 +59,6 @@ pub(crate) struct Structure {
     pub(crate) kind: Kind,
     pub(crate) router: Router,
     pub(crate) sealed: bool,
-    pub(crate) slots: u32,
     pub(crate) version: u64,
     pub(crate) entries: Vec<Placed>,
     pub(crate) growth: Option<Box<Growth>>,
@@ -279,34 +273,22 @@ impl Structures {
     }
 }
 
-/// Blocks and slots of a new structure, with their defaults in place.
-fn checked_size(new: &NewStructure<'_>, router: Router) -> Result<(u32, u32), CatalogError> {
+/// Blocks of a new structure, with their default in place.
+fn checked_size(new: &NewStructure<'_>, router: Router) -> Result<u32, CatalogError> {
     let blocks = new.blocks.max(1);
-    if router != Router::HashRange {
-        return Ok((blocks, 0));
-    }
-    let slots = if new.slots == 0 { SLOTS_DEFAULT } else { new.slots };
-    if !slots.is_power_of_two() || !SLOTS.contains(&slots) {
-        return Err(CatalogError::InvalidArgument {
-            what: "the number of hash slots",
-            given: slots as u64,
-            allowed: "it is a power of two from 64 to 65536; 0 takes 1024",
-        });
-    }
-    if blocks > slots {
+    if router == Router::HashRange && blocks > SLOTS {
         return Err(CatalogError::InvalidArgument {
             what: "the number of blocks of a kv",
             given: blocks as u64,
-            allowed: "each block owns at least one hash slot; ask for more slots or fewer blocks",
+            allowed: "each block owns at least one of the 65536 hash slots; ask for fewer blocks",
         });
     }
-    Ok((blocks, slots))
+    Ok(blocks)
 }
 
 /// First hash of block `i` of `n`: the slots are dealt out evenly, in order.
-fn kv_start(i: u32, n: u32, slots: u32) -> u64 {
-    let slot = i as u64 * slots as u64 / n as u64;
-    slot << (u64::BITS - slots.trailing_zeros())
+fn kv_start(i: u32, n: u32) -> u64 {
+    (i as u64 * SLOTS as u64 / n as u64) * SLOT_WIDTH
 }
 
 impl Catalog {
@@ -322,7 +304,7 @@ impl Catalog {
             check_name(new.name)?;
         }
         let router = self.router_of(new.kind)?;
-        let (blocks, slots) = checked_size(&new, router)?;
+        let blocks = checked_size(&new, router)?;
         let n = self.live_prefix(j, new.path)?;
         let verbs = self.verbs_at(actor, n)?;
         if let Some(s) = self.structures.named(n, new.name) {
@@ -337,6 +319,7 @@ impl Catalog {
             let (what, limit) = ("structures of one prefix", STRUCTURES_PER_PREFIX_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
+        self.need_flushable(n, &new)?;
         self.need_journalable(n, &new)?;
         let s = self.structures.all.next();
         self.count_structure(s, n);
@@ -348,7 +331,7 @@ impl Catalog {
             }
             refused
         })?;
-        let s = self.place(n, &new, router, slots, &blocks);
+        let s = self.place(n, &new, router, &blocks);
         self.emit_opens(s, effects);
         Ok(Reply::Opened(self.opened(s, verbs)))
     }
@@ -368,7 +351,14 @@ impl Catalog {
         if is != new.kind {
             return Err(CatalogError::WrongKind { path, name, is, asked: new.kind });
         }
-        let edge = self.consume(actor, self.structures[s].prefix);
+        let structure = &self.structures[s];
+        let has = [structure.max_items(), structure.max_bytes()];
+        let asked = [new.max_items, new.max_bytes];
+        // A bound that the caller does not name is whatever it is.
+        if asked.iter().zip(has).any(|(&asked, has)| asked != 0 && asked != has) {
+            return Err(CatalogError::OtherBounds { path, name, has, asked });
+        }
+        let edge = self.consume(actor, structure.prefix);
         Ok(Reply::Opened(Opened { edge, ..self.opened(s, verbs) }))
     }
 
@@ -454,18 +444,11 @@ impl Catalog {
     }
 
     /// Records a structure whose blocks were taken.
-    fn place(
-        &mut self,
-        n: u32,
-        new: &NewStructure<'_>,
-        router: Router,
-        slots: u32,
-        blocks: &[BlockAt],
-    ) -> u32 {
+    fn place(&mut self, n: u32, new: &NewStructure<'_>, router: Router, blocks: &[BlockAt]) -> u32 {
         let count = blocks.len() as u32;
         let (entries, growth) = match router {
             Router::HashRange => {
-                let start = |i| kv_start(i, count, slots);
+                let start = |i| kv_start(i, count);
                 let placed = |(i, at): (u32, &BlockAt)| Placed { start: start(i), block: at.block };
                 ((0..).zip(blocks).map(placed).collect(), None)
             }
@@ -477,7 +460,7 @@ impl Catalog {
             }
         };
         self.structures.last += 1;
-        let id = StructureId(self.numbered(self.structures.last));
+        let id = StructureId(self.id_of(IdOf::Structure, self.structures.last));
         let node = &mut self.dag.nodes[n];
         let s = self.structures.insert(Structure {
             id,
@@ -487,7 +470,6 @@ impl Catalog {
             kind: new.kind,
             router,
             sealed: false,
-            slots,
             version: 1,
             entries,
             growth,
@@ -535,7 +517,6 @@ impl Catalog {
             kind: structure.kind_of(block),
             start,
             end,
-            slots: structure.slots,
             max_items: structure.max_items(),
             max_bytes: structure.max_bytes(),
             first: structure.entries[0].block == block,
@@ -586,7 +567,7 @@ impl Catalog {
         else {
             let tombstone = self.jobs[j].tombstones.find(self.key, Gone::Structure(structure));
             return Err(match tombstone {
-                Some(tombstone) => tombstone.error(self.now),
+                Some(tombstone) => tombstone.error(self.now, self.needs_reopening(j)),
                 None => CatalogError::UnknownStructure { structure },
             });
         };
@@ -600,7 +581,7 @@ impl Catalog {
         }
         let node = &self.dag.nodes[n];
         Err(match self.jobs[node.job].tombstones.named(self.key, node.id, name) {
-            Some(tombstone) => tombstone.error(self.now),
+            Some(tombstone) => tombstone.error(self.now, self.needs_reopening(node.job)),
             None => CatalogError::StructureNotFound { path: path.into(), name: name.into() },
         })
     }

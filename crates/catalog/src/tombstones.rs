@@ -44,12 +44,21 @@ pub(crate) struct Tombstone {
 }
 
 impl Tombstone {
-    pub(crate) fn error(&self, now: Time) -> CatalogError {
+    /// Lease, lateness and end, if it is a lease that ended.
+    pub(crate) fn expired(&self) -> Option<(u32, u64, Time)> {
+        match self.cause {
+            Cause::Expired { lease_ms, late_ms } => Some((lease_ms, late_ms, self.at)),
+            _ => None,
+        }
+    }
+
+    /// The reason for whoever asks; `reopen` when the job itself has to begin anew first.
+    pub(crate) fn error(&self, now: Time, reopen: bool) -> CatalogError {
         let path: Box<str> = (&*self.path).into();
         let ago_ms = now.since(self.at).as_millis() as u64;
         match (&self.cause, self.gone) {
             (&Cause::Expired { lease_ms, late_ms }, _) => {
-                CatalogError::LeaseExpired { path, lease_ms, late_ms, ago_ms }
+                CatalogError::LeaseExpired { path, lease_ms, late_ms, ago_ms, reopen }
             }
             (Cause::Removed, Gone::Prefix(_)) => CatalogError::PrefixRemoved { path, ago_ms },
             (Cause::Removed, Gone::Structure(_)) => {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Bench, file, kv, queue};
-use honeycomb_catalog::{Actor, CatalogError, Command, NewStructure, Opened, Reply};
+use honeycomb_catalog::{Actor, CatalogError, Command, Opened, Reply};
 use honeycomb_types::{BlockAt, JobId, ServerId, TierIx, Way};
 
 const DISK: TierIx = TierIx(1);
@@ -14,7 +14,7 @@ fn with_store(blocks: u32) -> (Bench, ServerId, JobId, Opened, Vec<BlockAt>) {
     let mut bench = Bench::new();
     let server = bench.join_with_disk("s1:1", 12, 20);
     let job = bench.job_leased("job", 3_600_000);
-    let store = bench.make(job, NewStructure { slots: 64, ..kv("", "store", blocks) }).unwrap();
+    let store = bench.make(job, kv("", "store", blocks)).unwrap();
     let blocks: Vec<BlockAt> = store.map.entries.iter().map(|entry| entry.at).collect();
     for &at in &blocks {
         bench.run(Command::BlockOpened { server, at }).unwrap();

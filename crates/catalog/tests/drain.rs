@@ -226,6 +226,7 @@ fn what_leaves_counts_for_no_quota_and_leaves_room_for_splits() {
         lease_ms: 0,
         quota_blocks: 4,
         hints: Hints::default(),
+        claim: Default::default(),
     };
     let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
     let s1 = bench.join("s1:1", 1, 10);

@@ -9,6 +9,8 @@ mod common;
 mod outage;
 #[path = "flush/persist.rs"]
 mod persist;
+#[path = "flush/stop.rs"]
+mod stop;
 
 use common::{Bench, LEASE, file, kv, queue};
 use honeycomb_catalog::{

@@ -11,7 +11,14 @@ use honeycomb_types::limits::{HINT_MAX, HINT_SERVER_BYTES_PER_S, HINT_TASK_BYTES
 
 fn register(bench: &mut Bench, name: &str, hints: Hints) -> Result<JobId, CatalogError> {
     let (actor, lease_ms, quota_blocks) = (Actor::CLUSTER, 0, 0);
-    match bench.run(Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints })? {
+    match bench.run(Command::RegisterJob {
+        actor,
+        name,
+        lease_ms,
+        quota_blocks,
+        hints,
+        claim: Default::default(),
+    })? {
         Reply::Job { job, .. } => Ok(job),
         other => panic!("{other:?}"),
     }
@@ -62,7 +69,7 @@ fn two_tenants_have_jobs_of_one_name() {
         let found = bench.run(Command::FindJob { actor: Actor::CLUSTER, name });
         assert!(matches!(found, Ok(Reply::Job { job, .. }) if job == id), "{found:?}");
         let again = register(&mut bench, name, Hints::default());
-        assert_eq!(again, Err(CatalogError::JobExists { name: name.into() }));
+        assert_eq!(again, Err(CatalogError::JobExists { name: name.into(), holder: "".into() }));
     }
     for bad in ["acme/", "/sort", "a/b/sort"] {
         let refused = register(&mut bench, bad, Hints::default());

@@ -3,9 +3,9 @@
 
 mod common;
 
-use common::{Bench, LEASE, file, node};
-use honeycomb_catalog::{Actor, CatalogError, Command, PlanNode, PrefixOptions, Reply};
-use honeycomb_types::{JobId, StructureId, Verbs};
+use common::{Bench, LEASE, file, kv, node};
+use honeycomb_catalog::{Actor, CatalogError, Command, Config, PlanNode, PrefixOptions, Reply};
+use honeycomb_types::{IdCipher, JobId, StructureId, Verbs};
 
 /// Every command that a client can send, about one job.
 fn about<'a>(
@@ -73,6 +73,7 @@ fn a_job_cannot_tell_another_one_from_none() {
         lease_ms: 0,
         quota_blocks: 0,
         hints: Default::default(),
+        claim: Default::default(),
     };
     assert!(matches!(bench.run(register), Err(CatalogError::PermissionDenied { .. })));
 }
@@ -171,4 +172,60 @@ fn what_a_grant_allows_is_what_both_the_prefix_and_the_token_allow() {
     }
     let paths = &["hidden"][..];
     assert!(bench.run(Command::RenewLeases { actor: reader, job, paths }).is_ok());
+}
+
+/// What job A learns about job B from its own ids when B creates `others` prefixes and stores between two
+/// creations of A: the distances between A's ids.
+fn distances(ids: IdCipher, others: usize) -> [u64; 2] {
+    let config = Config { shard: 3, term: 2, ids, ..Config::default() };
+    let mut bench = Bench::of(config);
+    bench.join("s1:1", 1, 60_000);
+    let (a, b) = (bench.job("a"), bench.job("b"));
+    let id_of = |bench: &mut Bench, job, path: &str| {
+        bench.create(job, path, &[], LEASE).unwrap();
+        let opened = bench.make(job, kv(path, "", 1)).unwrap();
+        (opened.prefix.0, opened.structure.0)
+    };
+    let first = id_of(&mut bench, a, "one");
+    for n in 0..others {
+        id_of(&mut bench, b, &format!("b{n}"));
+    }
+    let second = id_of(&mut bench, a, "two");
+    [first.0.abs_diff(second.0), first.1.abs_diff(second.1)]
+}
+
+/// Ids were counters of the cluster: their distance was the number of creations of all other jobs.
+fn ids_show_others() -> Result<(), String> {
+    let mut near = 0;
+    for key in 0..24u8 {
+        for others in [0, 1, 7] {
+            let found = distances(IdCipher::new([key; 16]), others);
+            if found.contains(&(others as u64 + 1)) {
+                return Err(format!("INV-54: a distance of {found:?} after {others} creations"));
+            }
+            // A 64th of the range: one in 32 distances is shorter.
+            near += found.iter().filter(|distance| **distance < 1 << 42).count();
+        }
+    }
+    // 144 distances, of which 4.5 are short on average.
+    if near > 20 {
+        Err(format!("INV-54: {near} of 144 ids are near the one before"))
+    } else {
+        Ok(())
+    }
+}
+
+#[test]
+fn consecutive_ids_of_a_job_show_nothing_of_what_others_create() {
+    ids_show_others().unwrap();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+fn ids_that_count_are_seen() {
+    use honeycomb_types::Bug;
+    Bug::arm(Some(Bug::IdsCount));
+    let seen = ids_show_others();
+    Bug::arm(None);
+    assert!(seen.is_err());
 }

@@ -3,11 +3,12 @@
 
 mod common;
 
-use common::{Bench, file, incarnation};
+use common::{Bench, LEASE, file, incarnation, kv};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Effect, NewServer, NewStructure, Opened, Reply, Router, Seal,
+    Actor, CatalogError, Command, Effect, NewServer, NewStructure, Opened, PrefixOptions, Reply,
+    Router, Seal,
 };
-use honeycomb_types::{JobId, Kind, KindSpec, OperationSpec, Route, ServerId};
+use honeycomb_types::{BlockAt, JobId, Kind, KindSpec, OperationSpec, Route, ServerId};
 
 fn kind(code: u8) -> Kind {
     Kind::from_code(code).unwrap()
@@ -212,12 +213,73 @@ fn each_router_places_as_its_builtin_kind_does() {
             assert_eq!(stays, Err(CatalogError::StaleBlock { at }));
         }
     }
-    // A store of keys takes slots as a kv does.
-    let wrong = NewStructure { slots: 100, ..of(0x82, "slots") };
+    // A store of keys has as many slots as a kv.
+    let wrong = NewStructure { blocks: 65_537, ..of(0x82, "slots") };
     assert!(matches!(bench.make(job, wrong), Err(CatalogError::InvalidArgument { .. })));
     let existing = bench.make(job, of(0x80, "Ends"));
     assert!(matches!(existing, Err(CatalogError::StructureExists { .. })));
     let wrong = NewStructure { open_existing: true, ..of(0x80, "Ends") };
     let e = bench.make(job, wrong).unwrap_err();
     assert!(e.to_string().contains("0x81, not a custom structure of kind 0x80"), "{e}");
+}
+
+fn flushing_bench() -> (Bench, JobId) {
+    let mut bench = Bench::new();
+    let log = spec(0x80, "log", Router::Index);
+    bench.join_with("s1:1", 1, 20, true, &[log]).unwrap();
+    let job = bench.job_leased("job", 3_600_000);
+    (bench, job)
+}
+
+const FLUSHED: PrefixOptions<'static> = PrefixOptions { flush_to: "out", lease_ms: 1000, ..LEASE };
+
+/// It was accepted, never flushed, and held its blocks and its neighbours' for ever.
+#[test]
+fn custom_structure_in_prefix_that_ends_with_a_flush_is_refused_by_name() {
+    let (mut bench, job) = flushing_bench();
+    for options in [FLUSHED, PrefixOptions { persist: true, flush_to: "", ..FLUSHED }] {
+        bench.create(job, "t", &[], options).unwrap();
+        let refused = bench.make(job, of(0x80, "records")).unwrap_err();
+        assert!(matches!(refused, CatalogError::NotFlushable { .. }), "{refused}");
+        let text = refused.to_string();
+        assert!(
+            text.contains("'records'") && text.contains("0x80") && text.contains("'t'"),
+            "{text}"
+        );
+        bench.make(job, kv("t", "table", 1)).unwrap();
+        bench.run(Command::RemovePrefix { actor: Actor::driver(job), job, path: "t" }).unwrap();
+    }
+    bench.create(job, "plain", &[], LEASE).unwrap();
+    bench.make(job, NewStructure { path: "plain", ..of(0x80, "records") }).unwrap();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+fn custom_structure_that_was_accepted_ends_with_its_prefix_and_its_neighbour_is_flushed() {
+    use honeycomb_types::Bug;
+    let (mut bench, job) = flushing_bench();
+    bench.create(job, "t", &[], FLUSHED).unwrap();
+    Bug::arm(Some(Bug::UnflushableAccepted));
+    let made = bench.make(job, of(0x80, "records"));
+    Bug::arm(None);
+    let records = made.expect("the planted bug accepts it").map.entries[0].at;
+    let table = bench.make(job, kv("t", "table", 1)).unwrap().map.entries[0].at;
+    bench.pass(1000);
+    assert_eq!(bench.freed(), [records]);
+    let parts: Vec<BlockAt> = bench
+        .effects
+        .iter()
+        .filter_map(|e| if let Effect::FlushBlock { at, .. } = e { Some(*at) } else { None })
+        .collect();
+    assert_eq!(parts, [table]);
+    let opened = bench.make(job, NewStructure { open_existing: true, ..of(0x80, "records") });
+    assert!(opened.is_err(), "{opened:?}");
+    let written = [honeycomb_catalog::Written { bytes: 10, items: 2, crc: 7 }];
+    let (server, outcome) = (table.block.server(), Ok(&written[..]));
+    bench.run(Command::BlockFlushed { server, at: table, outcome }).unwrap();
+    let told = bench.effects.iter().find_map(|effect| match effect {
+        Effect::CommitFlush { structures, .. } => Some(structures.len()),
+        _ => None,
+    });
+    assert_eq!(told, Some(1), "the manifest tells of the store alone");
 }

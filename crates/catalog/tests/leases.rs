@@ -5,8 +5,9 @@ mod common;
 
 use common::{Bench, LEASE, file, lease, node};
 use honeycomb_catalog::{Actor, CatalogError, Command, PrefixState, Reply};
-use honeycomb_types::limits::{JOB_LINGER, LEASE_DEFAULT_MS};
+use honeycomb_types::limits::JOB_LINGER;
 use honeycomb_types::{PrefixId, Time};
+use std::time::Duration;
 
 /// The hierarchy of the paper's Figure 4.
 fn figure_4(bench: &mut Bench, job: honeycomb_types::JobId) -> Vec<PrefixId> {
@@ -30,7 +31,7 @@ fn a_renewal_reaches_the_prefix_its_direct_parents_and_all_descendants() {
     let job = bench.job("figure 4");
     figure_4(&mut bench, job);
     bench.pass(600);
-    assert_eq!(bench.renew(job, &["T4/T6/T7"]), [Ok(LEASE_DEFAULT_MS)]);
+    assert_eq!(bench.renew(job, &["T4/T6/T7"]), [Ok(common::LEASE_MS)]);
     for (path, left) in [
         ("T3/T7", 1000),
         ("T3", 1000),
@@ -94,7 +95,8 @@ fn a_bad_path_in_a_batch_fails_alone() {
         Err(CatalogError::PrefixNotFound { path: "nowhere".into(), at: vec![] })
     );
     let path = "short".into();
-    let expired = CatalogError::LeaseExpired { path, lease_ms: 300, late_ms: 100, ago_ms: 0 };
+    let expired =
+        CatalogError::LeaseExpired { path, lease_ms: 300, late_ms: 100, ago_ms: 0, reopen: false };
     assert_eq!(results[2], Err(expired));
     assert!(matches!(results[3], Err(CatalogError::InvalidName(_))));
     assert_eq!(results[4], Ok(5000));
@@ -118,6 +120,7 @@ fn expiry_says_whose_lease_it_was_how_late_and_how_long_ago() {
         lease_ms: 300,
         late_ms: 50,
         ago_ms: 20,
+        reopen: false,
     };
     assert_eq!(bench.reopen(job, &opened), Err(told.clone()));
     assert_eq!(bench.open(Actor::driver(job), "stage/task", "part-0"), Err(told.clone()));
@@ -228,6 +231,50 @@ fn pinned_prefixes_stay_and_amnesty_gives_everyone_a_fresh_lease() {
     assert_eq!(bench.left(job, "kept"), Ok(i64::MAX));
 }
 
+/// A controller that was stopped for 900 ms ended leases although renewals waited in its sockets.
+#[test]
+fn lease_whose_renewal_may_wait_unread_ends_only_once_everything_was_read() {
+    let mut bench = Bench::new();
+    let job = bench.job("unread");
+    bench.create(job, "task", &[], LEASE).unwrap();
+    bench.now = bench.now + Duration::from_millis(1500);
+    let heard = |ms| Command::TickUntil { heard: Time::from_millis(ms) };
+    bench.run(heard(999)).unwrap();
+    bench.run(Command::RenewLeases { actor: Actor::driver(job), job, paths: &["task"] }).unwrap();
+    bench.run(heard(1500)).unwrap();
+    assert_eq!(bench.left(job, "task"), Ok(1000));
+    bench.pass(1000);
+    assert!(bench.left(job, "task").is_err());
+}
+
+#[test]
+fn stall_is_added_once_to_every_lease_and_gives_nobody_more_than_a_whole_one() {
+    let mut bench = Bench::new();
+    let job = bench.job("stalled");
+    bench.create(job, "long", &[], LEASE).unwrap();
+    let short = honeycomb_catalog::PrefixOptions { lease_ms: 300, ..LEASE };
+    bench.create(job, "short", &[], short).unwrap();
+    bench.pass(200);
+    let stall = |bench: &mut Bench, ms| {
+        bench.now = bench.now + Duration::from_millis(ms);
+        bench.run(Command::Stalled { length: Duration::from_millis(ms) }).unwrap();
+        bench.run(Command::Tick).unwrap();
+    };
+    stall(&mut bench, 900);
+    // What they had left before it: the short one too, for which it was three leases.
+    assert_eq!(bench.left(job, "long"), Ok(800));
+    assert_eq!(bench.left(job, "short"), Ok(100));
+    bench.pass(50);
+    stall(&mut bench, 60);
+    assert_eq!((bench.left(job, "long"), bench.left(job, "short")), (Ok(750), Ok(50)));
+    // What is renewed afterwards owes nothing to stalls before.
+    bench.run(Command::RenewLeases { actor: Actor::driver(job), job, paths: &["short"] }).unwrap();
+    assert_eq!(bench.left(job, "short"), Ok(300));
+    bench.pass(300);
+    assert!(bench.left(job, "short").is_err());
+    assert_eq!(bench.left(job, "long"), Ok(450));
+}
+
 #[test]
 fn a_job_without_a_live_prefix_lingers_and_goes() {
     let mut bench = Bench::new();
@@ -237,7 +284,9 @@ fn a_job_without_a_live_prefix_lingers_and_goes() {
     bench.pass(JOB_LINGER.as_millis() as u64 - 1);
     assert!(matches!(bench.left(job, ""), Err(CatalogError::LeaseExpired { .. })));
     bench.pass(1);
-    assert_eq!(bench.left(job, ""), Err(CatalogError::UnknownJob { job }));
+    // The job is gone, and its handles are told the same for good.
+    let ended = bench.left(job, "");
+    assert!(matches!(ended, Err(CatalogError::LeaseExpired { reopen: true, .. })), "{ended:?}");
     assert_eq!(bench.catalog.next_deadline(), None);
 
     let job = bench.job("revived");
@@ -249,7 +298,8 @@ fn a_job_without_a_live_prefix_lingers_and_goes() {
     bench.pass(1000);
     let second = bench.job("lingering");
     assert_ne!(again, second, "the name of a job that only lingers is free");
-    assert_eq!(bench.left(again, ""), Err(CatalogError::UnknownJob { job: again }));
+    let told = bench.left(again, "");
+    assert!(matches!(told, Err(CatalogError::LeaseExpired { reopen: true, .. })), "{told:?}");
 }
 
 #[test]

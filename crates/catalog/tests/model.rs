@@ -22,7 +22,7 @@ use honeycomb_catalog::{
     Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, QuotaChange, QuotaOf,
     Reply, Seal,
 };
-use honeycomb_types::limits::SERVER_SILENCE;
+use honeycomb_types::limits::{SERVER_SILENCE, SLOT_WIDTH, SLOTS};
 use honeycomb_types::{
     BlockAt, JobId, Kind, PolicyKind, PrefixId, ServerId, TierClass, TierSpec, Verbs,
 };
@@ -98,8 +98,9 @@ impl Both {
                 lease_ms: 5000,
                 quota_blocks,
                 hints: Default::default(),
+                claim: Default::default(),
             };
-            let Ok(Reply::Job { job, root }) = bench.run(register) else { panic!() };
+            let Ok(Reply::Job { job, root, .. }) = bench.run(register) else { panic!() };
             ids.push(job);
             let mut job = Job {
                 quota: quota_blocks,
@@ -401,12 +402,8 @@ impl Both {
         let (job_id, path) = (self.ids[j], path.as_str());
         let opened = if create {
             let kind = file.kind;
-            let structure = NewStructure {
-                slots: 64,
-                open_existing: true,
-                kind,
-                ..common::file(path, name, 1)
-            };
+            let structure =
+                NewStructure { open_existing: true, kind, ..common::file(path, name, 1) };
             let command = Command::CreateStructure { actor, job: job_id, structure };
             match self.bench.run(command) {
                 Ok(Reply::Opened(opened)) => opened,
@@ -484,10 +481,9 @@ impl Both {
     }
 
     fn make(&mut self, j: usize, path: &str, name: &str, kind: Kind, bound: u64, blocks: u32) {
-        let (is_kv, slots, open_existing) = (kind == Kind::Kv, 64, true);
+        let (is_kv, open_existing) = (kind == Kind::Kv, true);
         let (max_items, max_bytes) = (bound % 2, bound / 2);
-        let new =
-            NewStructure { path, name, kind, blocks, slots, max_items, max_bytes, open_existing };
+        let new = NewStructure { path, name, kind, blocks, max_items, max_bytes, open_existing };
         let asked = u64::from(blocks.max(1));
         self.look(j, asked);
         let result = self.bench.make(self.ids[j], new);
@@ -515,7 +511,10 @@ impl Both {
         let chain: Vec<BlockAt> = blocks.collect();
         let starts: Vec<u64> = opened.map.entries.iter().map(|entry| entry.start).collect();
         let n = starts.len() as u64;
-        assert!(!is_kv || starts.iter().zip(0..).all(|(&s, i)| s == (i * 64 / n) << 58));
+        assert!(
+            !is_kv
+                || starts.iter().zip(0..).all(|(&s, i)| s == (i * SLOTS as u64 / n) * SLOT_WIDTH)
+        );
         let file = File::new(opened.structure, prefix, &new, chain, starts);
         self.model.jobs[j].add(file);
     }

@@ -6,14 +6,14 @@ mod common;
 
 use common::{Bench, LEASE, file, incarnation, kv};
 use honeycomb_catalog::{
-    Actor, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, NewStructure, Opened,
-    QuotaLevel, Reply, Report,
+    Actor, CatalogError, Command, Effect, HeldBlock, MapEntry, NewServer, Opened, QuotaLevel,
+    Reply, Report,
 };
-use honeycomb_types::limits::MOVE_MAX;
+use honeycomb_types::limits::{MOVE_MAX, SLOT_WIDTH};
 use honeycomb_types::{BlockAt, Epoch, Generation, JobId, MoveId, ServerId, StructureId, Way};
 
-/// Hashes of one slot of a kv of 64.
-const SLOT: u64 = 1 << 58;
+/// Hashes of a 64th of all.
+const PART: u64 = 1 << 58;
 
 fn setup(blocks: u32) -> (Bench, JobId, Opened) {
     let mut bench = Bench::new();
@@ -21,7 +21,7 @@ fn setup(blocks: u32) -> (Bench, JobId, Opened) {
     bench.join("s2:1", 1, 8);
     let job = bench.job("job");
     bench.create(job, "t", &[], LEASE).unwrap();
-    let opened = bench.make(job, NewStructure { slots: 64, ..kv("t", "x", blocks) }).unwrap();
+    let opened = bench.make(job, kv("t", "x", blocks)).unwrap();
     (bench, job, opened)
 }
 
@@ -83,30 +83,30 @@ fn ended(bench: &Bench) -> Vec<(BlockAt, MoveId, bool)> {
 fn a_split_changes_the_map_at_its_commit_and_not_before() {
     let (mut bench, job, opened) = setup(1);
     let (s, a) = (opened.structure, opened.map.entries[0].at);
-    let (id, entry) = begin(&mut bench, s, a, Some(32 * SLOT)).unwrap();
+    let (id, entry) = begin(&mut bench, s, a, Some(32 * PART)).unwrap();
     let b = entry.at;
     assert_ne!(id, MoveId::NONE);
-    assert_eq!((entry.start, entry.end), (32 * SLOT, u64::MAX));
+    assert_eq!((entry.start, entry.end), (32 * PART, u64::MAX));
     assert_ne!(b.block.server(), a.block.server(), "the emptier server gives the block");
     let opens = bench.effects.clone();
     assert!(matches!(
         opens[..],
-        [Effect::OpenBlock { at, start, end: u64::MAX, importing, slots: 64, first: false, .. }]
-            if at == b && start == 32 * SLOT && importing == id
+        [Effect::OpenBlock { at, start, end: u64::MAX, importing, first: false, .. }]
+            if at == b && start == 32 * PART && importing == id
     ));
     assert_eq!(map(&mut bench, job, &opened), (1, vec![(0, u64::MAX, a)]));
     // Whatever it asks for now, it is told of the move that is under way.
-    for start in [Some(16 * SLOT), None, Some(3)] {
+    for start in [Some(16 * PART), None, Some(3)] {
         assert_eq!(begin(&mut bench, s, a, start), Ok((id, entry.clone())));
         assert!(bench.effects.is_empty());
     }
     assert_eq!(begin(&mut bench, s, b, None), Err(CatalogError::Moving { at: b }));
     assert_eq!(bench.tree(job)[1].structures[0].blocks, 2);
 
-    let after = (2, (32 * SLOT, u64::MAX, b));
+    let after = (2, (32 * PART, u64::MAX, b));
     assert_eq!(commit(&mut bench, s, a, id, b), Ok(after));
     assert_eq!(ended(&bench), [(b, id, true)]);
-    let both = vec![(0, 32 * SLOT - 1, a), (32 * SLOT, u64::MAX, b)];
+    let both = vec![(0, 32 * PART - 1, a), (32 * PART, u64::MAX, b)];
     assert_eq!(map(&mut bench, job, &opened), (2, both.clone()));
     // Asking again changes nothing, and gives up nothing.
     assert_eq!(commit(&mut bench, s, a, id, b), Ok(after));
@@ -120,21 +120,21 @@ fn a_split_changes_the_map_at_its_commit_and_not_before() {
 fn only_whole_slots_within_the_range_are_given_by_a_kv() {
     let (mut bench, job, opened) = setup(2);
     let (s, b) = (opened.structure, opened.map.entries[1].at);
-    for start in [0, 31 * SLOT, 32 * SLOT, 33 * SLOT + 1, u64::MAX] {
+    for start in [0, 31 * PART, 32 * PART, 33 * PART + 1, u64::MAX] {
         let refused = begin(&mut bench, s, b, Some(start));
         assert!(
             matches!(refused, Err(CatalogError::InvalidArgument { given, .. }) if given == start)
         );
     }
-    let last = split(&mut bench, s, b, 63 * SLOT);
-    let refused = begin(&mut bench, s, last, Some(63 * SLOT));
+    let last = split(&mut bench, s, b, 65_535 * SLOT_WIDTH);
+    let refused = begin(&mut bench, s, last, Some(65_535 * SLOT_WIDTH));
     assert!(matches!(refused, Err(CatalogError::InvalidArgument { .. })), "a slot is not divided");
     let bytes = bench.make(job, file("t", "f", 1)).unwrap();
-    let refused = begin(&mut bench, bytes.structure, bytes.map.entries[0].at, Some(SLOT));
+    let refused = begin(&mut bench, bytes.structure, bytes.map.entries[0].at, Some(PART));
     assert!(matches!(refused, Err(CatalogError::WrongKind { .. })));
     let stale = BlockAt { epoch: Epoch(b.epoch.0 - 1), ..b };
     for (structure, at) in [(s, stale), (bytes.structure, b)] {
-        let refused = begin(&mut bench, structure, at, Some(40 * SLOT));
+        let refused = begin(&mut bench, structure, at, Some(40 * PART));
         assert_eq!(refused, Err(CatalogError::StaleBlock { at }));
     }
 }
@@ -144,15 +144,15 @@ fn a_split_may_use_the_reserve_and_growth_may_not() {
     let mut bench = Bench::new();
     bench.join("s1:1", 1, 4); // Two of them are kept back.
     let job = bench.job("job");
-    let opened = bench.make(job, NewStructure { slots: 64, ..kv("", "x", 2) }).unwrap();
+    let opened = bench.make(job, kv("", "x", 2)).unwrap();
     let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
-    let (id, _) = begin(&mut bench, s, a, Some(16 * SLOT)).unwrap();
+    let (id, _) = begin(&mut bench, s, a, Some(16 * PART)).unwrap();
     assert!(matches!(bench.make(job, file("", "f", 1)), Err(CatalogError::OutOfMemory(_))));
-    begin(&mut bench, s, b, Some(48 * SLOT)).unwrap();
+    begin(&mut bench, s, b, Some(48 * PART)).unwrap();
     assert_eq!(bench.status().free, 0);
     cancel(&mut bench, s, a, id);
     // Not free before its server has confirmed.
-    let refused = begin(&mut bench, s, a, Some(16 * SLOT));
+    let refused = begin(&mut bench, s, a, Some(16 * PART));
     let Err(CatalogError::OutOfMemory(full)) = refused else { panic!("{refused:?}") };
     assert_eq!((full.asked, full.free, full.reserved), (1, 0, 0));
 }
@@ -167,6 +167,7 @@ fn a_quota_bounds_splits_too() {
         lease_ms: 0,
         quota_blocks: 2,
         hints: Default::default(),
+        claim: Default::default(),
     };
     let Ok(Reply::Job { job, .. }) = bench.run(register("job")) else { panic!() };
     let opened = bench.make(job, kv("", "x", 2)).unwrap();
@@ -186,23 +187,23 @@ fn a_block_gives_everything_to_the_emptier_of_its_neighbours_that_has_room() {
         bench.report(block, bytes);
     }
     let (id, entry) = begin(&mut bench, s, b, None).unwrap();
-    assert_eq!((entry.start, entry.end, entry.at), (16 * SLOT, 32 * SLOT - 1, c));
+    assert_eq!((entry.start, entry.end, entry.at), (16 * PART, 32 * PART - 1, c));
     let told = [Effect::BeginImport {
         server: c.block.server(),
         at: c,
         id,
-        start: 16 * SLOT,
-        end: 32 * SLOT - 1,
+        start: 16 * PART,
+        end: 32 * PART - 1,
     }];
     assert_eq!(bench.effects, told);
     // It is told again, because nobody remembers whether it heard.
     assert_eq!(begin(&mut bench, s, b, Some(3)), Ok((id, entry)));
     assert_eq!(bench.effects, told);
     // Who takes part in a move takes part in no other.
-    assert_eq!(begin(&mut bench, s, c, Some(40 * SLOT)), Err(CatalogError::Moving { at: c }));
+    assert_eq!(begin(&mut bench, s, c, Some(40 * PART)), Err(CatalogError::Moving { at: c }));
     assert_eq!(begin(&mut bench, s, a, None), Err(CatalogError::NoNeighbour { at: a }));
     assert_eq!(begin(&mut bench, s, d, None), Err(CatalogError::NoNeighbour { at: d }));
-    let after = (2, (16 * SLOT, 48 * SLOT - 1, c));
+    let after = (2, (16 * PART, 48 * PART - 1, c));
     assert_eq!(commit(&mut bench, s, b, id, c), Ok(after));
     let ends = Effect::EndImport { server: c.block.server(), at: c, id, commit: true };
     assert_eq!(bench.effects, [ends, Effect::FreeBlock { server: b.block.server(), at: b }]);
@@ -222,7 +223,7 @@ fn a_block_gives_everything_to_the_emptier_of_its_neighbours_that_has_room() {
     bench.report(c, 51_882 - 36_000);
     let (id, entry) = begin(&mut bench, s, d, None).unwrap();
     assert_eq!(entry.at, c);
-    assert_eq!(commit(&mut bench, s, d, id, c), Ok((3, (16 * SLOT, u64::MAX, c))));
+    assert_eq!(commit(&mut bench, s, d, id, c), Ok((3, (16 * PART, u64::MAX, c))));
     // And the last to the first, until there is no neighbour any more.
     let (id, entry) = begin(&mut bench, s, a, None).unwrap();
     assert_eq!(entry.at, c);
@@ -236,7 +237,7 @@ fn what_was_cancelled_is_never_committed() {
     let (mut bench, job, opened) = setup(2);
     let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
     let before = map(&mut bench, job, &opened);
-    let (id, entry) = begin(&mut bench, s, a, Some(SLOT)).unwrap();
+    let (id, entry) = begin(&mut bench, s, a, Some(PART)).unwrap();
     let other = BlockAt { epoch: Epoch(entry.at.epoch.0 - 1), ..entry.at };
     for (at, target) in [(b, entry.at), (a, other)] {
         let refused = commit(&mut bench, s, at, id, target).unwrap_err();
@@ -268,13 +269,13 @@ fn what_was_cancelled_is_never_committed() {
 fn a_source_gets_its_answer_also_when_its_target_has_given_all_away_since() {
     let (mut bench, _, opened) = setup(2);
     let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
-    let (id, entry) = begin(&mut bench, s, a, Some(16 * SLOT)).unwrap();
+    let (id, entry) = begin(&mut bench, s, a, Some(16 * PART)).unwrap();
     commit(&mut bench, s, a, id, entry.at).unwrap();
     bench.report(a, 100); // So that b is the emptier neighbour.
     let (merge, to) = begin(&mut bench, s, entry.at, None).unwrap();
     assert_eq!(to.at, b);
     commit(&mut bench, s, entry.at, merge, b).unwrap();
-    let after = (3, (16 * SLOT, u64::MAX, b));
+    let after = (3, (16 * PART, u64::MAX, b));
     assert_eq!(commit(&mut bench, s, a, id, entry.at), Ok(after));
     assert!(bench.effects.is_empty());
     // And as the target of another move it is still told of its own.
@@ -290,7 +291,7 @@ fn a_source_gets_its_answer_also_when_its_target_has_given_all_away_since() {
 fn a_target_that_is_lost_or_refuses_ends_its_move_only() {
     let (mut bench, job, opened) = setup(1);
     let (s, a) = (opened.structure, opened.map.entries[0].at);
-    let (id, entry) = begin(&mut bench, s, a, Some(SLOT)).unwrap();
+    let (id, entry) = begin(&mut bench, s, a, Some(PART)).unwrap();
     let b = entry.at;
     assert_ne!(b.block.server(), a.block.server());
     bench.report(b, 500);
@@ -304,7 +305,7 @@ fn a_target_that_is_lost_or_refuses_ends_its_move_only() {
     assert_eq!(refused, Err(CatalogError::MoveCancelled { id, at: a }));
 
     // The only server left does not open it.
-    let (id, entry) = begin(&mut bench, s, a, Some(SLOT)).unwrap();
+    let (id, entry) = begin(&mut bench, s, a, Some(PART)).unwrap();
     let (c, server) = (entry.at, entry.at.block.server());
     let stale = BlockAt { epoch: Epoch(c.epoch.0 - 1), ..c };
     let refused = |at, id| Command::ImportRefused { server, at, id };
@@ -317,11 +318,11 @@ fn a_target_that_is_lost_or_refuses_ends_its_move_only() {
         assert_eq!(bench.freed(), freed);
     }
     // Once committed it is data like any other.
-    let d = split(&mut bench, s, a, SLOT);
+    let d = split(&mut bench, s, a, PART);
     bench.run(refused(d, id)).unwrap();
     assert!(bench.effects.is_empty());
     bench.join("s3:1", 1, 40);
-    let e = split(&mut bench, s, d, 2 * SLOT);
+    let e = split(&mut bench, s, d, 2 * PART);
     assert_ne!(e.block.server(), server);
     bench.run(Command::ServerLost { server: e.block.server() }).unwrap();
     assert_eq!(bench.freed(), [a, d]);
@@ -332,7 +333,7 @@ fn a_target_that_is_lost_or_refuses_ends_its_move_only() {
 fn the_end_of_a_structure_frees_what_a_split_was_filling() {
     let (mut bench, job, opened) = setup(2);
     let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
-    let (id, entry) = begin(&mut bench, s, a, Some(SLOT)).unwrap();
+    let (id, entry) = begin(&mut bench, s, a, Some(PART)).unwrap();
     let c = entry.at;
     let (actor, path, name) = (Actor::driver(job), "t", "x");
     bench.run(Command::RemoveStructure { actor, job, path, name }).unwrap();
@@ -367,7 +368,7 @@ fn servers_can_be_told_again_what_became_of_their_imports() {
     commit(&mut bench, s, a, id, b).unwrap();
     assert_eq!(told(&bench, b), [end(id, true)]);
     assert_ne!(told(&bench, a), told(&bench, b));
-    let (_, entry) = begin(&mut bench, s, b, Some(60 * SLOT)).unwrap();
+    let (_, entry) = begin(&mut bench, s, b, Some(60 * PART)).unwrap();
     let opened = bench.effects[0].clone();
     assert!(told(&bench, entry.at).contains(&opened));
 }
@@ -421,7 +422,7 @@ fn a_restart_of_the_controller_keeps_what_moves() {
     let servers = [(a.block.server(), "s1:1"), (b.block.server(), "s2:1")];
     assert_ne!(servers[0].0, servers[1].0);
     // Its target was not opened yet, or nobody knows.
-    let (id, entry) = begin(&mut bench, s, a, Some(16 * SLOT)).unwrap();
+    let (id, entry) = begin(&mut bench, s, a, Some(16 * PART)).unwrap();
     let open = bench.effects[0].clone();
     restart(&mut bench, &servers, &[(a, s), (b, s)]);
     assert_eq!(bench.effects, [open]);
@@ -459,7 +460,7 @@ fn a_restart_of_the_controller_keeps_what_moves() {
     let (version, _) = commit(&mut bench, s, c, merge, target).unwrap();
     assert_eq!((version, map(&mut bench, job, &opened).1.len()), (3, 2));
     // Numbers go on where they were.
-    let (next, _) = begin(&mut bench, s, a, Some(8 * SLOT)).unwrap();
+    let (next, _) = begin(&mut bench, s, a, Some(8 * PART)).unwrap();
     assert!(next > merge);
 }
 
@@ -468,9 +469,9 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
     let mut bench = Bench::new();
     let servers = [bench.join("s1:1", 1, 8), bench.join("s2:1", 1, 8)];
     let job = bench.job_leased("job", 3_600_000);
-    let opened = bench.make(job, NewStructure { slots: 64, ..kv("", "x", 3) }).unwrap();
+    let opened = bench.make(job, kv("", "x", 3)).unwrap();
     let (s, at) = (opened.structure, |i: usize| opened.map.entries[i].at);
-    let (split, entry) = begin(&mut bench, s, at(0), Some(SLOT)).unwrap();
+    let (split, entry) = begin(&mut bench, s, at(0), Some(PART)).unwrap();
     let (merge, to) = begin(&mut bench, s, at(2), None).unwrap();
     assert_eq!(to.at, at(1));
     let wait = |bench: &mut Bench, ms: u64| {
@@ -505,7 +506,7 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
         assert_eq!(refused, Err(CatalogError::MoveCancelled { id, at: source }));
     }
     // One that was committed is over.
-    let (id, entry) = begin(&mut bench, s, at(0), Some(SLOT)).unwrap();
+    let (id, entry) = begin(&mut bench, s, at(0), Some(PART)).unwrap();
     commit(&mut bench, s, at(0), id, entry.at).unwrap();
     wait(&mut bench, MOVE_MAX.as_millis() as u64);
     assert_eq!(map(&mut bench, job, &opened).1.len(), 4);

@@ -20,7 +20,14 @@ const LARGE: Hints = Hints { not_sensitive: false, tasks: 1000, bytes: 0, bytes_
 
 fn job(bench: &mut Bench, name: &str, hints: Hints) -> JobId {
     let (actor, lease_ms, quota_blocks) = (Actor::CLUSTER, 60_000, 0);
-    match bench.run(Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints }) {
+    match bench.run(Command::RegisterJob {
+        actor,
+        name,
+        lease_ms,
+        quota_blocks,
+        hints,
+        claim: Default::default(),
+    }) {
         Ok(Reply::Job { job, .. }) => job,
         other => panic!("{other:?}"),
     }

@@ -87,9 +87,18 @@ fn a_queue_has_its_bounds_and_one_first_block() {
     let firsts: Vec<(BlockAt, bool)> = firsts.collect();
     assert_eq!(firsts.iter().map(|(_, first)| *first).collect::<Vec<_>>(), [true, false, false]);
     assert_eq!((opened.max_items, opened.max_bytes), (7, 900));
-    // Whoever opens it learns them, whatever they asked for.
-    let again = NewStructure { open_existing: true, max_items: 1, ..queue("t", "both", 1) };
-    assert_eq!(q.bench.make(q.job, again).unwrap(), opened);
+    // A caller that names no bounds, or the same, opens it and learns them; others are refused.
+    for (max_items, max_bytes) in [(0, 0), (7, 900)] {
+        let same =
+            NewStructure { open_existing: true, max_items, max_bytes, ..queue("t", "both", 1) };
+        assert_eq!(q.bench.make(q.job, same).unwrap(), opened);
+    }
+    let other = NewStructure { open_existing: true, max_items: 1, ..queue("t", "both", 1) };
+    let refused = q.bench.make(q.job, other);
+    assert!(
+        matches!(refused, Err(CatalogError::OtherBounds { has: [7, 900], asked: [1, 0], .. })),
+        "{refused:?}"
+    );
     let by_name = q.bench.open(Actor::driver(q.job), "t", "both").unwrap();
     assert_eq!((by_name.max_items, by_name.max_bytes), (7, 900));
     // What was allocated in advance follows, and a block that is granted later is no first one.
@@ -357,6 +366,7 @@ fn retired_blocks_count_for_nothing() {
         lease_ms: 500,
         quota_blocks: 2,
         hints: Default::default(),
+        claim: Default::default(),
     };
     let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
     let opened = bench.make(job, queue("", "q", 5)).unwrap();

@@ -111,7 +111,14 @@ fn what_need_not_be_in_memory_stays_below() {
     bench.join_with_disk("s1:1", 12, 20);
     let hints = Hints { not_sensitive: true, ..Hints::default() };
     let (actor, name, lease_ms, quota_blocks) = (Actor::CLUSTER, "job", 60_000, 0);
-    let made = bench.run(Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints });
+    let made = bench.run(Command::RegisterJob {
+        actor,
+        name,
+        lease_ms,
+        quota_blocks,
+        hints,
+        claim: Default::default(),
+    });
     let Ok(Reply::Job { job, .. }) = made else { panic!("{made:?}") };
     let made = bench.make(job, file("", "f", 1)).unwrap();
     let (structure, at) = (made.structure, made.map.entries[0].at);

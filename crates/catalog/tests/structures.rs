@@ -42,30 +42,25 @@ fn ranges(opened: &Opened) -> Vec<(u64, u64, BlockAt)> {
 fn a_kv_covers_the_hash_space_in_whole_slots_and_spreads_over_shards() {
     let (mut bench, job, server) = setup(4, 10);
     let opened = bench.make(job, kv("t", "table", 3)).unwrap();
-    let slot = 1u64 << 54;
+    let slot = 1u64 << 48;
     let map: Vec<_> = ranges(&opened).into_iter().map(|(start, end, _)| (start, end)).collect();
-    let expected = [(0, 341 * slot - 1), (341 * slot, 682 * slot - 1), (682 * slot, u64::MAX)];
+    let expected =
+        [(0, 21_845 * slot - 1), (21_845 * slot, 43_690 * slot - 1), (43_690 * slot, u64::MAX)];
     assert_eq!(map, expected);
     let shards: BTreeSet<_> = ranges(&opened).iter().map(|(_, _, at)| at.block.shard()).collect();
     assert_eq!(shards.len(), 3);
     assert_eq!(bench.effects.len(), 3);
     for (effect, (start, end, at)) in bench.effects.iter().zip(ranges(&opened)) {
-        let Effect::OpenBlock { server: to, at: block, start: from, end: till, slots, .. } = effect
-        else {
+        let Effect::OpenBlock { server: to, at: block, start: from, end: till, .. } = effect else {
             panic!("{effect:?}")
         };
-        assert_eq!((*to, *block, *from, *till, *slots), (server, at, start, end, 1024));
+        assert_eq!((*to, *block, *from, *till), (server, at, start, end));
     }
     assert_eq!(opened.map.version, MapVersion(1));
     assert_eq!(&*opened.map.entries[0].address, "s1:1");
     let wrong = |structure| Command::CreateStructure { actor: Actor::driver(job), job, structure };
-    for bad in [
-        honeycomb_catalog::NewStructure { slots: 100, ..kv("t", "bad", 1) },
-        honeycomb_catalog::NewStructure { slots: 32, ..kv("t", "bad", 1) },
-        honeycomb_catalog::NewStructure { slots: 64, ..kv("t", "bad", 65) },
-    ] {
-        assert!(matches!(bench.run(wrong(bad)), Err(CatalogError::InvalidArgument { .. })));
-    }
+    let refused = bench.run(wrong(kv("t", "bad", 65_537)));
+    assert!(matches!(refused, Err(CatalogError::InvalidArgument { .. })));
     assert!(matches!(
         grow(&mut bench, opened.structure, opened.map.entries[0].at),
         Err(CatalogError::WrongKind { .. })
@@ -191,6 +186,7 @@ fn a_quota_bounds_what_a_job_holds() {
         lease_ms: 500,
         quota_blocks: 3,
         hints: Default::default(),
+        claim: Default::default(),
     };
     let Ok(Reply::Job { job, .. }) = bench.run(register) else { panic!() };
     let opened = bench.make(job, file("", "a", 2)).unwrap();

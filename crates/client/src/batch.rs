@@ -422,7 +422,7 @@ impl Kv {
             });
             let ended = run_many(&self.0, exchanges.collect());
             for ((group, ended), bytes) in groups.iter().zip(ended).zip(&replies) {
-                self.take_group(group, ended, bytes, &hashes, &mut open, &mut answer);
+                self.take_group((ask, group), ended, bytes, &hashes, &mut open, &mut answer);
             }
         }
     }
@@ -430,7 +430,7 @@ impl Kv {
     /// Hands out what one request brought.
     fn take_group(
         &self,
-        group: &Group,
+        (ask, group): (&Ask<'_>, &Group),
         ended: Result<Replied, Error>,
         bytes: &[u8],
         hashes: &[u64],
@@ -453,6 +453,12 @@ impl Kv {
             }
             // The map divides them now: the next round does, too.
             Err(e) if e.status == Status::WrongRange => {}
+            // There is no room for the first: it waited for that, and nothing behind it has run. What follows
+            // may need none.
+            Err(e) if ask.ordered && e.status == Status::OutOfMemory => {
+                open[group.indices[0]] = false;
+                answer(group.indices[0], Outcome::Failed(e));
+            }
             Err(e) => {
                 for index in &group.indices {
                     open[*index] = false;

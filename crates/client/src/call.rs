@@ -318,6 +318,8 @@ pub struct Call {
     troubled: bool,
     entry: Option<MapEntry>,
     last_trouble: String,
+    /// The last answer said that there is no room.
+    full: bool,
     /// A block of extents was not there; the controller is asked whether the structure is.
     gone: bool,
 }
@@ -346,6 +348,7 @@ impl Call {
             troubled: false,
             entry: None,
             last_trouble: String::new(),
+            full: false,
             gone: false,
         }
     }
@@ -517,6 +520,7 @@ impl Call {
             Status::Busy => {
                 self.stay();
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                self.full = header.value & busy::FULL != 0;
                 if header.value & busy::UNDER_WAY != 0 {
                     self.doubt();
                 }
@@ -676,6 +680,9 @@ impl Call {
             "" => String::new(),
             text => format!(" (last: {text})"),
         };
+        if self.full && self.uncertain.is_none() {
+            return Step::Done(Err(Error::new(Status::OutOfMemory, self.last_trouble.as_str())));
+        }
         let text = format!("{} was not finished in time{effect}{trouble}", self.op.name());
         Step::Done(Err(Error::new(Status::DeadlineExceeded, text)))
     }
@@ -799,6 +806,18 @@ mod tests {
         }
         let wait = busy::delay(500 | busy::UNDER_WAY);
         assert_eq!(wait, Duration::from_micros(500));
+    }
+
+    #[test]
+    fn call_that_ends_while_there_is_no_room_is_out_of_memory() {
+        let (mut call, mut routing, mut lanes) = begin();
+        call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        let full = ReplyHeader::new(Status::Busy, 1, 500 | busy::FULL);
+        let late = Time(DEADLINE.0 - 1);
+        let step =
+            call.next(late, &mut routing, &mut lanes, Event::Reply(full, b"the disk is full"));
+        let Step::Done(Err(e)) = step else { panic!("there is no time left") };
+        assert_eq!((e.status, &e.message[..]), (Status::OutOfMemory, "the disk is full"));
     }
 
     /// One of two copies of a request found its block gone, and its answer came first: the other may have

@@ -4,7 +4,8 @@ use crate::context::Context;
 use crate::custom::{Custom, CustomOptions, KindRef};
 use crate::error::Error;
 use crate::file::File;
-use crate::keeper::Keeper;
+use crate::holder;
+use crate::keeper::{Keeper, LostLease};
 use crate::kv::Kv;
 use crate::pool::Pool;
 use crate::queue::Queue;
@@ -14,8 +15,10 @@ use honeycomb_env::Clock;
 use honeycomb_types::{
     Address, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs, check_job_name,
 };
+use honeycomb_wire::attenuate;
 use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::*;
+use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{Field, Op, Status};
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,6 +56,18 @@ impl ClientOptions {
     }
 }
 
+/// What becomes of a live job that has the name of one that is registered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IfExists {
+    /// The registration fails with `AlreadyExists`.
+    #[default]
+    Fail,
+    /// The job is opened as it is, and its options stay.
+    Open,
+    /// The job ends, with all its data, and a new one begins.
+    Replace,
+}
+
 /// How a job is registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobOptions {
@@ -70,6 +85,12 @@ pub struct JobOptions {
     pub capacity: u64,
     /// Bytes per second that it will read and write at its peak; 0 when nobody knows.
     pub peak_throughput: u64,
+    /// What becomes of a live job of this name. One whose holder has ended on this machine is replaced
+    /// (or opened, with `Open`) in any case.
+    pub if_exists: IfExists,
+    /// This process holds the job: when it has ended, whoever registers the name on this machine
+    /// replaces the job. Without a holder a job lives by its leases alone.
+    pub held: bool,
 }
 
 impl Default for JobOptions {
@@ -82,6 +103,8 @@ impl Default for JobOptions {
             tasks: 0,
             capacity: 0,
             peak_throughput: 0,
+            if_exists: IfExists::Fail,
+            held: true,
         }
     }
 }
@@ -93,8 +116,23 @@ pub struct JobTicket {
     pub job: JobId,
     /// Its root prefix.
     pub root: PrefixId,
-    /// Its token.
+    /// Its token, good for this life of the job: when its root's lease has ended and somebody has
+    /// reopened it, the token is refused with `LeaseExpired`.
     pub token: Vec<u8>,
+    /// It was there and another process holds it.
+    pub found: bool,
+}
+
+/// How often a registration looks again at a job that others register and end meanwhile.
+const REGISTRATIONS: usize = 10;
+
+/// A ticket of an answer to `RegisterJob` or `FindJob`.
+fn ticket(reply: &RegisterJobReply, found: bool) -> Result<JobTicket, Error> {
+    let root = PrefixId(reply.root);
+    let token = attenuate(&reply.token, Caveat::Life(root)).map_err(|e| {
+        Error::new(Status::Unauthenticated, format!("the controller issued no token: {e}"))
+    })?;
+    Ok(JobTicket { job: JobId(reply.job), root, token, found })
 }
 
 /// What has a quota.
@@ -218,7 +256,7 @@ impl Client {
             None => name.to_owned(),
         };
         check_job_name(&name)?;
-        let body = RegisterJobRequest {
+        let mut body = RegisterJobRequest {
             name,
             lease_ms: options.lease_ms,
             quota_blocks: options.quota_blocks,
@@ -228,25 +266,70 @@ impl Client {
                 bytes: options.capacity,
                 bytes_per_s: options.peak_throughput,
             },
+            holder: if options.held { holder::this_process() } else { Default::default() },
+            over: 0,
+            adopt: options.if_exists == IfExists::Open,
         };
-        let reply: RegisterJobReply = self.ask(Op::RegisterJob, &body)?;
-        let (job, root) = (JobId(reply.job), PrefixId(reply.root));
-        Ok(JobTicket { job, root, token: reply.token })
+        let mut left = REGISTRATIONS;
+        loop {
+            left -= 1;
+            let refused = match self.ask::<_, RegisterJobReply>(Op::RegisterJob, &body) {
+                Err(e) if e.status == Status::AlreadyExists && left > 0 => e,
+                reply => return ticket(&reply?, false),
+            };
+            let there = match self.look_for_job(&body.name) {
+                // It ended between the two requests.
+                Err(e) if e.status == Status::UnknownJob => continue,
+                there => there?,
+            };
+            // This process is the holder of what it registered before.
+            let ours = there.holder == body.holder && body.holder.process != 0;
+            let free = holder::is_gone(&there.holder);
+            match options.if_exists {
+                IfExists::Fail if !free => return Err(refused),
+                IfExists::Open if !free && !ours => return ticket(&there, true),
+                IfExists::Fail | IfExists::Open | IfExists::Replace => body.over = there.job,
+            }
+        }
+    }
+
+    fn look_for_job(&self, name: &str) -> Result<RegisterJobReply, Error> {
+        check_job_name(name)?;
+        // The two replies are one in form.
+        self.ask(Op::FindJob, &FindJobRequest { name: name.into() })
+    }
+
+    /// Begins a job anew whose root's lease has ended: the root prefix is made again, and what else
+    /// ended is forgotten, so that its names are free. Prefixes that are live stay. Of a job that lives
+    /// it is `find_job`. Needs the cluster's token.
+    pub fn reopen_job(&self, name: &str) -> Result<JobTicket, Error> {
+        let there = self.look_for_job(name)?;
+        match self.create_prefix(JobId(there.job), "", &[], PrefixOptions::default()) {
+            Ok(_) => {}
+            // It is live, or somebody else was faster.
+            Err(e) if e.status == Status::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+        self.find_job(name)
     }
 
     /// Finds a job by its name. Needs the cluster's token.
     pub fn find_job(&self, name: &str) -> Result<JobTicket, Error> {
-        check_job_name(name)?;
-        let reply: FindJobReply = self.ask(Op::FindJob, &FindJobRequest { name: name.into() })?;
-        let (job, root) = (JobId(reply.job), PrefixId(reply.root));
-        Ok(JobTicket { job, root, token: reply.token })
+        ticket(&self.look_for_job(name)?, true)
     }
 
     /// Ends a job: its prefixes, structures and blocks go at once.
     pub fn deregister_job(&self, job: JobId) -> Result<(), Error> {
+        self.deregister_job_within(job, self.0.context.timeout)
+    }
+
+    /// The same within another time than the client's own.
+    pub fn deregister_job_within(&self, job: JobId, time: Duration) -> Result<(), Error> {
         self.0.keeper.release(job, &[]);
         let body = DeregisterJobRequest { job: job.0 };
-        self.ask::<_, DeregisterJobReply>(Op::DeregisterJob, &body).map(drop)
+        let deadline = self.clock().now() + time;
+        let context = &self.0.context;
+        context.ask::<_, DeregisterJobReply>(Op::DeregisterJob, &body, deadline).map(drop)
     }
 
     /// Sets a quota, 0 for none. Needs the cluster's token, or for a prefix the job's.
@@ -439,15 +522,15 @@ impl Client {
         job: JobId,
         address: &str,
         blocks: u32,
-        slots: u32,
         open_existing: bool,
     ) -> Result<Kv, Error> {
         let body = new_structure(job, address, Kind::Kv, blocks, open_existing)?;
-        self.create(CreateStructureRequest { slots, ..body }).map(Kv)
+        self.create(body).map(Kv)
     }
 
     /// Creates a queue under a prefix. `max_items` (maxQueueLength) and `max_bytes` bound what it
-    /// holds; 0 for no bound. Opening one that exists leaves its bounds as they are.
+    /// holds; 0 for no bound. One that exists is opened
+    /// when it has the bounds that are asked for; 0 accepts any.
     pub fn create_queue(
         &self,
         job: JobId,
@@ -505,9 +588,9 @@ impl Client {
         options: CustomOptions,
     ) -> Result<Custom, Error> {
         let spec = self.kind(kind.into())?;
-        let CustomOptions { blocks, slots, max_items, max_bytes, open_existing } = options;
+        let CustomOptions { blocks, max_items, max_bytes, open_existing } = options;
         let body = new_structure(job, address, spec.kind, blocks, open_existing)?;
-        let body = CreateStructureRequest { slots, max_items, max_bytes, ..body };
+        let body = CreateStructureRequest { max_items, max_bytes, ..body };
         Ok(Custom::new(self.create(body)?, spec))
     }
 
@@ -543,7 +626,24 @@ impl Client {
 
     /// Opens a structure as what it is.
     pub fn open_any(&self, job: JobId, address: &str) -> Result<Any, Error> {
+        self.any_of(self.open(job, address)?)
+    }
+
+    /// Opens the structure of this address if it is the one of this identity; otherwise fails with what
+    /// became of that one.
+    pub fn open_same(&self, job: JobId, id: StructureId, address: &str) -> Result<Any, Error> {
+        // By its address first: that makes the edge by which a task keeps what it reads.
         let structure = self.open(job, address)?;
+        if structure.id() == id {
+            return self.any_of(structure);
+        }
+        let body = ReopenStructureRequest { job: job.0, structure: id.0 };
+        let reply: OpenStructureReply = self.ask(Op::ReopenStructure, &body)?;
+        let (context, address) = (self.0.context.clone(), address.to_owned());
+        self.any_of(Structure::new(context, job, address, opened(reply)?))
+    }
+
+    fn any_of(&self, structure: Structure) -> Result<Any, Error> {
         Ok(match structure.kind() {
             Kind::File => Any::File(File(structure)),
             Kind::Queue => Any::Queue(Queue::new(structure)),
@@ -589,8 +689,14 @@ impl Client {
         self.0.keeper.release(job, paths);
     }
 
-    /// Prefixes that could not be kept since the last call: job, path, cause, message.
-    pub fn lost_leases(&self) -> Vec<(JobId, String, Status, String)> {
+    /// Calls `told` for every prefix that could not be kept, in the keeper's thread and until it answers
+    /// false. While nobody asks to be told, the first loss is told on standard error.
+    pub fn on_lost_leases(&self, told: impl FnMut(&LostLease) -> bool + Send + 'static) {
+        self.0.keeper.tell(Box::new(told));
+    }
+
+    /// Prefixes that could not be kept since the last call.
+    pub fn lost_leases(&self) -> Vec<LostLease> {
         self.0.keeper.take_lost()
     }
 }

@@ -74,6 +74,7 @@ pub(crate) fn ask<Q: Field, R: Field>(
                 return Err(unavailable(op, &controller.0, &why, false));
             }
             Err(failure) => {
+                let busy = op == Op::ExtentBlocks && matches!(failure, Failure::Refused(_));
                 let (sent, why) = match failure {
                     Failure::Nobody { why, .. } => (false, why),
                     Failure::Lost { sent, why } => (sent, why),
@@ -85,6 +86,10 @@ pub(crate) fn ask<Q: Field, R: Field>(
                 if sent && change {
                     effect = true;
                     header.flags |= flags::RETRY;
+                }
+                if clock.now() + PAUSE >= deadline && busy {
+                    let text = format!("{} was not finished in time (last: {why})", op.name());
+                    return Err(Error::new(Status::DeadlineExceeded, text));
                 }
                 if clock.now() + PAUSE >= deadline {
                     return Err(unavailable(op, &controller.0, &why, effect));

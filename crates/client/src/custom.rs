@@ -49,8 +49,6 @@ impl std::fmt::Display for KindRef<'_> {
 pub struct CustomOptions {
     /// Initial capacity in blocks; 0 takes 1.
     pub blocks: u32,
-    /// Hash slots, of a kind that is routed by keys; 0 takes 1024.
-    pub slots: u32,
     /// Most items; 0 for no bound.
     pub max_items: u64,
     /// Most bytes; 0 for no bound.

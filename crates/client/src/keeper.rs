@@ -6,6 +6,8 @@ use honeycomb_types::limits::LEASE_DEFAULT_MS;
 use honeycomb_wire::messages::{RenewLeasesReply, RenewLeasesRequest};
 use honeycomb_wire::{Op, Status};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -15,13 +17,29 @@ const RENEWALS_PER_LEASE: u32 = 4;
 /// Longest pause between two renewals.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
+/// A prefix that the keeper could not renew, and keeps no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostLease {
+    /// The job.
+    pub job: JobId,
+    /// The path of the prefix; empty for the root.
+    pub path: String,
+    /// `LeaseExpired` when the lease had ended, otherwise why the prefix cannot be renewed.
+    pub status: Status,
+    /// For people.
+    pub message: String,
+}
+
+/// Hears of losses until it answers false.
+type Told = Box<dyn FnMut(&LostLease) -> bool + Send>;
+
 #[derive(Default)]
 struct State {
     kept: BTreeMap<JobId, BTreeSet<String>>,
     /// Shortest lease among what is kept, as the controller last said.
     shortest_ms: u32,
     /// What could not be renewed and is kept no longer.
-    lost: Vec<(JobId, String, Status, String)>,
+    lost: Vec<LostLease>,
     running: bool,
     changed: bool,
 }
@@ -30,11 +48,30 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     wake: Condvar,
+    /// Never taken while `state` is held: what is called may call the client.
+    observers: Mutex<Vec<Told>>,
+    warned: AtomicBool,
 }
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn observers(&self) -> MutexGuard<'_, Vec<Told>> {
+        self.observers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn report(&self, lost: &LostLease) {
+        let mut observers = std::mem::take(&mut *self.observers());
+        let nobody = observers.is_empty();
+        observers.retain_mut(|told| told(lost));
+        let mut added = self.observers();
+        observers.append(&mut added);
+        *added = observers;
+        if nobody && lost.status == Status::LeaseExpired && !self.warned.swap(true, Relaxed) {
+            eprintln!("honeycomb: leases of this process were lost: {}", lost.message);
+        }
     }
 }
 
@@ -90,8 +127,13 @@ impl Keeper {
         }
     }
 
-    /// What could not be kept since the last call: job, path, status, message.
-    pub fn take_lost(&self) -> Vec<(JobId, String, Status, String)> {
+    /// Calls this for every loss from now on.
+    pub fn tell(&self, told: Told) {
+        self.shared.observers().push(told);
+    }
+
+    /// What could not be kept since the last call.
+    pub fn take_lost(&self) -> Vec<LostLease> {
         std::mem::take(&mut self.shared.state().lost)
     }
 }
@@ -161,14 +203,20 @@ fn renew(context: &Context, shared: &Shared, job: JobId, paths: Vec<String>) -> 
 
 fn lose(shared: &Shared, job: JobId, path: &str, status: Status, message: &str) {
     let mut state = shared.state();
-    if let Some(kept) = state.kept.get_mut(&job) {
-        kept.remove(path);
-        if kept.is_empty() {
-            state.kept.remove(&job);
-        }
+    let Some(kept) = state.kept.get_mut(&job) else { return };
+    // Released while the renewal was under way: nobody wants it any more.
+    if !kept.remove(path) {
+        return;
     }
-    state.lost.push((job, path.to_owned(), status, message.to_owned()));
+    if kept.is_empty() {
+        state.kept.remove(&job);
+    }
+    let (path, message) = (path.to_owned(), message.to_owned());
+    let lost = LostLease { job, path, status, message };
+    state.lost.push(lost.clone());
     // Bounded: only the latest matter to a caller that never asks.
     let excess = state.lost.len().saturating_sub(1000);
     state.lost.drain(..excess);
+    drop(state);
+    shared.report(&lost);
 }

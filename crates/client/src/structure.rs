@@ -64,6 +64,8 @@ struct Grant {
 struct State {
     routing: Routing,
     grant: Arc<Grant>,
+    /// The end of its prefix's lease, once it was told: from then on every call answers it.
+    ended: Option<Error>,
 }
 
 /// A structure that was created or opened. Shared by threads; operations of different threads on
@@ -264,7 +266,7 @@ impl Structure {
             max_items: opened.max_items,
             max_bytes: opened.max_bytes,
             shrinks: routing.shrinks(),
-            state: Mutex::new(State { routing, grant }),
+            state: Mutex::new(State { routing, grant, ended: None }),
         }
     }
 
@@ -544,7 +546,7 @@ impl Structure {
                     let (args, interrupted) = (std::mem::take(args), *interrupted);
                     return Decision::Done(Ok(Replied { header, args, entry, interrupted }));
                 }
-                Step::Done(Err(e)) => return Decision::Done(Err(self.named(e))),
+                Step::Done(Err(e)) => return Decision::Done(Err(self.named(self.or_ended(e)))),
                 Step::Wait(pause) => return Decision::Pause(pause),
                 Step::Refresh => *happened = Happened::Refreshed(self.refresh(*deadline)),
                 Step::Send(entry, mut header) => {
@@ -668,7 +670,7 @@ impl Structure {
             max_items: self.max_items,
             max_bytes: self.max_bytes,
             shrinks: self.shrinks,
-            state: Mutex::new(State { routing: Routing::new(map), grant }),
+            state: Mutex::new(State { routing: Routing::new(map), grant, ended: None }),
         };
         let listener = Listener::open(twin, self.context.clone(), wanted, filter);
         listener.map_err(|e| self.named(e))
@@ -709,6 +711,18 @@ impl Structure {
         let version = state.grant.version + 1;
         state.grant = Arc::new(Grant { version, bytes: reply.grant });
         Ok(())
+    }
+
+    /// Why a call failed; once the lease has ended, that, whatever becomes of the name and the job.
+    fn or_ended(&self, e: Error) -> Error {
+        let mut state = self.state();
+        match &state.ended {
+            Some(ended) if e.status != Status::LeaseExpired => ended.clone(),
+            _ => {
+                state.ended = Some(e.clone()).filter(|e| e.status == Status::LeaseExpired);
+                e
+            }
+        }
     }
 
     /// Puts the structure's address in front of a message that lacks it.

@@ -251,13 +251,13 @@ struct Begin {
 
 fn volatile(options: &ControllerOptions) -> Begin {
     let ControllerOptions { root_key, marks, lease_ms, policy, scale, shards, .. } = *options;
+    let root = RootKey(root_key.unwrap_or_else(Entropy::secret));
     let state = |shard| {
-        let hash_seed = Entropy::system().next_u64();
-        let config =
-            Config { shard, term: VOLATILE_TERM, hash_seed, marks, lease_ms, policy, scale };
+        let (hash_seed, ids) = (Entropy::system().next_u64(), root.id_cipher());
+        let term = VOLATILE_TERM;
+        let config = Config { shard, term, hash_seed, ids, marks, lease_ms, policy, scale };
         State { catalog: Catalog::new(config), store: None, answers: Answers::default() }
     };
-    let root = RootKey(root_key.unwrap_or_else(Entropy::secret));
     Begin { states: (0..shards).map(state).collect(), root, now: Time::ZERO }
 }
 

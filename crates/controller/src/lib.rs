@@ -15,6 +15,7 @@ mod service;
 mod status;
 mod store;
 mod translate;
+mod turns;
 
 pub use advised::Advised;
 pub use answers::Answers;
@@ -23,3 +24,4 @@ pub use members::held_block;
 pub use service::{message_of, waits};
 pub use status::status_of;
 pub use store::{LogCensus, OpenOptions, Opened, Store, StoreError, census};
+pub use turns::{LOOK_EVERY, Turn, Turns};

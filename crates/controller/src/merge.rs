@@ -1,7 +1,9 @@
 //! One answer of those that all shards of a controller gave.
 
 use honeycomb_catalog::DrainState;
-use honeycomb_wire::messages::{ClusterStatusReply, JobCostReply, ListJobsReply, ServerInfo};
+use honeycomb_wire::messages::{
+    ClusterStatusReply, JobCostReply, ListJobsReply, ServerInfo, StopClusterReply,
+};
 use honeycomb_wire::{Field, Malformed, Op};
 
 /// The answer of the whole controller; totals only for who is `narrow`.
@@ -9,12 +11,20 @@ pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, 
     if op == Op::DrainServer {
         return Ok(Vec::new());
     }
+    if op == Op::StopCluster {
+        let mut all = StopClusterReply::default();
+        for part in parts {
+            add_stop(&mut all, StopClusterReply::decode(part)?);
+        }
+        return Ok(all.encode());
+    }
     if op == Op::ListJobs {
         let mut jobs = Vec::new();
         for part in parts {
             jobs.extend(ListJobsReply::decode(part)?.jobs);
         }
-        jobs.sort_by_key(|job| job.job);
+        // Ids say nothing of the order (INV-54).
+        jobs.sort_by(|a, b| (b.age_ms, &a.name).cmp(&(a.age_ms, &b.name)));
         return Ok(ListJobsReply { jobs }.encode());
     }
     if op == Op::JobCost {
@@ -39,6 +49,21 @@ pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, 
         all.advice_why.clear();
     }
     Ok(all.encode())
+}
+
+fn add_stop(all: &mut StopClusterReply, part: StopClusterReply) {
+    for (sum, more) in [
+        (&mut all.jobs, part.jobs),
+        (&mut all.flushes, part.flushes),
+        (&mut all.failing, part.failing),
+        (&mut all.lost, part.lost),
+        (&mut all.parts, part.parts),
+        (&mut all.parts_done, part.parts_done),
+        (&mut all.bytes, part.bytes),
+    ] {
+        *sum += more;
+    }
+    all.unflushed.extend(part.unflushed);
 }
 
 /// Every shard has all servers as members, and each counts what it has given out of them: what is not

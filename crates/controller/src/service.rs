@@ -20,9 +20,10 @@ use crate::outbox::{Marks, Out, Rests, changes_nothing};
 use crate::status::status_of;
 use crate::store::{Store, Synced};
 use crate::translate;
+use crate::turns::{LOOK_EVERY, Turns};
 use errands::Deferred;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
-use honeycomb_env::{ConnId, Detached, Net, ReplyPayload, Service};
+use honeycomb_env::{ConnId, Detached, Net, ReplyPayload, Service, is_urgent, thread_cpu};
 use honeycomb_types::limits::{FULL_PATIENCE, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, Bug, JobId, PrefixId, ServerId, SessionId, Time, Verbs};
 use honeycomb_wire::messages::*;
@@ -41,8 +42,6 @@ const BUSY_RETRY_US: u64 = 1000;
 const DELIVER_AGAIN: Duration = Duration::from_millis(1);
 /// Requests that wait for blocks to be lent; one more is refused as if there were none.
 const PARKED_MAX: usize = 4096;
-/// A gap between two rounds of the loop after which the controller was not there to hear renewals.
-const STOOD_STILL: Duration = Duration::from_millis(1000);
 
 /// What a handshake has proven, and what the connection turned out to be.
 pub(crate) struct Peer {
@@ -179,7 +178,7 @@ pub(crate) struct ControllerService {
     parked: Vec<Parked>,
     pub(crate) siblings: Siblings,
     requests: Requests,
-    last_tick: Time,
+    turns: Turns,
     stopped: bool,
     fenced: Fenced,
     /// What was advised last, and to whom that is told.
@@ -223,7 +222,7 @@ impl ControllerService {
             parked: Vec::new(),
             siblings,
             requests: Requests::default(),
-            last_tick: Time::NEVER,
+            turns: Turns::default(),
             stopped: false,
             fenced,
             advised: Advised::Nothing,
@@ -273,7 +272,11 @@ impl ControllerService {
         });
         match greeted {
             Ok((greeted, home)) => {
-                net.greet(from);
+                if !net.greet(from, greeted.scope.job.map(|job| job.0)) {
+                    let text = "the job has its share of the controller's connections; close some";
+                    net.refuse(from, request, Status::LimitExceeded, text);
+                    return net.close(from);
+                }
                 let reply = HelloReply {
                     shard: home as u8,
                     shards: self.siblings.count() as u8,
@@ -327,8 +330,9 @@ impl ControllerService {
             let text = format!("{} needs the cluster's token", op.name());
             return Err((Status::PermissionDenied, text));
         }
-        if peer.scope.job.is_none() && peer.scope.task.is_some() {
-            let text = "the cluster's token cannot be narrowed to a task; narrow the job's";
+        if peer.scope.job.is_none() && (peer.scope.task.is_some() || peer.scope.life.is_some()) {
+            let text =
+                "the cluster's token cannot be narrowed to a task or a life; narrow the job's";
             return Err((Status::PermissionDenied, text.into()));
         }
         let renews = op == Op::RenewLeases;
@@ -344,10 +348,10 @@ impl ControllerService {
             let text = if joined { "the server has joined already" } else { "join first" };
             return Err((Status::PermissionDenied, text.into()));
         }
-        let Scope { job, task, verbs, .. } = peer.scope;
+        let Scope { job, task, verbs, life, .. } = peer.scope;
         // As with renewals: only a session of a job runs for a task of that job.
         let session = peer.task.filter(|_| job.is_some());
-        let actor = Actor { job, task, session, verbs };
+        let actor = Actor { job, task, session, verbs, life };
         if let (Some(job), Some(prefix)) = (peer.scope.job, peer.task) {
             // Any traffic of a session is a sign of life of its task; that the prefix may be gone
             // is the catalog's business.
@@ -425,6 +429,7 @@ impl ControllerService {
             Op::ExtentBlocks => self.extent_blocks(asked),
             Op::LocateServer => self.locate_server(asked),
             Op::DrainServer => self.drain_server(asked),
+            Op::StopCluster => self.stop_cluster(asked),
             Op::FlushPrefix
             | Op::FlushInfo
             | Op::CancelFlush
@@ -495,6 +500,14 @@ impl ControllerService {
                 let (header, args, since) = (*header, args.to_vec(), since.unwrap_or(now));
                 self.parked.push(Parked { from, header, args, since });
             }
+            // Memory may become free: its writer waits as long as it has time.
+            Err((Status::OutOfMemory, text))
+                if matches!(header.op, Op::GrowStructure | Op::BeginMove | Op::ExtentBlocks)
+                    && self.catalog.room_may_come() =>
+            {
+                self.dispatch(now, None);
+                self.refuse(from, header.request, Status::Busy, text);
+            }
             Err((status, text)) => {
                 self.dispatch(now, None);
                 self.refuse(from, header.request, status, text);
@@ -537,17 +550,17 @@ impl ControllerService {
     }
 
     fn tick(&mut self, net: &mut Net, now: Time) {
-        // The loop comes round at least twice a second. When it did not, this process stood still
-        // and heard nobody: nothing may end because of that (INV-27).
-        if now.since(self.last_tick) > STOOD_STILL {
-            self.apply(now, Command::Amnesty).expect("an amnesty cannot be refused");
+        let turn = self.turns.turn(now, net.asked_all(), thread_cpu);
+        if let Some(stall) = turn.stall {
+            self.apply(now, stall).expect("a stall cannot be refused");
         }
-        self.last_tick = now;
+        let heard = turn.heard;
         self.advise();
         // Nothing may end that could come back, because its end is not on the log.
-        if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= now) {
+        if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= heard)
+        {
             let before = self.catalog.members();
-            self.apply(now, Command::Tick).expect("time cannot be refused");
+            self.apply(now, Command::TickUntil { heard }).expect("time cannot be refused");
             self.dispatch(now, None);
             if self.catalog.members() < before {
                 self.drop_former(net, now);
@@ -558,6 +571,8 @@ impl ControllerService {
 
 impl Service for ControllerService {
     type Note = Note;
+    /// A change of the catalog takes some microseconds.
+    const WORK: usize = 16 * 1024;
 
     fn on_request(
         &mut self,
@@ -582,10 +597,12 @@ impl Service for ControllerService {
             }
             (Op::Hello, false) => return self.hello(net, now, from, header.request, args),
             // Links are the node's own: they bring what sets memory free.
-            _ if (net.exhausted() || behind) && self.peers[&from].server.is_none() => {
+            _ if (net.exhausted() && !is_urgent(header.op) || behind)
+                && self.peers[&from].server.is_none() =>
+            {
                 let reply = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
                 let text: &[u8] = match net.exhausted() {
-                    true => b"the controller's buffers are full",
+                    true => b"the job holds its share of the controller's buffers; ask again later",
                     false => b"the controller's disk is behind",
                 };
                 return net.reply(from, reply, text, ReplyPayload::Copy(&[]));
@@ -660,6 +677,9 @@ impl Service for ControllerService {
             .unwrap_or(now + SERVER_SILENCE.max(Duration::from_secs(1)));
         if self.siblings.is_behind() {
             deadline = deadline.min(now + DELIVER_AGAIN);
+        }
+        if self.catalog.has_leases() {
+            deadline = deadline.min(now + LOOK_EVERY);
         }
         Some(match &self.store {
             Some(_) if self.trouble().is_some() => self.renew_at,

@@ -13,7 +13,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::FlushUnavailable { .. } => Status::FlushUnavailable,
         E::PersistsNowhere => Status::InvalidArgument,
         E::JournalGoes { .. } => Status::Busy,
-        E::NotJournaled { .. } => Status::WrongKind,
+        E::NotJournaled { .. } | E::NotFlushable { .. } => Status::WrongKind,
         E::OnlyInJournal { .. } => Status::DataLost,
         E::JournalThere { .. } => Status::AlreadyExists,
         E::FlushElsewhere { .. } => Status::PermissionDenied,
@@ -25,14 +25,15 @@ pub fn status_of(error: &CatalogError) -> Status {
         | E::UnknownReader { .. }
         | E::StructureNotFound { .. }
         | E::UnknownStructure { .. } => Status::NotFound,
-        E::JobExists { .. } | E::PrefixExists { .. } | E::StructureExists { .. } => {
-            Status::AlreadyExists
-        }
+        E::JobExists { .. }
+        | E::OtherBounds { .. }
+        | E::PrefixExists { .. }
+        | E::StructureExists { .. } => Status::AlreadyExists,
         E::DuplicateNode { .. } => Status::InvalidArgument,
         E::WrongKind { .. } => Status::WrongKind,
         E::Cycle { .. } => Status::Cycle,
         E::UnknownParent { .. } => Status::UnknownParent,
-        E::LeaseExpired { .. } => Status::LeaseExpired,
+        E::LeaseExpired { .. } | E::LifeOver => Status::LeaseExpired,
         E::DataLost { .. } => Status::DataLost,
         E::PrefixRemoved { .. } | E::StructureRemoved { .. } => Status::Removed,
         E::PrefixRead { .. } | E::StructureRead { .. } => Status::Removed,
@@ -49,6 +50,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::NoNeighbour { .. } => Status::BlockFull,
         // Not as for a block that is not the structure's: this one goes on serving.
         E::MoveCancelled { .. } | E::StaysHere { .. } => Status::Removed,
+        E::Stopping { .. } => Status::Unavailable,
         E::UnknownServer { .. } | E::UnknownAddress { .. } => Status::NotFound,
     }
 }

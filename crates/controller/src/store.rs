@@ -3,7 +3,7 @@
 //! A folder holds the cluster's key, one snapshot and the log files after it:
 //!
 //! ```text
-//! cluster.key         32 bytes: the cluster's root key
+//! cluster.key         the cluster's root key, behind a tag and before a checksum
 //! snapshot-0000000c   everything as it was when log-0000000c began
 //! log-0000000c        a head (term), then groups of records
 //! log-0000000d        the next start began another one, with a greater term
@@ -52,6 +52,7 @@ use std::io;
 use std::time::Duration;
 pub(crate) use syncing::Synced;
 use syncing::Syncing;
+use xxhash_rust::xxh64::xxh64;
 
 const KEY: &str = "cluster.key";
 /// A log of this size, and twice its snapshot's, is replaced by a snapshot.
@@ -366,7 +367,8 @@ impl Store {
         let term = reading.term + 1;
         let Reading { recovery, answers, time, number, .. } = reading;
         let OpenOptions { shard, hash_seed, marks, lease_ms, policy, scale, .. } = options;
-        let config = Config { shard, term, hash_seed, marks, lease_ms, policy, scale };
+        let ids = root.id_cipher();
+        let config = Config { shard, term, hash_seed, ids, marks, lease_ms, policy, scale };
         let catalog = recovery.finish(config, time).map_err(|e| StoreError::Damaged {
             file: "the log as a whole".into(),
             offset: 0,
@@ -638,6 +640,32 @@ fn head_body(term: u32, file: u64) -> [u8; 12] {
     body
 }
 
+/// What `cluster.key` begins with: what it is, and the version of its form.
+const KEY_TAG: &[u8; 8] = b"HCKEY\0\0\x01";
+
+/// The bytes of `cluster.key`.
+fn key_bytes(key: &[u8; 32]) -> Vec<u8> {
+    let mut bytes = [&KEY_TAG[..], key].concat();
+    bytes.extend(xxh64(&bytes, 0).to_le_bytes());
+    bytes
+}
+
+/// The key that `cluster.key` holds, or why it cannot be believed.
+fn parse_key(bytes: &[u8]) -> Result<[u8; 32], String> {
+    let length = KEY_TAG.len() + 32 + 8;
+    if bytes.len() != length {
+        return Err(format!("a key file has {length} bytes, and it has {}", bytes.len()));
+    }
+    let (body, sum) = bytes.split_at(length - 8);
+    if !body.starts_with(KEY_TAG) {
+        return Err("it does not begin as a key file does".into());
+    }
+    if xxh64(body, 0).to_le_bytes() != sum {
+        return Err("its checksum is wrong".into());
+    }
+    Ok(body[KEY_TAG.len()..].try_into().expect("32 bytes between tag and checksum"))
+}
+
 /// The cluster's key: the one that is there, or, in a folder that has no log, a new one.
 fn root_key(
     disk: &mut dyn Disk,
@@ -645,19 +673,17 @@ fn root_key(
     given: Option<[u8; 32]>,
 ) -> Result<RootKey, StoreError> {
     match disk.read(KEY) {
-        Ok(bytes) => match <[u8; 32]>::try_from(&bytes[..]) {
-            Ok(key) => Ok(RootKey(key)),
-            Err(_) => Err(StoreError::Damaged {
-                file: KEY.into(),
-                offset: 0,
-                why: format!("a key has 32 bytes, and it has {}", bytes.len()),
-            }),
-        },
+        Ok(bytes) => parse_key(&bytes).map(RootKey).map_err(|why| StoreError::Damaged {
+            file: KEY.into(),
+            offset: 0,
+            why: format!("{why}. With another key every token of the cluster would be refused"),
+        }),
         Err(e) if e.kind() == io::ErrorKind::NotFound && fresh => {
             let key = given.unwrap_or_else(Entropy::secret);
             let draft = format!("{KEY}.new");
             let done = disk
-                .append(&draft, &key)
+                .remove(&draft) // A start that was killed may have left one.
+                .and_then(|()| disk.append(&draft, &key_bytes(&key)))
                 .and_then(|()| disk.sync(&draft))
                 .and_then(|()| disk.rename(&draft, KEY));
             done.map_err(io_error(format!("{KEY} cannot be written")))?;

@@ -124,6 +124,18 @@ pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
     })
 }
 
+pub(crate) fn claim(q: &RegisterJobRequest) -> catalog::Claim<'_> {
+    let JobHolder { host, scope, process, started } = &q.holder;
+    let (scope, process, started) = (*scope, *process, *started);
+    let over = Some(JobId(q.over)).filter(|job| job.0 != 0);
+    catalog::Claim { host, scope, process, started, over, adopt: q.adopt }
+}
+
+pub(crate) fn holder(holder: catalog::Holder) -> JobHolder {
+    let catalog::Holder { host, scope, process, started } = holder;
+    JobHolder { host: host.into(), scope, process, started }
+}
+
 pub(crate) fn bills(bills: &[catalog::BillInfo]) -> Vec<u8> {
     let tiers = |b: &catalog::BillInfo| {
         let tiers = (0u8..).zip(&b.spent.tiers);
@@ -198,12 +210,19 @@ pub(crate) fn flush_state(state: &catalog::FlushState) -> (u8, String) {
     }
 }
 
+pub(crate) fn stop_progress(told: catalog::StopProgress) -> StopClusterReply {
+    let catalog::StopProgress { jobs, flushes, failing, lost, parts, done, bytes, unflushed } =
+        told;
+    let named = unflushed.iter().map(|place| format!("{}: {}", place.directory, place.why));
+    let unflushed = named.collect();
+    StopClusterReply { jobs, flushes, failing, lost, parts, parts_done: done, bytes, unflushed }
+}
+
 pub(crate) fn flushed_structure(s: &catalog::FlushedStructure) -> FlushedStructure {
     FlushedStructure {
         name: s.name.to_string(),
         kind: s.kind.code(),
         sealed: s.sealed,
-        slots: s.slots,
         max_items: s.max_items,
         max_bytes: s.max_bytes,
         parts: s.parts.iter().flat_map(|part| flushed_objects(s.kind, part)).collect(),

@@ -67,6 +67,7 @@ impl Core {
             lease_ms: 0,
             quota_blocks: 0,
             hints: Default::default(),
+            claim: Default::default(),
         };
         let Reply::Job { job, .. } = self.apply(register) else { panic!() };
         self.job = job;
@@ -86,7 +87,6 @@ impl Core {
             name: "file",
             kind: Kind::File,
             blocks: 1,
-            slots: 0,
             max_items: 0,
             max_bytes: 0,
             open_existing: false,
@@ -207,6 +207,37 @@ fn a_directory_without_its_key_is_refused() {
     let (disk, _) = small_log();
     disk.clone().remove("cluster.key").unwrap();
     assert!(matches!(open(&disk), Err(StoreError::Missing { .. })));
+}
+
+#[test]
+fn key_that_is_damaged_anywhere_is_refused_by_name() {
+    let (disk, _) = small_log();
+    let key = disk.clone().read("cluster.key").unwrap();
+    let refused = |bytes: &[u8]| {
+        disk.put("cluster.key", bytes);
+        match open(&disk) {
+            Err(StoreError::Damaged { file, .. }) => assert_eq!(file, "cluster.key"),
+            Err(other) => panic!("{other}"),
+            Ok(_) => panic!("a damaged key is believed: {bytes:02x?}"),
+        }
+    };
+    for bit in 0..key.len() * 8 {
+        let mut bytes = key.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        refused(&bytes);
+    }
+    (0..key.len()).for_each(|length| refused(&key[..length]));
+    refused(&[&key[..], &[0]].concat());
+    disk.put("cluster.key", &key);
+    assert!(open(&disk).is_ok());
+}
+
+#[test]
+fn draft_of_a_key_that_a_killed_start_left_does_no_harm() {
+    let disk = MemoryDisk::new();
+    disk.put("cluster.key.new", b"half of a k");
+    drop(open(&disk).unwrap());
+    assert!(open(&disk).is_ok(), "the key is whole");
 }
 
 #[test]

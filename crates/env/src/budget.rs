@@ -1,7 +1,23 @@
-//! Admission: memory outside the blocks is lent out as permits.
+//! Admission: memory outside the blocks, and turns of the loop, are shared among jobs.
+//!
+//! A loop has one budget of bytes. Each job with a connection has a share of it, which counts what all
+//! its connections hold. There are no fixed quotas: a request is admitted while what is held altogether
+//! and half of what its job holds are less than the limit. One job alone gets up to two thirds of the
+//! budget, and any number of greedy jobs leave room for one more (the dynamic thresholds of Choudhury and Hahne, by which switches share their buffers among ports).
+//! The last eighth is for requests that must not wait: renewals of leases.
+//!
+//! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the
+//! next one.
 
+use honeycomb_types::Bug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+
+/// Of the budget, 1 / this is kept for requests that must not wait.
+const URGENT_FRACTION: usize = 8;
+/// Bytes that the connections of one job may have moved in a round of the loop before others get their
+/// turn: a quarter of a millisecond's work.
+pub const TURN: usize = 1 << 20;
 
 /// How many bytes one loop may hold in requests and replies. Only that loop changes it; it is
 /// atomic so that a loop can be built on one thread and run on another.
@@ -11,10 +27,60 @@ pub struct Budget {
     used: AtomicUsize,
 }
 
+/// What the connections of one job hold and have been served. Strangers have one together until their
+/// handshake, and so have connections with the cluster's token.
+#[derive(Debug, Default)]
+pub struct Share {
+    used: AtomicUsize,
+    pub(crate) connections: AtomicUsize,
+    /// The round that `served` and `sent` are of.
+    round: AtomicU64,
+    served: AtomicUsize,
+    sent: AtomicUsize,
+}
+
+impl Share {
+    /// So many bytes' work was done for the job in this round.
+    pub(crate) fn serve(&self, round: u64, work: usize) {
+        self.begin(round);
+        self.served.store(self.served.load(Relaxed) + work, Relaxed);
+    }
+
+    /// So many bytes were sent to its connections in this round.
+    pub(crate) fn send(&self, round: u64, bytes: usize) {
+        self.begin(round);
+        self.sent.store(self.sent.load(Relaxed) + bytes, Relaxed);
+    }
+
+    /// What is left of its turn in this round.
+    pub(crate) fn turn_left(&self, round: u64) -> usize {
+        self.begin(round);
+        TURN.saturating_sub(self.served.load(Relaxed))
+    }
+
+    /// Whether its connections were sent a turn's bytes in this round.
+    pub(crate) fn has_sent(&self, round: u64) -> bool {
+        self.begin(round);
+        self.sent.load(Relaxed) >= TURN
+    }
+
+    /// What was done beyond a turn is owed: the job waits for as many rounds as it took.
+    fn begin(&self, round: u64) {
+        let last = self.round.load(Relaxed);
+        if last != round {
+            self.round.store(round, Relaxed);
+            let turns = usize::try_from(round - last).unwrap_or(usize::MAX).saturating_mul(TURN);
+            self.served.store(self.served.load(Relaxed).saturating_sub(turns), Relaxed);
+            self.sent.store(0, Relaxed);
+        }
+    }
+}
+
 /// Bytes on loan; dropping it gives them back.
 #[derive(Debug)]
 pub struct Permit {
     budget: Arc<Budget>,
+    share: Arc<Share>,
     bytes: usize,
 }
 
@@ -24,34 +90,57 @@ impl Budget {
         Arc::new(Budget { limit, used: AtomicUsize::new(0) })
     }
 
-    /// Whether it is used up. New requests are refused then; what was admitted may finish.
-    pub fn exhausted(&self) -> bool {
-        self.used.load(Relaxed) >= self.limit
-    }
-
     /// Bytes on loan.
     pub fn used(&self) -> usize {
         self.used.load(Relaxed)
     }
 
-    /// An empty permit, to grow as bytes arrive.
-    pub fn permit(self: &Arc<Budget>) -> Permit {
-        Permit { budget: self.clone(), bytes: 0 }
+    /// An empty permit of a share, to grow as bytes arrive.
+    pub fn permit(self: &Arc<Budget>, share: &Arc<Share>) -> Permit {
+        Permit { budget: self.clone(), share: share.clone(), bytes: 0 }
     }
 }
 
 impl Permit {
     /// Sets the loan to `bytes`.
     pub fn resize(&mut self, bytes: usize) {
-        let used = self.budget.used.load(Relaxed) - self.bytes + bytes;
-        self.budget.used.store(used, Relaxed);
-        self.bytes = bytes;
+        let Permit { budget, share, bytes: held } = self;
+        budget.used.store(budget.used.load(Relaxed) - *held + bytes, Relaxed);
+        share.used.store(share.used.load(Relaxed) - *held + bytes, Relaxed);
+        *held = bytes;
+    }
+
+    /// Bytes on loan.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether the job may have more; what was admitted may finish.
+    pub fn admits(&self, urgent: bool) -> bool {
+        let Budget { limit, used } = &*self.budget;
+        let urgent = urgent && !Bug::RenewalsUseCommonBudget.active();
+        let limit = if urgent { *limit } else { limit - limit / URGENT_FRACTION };
+        used.load(Relaxed) + self.share.used.load(Relaxed) / 2 < limit
+    }
+
+    pub(crate) fn share(&self) -> &Arc<Share> {
+        &self.share
+    }
+
+    /// The loan is another job's from now on.
+    pub(crate) fn transfer(&mut self, share: &Arc<Share>) {
+        let bytes = self.bytes;
+        self.resize(0);
+        self.share = share.clone();
+        self.resize(bytes);
     }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.resize(0);
+        if !Bug::DeadKeepTheirBudget.active() {
+            self.resize(0);
+        }
     }
 }
 
@@ -60,16 +149,64 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dropped_permit_returns_its_bytes() {
-        let budget = Budget::new(100);
-        let mut a = budget.permit();
+    fn dropped_permit_returns_its_bytes_to_budget_and_share() {
+        let (budget, share) = (Budget::new(100), Arc::new(Share::default()));
+        let mut a = budget.permit(&share);
         a.resize(60);
-        let mut b = budget.permit();
+        let mut b = budget.permit(&share);
         b.resize(50);
-        assert!(budget.exhausted());
-        a.resize(10);
-        assert!(!budget.exhausted());
+        assert!(!b.admits(true));
+        a.resize(0);
+        assert!(b.admits(false));
         drop((a, b));
-        assert_eq!(budget.used(), 0);
+        assert_eq!((budget.used(), share.used.load(Relaxed)), (0, 0));
+    }
+
+    /// Takes what is admitted, byte by byte, for jobs with so many connections each.
+    fn greedy(budget: &Arc<Budget>, jobs: usize, connections: usize) -> Vec<Vec<Permit>> {
+        let jobs = (0..jobs).map(|_| {
+            let share = Arc::new(Share::default());
+            (0..connections).map(|_| budget.permit(&share)).collect()
+        });
+        let mut jobs: Vec<Vec<Permit>> = jobs.collect();
+        loop {
+            let mut taken = 0;
+            for permit in jobs.iter_mut().flatten() {
+                if permit.admits(false) {
+                    permit.resize(permit.bytes() + 1);
+                    taken += 1;
+                }
+            }
+            if taken == 0 {
+                return jobs;
+            }
+        }
+    }
+
+    #[test]
+    fn jobs_that_take_all_they_are_given_leave_room_for_another_and_for_renewals() {
+        for (jobs, connections) in [(1, 1), (1, 24), (2, 8), (7, 3), (30, 1)] {
+            let budget = Budget::new(80_000);
+            let taken = greedy(&budget, jobs, connections);
+            let stranger = budget.permit(&Arc::new(Share::default()));
+            assert!(stranger.admits(false), "{jobs} jobs leave nothing");
+            assert!(taken.iter().flatten().all(|permit| permit.admits(true)));
+            if jobs == 1 {
+                assert!(budget.used() >= 80_000 * 7 / 8 / 2, "one alone has half of it at least");
+            }
+            drop(taken);
+            assert_eq!(budget.used(), 0);
+        }
+    }
+
+    #[test]
+    fn work_beyond_a_turn_is_owed_in_later_rounds() {
+        let share = Share::default();
+        share.serve(5, TURN / 2);
+        assert_eq!(share.turn_left(5), TURN / 2);
+        share.serve(5, 3 * TURN);
+        assert_eq!((share.turn_left(5), share.turn_left(6), share.turn_left(7)), (0, 0, 0));
+        assert_eq!(share.turn_left(8), TURN / 2);
+        assert_eq!(share.turn_left(9), TURN);
     }
 }

@@ -1,6 +1,8 @@
 //! One connection: what has arrived of the next frame, and what waits to be sent.
 
-use crate::budget::{Budget, Permit};
+use crate::arriving::Arriving;
+use crate::budget::{Budget, Permit, Share};
+use crate::elsewhere::Elsewhere;
 use honeycomb_block::Pin;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, inline_max};
@@ -121,8 +123,16 @@ pub(crate) struct Conn {
     pub closing: bool,
     /// Another loop shall have it after the current frame.
     pub hand_over: Option<u8>,
+    /// Whose share it has; none for the cluster's token. Of no meaning before the handshake.
+    pub job: Option<u64>,
     /// Bytes of a frame that is not complete yet.
     pub inbuf: Vec<u8>,
+    /// Bytes that the frame needs before it can be handled, where its header is there.
+    pub wants: usize,
+    /// The frame that is not complete is a request that must not wait.
+    pub urgent: bool,
+    /// The request that has come in part.
+    pub arriving: Arriving,
     pub opened: Time,
     /// Last time that bytes moved in a direction in which some are owed.
     pub progress: Time,
@@ -137,7 +147,7 @@ pub(crate) struct Conn {
     /// The loop is to be told when there is room to send.
     pub awaits_room: bool,
     /// Requests that other loops have and have not answered.
-    pub forwarded: usize,
+    pub elsewhere: Elsewhere,
     /// The last payload was one that is filled in place: the next one likely is, too.
     pub brings_large: bool,
     /// Its bytes move a piece at a time, when nobody else waits: `Net::yields`.
@@ -155,7 +165,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub fn new(stream: TcpStream, now: Time, budget: &Arc<Budget>) -> Conn {
+    pub fn new(stream: TcpStream, now: Time, budget: &Arc<Budget>, share: &Arc<Share>) -> Conn {
         Conn {
             stream,
             mode: Mode::Frames,
@@ -163,7 +173,11 @@ impl Conn {
             link: false,
             closing: false,
             hand_over: None,
+            job: None,
             inbuf: Vec::new(),
+            wants: 0,
+            urgent: false,
+            arriving: Arriving::default(),
             opened: now,
             progress: now,
             dirty: false,
@@ -171,7 +185,7 @@ impl Conn {
             hung_up: false,
             connecting: false,
             awaits_room: false,
-            forwarded: 0,
+            elsewhere: Elsewhere::default(),
             brings_large: false,
             yields: false,
             in_line: false,
@@ -179,14 +193,19 @@ impl Conn {
             out: VecDeque::new(),
             sent: 0,
             backlog: 0,
-            permit: budget.permit(),
-            in_permit: budget.permit(),
+            permit: budget.permit(share),
+            in_permit: budget.permit(share),
         }
     }
 
     /// Bytes that wait to be sent.
     pub fn backlog(&self) -> usize {
         self.backlog
+    }
+
+    /// Bytes that wait to be sent, and the room reserved for replies of other loops.
+    pub fn owed(&self) -> usize {
+        self.backlog + self.elsewhere.reserved()
     }
 
     /// Whether bytes are owed in either direction.
@@ -199,13 +218,41 @@ impl Conn {
         if self.inbuf.is_empty() && rest.is_empty() {
             return;
         }
+        let needed = self.inbuf.len() + rest.len();
+        if needed > self.inbuf.capacity() {
+            // Doubled, but never beyond what the frame needs: capacity is memory, too.
+            let room = (2 * self.inbuf.len()).min(self.wants).max(needed);
+            self.inbuf.reserve_exact(room - self.inbuf.len());
+        }
         self.inbuf.extend_from_slice(rest);
-        self.in_permit.resize(self.inbuf.len());
+        self.in_permit.resize(self.inbuf.capacity());
+    }
+
+    /// Whether the frame that was kept lacks bytes, and how many; none where that is not known.
+    pub fn lacks(&self) -> Option<usize> {
+        (!self.inbuf.is_empty() && self.wants > self.inbuf.len())
+            .then(|| self.wants - self.inbuf.len())
+    }
+
+    /// Whether it may have more. Other nodes of the cluster, of which this one asks, always may.
+    pub fn admits(&self, urgent: bool) -> bool {
+        self.link || self.permit.admits(urgent)
+    }
+
+    pub fn share(&self) -> &Arc<Share> {
+        self.permit.share()
+    }
+
+    /// From now on it is this job's.
+    pub fn belongs_to(&mut self, share: &Arc<Share>) {
+        self.permit.transfer(share);
+        self.in_permit.transfer(share);
     }
 
     /// Takes what was kept.
     pub fn take_kept(&mut self) -> Vec<u8> {
         self.in_permit.resize(0);
+        self.wants = 0;
         std::mem::take(&mut self.inbuf)
     }
 

@@ -4,14 +4,18 @@
 //! here. The lint in `clippy.toml` keeps every other crate from going around.
 #![forbid(unsafe_code)]
 
+mod arriving;
 mod budget;
 mod clock;
 mod conn;
 mod cpu;
 mod disk;
+pub mod diskfault;
+mod elsewhere;
 mod entropy;
 pub mod failpoint;
 mod guard;
+mod lockfile;
 mod memory;
 mod net;
 mod poller;
@@ -19,15 +23,19 @@ mod shaped;
 pub mod unix;
 mod volume;
 
-pub use budget::{Budget, Permit};
+pub use arriving::{Arriving, Gathering};
+pub use budget::{Budget, Permit, Share, TURN};
 pub use clock::{Clock, time_of_day};
 pub use conn::ReplyPayload;
 pub use cpu::thread_cpu;
 pub use disk::{Disk, Folder, MemoryDisk, Syncer};
 pub use entropy::Entropy;
 pub use guard::AbortOnPanic;
+pub use lockfile::LockFile;
 pub use memory::resident_anonymous_bytes;
-pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
+pub use net::{
+    Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, is_urgent, run,
+};
 pub use poller::Poller;
 pub use shaped::{DiskShape, Shaped};
 pub use volume::{AWAY, MemoryVolume, Scratch, VOLUME_ALIGN, Volume};

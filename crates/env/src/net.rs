@@ -10,7 +10,7 @@ mod round;
 pub use by_conn::ByConn;
 pub use round::run;
 
-use crate::budget::{Budget, Permit};
+use crate::budget::{Budget, Permit, Share, TURN};
 use crate::clock::Clock;
 use crate::conn::{Conn, Left, Mode, ReplyPayload, Spares};
 use crate::failpoint::{self, Point};
@@ -28,7 +28,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt::socket_domain;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -48,23 +48,26 @@ const HEAD_ALONE: usize = 4 * 1024;
 /// and the sender stands still once its window is full: in one read of all of it, both sides would take
 /// turns instead of working side by side.
 const FILL_PIECE: usize = 128 * 1024;
-/// Unfinished frames of up to this size are kept even when the budget is used up.
-const SMALL_FRAME: usize = 16 * 1024;
-/// Bytes that one connection may have read before the others get their turn.
-const TURN: usize = 4 << 20;
+/// Unfinished frames of up to this size are kept even when the job's share is used up.
+const SMALL_FRAME: usize = 1024;
+/// What is still to be sent to a connection when its job has been sent its part of a round waits, if it is
+/// more than this.
+const LARGE_REST: usize = 64 * 1024;
+/// What a client waits whose job holds its share of the buffers, in microseconds.
+const BUSY_RETRY_US: u64 = 1000;
 /// A connection that has not finished its handshake after this is closed.
 const GREETING: Duration = Duration::from_secs(5);
 /// How often the deadlines of connections are looked at.
 const SWEEP: Duration = Duration::from_millis(500);
+
+/// Events that one poll brings.
+const EVENTS: usize = 1024;
 
 /// Requests of one connection that are looked at before the first of them runs.
 const AHEAD: usize = 16;
 
 /// A payload of at least this size is sent at once and without a copy where no other reply follows.
 const THROUGH: usize = 4 * 1024;
-
-/// Requests of one connection that may be with other loops at a time.
-const FORWARDED_MAX: usize = 16;
 
 /// What a client waits when a descriptor did not fit its socket, in microseconds.
 const PASS_RETRY_US: u64 = 1000;
@@ -106,10 +109,19 @@ pub enum Begin {
     Skip,
 }
 
+/// Requests that are admitted when others are refused, from the part of the budget that is kept for them:
+/// a lease must not end because of what its neighbours, or its own job, do meanwhile.
+pub fn is_urgent(op: Op) -> bool {
+    matches!(op, Op::RenewLeases | Op::Ping | Op::Hello)
+}
+
 /// What runs on a loop. Every method is called by the loop's own thread and must not block.
 pub trait Service {
     /// What other threads may tell this loop.
     type Note: Send + 'static;
+
+    /// What a request takes of its job's turn beside its bytes: 4 KiB is about a microsecond.
+    const WORK: usize = 2 * 1024;
 
     /// A complete request of a batch will be handled in a moment, after those before it: a chance to
     /// ask the memory for what it needs. What is returned is brought to `prefetch_more` when the
@@ -246,6 +258,7 @@ pub struct Detached {
     stream: TcpStream,
     kept: Vec<u8>,
     greeted: bool,
+    job: Option<u64>,
     opened: Time,
 }
 
@@ -290,12 +303,26 @@ pub struct Net {
     closed: Vec<ConnId>,
     spares: Spares,
     budget: Arc<Budget>,
+    /// Of jobs that have connections; `None` is the cluster.
+    shares: HashMap<Option<u64>, Arc<Share>>,
+    /// Of connections before their handshake.
+    strangers: Arc<Share>,
+    /// Rounds that the loop has made.
+    rounds: u64,
+    /// The request at hand may have memory.
+    admitted: bool,
+    /// The frames of a connection were handled in part: its job's turn is over.
+    cut: bool,
     /// Bytes that may wait for one connection before it is read no further.
     backlog_max: usize,
     options: NetOptions,
     waker: Arc<Waker>,
     /// When this round began.
     round: Time,
+    /// Every socket was asked in this round what has arrived, and what it said was read.
+    asked_all: bool,
+    /// Polls in a row that brought as many events as one can: there may be more.
+    full_polls: usize,
     /// The request that is handled is not the last of those that came with it.
     more: bool,
     /// The request, by its connection and number, with whose answer the process is to die.
@@ -322,10 +349,17 @@ impl Net {
             closed: Vec::new(),
             spares: Spares::default(),
             budget: Budget::new(options.budget),
+            shares: HashMap::new(),
+            strangers: Arc::default(),
+            rounds: 0,
+            admitted: true,
+            cut: false,
             backlog_max: CONNECTION_BACKLOG_MAX.min(options.budget / CONNECTION_SHARE),
             options,
             waker,
             round: clock.now(),
+            asked_all: false,
+            full_polls: 0,
             more: false,
             doomed: None,
         })
@@ -364,7 +398,8 @@ impl Net {
         let stream = std::net::TcpStream::connect_timeout(&address, timeout)?;
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        let conn = Conn::new(TcpStream::from_std(stream), self.clock.now(), &self.budget);
+        let stream = TcpStream::from_std(stream);
+        let conn = Conn::new(stream, self.clock.now(), &self.budget, &self.strangers);
         let id = self.insert(conn)?;
         let conn = self.conn(id).expect("just inserted");
         conn.greeted = true;
@@ -377,7 +412,7 @@ impl Net {
     pub fn dial(&mut self, address: SocketAddr) -> io::Result<ConnId> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
-        let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
+        let mut conn = Conn::new(stream, self.clock.now(), &self.budget, &self.strangers);
         conn.greeted = true;
         conn.link = true;
         conn.connecting = true;
@@ -387,13 +422,30 @@ impl Net {
 
     /// Takes a connection that another loop gave away.
     pub fn attach(&mut self, from: Detached) -> io::Result<ConnId> {
-        let mut conn = Conn::new(from.stream, self.clock.now(), &self.budget);
+        let share = if from.greeted { self.share(from.job) } else { self.strangers.clone() };
+        let mut conn = Conn::new(from.stream, self.clock.now(), &self.budget, &share);
         conn.keep(&from.kept);
-        conn.greeted = from.greeted;
+        (conn.greeted, conn.job) = (from.greeted, from.job);
         conn.opened = from.opened;
         let id = self.insert(conn)?;
         self.ready.push_back(id);
         Ok(id)
+    }
+
+    /// Whether all that had arrived when the last round began has been read by now, as far as its
+    /// connections had a turn. Not so in rounds that looked at one busy connection only.
+    pub fn asked_all(&self) -> bool {
+        self.asked_all
+    }
+
+    /// A poll of all sockets brought so many events, which will be read in this round.
+    fn polled(&mut self, events: usize) {
+        // The kernel tells of those that wait longest first: so many polls have told of everybody.
+        self.full_polls = if events == EVENTS { self.full_polls + 1 } else { 0 };
+        self.asked_all = self.full_polls == 0 || self.full_polls > CONNECTIONS_MAX / EVENTS;
+        if self.asked_all {
+            self.full_polls = 0;
+        }
     }
 
     /// Open connections.
@@ -406,23 +458,57 @@ impl Net {
         self.conn(id).map_or(0, |conn| conn.backlog())
     }
 
-    /// A loan from the loop's budget, for what a service holds of a request.
-    pub fn permit(&self, bytes: usize) -> Permit {
-        let mut permit = self.budget.permit();
-        permit.resize(bytes);
-        permit
+    /// A loan to the connection's job, none of it taken yet, for what a service holds of a request.
+    pub fn permit(&mut self, of: ConnId) -> Permit {
+        let share = self.conn(of).map(|conn| conn.share().clone());
+        self.budget.permit(share.as_ref().unwrap_or(&self.strangers))
     }
 
-    /// Whether admission is closed for now.
+    /// Bytes of requests and replies that the loop holds.
+    pub fn held(&self) -> usize {
+        self.budget.used()
+    }
+
+    /// Whether the request at hand is to be refused, because its job or its connection holds its share of
+    /// the loop's memory.
     pub fn exhausted(&self) -> bool {
-        self.budget.exhausted()
+        !self.admitted
     }
 
-    /// The handshake of this connection has succeeded.
-    pub fn greet(&mut self, id: ConnId) {
+    /// Work was done for the job of this connection beyond what its request looked like: it is taken
+    /// off its next turns.
+    pub fn worked(&mut self, of: ConnId, work: usize) {
+        let round = self.rounds;
+        if let Some(conn) = self.conn(of) {
+            conn.share().serve(round, work);
+        }
+    }
+
+    fn share(&mut self, job: Option<u64>) -> Arc<Share> {
+        self.shares.entry(job).or_default().clone()
+    }
+
+    /// The handshake of this connection has succeeded, as one of this job's, or with the cluster's token.
+    /// False when the job has its share of all connections.
+    pub fn greet(&mut self, id: ConnId, job: Option<u64>) -> bool {
+        let share = self.share(job);
+        if !self.takes_connection(&share) {
+            return false;
+        }
         if let Some(conn) = self.conn(id) {
             conn.greeted = true;
+            conn.job = job;
+            conn.share().connections.fetch_sub(1, Relaxed);
+            share.connections.fetch_add(1, Relaxed);
+            conn.belongs_to(&share);
         }
+        true
+    }
+
+    /// As with memory: any number of greedy jobs leave room for one more.
+    fn takes_connection(&self, share: &Share) -> bool {
+        let open = self.options.connections.load(Relaxed);
+        open + share.connections.load(Relaxed) / 2 < CONNECTIONS_MAX
     }
 
     /// Whether the handshake of this connection has succeeded.
@@ -438,18 +524,24 @@ impl Net {
     }
 
     /// A request of this connection went to another loop: its reply, of a size not known yet, will
-    /// come through `returned`. Few of them may be under way, so that a peer that does not read is
-    /// not owed more than `CONNECTION_BACKLOG_MAX` by much.
-    pub fn forwarded(&mut self, id: ConnId) {
+    /// come through `returned`. Room for it is reserved: `most` bytes where the largest possible reply is
+    /// known, else an estimate from earlier replies. A connection whose room is used up is not read: a
+    /// peer that reads no replies must not hold its job's share.
+    pub fn forwarded(&mut self, id: ConnId, request: u64, most: Option<usize>) {
+        let room = self.backlog_max;
         if let Some(conn) = self.conn(id) {
-            conn.forwarded += 1;
+            conn.elsewhere.forwarded(request, most, room);
         }
     }
 
-    /// One of them has come back; its reply follows.
-    pub fn returned(&mut self, id: ConnId) {
+    /// One of them has come back; its reply of so many bytes follows.
+    pub fn returned(&mut self, id: ConnId, request: u64, bytes: usize) {
         if let Some(conn) = self.conn(id) {
-            conn.forwarded -= 1;
+            conn.elsewhere.returned(request, bytes);
+            // A reply that the socket takes at once lists the connection for no flush, which resumes it.
+            if conn.paused {
+                self.mark(id);
+            }
         }
     }
 
@@ -602,6 +694,7 @@ impl Net {
         });
         let id = ConnId::new(index, self.generations[index]);
         conn.stream.register(self.poll.registry(), token(id), interest(conn.awaits_room))?;
+        conn.share().connections.fetch_add(1, Relaxed);
         self.conns[index] = Some(conn);
         self.open += 1;
         self.options.connections.fetch_add(1, Relaxed);
@@ -616,6 +709,11 @@ impl Net {
         self.generations[id.index()] = self.generations[id.index()].wrapping_add(1);
         self.open -= 1;
         self.options.connections.fetch_sub(1, Relaxed);
+        let share = conn.share();
+        let last = share.connections.fetch_sub(1, Relaxed) == 1;
+        if last && self.shares.get(&conn.job).is_some_and(|of| Arc::ptr_eq(of, share)) {
+            self.shares.remove(&conn.job);
+        }
         Some(conn)
     }
 
@@ -647,8 +745,8 @@ impl Net {
 
     fn accept_all(&mut self) {
         while let Some(stream) = self.accept() {
-            let mut conn = Conn::new(stream, self.clock.now(), &self.budget);
-            if self.options.connections.load(Relaxed) >= CONNECTIONS_MAX {
+            let mut conn = Conn::new(stream, self.clock.now(), &self.budget, &self.strangers);
+            if !self.takes_connection(&self.strangers) {
                 let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
                 let message = b"the server has as many connections as it takes (10,000)";
                 let header = ReplyHeader { args_len: message.len() as u32, ..header };
@@ -664,8 +762,17 @@ impl Net {
     /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
     fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
+        let round = self.rounds;
         for id in dirty.drain(..) {
-            self.flush_some(id, now, usize::MAX, false);
+            let wait = self.conn(id).is_some_and(|conn| {
+                conn.backlog() > LARGE_REST && conn.share().has_sent(round) && !conn.link
+            });
+            if wait {
+                // Its job has had its turn; it stays listed.
+                self.dirty.push(id);
+            } else if self.flush_some(id, now, TURN, false) {
+                self.mark(id);
+            }
         }
         // The list's own memory serves the next round; what was added meanwhile comes then.
         dirty.append(&mut self.dirty);
@@ -686,7 +793,11 @@ impl Net {
             self.get_in_line(id);
             return false;
         }
+        let before = conn.backlog();
         let left = conn.flush(now, &mut self.spares, most);
+        if before > LARGE_REST {
+            conn.share().send(self.rounds, before - conn.backlog());
+        }
         let short = matches!(left, Ok(Left::NoRoom));
         if short != conn.awaits_room {
             conn.awaits_room = short;
@@ -697,10 +808,11 @@ impl Net {
             }
         }
         let (closing, paused) = (conn.closing, conn.paused);
-        let room = conn.forwarded < FORWARDED_MAX;
-        let resume = paused && room && conn.backlog() < self.backlog_max / 2;
+        let room = !conn.elsewhere.is_full() && conn.owed() < self.backlog_max / 2;
+        let resume = paused && room && (conn.backlog() == 0 || conn.admits(false));
         if resume {
             conn.paused = false;
+            conn.arriving.resumes(now);
             self.ready.push_back(id);
         }
         match left {
@@ -729,7 +841,8 @@ impl Net {
                 Mode::Fill { .. } => FILL_STALL,
                 _ => CONNECTION_STALL,
             };
-            let slow = conn.in_debt() && now.since(conn.progress) > patience;
+            let slow = conn.in_debt() && now.since(conn.progress) > patience
+                || !conn.paused && conn.arriving.is_overdue(now);
             let silent = !conn.greeted && now.since(conn.opened) > GREETING;
             if slow || silent {
                 self.drop_conn(ConnId::new(index, self.generations[index]));

@@ -7,10 +7,11 @@
 //! another machine, or of a container that does not share the directory, finds nothing there.
 
 use crate::entropy::Entropy;
+use crate::lockfile::LockFile;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt::socket_peercred,
 };
-use std::fs::{self, DirBuilder, File, Permissions};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -52,10 +53,10 @@ impl UnixDoor {
             }
         };
         // A socket that is bound and not listened on yet looks like one whose node is gone.
-        let lock = File::options().create(true).append(true).open(directory.join(LOCK))?;
-        lock.lock()?;
+        let lock = LockFile::wait(&directory.join(LOCK))?;
         sweep(directory)?;
         let listener = UnixListener::bind(&path)?;
+        drop(lock);
         let door = UnixDoor { listener, path };
         // Nobody else can enter the directory; this is for those who move sockets about.
         fs::set_permissions(&door.path, Permissions::from_mode(0o600))?;
@@ -83,8 +84,24 @@ impl UnixDoor {
 
 impl Drop for UnixDoor {
     fn drop(&mut self) {
-        // One that is gone already is no error, and there is nobody to tell of another.
-        let _ = fs::remove_file(&self.path);
+        remove(Path::new(&self.path));
+    }
+}
+
+/// Removes a socket, and the lock of its directory with the last one. What cannot be removed is swept by the
+/// next node that starts.
+pub fn remove(socket: &Path) {
+    let Some(directory) = socket.parent() else { return };
+    let lock = match directory.is_dir() {
+        true => LockFile::wait(&directory.join(LOCK)),
+        false => return,
+    };
+    let _ = fs::remove_file(socket);
+    let is_socket = |path: &Path| path.extension().is_some_and(|e| e == SUFFIX);
+    let others =
+        fs::read_dir(directory).is_ok_and(|all| all.flatten().any(|e| is_socket(&e.path())));
+    if let (Ok(lock), false) = (lock, others) {
+        let _ = lock.remove();
     }
 }
 
@@ -177,7 +194,7 @@ mod tests {
         assert_eq!(door.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
         let path = door.path().to_owned();
         drop(door);
-        assert_eq!(scratch.sockets(), 0);
+        assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0, "neither socket nor lock is left");
         assert_eq!(connect(&path).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 

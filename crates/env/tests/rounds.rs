@@ -39,7 +39,7 @@ impl Service for Answering {
         _: &[u8],
         _: &[u8],
     ) {
-        net.greet(from);
+        assert!(net.greet(from, None));
         let payload = match header.op {
             Op::KvGet => ReplyPayload::Shared(self.value.clone()),
             Op::KvExists => ReplyPayload::Copy(&self.value[..MIDDLE]),

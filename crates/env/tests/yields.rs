@@ -41,7 +41,7 @@ impl Service for Echo {
         _: &[u8],
     ) {
         if header.op == Op::Hello {
-            net.greet(from);
+            assert!(net.greet(from, None));
             self.greeted += 1;
             if self.greeted == 1 {
                 net.yields(from);

@@ -362,7 +362,7 @@ fn make(
     }
     // Also of one that is there the objects may be missing: who made it did not come further, or it is no
     // bucket yet.
-    work.client.create_kv(work.job, &store_of(bucket), blocks, 0, true)?;
+    work.client.create_kv(work.job, &store_of(bucket), blocks, true)?;
     Ok(made)
 }
 

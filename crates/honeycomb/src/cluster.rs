@@ -6,14 +6,16 @@
 use crate::config::{Given, Group, Settings, unhex};
 use crate::failure::{Failure, Outcome};
 use crate::output::hex;
-use honeycomb_client::{Client, ClientOptions, Error};
+use honeycomb_client::{Client, ClientOptions, Error, JobOptions};
+use honeycomb_env::LockFile;
 use honeycomb_types::JobId;
 use honeycomb_wire::Status;
+use honeycomb_wire::messages::RenewResult;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Lease of what the command line creates: a day, because nobody renews it between two commands.
@@ -104,6 +106,46 @@ impl ClusterFile {
     }
 }
 
+/// The right to be the cluster of a cluster file: whoever holds it writes that file. Two that start at the same
+/// time are told apart by it, also before either has written anything.
+pub struct ClusterLock {
+    lock: Option<LockFile>,
+    path: PathBuf,
+}
+
+impl ClusterLock {
+    /// Takes it for this process; `AlreadyExists` when another one has it.
+    pub fn take(cluster_file: &Path) -> Outcome<ClusterLock> {
+        let path = cluster_file.with_extension("lock");
+        let failed = |e| Failure::io(format_args!("cannot lock {}", path.display()), &e);
+        let folder = path.parent().ok_or("the cluster file needs a folder")?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
+        match LockFile::take(&path).map_err(failed)? {
+            Some(lock) => Ok(ClusterLock { lock: Some(lock), path }),
+            None => {
+                let text = format!(
+                    "another `honeycomb start` is starting a cluster here, or ending one ({} is locked); \
+                     use that one, or start again when it has ended",
+                    path.display()
+                );
+                Err(Failure::new(Status::AlreadyExists, text))
+            }
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for ClusterLock {
+    fn drop(&mut self) {
+        // A file that stays locks nothing.
+        let _ = self.lock.take().map(LockFile::remove);
+    }
+}
+
 /// A cluster that was found: where it is, and the token that opens it.
 pub struct Place {
     /// host:port of the controller.
@@ -149,6 +191,12 @@ impl Place {
                 }
             },
         }
+    }
+
+    /// The cluster that a cluster file announces.
+    pub fn of_file(file: &ClusterFile, settings: &Settings) -> Outcome<Place> {
+        let (timeout, unix) = (settings.timeout(), settings.unix());
+        Ok(Place { address: file.address.clone(), token: file.token()?, timeout, unix })
     }
 
     /// A client with the token that was found. It has reached the cluster.
@@ -237,14 +285,23 @@ impl Work {
                     "registered the job '{name}' for the command line; what it holds is kept for a \
                      day after it was last used"
                 );
-                cluster.register_job(name, CLI_LEASE_MS, 0)
+                // Nobody holds it: the command ends, and the job goes on.
+                let (lease_ms, held) = (CLI_LEASE_MS, false);
+                let options = JobOptions { lease_ms, held, ..JobOptions::default() };
+                cluster.register_job_with(name, &options)
             }
             found => found,
         };
-        let ticket = ticket?;
-        let client = place.client_with(ticket.token)?;
+        let mut ticket = ticket?;
+        let mut client = place.client_with(ticket.token)?;
         if intent != Intent::Look {
-            client.renew(ticket.job, &[String::new()])?;
+            let renewed = client.renew(ticket.job, &[String::new()])?;
+            let expired = |r: &RenewResult| r.status == Status::LeaseExpired as u16;
+            if intent == Intent::Create && renewed.first().is_some_and(expired) {
+                eprintln!("the leases of the job '{name}' had ended: it begins anew");
+                ticket = cluster.reopen_job(name)?;
+                client = place.client_with(ticket.token)?;
+            }
         }
         Ok(Work { client, cluster, job: ticket.job, name: name.to_owned() })
     }

@@ -83,7 +83,7 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
         "what is there stands against it: it exists already, is sealed or closed, or of another \
          kind",
         "AlreadyExists, KeyExists, CompareFailed, Sealed, NotSealed, QueueClosed, Loading, WrongKind, Cycle, \
-         Refused",
+         Refused, NotFlushed",
     ),
 ];
 
@@ -126,7 +126,8 @@ impl Exit {
             | Status::QueueClosed
             | Status::Loading
             | Status::WrongKind
-            | Status::Cycle => Exit::Conflict,
+            | Status::Cycle
+            | Status::NotFlushed => Exit::Conflict,
             _ => Exit::Failed,
         }
     }

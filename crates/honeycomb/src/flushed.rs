@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// PLACE is where it went: the servers' flush_root, the job's name, and the path that the prefix was
 /// created with (`honeycomb prefix --flush-to`). It is a directory, or s3://BUCKET/PATH, gs://... or
 /// az://..., with credentials from the environment as for the servers. No cluster is needed. Without a
-/// whole flush there the exit code is 3; with --check every object is read, and a damaged one is code 1.
+/// whole flush there the exit code is 3; with --check every object is read, and a damaged one is code 6.
 /// With --delete it is deleted after that: the manifest first, so that it is none from then on.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -114,6 +114,7 @@ pub(crate) fn failure(error: FlushError) -> Failure {
         | FlushError::NoObject { .. } => Status::NotFound,
         FlushError::Path { .. } | FlushError::NotAnObject { .. } => Status::InvalidArgument,
         FlushError::Newer { .. } => Status::UnsupportedVersion,
+        FlushError::Damaged { .. } | FlushError::Missing { .. } => Status::DataLost,
         _ => Status::Internal,
     };
     Failure::new(status, error.to_string())

@@ -232,7 +232,7 @@ pub fn put(args: &PutArgs) -> Outcome {
     let value = value(args.value.as_deref(), args.file.as_deref())?;
     let work = Work::open(&settings, Intent::Create)?;
     place::ensure_prefix(&work, &args.address)?;
-    let kv = work.client.create_kv(work.job, &args.address, args.blocks, 0, true)?;
+    let kv = work.client.create_kv(work.job, &args.address, args.blocks, true)?;
     let replaced = match args.if_absent {
         true => kv.insert(&key, &value).map(|()| false)?,
         false => kv.put(&key, &value)?,

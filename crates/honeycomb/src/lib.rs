@@ -49,6 +49,7 @@ mod scale;
 mod serve;
 mod show;
 pub mod size;
+mod stop;
 mod subtree;
 mod transfer;
 mod wait;
@@ -96,7 +97,7 @@ which of them counts.
 #[derive(Subcommand)]
 enum Command {
     Start(Box<serve::StartArgs>),
-    Stop(Box<serve::StopArgs>),
+    Stop(Box<stop::StopArgs>),
     Controller(Box<serve::ControllerArgs>),
     Server(Box<serve::ServerArgs>),
     Drain(Box<drain::DrainArgs>),
@@ -166,7 +167,7 @@ pub fn run(kinds: Registry) -> ExitCode {
 fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
     match command {
         Command::Start(args) => serve::start(&args, kinds),
-        Command::Stop(args) => serve::stop(&args),
+        Command::Stop(args) => stop::stop(&args),
         Command::Controller(args) => serve::controller(&args),
         Command::Server(args) => serve::server(&args, kinds),
         Command::Drain(args) => drain::drain(&args),

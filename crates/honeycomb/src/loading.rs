@@ -11,7 +11,7 @@ use crate::flushed::failure;
 use honeycomb_client::{Any, Client, Error, File, Kv, Queue};
 use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
 use honeycomb_types::JobId;
-use honeycomb_types::limits::LARGE_FRACTION;
+use honeycomb_types::limits::{LARGE_FRACTION, SLOTS};
 use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
 use honeycomb_wire::messages::PrefixOptions;
@@ -229,15 +229,15 @@ fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Out
             Any::Queue(client.create_queue(job, &address, max_items, max_bytes, false)?)
         }
         _ => {
-            let kv = client.create_kv(job, &address, 1, s.slots, false)?;
+            let kv = client.create_kv(job, &address, 1, false)?;
             let block = kv.plain_limit() as u64 * LARGE_FRACTION;
-            let blocks = (bytes * 100 / FILLED_PERCENT).div_ceil(block).clamp(1, s.slots.into());
+            let blocks = (bytes * 100 / FILLED_PERCENT).div_ceil(block).clamp(1, SLOTS.into());
             if blocks == 1 {
                 return Ok(Any::Kv(kv));
             }
             drop(kv);
             client.remove_structure(job, &address)?;
-            Any::Kv(client.create_kv(job, &address, blocks as u32, s.slots, false)?)
+            Any::Kv(client.create_kv(job, &address, blocks as u32, false)?)
         }
     })
 }
@@ -255,8 +255,12 @@ fn verify(s: &FlushedStructure, made: &Any) -> Outcome {
     if there == items {
         return Ok(());
     }
-    let text = format!("'{}' has {there} items where the flush has {items}", s.name);
-    Err(Failure::new(Status::Internal, text))
+    let text = format!(
+        "'{}' has {there} items where the flush has {items}: a memory server was lost while it was loaded, \
+         or its objects hold other items than the manifest says; load it again",
+        s.name
+    );
+    Err(Failure::new(Status::DataLost, text))
 }
 
 /// Told how many bytes more are done; an error when there is no use in going on.

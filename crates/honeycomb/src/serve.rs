@@ -1,9 +1,10 @@
-//! `start`, `stop`, `controller`, `server`.
+//! `start`, `controller`, `server`.
 
-use crate::cluster::ClusterFile;
-use crate::config::{ForController, ForServer, ForStart, ForStop, Given, Origin, Settings};
+use crate::cluster::{ClusterFile, ClusterLock};
+use crate::config::{ForController, ForServer, ForStart, Given, Origin, Settings};
 use crate::failure::{Failure, Outcome};
 use crate::output::{Output, hex};
+use crate::stop::{Held, in_background};
 use crate::wait::seconds;
 use crate::{carry, machine, scale, size};
 use clap::Args;
@@ -17,7 +18,7 @@ use honeycomb_wire::Status;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
-use std::io::{BufRead, Read};
+use std::io::BufRead;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -39,8 +40,10 @@ const LISTEN_ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LO
 /// Starts a controller and a memory server on this machine, in one process.
 ///
 /// It leaves a file by which later commands of the same user find it, which holds its token; it runs
-/// until Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`. Data is in memory: the end of the process is
-/// its end. With --data-dir the next start has the same token and knows the jobs. Only one cluster of a user has that file; another is refused.
+/// until Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`, which end all jobs and flush what has --flush-to or --persist
+/// first (see `honeycomb stop`); a second signal ends it at once. All other data is in memory: the end of the
+/// process is its end. With --data-dir the next start has the same token. Only one cluster of a user has that
+/// file; another is refused.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb start --background
@@ -67,34 +70,24 @@ pub struct StartArgs {
     output: Output,
 }
 
-/// Stops the cluster that `start` started.
-///
-/// Every job ends and all memory is given back. Returns when its process has ended, or after 10 s
-/// with an error.
-#[derive(Args)]
-#[command(after_help = "Examples:
-  honeycomb stop
-  honeycomb stop --json")]
-pub struct StopArgs {
-    #[command(flatten)]
-    given: Given<ForStop>,
-    #[command(flatten)]
-    output: Output,
-}
-
 /// Starts a controller alone, for a cluster of several machines.
 ///
-/// It prints the token that servers and clients need, and runs until Ctrl-C or SIGTERM. With
-/// --data-dir it keeps a log there: started again with the same directory, at the same address, it
-/// has the same token and goes on, and jobs notice nothing. Without it, a new controller has a new
-/// token, and what the last one knew is gone with it.
+/// It prints the token that servers and clients need, and runs until Ctrl-C, SIGTERM or SIGHUP. It keeps a log in
+/// the folder of its listen address below $XDG_STATE_HOME/honeycomb/controller (~/.local/state), or in --data-dir:
+/// started again at the same address it has the same token and goes on, and jobs notice nothing. At a free port
+/// (port 0), and with --volatile, it keeps none: what it knows ends with it, so that it ends all jobs first and
+/// waits for their flushes, as `honeycomb stop` does.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb controller
   honeycomb controller --listen 127.0.0.1:0 --json
   honeycomb controller --listen 127.0.0.1:0 --data-dir ./controller
+  honeycomb controller --volatile
   honeycomb controller --listen 0.0.0.0:0 --insecure  # from other machines")]
 pub struct ControllerArgs {
+    /// Keep no log, although the address has a port
+    #[arg(long)]
+    volatile: bool,
     #[command(flatten)]
     given: Given<ForController>,
     #[command(flatten)]
@@ -216,6 +209,26 @@ fn check_listen(listen: SocketAddr, insecure: bool) -> Outcome {
     )))
 }
 
+/// Takes the cluster file for this process; `AlreadyExists` when a cluster has it.
+fn only_cluster(path: &Path) -> Outcome<ClusterLock> {
+    let refused = |running: ClusterFile| {
+        let text = format!(
+            "a cluster is running here already: {} (process {}); `honeycomb stop` ends it",
+            running.address, running.pid
+        );
+        Failure::new(Status::AlreadyExists, text)
+    };
+    if let Some(running) = ClusterFile::read(path)? {
+        return Err(refused(running));
+    }
+    let lock = ClusterLock::take(path)?;
+    // Another cluster may have started, and given the lock up, since the file was read.
+    match ClusterFile::read(path)? {
+        Some(running) => Err(refused(running)),
+        None => Ok(lock),
+    }
+}
+
 /// `honeycomb start`.
 pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     let settings = args.given.settings()?;
@@ -227,29 +240,17 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
         return start_in_background(args, &path);
     }
     raise_descriptor_limit();
-    if !args.embedded
-        && let Some(running) = ClusterFile::read(&path)?
-    {
-        return Err(Failure::new(
-            Status::AlreadyExists,
-            format!(
-                "a cluster is running here already: {} (process {}); `honeycomb stop` ends it",
-                running.address, running.pid
-            ),
-        ));
-    }
-    let mut signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
+    let lock = if args.embedded { None } else { Some(only_cluster(&path)?) };
+    let signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let data = SocketAddr::new(listen.ip(), 0);
     // What is wrong with the settings is told before anything listens.
     server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size, kinds)?;
     // A child that dies with its parent has nothing to come back for.
     let data_dir = settings.data_dir().filter(|_| !args.embedded);
     let unix_dir = unix_dir(&settings);
+    let durable = data_dir.is_some();
     let controller = start_controller(listen, &settings, data_dir, unix_dir.clone())?;
-    let near = match listen.ip().is_unspecified() {
-        true => SocketAddr::from(([127, 0, 0, 1], controller.address().port())),
-        false => controller.address(),
-    };
+    let near = reachable(controller.address());
     let token = controller.token().to_vec();
     let mut options =
         server_options(&settings, args.force, data, near, token, fitting_block_size, kinds)?;
@@ -262,20 +263,28 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     let file = ClusterFile::of_this_process(near.to_string(), controller.token())?;
     if args.embedded {
         announce_embedded(args.output, &file);
-        end_with_parent([controller.near(), server.near()]);
     } else {
         file.write(&path)?;
         let output = Output { json: args.output.json || args.child };
-        announce(output, &file, &path, &options);
+        announce(output, &file, &path, durable, &options);
     }
     scale::follow(controller.advice().expect("nobody has asked before"), settings.scale_hook());
-    signals.forever().next();
+    let sockets = [controller.near(), server.near()].into_iter().flatten().map(PathBuf::from);
+    let own = lock.iter().flat_map(|lock| [path.clone(), lock.path().to_owned()]);
+    let held = Held {
+        address: near.to_string(),
+        token: controller.token().to_vec(),
+        files: sockets.chain(own).collect(),
+        patience: settings.stop_wait(),
+    };
+    let ended = held.await_end(signals, args.embedded);
     if !args.embedded {
         let _ = std::fs::remove_file(&path);
     }
     drop(server);
     drop(controller);
-    Ok(())
+    drop(lock);
+    ended
 }
 
 /// The signals that end a node. One that tells that a file has reached the limit of its process
@@ -296,21 +305,36 @@ fn start_server(options: &ServerOptions) -> Outcome<MemoryServer> {
 }
 
 /// What is told of a cluster that others can find: the token stays in the file.
-fn told(file: &ClusterFile, path: &Path) -> Value {
+fn told(file: &ClusterFile, path: &Path, durable: bool) -> Value {
     json!({
         "address": file.address, "pid": file.pid, "started": file.started,
-        "cluster_file": path.to_string_lossy(),
+        "cluster_file": path.to_string_lossy(), "durable": durable,
     })
 }
 
-fn announce(output: Output, file: &ClusterFile, path: &Path, options: &ServerOptions) {
-    output.tell(&told(file, path), || {
+/// What the end of a cluster takes along, for its first line.
+fn lasts(durable: bool) -> &'static str {
+    match durable {
+        true => ", volatile: its data ends with it; jobs and token are kept",
+        false => ", volatile: jobs and data end with it",
+    }
+}
+
+fn announce(
+    output: Output,
+    file: &ClusterFile,
+    path: &Path,
+    durable: bool,
+    options: &ServerOptions,
+) {
+    output.tell(&told(file, path, durable), || {
         format!(
-            "honeycomb is running at {} (process {})\n  token       in {}\n  memory      {} in \
+            "honeycomb is running at {} (process {}){}\n  token       in {}\n  memory      {} in \
              blocks of {}, on {} cores\n  try         honeycomb put notes:kv color blue\n  stop  \
              \x20     Ctrl-C, or honeycomb stop",
             file.address,
             file.pid,
+            lasts(durable),
             path.display(),
             size::show(options.memory),
             size::show(options.block_size),
@@ -326,25 +350,6 @@ fn announce_embedded(output: Output, file: &ClusterFile) {
     } else {
         say!("honeycomb is running at {}, token {}", file.address, file.token);
     }
-}
-
-/// Ends the process when the parent that embeds it is gone: its end of standard input closes. The
-/// sockets at these paths go with it.
-fn end_with_parent(sockets: [Option<&str>; 2]) {
-    let sockets = sockets.map(|path| path.map(PathBuf::from));
-    let watch = move || {
-        let mut byte = [0; 64];
-        while let Ok(1..) = std::io::stdin().read(&mut byte) {}
-        for path in sockets.iter().flatten() {
-            // What cannot be removed is swept by the next node that starts.
-            let _ = std::fs::remove_file(path);
-        }
-        std::process::exit(0);
-    };
-    std::thread::Builder::new()
-        .name("parent".into())
-        .spawn(watch)
-        .expect("a thread can be started");
 }
 
 /// Starts the same command again, in a process group of its own: Ctrl-C in this terminal is not
@@ -385,10 +390,11 @@ fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
         .map_err(|e| format!("the cluster said something unexpected: {e}"))?;
     args.output.tell(&value, || {
         format!(
-            "honeycomb is running at {} (process {})\n  token       in {}\n  stop        honeycomb \
+            "honeycomb is running at {} (process {}){}\n  token       in {}\n  stop        honeycomb \
              stop",
             value["address"].as_str().unwrap_or_default(),
             value["pid"],
+            lasts(value["durable"] == true),
             path.display()
         )
     });
@@ -404,37 +410,20 @@ fn stderr_is_awaited() -> bool {
     matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
-/// `honeycomb stop`.
-pub fn stop(args: &StopArgs) -> Outcome {
-    let path = args.given.settings()?.cluster_file()?;
-    let Some(file) = ClusterFile::read(&path)? else {
-        let text = format!("no cluster is running here ({} names none)", path.display());
-        return Err(Failure::new(Status::Unavailable, text));
-    };
-    let pid =
-        rustix::process::Pid::from_raw(file.pid).ok_or("the cluster file names no process")?;
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM)
-        .map_err(|e| Failure::io(format_args!("cannot stop process {}", file.pid), &e.into()))?;
-    let clock = Clock::start();
-    while file.alive() {
-        if clock.now().as_millis() > PATIENCE.as_millis() as u64 {
-            let text = format!("process {} has not ended after 10 s", file.pid);
-            return Err(Failure::new(Status::DeadlineExceeded, text));
-        }
-        clock.sleep_until(clock.now() + Duration::from_millis(5));
-    }
-    args.output.tell(&json!({ "address": file.address, "stopped": file.pid }), || {
-        format!("stopped {} (process {})", file.address, file.pid)
-    });
-    Ok(())
-}
-
 /// Takes as many file descriptors as the system allows: each connection needs one.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
     // The soft limit may be raised to the hard one by anybody; where not, fewer clients fit.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// The address of a node for clients of this machine.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip().is_unspecified() {
+        true => SocketAddr::from(([127, 0, 0, 1], address.port())),
+        false => address,
+    }
 }
 
 fn start_controller(
@@ -468,13 +457,40 @@ fn start_controller(
         StartError::Store(_, StoreError::InUse) => {
             Failure::new(Status::AlreadyExists, e.to_string())
         }
-        StartError::Store(..) => Failure::new(Status::LogFailed, e.to_string()),
+        StartError::Store(..) => {
+            let text = format!("{e}; --data-dir names another folder for the log");
+            Failure::new(Status::LogFailed, text)
+        }
     })
 }
 
 /// What ends with a controller that keeps no log, said where nobody overlooks it.
-const VOLATILE: &str = "honeycomb: without --data-dir what the controller knows ends with it: when \
-    it is started again, every job and all data is gone, and it has another token";
+const VOLATILE: &str = "honeycomb: this controller keeps no log (port 0, or --volatile; --data-dir keeps one): \
+    when it is started again, every job and all data is gone, and it has another token";
+
+/// Where a controller keeps its log: in the named folder, else in that of its address below the user's state
+/// folder; nowhere when it is volatile, or listens on whatever port is free.
+fn log_folder(volatile: bool, listen: SocketAddr, settings: &Settings) -> Outcome<Option<PathBuf>> {
+    let named = settings.data_dir();
+    if volatile {
+        return match settings.origin("data_dir") {
+            Origin::Flag => {
+                Err(Failure::invalid("--volatile keeps no log, --data-dir does: say one"))
+            }
+            _ => Ok(None),
+        };
+    }
+    if named.is_some() || listen.port() == 0 {
+        return Ok(named);
+    }
+    match settings.state_folder() {
+        Some(folder) => Ok(Some(folder.join("controller").join(listen.to_string()))),
+        None => Err(Failure::invalid(
+            "no HOME and no XDG_STATE_HOME, so that there is no folder for the controller's log: say \
+             --data-dir DIR, or --volatile to keep none",
+        )),
+    }
+}
 
 /// `honeycomb controller`.
 pub fn controller(args: &ControllerArgs) -> Outcome {
@@ -482,27 +498,39 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
     let listen = settings.listen().unwrap_or(LISTEN_DEFAULT);
     check_listen(listen, settings.insecure())?;
     raise_descriptor_limit();
-    let mut signals = signals(&[SIGINT, SIGTERM])?;
-    let data_dir = settings.data_dir();
-    let durable = data_dir.is_some();
+    let mut signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
+    let data_dir = log_folder(args.volatile, listen, &settings)?;
+    let log = data_dir.as_ref().map(|path| path.display().to_string());
+    let durable = log.is_some();
     let controller = start_controller(listen, &settings, data_dir, unix_dir(&settings))?;
     let (address, token) = (controller.address(), hex(controller.token()));
     let told = json!({
         "address": address.to_string(), "token": token, "pid": std::process::id(),
-        "durable": durable,
+        "durable": durable, "log": log,
     });
     if !durable {
         eprintln!("{VOLATILE}");
     }
+    let kept = log.map_or("none".to_owned(), |path| format!("in {path}"));
     args.output.tell(&told, || {
         format!(
-            "the controller is running at {address}\n  token       {token}\n  add memory  honeycomb \
-             server --controller {address} --token ..."
+            "the controller is running at {address}\n  token       {token}\n  log         {kept}\n  add \
+             memory  honeycomb server --controller {address} --token ..."
         )
     });
     scale::follow(controller.advice().expect("nobody has asked before"), settings.scale_hook());
-    signals.forever().next();
-    Ok(())
+    if durable {
+        // The next controller of this log goes on with all jobs.
+        signals.forever().next();
+        return Ok(());
+    }
+    let held = Held {
+        address: reachable(address).to_string(),
+        token: controller.token().to_vec(),
+        files: controller.near().map(PathBuf::from).into_iter().collect(),
+        patience: settings.stop_wait(),
+    };
+    held.await_end(signals, false)
 }
 
 /// `honeycomb server`.
@@ -517,7 +545,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
         return Err(Failure::invalid("a server needs the cluster's token: --token HEX"));
     };
     raise_descriptor_limit();
-    let mut signals = signals(&[SIGINT, SIGTERM])?;
+    let mut signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let mut options = server_options(
         &settings,
         args.force,
@@ -578,9 +606,4 @@ fn end_after(wait: Duration, signals: &Signals) {
         );
         signals.close();
     });
-}
-
-fn in_background(name: &str, body: impl FnOnce() + Send + 'static) {
-    let thread = std::thread::Builder::new().name(name.into()).spawn(body);
-    thread.expect("a thread can be started");
 }

@@ -243,6 +243,21 @@ fn splits_are_measured_without_a_reader() {
 }
 
 #[test]
+fn neighbours_are_measured_beside_each_attack() {
+    let args = ["neighbours", "--attack", "announced-bodies", "--attack", "connection-churn"];
+    let found = lines(&args);
+    let kinds: Vec<&str> = found.iter().map(|f| f["operation"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["data", "create", "renewal", "data", "create", "renewal"]);
+    for one in &found {
+        assert!(number(one, "victim_p99_control_us") > 0.0, "{one}");
+        assert!(number(one, "victim_p99_during_us") > 0.0, "{one}");
+        assert_eq!(one["leases_lost"], 0, "{one}");
+        assert!(number(one, "controller_rss_bytes") < f64::from(400 << 20), "{one}");
+        assert!(number(one, "server_rss_bytes") > 0.0, "{one}");
+    }
+}
+
+#[test]
 fn recovery_is_measured_from_the_start_of_the_process() {
     let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
         .args(["bench", "recovery", "--prefixes", "500", "--rounds", "2", "--json"])

@@ -167,7 +167,7 @@ fn readers_that_do_not_read_while_what_they_asked_for_is_removed() {
 fn values_that_never_arrive_whole() {
     let cluster = Cluster::start(MIB, 0);
     let (client, job) = cluster.job("half");
-    client.create_kv(job.job, "t:k", 4, 0, false).unwrap();
+    client.create_kv(job.job, "t:k", 4, false).unwrap();
     let half = vec![7; 100 * KIB as usize];
     let mut open = Vec::new();
     for n in 0..600u32 {
@@ -208,7 +208,7 @@ fn four_times_the_memory_goes_through_a_disk() {
 fn many_lanes_remember_what_they_were_answered() {
     let cluster = Cluster::start(64 * KIB, 0);
     let (client, job) = cluster.job("lanes");
-    client.create_kv(job.job, "t:k", 64, 0, false).unwrap();
+    client.create_kv(job.job, "t:k", 64, false).unwrap();
     for n in 0..200u32 {
         let (mut raw, opened, grant) = cluster.raw(&job, "t", "k");
         for (e, entry) in opened.map.entries.iter().enumerate() {

@@ -289,7 +289,7 @@ fn a_dead_server_is_told_at_once_and_a_new_one_is_used() {
     let e = kv_before.get(b"k", &mut value).unwrap_err();
     assert_eq!(e.status, Status::DataLost, "{e}");
     assert!(e.message.contains("a:kv"), "{e}");
-    let e = client.create_kv(job.job, "a:new", 1, 0, false).map(drop).unwrap_err();
+    let e = client.create_kv(job.job, "a:new", 1, false).map(drop).unwrap_err();
     assert_eq!(e.status, Status::OutOfMemory, "{e}");
 }
 

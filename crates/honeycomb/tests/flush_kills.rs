@@ -143,7 +143,7 @@ fn fill(client: &Client, job: &JobTicket, seed: u64) -> Data {
     let items: Vec<Vec<u8>> = (0..300).map(|i| bytes(seed + i, 500)).collect();
     let slices: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
     q.put_many(&slices, NO_WAIT).unwrap();
-    let k = client.create_kv(job.job, "t", 6, 64, false).unwrap();
+    let k = client.create_kv(job.job, "t", 6, false).unwrap();
     let mut table = BTreeMap::new();
     for i in 0..200u64 {
         // Some have values in blocks of their own.

@@ -107,7 +107,7 @@ fn items_are_heard_of_although_blocks_between_came_and_went() {
 #[test]
 fn a_store_that_splits_and_merges_tells_of_each_change_once_or_of_a_gap() {
     let (_cluster, client, ticket) = cluster();
-    let kv = client.create_kv(ticket.job, "t:kv", 1, 0, false).unwrap();
+    let kv = client.create_kv(ticket.job, "t:kv", 1, false).unwrap();
     let mut listener = kv.structure().listen(kinds::PUT | kinds::DELETE, Filter::All).unwrap();
     let (mut changes, mut gaps) = (BTreeMap::<Box<[u8]>, Vec<bool>>::new(), 0);
     let mut hear = |listener: &mut Listener, wait| {

@@ -7,6 +7,7 @@ use common::{Cluster, KIB, eventually, kv, noise, prefix};
 use honeycomb_client::{Client, JobTicket, Kv};
 use honeycomb_env::Clock;
 use honeycomb_types::JobId;
+use honeycomb_wire::Status;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -70,6 +71,34 @@ fn a_store_grows_by_splits_and_shrinks_by_merges() {
         let status = cluster.client(cluster.controller.token(), Default::default()).status();
         status.is_ok_and(|s| s.free == s.blocks)
     });
+}
+
+/// Blocks of a store are bounded by memory and not by its slots: the fullest of 1024 slots ended it at
+/// 36 MiB.
+#[test]
+fn store_of_small_blocks_grows_until_memory_ends() {
+    let cluster = Cluster::start(1, 128 * MIB, 64 * KIB);
+    let (client, job) = cluster.job("grows");
+    prefix(&client, &job, "/t", 60_000);
+    let store = kv(&client, &job, "/t", 1);
+    let full = |n: u64| store.put(format!("k{n}").as_bytes(), &[n as u8; 4096]).err();
+    let (stored, error) = (0..1u64 << 20).find_map(|n| full(n).map(|e| (n, e))).unwrap();
+    assert_eq!(error.status, Status::OutOfMemory, "{error}");
+    assert!(stored * 4096 > 64 * MIB, "{stored} values fill 128 MiB");
+    assert_eq!(store.length().unwrap(), stored);
+}
+
+#[test]
+fn one_tag_that_fills_its_block_is_named() {
+    let cluster = Cluster::start(1, 16 * MIB, 64 * KIB);
+    let (client, job) = cluster.job("hot");
+    prefix(&client, &job, "/t", 60_000);
+    let store = kv(&client, &job, "/t", 1);
+    let full = |n: u64| store.put(format!("{{hot}}{n}").as_bytes(), &[n as u8; 1000]).err();
+    let error = (0..1000).find_map(full).unwrap();
+    assert_eq!(error.status, Status::BlockFull, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("block B") && text.contains("the tag '{hot}'"), "{text}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use honeycomb_client::{Client, ClientOptions, JobOptions, JobTicket, Kv, Quota, 
 use honeycomb_controller::{Controller, ControllerOptions, StartError};
 use honeycomb_env::Entropy;
 use honeycomb_server::{MemoryServer, ServerOptions};
-use honeycomb_types::{JobId, Marks, PrefixId, limits};
+use honeycomb_types::{JobId, Marks, PrefixId};
 use honeycomb_wire::Status;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -133,13 +133,13 @@ fn one_shard_may_have_all_and_then_the_other() {
     // 64 blocks, of which one shard keeps two in reserve.
     for (client, job) in &jobs {
         prefix(client, job, "/p", 60_000);
-        let create = || client.create_kv(job.job, "/p:all", 62, 0, false).is_ok();
+        let create = || client.create_kv(job.job, "/p:all", 62, false).is_ok();
         eventually("one shard has all the room", create);
         client.remove_structure(job.job, "/p:all").unwrap();
     }
     // What neither can have is refused, by both, and at once.
     for (client, job) in &jobs {
-        let more = client.create_kv(job.job, "/p:more", 65, 0, false).map(drop);
+        let more = client.create_kv(job.job, "/p:more", 65, false).map(drop);
         assert_eq!(status(more), Status::OutOfMemory);
     }
 }
@@ -190,7 +190,7 @@ fn shards_come_back_with_their_jobs() {
         spin: Duration::ZERO,
         unix_dir: None,
         marks: Marks::default(),
-        lease_ms: limits::LEASE_DEFAULT_MS,
+        lease_ms: 1000,
         policy: Default::default(),
         scale: Default::default(),
         shards: 2,
@@ -236,7 +236,7 @@ fn shards_come_back_with_their_jobs() {
             // Busy while servers are awaited; the client waits that out.
             let name = format!("/p:after-{}", Entropy::system().next_u64());
             eventually("blocks are given out again", || {
-                client.create_kv(job.job, &name, 20, 0, true).is_ok()
+                client.create_kv(job.job, &name, 20, true).is_ok()
             });
             client.remove_structure(job.job, &name).unwrap();
         }

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Cluster, KIB, Scratch, disk, eventually, kv, noise};
-use honeycomb_client::{Client, JobTicket, Kv};
+use honeycomb_client::{Client, ClientOptions, JobTicket, Kv};
 use honeycomb_server::Departure;
 use honeycomb_types::TierClass;
 use honeycomb_wire::Status;
@@ -103,6 +103,72 @@ fn a_store_three_times_as_large_as_memory_reads_back() {
     eventually("places come back", || world.disk().used == 0);
 }
 
+/// Values of these sizes fill blocks of 64 KiB so that a split ends with large values at the end of its
+/// source: what remains ends earlier than what was written to the disk.
+#[test]
+fn store_that_splits_while_blocks_are_on_disk_reads_back() {
+    for size in [6_000, 7_800, 8_000] {
+        let scratch = Scratch::new();
+        std::fs::create_dir_all(&scratch.0).unwrap();
+        let tiers = vec![disk(&scratch.0, 64 << 20, TierClass::Ssd)];
+        let cluster = Cluster::with_tiers(16 << 20, BLOCK, tiers);
+        let (client, job) = cluster.job("stores");
+        let store = kv(&client, &job, ":s", 1);
+        let value = |n: u32| noise(u64::from(n), size);
+        for n in 0..5_000 {
+            store.put(&key(n), &value(n)).unwrap_or_else(|e| panic!("{size} bytes, key {n}: {e}"));
+        }
+        let mut got = Vec::new();
+        for n in 0..5_000 {
+            let found = store.get(&key(n), &mut got);
+            assert!(found.unwrap_or_else(|e| panic!("{size} bytes, key {n}: {e}")), "key {n}");
+            assert!(got == value(n), "{size} bytes, key {n}");
+        }
+    }
+}
+
+/// Writers in batches and readers of many keys, several at a time: each operation waits for room as one that
+/// comes alone does, and every key is read, most of them from the disk.
+#[test]
+fn batches_wait_for_room_and_many_keys_are_read_at_once() {
+    let world = World::new();
+    let store = kv(&world.client, &world.job, ":s", 1);
+    std::thread::scope(|scope| {
+        for writer in 0..2 {
+            let store = &store;
+            scope.spawn(move || {
+                for first in (writer * 500..KEYS).step_by(1000) {
+                    let entries: Vec<_> =
+                        (first..first + 500).map(|n| (key(n), value(n, 0))).collect();
+                    let entries: Vec<_> =
+                        entries.iter().map(|(key, value)| (&key[..], &value[..])).collect();
+                    for (n, done) in store.multi_put(&entries).into_iter().enumerate() {
+                        done.unwrap_or_else(|e| panic!("key {} of {first}: {e}", n));
+                    }
+                }
+            });
+        }
+    });
+    assert!(world.disk().used > 0, "something went down");
+    let keys: Vec<Vec<u8>> = (0..KEYS).map(key).collect();
+    for round in 0..2 {
+        std::thread::scope(|scope| {
+            for part in keys.chunks(1000).enumerate() {
+                let store = &store;
+                scope.spawn(move || {
+                    let (part, keys) = part;
+                    let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
+                    for (n, got) in store.multi_get(&keys).into_iter().enumerate() {
+                        let n = (part * 1000 + n) as u32;
+                        let got = got.unwrap_or_else(|e| panic!("key {n}, round {round}: {e}"));
+                        assert!(got == Some(value(n, 0)), "key {n}");
+                    }
+                });
+            }
+        });
+    }
+}
+
 #[test]
 fn a_store_that_fits_nowhere_is_refused_and_keeps_what_it_has() {
     let world = World::new();
@@ -118,6 +184,23 @@ fn a_store_that_fits_nowhere_is_refused_and_keeps_what_it_has() {
     let refused = refused.expect("memory and disk are full some time");
     assert_eq!(refused.status, Status::OutOfMemory, "{}", refused.message);
     assert!(kept > KEYS, "{kept} had room");
+    // A batch tells each operation on its own; one that needs no room takes effect all the same. A caller
+    // with less time than writers are made to wait is told the same.
+    let large = vec![1; 8000];
+    let entries: Vec<(Vec<u8>, &[u8])> = (0..40).map(|n| (key(n + 500_000), &large[..])).collect();
+    let entries: Vec<(&[u8], &[u8])> =
+        entries.iter().map(|(key, value)| (&key[..], *value)).collect();
+    let told = store.multi_put(&entries);
+    assert!(told.iter().any(Result::is_err), "there is no room for all of them");
+    for e in told.into_iter().filter_map(Result::err) {
+        assert_eq!(e.status, Status::OutOfMemory, "{}", e.message);
+    }
+    let mut options =
+        ClientOptions::new(world.cluster.controller.address().to_string(), &world.job.token[..]);
+    options.timeout = Duration::from_millis(500);
+    let hurried = Client::new(options).open_kv(world.job.job, ":s").unwrap();
+    let late = (0..40).find_map(|n| hurried.put(&key(n + 600_000), &large).err());
+    assert_eq!(late.map(|e| e.status), Some(Status::OutOfMemory));
     let mut got = Vec::new();
     for n in (0..kept).step_by(7) {
         assert!(store.get(&key(n), &mut got).unwrap() && got == value(n, 0), "key {n} is there");

@@ -86,7 +86,7 @@ fn a_node_that_began_anew_is_found_at_its_new_socket() {
             unix_dir,
             spin: Duration::ZERO,
             marks: honeycomb_types::Marks::default(),
-            lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+            lease_ms: 1000,
             policy: Default::default(),
             scale: Default::default(),
             shards: 1,

@@ -2,7 +2,7 @@
 
 use crate::demand::{Demand, Task};
 use crate::hold::{Held, Holding, Sizes};
-use honeycomb_client::{Client, Error, JobTicket};
+use honeycomb_client::{Client, Error, JobTicket, LostLease};
 use honeycomb_env::Clock;
 use honeycomb_types::Time;
 use honeycomb_wire::Status;
@@ -23,8 +23,17 @@ const TRIES: u32 = 8;
 pub enum Ending {
     /// Nobody renews the lease any more, as when a task has ended or has died.
     Lease,
-    /// Its prefix is removed.
+    /// Its prefix is removed, as those of a job are that is closed.
     Removal,
+    /// So many tasks were declared as its readers, and all of them commit.
+    Commits(u32),
+}
+
+impl Ending {
+    fn readers(self, path: &str) -> Vec<String> {
+        let readers = if let Ending::Commits(readers) = self { readers } else { 0 };
+        (0..readers).map(|i| format!("{path}/reader-{i}")).collect()
+    }
 }
 
 /// How a demand is carried out.
@@ -186,6 +195,17 @@ impl Worker<'_> {
             client.create_prefix(ticket.job, &path, &[], self.plan.prefix.clone()).map(drop)
         })
         .map_err(error("create its prefix"))?;
+        let readers = self.plan.ending.readers(&path);
+        for reader in &readers {
+            self.insist(true, || {
+                client.create_prefix(ticket.job, reader, &[], self.plan.prefix.clone()).map(drop)
+            })
+            .map_err(error("create a reader's prefix"))?;
+        }
+        if !readers.is_empty() {
+            let declare = || client.declare_readers(ticket.job, &path, &readers, true).map(drop);
+            self.insist(false, declare).map_err(error("declare its readers"))?;
+        }
         client.keep(ticket.job, std::slice::from_ref(&path));
         let plan = self.plan;
         let holding = plan.holdings[number % plan.holdings.len()];
@@ -272,6 +292,14 @@ impl Worker<'_> {
                 .map_err(error)?;
                 self.counters.structures.fetch_sub(1, Relaxed);
             }
+            Ending::Commits(_) => {
+                for reader in self.plan.ending.readers(&over.path) {
+                    let what = "commit a reader";
+                    self.insist(false, || client.commit_task(ticket.job, &reader).map(drop))
+                        .map_err(|cause| LoadError { tenant, task, what, cause })?;
+                }
+                self.counters.structures.fetch_sub(1, Relaxed);
+            }
             Ending::Lease => {
                 // Its last renewal may be as young as this.
                 let lease = Duration::from_millis(self.plan.prefix.lease_ms as u64);
@@ -299,7 +327,7 @@ impl Worker<'_> {
     fn look_at_leases(&self) -> Result<(), LoadError> {
         for running in &self.running {
             let Tenant { client, .. } = &self.tenants[running.task.tenant as usize];
-            for (_, path, status, message) in client.lost_leases() {
+            for LostLease { path, status, message, .. } in client.lost_leases() {
                 if let Some(lost) = self.running.iter().find(|r| r.path == path) {
                     let (tenant, task) = (lost.task.tenant, lost.number);
                     let cause = Error::new(status, message);

@@ -144,7 +144,7 @@ impl Held {
                 (Kept::Queue { queue, put: 0, got: 0, items: VecDeque::new() }, piece)
             }
             Holding::Kv => {
-                let kv = client.create_kv(job, path, sizes.kv_blocks, 0, true)?;
+                let kv = client.create_kv(job, path, sizes.kv_blocks, true)?;
                 let value = sizes.value.min(kv.plain_limit()).max(8);
                 let keys = (most / (KEY + value) as u64 + 1) * KEYS_EACH;
                 let written = vec![0; keys as usize];

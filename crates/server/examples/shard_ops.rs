@@ -6,7 +6,6 @@
 mod common;
 
 use honeycomb_env::Clock;
-use honeycomb_server::BlockOwner;
 use honeycomb_structures::{Outcome, Ticket};
 use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
 use honeycomb_wire::{Op, RequestHeader, Status};
@@ -18,7 +17,7 @@ fn main() {
     let (server, ix) = (ServerId(1), ShardIx(0));
     let mut shard = common::shard(server, common::config(1 << 20, 1));
     let at = BlockAt { block: BlockId::new(server, ix, 0), epoch: Epoch(1) };
-    shard.open(BlockOwner { slots: 1024, ..common::owner(at, Kind::Kv, true) }).unwrap();
+    shard.open(common::owner(at, Kind::Kv, true)).unwrap();
     let access = common::access(false);
     let clock = Clock::start();
     let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvPut) };

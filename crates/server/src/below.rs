@@ -1,7 +1,7 @@
 //! The tiers below memory, as a server is told of them: what can be, and what is opened.
 
 use crate::server::DiskOptions;
-use honeycomb_env::{Clock, Scratch, Shaped, Volume};
+use honeycomb_env::{Clock, Scratch, Shaped, Volume, diskfault};
 use honeycomb_tiers::{ObjectVolume, TierWorker};
 use std::error::Error;
 use std::fmt;
@@ -91,5 +91,5 @@ pub(crate) fn open(
         Some(shape) => Arc::new(Shaped::new(volume, shape, clock)),
         None => Arc::new(volume),
     };
-    Ok((volume, None))
+    Ok((diskfault::faulty(volume), None))
 }

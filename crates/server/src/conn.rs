@@ -16,16 +16,18 @@ use crate::peers::Peers;
 use crate::shard::{Access, Shard};
 use crate::spill::Spiller;
 use honeycomb_env::{
-    Begin, ByConn, ConnId, Detached, Mailbox, Net, NotPosted, Permit, ReplyPayload, Service,
+    Begin, ByConn, ConnId, Detached, Gathering, Mailbox, Net, NotPosted, ReplyPayload, Service,
     thread_cpu,
 };
-use honeycomb_structures::{Answer, Outcome, Payload, Ticket, large_limit};
+use honeycomb_structures::{Answer, KV_PAGE_MAX, Outcome, Payload, Ticket, large_limit};
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
 };
 use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, ShardIx, Time};
 use honeycomb_wire::Field;
+use honeycomb_wire::data::{ReadArgs, ScanArgs};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage, HelloReply, PresentGrantRequest};
+use honeycomb_wire::queue::GetArgs;
 use honeycomb_wire::{
     Auth, GrantKey, Greeted, Op, Plane, ReplyHeader, RequestHeader, Status, TokenKey,
 };
@@ -38,6 +40,8 @@ use subscribers::Subscribers;
 const PIN_ABOVE: usize = 16 * 1024;
 /// What a client waits when admission is closed, in microseconds.
 const ADMISSION_RETRY_US: u64 = 1000;
+/// Why admission is closed.
+const SHARE_HELD: &str = "the job holds its share of the server's buffers; ask again later";
 
 /// Where an answer goes that comes later.
 enum Origin {
@@ -50,7 +54,9 @@ enum Filling {
     /// Straight into its block.
     Block(Ticket),
     /// Into a buffer.
-    Gather { header: RequestHeader, args: Vec<u8>, bytes: Vec<u8>, filled: usize, _permit: Permit },
+    Gather { header: RequestHeader, args: Vec<u8>, payload: Gathering },
+    /// Its job holds its share of the buffers.
+    Refused { request: u64 },
 }
 
 /// The threads that do what a core must not wait for.
@@ -152,7 +158,11 @@ impl ShardService {
         match self.greet(now, args) {
             Ok((peer, mut reply, shard)) => {
                 reply.near = net.near().to_owned();
-                net.greet(from);
+                if !net.greet(from, peer.job.map(|job| job.0)) {
+                    let text = "the job has its share of the server's connections; close some";
+                    net.refuse(from, request, Status::LimitExceeded, text);
+                    return net.close(from);
+                }
                 net.reply(from, ok(request, 0), &reply.encode(), ReplyPayload::Copy(&[]));
                 if peer.cluster {
                     net.yields(from);
@@ -313,14 +323,8 @@ impl ShardService {
             net.refuse(from, header.request, Status::ValueTooLarge, &text);
             return Begin::Skip;
         }
-        let bytes = vec![0; header.payload_len as usize];
-        let filling = Filling::Gather {
-            header: *header,
-            args: args.to_vec(),
-            _permit: net.permit(bytes.len()),
-            bytes,
-            filled: 0,
-        };
+        let payload = Gathering::new(header.payload_len as usize, net.permit(from));
+        let filling = Filling::Gather { header: *header, args: args.to_vec(), payload };
         self.fillings.insert(from, filling);
         Begin::Fill
     }
@@ -336,6 +340,7 @@ impl ShardService {
     ) {
         self.forwarded += 1;
         let target = header.at.block.shard().0 as usize;
+        let most = reply_most(&header, &args);
         if header.deadline_ms > 0 {
             self.waiting_elsewhere.insert(from);
         }
@@ -344,7 +349,7 @@ impl ShardService {
             let text = "the ring to the block's core is full";
             return busy(net, from, header.request, text);
         }
-        net.forwarded(from);
+        net.forwarded(from, header.request, most);
     }
 
     fn run_forwarded(&mut self, now: Time, request: Forwarded) {
@@ -564,7 +569,7 @@ impl Service for ShardService {
                 net.refuse(from, header.request, Status::NotServedHere, text);
             }
             _ if net.exhausted() => {
-                busy(net, from, header.request, "the server's buffers are full");
+                busy(net, from, header.request, SHARE_HELD);
             }
             _ => {
                 self.data_request(net, now, from, header, args, payload);
@@ -588,7 +593,7 @@ impl Service for ShardService {
             return Begin::Skip;
         }
         if net.exhausted() {
-            busy(net, from, header.request, "the server's buffers are full");
+            busy(net, from, header.request, SHARE_HELD);
             return Begin::Skip;
         }
         let access = self.access(from, header);
@@ -621,22 +626,30 @@ impl Service for ShardService {
     fn fill(&mut self, from: ConnId) -> Option<&mut [u8]> {
         match self.fillings.get_mut(from)? {
             Filling::Block(ticket) => self.shard.fill(*ticket),
-            Filling::Gather { bytes, filled, .. } => Some(&mut bytes[*filled..]),
+            Filling::Gather { payload, .. } => Some(payload.room()),
+            Filling::Refused { .. } => None,
         }
     }
 
     fn filled(&mut self, _now: Time, from: ConnId, n: usize) {
         match self.fillings.get_mut(from).expect("filled follows fill") {
             Filling::Block(ticket) => self.shard.filled(*ticket, n),
-            Filling::Gather { filled, .. } => *filled += n,
+            Filling::Gather { header, payload, .. } => {
+                let request = header.request;
+                if !payload.filled(n) {
+                    self.fillings.insert(from, Filling::Refused { request });
+                }
+            }
+            Filling::Refused { .. } => {}
         }
     }
 
     fn end_fill(&mut self, net: &mut Net, now: Time, from: ConnId) {
         match self.fillings.remove(from) {
             Some(Filling::Block(ticket)) => self.shard.commit(now, ticket),
-            Some(Filling::Gather { header, args, bytes, .. }) => {
-                self.data_request(net, now, from, &header, &args, &bytes);
+            Some(Filling::Refused { request }) => busy(net, from, request, SHARE_HELD),
+            Some(Filling::Gather { header, args, payload }) => {
+                self.data_request(net, now, from, &header, &args, payload.bytes());
             }
             None => {}
         }
@@ -713,6 +726,21 @@ impl Service for ShardService {
 
 fn ok(request: u64, value: u64) -> ReplyHeader {
     ReplyHeader::new(Status::Ok, request, value)
+}
+
+/// The largest payload of the reply, where the request tells it.
+fn reply_most(header: &RequestHeader, args: &[u8]) -> Option<usize> {
+    let bytes = match header.op {
+        Op::KvScan => ScanArgs::decode(args).ok()?.bytes.min(KV_PAGE_MAX as u32),
+        Op::FileRead => ReadArgs::decode(args).ok()?.length,
+        // Many callers set no bound of their own: earlier replies tell more than theirs.
+        Op::QueueGet => {
+            let bytes = GetArgs::decode(args).ok()?.bytes;
+            return Some(bytes as usize).filter(|bytes| *bytes <= KV_PAGE_MAX);
+        }
+        _ => return None,
+    };
+    Some(bytes as usize)
 }
 
 fn busy(net: &mut Net, to: ConnId, request: u64, text: &str) {

@@ -269,7 +269,6 @@ fn manifest(mut asked: CommitFlushRequest) -> Manifest {
         name: s.name,
         kind: Kind::from_code(s.kind).map_or("unknown", Kind::name).to_owned(),
         sealed: s.sealed,
-        slots: s.slots,
         max_items: s.max_items,
         max_bytes: s.max_bytes,
         parts: s

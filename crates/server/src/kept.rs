@@ -22,7 +22,7 @@ pub(crate) struct Stored {
     pub tier: TierIx,
     /// Where, from the start of the shard's part of the disk.
     pub at: u64,
-    /// How many: whole chunks, but for the last.
+    /// How many: whole chunks, but for the last of the copy; whole pages.
     pub length: usize,
     pub sums: Vec<u32>,
     /// Held by whoever reads them: their place is nobody else's until it is dropped (INV-44).
@@ -149,9 +149,8 @@ impl KeptBytes {
             let wanted = self.snapshot.length().min(*length);
             for from in (0..*length).step_by(TIER_PIECE) {
                 let piece = (length - from).min(TIER_PIECE);
-                let whole = piece.next_multiple_of(honeycomb_env::VOLUME_ALIGN);
-                let sums = &sums[from / TIER_CHUNK..(from + whole).div_ceil(TIER_CHUNK)];
-                let into = buffer.slice_mut(0..whole);
+                let sums = &sums[from / TIER_CHUNK..(from + piece).div_ceil(TIER_CHUNK)];
+                let into = buffer.slice_mut(0..piece);
                 read_checked(&**volume, base + at + from as u64, into, sums).map_err(lost)?;
                 let piece = piece.min(wanted.saturating_sub(from));
                 run(&into[..piece]).map_err(KeptFault::Taker)?;

@@ -13,6 +13,7 @@ mod keeping;
 mod lending;
 mod lines;
 mod moving;
+mod on_disk;
 mod owners;
 mod reading;
 mod request;
@@ -100,8 +101,6 @@ pub struct BlockOwner {
     pub start: u64,
     /// Last hash of it, inclusive.
     pub end: u64,
-    /// Hash slots of a kv.
-    pub slots: u32,
     /// Most items of a queue; 0 for no bound.
     pub max_items: u64,
     /// Most bytes of a queue; 0 for no bound.

@@ -81,7 +81,7 @@ pub enum IoDone {
 }
 
 /// The sums of some bytes, a chunk each.
-fn sums_of(bytes: &[u8]) -> Vec<u32> {
+pub(crate) fn sums_of(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(TIER_CHUNK).map(crc32fast::hash).collect()
 }
 

@@ -8,7 +8,8 @@ mod common;
 
 use below::{BLOCKS, Below, DISK, END, at, bytes};
 use honeycomb_env::Entropy;
-use honeycomb_types::{Kind, TierIx};
+use honeycomb_structures::Ticket;
+use honeycomb_types::{Kind, TierIx, sizes};
 use honeycomb_wire::batch::{put_keys, results};
 use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
 use honeycomb_wire::{Field, Op, Status};
@@ -48,6 +49,12 @@ impl World {
         World { below, maps: vec![Map::new(); BLOCKS as usize] }
     }
 
+    /// The same with buffers of so many bytes.
+    fn with_buffers(size: usize, buffers: usize, seed: u64) -> World {
+        let below = Below::with_buffers(Kind::Kv, size, 1, buffers, seed);
+        World { below, maps: vec![Map::new(); BLOCKS as usize] }
+    }
+
     fn put(&mut self, block: u32, key: &[u8], value: &[u8]) {
         let args = [&[0], key].concat();
         let (answer, _) = self.run(block, Op::KvPut, &args, value);
@@ -71,6 +78,7 @@ impl World {
         let length = match self.below(10) {
             0 => size / 64 + self.below(size as u64 / 64) as usize,
             1 => 0,
+            2 => sizes::size(self.rng.next_u64(), size, 0, size / 16),
             _ => self.below(200) as usize,
         };
         let seed = self.rng.next_u64();
@@ -234,6 +242,62 @@ fn what_is_written_often_stays_up_when_there_is_room() {
     world.settle();
     assert!(world.shard.tiers_are_quiet());
     assert_eq!(world.shard.in_memory(), (0, 0));
+}
+
+/// One request for many keys needs more than the buffers have, and so do all of many such requests that come
+/// together: each is answered, one after the other, and none is told to come again for ever.
+#[test]
+fn requests_for_many_keys_that_need_more_than_the_buffers_all_end() {
+    for buffers in [32 << 10, 64 << 10] {
+        let mut world = World::with_buffers(SMALL, buffers, 21);
+        for block in 0..BLOCKS {
+            for n in 0..150 {
+                world.put(block, format!("k{n}").as_bytes(), &vec![n as u8; 700 + n]);
+            }
+            world.lower(block);
+        }
+        let keys: Vec<Vec<u8>> = (0..150).map(|n| format!("k{n}").into_bytes()).collect();
+        let mut args = Vec::new();
+        (1u32 << 20).put(&mut args);
+        // Each caller asks for the rest until it has all.
+        let mut callers: Vec<(u32, usize, Option<Ticket>)> =
+            (0..9).map(|n| (n % BLOCKS, 0, None)).collect();
+        let mut turns = 0;
+        while callers.iter().any(|(_, had, _)| *had < keys.len()) {
+            turns += 1;
+            assert!(turns < 20_000, "{callers:?} never end");
+            for (block, had, waits) in &mut callers {
+                if *had == keys.len() {
+                    continue;
+                }
+                let rest: Vec<&[u8]> = keys[*had..].iter().map(|key| &key[..]).collect();
+                let answer = match waits.take() {
+                    None => world.begin(*block, Op::KvMultiGet, &args, &put_keys(&rest)),
+                    Some(ticket) => world.came.remove(&ticket).ok_or(ticket),
+                };
+                let answer = match answer {
+                    Ok(answer) if answer.status == Status::Busy => continue,
+                    Ok(answer) => answer,
+                    Err(ticket) => {
+                        *waits = Some(ticket);
+                        continue;
+                    }
+                };
+                assert_eq!(answer.status, Status::Ok, "{answer:?}");
+                let told = bytes(&mut world.shard, *block, &answer.payload);
+                let count = answer.value as usize;
+                for (n, result) in (*had..).zip(results(&told, count).unwrap()) {
+                    assert_eq!(result.bytes, vec![n as u8; 700 + n], "key {n}");
+                }
+                *had += count;
+            }
+            world.step();
+        }
+        world.settle();
+        (0..BLOCKS).for_each(|block| assert!(world.shard.free(at(block))));
+        world.settle();
+        assert!(world.shard.tiers_are_quiet());
+    }
 }
 
 /// Where everything is written to all the time something goes down all the same.

@@ -8,7 +8,7 @@ mod common;
 
 use below::{BLOCKS, Below, DISK, at, bytes};
 use honeycomb_structures::Answer;
-use honeycomb_types::{Kind, TierIx, Time};
+use honeycomb_types::{Kind, TierIx, Time, sizes};
 use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items};
 use honeycomb_wire::{Field, Op, Status};
 use std::collections::{BTreeMap, VecDeque};
@@ -80,6 +80,7 @@ impl World {
     fn item(&mut self) -> Vec<u8> {
         let length = match self.below(12) {
             0 => 16 * 1024 + self.below(8 << 10),
+            1 => sizes::size(self.rng.next_u64(), SIZE, 0, SIZE / 8) as u64,
             n => self.below(40 * n + 1),
         };
         let seed = self.rng.next_u64() as u8;

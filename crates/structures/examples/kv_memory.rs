@@ -26,7 +26,7 @@ impl Store {
         let part = |i: usize| {
             let start = if i == 0 { 0 } else { i as u64 * (width + 1) };
             let end = start + width;
-            let structure = KvBlock::new(BLOCK, start, end, 1024, Marks::default());
+            let structure = KvBlock::new(BLOCK, start, end, Marks::default());
             (structure, Backing::map(BLOCK, &Reclaimer::inline()).expect("it can be mapped"))
         };
         Store { parts: (0..blocks).map(part).collect() }

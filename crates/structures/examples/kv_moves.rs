@@ -43,7 +43,7 @@ fn time<T>(run: impl FnOnce() -> T) -> (f64, T) {
 
 fn split(value_size: usize) {
     let marks = Marks::default();
-    let mut source = Store::new(KvBlock::new(BLOCK, 0, u64::MAX, 1024, marks));
+    let mut source = Store::new(KvBlock::new(BLOCK, 0, u64::MAX, marks));
     let value = vec![7u8; value_size];
     let mut keys = 0u64;
     let mut clock = 0;
@@ -64,7 +64,7 @@ fn split(value_size: usize) {
     let Wish::Split { start } = wish else { panic!("a full block wants to be divided") };
     let (began, begun) = time(|| source.structure.begin_export(&mut source.block, start, u64::MAX));
     begun.expect("nothing is pinned");
-    let mut target = Store::new(KvBlock::new(BLOCK, start, u64::MAX, 1024, marks).importing(1));
+    let mut target = Store::new(KvBlock::new(BLOCK, start, u64::MAX, marks).importing(1));
     let (mut parcels, mut bytes, mut made, mut named, mut taken, mut worst) =
         (0, 0, 0.0, 0.0, 0.0, 0f64);
     source.structure.freeze(Time::ZERO);

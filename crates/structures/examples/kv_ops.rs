@@ -67,7 +67,7 @@ fn key_value(value_len: usize, count: usize) {
     let value = vec![7; value_len];
     let (mut fresh, mut over, mut gets) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..RUNS {
-        let mut store = Store::new(BLOCK, KvBlock::new(BLOCK, 0, u64::MAX, 1024, Marks::default()));
+        let mut store = Store::new(BLOCK, KvBlock::new(BLOCK, 0, u64::MAX, Marks::default()));
         fresh.push(time(count, |i| {
             let answer = store.run(Op::KvPut, &put_args(i), &value);
             assert_eq!(answer.status, Status::Ok);
@@ -117,7 +117,7 @@ fn lanes() {
 }
 
 fn utilisation(size: usize, value_len: usize) {
-    let mut store = Store::new(size, KvBlock::new(size, 0, u64::MAX, 1024, Marks::default()));
+    let mut store = Store::new(size, KvBlock::new(size, 0, u64::MAX, Marks::default()));
     let (value, mut count) = (vec![7; value_len], 0);
     let (mut slowest, mut total) = (0f64, 0f64);
     loop {

@@ -21,6 +21,11 @@ pub trait Bytes {
     /// Whether a range is there.
     fn has(&self, range: &Range<usize>) -> bool;
 
+    /// Bytes that one operation should have brought up at a time, if it could do with so few.
+    fn most(&self) -> usize {
+        usize::MAX
+    }
+
     /// A range is about to be read: a hint, of use only in memory.
     #[inline]
     fn prefetch(&self, range: Range<usize>) {
@@ -53,14 +58,25 @@ impl Bytes for Backing {
 }
 
 /// Parts of a block below memory that were brought up for one operation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fetched {
     /// Where in the block each begins. One that was asked for is whole in one of them.
     parts: Vec<(usize, Backing)>,
     wanted: RefCell<Vec<Range<usize>>>,
+    most: usize,
 }
 
 impl Fetched {
+    /// Nothing yet; an operation that could do with less wants `most` bytes at a time.
+    pub fn within(most: usize) -> Fetched {
+        Fetched { parts: Vec::new(), wanted: RefCell::default(), most }
+    }
+
+    /// Bytes of the parts that were brought up.
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|(_, part)| part.len()).sum()
+    }
+
     /// Takes a part that was read.
     pub fn add(&mut self, from: usize, bytes: Backing) {
         self.parts.push((from, bytes));
@@ -104,6 +120,10 @@ impl Bytes for Fetched {
             self.wanted.borrow_mut().push(range.clone());
         }
         there
+    }
+
+    fn most(&self) -> usize {
+        self.most
     }
 
     fn has(&self, range: &Range<usize>) -> bool {

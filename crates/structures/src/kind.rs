@@ -8,7 +8,7 @@ use crate::file::FileBlock;
 use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
 use crate::{Marks, Structure};
-use honeycomb_types::{InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Verbs};
+use honeycomb_types::{BlockId, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Verbs};
 use honeycomb_wire::Op;
 use std::fmt;
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 /// What a block is opened with. Every kind gets all of it and takes what it has a use for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
+    /// The block.
+    pub block: BlockId,
     /// Bytes of the block.
     pub block_size: usize,
     /// First hash of the range that the block owns; 0 unless it is routed by hashes.
     pub start: u64,
     /// Last hash of it, inclusive; 2^64-1 unless it is routed by hashes.
     pub end: u64,
-    /// Hash slots; 0 unless it is routed by hashes.
-    pub slots: u32,
     /// Most items, as whoever created the structure said; 0 for no bound.
     pub max_items: u64,
     /// Most bytes, as whoever created the structure said; 0 for no bound.
@@ -255,8 +255,8 @@ impl StructureKind for Kv {
     }
 
     fn open(&self, opening: &Opening) -> Box<dyn Structure> {
-        let Opening { block_size, start, end, slots, importing, .. } = *opening;
-        let block = KvBlock::new(block_size, start, end, slots, Marks::default());
+        let Opening { block, block_size, start, end, importing, .. } = *opening;
+        let block = KvBlock::new(block_size, start, end, Marks::default()).named(block);
         Box::new(match importing {
             0 => block,
             id => block.importing(id),

@@ -30,7 +30,7 @@ pub use extent::ExtentBlock;
 pub use file::FileBlock;
 pub use honeycomb_types::Marks;
 pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
-pub use kv::{KvBlock, key_limit, splits_from};
+pub use kv::{KvBlock, PAGE_MAX as KV_PAGE_MAX, key_limit, splits_from};
 pub use lanes::{LaneRoom, LaneVerdict, Lanes};
 pub use moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 pub use next::{Next, busy, moved};
@@ -40,13 +40,14 @@ pub use snapshot::{Items, Snapshot};
 // What a structure in another crate needs of ours, so that it depends on nothing else.
 pub use honeycomb_block::{Backing, Pin, Reclaimer};
 pub use honeycomb_types::{
-    CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Time, Verbs,
+    BlockId, CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Time, Verbs,
 };
 pub use honeycomb_wire::custom::{Routed, put_routed};
 pub use honeycomb_wire::extents::ExtentRef;
 pub use honeycomb_wire::notice::Change;
 pub use honeycomb_wire::{Malformed, Op, Status};
 
+use honeycomb_types::Bug;
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_wire::custom::split_args;
 use std::ops::Range;
@@ -570,5 +571,5 @@ pub trait Structure: Send {
 
 /// The largest value, item or append that a block of this size takes.
 pub fn large_limit(block_size: usize) -> usize {
-    block_size / LARGE_FRACTION as usize
+    block_size / LARGE_FRACTION as usize - usize::from(Bug::LargestRefused.active())
 }

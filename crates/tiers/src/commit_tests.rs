@@ -112,7 +112,6 @@ fn manifest(lineage: &str, number: u64) -> Manifest {
         name: "log".into(),
         kind: "file".into(),
         sealed: false,
-        slots: 0,
         max_items: 0,
         max_bytes: 0,
         parts: parts.collect(),

@@ -460,7 +460,7 @@ impl Journal<'_> {
             }
         }
         let (name, kind) = (head.name.clone(), head.kind.clone());
-        Ok(FlushedStructure { name, kind, sealed, slots: 0, max_items: 0, max_bytes: 0, parts })
+        Ok(FlushedStructure { name, kind, sealed, max_items: 0, max_bytes: 0, parts })
     }
 
     /// Records have numbers without gaps: one beyond the last that was found means that one is missing.

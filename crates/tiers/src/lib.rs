@@ -104,12 +104,20 @@ pub enum FlushError {
         version: u32,
     },
     /// The bytes are not those that were written.
-    #[error("{object} is damaged: {why}")]
+    #[error("{object} is damaged: {why}; put back a copy of it, or create the data again")]
     Damaged {
         /// Which object.
         object: String,
         /// How that was seen.
         why: String,
+    },
+    /// An object that the manifest names is not there.
+    #[error(
+        "{object} is missing, which the manifest names; put back a copy of it, or create the data again"
+    )]
+    Missing {
+        /// Which object.
+        object: String,
     },
     /// Reading failed.
     #[error("{object} could not be read: {why}")]

@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 
 /// What every manifest says that it is.
 const FORMAT: &str = "honeycomb-flush";
-/// The version of a flush with large values; earlier ones are read.
-pub(crate) const VERSION: u32 = 2;
-/// The version of one without.
-const PLAIN: u32 = 1;
+/// The version that is written. Earlier ones are read: 1 and 2 told the hash slots of a kv, and 2 was one
+/// with large values.
+pub(crate) const VERSION: u32 = 3;
 
 /// Everything that a prefix held, as it was flushed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,8 +43,6 @@ pub struct FlushedStructure {
     pub kind: String,
     /// It took no more: a sealed file, a closed queue.
     pub sealed: bool,
-    /// Hash slots of a kv.
-    pub slots: u32,
     /// Bound of a queue, in items; 0 for none.
     pub max_items: u64,
     /// Bound of a queue, in bytes; 0 for none.
@@ -84,7 +81,7 @@ impl FlushedPart {
 }
 
 impl Manifest {
-    /// A manifest of the least version that says it.
+    /// A manifest that replaces nothing.
     pub fn new(
         lineage: String,
         number: u64,
@@ -92,8 +89,7 @@ impl Manifest {
         address: String,
         structures: Vec<FlushedStructure>,
     ) -> Manifest {
-        let plain = structures.iter().flat_map(|s| &s.parts).all(|part| !part.is_of_extents());
-        let version = if plain { PLAIN } else { VERSION };
+        let version = VERSION;
         let (format, below, replaces) = (FORMAT.into(), Vec::new(), Vec::new());
         Manifest { format, version, lineage, number, job, address, structures, below, replaces }
     }
@@ -171,7 +167,6 @@ mod tests {
             name: "a\n\u{e9}".into(),
             kind: "kv".into(),
             sealed: false,
-            slots: 64,
             max_items: 0,
             max_bytes: u64::MAX,
             parts: vec![part],

@@ -291,7 +291,11 @@ impl Flushed {
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, FlushError> {
         let read = read(&self.place, self.bucket.as_ref(), name, range);
-        read.map_err(|(_, why)| FlushError::Read { object: self.place.join(name).to_string(), why })
+        let object = || self.place.join(name).to_string();
+        read.map_err(|(missing, why)| match missing {
+            true => FlushError::Missing { object: object() },
+            false => FlushError::Read { object: object(), why },
+        })
     }
 
     pub(crate) fn damaged(&self, name: &str, why: String) -> FlushError {

@@ -151,11 +151,53 @@ pub enum Bug {
     BarrierThawsEarly = 71,
     /// A value that is carried elsewhere takes the place of the one that was put meanwhile (INV-39).
     CarriedOverAnother = 72,
+    /// A copy on a disk ends where the structure ends, although it was not written again (INV-41).
+    CopyEndsWithStructure = 73,
+    /// The end of the cluster flushes only what persists (INV-50).
+    StopForgetsFlushTo = 74,
+    /// The end of the cluster does not wait for the manifest behind the last part (INV-50).
+    StopSkipsManifest = 75,
+    /// A cluster that ends registers jobs (INV-50).
+    StopTakesJobs = 76,
+    /// What is to be discarded is flushed all the same (INV-50).
+    DiscardFlushes = 77,
+    /// The log does not have that a job ended (INV-26).
+    JobEndUnlogged = 78,
+    /// Leases end before renewals that had arrived in time are read (INV-27).
+    ExpiresUnheard = 79,
+    /// A stall of the controller is not added to leases (INV-27).
+    StallForgotten = 80,
+    /// What a connection held when it ended stays counted (INV-53).
+    DeadKeepTheirBudget = 81,
+    /// Renewals are refused like everything else when a job holds its share of the buffers (INV-53).
+    RenewalsUseCommonBudget = 82,
+    /// Each byte of a request that dribbles in restarts its deadline (INV-53).
+    DeadlineRestarts = 83,
+    /// A large payload is counted when it is announced, not as its bytes arrive (INV-53).
+    SharesCountAnnounced = 84,
+    /// The last bytes of a block are not written to its disk when they are the first of a page (INV-41).
+    PageEdgeUnwritten = 85,
+    /// The open end of a block is read back from its disk in whole pages only (INV-41).
+    PromotedWithoutTail = 86,
+    /// A read from the last byte on that is on a disk takes it from memory (INV-41).
+    FloorOffByOne = 87,
+    /// An append, an item or a value of exactly the largest size is refused (INV-33).
+    LargestRefused = 88,
+    /// A structure of a kind that cannot be flushed is created in a prefix whose end flushes it (INV-09).
+    UnflushableAccepted = 89,
+    /// A block of a key-value store is divided between 1024ths of all hashes only (INV-17).
+    DividesCoarsely = 90,
+    /// Ids of jobs, prefixes and structures are the cluster's counters (INV-54).
+    IdsCount = 91,
+    /// A handle of a job whose lease ended is served by the job that somebody began anew (INV-55).
+    SuccessorServed = 92,
+    /// A registration replaces another job than the one that its caller has looked at (INV-55).
+    OtherJobReplaced = 93,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 72] = [
+    pub const ALL: [Bug; 93] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -228,6 +270,27 @@ impl Bug {
         Bug::ChangesStayUp,
         Bug::BarrierThawsEarly,
         Bug::CarriedOverAnother,
+        Bug::CopyEndsWithStructure,
+        Bug::StopForgetsFlushTo,
+        Bug::StopSkipsManifest,
+        Bug::StopTakesJobs,
+        Bug::DiscardFlushes,
+        Bug::JobEndUnlogged,
+        Bug::ExpiresUnheard,
+        Bug::StallForgotten,
+        Bug::DeadKeepTheirBudget,
+        Bug::RenewalsUseCommonBudget,
+        Bug::DeadlineRestarts,
+        Bug::SharesCountAnnounced,
+        Bug::PageEdgeUnwritten,
+        Bug::PromotedWithoutTail,
+        Bug::FloorOffByOne,
+        Bug::LargestRefused,
+        Bug::UnflushableAccepted,
+        Bug::DividesCoarsely,
+        Bug::IdsCount,
+        Bug::SuccessorServed,
+        Bug::OtherJobReplaced,
     ];
 }
 

@@ -6,6 +6,7 @@
 mod alarm;
 mod bug;
 mod flush_path;
+mod id_cipher;
 mod ids;
 mod kind;
 pub mod limits;
@@ -13,6 +14,7 @@ mod marks;
 mod name;
 mod policy;
 mod scale;
+pub mod sizes;
 mod tier;
 mod time;
 mod way;
@@ -24,6 +26,7 @@ pub use flush_path::{
     FLUSH_EXTENTS, FLUSH_JOURNAL, FLUSH_MANIFEST, FLUSH_PART, FLUSH_RECORD, flush_directory,
     flush_names, flush_object, journal_sweep,
 };
+pub use id_cipher::{IdCipher, IdOf};
 pub use ids::{
     BlockAt, BlockId, Epoch, Generation, JobId, LaneId, MapVersion, MoveId, PrefixId, Sequence,
     ServerId, SessionId, ShardIx, StructureId,

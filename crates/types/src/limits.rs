@@ -11,6 +11,8 @@ pub const KIB: u64 = 1024;
 /// MiB in bytes.
 pub const MIB: u64 = 1024 * KIB;
 
+/// Hashes of one slot of a key-value store: splits and moves are at multiples of it.
+pub const SLOT_WIDTH: u64 = 1 << (u64::BITS - SLOTS.trailing_zeros());
 /// Block size when nobody says otherwise: that of a file chunk in analytics (paper, 3.1).
 pub const BLOCK_SIZE_DEFAULT: u64 = 128 * MIB;
 /// Smallest region of a block: a block has at most block size / this many regions.
@@ -141,6 +143,8 @@ pub const CONNECTION_BACKLOG_MAX: usize = 8 * 1024 * 1024;
 pub const CONNECTION_STALL: Duration = Duration::from_secs(10);
 /// Time without progress after which a reserved large write is given up.
 pub const FILL_STALL: Duration = Duration::from_secs(2);
+/// A request whose bytes dribble in has `CONNECTION_STALL`, and a second more for so many of them.
+pub const REQUEST_RATE_LEAST: usize = 256 * 1024;
 /// Bytes of requests and replies in flight that one server holds, at most; a memory server, whose memory
 /// is bounded (INV-32), `SERVER_BUFFER_LEAST` and 1 / `SERVER_BUFFER_FRACTION` of its memory.
 pub const SERVER_BUFFER_BYTES: usize = 256 * 1024 * 1024;
@@ -150,7 +154,7 @@ pub const SERVER_BUFFER_LEAST: u64 = 24 << 20;
 pub const SERVER_BUFFER_FRACTION: u64 = 32;
 /// One connection has no more than 1 / this of them waiting for it, or four that do not read would keep
 /// everybody from being served.
-pub const CONNECTION_SHARE: usize = 4;
+pub const CONNECTION_SHARE: usize = 8;
 /// Percent of a server's memory that clients may still map of blocks that were freed; above it no more
 /// is handed out.
 pub const OWED_PERCENT_MAX: u64 = 5;
@@ -165,6 +169,8 @@ pub const RING_CAPACITY: usize = 4096;
 
 /// Prefixes of one job.
 pub const PREFIXES_PER_JOB_MAX: usize = 1 << 20;
+/// Parents and readers that all nodes of one plan name.
+pub const PLAN_EDGES_MAX: usize = 1 << 19;
 /// Parents of one prefix.
 pub const PARENTS_MAX: usize = 4096;
 /// Declared readers of one prefix that have not committed.
@@ -210,6 +216,9 @@ pub const STEER_LEAST: u64 = 100;
 pub const BILL_EVERY: Duration = Duration::from_secs(10);
 /// Jobs that ended of which one controller shard remembers what they have used.
 pub const BILLS_KEPT: usize = 1024;
+
+/// Jobs that were deregistered after their leases had ended, and of which that is remembered.
+pub const FORMER_JOBS_MAX: usize = 1024;
 /// A job whose prefixes have all expired is deregistered after this.
 pub const JOB_LINGER: Duration = Duration::from_secs(600);
 
@@ -280,6 +289,10 @@ pub const CONTROL_ANSWERS_MAX: usize = 32 * 1024 * 1024;
 /// How long they are kept, as far as there is room.
 pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 
+/// A stall of a controller's process that is longer is added to all leases.
+pub const STALL_LEAST: Duration = Duration::from_millis(50);
+/// After a longer one everybody gets a whole lease.
+pub const AMNESTY_AFTER: Duration = Duration::from_millis(1000);
 /// A server that has said nothing for this long is dead.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
 /// A server that a restarted controller knows from its log has this long to come back.

@@ -30,6 +30,9 @@ pub mod busy {
     /// 32 bits, is the delay.
     pub const UNDER_WAY: u64 = 1 << 63;
 
+    /// There is no room in memory or in a lower tier. A caller whose time ends here reports `OutOfMemory`.
+    pub const FULL: u64 = 1 << 62;
+
     /// After which to try again.
     pub fn delay(value: u64) -> Duration {
         Duration::from_micros(value & u64::from(u32::MAX))

@@ -1,9 +1,15 @@
 //! The hash of a key to its slot, a part of the protocol.
 
+use honeycomb_types::limits::SLOT_WIDTH;
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
-/// Bits of the hash that decide the slot: the most that any store uses (65,536 slots).
-const SLOT_MASK: u64 = 0xFFFF << 48;
+/// Bits of the hash that decide the slot.
+const SLOT_MASK: u64 = !(SLOT_WIDTH - 1);
+
+/// The slot of a hash: its top 16 bits.
+pub const fn slot_of(hash: u64) -> u64 {
+    hash / SLOT_WIDTH
+}
 
 /// The 64-bit hash by which a key-value store routes: XXH64 with seed 0.
 ///
@@ -11,7 +17,7 @@ const SLOT_MASK: u64 = 0xFFFF << 48;
 /// 16 bits, which decide the slot, from the tag alone: keys of one tag share a slot.
 pub fn key_hash(key: &[u8]) -> u64 {
     let hash = xxh64(key, 0);
-    match tag(key) {
+    match key_tag(key) {
         Some(tag) => (xxh64(tag, 0) & SLOT_MASK) | (hash & !SLOT_MASK),
         None => hash,
     }
@@ -43,7 +49,8 @@ impl Checksum {
     }
 }
 
-fn tag(key: &[u8]) -> Option<&[u8]> {
+/// The tag of a key: what is between its first `{` and the next `}`, when that is not empty.
+pub fn key_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|b| *b == b'{')?;
     let length = key[open + 1..].iter().position(|b| *b == b'}')?;
     (length > 0).then(|| &key[open + 1..open + 1 + length])

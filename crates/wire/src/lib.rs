@@ -23,6 +23,6 @@ pub use frame::{
     Auth, Durability, Header, OpInfo, Plane, Refusal, ReplyHeader, RequestHeader, busy, flags,
 };
 pub use handshake::Greeted;
-pub use hash::{Checksum, checksum, key_hash};
+pub use hash::{Checksum, checksum, key_hash, key_tag, slot_of};
 pub use messages::{Op, Status};
 pub use token::{Grant, GrantKey, RootKey, Scope, TokenKey, attenuate};

@@ -8,7 +8,7 @@
 use crate::fields::{Field, Malformed, Reader};
 use hmac::{Hmac, KeyInit, Mac};
 use honeycomb_types::limits::TOKEN_MAX;
-use honeycomb_types::{Generation, JobId, PrefixId, StructureId, Verbs};
+use honeycomb_types::{Generation, IdCipher, JobId, PrefixId, StructureId, Verbs};
 use sha2::Sha256;
 use thiserror::Error;
 
@@ -55,6 +55,12 @@ impl RootKey {
     pub fn grant_key(&self) -> GrantKey {
         GrantKey(mac(&self.0, &[b"honeycomb grant v1"]))
     }
+
+    /// What makes ids of the controller's counters.
+    pub fn id_cipher(&self) -> IdCipher {
+        let key = mac(&self.0, &[b"honeycomb ids v1"]);
+        IdCipher::new(*key.first_chunk().expect("a MAC has 32 bytes"))
+    }
 }
 
 /// A restriction added to a token.
@@ -66,6 +72,8 @@ pub enum Caveat {
     Verbs(Verbs),
     /// Good until this time on the controller's clock, in milliseconds.
     Expires(u64),
+    /// Good for one life of the job: while this prefix is its root.
+    Life(PrefixId),
 }
 
 impl Caveat {
@@ -74,6 +82,7 @@ impl Caveat {
             Caveat::Task(prefix) => (1u8, prefix.0.to_le_bytes().to_vec()),
             Caveat::Verbs(verbs) => (2, verbs.0.to_le_bytes().to_vec()),
             Caveat::Expires(ms) => (3, ms.to_le_bytes().to_vec()),
+            Caveat::Life(root) => (4, root.0.to_le_bytes().to_vec()),
         };
         [&[kind, body.len() as u8][..], &body].concat()
     }
@@ -90,6 +99,8 @@ pub struct Scope {
     pub verbs: Verbs,
     /// When it ends, on the controller's clock in milliseconds; `u64::MAX` for never.
     pub expires_ms: u64,
+    /// The root prefix of the job's life that it is good for; `None` for every life.
+    pub life: Option<PrefixId>,
 }
 
 impl Scope {
@@ -115,8 +126,9 @@ impl TokenKey {
         let parts = Parts::read(token)?;
         let mut tag = mac(&self.0, &[&token[..9]]);
         let job = (parts.job != 0).then_some(JobId(parts.job));
-        let mut scope = Scope { job, task: None, verbs: Verbs::ALL, expires_ms: u64::MAX };
-        let mut task_conflict = false;
+        let mut scope =
+            Scope { job, task: None, verbs: Verbs::ALL, expires_ms: u64::MAX, life: None };
+        let mut conflict = false;
         for (kind, body) in &parts.caveats {
             tag = mac(&tag, &[&[*kind, body.len() as u8], body]);
             let mut reader = Reader::new(body);
@@ -124,10 +136,14 @@ impl TokenKey {
                 1 => {
                     let task = PrefixId(u64::get(&mut reader)?);
                     // The first one stays: a caveat added later takes away, it adds no other place.
-                    task_conflict |= *scope.task.get_or_insert(task) != task;
+                    conflict |= *scope.task.get_or_insert(task) != task;
                 }
                 2 => scope.verbs = scope.verbs.and(Verbs(u16::get(&mut reader)?)),
                 3 => scope.expires_ms = scope.expires_ms.min(u64::get(&mut reader)?),
+                4 => {
+                    let root = PrefixId(u64::get(&mut reader)?);
+                    conflict |= *scope.life.get_or_insert(root) != root;
+                }
                 _ => return Err(Unproven::UnknownForm),
             }
             reader.finish()?;
@@ -135,8 +151,8 @@ impl TokenKey {
         if !same(&tag, parts.tag) {
             return Err(Unproven::Forged);
         }
-        // Narrowing to two different tasks leaves nothing that the holder could be.
-        if task_conflict {
+        // Narrowing to two different tasks or lives leaves nothing that the holder could be.
+        if conflict {
             scope.verbs = Verbs::NONE;
         }
         Ok(scope)

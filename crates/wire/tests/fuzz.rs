@@ -391,7 +391,7 @@ proptest! {
 
     #[test]
     fn no_damaged_token_or_grant_is_believed(
-        kind in 0..3u8,
+        kind in 0..4u8,
         value: u64,
         damages in prop::collection::vec(damage(), 1..4),
         noise: Vec<u8>,
@@ -401,7 +401,8 @@ proptest! {
         let caveat = match kind {
             0 => Caveat::Task(PrefixId(value)),
             1 => Caveat::Verbs(Verbs(value as u16)),
-            _ => Caveat::Expires(value),
+            2 => Caveat::Expires(value),
+            _ => Caveat::Life(PrefixId(value)),
         };
         let token = attenuate(&root.token_key().issue(Some(JobId(value | 1))), caveat);
         let token = token.expect("a short token takes a caveat");

@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use honeycomb_structures::{
-    Answer, Backing, Event, Kind, News, Op, Opening, Operation, Outcome, Payload, Reclaimer,
-    Routed, Status, Structure, StructureKind, Successor, Ticket, Time, put_routed,
+    Answer, Backing, BlockId, Event, Kind, News, Op, Opening, Operation, Outcome, Payload,
+    Reclaimer, Routed, Status, Structure, StructureKind, Successor, Ticket, Time, put_routed,
 };
 use log_structure::{
     CODE, Log, NOT_YET_WRITTEN, Page, Record, ScanArgs, Stats, TAG_MAX, TAG_TOO_LONG, TRIMMED,
@@ -50,10 +50,10 @@ impl Chain {
 
     fn add(&mut self, start: u64) {
         let opening = Opening {
+            block: BlockId::default(),
             block_size: self.size,
             start: 0,
             end: u64::MAX,
-            slots: 0,
             max_items: 0,
             max_bytes: 0,
             first: start == 0,

@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, overload
 from honeycomb import errors
 from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
+from honeycomb._losses import Callback
 from honeycomb._quota import Quota
 from honeycomb._transfer import Progress
 from honeycomb.aio._bucket import AsyncBucket
@@ -193,6 +194,12 @@ class AsyncJob(Remote):
     async def keep(self, *addrs: str) -> None:
         await run(lambda: self.blocking.keep(*addrs))
 
+    def on_lost_leases(self, callback: Callback) -> None:
+        self.blocking.on_lost_leases(callback)
+
+    async def reopen(self) -> None:
+        await run(self.blocking.reopen)
+
     async def release(self, *addrs: str) -> None:
         await run(lambda: self.blocking.release(*addrs))
 
@@ -212,13 +219,9 @@ class AsyncJob(Remote):
         self._queues.add(twin)
         return twin
 
-    async def create_kv(
-        self, addr: str, *, blocks: int = 1, slots: int = 1024, exist_ok: bool = False
-    ) -> AsyncKv:
+    async def create_kv(self, addr: str, *, blocks: int = 1, exist_ok: bool = False) -> AsyncKv:
         return AsyncKv(
-            await run(
-                lambda: self.blocking.create_kv(addr, blocks=blocks, slots=slots, exist_ok=exist_ok)
-            )
+            await run(lambda: self.blocking.create_kv(addr, blocks=blocks, exist_ok=exist_ok))
         )
 
     async def create_file(self, addr: str, *, blocks: int = 1, exist_ok: bool = False) -> AsyncFile:
@@ -243,7 +246,6 @@ class AsyncJob(Remote):
         kind: int | str,
         *,
         blocks: int = 1,
-        slots: int = 0,
         max_items: int = 0,
         max_bytes: int = 0,
         exist_ok: bool = False,
@@ -254,7 +256,6 @@ class AsyncJob(Remote):
                     addr,
                     kind,
                     blocks=blocks,
-                    slots=slots,
                     max_items=max_items,
                     max_bytes=max_bytes,
                     exist_ok=exist_ok,
@@ -268,7 +269,6 @@ class AsyncJob(Remote):
         kind: int | str,
         *,
         blocks: int = 1,
-        slots: int = 0,
         max_items: int = 0,
         max_bytes: int = 0,
     ) -> AsyncCustom:
@@ -278,7 +278,6 @@ class AsyncJob(Remote):
                     addr,
                     kind,
                     blocks=blocks,
-                    slots=slots,
                     max_items=max_items,
                     max_bytes=max_bytes,
                 )
@@ -288,8 +287,8 @@ class AsyncJob(Remote):
     async def open_custom(self, addr: str, kind: int | str | None = None) -> AsyncCustom:
         return AsyncCustom(await run(lambda: self.blocking.open_custom(addr, kind)))
 
-    async def kv(self, addr: str, *, blocks: int = 1, slots: int = 1024) -> AsyncKv:
-        return AsyncKv(await run(lambda: self.blocking.kv(addr, blocks=blocks, slots=slots)))
+    async def kv(self, addr: str, *, blocks: int = 1) -> AsyncKv:
+        return AsyncKv(await run(lambda: self.blocking.kv(addr, blocks=blocks)))
 
     async def file(self, addr: str, *, blocks: int = 1) -> AsyncFile:
         return AsyncFile(await run(lambda: self.blocking.file(addr, blocks=blocks)))
@@ -450,7 +449,7 @@ class AsyncClient(Remote):
         self,
         name: str | None = None,
         *,
-        lease: float = 1.0,
+        lease: float | None = None,
         quota_blocks: int = 0,
         tenant: str | None = None,
         latency_sensitive: bool = True,
@@ -458,6 +457,7 @@ class AsyncClient(Remote):
         capacity: int | str = 0,
         peak_throughput: int | str = 0,
         keep: bool = True,
+        if_exists: Literal["fail", "open", "replace"] = "fail",
     ) -> Opening[AsyncJob]:
         async def register() -> AsyncJob:
             job = await run(
@@ -471,6 +471,7 @@ class AsyncClient(Remote):
                     capacity=capacity,
                     peak_throughput=peak_throughput,
                     keep=keep,
+                    if_exists=if_exists,
                 ),
                 late=Job.close,
             )
@@ -521,13 +522,13 @@ class AsyncClient(Remote):
     async def kinds(self) -> list[Kind]:
         return await run(self.blocking.kinds)
 
-    async def close(self) -> None:
+    async def close(self, *, discard: bool = False, wait: float | None = None) -> None:
         try:
             for job in list(self._jobs):
                 if not job.blocking._owned:
                     await job._give_back()
         finally:
-            await run(self.blocking.close)
+            await run(lambda: self.blocking.close(discard=discard, wait=wait))
 
     async def __aenter__(self) -> Self:
         return self

@@ -100,7 +100,7 @@ class MapReduce:
         progress: Wanted = None,
         cancel: CancelSignal | None = None,
         name: str | None = None,
-        lease: float = 1.0,
+        lease: float | None = None,
         quota_blocks: int = 0,
     ) -> Result:
         """Runs the program over ``inputs`` and returns its :class:`Result`, to be closed.
@@ -118,7 +118,7 @@ class MapReduce:
         stderr, and a list has several of these. What it raises ends the run. When ``cancel``, a
         ``threading.Event`` or the like, is set, the run raises :class:`Cancelled` within a fraction
         of a second. ``name`` is the job's (a random one by default), ``lease`` its prefixes' lease
-        in seconds, renewed while it runs, and ``quota_blocks`` the most blocks it may hold.
+        in seconds (``None`` for the cluster's), renewed while it runs, and ``quota_blocks`` the most blocks it may hold.
 
         Raises :class:`UserFunctionError` when one of the functions raises in every attempt,
         :class:`KeyOrderError` and :class:`NotPicklable` for keys and values that do not fit,

@@ -111,7 +111,7 @@ fn one(seed: u64, operations: u64) -> ExitCode {
 fn tell(v: &Violation, operations: u64) -> ExitCode {
     eprintln!("VIOLATION at {} (event {}): {}", v.at, v.event, v.what);
     eprintln!(
-        "repeat it with: cargo run --release -p honeycomb-verify --bin simulate -- --seed {} \
+        "repeat it with: cargo run --profile fast -p honeycomb-verify --bin simulate -- --seed {} \
          --operations {operations}",
         v.seed
     );

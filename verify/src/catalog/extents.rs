@@ -6,8 +6,6 @@ use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_types::{BlockAt, BlockId, JobId, StructureId};
 use std::collections::BTreeSet;
 
-const BLOCK: u64 = crate::server::BLOCK as u64;
-
 impl CatalogModel {
     /// Whether a structure keeps extents in a block.
     pub fn holds_extents(&self, structure: StructureId, at: BlockAt) -> bool {
@@ -29,6 +27,7 @@ impl CatalogModel {
             return require(reply.is_err(), || format!("{structure} is gone, and gave a block"));
         };
         let file = &self.cluster.jobs[j].files[f];
+        let block = self.cluster.block.0;
         let used = |at: &BlockAt| self.cluster.used.get(at).copied().unwrap_or_default();
         // Below memory, or on its way there, it takes nothing.
         let stays = |at: &BlockAt| {
@@ -36,11 +35,11 @@ impl CatalogModel {
             here && !self.cluster.drains.contains_key(&at.block.server())
         };
         let fits =
-            |at: &&BlockAt| stays(at) && used(at) + bytes <= BLOCK && !full.contains(&at.block);
+            |at: &&BlockAt| stays(at) && used(at) + bytes <= block && !full.contains(&at.block);
         // The fullest, so that the others empty.
         let best = file.extents.iter().filter(fits).max_by_key(|at| (used(at), at.block)).copied();
         let expected: Outcome<()> = match best {
-            _ if bytes > BLOCK / LARGE_FRACTION => Err("InvalidArgument"),
+            _ if bytes > block / LARGE_FRACTION => Err("InvalidArgument"),
             None if bytes > 0 => self.cluster.may_take(j, &file.counts, 1),
             _ => Ok(()),
         };

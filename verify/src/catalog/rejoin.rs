@@ -40,6 +40,7 @@ impl CatalogModel {
         self.cluster.tiers.places.clear();
         self.refused = None;
         self.told_lots.clear();
+        self.stalls.clear();
         for (_, seen) in self.cluster.servers.values_mut() {
             *seen = now.as_millis();
         }
@@ -121,6 +122,12 @@ impl CatalogModel {
         if file.kind == Kind::Kv {
             return true;
         }
+        // A pre-allocated block that was written to: the log has lost the grant. What it reports counts
+        // once its predecessor names it, or the successor that it names itself would be forgotten.
+        let reports = held.sealed.is_some() || held.successor.is_some() || held.taken != (0, 0);
+        if reports && file.spare.contains(&at) {
+            return false;
+        }
         let ends_with = file.chain.last() == Some(&at) && !file.sealed();
         if let Some(successor) = held.successor.filter(|_| ends_with)
             && !self.cluster.servers.contains_key(&successor.block.server())
@@ -171,8 +178,10 @@ impl CatalogModel {
         let told = self.rejoining.told.remove(&server).unwrap_or_default();
         let quarantined = &mut self.cluster.quarantined;
         quarantined.retain(|at| at.block.server() != server || told.contains(&at.block));
-        let unowned = &self.rejoining.unowned;
-        for held in unowned.iter().filter(|held| held.at.block.server() == server) {
+        let files = self.cluster.jobs.iter().flat_map(|job| &job.files);
+        let owned: BTreeSet<BlockAt> = files.flat_map(File::held).collect();
+        let unowned = self.rejoining.unowned.iter().filter(|held| !owned.contains(&held.at));
+        for held in unowned.filter(|held| held.at.block.server() == server) {
             quarantined.retain(|at| at.block != held.at.block);
             quarantined.insert(held.at);
         }
@@ -243,4 +252,162 @@ fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<Block
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use honeycomb_catalog::{
+        Actor, Command, Config, Effect as Order, Hints, NewStructure, PrefixOptions, Seal,
+    };
+    use honeycomb_controller::{OpenOptions, Store, waits};
+    use honeycomb_env::MemoryDisk;
+    use honeycomb_types::{Generation, JobId, Marks, PolicyKind, StructureId};
+
+    const BLOCK_SIZE: u64 = 65_536;
+
+    /// A catalog with its log, and the model that judges it.
+    struct Judged {
+        disk: MemoryDisk,
+        catalog: Catalog,
+        store: Store,
+        model: CatalogModel,
+        orders: Vec<Order>,
+    }
+
+    fn open(disk: &MemoryDisk) -> (Catalog, Store) {
+        let options = OpenOptions {
+            shard: 0,
+            hash_seed: 1,
+            root_key: Some([7; 32]),
+            marks: Marks::default(),
+            lease_ms: Config::default().lease_ms,
+            policy: PolicyKind::default(),
+            scale: Config::default().scale,
+            now: Time::ZERO,
+        };
+        let opened = Store::open(Box::new(disk.clone()), options).unwrap();
+        (opened.catalog, opened.store)
+    }
+
+    impl Judged {
+        fn new() -> Judged {
+            let disk = MemoryDisk::new();
+            let (catalog, store) = open(&disk);
+            let model = CatalogModel::new(PolicyKind::default(), BLOCK_SIZE);
+            Judged { disk, catalog, store, model, orders: Vec::new() }
+        }
+
+        fn run(&mut self, command: Command<'_>) -> Reply {
+            let (now, mut orders) = (Time::from_millis(1), Vec::new());
+            self.model.look(now, &mut self.catalog, &command).unwrap();
+            let reply = self.catalog.apply(now, command, &mut orders);
+            let waits = waits(&command, &orders);
+            self.store.commit(now, &mut self.catalog, &[], waits).unwrap();
+            self.model.judge(now, &command, &reply, &orders).unwrap();
+            self.orders = orders;
+            reply.unwrap()
+        }
+
+        /// The controller's machine loses power, with everything that was not synced.
+        fn lose_power(&mut self) {
+            self.disk.crash(&mut |_| 0);
+            (self.catalog, self.store) = open(&self.disk);
+            self.model.restart(Time::from_millis(1), &self.catalog, true).unwrap();
+        }
+
+        fn grow(&mut self, structure: StructureId, at: BlockAt) -> BlockAt {
+            match self.run(Command::GrowStructure { structure, at }) {
+                Reply::Grown { entry, .. } => entry.at,
+                other => panic!("growth was answered with {other:?}"),
+            }
+        }
+    }
+
+    fn server(ix: usize) -> NewServer<'static> {
+        NewServer {
+            address: ["a:1", "b:1"][ix],
+            incarnation: ix as u64,
+            shards: 1,
+            blocks_per_shard: 8,
+            tiers: &[],
+            block_size: BLOCK_SIZE,
+            flush_root: "",
+            kinds: &[],
+        }
+    }
+
+    fn file(judged: &mut Judged, actor: Actor, job: JobId) -> StructureId {
+        let structure = NewStructure {
+            path: "p",
+            name: "file",
+            kind: Kind::File,
+            blocks: 2,
+            max_items: 0,
+            max_bytes: 0,
+            open_existing: false,
+        };
+        match judged.run(Command::CreateStructure { actor, job, structure }) {
+            Reply::Opened(opened) => opened.structure,
+            other => panic!("a creation was answered with {other:?}"),
+        }
+    }
+
+    #[test]
+    fn spare_that_seals_before_its_grant_is_known_keeps_its_successor() {
+        let mut judged = Judged::new();
+        for ix in 0..2 {
+            judged.run(Command::JoinServer { server: server(ix) });
+        }
+        let (actor, hints) = (Actor::CLUSTER, Hints::default());
+        let register = Command::RegisterJob {
+            actor,
+            name: "j",
+            lease_ms: 500,
+            quota_blocks: 0,
+            hints,
+            claim: Default::default(),
+        };
+        let Reply::Job { job, .. } = judged.run(register) else { panic!("no job") };
+        let (actor, options) = (Actor::driver(job), PrefixOptions::default());
+        judged.run(Command::CreatePrefix { actor, job, path: "p", parents: &[], options });
+        let structure = file(&mut judged, actor, job);
+        let first = *judged.model.open.first().unwrap();
+        // Neither the grants nor the seals wait for the disk.
+        let spare = judged.grow(structure, first);
+        let full = Seal { length: 60_000, bytes: 60_000, last: false };
+        judged.run(Command::SealBlock { structure, at: first, seal: full });
+        let third = judged.grow(structure, spare);
+        judged.run(Command::SealBlock { structure, at: spare, seal: full });
+        judged.lose_power();
+
+        let told = |at, sealed, successor| HeldBlock {
+            at,
+            structure,
+            generation: Generation(1),
+            bytes_used: 100,
+            sealed,
+            successor,
+            taken: (0, 0),
+            tiers: Default::default(),
+        };
+        let held = [
+            told(first, Some(full), Some(spare)),
+            told(spare, Some(full), Some(third)),
+            told(third, None, None),
+        ];
+        // The server of the pre-allocated block reports before that of the first one.
+        let mut members = [first, spare].map(|at| at.block.server());
+        members.reverse();
+        assert_ne!(members[0], members[1], "the blocks are on two servers");
+        for member in members {
+            let own: Vec<HeldBlock> =
+                held.iter().copied().filter(|held| held.at.block.server() == member).collect();
+            let server = server(member.0 as usize - 1);
+            judged.run(Command::RejoinServer { server, member });
+            judged.run(Command::Inventory { server: member, held: &own, last: true });
+        }
+        judged.grow(structure, third);
+        judged.model.compare(Time::from_millis(1), &mut judged.catalog).unwrap();
+    }
 }

@@ -22,7 +22,7 @@ impl World {
             shards: SHARDS,
             blocks_per_shard: blocks,
             tiers: &tiers,
-            block_size: crate::server::BLOCK as u64,
+            block_size: self.sizes.block as u64,
             flush_root: "/flush",
             kinds: &[],
         };
@@ -152,14 +152,8 @@ impl World {
     /// A server that joins before anything has happened, without a network.
     pub fn join_at_once(&mut self, server: usize) {
         let incarnation = self.rng.next_u64();
-        let sim = SimServer::new(
-            server,
-            0,
-            incarnation,
-            self.faults.blocks,
-            self.controllers.len(),
-            (self.below, self.store),
-        );
+        let layout = self.layout();
+        let sim = SimServer::new(server, 0, incarnation, self.controllers.len(), layout);
         self.servers.push(sim);
         for ix in 0..self.controllers.len() {
             let link = self.new_link();

@@ -71,7 +71,9 @@ impl World {
             }
             return;
         }
-        let bytes = 500 + self.rng.below(3000) as usize;
+        // Long ones come in larger pieces.
+        let length = self.servers[server].filling[&ticket].payload.len();
+        let bytes = 500 + self.rng.below(3000.max(length as u64 / 4)) as usize;
         let from = self.servers[server].filling[&ticket].to;
         let (more, messages) = self.servers[server].piece(now, ticket, bytes);
         self.send_all(server, messages);
@@ -282,16 +284,9 @@ impl World {
         let attempts = self.servers[server].members.iter().map(|member| member.attempt);
         let attempts: Vec<u64> = attempts.collect();
         let incarnation = self.rng.next_u64();
-        let blocks = self.faults.blocks;
         let controllers = self.controllers.len();
-        self.servers[server] = SimServer::new(
-            server,
-            life,
-            incarnation,
-            blocks,
-            controllers,
-            (self.below, self.store),
-        );
+        self.servers[server] =
+            SimServer::new(server, life, incarnation, controllers, self.layout());
         for (ix, attempt) in attempts.into_iter().enumerate() {
             self.servers[server].members[ix].attempt = attempt;
             self.rejoin(server, life, ix);

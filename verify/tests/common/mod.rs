@@ -12,13 +12,12 @@ pub fn program() -> &'static Path {
         let profile = Path::new(env!("CARGO_BIN_EXE_queue-soak")).parent().unwrap();
         let mut build = Command::new(env!("CARGO"));
         build.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--locked"]);
-        // Both packages, so that features are those of a test of the whole workspace and what that
-        // has built is used.
-        build.args(["-p", "honeycomb", "-p", "honeycomb-verify", "--bin", "honeycomb"]);
+        // The selection of packages is that of `make unit`, so that its build is used.
+        build.args(["--workspace", "--exclude", "honeycomb-python", "--bin", "honeycomb"]);
         build.arg("--target-dir").arg(profile.parent().unwrap());
-        if profile.ends_with("release") {
-            build.arg("--release");
-        }
+        // The folder is named after the profile, but for `dev`, whose folder is `debug`.
+        let folder = profile.file_name().unwrap().to_str().unwrap();
+        build.args(["--profile", if folder == "debug" { "dev" } else { folder }]);
         assert!(build.status().unwrap().success(), "the program cannot be built");
         profile.join("honeycomb")
     })

@@ -144,7 +144,6 @@ impl FlushImage {
             w.str(&structure.name);
             w.u8(structure.kind.code());
             w.u8(structure.sealed.into());
-            w.u32(structure.slots);
             w.u64(structure.max_items);
             w.u64(structure.max_bytes);
             w.u32(structure.parts.len() as u32);
@@ -180,7 +179,7 @@ impl FlushImage {
         }
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>) -> Result<FlushImage, BadRecord> {
+    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<FlushImage, BadRecord> {
         let mut image = FlushImage {
             number: r.u64()?,
             prefix: PrefixId(r.u64()?),
@@ -201,7 +200,11 @@ impl FlushImage {
             let Some(kind) = Kind::from_code(code) else {
                 return bad(format!("no kind of structure has the code {code:#x}"));
             };
-            let (sealed, slots) = (r.bool()?, r.u32()?);
+            let sealed = r.bool()?;
+            if version < 6 {
+                // Hash slots of a kv, which had fewer then.
+                r.u32()?;
+            }
             let (max_items, max_bytes) = (r.u64()?, r.u64()?);
             let mut parts = Vec::new();
             for _ in 0..r.count(65)? {
@@ -218,8 +221,7 @@ impl FlushImage {
                 parts.push(FlushedPart { name, start, objects });
                 image.blocks.push(KeptImage { at, range, state });
             }
-            let structure =
-                FlushedStructure { name, kind, sealed, slots, max_items, max_bytes, parts };
+            let structure = FlushedStructure { name, kind, sealed, max_items, max_bytes, parts };
             image.structures.push(structure);
         }
         while !r.0.is_empty() {
@@ -340,33 +342,35 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_program_wrote_is_read_and_written_as_it_was() {
+    fn record_of_an_earlier_version_is_read_and_written_as_the_current_one() {
         let written = Written { bytes: 10, items: 10, crc: 7 };
         let waits = (PartState::Waits, Written::default(), vec![]);
         for (state, told, objects) in [waits, (PartState::Written, written, vec![written])] {
             let record = earlier(state, told);
             let mut r = Reader(&record);
-            let image = FlushImage::get(&mut r).unwrap();
+            let image = FlushImage::get(&mut r, 5).unwrap();
             r.end().unwrap();
             assert_eq!(image.structures[0].parts[0].objects, objects);
             let mut again = Vec::new();
             image.put(&mut Writer(&mut again));
-            assert_eq!(again, record);
+            let mut r = Reader(&again);
+            assert_eq!(FlushImage::get(&mut r, 6).unwrap().structures, image.structures);
+            r.end().unwrap();
         }
     }
 
     #[test]
     fn further_objects_of_a_block_come_back() {
         let record = earlier(PartState::Written, Written::default());
-        let mut image = FlushImage::get(&mut Reader(&record)).unwrap();
+        let mut image = FlushImage::get(&mut Reader(&record), 5).unwrap();
         let objects: Vec<Written> =
             (0..3).map(|i| Written { bytes: i, items: i, crc: i as u32 }).collect();
         image.wrote(0, objects.clone()).unwrap();
         let mut record = Vec::new();
         image.put(&mut Writer(&mut record));
-        let again = FlushImage::get(&mut Reader(&record)).unwrap();
+        let again = FlushImage::get(&mut Reader(&record), 6).unwrap();
         assert_eq!(again.structures, image.structures);
-        assert!(FlushImage::get(&mut Reader(&record[..record.len() - 1])).is_err());
+        assert!(FlushImage::get(&mut Reader(&record[..record.len() - 1]), 6).is_err());
         let mut part = Vec::new();
         put_objects(&mut Writer(&mut part), &objects);
         assert_eq!(get_objects(&mut Reader(&part)).unwrap(), objects);

@@ -12,7 +12,7 @@ use crate::moves::{Move, Past};
 use crate::quota::Allowance;
 use crate::structures::Granted;
 use crate::tombstones::{Cause, Gone, Tombstone};
-use crate::{BillInfo, Hints, Loss, Spent, TierSpent};
+use crate::{BillInfo, Hints, Holder, Loss, Spent, TierSpent};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, Marks, MoveId, PrefixId, Router, ServerId,
     StructureId, TierClass, TierSpec, Time, Verbs, Way,
@@ -80,12 +80,15 @@ impl Type {
             // whether it is being loaded; 5: whether it outlives its job; 6: its journal.
             Type::Prefix => 6,
             // 3: parts of prefixes that live on; 4: what else belongs to a subtree; 5: what was cut with it, and the
-            // job whose end began it.
-            Type::Flush => 5,
+            // job whose end began it; 6: without the hash slots of a kv.
+            Type::Flush => 6,
             // 3: what else belongs to a subtree; 4: what is cut with it.
             Type::Live => 4,
-            // 3: what the job said of itself; 4: its soft quota, and what its share counts for.
-            Type::Job => 4,
+            // 3: without the hash slots of a kv.
+            Type::Structure => 3,
+            // 3: what the job said of itself; 4: its soft quota, and what its share counts for; 5: when its
+            // root was made, and who holds it.
+            Type::Job => 5,
             // 3: the same of a tenant.
             Type::Tenant => 3,
             // 3: by where blocks were.
@@ -185,6 +188,9 @@ pub(crate) struct JobImage {
     pub(crate) allowed: Allowance,
     pub(crate) hints: Hints,
     pub(crate) registered: Time,
+    /// When its root prefix was made.
+    pub(crate) opened: Time,
+    pub(crate) holder: Holder,
     pub(crate) lingers_until: Option<Time>,
 }
 
@@ -204,6 +210,11 @@ impl JobImage {
         w.u64(self.hints.bytes_per_s);
         w.u64(self.allowed.soft);
         w.u32(self.allowed.weight);
+        w.u64(self.opened.0);
+        w.str(&self.holder.host);
+        w.u64(self.holder.scope);
+        w.u32(self.holder.process);
+        w.u64(self.holder.started);
     }
 
     pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<JobImage, BadRecord> {
@@ -216,6 +227,8 @@ impl JobImage {
             allowed: Allowance { most: r.u64()?, ..Allowance::default() },
             hints: Hints::default(),
             registered: Time(r.u64()?),
+            opened: Time::ZERO,
+            holder: Holder::default(),
             lingers_until: Some(Time(r.u64()?)).filter(|at| *at != Time::NEVER),
         };
         if version >= 3 {
@@ -230,6 +243,11 @@ impl JobImage {
         if version >= 4 {
             image.allowed.soft = r.u64()?;
             image.allowed.weight = get_weight(r)?;
+        }
+        if version >= 5 {
+            image.opened = Time(r.u64()?);
+            let (host, scope) = (r.str()?.into(), r.u64()?);
+            image.holder = Holder { host, scope, process: r.u32()?, started: r.u64()? };
         }
         Ok(image)
     }
@@ -444,7 +462,6 @@ pub(crate) struct StructureImage {
     /// As its kind said when it was created: who serves a custom one may not be back yet.
     pub(crate) router: Router,
     pub(crate) sealed: bool,
-    pub(crate) slots: u32,
     pub(crate) version: u64,
     pub(crate) max_items: u64,
     pub(crate) max_bytes: u64,
@@ -490,7 +507,6 @@ impl StructureImage {
         w.u8(self.kind.code());
         w.u8(self.router as u8);
         w.u8(self.sealed.into());
-        w.u32(self.slots);
         w.u64(self.version);
         w.u64(self.max_items);
         w.u64(self.max_bytes);
@@ -530,7 +546,7 @@ impl StructureImage {
         }
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>) -> Result<StructureImage, BadRecord> {
+    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<StructureImage, BadRecord> {
         Ok(StructureImage {
             id: StructureId(r.u64()?),
             prefix: r.u32()?,
@@ -550,8 +566,13 @@ impl StructureImage {
                 }
             },
             sealed: r.bool()?,
-            slots: r.u32()?,
-            version: r.u64()?,
+            version: {
+                if version < 3 {
+                    // Hash slots of a kv, which had fewer then.
+                    r.u32()?;
+                }
+                r.u64()?
+            },
             max_items: r.u64()?,
             max_bytes: r.u64()?,
             granted: {
@@ -688,6 +709,7 @@ pub(crate) fn put_tombstone(w: &mut Writer<'_>, j: u32, job: JobId, t: &Tombston
                 Loss::Reset => 0,
                 Loss::Silence => 1,
                 Loss::Disk => 2,
+                Loss::Unflushable => 3,
             });
         }
     }
@@ -713,6 +735,7 @@ pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone
                 0 => Loss::Reset,
                 1 => Loss::Silence,
                 2 => Loss::Disk,
+                3 => Loss::Unflushable,
                 n => return bad(format!("a server was lost by {n}")),
             };
             Cause::Lost { server, how }
@@ -737,6 +760,8 @@ mod tests {
             allowed: Allowance { most: 9, soft: 5, weight: 3 },
             hints: Hints { tasks: 5, not_sensitive: true, ..Hints::default() },
             registered: Time(11),
+            opened: Time(12),
+            holder: Holder { host: "node".into(), scope: 1, process: 2, started: 3 },
             lingers_until: None,
         };
         let mut bytes = Vec::new();
@@ -746,9 +771,13 @@ mod tests {
             let image = JobImage::get(&mut r, version)?;
             r.end().map(|()| image)
         };
-        let whole = read(&bytes, 4).expect("it is whole");
+        let whole = read(&bytes, 5).expect("it is whole");
         assert_eq!((whole.hints, whole.allowed), (image.hints, image.allowed));
-        let third = &bytes[..bytes.len() - 12];
+        assert_eq!((&whole.holder, whole.opened), (&image.holder, image.opened));
+        let fourth = &bytes[..bytes.len() - 36];
+        let known = read(fourth, 4).expect("it is whole");
+        assert_eq!((known.holder, known.opened), (Holder::default(), Time::ZERO));
+        let third = &fourth[..fourth.len() - 12];
         let known = read(third, 3).expect("it is whole");
         let most = Allowance { most: 9, ..Allowance::default() };
         assert_eq!((known.hints, known.allowed), (image.hints, most));
@@ -759,6 +788,6 @@ mod tests {
         assert!(read(third, 2).is_err() && read(first, 3).is_err() && read(third, 4).is_err());
         let flags = first.len();
         bytes[flags] = 2;
-        assert!(read(&bytes, 4).is_err());
+        assert!(read(&bytes, 5).is_err());
     }
 }

@@ -262,6 +262,8 @@ impl Catalog {
             allowed: job.allowed(),
             hints: job.hints,
             registered: job.registered,
+            opened: job.opened,
+            holder: job.holder.clone(),
             lingers_until: job.lingers_until,
         };
         record(out, Type::Job, |w| {
@@ -422,7 +424,6 @@ impl Catalog {
             kind: structure.kind,
             router: structure.router,
             sealed: structure.sealed,
-            slots: structure.slots,
             version: structure.version,
             max_items: structure.max_items(),
             max_bytes: structure.max_bytes(),

@@ -156,7 +156,7 @@ impl Recovery {
                 let (prefix, lost) = (r.u32()?, r.u32()?);
                 self.readers.set_lost(prefix, lost);
             }
-            Type::Structure => self.structure(r.u32()?, StructureImage::get(&mut r)?)?,
+            Type::Structure => self.structure(r.u32()?, StructureImage::get(&mut r, version)?)?,
             Type::StructureGone => put(&mut self.structures, r.u32()?, None),
             Type::ExtentBlocks => {
                 let (s, blocks) = get_extent_blocks(&mut r)?;
@@ -200,7 +200,7 @@ impl Recovery {
             }
             Type::Draining => drop(self.draining.insert(ServerId(r.u32()?))),
             Type::Flush => {
-                let image = FlushImage::get(&mut r)?;
+                let image = FlushImage::get(&mut r, version)?;
                 self.flushes.insert(image.number, image);
             }
             Type::Sweep => {
@@ -317,7 +317,7 @@ impl Catalog {
             Some(Job { tenant, bill: Bill::new(spent, now), ..Job::new(image, all) })
         });
         let jobs = jobs.collect();
-        self.jobs.recover(jobs, self.config.term);
+        self.jobs.recover(jobs, self.config.term, self.config.ids.is_plain());
         Ok(())
     }
 
@@ -458,7 +458,6 @@ fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<Structure, 
         kind: image.kind,
         router: image.router,
         sealed: image.sealed,
-        slots: image.slots,
         version: image.version,
         entries: image.entries.iter().map(placed).collect(),
         growth: growth.then(|| Box::new(Growth { granted, spare })),

@@ -50,6 +50,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let j = self.admit(actor, job)?;
         self.need_write(actor, "flush the prefix", path)?;
+        self.need_going("flush a live prefix")?;
         let (what, limit) = match barrier {
             true => ("prefixes of a subtree that is flushed with a barrier", BARRIER_BELOW_MAX),
             false => ("prefixes of a subtree that is flushed", FLUSH_BELOW_MAX),

@@ -5,9 +5,10 @@ use super::{Flushes, PartState};
 use crate::pool::{Where, tick_of};
 use crate::reply::FlushState;
 use crate::tombstones::Cause;
-use crate::{Catalog, Effect, Loss};
+use crate::{Catalog, CatalogError, Effect, Loss, NewStructure};
 use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS};
-use honeycomb_types::{BlockAt, BlockId, TierIx};
+use honeycomb_types::{BlockAt, BlockId, Bug, Kind, TierIx};
+use std::sync::Arc;
 
 impl Flushes {
     /// A block is kept from now on, wherever it is.
@@ -43,6 +44,42 @@ impl Catalog {
         None
     }
 
+    /// Refuses a structure that could not be flushed in a prefix whose end flushes it: its blocks would be
+    /// kept for ever, and with them those of its neighbours.
+    pub(crate) fn need_flushable(
+        &self,
+        n: u32,
+        new: &NewStructure<'_>,
+    ) -> Result<(), CatalogError> {
+        let flushed = self.dag.special.get(&n).is_some_and(|s| !s.flush_to.is_empty());
+        if !flushed || can_be_flushed(new.kind) || Bug::UnflushableAccepted.active() {
+            return Ok(());
+        }
+        let (path, name) = (new.path.into(), new.name.into());
+        Err(CatalogError::NotFlushable { path, name, kind: new.kind })
+    }
+
+    /// Ends a structure that cannot be flushed and is in a prefix whose end flushes it, as earlier versions
+    /// allowed. Its neighbours are flushed without it, and its users are told.
+    pub(crate) fn end_unflushable(
+        &mut self,
+        s: u32,
+        address: &Arc<str>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let first = self.structures[s].entries[0].block;
+        let server = self.pool.address(first.server());
+        self.flushes.lost += 1;
+        self.end_structure(s, Cause::Lost { server, how: Loss::Unflushable }, address, effects);
+    }
+
+    /// The same of a part that is being flushed. False when it can be written.
+    pub(crate) fn is_unflushable(&self, number: u64, part: usize) -> bool {
+        let flush = &self.flushes.all[&number];
+        let (structure, _) = flush.parts[part].place;
+        !can_be_flushed(flush.structures[structure].kind)
+    }
+
     /// A disk does not give back what a kept block held: its flush comes to nothing, unless that is
     /// written. False when the block is not kept.
     pub(crate) fn kept_failed(&mut self, at: BlockAt, effects: &mut Vec<Effect>) -> bool {
@@ -57,4 +94,9 @@ impl Catalog {
         self.end_flush(number, FlushState::Lost(why.into()), effects);
         true
     }
+}
+
+/// Whether blocks of this kind can be written to a flush and loaded from it.
+pub(crate) fn can_be_flushed(kind: Kind) -> bool {
+    !matches!(kind, Kind::Custom(_))
 }

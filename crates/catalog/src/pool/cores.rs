@@ -174,6 +174,13 @@ impl Core {
         }
     }
 
+    /// Whether a block in memory could go to a disk that has room.
+    pub(crate) fn could_lower(&self) -> bool {
+        let disks = (1..self.rooms.len()).map(|n| TierIx(n as u8));
+        let mut disks = disks.filter(|tier| !self.is_store(*tier));
+        self.rooms[0].out > 0 && disks.any(|disk| self.room_in(disk) > 0)
+    }
+
     /// Those that there is room for, free or not.
     pub(crate) fn lent(&self) -> u32 {
         self.blocks() - self.unlent

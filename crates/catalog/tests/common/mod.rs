@@ -28,6 +28,9 @@ pub struct Bench {
     pub term: u32,
 }
 
+/// Lease of jobs that name none.
+pub const LEASE_MS: u32 = 1000;
+
 pub const LEASE: PrefixOptions = PrefixOptions {
     lease_ms: 0,
     pinned: false,
@@ -56,7 +59,6 @@ pub fn file<'a>(path: &'a str, name: &'a str, blocks: u32) -> NewStructure<'a> {
         name,
         kind: Kind::File,
         blocks,
-        slots: 0,
         max_items: 0,
         max_bytes: 0,
         open_existing: false,
@@ -93,7 +95,18 @@ impl Bench {
     }
 
     pub fn with_policy(hash_seed: u64, policy: PolicyKind) -> Bench {
-        let config = Config { shard: 3, term: 2, hash_seed, policy, ..Config::default() };
+        let config = Config {
+            shard: 3,
+            term: 2,
+            hash_seed,
+            policy,
+            lease_ms: LEASE_MS,
+            ..Config::default()
+        };
+        Bench::of(config)
+    }
+
+    pub fn of(config: Config) -> Bench {
         let now = Time::from_millis(1_000_000);
         let mut catalog = Catalog::new(config);
         catalog.keep_changes();
@@ -130,7 +143,13 @@ impl Bench {
 
     /// The catalog that a controller would have which started now.
     pub fn recovered(&self) -> Catalog {
-        let config = Config { shard: 3, term: self.term, hash_seed: 5, ..Config::default() };
+        let config = Config {
+            shard: 3,
+            term: self.term,
+            hash_seed: 5,
+            lease_ms: LEASE_MS,
+            ..Config::default()
+        };
         self.written.clone().finish(config, self.now).unwrap()
     }
 
@@ -152,6 +171,7 @@ impl Bench {
             lease_ms,
             quota_blocks: 0,
             hints: Default::default(),
+            claim: Default::default(),
         }) {
             Ok(Reply::Job { job, .. }) => job,
             other => panic!("{other:?}"),
@@ -375,7 +395,11 @@ impl Bench {
 
     /// Its server says that a block holds so much.
     pub fn report(&mut self, at: BlockAt, bytes_used: u64) {
-        let usage = [BlockUsage { at, bytes_used }];
+        self.report_all(at.block.server(), &[BlockUsage { at, bytes_used }]);
+    }
+
+    /// A sign of life of a server, with what its blocks hold.
+    pub fn report_all(&mut self, server: ServerId, usage: &[BlockUsage]) {
         let report = Report {
             bytes_resident: 0,
             connections: 0,
@@ -385,9 +409,9 @@ impl Bench {
             cpu_permille: 0,
             traffic: &[],
             alarms: &[],
-            usage: &usage,
+            usage,
         };
-        self.run(Command::ServerReport { server: at.block.server(), report }).unwrap();
+        self.run(Command::ServerReport { server, report }).unwrap();
     }
 
     /// The blocks that the last command told to leave their server.

@@ -72,7 +72,7 @@ impl Both {
         let (_, ranges, _) = file.map();
         let tail = ranges[ranges.len() - 1].2;
         let told = self.ahead.get(&tail).copied();
-        if !file.bounded {
+        if !file.bounded() {
             assert!(file.chain.iter().all(|at| !self.ahead.contains_key(at)), "{file:?}");
         } else if !file.sealed() {
             // The first block knows without being told.

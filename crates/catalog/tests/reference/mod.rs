@@ -48,6 +48,8 @@ pub struct Prefix {
     /// Percent of a block at which its stores split.
     pub high: u8,
     pub life: Life,
+    /// It ended before the job was reopened.
+    pub forgotten: bool,
     pub missed: u64,
     /// Most blocks of it and all below it; 0 for no bound.
     pub bound: u64,
@@ -64,6 +66,16 @@ pub type Range = (u64, u64, BlockAt);
 /// Bytes of a block.
 pub const BLOCK: u64 = 65_536;
 
+/// Bytes of a block, where there are several sizes.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockSize(pub u64);
+
+impl Default for BlockSize {
+    fn default() -> BlockSize {
+        BlockSize(BLOCK)
+    }
+}
+
 /// A file, a queue or a kv.
 #[derive(Clone, Debug)]
 pub struct File {
@@ -71,8 +83,8 @@ pub struct File {
     pub prefix: usize,
     pub name: String,
     pub kind: Kind,
-    /// A queue with a bound.
-    pub bounded: bool,
+    /// Bounds of a queue, in items and bytes; 0 for none.
+    pub bounds: [u64; 2],
     /// In the order in which they serve: those of the map and those granted.
     pub chain: Vec<BlockAt>,
     pub spare: Vec<BlockAt>,
@@ -94,6 +106,16 @@ pub struct File {
 }
 
 impl File {
+    /// A queue with a bound.
+    pub fn bounded(&self) -> bool {
+        self.bounds != [0; 2]
+    }
+
+    /// Whether these are its bounds, as far as they are named.
+    fn has_bounds(&self, asked: [u64; 2]) -> bool {
+        (0..2).all(|i| asked[i] == 0 || asked[i] == self.bounds[i])
+    }
+
     /// A new one: its blocks in the order in which they were given, and where those of a map begin.
     pub fn new(
         id: StructureId,
@@ -109,7 +131,7 @@ impl File {
             prefix,
             name: new.name.to_owned(),
             kind,
-            bounded: kind == Kind::Queue && (new.max_items, new.max_bytes) != (0, 0),
+            bounds: if kind == Kind::Queue { [new.max_items, new.max_bytes] } else { [0; 2] },
             chain,
             spare,
             seals: BTreeMap::new(),
@@ -270,6 +292,7 @@ impl Prefix {
             pinned: false,
             high: HIGH_MARK_DEFAULT,
             life: Life::Live,
+            forgotten: false,
             missed: 0,
             bound: 0,
             soft: 0,
@@ -314,6 +337,7 @@ impl Job {
         let i = self.resolve(path).ok_or("PrefixNotFound")?;
         match self.at(i).life {
             Life::Live => Ok(i),
+            _ if self.at(i).forgotten => Err("PrefixNotFound"),
             Life::Expired => Err("LeaseExpired"),
             Life::Removed => Err("PrefixRemoved"),
             Life::Read => Err("PrefixRead"),
@@ -412,6 +436,11 @@ impl Job {
             self.prefixes.push(None);
         } else {
             new.renewed = new.renewed.max(self.at(i).renewed);
+        }
+        if i == 0 {
+            // A new life of the job: prefixes that ended in an earlier one are not there any more.
+            let ended = self.prefixes.iter_mut().flatten().filter(|p| p.life != Life::Live);
+            ended.for_each(|p| p.forgotten = true);
         }
         self.prefixes[i] = Some(new);
         if !self.cyclic() {
@@ -546,6 +575,7 @@ impl Job {
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     pub now: u64,
+    pub block: BlockSize,
     pub jobs: Vec<Job>,
     /// Total blocks of each live server, and when it was heard of.
     pub servers: BTreeMap<ServerId, (u64, u64)>,
@@ -604,6 +634,7 @@ impl Cluster {
         match job.files.iter().find(|file| file.prefix == i && file.name == new.name) {
             Some(_) if !new.open_existing => Err("StructureExists"),
             Some(file) if file.kind != new.kind => Err("WrongKind"),
+            Some(file) if !file.has_bounds([new.max_items, new.max_bytes]) => Err("OtherBounds"),
             Some(file) => Ok((i, Some(file.id))),
             None => {
                 let counts = job.counting(i);

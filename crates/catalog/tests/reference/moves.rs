@@ -1,8 +1,8 @@
 //! Splits and merges of kvs, and how blocks leave servers: what blocks ask for, and what the targets of moves are told.
 
-use super::{BLOCK, Cluster, File, Outcome, Place, Range, Verdict, require};
+use super::{Cluster, File, Outcome, Place, Range, Verdict, require};
 use honeycomb_catalog::{Effect, MapEntry, Reply};
-use honeycomb_types::limits::{MOVE_MAX, RESERVE_BLOCKS_MIN};
+use honeycomb_types::limits::{MOVE_MAX, RESERVE_BLOCKS_MIN, SLOT_WIDTH};
 use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,16 +48,14 @@ impl File {
     fn neighbour(
         &self,
         at: BlockAt,
-        high: u8,
+        most: u64,
         used: &BTreeMap<BlockAt, u64>,
         stays: impl Fn(BlockAt) -> bool,
     ) -> Outcome<BlockAt> {
         let place = self.chain.iter().position(|&b| b == at).unwrap();
         let busy = |b: BlockAt| self.pending.iter().any(|m| m.source == b || m.target == b);
         let used = |b: BlockAt| used.get(&b).copied().unwrap_or_default();
-        let fits = |&b: &BlockAt| {
-            stays(b) && !busy(b) && used(b) + used(at) <= BLOCK * high as u64 / 100 * 5 / 6
-        };
+        let fits = |&b: &BlockAt| stays(b) && !busy(b) && used(b) + used(at) <= most;
         let left = self.chain[..place].last().copied().filter(fits);
         let right = self.chain[place + 1..].first().copied().filter(fits);
         match (left, right) {
@@ -114,10 +112,11 @@ impl Cluster {
                 let placed = self.tiers.place(b) == Default::default();
                 placed && !self.drains.contains_key(&b.block.server())
             };
-            let target = file.neighbour(at, prefix.high, &self.used, stays)?;
+            let most = self.block.0 * prefix.high as u64 / 100 * 5 / 6;
+            let target = file.neighbour(at, most, &self.used, stays)?;
             return Ok(Giving { id: None, target: Some(target), start: first, end });
         }
-        if start <= first || start > end || !start.is_multiple_of(1 << 58) {
+        if start <= first || start > end || !start.is_multiple_of(SLOT_WIDTH) {
             return Err("InvalidArgument");
         }
         self.may_move(place)?;

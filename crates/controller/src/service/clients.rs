@@ -3,7 +3,7 @@
 use super::{Asked, ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{Allowance, Command, NewStructure, PlanNode, Reply};
-use honeycomb_types::limits::BATCH_MAX;
+use honeycomb_types::limits::{BATCH_MAX, PLAN_EDGES_MAX};
 use honeycomb_types::{JobId, Kind, StructureId, Verbs};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::token::Caveat;
@@ -32,7 +32,9 @@ impl ControllerService {
                 let q = asked.read::<RegisterJobRequest>()?;
                 let (lease_ms, quota_blocks) = (q.lease_ms, q.quota_blocks);
                 let (name, hints) = (&q.name, translate::hints(&q.hints)?);
-                let register = Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints };
+                let claim = translate::claim(&q);
+                let register =
+                    Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints, claim };
                 self.apply(now, register)
             }
             Op::FindJob => {
@@ -63,9 +65,9 @@ impl ControllerService {
         };
         match reply.map_err(refusal)? {
             Reply::Done => Ok(Vec::new()),
-            Reply::Job { job, root } => {
-                let token = self.job_token(job, scope);
-                Ok(RegisterJobReply { job: job.0, root: root.0, token }.encode())
+            Reply::Job { job, root, holder } => {
+                let (token, holder) = (self.job_token(job, scope), translate::holder(holder));
+                Ok(RegisterJobReply { job: job.0, root: root.0, token, holder }.encode())
             }
             Reply::Bills(bills) if bills.len() > BATCH_MAX => {
                 let text = format!(
@@ -80,13 +82,6 @@ impl ControllerService {
             }
             Reply::Jobs(jobs) => {
                 Ok(ListJobsReply { jobs: jobs.iter().map(translate::job_info).collect() }.encode())
-            }
-            Reply::Tree(prefixes) if prefixes.len() > BATCH_MAX => {
-                let text = format!(
-                    "the job has {} prefixes; a tree of more than {BATCH_MAX} is not shown",
-                    prefixes.len()
-                );
-                Err((Status::LimitExceeded, text))
             }
             Reply::Tree(prefixes) => {
                 let prefixes = prefixes.iter().map(translate::prefix_info).collect();
@@ -175,21 +170,17 @@ impl ControllerService {
 
     fn create_hierarchy(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
         let Asked { now, actor, .. } = asked;
-        let q = asked.read::<CreateHierarchyRequest>()?;
-        let named: Vec<[Vec<&str>; 2]> =
-            q.nodes.iter().map(|n| [strs(&n.parents), strs(&n.readers)]).collect();
-        let nodes: Vec<PlanNode<'_>> = q
-            .nodes
+        let (job, plan) = plan(asked.args)?;
+        let nodes: Vec<PlanNode<'_>> = plan
             .iter()
-            .zip(&named)
-            .map(|(node, [parents, readers])| PlanNode {
-                name: &node.name,
-                parents,
+            .map(|node| PlanNode {
+                name: node.name,
+                parents: &node.parents,
                 options: translate::options(&node.options),
-                readers,
+                readers: &node.readers,
             })
             .collect();
-        let command = Command::CreateHierarchy { actor, job: JobId(q.job), nodes: &nodes };
+        let command = Command::CreateHierarchy { actor, job, nodes: &nodes };
         match self.apply(now, command).map_err(refusal)? {
             Reply::Prefixes(ids) => {
                 let prefixes = ids.iter().map(|p| p.0).collect();
@@ -231,7 +222,6 @@ impl ControllerService {
                     name: &q.name,
                     kind,
                     blocks: q.blocks,
-                    slots: q.slots,
                     max_items: q.max_items,
                     max_bytes: q.max_bytes,
                     open_existing: q.open_existing,
@@ -271,6 +261,52 @@ fn frontier(args: &[u8]) -> Result<(JobId, Vec<&str>), Malformed> {
     let (job, paths) = (JobId(u64::get(&mut reader)?), reader.texts()?);
     reader.finish()?;
     Ok((job, paths))
+}
+
+/// A node of a plan, read where it lies.
+struct PlannedNode<'a> {
+    name: &'a str,
+    parents: Vec<&'a str>,
+    options: PrefixOptions,
+    readers: Vec<&'a str>,
+}
+
+/// A `CreateHierarchyRequest`. One that is too large is refused while it is counted, so that this costs no
+/// more than the largest that is accepted.
+fn plan(args: &[u8]) -> Result<(JobId, Vec<PlannedNode<'_>>), Refusal> {
+    let too_large = |what: &str, limit: usize| {
+        let text =
+            format!("a plan has at most {limit} {what}; create the prefixes in several plans");
+        (Status::LimitExceeded, text)
+    };
+    let mut reader = Reader::new(args);
+    let r = &mut reader;
+    let job = JobId(u64::get(r).map_err(malformed)?);
+    let count = u32::get(r).map_err(malformed)? as usize;
+    if count > args.len() {
+        return Err(malformed(r.malformed("a list claims more items than there are bytes")));
+    }
+    if count > BATCH_MAX {
+        return Err(too_large("nodes", BATCH_MAX));
+    }
+    let mut nodes = Vec::with_capacity(count.min(args.len() / 8));
+    let mut edges = 0;
+    let mut node = || -> Result<(PlannedNode<'_>, usize), Malformed> {
+        let (name, parents) = (r.text()?, r.texts()?);
+        let (options, readers) = (PrefixOptions::get(r)?, r.texts()?);
+        let edges = parents.len() + readers.len();
+        Ok((PlannedNode { name, parents, options, readers }, edges))
+    };
+    for _ in 0..count {
+        let (node, named) = node().map_err(malformed)?;
+        nodes.push(node);
+        edges += named;
+        if edges > PLAN_EDGES_MAX {
+            return Err(too_large("parents and readers together", PLAN_EDGES_MAX));
+        }
+    }
+    reader.finish().map_err(malformed)?;
+    Ok((job, nodes))
 }
 
 fn strs(list: &[String]) -> Vec<&str> {

@@ -1,11 +1,12 @@
-//! Servers that are taken out, as operators and the servers themselves ask for it.
+//! Servers that are taken out, as operators and the servers themselves ask for it, and the end of the cluster.
 
-use super::{Asked, ControllerService, Refusal, refusal};
-use honeycomb_catalog::Command;
+use super::{Asked, ControllerService, Refusal, refusal, unexpected};
+use crate::translate;
+use honeycomb_catalog::{Command, Reply};
 use honeycomb_types::{ServerId, Time};
 use honeycomb_wire::Field;
 use honeycomb_wire::messages::{
-    DrainServerReply, DrainServerRequest, LeaveServerReply, ReleaseRequest,
+    DrainServerReply, DrainServerRequest, LeaveServerReply, ReleaseRequest, StopClusterRequest,
 };
 
 impl ControllerService {
@@ -15,6 +16,16 @@ impl ControllerService {
         let command = Command::DrainServer { actor, address: &q.address, cancel };
         self.apply(asked.now, command).map_err(refusal)?;
         Ok(DrainServerReply {}.encode())
+    }
+
+    /// One step of the end of the cluster: how far it is.
+    pub(super) fn stop_cluster(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+        let StopClusterRequest { discard } = asked.read()?;
+        let command = Command::StopCluster { actor: asked.actor, discard };
+        match self.apply(asked.now, command).map_err(refusal)? {
+            Reply::Stopping(progress) => Ok(translate::stop_progress(progress).encode()),
+            other => unexpected(asked.op, &other),
+        }
     }
 
     pub(super) fn leave_server(&mut self, now: Time, server: ServerId) -> Result<Vec<u8>, Refusal> {

@@ -101,7 +101,6 @@ mod tests {
             kind: Kind::Kv,
             start: 0,
             end: u64::MAX,
-            slots: 64,
             max_items: 0,
             max_bytes: 0,
             first: true,

@@ -64,7 +64,7 @@ pub(crate) fn shard_of_name(name: &str, shards: usize) -> u16 {
 
 /// Whether a request that all shards answer changes something.
 fn op_changes(op: Op) -> bool {
-    op == Op::DrainServer
+    matches!(op, Op::DrainServer | Op::StopCluster)
 }
 
 impl Siblings {
@@ -208,7 +208,7 @@ impl ControllerService {
         let args = args.to_vec();
         let forwarded = Box::new(Forwarded { origin, scope, session, header: *header, args });
         match self.siblings.mailboxes[owner as usize].post(Note::Forward(forwarded)) {
-            Ok(()) => net.forwarded(from),
+            Ok(()) => net.forwarded(from, header.request, None),
             Err(_) => self.busy(net, from, header.request),
         }
         true
@@ -233,7 +233,7 @@ impl ControllerService {
         let origin = Origin { shard: self.siblings.ix, conn };
         let narrow = scope.job.is_some();
         let verbs = if op_changes(header.op) { scope.verbs } else { Verbs::READ };
-        let scope = Scope { job: None, task: None, verbs, ..scope };
+        let scope = Scope { job: None, task: None, life: None, verbs, ..scope };
         let mut left = 0;
         for mailbox in &self.siblings.mailboxes {
             let args = args.to_vec();
@@ -244,7 +244,7 @@ impl ControllerService {
             }
             left += 1;
         }
-        net.forwarded(from);
+        net.forwarded(from, header.request, None);
         let (to, request, op) = (from, header.request, header.op);
         let gather = Gather { to, request, op, narrow, left, parts: Vec::new(), failure: None };
         self.siblings.gathers.insert(conn, gather);
@@ -273,7 +273,7 @@ impl ControllerService {
         body: Vec<u8>,
     ) {
         let Some(gather) = self.siblings.gathers.get_mut(&to) else {
-            net.returned(to);
+            net.returned(to, header.request, body.len());
             return net.reply(to, header, &body, ReplyPayload::Copy(&[]));
         };
         gather.left -= 1;
@@ -285,7 +285,6 @@ impl ControllerService {
             return;
         }
         let gather = self.siblings.gathers.remove(&to).expect("looked up just now");
-        net.returned(gather.to);
         let (header, body) = gather.failure.unwrap_or_else(|| {
             let ok = ReplyHeader::new(Status::Ok, gather.request, 0);
             match merge::whole(gather.op, &gather.parts, gather.narrow) {
@@ -296,6 +295,7 @@ impl ControllerService {
                 }
             }
         });
+        net.returned(gather.to, gather.request, body.len());
         net.reply(gather.to, header, &body, ReplyPayload::Copy(&[]));
     }
 

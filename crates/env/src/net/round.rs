@@ -14,13 +14,14 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         service_next: false,
         stepped: false,
     };
-    let mut events = Events::with_capacity(1024);
+    let mut events = Events::with_capacity(EVENTS);
     // Read once a round, after its wait.
     let mut now = net.clock.now();
     let mut next_sweep = now + SWEEP;
     // Before the first wait: a service may have something to begin with.
     let mut deadline = service.on_tick(&mut net, now);
     while !service.finished() {
+        net.rounds += 1;
         now = round.wait(&mut net, &mut service, &mut events, now, deadline, next_sweep)?;
         net.round = now;
         let mut readable = 0;
@@ -112,6 +113,7 @@ impl Round {
         next_sweep: Time,
     ) -> io::Result<Time> {
         let clock = net.clock;
+        net.asked_all = false;
         let at_once = !net.ready.is_empty()
             || !net.dirty.is_empty()
             || !net.closed.is_empty()
@@ -126,7 +128,7 @@ impl Round {
             }
             while tried.since(began) < net.options.spin {
                 if self.busy.is_none() || tries % BUSY_TRIES == 0 {
-                    poll_once(&mut net.poll, events, Duration::ZERO)?;
+                    poll_once(net, events, Duration::ZERO)?;
                     if !events.is_empty() {
                         self.in_a_row = 0;
                         self.spin.hit();
@@ -148,13 +150,14 @@ impl Round {
         }
         let wake = deadline.map_or(next_sweep, |d| d.min(next_sweep));
         let timeout = if at_once { Duration::ZERO } else { wake.since(now) };
-        poll_once(&mut net.poll, events, timeout)?;
+        poll_once(net, events, timeout)?;
         Ok(clock.now())
     }
 
     /// Reads what a connection has, up to its turn. Whether there was anything, its end included.
     fn read<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time, id: ConnId) -> bool {
         let mut taken = 0;
+        let rounds = net.rounds;
         loop {
             let Some(conn) = net.conn(id) else {
                 // Nobody is there to be polled any more.
@@ -164,6 +167,10 @@ impl Round {
             if conn.paused || conn.closing {
                 return taken > 0;
             }
+            if !conn.link && conn.share().turn_left(rounds) == 0 {
+                net.ready.push_back(id);
+                return true;
+            }
             if conn.yields {
                 conn.unread = true;
                 net.get_in_line(id);
@@ -171,17 +178,19 @@ impl Round {
                 return taken > 0;
             }
             match self.read_some(net, service, now, id, usize::MAX) {
-                Step::Read(n) => taken += n,
-                Step::Drained(n) => return taken + n > 0,
+                Step::Read(n) => {
+                    taken += n;
+                    net.worked(id, n);
+                }
+                Step::Drained(n) => {
+                    net.worked(id, n);
+                    return taken + n > 0;
+                }
                 Step::Ended => {
                     net.drop_conn(id);
                     return true;
                 }
                 Step::Gone => return true,
-            }
-            if taken >= TURN {
-                net.ready.push_back(id);
-                return true;
             }
         }
     }
@@ -261,13 +270,17 @@ impl Round {
         most: usize,
     ) -> Step {
         let conn = net.conn(id).expect("checked by the caller");
+        if let Some(lacks) = conn.lacks() {
+            return self.gather(net, now, id, lacks.min(most));
+        }
         let mut kept = conn.take_kept();
         // What was kept may hold whole frames: after a pause, or when handed over.
         if !kept.is_empty() {
             let used = consume(net, service, now, id, &kept, &mut self.ahead);
-            if used > 0 {
+            if used > 0 || net.conn(id).is_none_or(|conn| conn.paused) {
                 kept.drain(..used);
-                return settle(net, service, id, &kept).unwrap_or(Step::Read(used));
+                let fresh = used > 0;
+                return settle(net, service, now, id, &kept, fresh).unwrap_or(Step::Read(used));
             }
         }
         let conn = net.conn(id).expect("nothing was consumed");
@@ -287,15 +300,15 @@ impl Round {
         let drained = read < room && !conn.hung_up;
         let rest = if kept.is_empty() {
             let used = consume(net, service, now, id, &self.scratch[..read], &mut self.ahead);
-            settle(net, service, id, &self.scratch[used..read])
+            settle(net, service, now, id, &self.scratch[used..read], true)
         } else {
             kept.extend_from_slice(&self.scratch[..read]);
             let used = consume(net, service, now, id, &kept, &mut self.ahead);
-            settle(net, service, id, &kept[used..])
+            settle(net, service, now, id, &kept[used..], used > 0)
         };
         match rest {
             Some(step) => step,
-            None if drained && net.conn(id).is_some_and(|c| c.mode == Mode::Frames) => {
+            None if drained && !net.cut && net.conn(id).is_some_and(|c| c.mode == Mode::Frames) => {
                 Step::Drained(read)
             }
             None => Step::Read(read),
@@ -338,13 +351,31 @@ impl Round {
         fill_progress(net, service, now, id, left - filled);
         if more > 0 {
             let used = consume(net, service, now, id, &self.scratch[..more], &mut self.ahead);
-            if let Some(step) = settle(net, service, id, &self.scratch[used..more]) {
+            if let Some(step) = settle(net, service, now, id, &self.scratch[used..more], true) {
                 return step;
             }
             // What came may be the head of another large payload: its place is looked at next.
             return Step::Read(read);
         }
         if drained { Step::Drained(read) } else { Step::Read(read) }
+    }
+
+    /// Reads more of a frame that cannot be handled before it has so many bytes more.
+    fn gather(&mut self, net: &mut Net, now: Time, id: ConnId, lacks: usize) -> Step {
+        let conn = net.conn(id).expect("checked by the caller");
+        let room = lacks.min(self.scratch.len());
+        let read = match conn.read(&mut self.scratch[..room], now) {
+            Ok(Some(0)) | Err(_) => return Step::Ended,
+            Ok(None) => return Step::Drained(0),
+            Ok(Some(n)) => n,
+        };
+        conn.keep(&self.scratch[..read]);
+        conn.arriving.goes_on(now, conn.wants);
+        if conn.lacks().is_some() && !conn.admits(conn.urgent) {
+            refuse_unfinished(net, id);
+        }
+        // What follows the frame is behind it, and is told of no more.
+        Step::Read(read)
     }
 
     fn skip<S: Service>(
@@ -380,26 +411,70 @@ enum Step {
     Gone,
 }
 
-/// Keeps the rest of what was read, and carries out a hand-over.
-fn settle<S: Service>(net: &mut Net, service: &mut S, id: ConnId, rest: &[u8]) -> Option<Step> {
-    let exhausted = net.exhausted();
+/// Keeps the rest of what was read, and carries out a hand-over. `fresh` says that a frame begins with it.
+fn settle<S: Service>(
+    net: &mut Net,
+    service: &mut S,
+    now: Time,
+    id: ConnId,
+    rest: &[u8],
+    fresh: bool,
+) -> Option<Step> {
+    let cut = net.cut;
     let Some(conn) = net.conn(id) else { return Some(Step::Gone) };
-    if exhausted && rest.len() > SMALL_FRAME {
-        // Frames that are never finished must not take what others need.
-        net.refuse(id, 0, Status::Busy, "the node's buffers are full");
-        net.close(id);
-        return Some(Step::Gone);
+    if fresh && conn.mode == Mode::Frames {
+        conn.arriving.ends();
     }
-    conn.keep(rest);
+    if !rest.is_empty() {
+        (conn.wants, conn.urgent) = wants(rest, conn.greeted);
+        conn.keep(rest);
+        if !cut && conn.hand_over.is_none() && !conn.paused {
+            conn.arriving.goes_on(now, conn.wants);
+        }
+        if conn.lacks().is_some() && conn.inbuf.len() > SMALL_FRAME && !conn.admits(conn.urgent) {
+            refuse_unfinished(net, id);
+        }
+    }
+    let conn = net.conn(id)?;
     let target = conn.hand_over?;
     let now = net.clock.now();
     net.flush_one(id, now);
     let mut conn = net.remove(id)?;
     let kept = conn.take_kept();
-    let (greeted, opened) = (conn.greeted, conn.opened);
-    service.on_detached(id, target, Detached { stream: conn.stream, kept, greeted, opened });
+    let (greeted, job, opened) = (conn.greeted, conn.job, conn.opened);
+    let stream = conn.stream;
+    service.on_detached(id, target, Detached { stream, kept, greeted, job, opened });
     net.release(id);
     Some(Step::Gone)
+}
+
+/// How many bytes a frame needs that begins like this, and whether it must not wait; 0 when its header is
+/// not there, or is no header.
+fn wants(data: &[u8], greeted: bool) -> (usize, bool) {
+    match Header::decode(data, greeted) {
+        Ok(Some((Header::Request(header), size))) => {
+            let args = header.args_len as usize;
+            let large = header.payload_len as usize > WHOLE_PAYLOAD_MAX;
+            (size + if large { args } else { header.body_len() }, is_urgent(header.op))
+        }
+        Ok(Some((Header::Reply(header), size))) => (size + header.body_len(), true),
+        Ok(None) | Err(_) => (0, false),
+    }
+}
+
+/// The job holds its share: what has come of a request is given up, and what comes of it is thrown away.
+fn refuse_unfinished(net: &mut Net, id: ConnId) {
+    let Some(conn) = net.conn(id) else { return };
+    let kept = conn.take_kept();
+    let Ok(Some((Header::Request(header), size))) = Header::decode(&kept, conn.greeted) else {
+        return;
+    };
+    let whole = size + header.body_len();
+    conn.mode = Mode::Skip { left: whole - kept.len() };
+    drop(kept);
+    let busy = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
+    let text = b"the job holds its share of the node's buffers; ask again later";
+    net.reply(id, busy, text, ReplyPayload::Copy(&[]));
 }
 
 /// Requests of one connection that are here whole and were looked at together, before the first of
@@ -474,16 +549,24 @@ fn consume<S: Service>(
     let mut at = 0;
     ahead.clear();
     let backlog_max = net.backlog_max;
+    let rounds = net.rounds;
+    (net.cut, net.admitted) = (false, true);
+    let mut work = 0;
     while let Some(conn) = net.conn(id) {
         if conn.closing || conn.hand_over.is_some() {
             break;
         }
-        if conn.backlog() > backlog_max || conn.forwarded >= FORWARDED_MAX {
-            conn.paused = true;
-            break;
-        }
+        let admitted = conn.admits(false);
         match conn.mode {
-            Mode::Frames => {}
+            // Never within a payload: what follows here would be taken for what comes next from the socket.
+            Mode::Frames => {
+                // One refusal at a time: a peer that reads none must not be owed many.
+                let refused = !admitted && conn.backlog() > 0;
+                if refused || conn.owed() > backlog_max || conn.elsewhere.is_full() {
+                    conn.paused = true;
+                    break;
+                }
+            }
             Mode::Skip { left } => {
                 let n = left.min(data.len() - at);
                 if n == 0 {
@@ -503,7 +586,14 @@ fn consume<S: Service>(
                 continue;
             }
         }
-        if ahead.is_empty() && conn.greeted {
+        if work > 0 && !conn.link && work >= conn.share().turn_left(rounds) && at < data.len() {
+            net.cut = true;
+            break;
+        }
+        work += S::WORK;
+        let greeted = conn.greeted;
+        net.admitted = admitted;
+        if ahead.is_empty() && greeted {
             ahead.look(service, &data[at..]);
         }
         let left = ahead.requests.len() - ahead.done;
@@ -514,12 +604,13 @@ fn consume<S: Service>(
             at += REQUEST_HEADER + used.expect("looked at because it is here whole");
             continue;
         }
-        let used = match Header::decode(&data[at..], conn.greeted) {
+        let link = net.conn(id).is_some_and(|conn| conn.link);
+        let used = match Header::decode(&data[at..], greeted) {
             Ok(None) => break,
             Ok(Some((Header::Request(header), size))) => {
                 request(net, service, now, id, &header, &data[at + size..]).map(|n| size + n)
             }
-            Ok(Some((Header::Reply(_), _))) if !conn.link => {
+            Ok(Some((Header::Reply(_), _))) if !link => {
                 // Nobody asked: a stranger must not make this node buffer a body.
                 net.refuse(id, 0, Status::BadFrame, "a reply where no request was sent");
                 net.close(id);
@@ -534,6 +625,7 @@ fn consume<S: Service>(
         at += used;
     }
     net.more = false;
+    net.worked(id, work);
     at
 }
 
@@ -564,6 +656,8 @@ fn request<S: Service>(
                 Begin::Fill => Mode::Fill { left: payload_len },
                 Begin::Skip => Mode::Skip { left: payload_len },
             };
+            conn.arriving.ends();
+            conn.arriving.goes_on(now, payload_len);
         }
         return Some(args_len);
     }
@@ -637,6 +731,9 @@ fn fill_from<S: Service>(
 fn fill_progress<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, left: usize) {
     if let Some(conn) = net.conn(id) {
         conn.mode = if left == 0 { Mode::Frames } else { Mode::Fill { left } };
+        if left == 0 {
+            conn.arriving.ends();
+        }
     }
     if left == 0 {
         service.end_fill(net, now, id);
@@ -651,15 +748,23 @@ fn fill_progress<S: Service>(net: &mut Net, service: &mut S, now: Time, id: Conn
 fn skipped<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, left: usize) {
     if let Some(conn) = net.conn(id) {
         conn.mode = if left == 0 { Mode::Frames } else { Mode::Skip { left } };
+        if left == 0 {
+            conn.arriving.ends();
+        }
     }
     if left == 0 {
         service.end_fill(net, now, id);
     }
 }
 
-fn poll_once(poll: &mut Poll, events: &mut Events, timeout: Duration) -> io::Result<()> {
-    match poll.poll(events, Some(timeout)) {
+fn poll_once(net: &mut Net, events: &mut Events, timeout: Duration) -> io::Result<()> {
+    match net.poll.poll(events, Some(timeout)) {
+        // A process that was stopped and goes on is told so before what has arrived meanwhile.
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
-        other => other,
+        Err(e) => Err(e),
+        Ok(()) => {
+            net.polled(events.iter().count());
+            Ok(())
+        }
     }
 }

@@ -141,7 +141,7 @@ fn prepare(cluster: &Cluster, name: &str) -> Result<(Client, JobId), String> {
     };
     for a in 0..FAN_OUT {
         create(format!("/a{a}"))?;
-        client.create_kv(ticket.job, &format!("/a{a}"), 1, 0, true).map_err(said)?;
+        client.create_kv(ticket.job, &format!("/a{a}"), 1, true).map_err(said)?;
         for b in 0..FAN_OUT {
             create(format!("/a{a}/b{b}"))?;
             for c in 0..FAN_OUT {

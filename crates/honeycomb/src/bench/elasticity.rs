@@ -13,8 +13,9 @@ use crate::output::Output;
 use crate::size;
 use clap::{Args, ValueEnum};
 use honeycomb_env::Clock;
-use honeycomb_load::{Demand, Held, Holding, Plan};
+use honeycomb_load::{Demand, Ending, Held, Holding, Plan};
 use honeycomb_types::Time;
+use honeycomb_types::limits::LEASE_DEFAULT_MS;
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -37,15 +38,17 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Measures used, allocated and resident memory over time, for files, queues and key-value stores.
 ///
 /// An hour of tenants' intermediate data, compressed: each task makes a prefix, fills a structure,
-/// and lets its lease lapse. What has been let go is not in use, although its lease keeps it. Used
+/// and lets it go, as `--end` says: by letting its lease lapse, or early, so that long leases cost
+/// nothing. What has been let go is not in use, although its lease keeps it. Used
 /// bytes are keys and values as users count them; resident bytes are what the kernel counts as the
 /// cluster's own process: pages behind blocks and everything else that it holds. Then, structure by
-/// structure, how long memory takes from the end of a lease until the kernel has it back.
+/// structure, how long memory takes from that end until the kernel has it back.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench elasticity --quick --structure file,queue
   honeycomb bench elasticity --quick --structure file --json
   honeycomb bench elasticity --quick --structure queue --out figures
+  honeycomb bench elasticity --quick --structure file --end close,commit,readers
   honeycomb bench elasticity --structure kv --quick --tenants 2 --peak 2MiB
   honeycomb bench elasticity --quick --structure file --snowset queries.csv")]
 pub struct ElasticityArgs {
@@ -55,9 +58,12 @@ pub struct ElasticityArgs {
     /// Bytes of a block
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
-    /// The lease of each task's prefix, in milliseconds
-    #[arg(long, default_value_t = 500)]
-    lease_ms: u32,
+    /// How tasks let their data go
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "lapse")]
+    end: Vec<End>,
+    /// The lease of each task's prefix, in milliseconds (500 for `--end lapse`, otherwise 10000)
+    #[arg(long)]
+    lease_ms: Option<u32>,
     /// Structures whose memory is watched as it comes back
     #[arg(long, default_value_t = 20)]
     trials: u32,
@@ -80,6 +86,43 @@ enum StructureArg {
     Kv,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum End {
+    /// Nobody renews its lease any more
+    Lapse,
+    /// Its prefix is removed, as all are of a job that is closed
+    Close,
+    /// The task that was declared as its reader commits
+    Commit,
+    /// Three tasks were declared as its readers, and all of them commit
+    Readers,
+}
+
+impl End {
+    fn ending(self) -> Ending {
+        match self {
+            End::Lapse => Ending::Lease,
+            End::Close => Ending::Removal,
+            End::Commit => Ending::Commits(1),
+            End::Readers => Ending::Commits(3),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            End::Lapse => "lapse",
+            End::Close => "close",
+            End::Commit => "commit",
+            End::Readers => "readers",
+        }
+    }
+
+    /// The lease when nobody says: what waits for its end is measured with short ones.
+    fn lease_ms(self) -> u32 {
+        if self == End::Lapse { 500 } else { LEASE_DEFAULT_MS }
+    }
+}
+
 impl StructureArg {
     fn holding(self) -> Holding {
         match self {
@@ -97,9 +140,11 @@ impl StructureArg {
 /// What one structure showed.
 struct Found {
     structure: StructureArg,
+    end: End,
+    lease_ms: u32,
     pool: Pool,
     observed: Observed,
-    /// Milliseconds from the end of a lease until its memory was back.
+    /// Milliseconds from the end of a lease, or what ended the prefix before, until its memory was back.
     reclaim: Vec<f64>,
 }
 
@@ -124,11 +169,12 @@ pub fn run(args: &ElasticityArgs) -> Outcome {
         say!("load: {}\n", describe(&demand));
     }
     let mut all = Vec::new();
-    for structure in &args.structure {
-        let found = measure(args, &demand, *structure)?;
+    let each = args.structure.iter().flat_map(|s| args.end.iter().map(|end| (*s, *end)));
+    for (structure, end) in each {
+        let found = measure(args, &demand, structure, end)?;
         write_figure(args, &demand, &found)?;
         if args.output.json {
-            say!("{}", json_of(args, &demand, &about, &found));
+            say!("{}", json_of(&demand, &about, &found));
         }
         all.push(found);
     }
@@ -156,12 +202,19 @@ pub fn describe(demand: &Demand) -> String {
     )
 }
 
-fn measure(args: &ElasticityArgs, demand: &Demand, structure: StructureArg) -> Outcome<Found> {
+fn measure(
+    args: &ElasticityArgs,
+    demand: &Demand,
+    structure: StructureArg,
+    end: End,
+) -> Outcome<Found> {
+    let lease_ms = args.lease_ms.unwrap_or(end.lease_ms());
     let holding = structure.holding();
     let pool = args.trace.pool(demand, args.block_size, args.kv_blocks);
     let unpinned = Pinning::default();
     let cluster = Cluster::on(args.trace.shards, pool, Waiting::Sleeping, unpinned)?;
-    let mut plan = args.trace.plan(holding, args.lease_ms);
+    let mut plan = args.trace.plan(holding, lease_ms);
+    plan.ending = end.ending();
     plan.sizes.value = args.value_size as usize;
     plan.sizes.kv_blocks = args.kv_blocks;
     let progress = bar(holding.name(), steps(demand.window));
@@ -179,11 +232,11 @@ fn measure(args: &ElasticityArgs, demand: &Demand, structure: StructureArg) -> O
         reclaim.push(reclaimed(&cluster, &plan, pool.block_size, trial)?);
     }
     progress.finish_and_clear();
-    Ok(Found { structure, pool, observed, reclaim })
+    Ok(Found { structure, end, lease_ms, pool, observed, reclaim })
 }
 
-/// Fills a structure, lets its lease lapse, and waits until the kernel counts as little as before:
-/// milliseconds from the end of the lease.
+/// Fills a structure, lets it go, and waits until the kernel counts as little as before: milliseconds
+/// from the end of the lease, or from what ended the prefix before.
 fn reclaimed(cluster: &Cluster, plan: &Plan, block_size: u64, trial: u32) -> Outcome<f64> {
     let (client, ticket) = cluster.job(&format!("trial-{trial}"))?;
     client.create_prefix(ticket.job, "/trial", &[], plan.prefix.clone())?;
@@ -203,8 +256,22 @@ fn reclaimed(cluster: &Cluster, plan: &Plan, block_size: u64, trial: u32) -> Out
     let back = rest + (full - rest.min(full)) / 8;
     client.release(ticket.job, &["/trial".to_owned()]);
     let clock = Clock::start();
-    let lease = client.lease(ticket.job, "/trial")?;
-    let ends = clock.now() + Duration::from_millis(lease.remaining_ms.max(0) as u64);
+    let ends = match plan.ending {
+        Ending::Lease => {
+            let lease = client.lease(ticket.job, "/trial")?;
+            clock.now() + Duration::from_millis(lease.remaining_ms.max(0) as u64)
+        }
+        Ending::Removal => {
+            client.remove_prefix(ticket.job, "/trial")?;
+            clock.now()
+        }
+        Ending::Commits(_) => {
+            client.create_prefix(ticket.job, "/reader", &[], plan.prefix.clone())?;
+            client.declare_readers(ticket.job, "/trial", &["/reader".to_owned()], true)?;
+            client.commit_task(ticket.job, "/reader")?;
+            clock.now()
+        }
+    };
     loop {
         let now = clock.now();
         if resident_of(cluster)? <= back {
@@ -257,6 +324,8 @@ fn above(samples: &[Sample]) -> f64 {
 fn print(all: &[Found]) {
     let head = [
         "structure",
+        "end",
+        "lease ms",
         "allocated / used",
         "asked",
         "within leases",
@@ -270,6 +339,8 @@ fn print(all: &[Found]) {
         let verdict = if f.overshoot <= f.overshoot_limit { "reached" } else { "MISSED" };
         table.row(vec![
             found.structure.holding().name().into(),
+            found.end.name().into(),
+            found.lease_ms.to_string(),
             number(f.overshoot),
             format!("{} {verdict}", number(f.overshoot_limit)),
             number(f.beyond_lease),
@@ -285,7 +356,7 @@ fn print(all: &[Found]) {
     }
 }
 
-fn json_of(args: &ElasticityArgs, demand: &Demand, about: &str, found: &Found) -> Value {
+fn json_of(demand: &Demand, about: &str, found: &Found) -> Value {
     let (f, o) = (found.figures(), &found.observed);
     let cut = |v: f64| (v * 1e4).round() / 1e4;
     let profile = demand.profile();
@@ -303,12 +374,15 @@ fn json_of(args: &ElasticityArgs, demand: &Demand, about: &str, found: &Found) -
         "peak_bytes": profile.peak as u64, "mean_bytes": profile.mean as u64,
         "load": demand.source, "tenants": demand.tenants, "tasks": demand.tasks.len(),
         "seconds": cut(o.seconds), "compressed": cut(3600.0 / demand.window),
-        "lease_ms": args.lease_ms, "block_bytes": found.pool.block_size, "machine": about,
+        "end": found.end.name(), "lease_ms": found.lease_ms, "block_bytes": found.pool.block_size, "machine": about,
     })
 }
 
 fn write_figure(args: &ElasticityArgs, demand: &Demand, found: &Found) -> Outcome {
-    let name = found.structure.holding().name();
+    let name = match found.end {
+        End::Lapse => found.structure.holding().name().to_owned(),
+        end => format!("{}-{}", found.structure.holding().name(), end.name()),
+    };
     let samples = &found.observed.samples;
     if let Some(path) = args.trace.file(&format!("elasticity-{name}.csv"))? {
         let head = "seconds,demand_bytes,used_bytes,allocated_bytes,resident_bytes,structures";

@@ -166,7 +166,7 @@ fn honeycomb(cluster: &Cluster, threads: usize, case: Case) -> Result<Store, Str
     let said = |e: honeycomb_client::Error| e.to_string();
     let (client, ticket) = cluster.job(&format!("kv-{}", case.size))?;
     client.create_prefix(ticket.job, "/bench", &[], Default::default()).map_err(said)?;
-    client.create_kv(ticket.job, "/bench", 2, 0, true).map_err(said)?;
+    client.create_kv(ticket.job, "/bench", 2, true).map_err(said)?;
     let session = |kv| Session::Honeycomb(Box::new(kv));
     let open = || client.open_kv(ticket.job, "/bench").map(session).map_err(said);
     let sessions = (0..threads).map(|_| open()).collect::<Result<_, _>>()?;

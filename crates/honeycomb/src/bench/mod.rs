@@ -5,7 +5,7 @@
 //! round: only ratios of neighbouring rounds mean anything on a machine that others use too.
 
 mod catalog;
-pub mod cluster;
+mod cluster;
 mod controller;
 mod disk;
 mod elasticity;
@@ -16,6 +16,7 @@ mod kv;
 mod leases;
 pub mod measure;
 mod memory;
+mod neighbours;
 mod nodes;
 pub mod plot;
 mod pressure;
@@ -73,6 +74,7 @@ enum What {
     Spill(spill::SpillArgs),
     Flush(flush::FlushArgs),
     Recovery(recovery::RecoveryArgs),
+    Neighbours(neighbours::NeighboursArgs),
 }
 
 /// What every measurement shares.
@@ -215,5 +217,6 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         What::Spill(args) => spill::run(args),
         What::Flush(args) => flush::run(args),
         What::Recovery(args) => recovery::run(args),
+        What::Neighbours(args) => neighbours::run(args),
     }
 }

@@ -73,7 +73,7 @@ fn node(args: &[String]) -> Result<(Node, Value), String> {
 /// A controller and one memory server.
 pub struct Nodes {
     /// Ended before the controller, which would complain about it otherwise.
-    _server: Node,
+    server: Node,
     controller: Node,
     address: String,
     token: Vec<u8>,
@@ -123,7 +123,7 @@ impl Nodes {
             spin,
         ];
         let (server, _) = node(&args)?;
-        Ok(Nodes { _server: server, controller, address, token: unhex(&token)?, shards })
+        Ok(Nodes { server, controller, address, token: unhex(&token)?, shards })
     }
 
     /// The thread that runs the catalog, or that of this shard of two.
@@ -134,6 +134,12 @@ impl Nodes {
             _ => "controller-1",
         };
         Watched { pid: self.controller.0.id(), thread: Some(thread) }
+    }
+
+    /// The most that was ever resident of the controller and of the server, in bytes.
+    pub fn peak_resident(&self) -> (u64, u64) {
+        let peak = |node: &Node| Watched::process(node.0.id()).peak_resident();
+        (peak(&self.controller), peak(&self.server))
     }
 
     /// host:port of the controller.

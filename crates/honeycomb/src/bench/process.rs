@@ -25,14 +25,22 @@ impl Pinning {
     /// Moves this thread to the server's core, so that a child started now stays there.
     pub fn for_server(self) {
         if let Some((server, _)) = self.cores {
-            pin(server);
+            pin(&[server]);
         }
     }
 
     /// Moves this thread, and those that it starts from now on, to the client's core.
     pub fn for_client(self) {
         if let Some((_, client)) = self.cores {
-            pin(client);
+            pin(&[client]);
+        }
+    }
+
+    /// Gives this thread, and what it starts from now on, both cores: for a program that places its own
+    /// sides.
+    pub fn lift(self) {
+        if let Some((server, client)) = self.cores {
+            pin(&[server, client]);
         }
     }
 
@@ -45,9 +53,9 @@ impl Pinning {
     }
 }
 
-fn pin(core: usize) {
+fn pin(cores: &[usize]) {
     let mut set = CpuSet::new();
-    set.set(core);
+    cores.iter().for_each(|core| set.set(*core));
     // A kernel that refuses leaves both sides where they are; the figures say less then.
     let _ = sched_setaffinity(None, &set);
 }

@@ -157,7 +157,7 @@ fn ours(cluster: &Cluster) -> Result<System, String> {
         client.create_prefix(ticket.job, path, &[], Default::default()).map_err(said)?;
     }
     let queue = client.create_queue(ticket.job, "/queue", 0, 0, false).map_err(said)?;
-    let kv = client.create_kv(ticket.job, "/kv", 1, 0, false).map_err(said)?;
+    let kv = client.create_kv(ticket.job, "/kv", 1, false).map_err(said)?;
     // Who waits is another client: nothing is shared but the server.
     let other = |ticket: &JobTicket| -> Client { cluster.client(&ticket.token) };
     let consumer = other(&ticket).open_queue(ticket.job, "/queue").map_err(said)?;

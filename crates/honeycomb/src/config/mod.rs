@@ -44,7 +44,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 30] = [
+pub const TABLE: [Setting; 31] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -206,8 +206,8 @@ pub const TABLE: [Setting; 30] = [
     Setting {
         name: "lease_ms",
         kind: Kind::Lease,
-        default: Some("1000"),
-        otherwise: "1000",
+        default: Some("10000"),
+        otherwise: "10000",
         of: "`start`, `controller`",
         help: "Milliseconds that a lease lasts, in jobs that do not say; 200 to 604800000",
     },
@@ -280,10 +280,20 @@ pub const TABLE: [Setting; 30] = [
                s3://BUCKET/PATH, gs://..., az://... with credentials from the environment",
     },
     Setting {
+        name: "stop_wait",
+        kind: Kind::Seconds,
+        default: Some("30"),
+        otherwise: "30",
+        of: "`start`, `stop`, `controller`",
+        help: "Seconds that a cluster which is stopped waits for flushes that fail and write nothing, four times \
+               that for flushes that do not fail; what is written in between begins it anew",
+    },
+    Setting {
         name: "data_dir",
         kind: Kind::Directory,
         default: None,
-        otherwise: "none: what the controller knows ends with it",
+        otherwise: "for `controller` the folder of its address below `$XDG_STATE_HOME/honeycomb/controller`, else \
+                    `~/.local/state/honeycomb/controller`; none with port 0 or `--volatile`, and for `start`",
         of: "`start`, `controller`",
         help: "Where the controller keeps its log and the cluster's key, to go on after a restart",
     },
@@ -344,15 +354,15 @@ groups! {
     ForStart = [
         "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "disk_shape",
         "block_size", "shards", "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root",
-        "cluster_file", "data_dir", "controller_shards", "policy", "scale_add_above",
+        "cluster_file", "stop_wait", "data_dir", "controller_shards", "policy", "scale_add_above",
         "scale_remove_below", "scale_min_servers", "scale_hook"
     ];
     /// What `stop` needs.
-    ForStop = ["cluster_file"];
+    ForStop = ["stop_wait", "timeout", "unix", "cluster_file"];
     /// What `controller` needs.
     ForController = [
         "listen", "insecure", "unix", "unix_dir", "spin_us", "lease_ms", "high_mark", "low_mark",
-        "data_dir",
+        "stop_wait", "data_dir",
         "controller_shards", "policy", "scale_add_above", "scale_remove_below", "scale_min_servers",
         "scale_hook"
     ];
@@ -373,7 +383,7 @@ groups! {
         "shards",
         "controller_shards", "spin_us",
         "lease_ms", "high_mark", "low_mark", "policy", "scale_add_above", "scale_remove_below",
-        "scale_min_servers", "scale_hook", "flush_root", "data_dir", "prices"
+        "scale_min_servers", "scale_hook", "flush_root", "stop_wait", "data_dir", "prices"
     ];
 }
 
@@ -723,9 +733,22 @@ impl Settings {
         Some(FlushRoot { place, access: Access::of_environment() })
     }
 
+    /// How long the end of a cluster waits for flushes that fail.
+    pub fn stop_wait(&self) -> Duration {
+        let text = self.text("stop_wait").expect("it has a default");
+        Duration::from_secs_f64(text.trim().parse().expect("checked"))
+    }
+
     /// Where the controller keeps its log.
     pub fn data_dir(&self) -> Option<PathBuf> {
         self.text("data_dir").map(PathBuf::from)
+    }
+
+    /// The folder of what Honeycomb keeps for this user between two starts; `None` without a home.
+    pub fn state_folder(&self) -> Option<PathBuf> {
+        let state = variable("XDG_STATE_HOME").map(PathBuf::from);
+        let home = || variable("HOME").map(|home| Path::new(&home).join(".local/state"));
+        state.or_else(home).map(|state| state.join("honeycomb"))
     }
 
     /// How long a core polls.

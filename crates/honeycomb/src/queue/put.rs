@@ -118,21 +118,7 @@ impl PutArgs {
     fn queue(&self, work: &Work) -> Outcome<Queue> {
         place::ensure_prefix(work, &self.address)?;
         let (items, bytes) = (self.max_items.unwrap_or(0), self.max_bytes.unwrap_or(0));
-        let queue = work.client.create_queue(work.job, &self.address, items, bytes, true)?;
-        let (items, bytes) = queue.bounds();
-        for (flag, asked, is) in
-            [("--max-items", self.max_items, items), ("--max-bytes", self.max_bytes, bytes)]
-        {
-            if asked.is_some_and(|asked| asked != is) {
-                let is = if is == 0 { "no such bound".into() } else { format!("a bound of {is}") };
-                let text = format!(
-                    "{} exists already and has {is}, which does not change: leave {flag} out",
-                    self.address
-                );
-                return Err(Failure::new(Status::AlreadyExists, text));
-            }
-        }
-        Ok(queue)
+        Ok(work.client.create_queue(work.job, &self.address, items, bytes, true)?)
     }
 }
 

@@ -131,7 +131,7 @@ fn what_went_to_a_bucket_is_shown_and_checked_by_its_url() {
     let part = gateway.objects("disk/cli/runs/1").into_iter().find(|name| name.ends_with(".part"));
     std::fs::write(gateway.directory("disk/cli/runs/1").join(part.unwrap()), b"other").unwrap();
     let damaged = home.run(&["flushed", "s3://lake/disk/cli/runs/1", "--check"]);
-    assert_eq!(damaged.code, 1);
+    assert_eq!(damaged.code, 6);
     assert!(damaged.err.contains("is damaged"), "{}", damaged.err);
     let none = home.run(&["flushed", "s3://lake/disk/cli/runs/2"]);
     assert_eq!(none.code, 3, "{}", none.err);

@@ -78,6 +78,7 @@ impl Home {
             .env("HOME", &self.dir)
             .env("XDG_RUNTIME_DIR", self.dir.join("run"))
             .env("XDG_CONFIG_HOME", self.dir.join("config"))
+            .env("XDG_STATE_HOME", self.dir.join("state"))
             .envs(self.variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -197,6 +198,12 @@ impl Running {
         rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     }
 
+    /// Sends it a signal.
+    pub fn signalled(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
     /// The signal that ended it, if one did.
     pub fn signal(mut self) -> Option<i32> {
         self.child.wait().unwrap().signal()
@@ -244,7 +251,7 @@ fn finish(mut command: Command, input: &[u8]) -> Ran {
 impl Drop for Home {
     fn drop(&mut self) {
         if self.running {
-            self.run(&["stop"]);
+            self.run(&["stop", "--discard"]);
         }
         let _ = std::fs::remove_dir_all(&self.dir);
     }

@@ -126,7 +126,7 @@ fn a_lease_that_has_ended_is_told_by_its_own_exit_code() {
     let client = Client::new(ClientOptions::new(address, ticket.token.clone()));
     let options = PrefixOptions { lease_ms: 200, ..PrefixOptions::default() };
     client.create_prefix(ticket.job, "brief", &[], options).unwrap();
-    client.create_kv(ticket.job, "brief:kv", 1, 0, false).unwrap();
+    client.create_kv(ticket.job, "brief:kv", 1, false).unwrap();
     let clock = honeycomb_env::Clock::start();
     let look = |args: &[&str]| home.run(&[args, &["--job", "short", "--json"]].concat());
     while look(&["lease", "brief"]).code == 0 {

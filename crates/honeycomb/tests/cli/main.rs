@@ -11,4 +11,5 @@ mod lifecycle;
 mod look;
 mod queue;
 mod readers;
+mod stop;
 mod watch;

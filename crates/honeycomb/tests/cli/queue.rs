@@ -171,7 +171,7 @@ fn bounds_are_of_the_creation_and_an_item_has_a_limit() {
     home.ok(&["queue", "put", "w:q", "a", "--max-items", "5"]);
     home.ok(&["queue", "put", "w:q", "a", "--max-items", "5"]);
     for (flag, value, told) in
-        [("--max-items", "6", "a bound of 5"), ("--max-bytes", "1MiB", "no such bound")]
+        [("--max-items", "6", "max_items=5"), ("--max-bytes", "1MiB", "max_bytes=0")]
     {
         let other = home.run(&["queue", "put", "w:q", "b", flag, value, "--json"]);
         let error = other.error();

@@ -166,7 +166,7 @@ fn it_renews_nothing_and_tells_of_a_lease_that_ended() {
     let options = PrefixOptions { lease_ms: 500, ..PrefixOptions::default() };
     client.create_prefix(ticket.job, "brief", &[], options).unwrap();
     client.keep(ticket.job, &["brief".to_owned()]);
-    client.create_kv(ticket.job, "brief:kv", 1, 0, false).unwrap();
+    client.create_kv(ticket.job, "brief:kv", 1, false).unwrap();
     client.create_queue(ticket.job, "brief:q", 0, 0, false).unwrap();
     let short = ["--job", "short"];
     let store = watching(&home, &[&["brief:kv"][..], &short].concat());

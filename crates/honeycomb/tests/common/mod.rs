@@ -145,7 +145,7 @@ impl Cluster {
             data_dir: None,
             unix_dir: unix_dir.clone(),
             marks: honeycomb_types::Marks::default(),
-            lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+            lease_ms: 1000,
             policy,
             scale: Default::default(),
             shards: controller_shards.unwrap_or(1),
@@ -213,7 +213,7 @@ pub fn prefix(client: &Client, job: &JobTicket, path: &str, lease_ms: u32) -> Pr
 }
 
 pub fn kv(client: &Client, job: &JobTicket, address: &str, blocks: u32) -> Kv {
-    client.create_kv(job.job, address, blocks, 0, false).unwrap()
+    client.create_kv(job.job, address, blocks, false).unwrap()
 }
 
 pub fn file(client: &Client, job: &JobTicket, address: &str) -> File {

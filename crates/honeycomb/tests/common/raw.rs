@@ -226,7 +226,7 @@ pub fn keyed_cluster_with(
         data_dir: None,
         unix_dir: None,
         marks: honeycomb_types::Marks::default(),
-        lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        lease_ms: 1000,
         policy: Default::default(),
         scale: Default::default(),
         shards: 1,

@@ -82,7 +82,7 @@ fn fill(client: &Client, job: &JobTicket) -> Data {
         q.put(item, NO_WAIT).unwrap();
     }
     renew();
-    let k = client.create_kv(job.job, "t:table", 4, 0, false).unwrap();
+    let k = client.create_kv(job.job, "t:table", 4, false).unwrap();
     let entry = |i: u64| (format!("key-{i}").into_bytes(), noise(i, (i as usize * 7) % 300));
     let table: BTreeMap<_, _> = (0..200).map(entry).collect();
     for (key, value) in &table {

@@ -447,7 +447,7 @@ impl Story {
 fn create(client: &Client, job: JobId, path: &str) -> Kv {
     let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
     client.create_prefix(job, path, &[], options).unwrap();
-    client.create_kv(job, path, 1, 0, false).unwrap()
+    client.create_kv(job, path, 1, false).unwrap()
 }
 
 /// The client of a cell, in a process of its own: it says what was acknowledged, until it dies.

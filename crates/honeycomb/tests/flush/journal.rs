@@ -159,7 +159,7 @@ fn what_cannot_be_promised_is_refused() {
     let (client, job) = cluster.job("job");
     let status = |e: Error| e.status;
     journaled(&client, &job, "t");
-    let kv = client.create_kv(job.job, "t:k", 1, 0, false).map(drop).unwrap_err();
+    let kv = client.create_kv(job.job, "t:k", 1, false).map(drop).unwrap_err();
     assert!(kv.status == Status::WrongKind && kv.to_string().contains("only files"), "{kv}");
     let queue = client.create_queue(job.job, "t:q", 0, 0, false).map(drop);
     assert_eq!(queue.map_err(status), Err(Status::WrongKind));

@@ -5,11 +5,12 @@ use super::{NO_WAIT, Root, all_free, cluster, flushing};
 use crate::common::{Cluster, KIB, eventually, file, kv, noise};
 use honeycomb_client::{Client, Error, JobTicket};
 use honeycomb_tiers::FlushRoot;
-use honeycomb_types::PrefixId;
+use honeycomb_types::{FLUSH_EXTENTS, PrefixId};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
 use serde_json::Value;
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// `honeycomb load` with the job's token.
@@ -174,8 +175,90 @@ fn what_cannot_be_loaded_leaves_nothing_and_is_told_by_name() {
     bytes[0] ^= 1;
     std::fs::write(last, &bytes).unwrap();
     let (status, message) = run(&at, "l", &[]).unwrap_err();
-    assert!(status == "Internal" && message.contains("is damaged"), "{status}: {message}");
+    assert!(status == "DataLost" && message.contains("is damaged"), "{status}: {message}");
     assert_eq!(client.open_file(job.job, "l:text").map(drop).unwrap_err().status, Status::Removed);
     client.deregister_job(job.job).unwrap();
     eventually("all blocks free", || all_free(&watcher));
+}
+
+/// How an object is damaged.
+#[derive(Clone, Copy, Debug)]
+enum Damage {
+    First,
+    Middle,
+    Last,
+    Shorter,
+    Empty,
+    Longer,
+    Gone,
+}
+
+impl Damage {
+    const ALL: [Damage; 7] = [
+        Damage::First,
+        Damage::Middle,
+        Damage::Last,
+        Damage::Shorter,
+        Damage::Empty,
+        Damage::Longer,
+        Damage::Gone,
+    ];
+
+    fn inflict(self, path: &Path, good: &[u8]) {
+        let flipped = |at: usize| {
+            let mut bytes = good.to_vec();
+            bytes[at] ^= 0x10;
+            bytes
+        };
+        let bytes = match self {
+            Damage::First => flipped(0),
+            Damage::Middle => flipped(good.len() / 2),
+            Damage::Last => flipped(good.len() - 1),
+            Damage::Shorter => good[..good.len() - 1].to_vec(),
+            Damage::Empty => Vec::new(),
+            Damage::Longer => [good, b"x"].concat(),
+            Damage::Gone => return std::fs::remove_file(path).unwrap(),
+        };
+        std::fs::write(path, bytes).unwrap();
+    }
+}
+
+/// Any damage of any object was `Internal`.
+#[test]
+fn damaged_object_of_any_kind_is_data_lost_and_named() {
+    let root = Root::new("load-damaged");
+    let cluster = cluster(&root, 1);
+    let (client, job) = cluster.job("job");
+    prefix(&client, &job, "t", 60_000);
+    file(&client, &job, "t:text").write_all(&noise(1, 5_000)).unwrap();
+    client.create_queue(job.job, "t:work", 0, 0, false).unwrap().put(b"item", NO_WAIT).unwrap();
+    fill(&kv(&client, &job, "t", 1));
+    flush(&client, &job, "t", "out");
+    let place = root.0.join("job/out");
+    let address = cluster.controller.address().to_string();
+    let at = place.display().to_string();
+    let mut objects: Vec<_> =
+        std::fs::read_dir(&place).unwrap().map(|entry| entry.unwrap().path()).collect();
+    objects.sort();
+    assert!(objects.iter().any(|object| object.to_string_lossy().ends_with(FLUSH_EXTENTS)));
+    let load = || told(&command(&address, &job, &at, "l").output().unwrap());
+    for object in objects {
+        let (good, name) = (std::fs::read(&object).unwrap(), object.file_name().unwrap());
+        let name = name.to_str().unwrap();
+        let all = if name == "manifest.json" || name.ends_with(FLUSH_EXTENTS) { 7 } else { 3 };
+        for damage in Damage::ALL.into_iter().rev().take(all) {
+            damage.inflict(&object, &good);
+            let (status, message) = load().unwrap_err();
+            let expected = match (name, damage) {
+                // It is what makes a flush of the other objects.
+                ("manifest.json", Damage::Gone) => "NotFound",
+                _ => "DataLost",
+            };
+            assert_eq!(status, expected, "{name} {damage:?}: {message}");
+            assert!(status == "NotFound" || message.contains(name), "{damage:?}: {message}");
+            assert!(client.open_kv(job.job, "l").is_err(), "nothing is there after {damage:?}");
+        }
+        std::fs::write(&object, good).unwrap();
+    }
+    load().unwrap();
 }

@@ -281,7 +281,7 @@ fn a_part_that_is_damaged_or_gone_is_seen() {
     std::fs::write(&part, &good[..good.len() - 1]).unwrap();
     assert!(matches!(flushed.check(), Err(FlushError::Damaged { .. })));
     std::fs::remove_file(&part).unwrap();
-    assert!(matches!(flushed.check(), Err(FlushError::Read { .. })));
+    assert!(matches!(flushed.check(), Err(FlushError::Missing { .. })));
     std::fs::remove_file(root.0.join("job/out/manifest.json")).unwrap();
     let none = Flushed::open(root.0.join("job/out"));
     assert!(matches!(none, Err(FlushError::NoManifest { .. })), "without a manifest: no flush");

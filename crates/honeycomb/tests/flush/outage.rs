@@ -137,7 +137,7 @@ fn a_long_outage_of_a_store_costs_nobody_a_byte_when_memory_is_nearly_full() {
         assert!(live.get(b"turn", &mut value).unwrap() && value == turns.to_le_bytes());
         let (asked, path) = (clock.now(), format!("more{turns}"));
         client.create_prefix(job.job, &path, &[], Default::default()).unwrap();
-        let refused = client.create_kv(job.job, &path, status.blocks as u32, 0, false).err();
+        let refused = client.create_kv(job.job, &path, status.blocks as u32, false).err();
         assert_eq!(refused.map(|e| e.status), Some(Status::OutOfMemory));
         assert!(clock.now().since(asked) < Duration::from_secs(5), "it was told late");
         client.remove_prefix(job.job, &path).unwrap();

@@ -340,7 +340,7 @@ fn bad_tokens(victim: &Victim, foreign: &JobTicket) -> Vec<(&'static str, Vec<u8
         ("malformed", b"let me in".to_vec()),
         ("of another version", changed(0, 2)),
         ("with an altered tag", changed(good.len() - 1, good[good.len() - 1] ^ 1)),
-        ("with a caveat counted that is not there", changed(9, 1)),
+        ("with a caveat counted that is not there", changed(9, good[9] + 1)),
         ("cut", good[..good.len() - 1].to_vec()),
         ("followed by a byte", [&good[..], &[0]].concat()),
         ("widened", widened),
@@ -452,6 +452,7 @@ fn at_controller(op: Op) -> AtController {
         | Op::CommitMove
         | Op::CancelMove
         | Op::DrainServer
+        | Op::StopCluster
         | Op::LeaveServer
         | Op::LocateServer => {
             row(PermissionDenied, PermissionDenied, PermissionDenied, PermissionDenied)

@@ -126,7 +126,6 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 name,
                 kind,
                 blocks: 1,
-                slots: 0,
                 max_items: 0,
                 max_bytes: 0,
                 open_existing: false,
@@ -315,6 +314,7 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
             let address = "127.0.0.1:1".into();
             body(DrainServerRequest { address, cancel: true }.encode())
         }
+        Op::StopCluster => body(StopClusterRequest { discard: false }.encode()),
         Op::LendBlocks => body(LendBlocksRequest { lots: vec![1] }.encode()),
         Op::LowerBlock => {
             body(LowerBlockRequest { block: at.block.0, epoch: at.epoch.0, tier: 1 }.encode())
@@ -361,7 +361,6 @@ pub fn request_of(op: Op, victim: &Victim) -> Request {
                 kind: Kind::File.code(),
                 start: 0,
                 end: u64::MAX,
-                slots: 0,
                 max_items: 0,
                 max_bytes: 0,
                 first: true,

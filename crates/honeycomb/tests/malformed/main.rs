@@ -489,7 +489,6 @@ fn control_bodies(setup: &Setup) -> Vec<(Op, Vec<u8>)> {
                 name: "new".into(),
                 kind: 0x12,
                 blocks: 1,
-                slots: 0,
                 max_items: 0,
                 max_bytes: 0,
                 open_existing: true,

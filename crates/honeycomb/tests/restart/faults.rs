@@ -28,7 +28,7 @@ fn options(listen: SocketAddr) -> ControllerOptions {
         unix_dir: None,
         spin: Duration::ZERO,
         marks: honeycomb_types::Marks::default(),
-        lease_ms: honeycomb_types::limits::LEASE_DEFAULT_MS,
+        lease_ms: 1000,
         policy: Default::default(),
         scale: Default::default(),
         shards: 1,
@@ -76,7 +76,7 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     let driver = client(&controller, &job.token);
     let create = |path: &str| driver.create_prefix(job.job, path, &[], PrefixOptions::default());
     create("t").unwrap();
-    let kv = driver.create_kv(job.job, "t:kv", 1, 0, false).unwrap();
+    let kv = driver.create_kv(job.job, "t:kv", 1, false).unwrap();
     kv.put(b"a", b"1").unwrap();
     let large = vec![7; BLOCK as usize];
     kv.put(b"large", &large).unwrap();
@@ -135,7 +135,7 @@ fn a_disk_that_is_slow_holds_up_what_rests_on_it_and_nothing_else() {
     let [one, two] = [one, two].map(|name| admin.register_job(name, 60_000, 0).unwrap());
     let [first, second, other] = [&one, &one, &two].map(|job| client(&controller, &job.token));
     let file = first.create_file(one.job, ":grown", 1, false).unwrap();
-    let kv = other.create_kv(two.job, ":kv", 1, 0, false).unwrap();
+    let kv = other.create_kv(two.job, ":kv", 1, false).unwrap();
     let job = one.job;
 
     let held = Held(disk.clone());
@@ -286,7 +286,7 @@ fn a_controller_that_comes_back_empty_gets_empty_servers() {
     let admin = client(&controller, controller.token());
     let job = admin.register_job("job", 60_000, 0).unwrap();
     let driver = client(&controller, &job.token);
-    let kv = driver.create_kv(job.job, ":kv", 1, 0, false).unwrap();
+    let kv = driver.create_kv(job.job, ":kv", 1, false).unwrap();
     kv.put(b"a", b"1").unwrap();
     drop(controller);
     let controller = Controller::start(&options(address)).unwrap();
@@ -295,7 +295,7 @@ fn a_controller_that_comes_back_empty_gets_empty_servers() {
     // Whoever has the same numbers now sees nothing of before.
     let again = admin.register_job("job", 60_000, 0).unwrap();
     assert_eq!(again.job, job.job, "a controller without a log counts from the beginning");
-    let fresh = client(&controller, &again.token).create_kv(again.job, ":kv", 1, 0, false).unwrap();
+    let fresh = client(&controller, &again.token).create_kv(again.job, ":kv", 1, false).unwrap();
     let mut value = Vec::new();
     assert!(!fresh.get(b"a", &mut value).unwrap());
 }

@@ -99,7 +99,7 @@ fn work(client: &Client, job: JobId, number: u64, stop: &AtomicBool, rounds: &At
     created("t").unwrap();
     let file = client.create_file(job, "t:file", 1, false).unwrap();
     let queue = client.create_queue(job, "t:queue", 0, 0, false).unwrap();
-    let kv = client.create_kv(job, "t:kv", 4, 0, false).unwrap();
+    let kv = client.create_kv(job, "t:kv", 4, false).unwrap();
     let (mut i, mut length, mut taken) = (0, 0, 0);
     while !stop.load(Relaxed) || i < 50 {
         let bytes = item(number, i);
@@ -189,7 +189,7 @@ fn what_is_open_is_served_while_the_controller_is_away() {
     let mut cluster = Cluster::start(1);
     let (client, job) = cluster.job("job", 60_000);
     client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
-    let kv = client.create_kv(job.job, "t:kv", 1, 0, false).unwrap();
+    let kv = client.create_kv(job.job, "t:kv", 1, false).unwrap();
     let queue = client.create_queue(job.job, "t:queue", 0, 0, false).unwrap();
     kv.put(b"a", b"1").unwrap();
     cluster.kill_controller();

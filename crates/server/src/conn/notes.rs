@@ -28,7 +28,7 @@ impl ShardService {
                     OwnedPayload::Bytes(bytes) => ReplyPayload::Shared(bytes),
                     OwnedPayload::Pinned(pin) => ReplyPayload::Pinned(pin),
                 };
-                net.returned(to);
+                net.returned(to, header.request, args.len() + payload.len());
                 net.reply(to, header, &args, payload);
             }
             Note::HungUp(origin, conn) => {

@@ -194,7 +194,6 @@ impl TryFrom<&OpenBlockRequest> for BlockOwner {
             kind,
             start: body.start,
             end: body.end,
-            slots: body.slots,
             max_items: body.max_items,
             max_bytes: body.max_bytes,
             first: body.first,

@@ -40,7 +40,12 @@ impl Shard {
                     let asked = slot.asked_at.take().unwrap_or(now);
                     slot.ask_after = slot.full.denied(asked, now);
                 }
-                News::Successor(Successor::Denied(..)) => slot.ask_after = now + ASK_AGAIN,
+                News::Successor(Successor::Denied(status, _)) => {
+                    slot.ask_after = now + ASK_AGAIN;
+                    if *status == Status::Busy {
+                        slot.full.ends(); // Memory is being freed.
+                    }
+                }
                 News::Successor(Successor::Ready(_)) => {
                     if let Some(asked) = slot.asked_at.take() {
                         self.grow_delay.took(now.since(asked));

@@ -5,10 +5,13 @@
 //! bytes were asked for as long as nothing was written to its place on the disk and the block has not come
 //! up; otherwise the operation begins anew. Parts are nobody's memory but the operation's: they count as
 //! buffers, and go with its answer.
+//!
+//! An operation that holds parts and needs more than the buffers have keeps its parts and waits. The oldest
+//! operation never waits: it may exceed the buffers by what it needs, so that one after the other ends.
 
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
 use super::request::{Request, generation_of};
-use super::tiers::{Doing, chunks};
+use super::tiers::{Doing, LOOK_AGAIN};
 use super::{Shard, Slot};
 use crate::authorize::routed_here;
 use crate::spill::{IoDone, IoWhat};
@@ -18,6 +21,7 @@ use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{BlockAt, Generation, Time};
 use honeycomb_wire::Op;
 use std::ops::Range;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// An operation that waits for parts of its block.
 #[derive(Debug)]
@@ -34,6 +38,8 @@ pub(super) struct Fetching {
     fetched: Fetched,
     /// Parts that are still to come.
     left: usize,
+    /// Bytes for which it waits until there are buffers; 0 when it does not.
+    needs: usize,
     /// What became of one that could not be read.
     failed: Option<IoDone>,
 }
@@ -41,6 +47,16 @@ pub(super) struct Fetching {
 impl Fetching {
     fn payload(&self) -> &[u8] {
         self.payload.as_ref().map_or(&[], |payload| payload.slice(0..payload.len()))
+    }
+
+    /// Bytes of buffers that it has.
+    fn holds(&self) -> usize {
+        self.payload.as_ref().map_or(0, Backing::len) + self.fetched.bytes()
+    }
+
+    /// Whether it waits for buffers.
+    pub fn waits(&self) -> bool {
+        self.needs > 0
     }
 }
 
@@ -72,11 +88,13 @@ impl Shard {
             op: header.op,
             args: args.into(),
             payload,
-            fetched: Fetched::default(),
+            fetched: Fetched::within((self.config.buffers / 2).max(TIER_CHUNK)),
             left: 0,
+            needs: 0,
             failed: None,
         };
-        match self.run_below(now, index, fetching) {
+        self.tiers.next += 1;
+        match self.run_below(now, index, self.tiers.next, fetching) {
             Some(answer) => self.conclude(now, index, request, Outcome::Done(answer)),
             None => Outcome::Parked,
         }
@@ -97,9 +115,24 @@ impl Shard {
         Some(Some(held))
     }
 
+    /// Whether an operation may have so many bytes more. One that has nothing yet may exceed the buffers only
+    /// when nobody else uses any: its answer may hold them for long.
+    fn may_fetch(&self, number: u64, fetching: &Fetching, bytes: usize) -> bool {
+        let used = self.tiers.buffers.load(Relaxed);
+        let first = self.tiers.fetching.keys().next();
+        let oldest = fetching.fetched.bytes() > 0 && first.is_none_or(|first| number < *first);
+        oldest || used <= fetching.holds() || used + bytes <= self.config.buffers
+    }
+
     /// Runs an operation on what was brought up for it; none when it waits for more.
-    fn run_below(&mut self, now: Time, index: usize, mut fetching: Fetching) -> Option<Answer> {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+    fn run_below(
+        &mut self,
+        now: Time,
+        index: usize,
+        number: u64,
+        mut fetching: Fetching,
+    ) -> Option<Answer> {
+        let slot = self.slots[index].as_deref().expect("its caller has it");
         let Fetching { op, args, fetched, .. } = &fetching;
         let answer = slot.structure.read_below(fetched, *op, args, fetching.payload());
         let mut wanted = fetching.fetched.take_wanted();
@@ -115,31 +148,37 @@ impl Shard {
         if wanted.is_empty() {
             return Some(answer);
         }
-        let length = slot.structure.rests().length().expect("nothing is under way below");
         let tier = slot.place.tier;
         let disk = slot.place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
         let base = disk.slot as u64 * self.config.block_size as u64;
-        let (spot, sums) = (disk.slot, disk.sums.clone());
+        let spot = disk.slot;
         let mut runs: Vec<Range<usize>> = Vec::with_capacity(wanted.len());
-        for around in wanted.iter().map(|range| chunks(range, length)) {
+        for range in wanted {
+            let (around, _) = disk.chunks(&range);
             match runs.last_mut() {
                 Some(last) if around.start <= last.end => last.end = last.end.max(around.end),
                 _ => runs.push(around),
             }
         }
         let bytes: usize = runs.iter().map(Range::len).sum();
-        if !self.has_buffers(bytes) {
-            return Some(busy(RETRY_BUFFERS_US));
+        if !self.may_fetch(number, &fetching, bytes) {
+            if fetching.fetched.bytes() == 0 {
+                return Some(busy(RETRY_BUFFERS_US));
+            }
+            fetching.needs = bytes;
+            self.tiers.fetching.insert(number, fetching);
+            let due = now + LOOK_AGAIN;
+            self.tiers.look_again = Some(self.tiers.look_again.map_or(due, |set| set.min(due)));
+            return None;
         }
+        fetching.needs = 0;
         let mut asked = Vec::with_capacity(runs.len());
         for run in runs {
             let into = Backing::counted(run.len(), &self.tiers.buffers, &self.config.reclaimer);
             let Ok(into) = into else { return Some(busy(RETRY_BUFFERS_US)) };
-            let sums = sums[run.start / TIER_CHUNK..run.end.div_ceil(TIER_CHUNK)].to_vec();
+            let (run, sums) = disk.chunks(&run);
             asked.push((run.start, IoWhat::Read { at: base + run.start as u64, into, sums }));
         }
-        self.tiers.next += 1;
-        let number = self.tiers.next;
         fetching.left = asked.len();
         self.tiers.fetching.insert(number, fetching);
         for (from, what) in asked {
@@ -163,14 +202,34 @@ impl Shard {
         if fetching.left > 0 {
             return;
         }
-        let fetching = self.tiers.fetching.remove(&number).expect("looked up above");
+        self.fetch_more(now, number);
+        self.fetch_on(now);
+    }
+
+    /// Operations that wait for buffers go on, the oldest first, as far as there are any.
+    pub(super) fn fetch_on(&mut self, now: Time) {
+        while let Some((&number, waits)) = self.tiers.fetching.iter().find(|(_, f)| f.waits()) {
+            let needs = waits.needs;
+            let oldest = self.tiers.fetching.keys().next() == Some(&number);
+            if !oldest && !self.has_buffers(needs) {
+                return;
+            }
+            self.fetch_more(now, number);
+            if self.tiers.fetching.get(&number).is_some_and(Fetching::waits) {
+                return;
+            }
+        }
+    }
+
+    fn fetch_more(&mut self, now: Time, number: u64) {
+        let fetching = self.tiers.fetching.remove(&number).expect("its caller has seen it");
         let ticket = fetching.ticket;
-        if let Some(answer) = self.go_on_below(now, fetching) {
+        if let Some(answer) = self.go_on_below(now, number, fetching) {
             self.completed.push((ticket, answer));
         }
     }
 
-    fn go_on_below(&mut self, now: Time, mut fetching: Fetching) -> Option<Answer> {
+    fn go_on_below(&mut self, now: Time, number: u64, mut fetching: Fetching) -> Option<Answer> {
         let (at, written) = (fetching.at, fetching.written);
         if let Some(failed) = fetching.failed.take() {
             return Some(self.not_read(at, written, failed));
@@ -186,7 +245,7 @@ impl Shard {
             return Some(busy(RETRY_WRITTEN_US));
         }
         let index = self.index(at.block).expect("looked up above");
-        self.run_below(now, index, fetching)
+        self.run_below(now, index, number, fetching)
     }
 }
 

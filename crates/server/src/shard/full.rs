@@ -5,7 +5,7 @@ use super::Slot;
 use honeycomb_structures::Answer;
 use honeycomb_types::Time;
 use honeycomb_types::limits::FULL_PATIENCE;
-use honeycomb_wire::Status;
+use honeycomb_wire::{Status, busy};
 use std::time::Duration;
 
 /// The shortest that a writer is told to wait.
@@ -56,7 +56,10 @@ impl Slot {
             return answer;
         }
         match self.full.wait(now) {
-            Some(wait) => Answer { status: Status::Busy, value: wait.as_micros() as u64, ..answer },
+            Some(wait) => {
+                let value = wait.as_micros() as u64 | busy::FULL;
+                Answer { status: Status::Busy, value, ..answer }
+            }
             None => answer,
         }
     }

@@ -171,10 +171,12 @@ impl Shard {
     }
 }
 
-/// The first bytes of a block as they lie on a disk. Their place stays theirs as long as this is there.
+/// The chunks in which the first bytes of a block lie on a disk. Their place stays theirs as long as this is
+/// there.
 fn stored(place: &mut Place, length: usize, block_size: usize) -> Stored {
     let hold = place.hold();
-    let (slot, sums) = place.on_disk().expect("INV-41: what is not in memory is on a disk");
-    let at = slot as u64 * block_size as u64;
-    Stored { tier: place.tier, at, length, sums: sums.to_vec(), hold }
+    let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
+    let (chunks, sums) = disk.chunks(&(0..length));
+    let at = disk.slot as u64 * block_size as u64;
+    Stored { tier: place.tier, at, length: chunks.end, sums, hold }
 }

@@ -250,6 +250,9 @@ impl Shard {
             (MoveWord::Refused(status, why), Phase::Asked) => {
                 let wish = moving.wish;
                 slot.moving = None;
+                if status == Status::Busy {
+                    slot.full.ends(); // Memory is being freed.
+                }
                 match wish {
                     // The server stays, and the block with it.
                     Wish::Relocate if status == Status::Removed => slot.leaving = None,

@@ -98,10 +98,10 @@ impl Shard {
             Answer::refuse(Status::OutOfMemory, text)
         })?;
         let mut structure = kind.open(&Opening {
+            block: owner.at.block,
             block_size: self.config.block_size,
             start: owner.start,
             end: owner.end,
-            slots: owner.slots,
             max_items: owner.max_items,
             max_bytes: owner.max_bytes,
             first: owner.first,

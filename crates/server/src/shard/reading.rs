@@ -1,13 +1,14 @@
 //! Answers that name bytes below memory: they are read, and the answer goes out then.
 
-use super::tiers::{Doing, OnDisk, chunks};
+use super::on_disk::OnDisk;
+use super::tiers::Doing;
 use super::{Effect, Shard, Slot};
 use crate::refusals::{revoked, wrong_epoch};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Part, Payload, Rest, Ticket, busy};
 use honeycomb_types::limits::{BELOW_READ_MAX, TIER_CHUNK};
-use honeycomb_types::{BlockAt, Generation, Time};
+use honeycomb_types::{BlockAt, Bug, Generation, Time};
 use honeycomb_wire::Status;
 use std::ops::Range;
 use std::sync::atomic::Ordering::Relaxed;
@@ -56,8 +57,9 @@ impl Shard {
     ) -> Option<Answer> {
         let slot = self.slots[index].as_deref().expect("it just ran");
         let floor = slot.backing.floor();
+        let in_memory = floor.saturating_sub(usize::from(Bug::FloorOffByOne.active()));
         let parts = match std::mem::replace(&mut answer.payload, Payload::None) {
-            Payload::Block(range) if range.start >= floor => {
+            Payload::Block(range) if range.start >= in_memory => {
                 return Some(answer.with(Payload::Block(range)));
             }
             // An extent is asked for as a whole.
@@ -76,8 +78,7 @@ impl Shard {
         let (at, tier) = (owner.at, place.tier);
         let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
         let written = disk.written;
-        let (spot, on_disk) =
-            (disk.slot, floor.min(slot.structure.rests().length().unwrap_or(floor)));
+        let (spot, on_disk) = (disk.slot, floor.min(disk.length()));
         let (mut pieces, mut reads) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
@@ -85,9 +86,9 @@ impl Shard {
                 Part::Block(range) => {
                     let below = range.start..range.end.min(on_disk).max(range.start);
                     if !below.is_empty() {
-                        let around = chunks(&below, on_disk);
+                        let (around, sums) = disk.chunks(&below);
                         let from = below.start - around.start;
-                        reads.push((pieces.len(), around));
+                        reads.push((pieces.len(), around, sums));
                         pieces.push(Piece::Awaited(from..from + below.len()));
                     }
                     if range.end > below.end {
@@ -97,17 +98,16 @@ impl Shard {
                 }
             }
         }
-        let bytes: usize = reads.iter().map(|(_, around)| around.len()).sum();
+        let bytes: usize = reads.iter().map(|(_, around, _)| around.len()).sum();
         if !self.has_buffers(bytes) {
             return Some(busy(RETRY_BUFFERS_US));
         }
         let mut asked = Vec::with_capacity(reads.len());
-        for (part, around) in reads {
-            let sums = around.start / TIER_CHUNK..around.end.div_ceil(TIER_CHUNK);
+        for (part, around, sums) in reads {
             let into = Backing::counted(around.len(), &self.tiers.buffers, &self.config.reclaimer);
             let Ok(into) = into else { return Some(busy(RETRY_BUFFERS_US)) };
             let from = spot as u64 * self.config.block_size as u64 + around.start as u64;
-            asked.push((part, IoWhat::Read { at: from, into, sums: disk.sums[sums].to_vec() }));
+            asked.push((part, IoWhat::Read { at: from, into, sums }));
         }
         self.tiers.next += 1;
         let reading = self.tiers.next;

@@ -103,10 +103,11 @@ impl Shard {
         let Some(length) = slot.structure.rests().length() else {
             return refuse("something of it is under way");
         };
-        let Some((spot, sums)) = slot.place.on_disk().filter(|_| length > 0) else {
+        let Some(disk) = slot.place.disk.as_ref().filter(|_| length > 0) else {
             return refuse("it holds nothing");
         };
-        let (sums, owner, tier) = (sums.to_vec(), slot.owner, slot.place.tier);
+        let (spot, (read, sums)) = (disk.slot, disk.all());
+        let (owner, tier) = (slot.owner, slot.place.tier);
         let overwrites = slot.kind.overwrites();
         let Ok(into) = self.new_backing(&owner, overwrites) else {
             return refuse("its memory cannot be mapped");
@@ -114,9 +115,8 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
         (slot.place.room, slot.place.raising) = (Room::Frame, true);
         self.tiers.frames += 1;
-        let length = length.next_multiple_of(honeycomb_env::VOLUME_ALIGN);
         let at = spot as u64 * self.config.block_size as u64;
-        let what = IoWhat::Raise { at, into, length, sums };
+        let what = IoWhat::Raise { at, into, length: read.end, sums };
         self.tiers.ask(tier, spot, Doing::Raise { at: owner.at }, what);
         Ok(())
     }

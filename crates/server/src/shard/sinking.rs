@@ -5,12 +5,12 @@
 //! all of it is written it is read from the disk, and both places are its own (INV-42, INV-44). One that
 //! cannot be read or written now stays where it is.
 
-use super::tiers::{Doing, Lying, OnDisk, Room};
+use super::tiers::{Doing, Lying, Room};
 use super::{Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest};
-use honeycomb_types::limits::{SINK_PIECES, TIER_CHUNK, TIER_PIECE};
+use honeycomb_types::limits::{SINK_PIECES, TIER_PIECE};
 use honeycomb_types::{BlockAt, TierIx, Time};
 use honeycomb_wire::Status;
 use std::sync::atomic::Ordering::Relaxed;
@@ -61,7 +61,7 @@ impl Shard {
         let number = self.tiers.next;
         let Lying { owner, place, .. } = self.lies(index);
         let at = owner.at;
-        let length = length.next_multiple_of(honeycomb_env::VOLUME_ALIGN);
+        let length = place.disk.as_ref().expect("looked at above").length();
         let (asked, under_way, failed) = (0, 0, false);
         place.sinking =
             Some(Box::new(Sinking { to, slot, number, length, asked, under_way, failed }));
@@ -81,8 +81,8 @@ impl Shard {
                 return;
             }
             let length = TIER_PIECE.min(sinking.length - from);
-            let sums = from / TIER_CHUNK..(from + length).div_ceil(TIER_CHUNK);
-            let (spot, sums, idle) = (disk.slot, disk.sums[sums].to_vec(), sinking.under_way == 0);
+            let (_, sums) = disk.chunks(&(from..from + length));
+            let (spot, idle) = (disk.slot, sinking.under_way == 0);
             let used = self.tiers.buffers.load(Relaxed);
             let room = used == 0 || used + length <= self.config.buffers / 2;
             let into =
@@ -161,15 +161,14 @@ impl Shard {
         self.tiers.next += 1;
         let written = self.tiers.next;
         let Lying { place, .. } = self.lies(index);
-        let sums = place.disk.as_mut().map(|disk| std::mem::take(&mut disk.sums));
-        let left = place.disk_left().expect("it was read from there");
-        let (slot, sums) = (sinking.slot, sums.expect("it was read from there"));
-        place.disk = Some(OnDisk { slot, sums, written });
+        let (left, hold) = place.copy_left().expect("it was read from there");
+        let left_slot = (left.slot, hold);
+        place.disk = Some(left.moved_to(sinking.slot, written));
         place.tier = sinking.to;
         self.tiers.counts.written += sinking.length as u64;
         // Who reads it for a flush has the hold of where it was.
         self.kept_went_down(index);
-        self.leave_disk(below, left);
+        self.leave_disk(below, left_slot);
         self.effects.push(Effect::TierChanged { structure, at, tier: sinking.to });
     }
 }

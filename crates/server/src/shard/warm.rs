@@ -6,7 +6,8 @@
 //! a read of a chunk each time. So one that is being written stays until it rests (`WARM_REST`) or has had
 //! its turn (`WARM_TURN`), and who comes meanwhile waits.
 
-use super::tiers::{Doing, Place, Room, chunks};
+use super::on_disk::PAGE;
+use super::tiers::{Doing, Room};
 use super::{Effect, Shard, Slot};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -51,14 +52,6 @@ pub(super) struct Warm {
     came: Vec<u32>,
     /// Blocks whose writers wait for room, first come.
     pub wanted: VecDeque<BlockAt>,
-}
-
-impl Place {
-    /// Whether all of it is on its disk as it is in memory. The memory itself knows: a change may come by
-    /// other ways than a request.
-    pub(super) fn is_as_it_was(&self, backing: &Backing) -> bool {
-        self.disk.is_some() && (!backing.is_changed() || Bug::ChangesStayUp.active())
-    }
 }
 
 impl Slot {
@@ -216,7 +209,6 @@ impl Shard {
             return;
         }
         slot.place.stay = Some(Stay { since: now, failed: false });
-        let disk = slot.place.disk.as_ref().map(|disk| (disk.slot, disk.sums.clone()));
         let overwrites = slot.kind.overwrites();
         let Ok(mut backing) = self.new_backing(&owner, overwrites) else {
             return; // Its writer comes again.
@@ -229,21 +221,27 @@ impl Shard {
         }
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
         slot.place.room = Room::Warm;
-        let Some((place, sums)) = disk.filter(|_| length > floor) else {
+        let read = slot.place.disk.as_mut().and_then(|disk| {
+            if length <= floor {
+                disk.keep(floor); // Nothing of it is read: the rest of the copy is stale.
+                return None;
+            }
+            let (read, sums) = if floor == 0 { disk.all() } else { disk.chunks(&(floor..length)) };
+            Some((disk.slot, read, sums))
+        });
+        let Some((place, read, sums)) = read else {
             slot.backing = backing;
             return;
         };
         if floor == 0 {
             // What it will have is read into: nothing of it is anywhere else in memory.
             slot.place.rising = Some(Backing::absent(size, &self.config.reclaimer));
-            let (at, length) = (owner.at, length.next_multiple_of(honeycomb_env::VOLUME_ALIGN));
+            let at = owner.at;
             let offset = place as u64 * size as u64;
-            let what = IoWhat::Raise { at: offset, into: backing, length, sums };
+            let what = IoWhat::Raise { at: offset, into: backing, length: read.end, sums };
             return self.tiers.ask(tier, place, Doing::Rise { at, chunk: 0 }, what);
         }
         slot.place.rising = Some(backing);
-        let read = chunks(&(floor..length), length);
-        let sums = sums[floor / TIER_CHUNK..].to_vec();
         let (at, chunk) = (owner.at, floor / TIER_CHUNK);
         let offset = place as u64 * size as u64 + floor as u64;
         match Backing::counted(read.len(), &self.tiers.buffers, &self.config.reclaimer) {
@@ -284,8 +282,8 @@ impl Shard {
         if self.kept.contains_key(&index) {
             return; // Nobody writes to it any more.
         }
-        let length = self.length_below(index);
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
+        let length = slot.place.disk.as_ref().expect("it was read from there").length();
         let IoDone::Read(read) = done else {
             let structure = slot.owner.structure;
             match done {
@@ -303,7 +301,9 @@ impl Shard {
         slot.backing = match floor {
             0 => read,
             _ => {
-                backing.slice_mut(floor..length).copy_from_slice(read.slice(0..length - floor));
+                let tail = if Bug::PromotedWithoutTail.active() { length % PAGE } else { 0 };
+                let (to, read) = (length - tail, read.slice(0..length - floor - tail));
+                backing.slice_mut(floor..to).copy_from_slice(read);
                 backing
             }
         };

@@ -39,6 +39,8 @@ pub struct Below {
     /// Blocks that ask for a move, which the controller refuses in a while, if it answers.
     pub moves: Vec<BlockAt>,
     pub answers_moves: bool,
+    /// Every other effect, in order.
+    pub effects: Vec<Effect>,
 }
 
 pub fn at(block: u32) -> BlockAt {
@@ -48,21 +50,32 @@ pub fn at(block: u32) -> BlockAt {
 impl Below {
     /// `BLOCKS` blocks of a kind, with room for so many of them to be written to while they are below.
     pub fn new(kind: Kind, size: usize, warm: u32, seed: u64) -> Below {
-        let mut shard = shard(
-            ServerId(1),
+        Below::with_buffers(kind, size, warm, 2 * size, seed)
+    }
+
+    /// The same with buffers of so many bytes.
+    pub fn with_buffers(kind: Kind, size: usize, warm: u32, buffers: usize, seed: u64) -> Below {
+        let mut below = Below::empty(
+            kind,
+            seed,
             ShardConfig {
                 frames: BLOCKS,
                 warm,
                 disks: vec![TierSpec { class: TierClass::Ssd, blocks: BLOCKS + 1 }],
-                buffers: 2 * size,
+                buffers,
                 ..config(size, BLOCKS)
             },
         );
         // Each has a part of the slots, as they have where there are more blocks than one: it would merge.
         let part = |block| BlockOwner { end: END, ..owner(at(block), kind, true) };
-        (0..BLOCKS).for_each(|block| shard.open(part(block)).unwrap());
+        (0..BLOCKS).for_each(|block| below.shard.open(part(block)).unwrap());
+        below
+    }
+
+    /// A shard without blocks.
+    pub fn empty(kind: Kind, seed: u64, config: ShardConfig) -> Below {
         Below {
-            shard,
+            shard: shard(ServerId(1), config),
             kind,
             disk: Arc::new(MemoryVolume::new()),
             rng: Entropy::seeded(seed),
@@ -75,6 +88,7 @@ impl Below {
             came: BTreeMap::new(),
             moves: Vec::new(),
             answers_moves: true,
+            effects: Vec::new(),
         }
     }
 
@@ -99,8 +113,11 @@ impl Below {
         for effect in self.shard.take_effects() {
             match effect {
                 Effect::Raise { at, .. } => drop(self.wishes.insert(at)),
-                Effect::BeginMove { at, .. } => self.moves.push(at),
-                _ => {}
+                Effect::BeginMove { at, .. } => {
+                    self.moves.push(at);
+                    self.effects.push(effect);
+                }
+                other => self.effects.push(other),
             }
         }
         if self.answers_moves && self.below(8) == 0 {

@@ -41,7 +41,6 @@ pub fn owner(at: BlockAt, kind: Kind, first: bool) -> BlockOwner {
         generation: 1,
         kind: kind.code(),
         end: u64::MAX,
-        slots: 64,
         first,
         ..OpenBlockRequest::default()
     };

@@ -2,8 +2,8 @@
 //!
 //! A batch runs its operations in order, each seeing what those before it did. Without `atomic`
 //! each succeeds or fails alone, and the answer may end early: where the reply is full, where a key
-//! has gone to another block, where only a pin stands in the way, behind a value that has no room in
-//! any reply. What it does not answer has not
+//! has gone to another block, where only a pin stands in the way or there is no room yet, behind a value
+//! that has no room in any reply. What it does not answer has not
 //! run, and is asked again.
 //!
 //! An atomic batch is worked out beside the block first. Then every new value is written next to
@@ -23,7 +23,7 @@ use honeycomb_wire::batch::{BatchOp, BatchResult, RESULT, batch_ops, keys, put_r
 use honeycomb_wire::data::mode_and_key;
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::stored::Function;
-use honeycomb_wire::{Field, Status, key_hash};
+use honeycomb_wire::{Field, Status, key_hash, slot_of};
 use std::borrow::Cow;
 
 /// The refusal of a request that is too long to be worked on in one go.
@@ -55,9 +55,10 @@ const AHEAD: usize = 16;
 /// Room that a reply has from the start: that of most.
 const REPLY_ROOM: usize = 16 * 1024;
 
-/// Whether a refusal says that an operation may succeed later or elsewhere, unchanged.
+/// Whether a refusal says that an operation may succeed later or elsewhere, unchanged. One for which there is
+/// no room waits as a request of its own does: how long is the shard's to say.
 fn passing(answer: &Answer) -> bool {
-    !answer.executed() || answer.status == Status::Moved
+    !answer.executed() || matches!(answer.status, Status::Moved | Status::OutOfMemory)
 }
 
 /// What a reply tells of a value that was found.
@@ -396,7 +397,7 @@ impl KvBlock {
 
     /// All keys of an atomic batch are of one slot, and of this block.
     fn admit_slot(&self, ops: &[BatchOp<'_>]) -> Result<(), Answer> {
-        let slot = |key| key_hash(key) >> (u64::BITS - self.slots.trailing_zeros());
+        let slot = |key| slot_of(key_hash(key));
         let Some(first) = ops.first().map(BatchOp::key) else { return Ok(()) };
         if let Some(other) = ops.iter().map(BatchOp::key).find(|key| slot(key) != slot(first)) {
             return Err(Answer::refuse(
@@ -617,6 +618,7 @@ fn without_list(mut answer: Answer) -> Answer {
 }
 
 /// A key as a message shows it.
-fn shown(key: &[u8]) -> String {
+/// The beginning of a key, to be read by people.
+pub(super) fn shown(key: &[u8]) -> String {
     String::from_utf8_lossy(&key[..key.len().min(80)]).into_owned()
 }

@@ -71,7 +71,7 @@ impl KvBlock {
     /// How many of these keys can be answered, with their values: not all, if they are many, but the first.
     /// `None` when something that they need was wanted.
     pub(super) fn reach_many(&self, bytes: &impl Bytes, keys: &[&[u8]]) -> Option<usize> {
-        let mut needs = Needs::default();
+        let mut needs = Needs::up_to(bytes.most());
         let mut reached = 0;
         for key in keys.iter().take(WANT_KEYS) {
             reached += 1;
@@ -103,7 +103,7 @@ impl KvBlock {
         if contents.clone().next().is_none_or(|first| bytes.has(&first)) {
             return true;
         }
-        let mut needs = Needs::up_to(most);
+        let mut needs = Needs::up_to(most.min(bytes.most()));
         let _ = contents.any(|range| needs.and(bytes.wants(&range), range.len()));
         false
     }
@@ -115,12 +115,6 @@ pub(super) struct Needs {
     pub lacking: bool,
     /// Bytes that it may need besides.
     left: usize,
-}
-
-impl Default for Needs {
-    fn default() -> Needs {
-        Needs::up_to(usize::MAX)
-    }
 }
 
 impl Needs {

@@ -1,9 +1,13 @@
 //! Where a block divides: by its bytes, unless one half is much busier than the other.
 
 use super::KvBlock;
-use super::region::Region;
+use super::batch::shown;
+use super::region::{ENTRY, Region};
 use honeycomb_block::Backing;
-use honeycomb_types::Time;
+use honeycomb_types::limits::SLOT_WIDTH;
+use honeycomb_types::{Bug, Time};
+use honeycomb_wire::{key_tag, slot_of};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Of the weight of a block, each half has at least 1 / this: with less, dividing it is no relief.
@@ -40,12 +44,50 @@ impl KvBlock {
     pub(super) fn middle(&self, block: &Backing) -> Option<u64> {
         let total = self.upto(self.table.order.len(), weight);
         let place = self.place_where(total / 2, weight);
-        let weighed = self.weigh_below(block, self.boundaries(place));
+        let weighed = self.weigh_below(block, self.boundaries(block, place));
         let (off, hash) =
             weighed.into_iter().map(|(hash, below)| ((2 * below).abs_diff(total), hash)).min()?;
         // Both halves together: `off` is what the heavier one has more.
         let relief = total.saturating_sub(off) / 2 >= total / LEAST_HALF as u64;
         relief.then(|| self.middle_of_load(block, total, hash).unwrap_or(hash))
+    }
+
+    /// The keys that fill a block for which `middle` finds nothing: those of the slot that has the median
+    /// byte. One of them stands for all.
+    pub(super) fn hot_keys(&self, block: &Backing) -> Arc<str> {
+        let total = self.upto(self.table.order.len(), weight);
+        let place = self.place_where(total / 2, weight);
+        let region = &self.table.regions[self.table.order[place] as usize];
+        let live = region.walk(block).filter(|(_, head)| !head.dead());
+        let mut found: Vec<_> = live
+            .map(|(at, head)| {
+                let key = block.slice(at + ENTRY..at + ENTRY + head.key_len);
+                (slot_of(head.hash(block, at)), (head.size() + head.beside()) as u64, key)
+            })
+            .collect();
+        found.sort_unstable_by_key(|(slot, ..)| *slot);
+        let weighs =
+            |of_slot: &&[(u64, u64, &[u8])]| of_slot.iter().map(|(_, w, _)| w).sum::<u64>();
+        let heaviest = found.chunk_by(|a, b| a.0 == b.0).max_by_key(weighs);
+        let Some(&(.., key)) =
+            heaviest.and_then(|of_slot| of_slot.iter().max_by_key(|(_, w, _)| *w))
+        else {
+            return "it holds no entry".into();
+        };
+        match key_tag(key) {
+            Some(tag) => format!(
+                "nearly all of it is keys of the tag '{{{}}}', such as '{}', and keys of one tag stay in \
+                 one block; spread them over more tags, or delete some",
+                shown(tag),
+                shown(key)
+            ),
+            None => format!(
+                "nearly all of it is keys of one hash slot, such as '{}', and a slot stays in one \
+                 block; delete some of its keys",
+                shown(key)
+            ),
+        }
+        .into()
     }
 
     /// Where the load divides as evenly as bytes allow, when the middle by bytes leaves one half much
@@ -61,7 +103,7 @@ impl KvBlock {
         let (first, last) =
             (self.place_where(least, weight), self.place_where(total - least, weight));
         let place = self.place_where(all / 2, load).clamp(first, last);
-        let weighed = self.weigh_below(block, self.boundaries(place));
+        let weighed = self.weigh_below(block, self.boundaries(block, place));
         let fair = weighed.into_iter().filter(|(_, below)| {
             // A slot more or less than where it was meant to be.
             (least - least / 4..=total - least + least / 4).contains(below)
@@ -96,14 +138,25 @@ impl KvBlock {
         reaches.unwrap_or(table.order.len() - 1)
     }
 
-    /// The boundaries of slots within the region at a place, and the next ones on both sides: one
-    /// slot may be more than a region.
-    fn boundaries(&self, place: usize) -> Vec<u64> {
-        let shift = u64::BITS - self.slots.trailing_zeros();
-        let (first, last) = (self.table.starts[place], self.end_of(place));
-        let slots = (first >> shift)..=(last >> shift) + 1;
-        let hashes = slots.filter_map(|slot| u64::try_from(slot as u128 * (1u128 << shift)).ok());
-        hashes.filter(|hash| *hash > self.start && *hash <= self.end).collect()
+    /// Boundaries of slots that divide the entries of the region at a place in every way that there is:
+    /// one between two neighbouring slots that have entries, halfway. And those next to the region on both
+    /// sides, because one slot may be more than a region.
+    fn boundaries(&self, block: &Backing, place: usize) -> Vec<u64> {
+        let (first, last) = (slot_of(self.table.starts[place]), slot_of(self.end_of(place)));
+        let region = &self.table.regions[self.table.order[place] as usize];
+        let live = region.walk(block).filter(|(_, head)| !head.dead());
+        let mut used: Vec<u64> = live.map(|(at, head)| slot_of(head.hash(block, at))).collect();
+        used.sort_unstable();
+        used.dedup();
+        let between = used.windows(2).map(|two| (two[0] + 1 + two[1]).div_ceil(2));
+        let mut slots: Vec<u64> = [first, last + 1].into_iter().chain(between).collect();
+        slots.extend(used.first().copied());
+        slots.extend(used.last().map(|slot| slot + 1));
+        slots.sort_unstable();
+        slots.dedup();
+        let hashes = slots.into_iter().filter_map(|slot| slot.checked_mul(SLOT_WIDTH));
+        let fine = |hash: &u64| !Bug::DividesCoarsely.active() || hash.is_multiple_of(1 << 54);
+        hashes.filter(|hash| *hash > self.start && *hash <= self.end).filter(fine).collect()
     }
 
     /// What lies below each of some hashes, which are in order.

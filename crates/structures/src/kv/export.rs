@@ -176,6 +176,8 @@ pub(super) struct Asking {
     pub cooled: Time,
     /// No half would be lighter by much, at this weight.
     indivisible: Option<usize>,
+    /// What fills the block then.
+    hot: Option<Arc<str>>,
 }
 
 impl Asking {
@@ -288,6 +290,7 @@ impl KvBlock {
         }
         let middle = self.middle(block);
         self.asking.indivisible = middle.is_none().then_some(taken);
+        self.asking.hot = middle.is_none().then(|| self.hot_keys(block));
         middle.map(|start| Wish::Split { start })
     }
 
@@ -382,9 +385,9 @@ impl Movable for KvBlock {
         let split = self.wants_split(block, taken);
         if split.is_none() {
             // It has room again, or none that giving a part away would bring.
-            self.table.relief = match self.asking.indivisible {
-                Some(_) => Relief::None,
-                None => Relief::Possible,
+            self.table.relief = match (&self.asking.hot, self.asking.indivisible) {
+                (Some(keys), Some(_)) => Relief::Indivisible(keys.clone()),
+                _ => Relief::Possible,
             };
         }
         let Some(wish) = split.or_else(|| self.wants_merge(now, taken)) else {
@@ -415,10 +418,16 @@ impl Movable for KvBlock {
         let taken = self.table.taken();
         let light = taken <= self.marks.merge_at(self.size);
         let at = match self.table.relief {
-            Relief::None | Relief::Possible if part && was_fuller && light => {
-                if self.is_lighter(taken) { after } else { merge_after.max(after) }
+            Relief::None | Relief::Indivisible(_) | Relief::Possible
+                if part && was_fuller && light =>
+            {
+                if self.is_lighter(taken) {
+                    after
+                } else {
+                    merge_after.max(after)
+                }
             }
-            Relief::None | Relief::Possible => return None,
+            Relief::None | Relief::Indivisible(_) | Relief::Possible => return None,
             _ => after,
         };
         Some(at.max(looked + ASK_AGAIN))

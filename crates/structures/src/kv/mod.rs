@@ -43,12 +43,13 @@ use export::{Asking, Departed, Export};
 use fills::Fills;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{KEY_MAX, REGION_MIN, inline_max};
-use honeycomb_types::{Bug, Marks, Time};
+use honeycomb_types::{BlockId, Bug, Marks, Time};
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Field, Op, Status, key_hash};
 use import::Import;
 use large::Adopting;
+pub use scan::PAGE_MAX;
 use shrink::Shrink;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -67,7 +68,6 @@ pub struct KvBlock {
     size: usize,
     start: u64,
     end: u64,
-    slots: u32,
     inline_max: usize,
     watched: bool,
     /// Not told yet; only while the block is watched.
@@ -102,15 +102,8 @@ enum Incoming<'a> {
 }
 
 impl KvBlock {
-    /// An empty block that owns the hashes from `start_hash` to `end_hash`, inclusive, of a store
-    /// of `slots` slots.
-    pub fn new(
-        block_size: usize,
-        start_hash: u64,
-        end_hash: u64,
-        slots: u32,
-        marks: Marks,
-    ) -> KvBlock {
+    /// An empty block that owns the hashes from `start_hash` to `end_hash`, inclusive.
+    pub fn new(block_size: usize, start_hash: u64, end_hash: u64, marks: Marks) -> KvBlock {
         assert!(start_hash <= end_hash, "INV-17: a block owns hashes");
         assert!(block_size >= 4 * REGION_MIN as usize, "a block holds a few regions");
         KvBlock {
@@ -119,7 +112,6 @@ impl KvBlock {
             size: block_size,
             start: start_hash,
             end: end_hash,
-            slots,
             inline_max: inline_max(block_size as u64) as usize,
             watched: false,
             changes: VecDeque::new(),
@@ -136,16 +128,17 @@ impl KvBlock {
         }
     }
 
+    /// As `new`, for the block of this name, which its errors tell.
+    pub fn named(mut self, block: BlockId) -> KvBlock {
+        self.table.block = block;
+        self
+    }
+
     /// As `new`, for a block that another will fill: it serves nothing before `end_import`.
     pub fn importing(mut self, move_id: u64) -> KvBlock {
         self.import = Some(Import::new(move_id, self.start, self.end));
         self.calm = false;
         self
-    }
-
-    /// Hash slots of the store that the block belongs to.
-    pub fn slots(&self) -> u32 {
-        self.slots
     }
 
     /// When the block is to split, and when to merge.

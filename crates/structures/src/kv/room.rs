@@ -63,24 +63,32 @@ impl Table {
             return Err(pinned_down());
         }
         match &self.relief {
-            Relief::None => {}
+            Relief::None | Relief::Indivisible(_) => {}
             Relief::Possible => {
                 self.relief = Relief::Wanted;
                 return Err(relief_comes());
             }
             Relief::Wanted | Relief::Coming => return Err(relief_comes()),
             Relief::Denied(status, why) => {
-                let text = format!("the block is full and there is none to give a part to: {why}");
+                let text = format!(
+                    "{} is full and there is no block to give a part to: {why}",
+                    self.block
+                );
                 return Err(Answer::refuse(*status, text));
             }
         }
         Err(Answer::refuse(
             Status::BlockFull,
             format!(
-                "the block has no room for {gross} more bytes ({} of {} are free); \
+                "block {} has no room for {gross} more bytes ({} of {} are free){}; \
                  existing data is unharmed",
+                self.block,
                 free.saturating_sub(reserve),
-                self.size
+                self.size,
+                match &self.relief {
+                    Relief::Indivisible(why) => format!(" and cannot be divided: {why}"),
+                    _ => String::new(),
+                }
             ),
         ))
     }

@@ -9,7 +9,7 @@ use honeycomb_types::Bug;
 use honeycomb_wire::data::{Brings, ScanArgs, put_scan_entry, put_scan_extents, scan_entry_len};
 
 /// Most bytes of entries in a page, whatever is asked for; a single entry may be larger.
-const PAGE_MAX: usize = 1 << 20;
+pub const PAGE_MAX: usize = 1 << 20;
 /// Bytes of regions that one request reads. After that it answers with what it has found, which of
 /// a rare prefix may be nothing: the page is empty then and the cursor goes on.
 const LOOK_MAX: usize = 4 << 20;
@@ -103,7 +103,7 @@ impl KvBlock {
 
     /// The values of these entries are wanted, as far as a page may hold them.
     fn want_values(&self, block: &impl Bytes, found: &[Found], most: usize) {
-        let mut needs = Needs::up_to(most);
+        let mut needs = Needs::up_to(most.min(block.most()));
         let _ = found.iter().any(|f| {
             let value = self.table.value(block, f.at, &f.head);
             needs.and(block.wants(&value), value.len())

@@ -6,11 +6,12 @@ use super::region::{ENTRY, Head, LARGE_REF, Region};
 use super::room::pinned_down;
 use crate::{Answer, Bytes};
 use honeycomb_block::Backing;
-use honeycomb_types::Bug;
 use honeycomb_types::limits::{EXTENT_OWNER, REGION_MAX, REGION_MIN};
+use honeycomb_types::{BlockId, Bug};
 use honeycomb_wire::Status;
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes charged for each extent: what its bookkeeping takes beside the block.
 pub(super) const EXTENT_COST: usize = 128;
@@ -58,6 +59,8 @@ pub(super) enum Value<'a> {
 
 /// All entries of a block.
 pub(super) struct Table {
+    /// The block, as errors name it.
+    pub block: BlockId,
     pub size: usize,
     pub region_max: usize,
     pub regions_max: usize,
@@ -92,6 +95,8 @@ pub(super) enum Relief {
     /// Not by giving a part of it away.
     #[default]
     None,
+    /// Not by giving a part of it away: this fills it.
+    Indivisible(Arc<str>),
     /// Perhaps: nobody has needed it yet.
     Possible,
     /// Perhaps: something had no room, and waits until that is known.
@@ -105,6 +110,7 @@ pub(super) enum Relief {
 impl Table {
     pub fn new(size: usize, start: u64) -> Table {
         Table {
+            block: BlockId::default(),
             size,
             region_max: (size / REGION_FRACTION).clamp(REGION_MIN as usize, REGION_MAX as usize),
             regions_max: size / REGION_MIN as usize,

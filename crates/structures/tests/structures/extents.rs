@@ -1,6 +1,6 @@
 //! Blocks of extents against a plain model, and how a kv comes to have extents and gives them up.
 
-use crate::{Driver, pattern};
+use crate::{Driver, lengths, pattern};
 use honeycomb_structures::{
     Answer, Event, ExtentBlock, ExtentRef, KvBlock, News, Outcome, Structure, Ticket,
 };
@@ -36,7 +36,8 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let which = 0..40usize;
     prop_oneof![
-        4 => (1..MOST + 2).prop_map(Step::Put),
+        2 => (1..MOST + 2).prop_map(Step::Put),
+        4 => lengths(SIZE, 1, MOST + 1).prop_map(Step::Put),
         2 => ((1..MOST + 1), any::<bool>()).prop_map(|(n, whole)| Step::Fill(n, whole)),
         4 => which.clone().prop_map(Step::Get),
         1 => which.clone().prop_map(Step::Keep),
@@ -259,7 +260,7 @@ fn a_block_that_nobody_writes_to_is_given_back_too() {
 // ------------------------------------------------------------------------------------------- the kv
 
 fn kv() -> Driver<KvBlock> {
-    Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, 64, Marks::default()))
+    Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, Marks::default()))
 }
 
 fn list(from: u64, count: u64) -> Vec<ExtentRef> {
@@ -503,8 +504,7 @@ fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
 fn a_put_whose_key_has_left_is_answered_at_once() {
     for (times, status) in [(1, Status::Moved), (65, Status::WrongRange)] {
         let slots = 128;
-        let mut d =
-            Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, slots as u32, Marks::default()));
+        let mut d = Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, Marks::default()));
         let slot = u64::MAX / slots + 1;
         let mut keys = (0..100_000u32).map(|n| n.to_le_bytes());
         let key = keys.find(|key| key_hash(key) >= 0u64.wrapping_sub(slot)).unwrap();

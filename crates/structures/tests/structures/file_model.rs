@@ -1,4 +1,4 @@
-use crate::{Driver, pattern};
+use crate::{Driver, lengths, pattern};
 use honeycomb_structures::{Answer, FileBlock, Outcome, Payload, Structure, Successor, Ticket};
 use honeycomb_wire::batch::{ReadManyArgs, ranges};
 use honeycomb_wire::data::ReadArgs;
@@ -20,7 +20,7 @@ enum Step {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let length = prop_oneof![0usize..100, 0usize..3000, 0usize..9000];
+    let length = prop_oneof![0usize..100, 0usize..3000, 0usize..9000, lengths(SIZE, 0, 9000)];
     let step = prop_oneof![
         6 => length.clone().prop_map(|length| Step::Append { length }),
         4 => length.clone().prop_map(|length| Step::Reserve { length }),

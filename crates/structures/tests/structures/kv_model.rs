@@ -1,6 +1,6 @@
 mod batches;
 
-use crate::{Driver, pattern};
+use crate::{Driver, lengths, pattern};
 use honeycomb_block::Pin;
 use honeycomb_structures::{Answer, KvBlock, Marks, Outcome, Payload, Structure, Ticket};
 use honeycomb_wire::data::{Brings, ScanArgs, SwapArgs, scan_entries};
@@ -70,6 +70,7 @@ fn steps(keys: u16) -> impl Strategy<Value = Vec<Step>> {
         6 => 0usize..600,
         4 => 0usize..3000,
         2 => 0usize..LIMIT + 10,
+        4 => lengths(SIZE, 0, LIMIT + 10),
     ];
     let key = 0..keys;
     let step = prop_oneof![
@@ -151,7 +152,7 @@ fn request(
 impl Model {
     fn new() -> Model {
         Model {
-            driver: Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, 1024, Marks::default())),
+            driver: Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, Marks::default())),
             entries: BTreeMap::new(),
             fills: Vec::new(),
             pins: Vec::new(),

@@ -8,7 +8,7 @@ use honeycomb_wire::{Op, Status, key_hash};
 const MIB: usize = 1 << 20;
 
 fn kv(size: usize) -> Driver<KvBlock> {
-    Driver::new(size, KvBlock::new(size, 0, u64::MAX, 1024, Marks::default()))
+    Driver::new(size, KvBlock::new(size, 0, u64::MAX, Marks::default()))
 }
 
 fn args(mode: u8, key: &[u8]) -> Vec<u8> {
@@ -133,7 +133,7 @@ fn keys_outside_the_range_are_refused() {
         (hash + 1, u64::MAX, Status::WrongRange),
         (0, hash - 1, Status::WrongRange),
     ] {
-        let mut d = Driver::new(MIB, KvBlock::new(MIB, start, end, 64, Marks::default()));
+        let mut d = Driver::new(MIB, KvBlock::new(MIB, start, end, Marks::default()));
         assert_eq!(put(&mut d, b"k", b"x").status, status);
         let answer = d.reserve(Op::KvUpsert, b"k", 1).err().map_or(Status::Ok, |a| a.status);
         assert_eq!(answer, status);

@@ -17,9 +17,19 @@ use honeycomb_block::{Backing, Reclaimer};
 use honeycomb_structures::{
     Answer, Event, News, Operation, Outcome, Payload, Structure, Successor, Ticket,
 };
-use honeycomb_types::Time;
+use honeycomb_types::{Time, sizes};
 use honeycomb_wire::Op;
+use proptest::prelude::*;
 use std::collections::VecDeque;
+
+/// Lengths for blocks of this size: log-uniform, and at every limit with its neighbours.
+pub(crate) fn lengths(
+    block: usize,
+    least: usize,
+    most: usize,
+) -> impl Strategy<Value = usize> + Clone {
+    any::<u64>().prop_map(move |random| sizes::size(random, block, least, most))
+}
 
 /// A structure with its block, as a shard would drive them.
 pub(crate) struct Driver<S> {

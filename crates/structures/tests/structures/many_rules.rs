@@ -12,7 +12,7 @@ use honeycomb_wire::{Op, Status, key_hash};
 const MIB: usize = 1 << 20;
 
 fn kv(size: usize) -> Driver<KvBlock> {
-    Driver::new(size, KvBlock::new(size, 0, u64::MAX, 1024, Marks::default()))
+    Driver::new(size, KvBlock::new(size, 0, u64::MAX, Marks::default()))
 }
 
 fn put(d: &mut Driver<KvBlock>, key: &[u8], value: &[u8]) {
@@ -128,7 +128,7 @@ fn a_batch_ends_where_its_reply_is_full_and_has_not_run_the_rest() {
 #[test]
 fn keys_of_another_block_end_an_answer_and_do_not_begin_one() {
     let half = u64::MAX / 2;
-    let mut d = Driver::new(MIB, KvBlock::new(MIB, 0, half, 1024, Marks::default()));
+    let mut d = Driver::new(MIB, KvBlock::new(MIB, 0, half, Marks::default()));
     let keys: Vec<Vec<u8>> = (0..100).map(|i| format!("key-{i}").into_bytes()).collect();
     let (mine, other): (Vec<_>, Vec<_>) =
         keys.iter().map(|key| &key[..]).partition(|key| key_hash(key) <= half);

@@ -5,7 +5,8 @@ use crate::Driver;
 use honeycomb_structures::{
     Answer, KvBlock, Marks, Movable, Outcome, Parcel, Prepared, Structure, Wish,
 };
-use honeycomb_types::Time;
+use honeycomb_types::limits::SLOT_WIDTH;
+use honeycomb_types::{BlockId, ServerId, ShardIx, Time, sizes};
 use honeycomb_wire::batch::put_keys;
 use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
 use honeycomb_wire::messages::MoveDoneRequest;
@@ -14,7 +15,8 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const SIZE: usize = 256 * 1024;
-const SLOTS: u32 = 64;
+/// Hashes of a 64th of all.
+const PART: u64 = 1 << 58;
 const MOVED: &[u8] = b"elsewhere";
 /// Bytes that are looked at in one step: a region is some of them.
 const STEP: usize = 700;
@@ -24,7 +26,7 @@ fn block(start: u64, end: u64) -> KvBlock {
 }
 
 fn block_of(size: usize, start: u64, end: u64) -> KvBlock {
-    KvBlock::new(size, start, end, SLOTS, Marks::new(95, 30, Marks::default()).unwrap())
+    KvBlock::new(size, start, end, Marks::new(95, 30, Marks::default()).unwrap())
 }
 
 /// A move under way: the places of giver and taker, and the move's number.
@@ -169,7 +171,7 @@ impl Pair {
         }
         let from = self.ranges.iter().position(Option::is_some).unwrap();
         let (_, end) = self.ranges[from].unwrap();
-        let start = (divide % (SLOTS as u64 - 1) + 1) << (64 - SLOTS.trailing_zeros());
+        let start = (divide % 63 + 1) * PART;
         let (mover, backing) = self.mover(from);
         if mover.begin_export(backing, start, end).is_err() {
             return;
@@ -347,7 +349,7 @@ fn length(n: u16) -> usize {
         1..4 => n as usize % 100,
         4..6 => n as usize % 1200,
         6 => 1000 + n as usize % 60,
-        _ => n as usize % 9000,
+        _ => sizes::size(u64::from(n), SIZE, 0, 9000),
     }
 }
 
@@ -453,7 +455,7 @@ fn a_block_that_was_made_of_two_is_divided_when_it_has_grown() {
             pair.put(&keys.next().unwrap(), &[7; 8000]);
         }
         if made_of_two {
-            pair.begin(0, SLOTS as u64 / 2 - 1);
+            pair.begin(0, 31);
             pair.finish();
             pair.begin(0, 0);
             pair.finish();
@@ -481,7 +483,7 @@ fn a_block_that_found_no_neighbour_asks_again_when_it_is_lighter() {
     for n in 0..120 {
         pair.put(&key(n), &[7; 600]);
     }
-    pair.begin(0, SLOTS as u64 / 2 - 1);
+    pair.begin(0, 31);
     pair.finish();
     let place = pair.owner(0);
     pair.driver(place).sleep(300);
@@ -504,7 +506,8 @@ fn a_block_that_found_no_neighbour_asks_again_when_it_is_lighter() {
 
 #[test]
 fn a_block_that_is_one_hot_slot_does_not_ask_to_be_divided() {
-    let mut driver = Driver::new(SIZE, block(0, u64::MAX));
+    let named = block(0, u64::MAX).named(BlockId::new(ServerId(0), ShardIx(0), 7));
+    let mut driver = Driver::new(SIZE, named);
     let mut full = false;
     for n in 0..u16::MAX {
         let key = format!("{{one}}-{n}");
@@ -514,11 +517,56 @@ fn a_block_that_is_one_hot_slot_does_not_ask_to_be_divided() {
         let now = driver.now;
         assert_eq!(driver.structure.wish(&driver.block, now), None);
         if answer.status == Status::BlockFull {
+            let text = String::from_utf8_lossy(&answer.args).into_owned();
+            assert!(
+                text.contains("block B0.0.7 ") && text.contains("of the tag '{one}'"),
+                "{text}"
+            );
             full = true;
             break;
         }
     }
     assert!(full);
+}
+
+/// Where a block of a 1024th of all hashes divides when it fills; `None` when it becomes full instead.
+fn first_split_of_few_hashes() -> Option<u64> {
+    const SMALL: usize = 64 * 1024;
+    let end = (1 << 54) - 1;
+    let mut driver = Driver::new(SMALL, block_of(SMALL, 0, end));
+    let keys = (0..1u64 << 20).map(|n| format!("k{n}")).filter(|k| key_hash(k.as_bytes()) <= end);
+    for key in keys {
+        let args = [&[0], key.as_bytes()].concat();
+        if driver.run(Op::KvPut, &args, &[7; 800]).status == Status::BlockFull {
+            return None;
+        }
+        driver.sleep(10);
+        let now = driver.now;
+        let Some(Wish::Split { start }) = driver.structure.wish(&driver.block, now) else {
+            continue;
+        };
+        return Some(start);
+    }
+    panic!("it neither filled nor asked to be divided");
+}
+
+/// A store of 64 KiB blocks could not grow beyond 1024 of them: the unit of division was a 1024th.
+#[test]
+fn block_of_few_hashes_that_fills_is_divided_where_halves_are_alike() {
+    let start = first_split_of_few_hashes().unwrap();
+    assert_eq!(start % SLOT_WIDTH, 0);
+    let quarter = 1 << 52;
+    assert!((quarter..=3 * quarter).contains(&start), "at {start:#x}");
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+fn block_that_divides_coarsely_is_seen() {
+    use honeycomb_types::Bug;
+    Bug::arm(Some(Bug::DividesCoarsely));
+    let split = first_split_of_few_hashes();
+    Bug::arm(None);
+    assert_eq!(split, None);
 }
 
 #[test]
@@ -565,7 +613,7 @@ fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
 /// A block that was filled without being looked at, and what it would like then.
 fn brimful(size: usize, length: usize, salt: u32) -> (Driver<KvBlock>, Option<Wish>) {
     let marks = Marks::new(95, 30, Marks::default()).unwrap();
-    let mut driver = Driver::new(size, KvBlock::new(size, 0, u64::MAX, 1024, marks));
+    let mut driver = Driver::new(size, KvBlock::new(size, 0, u64::MAX, marks));
     driver.sleep(1);
     let now = driver.now;
     assert_eq!(driver.structure.wish(&driver.block, now), None);

@@ -379,8 +379,6 @@ pub struct OpenBlockRequest {
     pub start: u64,
     /// Last position, inclusive.
     pub end: u64,
-    /// Hash slots of a kv.
-    pub slots: u32,
     /// Bound of a queue, in items; 0 for none.
     pub max_items: u64,
     /// Bound of a queue, in bytes; 0 for none.
@@ -409,7 +407,6 @@ fields!(OpenBlockRequest {
     kind,
     start,
     end,
-    slots,
     max_items,
     max_bytes,
     first,

@@ -163,6 +163,8 @@ pub enum Op {
     ReturnBlock = 0x0330,
     /// Takes a memory server out: it is given no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; when one refuses, the others may have done theirs, and it is asked again.
     DrainServer = 0x0340,
+    /// Prepares the end of the cluster: no job is registered from now on, and every job ends. Prefixes with flush_to or persist are flushed first; a job with a live flush ends when that flush is complete. The reply says how far this is; the client repeats the request until nothing is left, and then ends the processes. Idempotent.
+    StopCluster = 0x0341,
     /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block. More than an eighth of a block is ValueTooLarge, unless the block has room for all of it.
     FileAppend = 0x1001,
     /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
@@ -227,7 +229,7 @@ pub enum Op {
 
 impl Op {
     /// Every op of the protocol in order of code.
-    pub const ALL: [Op; 106] = [
+    pub const ALL: [Op; 107] = [
         Op::Hello,
         Op::Ping,
         Op::PresentGrant,
@@ -305,6 +307,7 @@ impl Op {
         Op::BlockFailed,
         Op::ReturnBlock,
         Op::DrainServer,
+        Op::StopCluster,
         Op::FileAppend,
         Op::FileRead,
         Op::FileSize,
@@ -416,6 +419,7 @@ impl Op {
             0x032F => Op::BlockFailed,
             0x0330 => Op::ReturnBlock,
             0x0340 => Op::DrainServer,
+            0x0341 => Op::StopCluster,
             0x1001 => Op::FileAppend,
             0x1002 => Op::FileRead,
             0x1003 => Op::FileSize,
@@ -530,6 +534,7 @@ impl Op {
             Op::BlockFailed => "BlockFailed",
             Op::ReturnBlock => "ReturnBlock",
             Op::DrainServer => "DrainServer",
+            Op::StopCluster => "StopCluster",
             Op::FileAppend => "FileAppend",
             Op::FileRead => "FileRead",
             Op::FileSize => "FileSize",
@@ -644,6 +649,7 @@ impl Op {
             Op::BlockFailed => 0x032F,
             Op::ReturnBlock => 0x0330,
             Op::DrainServer => 0x0340,
+            Op::StopCluster => 0x0341,
             Op::FileAppend => 0x1001,
             Op::FileRead => 0x1002,
             Op::FileSize => 0x1003,
@@ -769,6 +775,7 @@ impl Op {
             Op::BlockFailed => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::ReturnBlock => of(P::Link, A::Cluster, 0, MESSAGE),
             Op::DrainServer => of(P::Control, A::Cluster, 0, MESSAGE),
+            Op::StopCluster => of(P::Control, A::Cluster, 0, MESSAGE),
             Op::FileAppend => of(P::Data, A::Grant, 2, LANE | PAYLOAD),
             Op::FileRead => of(P::Data, A::Grant, 1, PLAIN),
             Op::FileSize => of(P::Data, A::Grant, 1, PLAIN),

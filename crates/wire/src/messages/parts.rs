@@ -101,8 +101,6 @@ pub struct FlushedStructure {
     pub kind: u8,
     /// It took no more: a sealed file, a closed queue.
     pub sealed: bool,
-    /// Hash slots of a kv.
-    pub slots: u32,
     /// Bound of a queue, in items; 0 for none.
     pub max_items: u64,
     /// Bound of a queue, in bytes; 0 for none.
@@ -111,7 +109,7 @@ pub struct FlushedStructure {
     pub parts: Vec<FlushedPart>,
 }
 
-fields!(FlushedStructure { name, kind, sealed, slots, max_items, max_bytes, parts });
+fields!(FlushedStructure { name, kind, sealed, max_items, max_bytes, parts });
 
 /// One task of an execution plan.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -174,6 +172,21 @@ pub struct JobHints {
 }
 
 fields!(JobHints { flags, tasks, bytes, bytes_per_s });
+
+/// The process that holds a job: it ends the job, and whoever finds that it has ended may replace the job. Process 0: nobody holds it, and it lives by its leases.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct JobHolder {
+    /// The name of its machine, for people.
+    pub host: String,
+    /// Identifies the machine since its start, and the namespace that numbers its processes.
+    pub scope: u64,
+    /// Its number there; 0 for nobody.
+    pub process: u32,
+    /// When it started, as its kernel counts: a number is used again.
+    pub started: u64,
+}
+
+fields!(JobHolder { host, scope, process, started });
 
 /// One line of a list of jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -42,7 +42,7 @@ pub enum Status {
     OutcomeUnknown = 305,
     /// The key or offset is not in the block's range, and the block does not know who has it. Raised by the shard; the client asks the controller for the map and repeats the request.
     WrongRange = 306,
-    /// Not now; the low 32 bits of the value are the delay in microseconds after which to try again. Bit 63: an earlier try of this very mutation is under way, and may take effect. Raised by admission, and a block that waits for its next one; the client waits that long (with jitter) within its deadline, then repeats the request.
+    /// Not now; the low 32 bits of the value are the delay in microseconds after which to try again. Bit 62: there is no room in memory or in a lower tier; a caller whose time ends here reports OutOfMemory. Bit 63: an earlier try of this very mutation is under way, and may take effect. Raised by admission, and a block that waits for its next one; the client waits that long (with jitter) within its deadline, then repeats the request.
     Busy = 401,
     /// No free block; the message names what was asked and what is free. Existing data is unharmed. Raised by the catalog, and a block that was refused its next one; the client raises.
     OutOfMemory = 402,
@@ -78,7 +78,7 @@ pub enum Status {
     UnknownParent = 509,
     /// The prefix's lease ended; the message names the prefix, its lease and how late the renewal was. Raised by the catalog; the client raises.
     LeaseExpired = 510,
-    /// The data was on a server that is gone; the message names the prefix and the server. Raised by the catalog, and the client when a server is gone; the client raises.
+    /// The data was on a server that is gone, or an object of a flush is damaged or missing; the message names the prefix and the server, or the object. Raised by the catalog, and the client when a server is gone; the client raises.
     DataLost = 511,
     /// No such job is registered. Raised by the catalog; the client raises.
     UnknownJob = 512,
@@ -104,9 +104,11 @@ pub enum Status {
     UnknownKind = 523,
     /// The file, or the block of it, may still grow. Raised by a file; the client raises.
     NotSealed = 524,
+    /// Data that is to be kept is not written yet and its store makes no progress, so that stopping the cluster would lose it. The message names the places. Raised by the client, when a cluster is to be stopped; the client raises; the call may be repeated when the store answers.
+    NotFlushed = 525,
     /// The operation did not finish in its time; for a mutation the message says whether it may have taken effect. Raised by the client; the client raises.
     DeadlineExceeded = 601,
-    /// The peer could not be reached within the deadline. Raised by the client; the client raises.
+    /// The peer could not be reached within the deadline, or takes no new work because its cluster is being stopped. Raised by the client, and a controller whose cluster is being stopped; the client raises.
     Unavailable = 602,
     /// The controller cannot write its log (the disk is full or failing): it changes nothing until it can, and leases do not end meanwhile. The message says whether this change may have been made. Raised by the controller; the client raises; asks again later under the same number, if at all.
     LogFailed = 603,
@@ -122,7 +124,7 @@ pub enum Status {
 
 impl Status {
     /// Every status of the protocol in order of code.
-    pub const ALL: [Status; 56] = [
+    pub const ALL: [Status; 57] = [
         Status::Ok,
         Status::BadFrame,
         Status::UnsupportedVersion,
@@ -172,6 +174,7 @@ impl Status {
         Status::NotYet,
         Status::UnknownKind,
         Status::NotSealed,
+        Status::NotFlushed,
         Status::DeadlineExceeded,
         Status::Unavailable,
         Status::LogFailed,
@@ -233,6 +236,7 @@ impl Status {
             522 => Status::NotYet,
             523 => Status::UnknownKind,
             524 => Status::NotSealed,
+            525 => Status::NotFlushed,
             601 => Status::DeadlineExceeded,
             602 => Status::Unavailable,
             603 => Status::LogFailed,
@@ -296,6 +300,7 @@ impl Status {
             Status::NotYet => "NotYet",
             Status::UnknownKind => "UnknownKind",
             Status::NotSealed => "NotSealed",
+            Status::NotFlushed => "NotFlushed",
             Status::DeadlineExceeded => "DeadlineExceeded",
             Status::Unavailable => "Unavailable",
             Status::LogFailed => "LogFailed",

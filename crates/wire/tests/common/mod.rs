@@ -147,6 +147,7 @@ pub fn message(op: Op, request: bool, bytes: &[u8]) -> Again {
         Evacuate EvacuateRequest EvacuateReply,
         Release ReleaseRequest ReleaseReply,
         DrainServer DrainServerRequest DrainServerReply,
+        StopCluster StopClusterRequest StopClusterReply,
         Inventory InventoryRequest InventoryReply,
         OpenBlock OpenBlockRequest OpenBlockReply,
         FreeBlock FreeBlockRequest FreeBlockReply,

@@ -146,7 +146,7 @@ fn a_kind_may_be_routed_by_keys() {
     let cluster = Cluster::start_with(vec![Arc::new(kinds)], 4096 * KIB, 64 * KIB);
     let (client, job) = cluster.job("job");
     prefix(&client, &job, "task", 60_000);
-    let options = CustomOptions { blocks: 4, slots: 64, ..CustomOptions::default() };
+    let options = CustomOptions { blocks: 4, ..CustomOptions::default() };
     let made = client.create_custom(job.job, "task", "where", options).unwrap();
     let mut seen = std::collections::BTreeSet::new();
     for i in 0..100_u32 {

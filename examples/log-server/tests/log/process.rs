@@ -66,7 +66,7 @@ fn the_program_serves_the_log_beside_everything_else() {
     assert_eq!(scan(&log, 0, b"tag").len(), 500);
     assert!(stats(&log).len() >= 4);
     assert_eq!(trim(&log, 500), 500);
-    let kv = client.create_kv(job.job, "task:kv", 1, 0, false).unwrap();
+    let kv = client.create_kv(job.job, "task:kv", 1, false).unwrap();
     kv.put(b"k", b"v").unwrap();
     assert!(kv.get(b"k", &mut Vec::new()).unwrap());
     client.deregister_job(job.job).unwrap();

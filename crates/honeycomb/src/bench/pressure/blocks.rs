@@ -176,6 +176,7 @@ impl Blocks {
             lease_ms: 0,
             quota_blocks: 0,
             hints: Default::default(),
+            claim: Default::default(),
         };
         let Reply::Job { job, .. } = self.done(register) else {
             unreachable!("a job is registered")
@@ -206,7 +207,6 @@ impl Blocks {
             name: "",
             kind: Kind::File,
             blocks,
-            slots: 0,
             max_items: 0,
             max_bytes: 0,
             open_existing: false,

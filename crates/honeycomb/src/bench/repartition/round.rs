@@ -97,7 +97,7 @@ pub fn run(cluster: &Cluster, round: Round, values: &Values, number: u32) -> Out
     await_empty(cluster)?;
     let (client, ticket) = cluster.job(&format!("split-{}-{number}", round.value))?;
     client.create_prefix(ticket.job, PATH, &[], Default::default())?;
-    let kv = client.create_kv(ticket.job, PATH, 1, 0, false)?;
+    let kv = client.create_kv(ticket.job, PATH, 1, false)?;
     let mut stage = Stage {
         round,
         client: &client,

@@ -1,6 +1,7 @@
 //! Batches and accumulators against the plain map: the functions are worked out here a second time.
 
-use super::{Kind, LIMIT, Model, key_of, kinds};
+use super::{Kind, LIMIT, Model, SIZE, key_of, kinds};
+use crate::lengths;
 use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, MANY_BYTES_MAX};
 use honeycomb_wire::batch::{BatchOp, BatchResult, RESULT, put_batch, put_keys, results};
 use honeycomb_wire::stored::Function;
@@ -11,7 +12,7 @@ use std::collections::BTreeMap;
 /// An operation of a batch: a mutation, or `None` for a read.
 pub(super) fn op(keys: u16) -> impl Strategy<Value = (Option<Kind>, u16, usize)> {
     let kind = prop_oneof![5 => kinds().prop_map(Some), 1 => Just(None)];
-    let length = prop_oneof![4 => 0usize..40, 2 => 0usize..1500, 1 => 0usize..LIMIT + 10];
+    let length = prop_oneof![4 => 0usize..40, 2 => 0usize..1500, 1 => 0usize..LIMIT + 10, 2 => lengths(SIZE, 0, LIMIT + 10)];
     (kind, 0..keys, length)
 }
 

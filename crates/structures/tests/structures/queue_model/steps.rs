@@ -1,7 +1,7 @@
 //! What is done to the queue and the model alike, and how they are compared.
 
 use super::*;
-use crate::pattern;
+use crate::{lengths, pattern};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -51,6 +51,7 @@ fn puts() -> impl Strategy<Value = Put> {
         4 => prop::collection::vec(0usize..100, 1),
         3 => prop::collection::vec(0usize..LIMIT + 10, 1),
         2 => prop::collection::vec(0usize..6000, 1..6),
+        3 => prop::collection::vec(lengths(SIZE, 0, LIMIT + 10), 1..3),
         1 => prop::collection::vec(0usize..3, 1..300),
     ];
     let wait_ms = prop_oneof![2 => Just(0), 1 => 1u64..60];

@@ -1,0 +1,163 @@
+//! The end of a cluster: its jobs end, what has a place to be flushed to is flushed, and the caller waits for
+//! that while it makes progress.
+//!
+//! The controller does one step for each request (`StopCluster`) and says how far it is. Nothing here ends a
+//! process: whoever calls this does that afterwards.
+
+use crate::{Client, Error};
+use honeycomb_types::limits::{FLUSH_LOOK_FIRST, FLUSH_LOOK_MAX};
+use honeycomb_wire::messages::{StopClusterReply, StopClusterRequest};
+use honeycomb_wire::{Op, Status};
+use std::time::Duration;
+
+/// How long a cluster that is being stopped waits for flushes that fail, unless the caller says otherwise.
+pub const STOP_PATIENCE: Duration = Duration::from_secs(30);
+/// Flushes that do not fail may take so many times longer to write a block: a slow store is no dead one.
+const WRITING_FACTOR: u32 = 4;
+
+/// How far the end of a cluster is.
+pub type StopProgress = StopClusterReply;
+
+/// How the wait for the end of a cluster ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// All jobs have ended, and nothing waits to be written.
+    Complete,
+    /// No block was written for too long.
+    Stalled,
+    /// The caller has ended the wait.
+    Interrupted,
+}
+
+/// When the last block was written.
+struct Patience {
+    left: u64,
+    bytes: u64,
+    quiet: Duration,
+}
+
+impl Patience {
+    fn new() -> Patience {
+        Patience { left: u64::MAX, bytes: 0, quiet: Duration::ZERO }
+    }
+
+    /// Whether nothing has been written for too long, after another `pause`.
+    fn is_over(&mut self, told: &StopProgress, pause: Duration, patience: Duration) -> bool {
+        let left = told.jobs + told.flushes + told.parts.saturating_sub(told.parts_done);
+        let written = left < self.left || told.bytes > self.bytes;
+        self.quiet = if written { Duration::ZERO } else { self.quiet + pause };
+        (self.left, self.bytes) = (left.min(self.left), told.bytes);
+        let patience = if told.failing > 0 { patience } else { patience * WRITING_FACTOR };
+        !written && self.quiet >= patience
+    }
+}
+
+impl Client {
+    /// Ends all jobs of the cluster and waits until everything with `flush_to` or `persist` is flushed. No
+    /// job is registered from then on. Needs the cluster's token.
+    ///
+    /// The wait goes on while blocks are written. If flushes fail and none is written for `patience`, it is
+    /// `Stalled`: the memory stays, the flushes go on, and the call may be repeated. `discard` flushes
+    /// nothing and gives up what is under way. `look` is told how far it is, and ends the wait by `false`.
+    pub fn stop_cluster(
+        &self,
+        discard: bool,
+        patience: Duration,
+        look: &mut dyn FnMut(&StopProgress) -> bool,
+    ) -> Result<(Stopped, StopProgress), Error> {
+        let clock = self.clock();
+        let mut waits = Patience::new();
+        let (mut pause, mut paused): (Duration, Duration) = (FLUSH_LOOK_FIRST, Duration::ZERO);
+        loop {
+            let told: StopProgress = self.ask(Op::StopCluster, &StopClusterRequest { discard })?;
+            let flushes = if discard { 0 } else { told.flushes };
+            if told.jobs == 0 && flushes == 0 {
+                return Ok((Stopped::Complete, told));
+            }
+            if waits.is_over(&told, paused, patience) {
+                return Ok((Stopped::Stalled, told));
+            }
+            if !look(&told) {
+                return Ok((Stopped::Interrupted, told));
+            }
+            let before = clock.now();
+            clock.sleep_until(before + pause);
+            paused = clock.now().since(before);
+            pause = (pause * 2).min(FLUSH_LOOK_MAX);
+        }
+    }
+
+    /// As `stop_cluster`, and whatever is not written is an error that names it: `NotFlushed` when it is
+    /// still in memory, `DataLost` when a server was lost that had not written it.
+    pub fn stop_cluster_whole(
+        &self,
+        discard: bool,
+        patience: Duration,
+        look: &mut dyn FnMut(&StopProgress) -> bool,
+    ) -> Result<StopProgress, Error> {
+        let (stopped, told) = self.stop_cluster(discard, patience, look)?;
+        let places = told.unflushed.join("; ");
+        match stopped {
+            _ if told.lost > 0 && told.flushes == 0 => {
+                let text = format!(
+                    "{} that {} to be kept was lost with a memory server: {places}",
+                    counted(told.lost, "prefix", "prefixes"),
+                    if told.lost == 1 { "was" } else { "were" },
+                );
+                Err(Error::new(Status::DataLost, text))
+            }
+            Stopped::Complete => Ok(told),
+            Stopped::Stalled | Stopped::Interrupted => {
+                let stalled = match stopped {
+                    Stopped::Stalled => {
+                        format!(" and made no progress for {} s", patience.as_secs_f64())
+                    }
+                    _ => String::new(),
+                };
+                let text = format!(
+                    "the cluster is not stopped: {} not complete{stalled} ({places}). Its memory is kept \
+                     and the flushes go on; stop it again when the store answers, or discard what is not \
+                     written",
+                    counted(told.flushes, "flush is", "flushes are"),
+                );
+                Err(Error::new(Status::NotFlushed, text))
+            }
+        }
+    }
+}
+
+fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(flushes: u64, failing: u64, parts: u64, parts_done: u64) -> StopProgress {
+        StopProgress { flushes, failing, parts, parts_done, ..StopProgress::default() }
+    }
+
+    #[test]
+    fn a_wait_lasts_while_blocks_are_written_and_ends_when_flushes_fail_for_too_long() {
+        let (second, patience) = (Duration::from_secs(1), Duration::from_secs(3));
+        let mut waits = Patience::new();
+        // 20 s of progress, a block each 2 s.
+        for step in 0..20 {
+            assert!(!waits.is_over(&told(1, 0, 10, step / 2), second, patience), "{step}");
+        }
+        // A failure counts from the last block that was written.
+        assert!(!waits.is_over(&told(1, 1, 10, 9), second, patience));
+        assert!(waits.is_over(&told(1, 1, 10, 9), second, patience));
+        // A slow store that does not fail has longer.
+        let mut waits = Patience::new();
+        for step in 0..12 {
+            assert!(!waits.is_over(&told(1, 0, 10, 0), second, patience), "{step}");
+        }
+        assert!(waits.is_over(&told(1, 0, 10, 0), second, patience));
+        // Without patience it ends at once when something fails.
+        let mut waits = Patience::new();
+        assert!(!waits.is_over(&told(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
+        assert!(waits.is_over(&told(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
+    }
+}

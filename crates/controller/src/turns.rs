@@ -1,0 +1,124 @@
+//! When a lease may end: after everything that arrived in time was read, and not because of a stall.
+//!
+//! A controller whose process is stopped, throttled or not scheduled hears nobody, and often the
+//! clients on its machine are held up as well. Two rules keep leases alive meanwhile (INV-27); the
+//! simulator runs the same code.
+//!
+//! 1. A lease ends only if its end lies before the moment from which on every socket was asked again:
+//!    a renewal that had arrived by then has been applied.
+//! 2. The length of a stall is added to all leases, once. A stall is time between two turns of the loop
+//!    in which its thread neither worked nor slept: the loop looks at the clock every `LOOK_EVERY` while
+//!    leases run, so that a longer sleep is not its own.
+
+use honeycomb_catalog::Command;
+use honeycomb_types::limits::{AMNESTY_AFTER, STALL_LEAST};
+use honeycomb_types::{Bug, Time};
+use std::time::Duration;
+
+/// How often the clock is looked at while leases run.
+pub const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// Turns that are shorter together than this are taken for one: asking for a thread's CPU time is a
+/// system call.
+const SAMPLE: Duration = Duration::from_millis(5);
+
+/// The turns of a controller's loop.
+#[derive(Debug)]
+pub struct Turns {
+    /// When the clock was looked at last, and how long the thread had worked by then.
+    looked: Option<(Time, Duration)>,
+    /// When the last turn began whose sockets were all asked after it.
+    begun: Time,
+    heard: Time,
+}
+
+/// What a turn finds.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn {
+    /// What the catalog has to be told of a stall, before anything ends.
+    pub stall: Option<Command<'static>>,
+    /// Everything that had arrived by then was applied.
+    pub heard: Time,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns { looked: None, begun: Time::ZERO, heard: Time::ZERO }
+    }
+}
+
+impl Turns {
+    /// A turn that has applied what it read. `asked_all` says whether every socket was asked since the
+    /// last turn that said so; `worked` is the CPU time of the loop's thread.
+    pub fn turn(&mut self, now: Time, asked_all: bool, worked: impl FnOnce() -> Duration) -> Turn {
+        if asked_all {
+            self.heard = std::mem::replace(&mut self.begun, now);
+        }
+        let heard = if Bug::ExpiresUnheard.active() { now } else { self.heard };
+        Turn { stall: self.stall(now, worked), heard }
+    }
+
+    fn stall(&mut self, now: Time, worked: impl FnOnce() -> Duration) -> Option<Command<'static>> {
+        let (then, before) = match self.looked {
+            Some((then, _)) if now.since(then) < SAMPLE => return None,
+            looked => looked.unwrap_or((now, Duration::ZERO)),
+        };
+        let worked = worked();
+        self.looked = Some((now, worked));
+        let length = now.since(then).saturating_sub(worked.saturating_sub(before));
+        match length {
+            length if length > AMNESTY_AFTER => Some(Command::Amnesty),
+            length if length > STALL_LEAST && !Bug::StallForgotten.active() => {
+                Some(Command::Stalled { length })
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Time {
+        Time::from_millis(ms)
+    }
+
+    fn length(turn: Turn) -> Option<u64> {
+        match turn.stall {
+            None => None,
+            Some(Command::Stalled { length }) => Some(length.as_millis() as u64),
+            Some(Command::Amnesty) => Some(u64::MAX),
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nothing_ends_before_what_had_arrived_by_then_was_read() {
+        let mut turns = Turns::default();
+        let idle = || Duration::ZERO;
+        assert_eq!(turns.turn(ms(10), true, idle).heard, ms(0));
+        assert_eq!(turns.turn(ms(30), true, idle).heard, ms(10));
+        // A turn that read one busy connection only says nothing of the others.
+        assert_eq!(turns.turn(ms(40), false, idle).heard, ms(10));
+        assert_eq!(turns.turn(ms(50), true, idle).heard, ms(30));
+        // After a stall of 800 ms the first turn ends nothing that was due within it.
+        assert_eq!(turns.turn(ms(850), true, idle).heard, ms(50));
+        assert_eq!(turns.turn(ms(851), true, idle).heard, ms(850));
+    }
+
+    #[test]
+    fn a_stall_is_time_without_work_and_counts_once() {
+        let mut turns = Turns::default();
+        let mut turn =
+            |at, worked| length(turns.turn(ms(at), true, || Duration::from_millis(worked)));
+        assert_eq!(turn(1000, 500), None, "the first look has nothing to compare with");
+        assert_eq!(turn(1025, 500), None);
+        assert_eq!(turn(1075, 500), None, "50 ms are no stall");
+        assert_eq!(turn(1136, 500), Some(61));
+        assert_eq!(turn(1140, 500), None, "it is counted once");
+        assert_eq!(turn(1161, 500), None);
+        assert_eq!(turn(1761, 1095), None, "the loop's own work is no stall");
+        assert_eq!(turn(2461, 1195), Some(600), "of 700 ms it worked 100");
+        assert_eq!(turn(3561, 1195), Some(u64::MAX), "a long one is an amnesty");
+    }
+}

@@ -1,0 +1,79 @@
+//! What of a request has arrived: how long it may take, and the memory that it takes.
+
+use crate::budget::Permit;
+use honeycomb_types::limits::{CONNECTION_STALL, REQUEST_RATE_LEAST};
+use honeycomb_types::{Bug, Time};
+use std::time::Duration;
+
+/// The deadline of a whole request. Progress does not move it, or a byte now and then would hold memory
+/// and whoever waits behind it for ever.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arriving(Option<(Time, usize)>);
+
+impl Arriving {
+    /// Some of it has come; it has so many bytes as far as that is known.
+    pub fn goes_on(&mut self, now: Time, bytes: usize) {
+        let began = match self.0 {
+            Some((began, _)) if !Bug::DeadlineRestarts.active() => began,
+            _ => now,
+        };
+        self.0 = Some((began, bytes));
+    }
+
+    /// Nothing was read of it for a while because its sender did not read: its time begins again.
+    pub fn resumes(&mut self, now: Time) {
+        self.0 = self.0.map(|(_, bytes)| (now, bytes));
+    }
+
+    /// It is here whole, or is given up.
+    pub fn ends(&mut self) {
+        self.0 = None;
+    }
+
+    /// Whether it has taken longer than any request may.
+    pub fn is_overdue(&self, now: Time) -> bool {
+        self.0.is_some_and(|(began, bytes)| {
+            let time = Duration::from_secs((bytes / REQUEST_RATE_LEAST) as u64);
+            now.since(began) > CONNECTION_STALL + time
+        })
+    }
+}
+
+/// A large payload that is gathered in a buffer of its own. What is announced takes no memory: pages
+/// become resident as they are written, and so it is counted.
+#[derive(Debug)]
+pub struct Gathering {
+    bytes: Vec<u8>,
+    filled: usize,
+    permit: Permit,
+}
+
+impl Gathering {
+    /// For so many bytes, none of which have come.
+    pub fn new(bytes: usize, permit: Permit) -> Gathering {
+        let mut gathering = Gathering { bytes: vec![0; bytes], filled: 0, permit };
+        if Bug::SharesCountAnnounced.active() {
+            gathering.permit.resize(bytes);
+        }
+        gathering
+    }
+
+    /// Where the next bytes go.
+    pub fn room(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.filled..]
+    }
+
+    /// So many have come. False when the job may have no more and they are not all: it is to be given up.
+    pub fn filled(&mut self, n: usize) -> bool {
+        self.filled += n;
+        if !Bug::SharesCountAnnounced.active() {
+            self.permit.resize(self.filled);
+        }
+        self.filled == self.bytes.len() || self.permit.admits(false)
+    }
+
+    /// All of them.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}

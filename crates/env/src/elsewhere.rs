@@ -1,0 +1,98 @@
+//! Requests of a connection that other loops have: how many there may be, and the room for their replies.
+
+/// Requests of one connection that may be with other loops at a time.
+const REQUESTS_MAX: usize = 16;
+/// Of a connection's room, 1 / this is reserved for a reply before the size of any is known.
+const FIRST_FRACTION: usize = 4;
+/// The expected size of a reply falls by 1 / this with each smaller reply.
+const DECAY: usize = 8;
+
+/// Requests that other loops have and have not answered. A reply takes memory when it returns, and a peer
+/// that does not read would be owed all of them: each request reserves the room that its reply may need.
+#[derive(Debug, Default)]
+pub(crate) struct Elsewhere {
+    /// Number and reservation of each request.
+    under_way: Vec<(u64, usize)>,
+    reserved: usize,
+    /// Bytes that the next reply likely has, once there was one.
+    expected: Option<usize>,
+}
+
+impl Elsewhere {
+    /// A request went to another loop. `most` is the largest reply that it may have, where that is known;
+    /// `room` is what may wait for the connection.
+    pub fn forwarded(&mut self, request: u64, most: Option<usize>, room: usize) {
+        let bytes = most.or(self.expected).unwrap_or(room / FIRST_FRACTION);
+        self.under_way.push((request, bytes));
+        self.reserved += bytes;
+    }
+
+    /// The reply to one of them is here and has so many bytes.
+    pub fn returned(&mut self, request: u64, bytes: usize) {
+        let found = self.under_way.iter().position(|(number, _)| *number == request);
+        let Some(at) = found else { return };
+        let (_, reserved) = self.under_way.swap_remove(at);
+        self.reserved -= reserved;
+        let before = self.expected.unwrap_or(reserved);
+        self.expected = Some(bytes.max(before - before.div_ceil(DECAY)));
+    }
+
+    /// Bytes reserved for replies.
+    pub fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// Whether there may not be another one, whatever its reply.
+    pub fn is_full(&self) -> bool {
+        self.under_way.len() >= REQUESTS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ROOM: usize = 1600 << 10;
+    const PAGE: usize = 700 << 10;
+
+    /// Forwards what a connection may have under way while so many bytes wait for it.
+    fn forward_all(of: &mut Elsewhere, most: Option<usize>, backlog: usize) -> usize {
+        let first = of.under_way.len();
+        while !of.is_full() && backlog + of.reserved() <= ROOM {
+            of.forwarded(of.under_way.len() as u64, most, ROOM);
+        }
+        of.under_way.len() - first
+    }
+
+    #[test]
+    fn pages_of_a_peer_that_does_not_read_exceed_its_room_by_no_more_than_one() {
+        for backlog in [0, PAGE, ROOM - 1, ROOM] {
+            let mut elsewhere = Elsewhere::default();
+            let pages = forward_all(&mut elsewhere, Some(PAGE), backlog);
+            assert!(backlog + pages * PAGE <= ROOM + PAGE, "{pages} pages behind {backlog} bytes");
+        }
+    }
+
+    #[test]
+    fn few_requests_are_under_way_before_the_size_of_a_reply_is_known() {
+        let mut elsewhere = Elsewhere::default();
+        assert_eq!(forward_all(&mut elsewhere, None, 0), FIRST_FRACTION + 1);
+        for request in 0..=FIRST_FRACTION {
+            elsewhere.returned(request as u64, PAGE);
+        }
+        assert_eq!(elsewhere.reserved(), 0);
+        assert_eq!(forward_all(&mut elsewhere, None, 0), ROOM / PAGE + 1);
+    }
+
+    #[test]
+    fn small_replies_open_the_window_again() {
+        let mut elsewhere = Elsewhere::default();
+        elsewhere.forwarded(1, Some(PAGE), ROOM);
+        elsewhere.returned(1, PAGE);
+        for _ in 0..3 * DECAY {
+            elsewhere.forwarded(1, None, ROOM);
+            elsewhere.returned(1, 40);
+        }
+        assert_eq!(forward_all(&mut elsewhere, None, 0), REQUESTS_MAX);
+    }
+}

@@ -1,0 +1,407 @@
+//! Attacks that need nothing but a job's token.
+
+use super::super::nodes::Nodes;
+use clap::ValueEnum;
+use honeycomb_client::{Client, JobTicket};
+use honeycomb_env::{Clock, Entropy};
+use honeycomb_types::limits::{PROTOCOL_MAJOR, REPLY_HEADER};
+use honeycomb_types::{BlockAt, LaneId, Sequence};
+use honeycomb_wire::messages::{
+    CreatePrefixRequest, DagNode, HelloRequest, JobTreeRequest, OpenStructureReply,
+    OpenStructureRequest, PrefixOptions, PresentGrantRequest,
+};
+use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Bytes of a control request's arguments that are announced and never finished.
+const ANNOUNCED: usize = 15 << 20;
+/// Prefixes of a job whose tree is asked for and refused.
+const PREFIXES: usize = 120_000;
+/// Nodes of each plan that creates them.
+const PLAN: usize = 10_000;
+/// Parents of each node of a plan that is refused: two million together.
+const PARENTS: usize = 1000;
+/// Values that are streamed into blocks.
+const LARGE: usize = 100 << 10;
+/// Requests that are sent together.
+const BATCH: usize = 256;
+/// A peer that is not answered for so long looks whether it shall end.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// What the attacking job does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Attack {
+    /// 24 connections announce control bodies of 15 MiB and never finish them
+    AnnouncedBodies,
+    /// Trees of more prefixes than are shown, ten requests at a time
+    RefusedTrees,
+    /// Plans with two million parents
+    RefusedPlans,
+    /// 16 connections ask for values and read none
+    UnreadReplies,
+    /// 8 connections put values of 100 KiB, pipelined
+    LargeValues,
+    /// 8 connections put small values, 256 at a time
+    PipelinedPuts,
+    /// Connections that shake hands and go
+    ConnectionChurn,
+    /// 4096 gets that wait at an empty queue, again and again
+    WaitingGets,
+    /// Prefixes that are created, 256 at a time
+    CreateFlood,
+    /// Structures that are opened, 256 at a time
+    OpenFlood,
+}
+
+impl Attack {
+    /// All of them.
+    pub fn all() -> Vec<Attack> {
+        Attack::value_variants().to_vec()
+    }
+
+    /// As it is written on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn connections(self) -> usize {
+        match self {
+            Attack::AnnouncedBodies => 24,
+            Attack::UnreadReplies => 16,
+            Attack::RefusedTrees | Attack::RefusedPlans => 4,
+            _ => 8,
+        }
+    }
+}
+
+/// A cluster as an attacker's job sees it.
+pub struct Target {
+    seen: Arc<Seen>,
+    _client: Client,
+}
+
+struct Seen {
+    controller: String,
+    ticket: JobTicket,
+    kv: OpenStructureReply,
+    queue: OpenStructureReply,
+    /// The body of a plan that is too large.
+    plan: Vec<u8>,
+}
+
+/// An attack that goes on until it is ended.
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Result<(), String>>>,
+}
+
+impl Running {
+    /// Ends it. An attacker that is refused or cut off goes on; one that cannot work at all is an error.
+    pub fn end(self) -> Result<(), String> {
+        self.stop.store(true, Relaxed);
+        for thread in self.threads {
+            thread.join().map_err(|_| "an attacker ended by a defect of its own".to_owned())??;
+        }
+        Ok(())
+    }
+}
+
+impl Target {
+    /// Prepares a job for this attack.
+    pub fn new(nodes: &Nodes, attack: Attack) -> Result<Target, String> {
+        let said = |e: honeycomb_client::Error| e.to_string();
+        let (client, ticket) = nodes.job("attacker")?;
+        let job = ticket.job;
+        client.create_prefix(job, "t", &[], PrefixOptions::default()).map_err(said)?;
+        let kv = client.create_kv(job, "t:kv", 1, false).map_err(said)?;
+        client.create_queue(job, "t:q", 0, 0, false).map_err(said)?;
+        kv.put(b"\0large", &[7; 60 << 10]).map_err(said)?;
+        if attack == Attack::RefusedTrees {
+            for first in (0..PREFIXES).step_by(PLAN) {
+                let node = |n| DagNode { name: format!("p{n}"), ..DagNode::default() };
+                let nodes = (first..first + PLAN).map(node).collect();
+                client.create_hierarchy(job, nodes).map_err(said)?;
+            }
+        }
+        let plan = if attack == Attack::RefusedPlans { plan(job.0) } else { Vec::new() };
+        let mut peer = Peer::connect(nodes.address(), &ticket.token)?;
+        let mut open = |name: &str| {
+            let (path, name) = ("t".to_owned(), name.to_owned());
+            let body = OpenStructureRequest { job: job.0, path, name };
+            let reply = peer.ask(Op::OpenStructure, &body.encode())?;
+            OpenStructureReply::decode(&reply).map_err(|e| e.to_string())
+        };
+        let (kv, queue) = (open("kv")?, open("q")?);
+        let controller = nodes.address().to_owned();
+        let seen = Arc::new(Seen { controller, ticket, kv, queue, plan });
+        Ok(Target { seen, _client: client })
+    }
+
+    /// Begins the attack.
+    pub fn begin(&self, attack: Attack) -> Result<Running, String> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for n in 0..attack.connections() {
+            let (seen, stop) = (self.seen.clone(), stop.clone());
+            let spawned = std::thread::Builder::new().spawn(move || {
+                while !stop.load(Relaxed) {
+                    // A connection that was refused or closed is followed by another.
+                    if seen.attack(attack, n, &stop).is_err() {
+                        let clock = Clock::start();
+                        clock.sleep_until(clock.now() + PATIENCE);
+                    }
+                }
+                Ok(())
+            });
+            threads.push(spawned.map_err(|e| e.to_string())?);
+        }
+        Ok(Running { stop, threads })
+    }
+}
+
+/// A plan whose nodes name a thousand parents each.
+fn plan(job: u64) -> Vec<u8> {
+    let parents: Vec<String> = (0..PARENTS).map(|n| format!("{n:05}")).collect();
+    let mut body = Vec::new();
+    job.put(&mut body);
+    let nodes = ANNOUNCED / (PARENTS * 7 + 64);
+    (nodes as u32).put(&mut body);
+    for n in 0..nodes {
+        let (name, parents) = (format!("{n:05}"), parents.clone());
+        DagNode { name, parents, ..DagNode::default() }.put(&mut body);
+    }
+    body
+}
+
+impl Seen {
+    fn attack(&self, attack: Attack, n: usize, stop: &AtomicBool) -> Result<(), String> {
+        let job = self.ticket.job.0;
+        match attack {
+            Attack::AnnouncedBodies => self.announce(stop),
+            Attack::RefusedTrees => {
+                self.flood(stop, 10, |_| request(Op::JobTree, &JobTreeRequest { job }.encode()))
+            }
+            Attack::RefusedPlans => {
+                self.flood(stop, 1, |_| request(Op::CreateHierarchy, &self.plan))
+            }
+            Attack::CreateFlood => self.flood(stop, BATCH, |i| {
+                let path = format!("f{n}-{}", i % 20_000);
+                let body = CreatePrefixRequest { job, path, ..Default::default() };
+                request(Op::CreatePrefix, &body.encode())
+            }),
+            Attack::OpenFlood => self.flood(stop, BATCH, |_| {
+                let (path, name) = ("t".to_owned(), "kv".to_owned());
+                let body = OpenStructureRequest { job, path, name };
+                request(Op::OpenStructure, &body.encode())
+            }),
+            Attack::ConnectionChurn => {
+                Peer::connect(&self.controller, &self.ticket.token)?;
+                self.server(&self.kv).map(|_| ())
+            }
+            Attack::UnreadReplies => self.read_nothing(stop),
+            Attack::LargeValues => self.put(stop, 4, LARGE),
+            Attack::PipelinedPuts => self.put(stop, BATCH, 100),
+            Attack::WaitingGets => self.wait(stop),
+        }
+    }
+
+    /// A connection to the server of a structure, and its grant there.
+    fn server(&self, opened: &OpenStructureReply) -> Result<(Peer, BlockAt, u32), String> {
+        let entry = &opened.map.entries[0];
+        let mut peer = Peer::connect(&entry.address, &self.ticket.token)?;
+        let body = PresentGrantRequest { grant: opened.grant.clone() };
+        let reply = peer.exchange(&request(Op::PresentGrant, &body.encode()))?;
+        Ok((peer, entry.at(), reply.value as u32))
+    }
+
+    fn flood(
+        &self,
+        stop: &AtomicBool,
+        together: usize,
+        mut next: impl FnMut(u64) -> Vec<u8>,
+    ) -> Result<(), String> {
+        let mut peer = Peer::connect(&self.controller, &self.ticket.token)?;
+        let mut sent = 0;
+        while !stop.load(Relaxed) {
+            let mut batch = Vec::new();
+            for _ in 0..together {
+                batch.extend_from_slice(&next(sent));
+                sent += 1;
+            }
+            peer.send(&batch, stop)?;
+            for _ in 0..together {
+                peer.skip_reply(stop)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn announce(&self, stop: &AtomicBool) -> Result<(), String> {
+        let mut peer = Peer::connect(&self.controller, &self.ticket.token)?;
+        let mut header = RequestHeader::new(Op::CreateHierarchy);
+        header.args_len = ANNOUNCED as u32;
+        peer.send(&header.encode(), stop)?;
+        let piece = vec![0; 64 << 10];
+        for _ in 0..ANNOUNCED / piece.len() - 1 {
+            peer.send(&piece, stop)?;
+        }
+        // The rest dribbles in.
+        let clock = Clock::start();
+        while !stop.load(Relaxed) {
+            peer.send(&[0], stop)?;
+            clock.sleep_until(clock.now() + PATIENCE);
+        }
+        Ok(())
+    }
+
+    fn read_nothing(&self, stop: &AtomicBool) -> Result<(), String> {
+        let (mut peer, at, grant) = self.server(&self.kv)?;
+        let header = RequestHeader { at, grant, ..RequestHeader::new(Op::KvGet) };
+        let get = frame(header, b"\0large", &[]);
+        let batch: Vec<u8> = std::iter::repeat_n(get, BATCH).flatten().collect();
+        while !stop.load(Relaxed) {
+            peer.send(&batch, stop)?;
+        }
+        Ok(())
+    }
+
+    fn put(&self, stop: &AtomicBool, together: usize, length: usize) -> Result<(), String> {
+        let (mut peer, at, grant) = self.server(&self.kv)?;
+        let value = vec![7; length];
+        let mut sequence = 0;
+        while !stop.load(Relaxed) {
+            let mut batch = Vec::new();
+            for n in 0..together {
+                sequence += 1;
+                let mut header = RequestHeader { at, grant, ..RequestHeader::new(Op::KvPut) };
+                // Lanes of their own: what one is refused holds up no other.
+                header.lane = LaneId(1 + n as u32 % 16);
+                header.sequence = Sequence(1 + (sequence - 1) / 16);
+                header.ack_lag = 1;
+                let key = [&[0][..], &(n as u32 % 8).to_le_bytes()].concat();
+                batch.extend_from_slice(&frame(header, &key, &value));
+            }
+            peer.send(&batch, stop)?;
+            for _ in 0..together {
+                peer.skip_reply(stop)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn wait(&self, stop: &AtomicBool) -> Result<(), String> {
+        let (mut peer, at, grant) = self.server(&self.queue)?;
+        let mut batch = Vec::new();
+        for n in 0..512 {
+            let mut header = RequestHeader { at, grant, ..RequestHeader::new(Op::QueueGet) };
+            (header.lane, header.sequence, header.ack_lag) = (LaneId(1 + n), Sequence(1), 1);
+            header.deadline_ms = 60_000;
+            batch.extend_from_slice(&frame(header, &[], &[]));
+        }
+        peer.send(&batch, stop)?;
+        let clock = Clock::start();
+        clock.sleep_until(clock.now() + 2 * PATIENCE);
+        // Its end takes them all back.
+        Ok(())
+    }
+}
+
+/// A connection after its handshake.
+struct Peer(TcpStream);
+
+impl Peer {
+    fn connect(address: &str, token: &[u8]) -> Result<Peer, String> {
+        let stream = TcpStream::connect(address).map_err(|e| e.to_string())?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(|e| e.to_string())?;
+        stream.set_write_timeout(Some(PATIENCE)).map_err(|e| e.to_string())?;
+        let _ = stream.set_nodelay(true);
+        let mut peer = Peer(stream);
+        let mut entropy = Entropy::system();
+        let session = u128::from(entropy.next_u64()) << 64 | u128::from(entropy.next_u64() | 1);
+        let hello = HelloRequest {
+            major: PROTOCOL_MAJOR,
+            session,
+            token: token.to_vec(),
+            shard: u8::MAX,
+            ..Default::default()
+        };
+        peer.exchange(&request(Op::Hello, &hello.encode()))?;
+        Ok(peer)
+    }
+
+    /// Sends it all, unless the attack ends meanwhile.
+    fn send(&mut self, mut bytes: &[u8], stop: &AtomicBool) -> Result<(), String> {
+        while !bytes.is_empty() {
+            match self.0.write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if is_patience(&e) && !stop.load(Relaxed) => {}
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, buffer: &mut [u8], stop: &AtomicBool) -> Result<(), String> {
+        let mut at = 0;
+        while at < buffer.len() {
+            match self.0.read(&mut buffer[at..]) {
+                Ok(0) => return Err("the node has closed the connection".into()),
+                Ok(n) => at += n,
+                Err(e) if is_patience(&e) && !stop.load(Relaxed) => {}
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        Ok(())
+    }
+
+    /// The next reply's header and arguments, whatever it says.
+    fn reply(&mut self, stop: &AtomicBool) -> Result<(ReplyHeader, Vec<u8>), String> {
+        let mut head = [0; REPLY_HEADER];
+        self.read(&mut head, stop)?;
+        let header = ReplyHeader::decode(&head).map_err(|r| r.reason.to_owned())?;
+        let mut body = vec![0; header.body_len()];
+        self.read(&mut body, stop)?;
+        Ok((header, body))
+    }
+
+    fn skip_reply(&mut self, stop: &AtomicBool) -> Result<(), String> {
+        self.reply(stop).map(|_| ())
+    }
+
+    fn exchange(&mut self, request: &[u8]) -> Result<ReplyHeader, String> {
+        self.answered(request).map(|(header, _)| header)
+    }
+
+    fn ask(&mut self, op: Op, args: &[u8]) -> Result<Vec<u8>, String> {
+        self.answered(&request(op, args)).map(|(_, body)| body)
+    }
+
+    fn answered(&mut self, request: &[u8]) -> Result<(ReplyHeader, Vec<u8>), String> {
+        let never = AtomicBool::new(false);
+        self.send(request, &never)?;
+        match self.reply(&never)? {
+            (header, body) if header.status == Status::Ok => Ok((header, body)),
+            (header, body) => {
+                Err(format!("{}: {}", header.status.name(), String::from_utf8_lossy(&body)))
+            }
+        }
+    }
+}
+
+fn is_patience(e: &std::io::Error) -> bool {
+    matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
+}
+
+fn request(op: Op, args: &[u8]) -> Vec<u8> {
+    frame(RequestHeader { request: 1, ..RequestHeader::new(op) }, args, &[])
+}
+
+fn frame(mut header: RequestHeader, args: &[u8], payload: &[u8]) -> Vec<u8> {
+    (header.args_len, header.payload_len) = (args.len() as u32, payload.len() as u32);
+    [&header.encode()[..], args, payload].concat()
+}

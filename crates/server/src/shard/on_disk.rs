@@ -1,0 +1,129 @@
+//! The copy of a block on a disk: which bytes of the block were written there, and their checksums.
+//!
+//! `OnDisk` alone answers two questions. How many bytes does a checksum cover? May a block's memory be
+//! given up without writing the block again? The length of the structure answers neither: it shrinks
+//! without a changed byte when a split departs or a move is cancelled, and it grows when an extent is
+//! allocated and not yet written. Every path that writes, reads or drops the copy passes through here.
+//!
+//! Offsets and lengths of a copy are multiples of a page; a checksum covers one chunk, or what the last
+//! write left of the last chunk.
+
+use crate::spill::sums_of;
+use honeycomb_block::Backing;
+use honeycomb_structures::Rest;
+use honeycomb_types::Bug;
+use honeycomb_types::limits::TIER_CHUNK;
+use std::ops::Range;
+
+/// Offsets and lengths on a disk are multiples of this.
+pub(super) const PAGE: usize = honeycomb_env::VOLUME_ALIGN;
+
+/// The copy of a block on a disk.
+#[derive(Debug)]
+pub(super) struct OnDisk {
+    /// The place on the disk.
+    pub slot: u32,
+    /// Number of the last write, which no other write has. A read that was requested under another number
+    /// may return bytes of either.
+    pub written: u64,
+    /// Bytes of the block that the copy holds, from the first.
+    length: usize,
+    /// Checksums of the chunks, from the first.
+    sums: Vec<u32>,
+}
+
+impl OnDisk {
+    /// A place to which nothing was written.
+    pub fn empty(slot: u32) -> OnDisk {
+        OnDisk { slot, written: 0, length: 0, sums: Vec::new() }
+    }
+
+    /// The same bytes in another place.
+    pub fn moved_to(self, slot: u32, written: u64) -> OnDisk {
+        OnDisk { slot, written, ..self }
+    }
+
+    /// Bytes of the block that the copy holds.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the copy holds so many bytes of the block.
+    pub fn holds(&self, length: usize) -> bool {
+        length <= self.length
+    }
+
+    /// Everything from `floor` on, up to `end`, is being written anew: until `complete` the copy holds what
+    /// is before `floor`.
+    pub fn begin(&mut self, floor: usize, end: usize, written: u64) {
+        self.keep(floor);
+        self.written = written;
+        self.sums.resize(end.div_ceil(TIER_CHUNK), 0);
+    }
+
+    /// The checksums of a piece that was written, from this chunk on.
+    pub fn wrote(&mut self, chunk: usize, sums: &[u32]) {
+        self.sums[chunk..chunk + sums.len()].copy_from_slice(sums);
+    }
+
+    /// Every piece up to `end` was written.
+    pub fn complete(&mut self, end: usize) {
+        assert_eq!(
+            self.sums.len(),
+            end.div_ceil(TIER_CHUNK),
+            "INV-41: one checksum for each chunk of {end} bytes"
+        );
+        self.length = end;
+    }
+
+    /// Only the bytes before `floor` are those of the block from now on: what follows is in memory alone.
+    pub fn keep(&mut self, floor: usize) {
+        assert!(
+            floor <= self.length && floor.is_multiple_of(TIER_CHUNK),
+            "INV-41: a copy of {} bytes cannot keep {floor}",
+            self.length
+        );
+        self.length = floor;
+        self.sums.truncate(floor / TIER_CHUNK);
+    }
+
+    /// The chunks around a range, and their checksums.
+    pub fn chunks(&self, range: &Range<usize>) -> (Range<usize>, Vec<u32>) {
+        assert!(
+            range.end <= self.length,
+            "INV-41: bytes {range:?} are outside a copy of {} bytes",
+            self.length
+        );
+        let end = range.end.next_multiple_of(TIER_CHUNK).min(self.length);
+        let around = range.start / TIER_CHUNK * TIER_CHUNK..end;
+        let sums = &self.sums[around.start / TIER_CHUNK..end.div_ceil(TIER_CHUNK)];
+        (around, sums.to_vec())
+    }
+
+    /// Everything that the copy holds.
+    pub fn all(&self) -> (Range<usize>, Vec<u32>) {
+        self.chunks(&(0..self.length))
+    }
+
+    /// Whether the block's memory holds nothing that the copy does not: no byte was opened for writing
+    /// since the copy was read, and the structure ends within the copy.
+    pub fn is_current(&self, backing: &Backing, rests: &Rest) -> bool {
+        let unchanged = !backing.is_changed() || Bug::ChangesStayUp.active();
+        unchanged && rests.length().is_some_and(|length| self.holds(length))
+    }
+
+    /// The memory of a block whose structure has `length` bytes is given up without a write.
+    pub fn stays(&mut self, backing: &Backing, length: usize) {
+        assert!(self.holds(length), "INV-41: a copy of {} bytes lacks {length}", self.length);
+        let floor = backing.floor();
+        debug_assert!(
+            Bug::ChangesStayUp.active()
+                || length <= floor
+                || sums_of(backing.slice(floor..self.length)) == self.sums[floor / TIER_CHUNK..],
+            "INV-41: memory and the copy that stands for it differ"
+        );
+        if Bug::CopyEndsWithStructure.active() {
+            self.length = length.next_multiple_of(PAGE);
+        }
+    }
+}

@@ -1,0 +1,66 @@
+"""Nodes of a plan, and what is told of leases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from honeycomb import errors
+from honeycomb._display import Facts, Shown
+from honeycomb.flushed import Flush
+
+__all__ = ["Lease", "Node", "Renewal"]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One task of an execution plan.
+
+    ``parents`` are names within the plan or paths of prefixes that exist; none makes it a child of
+    the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
+    ``readers`` are the tasks that will read its data, named as parents are: when all of them have
+    committed (:meth:`Job.commit`), the prefix is freed at once; none leaves it to its lease. A
+    single string is one name, for both. ``high_mark``, ``low_mark``, ``on_expiry``, ``max_blocks``, ``persist`` and
+    ``acknowledge`` are as in :meth:`Job.create_addr_prefix`.
+    """
+
+    name: str
+    parents: str | Sequence[str] = ()
+    lease: float | None = None
+    pinned: bool = False
+    readers: str | Sequence[str] = ()
+    high_mark: int | None = None
+    low_mark: int | None = None
+    on_expiry: Flush | Literal["discard"] = "discard"
+    max_blocks: int = 0
+    persist: bool = False
+    acknowledge: Literal["memory", "flushed"] = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease(Shown):
+    """A prefix's lease: ``duration`` and ``remaining`` in seconds, infinite when ``pinned``."""
+
+    prefix: int
+    duration: float
+    remaining: float
+    pinned: bool
+
+    def _facts(self) -> Facts:
+        yield "lease", f"{self.duration:g} s"
+        yield "left", "pinned: never expires" if self.pinned else f"{self.remaining:.1f} s"
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What became of one address of a renewal: its lease in seconds, or why it failed alone."""
+
+    address: str
+    lease: float
+    error: errors.HoneycombError | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether it was renewed."""
+        return self.error is None

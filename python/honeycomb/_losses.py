@@ -1,0 +1,89 @@
+"""What becomes known of leases that were lost, and which jobs end with this process."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from honeycomb import errors
+from honeycomb.errors import from_status
+
+if TYPE_CHECKING:
+    from honeycomb._native import NativeClient
+    from honeycomb.job import Job
+
+#: Seconds for which the end of the process waits for the end of each of its jobs.
+PATIENCE: Final = 1.0
+
+LOG: Final = logging.getLogger("honeycomb")
+
+Callback = Callable[[str, errors.LeaseExpired], object]
+
+
+class Losses:
+    """Hears of the leases of one job that could not be kept. Logs the first as a warning, which goes
+    to standard error unless the program configures logging otherwise."""
+
+    def __init__(self, job: str) -> None:
+        self._job = job
+        self._callbacks: list[Callback] = []
+        self._warned = False
+        self._native: NativeClient | None = None
+
+    def watch(self, native: NativeClient) -> None:
+        """Hears of what this client could not keep, too."""
+        if native is self._native:
+            return
+        self._native = native
+        reference = weakref.ref(self)
+
+        def told(path: str, status: str, message: str) -> bool:
+            losses = reference()
+            if losses is not None:
+                losses._told(path, status, message)
+            return losses is not None
+
+        native.on_lost_leases(told)
+
+    def call(self, callback: Callback) -> None:
+        """Calls ``callback`` for every loss from now on."""
+        self._callbacks.append(callback)
+
+    def begin_anew(self) -> None:
+        """The job was reopened: its next loss is logged again."""
+        self._warned = False
+
+    def _told(self, path: str, status: str, message: str) -> None:
+        error = from_status(status, message)
+        if not isinstance(error, errors.LeaseExpired):
+            return  # removed or ended by request: whoever asked for it knows
+        if not self._warned:
+            self._warned = True
+            LOG.warning("job '%s' lost leases: %s; job.reopen() begins it anew", self._job, message)
+        for callback in list(self._callbacks):
+            callback(path, error)
+
+
+_held: weakref.WeakSet[Job] = weakref.WeakSet()
+_registered = False
+
+
+def hold(job: Job) -> None:
+    """Ends the job when the process ends normally, unless it is closed before."""
+    global _registered
+    _held.add(job)
+    if not _registered:
+        # Later than the embedded cluster's own, and so called before it.
+        atexit.register(_end_all)
+        _registered = True
+
+
+def _end_all() -> None:
+    for job in list(_held):
+        try:
+            job._end_at_exit(PATIENCE)
+        except errors.HoneycombError as error:
+            LOG.warning("job '%s' could not be ended: %s; its leases end it", job.name, error)
