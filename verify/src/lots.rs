@@ -8,8 +8,8 @@ use crate::server::SHARDS;
 use crate::world::{Event, World};
 use honeycomb_catalog::{Actor, CatalogError, Command, Reply};
 use honeycomb_env::Entropy;
-use honeycomb_server::Effect;
-use honeycomb_types::{BlockAt, ServerId};
+use honeycomb_server::{Effect, Shard};
+use honeycomb_types::{BlockAt, BlockId, Epoch, ServerId, StructureId};
 
 /// One seed in this many has two controller shards.
 const TWO_SHARDS: u64 = 5;
@@ -168,6 +168,32 @@ impl World {
         if self.controllers.iter().all(|controller| controller.alive) {
             self.fault("all controller shards");
             (0..shards).for_each(|ix| self.crash_controller(ix));
+        }
+    }
+
+    /// When all messages have arrived, servers and catalog agree on which blocks are sealed: a server
+    /// that forgot a seal could not report it to a controller that lost it (INV-26, INV-48).
+    pub fn judge_seals(&mut self) {
+        for server in 0..SERVERS {
+            let sim = &self.servers[server];
+            if !sim.alive || !sim.members.iter().all(|member| member.ready) {
+                continue;
+            }
+            for held in sim.shards.iter().flat_map(Shard::holdings) {
+                let at = BlockAt { block: BlockId(held.block), epoch: Epoch(held.epoch) };
+                let catalog = &self.controllers[at.block.server().controller() as usize].catalog;
+                let chain = catalog.chain(StructureId(held.structure)).unwrap_or_default();
+                let known = chain.blocks.iter().find(|(listed, _)| *listed == at);
+                let says = held.state != 0;
+                if let Some((_, known)) = known.filter(|(_, known)| *known != says) {
+                    let text = format!(
+                        "{at:?} of {} is sealed for the catalog: {known}, for {}: {says} (INV-48)",
+                        StructureId(held.structure),
+                        sim.address
+                    );
+                    return self.broken(text);
+                }
+            }
         }
     }
 

@@ -359,6 +359,7 @@ impl World {
         // What the servers still have to tell the controller arrives.
         let deadline = self.net.settled_at().max(self.now) + Duration::from_secs(1);
         self.until(|w| w.now > deadline)?;
+        self.judge_seals();
         self.prove()?;
         crate::client::judge_files(self);
         crate::queueing::judge(self);

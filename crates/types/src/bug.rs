@@ -193,11 +193,13 @@ pub enum Bug {
     SuccessorServed = 92,
     /// A registration replaces another job than the one that its caller has looked at (INV-55).
     OtherJobReplaced = 93,
+    /// A block that one slot fills refuses the keys of its other slots for ever (INV-17).
+    HotSlotKeepsOthers = 99,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 93] = [
+    pub const ALL: [Bug; 94] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -291,6 +293,7 @@ impl Bug {
         Bug::IdsCount,
         Bug::SuccessorServed,
         Bug::OtherJobReplaced,
+        Bug::HotSlotKeepsOthers,
     ];
 }
 
