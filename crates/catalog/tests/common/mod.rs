@@ -398,7 +398,7 @@ impl Bench {
         self.report_all(at.block.server(), &[BlockUsage { at, bytes_used }]);
     }
 
-    /// A sign of life of a server, with what its blocks hold.
+    /// A heartbeat of a server, with the used bytes of its blocks.
     pub fn report_all(&mut self, server: ServerId, usage: &[BlockUsage]) {
         let report = Report {
             bytes_resident: 0,

@@ -15,7 +15,7 @@ pub struct Whole {
     pub name: &'static str,
     /// After `bench`; `--json` comes behind them.
     words: &'static [&'static str],
-    /// What one run takes, in seconds.
+    /// Seconds of one run.
     pub seconds: f64,
     figures: &'static [Figure],
 }

@@ -894,7 +894,7 @@ pub struct StopClusterReply {
     pub parts_done: u64,
     /// Bytes that these flushes have written.
     pub bytes: u64,
-    /// What is not written, at most 32: the directory below the flush_root, and why. Flushes that fail come first.
+    /// Flushes that are not written, at most 32: the directory below the flush_root, and the reason. Failing ones come first.
     pub unflushed: Vec<String>,
 }
 
