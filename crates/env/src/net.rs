@@ -50,8 +50,7 @@ const HEAD_ALONE: usize = 4 * 1024;
 const FILL_PIECE: usize = 128 * 1024;
 /// Unfinished frames of up to this size are kept even when the job's share is used up.
 const SMALL_FRAME: usize = 1024;
-/// What is still to be sent to a connection when its job has been sent its part of a round waits, if it is
-/// more than this.
+/// Larger rests of a reply wait when their job has been sent its part of a round.
 const LARGE_REST: usize = 64 * 1024;
 /// Microseconds that a client waits when its job holds its share of the buffers.
 const BUSY_RETRY_US: u64 = 1000;

@@ -171,8 +171,7 @@ enum End {
     Parent,
 }
 
-/// A cluster in this process: where it is, and what is left on the machine when it ends without its own
-/// clean-up.
+/// A cluster in this process: its address, and the files that remain when it ends without its own clean-up.
 pub struct Held {
     /// host:port of the controller.
     pub address: String,
