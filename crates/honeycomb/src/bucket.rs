@@ -380,10 +380,12 @@ fn make(
 
 /// Removes a bucket if there is one. A prefix without objects is no bucket and stays.
 fn remove_if_there(work: &Work, bucket: &str) -> Outcome {
-    match open(work, bucket) {
-        Ok(_) => Ok(work.client.remove_prefix(work.job, bucket)?),
-        Err(e) if e.status() == Some(Status::NotFound) => Ok(()),
-        Err(e) => Err(e),
+    let found = open(work, bucket);
+    match found.as_ref().err().map(|e| e.status()) {
+        // Also when its objects were lost with a server.
+        None | Some(Some(Status::DataLost)) => Ok(work.client.remove_prefix(work.job, bucket)?),
+        Some(Some(Status::NotFound | Status::LeaseExpired | Status::WrongKind)) => Ok(()),
+        Some(_) => found.map(drop),
     }
 }
 
