@@ -13,7 +13,7 @@ from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
 from honeycomb._quota import Quota, quota_change
-from honeycomb._session import Session, fork_generation
+from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._settings import setting
 from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Kind, kind_of
@@ -363,13 +363,7 @@ class Client(Remote):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        except errors.HoneycombError as error:
-            # What went wrong in the block matters more than what closing says about it.
-            if exc is None:
-                raise
-            exc.add_note(f"closing failed too: {error.status}: {error}")
+        close_after(exc, self.close)
 
     def __reduce__(self) -> tuple[Any, ...]:
         session = self._session

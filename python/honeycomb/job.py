@@ -20,7 +20,7 @@ from honeycomb._leases import Lease, Node, Renewal
 from honeycomb._losses import Callback, Losses, hold
 from honeycomb._native import attenuate
 from honeycomb._quota import Quota, quota_change
-from honeycomb._session import Session, fork_generation
+from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._transfer import Progress
 from honeycomb.bucket import Bucket, buckets_of, store_of
 from honeycomb.cost import Cost, cost_of, read_prices
@@ -831,13 +831,7 @@ class Job(Remote):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        except errors.HoneycombError as error:
-            # What went wrong in the block matters more than what closing says about it.
-            if exc is None:
-                raise
-            exc.add_note(f"closing failed too: {error.status}: {error}")
+        close_after(exc, self.close)
 
     def _facts(self) -> Facts:
         tree = self.tree()

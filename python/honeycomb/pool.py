@@ -25,6 +25,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 import cloudpickle
 
 from honeycomb import _worker, errors
+from honeycomb._session import close_after
 
 __all__ = ["BrokenWorkerPool", "WorkerDied", "WorkerPool"]
 
@@ -166,13 +167,7 @@ class WorkerPool(Executor):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self.shutdown()
-        except errors.HoneycombError as error:
-            # An error of the block matters more than one of its end.
-            if exc is None:
-                raise
-            exc.add_note(f"shutting down failed too: {error}")
+        close_after(exc, self.shutdown)
 
     def kill(self, future: Future[Any]) -> bool:
         """Ends one task, whatever it is doing: one that waits is cancelled; the worker of one that

@@ -151,7 +151,7 @@ def test_shutdown_that_kills_a_worker_raises_once(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(Odd) as odd, WorkerPool(1, initializer=stay_at_exit) as pool:
         pool.warm()
         raise_odd()
-    assert "shutting down failed too" in odd.value.__notes__[-1], "the error of the block is raised"
+    assert "closing failed too" in odd.value.__notes__[-1], "the error of the block is raised"
 
 
 def test_shutdown_is_idempotent_and_nothing_in_a_forked_child() -> None:
