@@ -1,4 +1,4 @@
-"""Nodes of a plan, and what is told of leases."""
+"""Nodes of a plan, leases, and the results of renewals."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Lease(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What became of one address of a renewal: its lease in seconds, or why it failed alone."""
+    """The result of a renewal for one address: its lease in seconds, or the error of this address alone."""
 
     address: str
     lease: float

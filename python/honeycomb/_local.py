@@ -37,7 +37,7 @@ START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 30.0
 #: How long a cluster waits for flushes that fail, as the program does.
 STOP_WAIT: Final = 30.0
-#: What takes no longer than this is not told.
+#: A shorter end reports no progress.
 QUIET_SECONDS: Final = 0.3
 CLUSTER_FILE_MAX: Final = 16_384
 
@@ -112,15 +112,15 @@ def _started(pid: int) -> int | None:
 class EmbeddedCluster:
     """The one embedded cluster of this process, shared by its clients and counted by them.
 
-    It ends with its last client, with the process, and when its pipe closes. Whatever has a place to be flushed
-    to is flushed before: :meth:`finish` waits for that and says what could not be written; without it the child
-    does so by itself, for a bounded time, and :meth:`stop_at_exit` waits for the child. A forked child
-    neither counts nor stops its parent's.
+    It ends with its last client, with the process, and when its pipe closes. Prefixes with a flush are
+    written first: :meth:`finish` waits for that and names the directories that could not be written. Without
+    it the child does so by itself, for a bounded time, and :meth:`stop_at_exit` waits for the child. A forked
+    child neither counts nor stops its parent's.
     """
 
     _lock = threading.Lock()
     _current: EmbeddedCluster | None = None
-    #: Those that were told to end, and may be flushing.
+    #: Those whose pipe was closed, and which may be flushing.
     _ending: ClassVar[list[EmbeddedCluster]] = []
 
     def __init__(self, memory: int | None, block_size: int | None) -> None:
@@ -164,7 +164,7 @@ class EmbeddedCluster:
         return self.users == 1 and self._process.poll() is None
 
     def finish(self, session: Session, wait: float | None, discard: bool) -> None:
-        """Ends all jobs and waits until what has a place is flushed, or (``discard``) gives it up.
+        """Ends all jobs and waits for their flushes, or (``discard``) gives the flushes up.
 
         Raises :class:`NotFlushed` when flushes fail and nothing was written for ``wait`` seconds: the cluster
         stays. No other client finds it from then on.
@@ -212,7 +212,7 @@ class EmbeddedCluster:
                 cluster._process.wait()
 
     def _hang_up(self) -> None:
-        """The end of its standard input tells the child to end."""
+        """Closes the child's standard input, which ends it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()

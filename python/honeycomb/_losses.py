@@ -1,4 +1,4 @@
-"""What becomes known of leases that were lost, and which jobs end with this process."""
+"""Reports of lost leases, and the jobs that end with this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Callback = Callable[[str, errors.LeaseExpired], object]
 
 
 class Losses:
-    """Hears of the leases of one job that could not be kept. Logs the first as a warning, which goes
+    """Receives the lost leases of one job. Logs the first as a warning, which goes
     to standard error unless the program configures logging otherwise."""
 
     def __init__(self, job: str) -> None:
@@ -34,7 +34,7 @@ class Losses:
         self._native: NativeClient | None = None
 
     def watch(self, native: NativeClient) -> None:
-        """Hears of what this client could not keep, too."""
+        """Receives the lost leases of this client, too."""
         if native is self._native:
             return
         self._native = native
@@ -59,7 +59,7 @@ class Losses:
     def _told(self, path: str, status: str, message: str) -> None:
         error = from_status(status, message)
         if not isinstance(error, errors.LeaseExpired):
-            return  # removed or ended by request: whoever asked for it knows
+            return  # removed or ended by request: its caller knows
         if not self._warned:
             self._warned = True
             LOG.warning("job '%s' lost leases: %s; job.reopen() begins it anew", self._job, message)

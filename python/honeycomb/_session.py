@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 
 from honeycomb import errors
 from honeycomb._native import (
@@ -24,7 +25,7 @@ from honeycomb._native import (
 )
 from honeycomb._settings import switch
 
-__all__ = ["Face", "Session", "abandon", "fork_generation", "wrong_kind"]
+__all__ = ["Face", "Session", "abandon", "close_after", "fork_generation", "wrong_kind"]
 
 # Natives of a former process. They are never dropped: closing would speak on sockets that belong
 # to the parent, and wait for threads that do not exist here.
@@ -37,6 +38,17 @@ os.register_at_fork(after_in_child=count_fork)
 def abandon(native: object) -> None:
     """Keeps what belongs to the process that was forked from being closed by this one."""
     _abandoned.append(native)
+
+
+def close_after(block: BaseException | None, close: Callable[[], None]) -> None:
+    """Ends a ``with`` block: calls ``close``. An error of the block takes precedence; one of ``close`` is
+    then a note of it."""
+    try:
+        close()
+    except errors.HoneycombError as error:
+        if block is None:
+            raise
+        block.add_note(f"closing failed too: {error.status}: {error}")
 
 
 class Session:

@@ -13,7 +13,7 @@ from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
 from honeycomb._quota import Quota, quota_change
-from honeycomb._session import Session, fork_generation
+from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._settings import setting
 from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Kind, kind_of
@@ -40,7 +40,7 @@ def connect(
        ``token`` of the configuration file (``docs/operating.md``, Configuration);
     3. the cluster that ``honeycomb start`` runs for this user on this machine;
     4. an embedded cluster: a child process that lives until the last client of this process closes
-       or the process ends. Its data is gone then, but for what it flushes before (:meth:`Client.close`).
+       or the process ends. Its data is gone then, except for prefixes flushed before (:meth:`Client.close`).
 
     ``memory`` (of the server) and ``block_size`` (64 KiB to 1 GiB, a power of two) are bytes or
     sizes such as ``"64KiB"``. They describe an embedded cluster, so giving one skips 2 and 3. A
@@ -181,12 +181,12 @@ class Client(Remote):
         peak (``capacity``: bytes, or a string such as ``"4GiB"``) and read and write in a second
         (``peak_throughput``, the same). 0 says nothing. What they let expect is in :meth:`jobs`.
 
-        ``if_exists`` says what becomes of a live job of that name: with ``"fail"`` it is
+        ``if_exists`` decides about a live job of that name: with ``"fail"`` it is
         :class:`~honeycomb.errors.AlreadyExists`, ``"open"`` opens it as it is (closing it then ends it
         only if this process holds it), and ``"replace"`` ends it with its data. A job belongs to the
         process that registered it; when that has ended on this machine, by a crash or otherwise,
-        ``"fail"`` replaces the job as well, and ``"open"`` takes it over. What such a job was to flush at
-        the end of its leases is flushed.
+        ``"fail"`` replaces the job as well, and ``"open"`` takes it over. Prefixes of such a job that flush
+        at the end of their leases are flushed.
         """
         if if_exists not in ("fail", "open", "replace"):
             raise errors.InvalidArgument(
@@ -321,12 +321,12 @@ class Client(Remote):
 
         The last client of an embedded cluster ends the cluster, and all that is in it. Before that it waits
         until everything is written that persists (of jobs that were closed too) or, in a job that is
-        open, has ``on_expiry=Flush(...)``. It waits for as long as blocks are written; how far that is, the
-        logger ``honeycomb`` tells, and a terminal shows. When flushes fail and nothing was written
+        open, has ``on_expiry=Flush(...)``. It waits for as long as blocks are written, and reports progress
+        to the logger ``honeycomb`` and to a terminal. When flushes fail and nothing was written
         for ``wait`` seconds (30, or the setting ``stop_wait``), it raises
-        :class:`~honeycomb.errors.NotFlushed`, which names what is not written: the cluster stays with it, and
-        the call can be repeated. ``discard`` waits for nothing and loses what is not written. A
-        process that ends without this call does the same at its end, and tells on standard error.
+        :class:`~honeycomb.errors.NotFlushed`, which names the unwritten directories. The cluster keeps their
+        data, and the call can be repeated. ``discard`` waits for nothing and loses all unwritten data. A
+        process that ends without this call does the same at its end, and reports on standard error.
 
         The jobs of any other cluster go on flushing there after this call (:meth:`Job.close`).
         """
@@ -363,13 +363,7 @@ class Client(Remote):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        except errors.HoneycombError as error:
-            # What went wrong in the block matters more than what closing says about it.
-            if exc is None:
-                raise
-            exc.add_note(f"closing failed too: {error.status}: {error}")
+        close_after(exc, self.close)
 
     def __reduce__(self) -> tuple[Any, ...]:
         session = self._session

@@ -230,7 +230,7 @@ class NotFlushed(HoneycombError):
     """A cluster was to end, and data that is to be kept is not written yet; the message names the places."""
 
     hint = (
-        "close() again when the store answers, or close(discard=True) to lose what is not written"
+        "close() again when the store answers, or close(discard=True) to lose the unwritten data"
     )
 
 

@@ -20,7 +20,7 @@ from honeycomb._leases import Lease, Node, Renewal
 from honeycomb._losses import Callback, Losses, hold
 from honeycomb._native import attenuate
 from honeycomb._quota import Quota, quota_change
-from honeycomb._session import Session, fork_generation
+from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._transfer import Progress
 from honeycomb.bucket import Bucket, buckets_of, store_of
 from honeycomb.cost import Cost, cost_of, read_prices
@@ -103,7 +103,7 @@ class Job(Remote):
         self._register = register
         self._before: list[
             Session
-        ] = []  # of earlier lives: what was opened in them asks through them
+        ] = []  # of earlier lives, for the structures opened in them
         self._keeps = keep
         self._flushes = False
         self._losses = Losses(name)
@@ -432,16 +432,16 @@ class Job(Remote):
         """Calls ``callback(addr, error)`` for every prefix that :meth:`keep` (or the job itself) could not
         keep because its lease had ended: a suspended laptop, a debugger, a network that was away. ``addr``
         is ``""`` for the whole job, and ``error`` the :class:`~honeycomb.errors.LeaseExpired`. It is called
-        in another thread; what it raises is printed and changes nothing."""
+        in another thread; an exception that it raises is printed and has no other effect."""
         self._losses.call(callback)
 
     def reopen(self) -> None:
         """Begins the job anew after its leases have ended; of a job that lives it changes nothing but this
-        object, which then belongs to its present life. What the leases freed stays freed, and what was
-        opened before goes on raising :class:`~honeycomb.errors.LeaseExpired`; names are free again, and
+        object, which then belongs to its present life. Data that the leases freed stays freed, and structures
+        opened before go on raising :class:`~honeycomb.errors.LeaseExpired`; names are free again, and
         prefixes that are live (pinned ones) stay.
 
-        For whoever registered the job or attached to it by name; handles of other processes are made
+        For clients that registered the job or attached to it by name; handles of other processes are made
         anew. Raises :class:`~honeycomb.errors.AlreadyExists` when the name is another job's by now, and
         :class:`~honeycomb.errors.PermissionDenied` without the cluster's token.
         """
@@ -672,7 +672,9 @@ class Job(Remote):
         exist, with a store over ``blocks`` blocks to begin with, which grows by itself. The other
         parameters are those of :meth:`create_addr_prefix`. With ``persist`` (Pocket's PERSIST, for all of
         its objects) what it holds outlives the job, and is found by :meth:`load_bucket` of a later one
-        of its name; ``close(flush_timeout=...)`` of the job waits until that is written. With ``exist_ok`` opens it where it exists, whatever its options. Raises what :meth:`create_addr_prefix` and :meth:`create_kv` do."""
+        of its name; ``close(flush_timeout=...)`` of the job waits until that is written. With ``exist_ok``
+        opens it where it exists, with the options that it has. Raises the errors of
+        :meth:`create_addr_prefix` and :meth:`create_kv`."""
         path = _bucket_path(name)
         try:
             self.create_addr_prefix(
@@ -777,11 +779,11 @@ class Job(Remote):
         Idempotent; a job that is gone already is fine. When the controller cannot be reached that is
         :class:`~honeycomb.errors.Unavailable`: the connections are closed, and the job's leases end it.
 
-        What persists is written after that, and this call hands it over: a cluster that was started goes on
-        with it, and the last :meth:`Client.close` of an embedded one waits for it. With
-        ``flush_timeout`` in seconds, ``None`` for as long as it takes, this call waits for it. When it is not all written by then, that is
-        :class:`~honeycomb.errors.DeadlineExceeded`, which says how far it is: it goes on, and the
-        job is closed. What was lost with a server is :class:`~honeycomb.errors.Removed`.
+        Prefixes with ``persist`` are written after that, and this call hands them over: a cluster that was
+        started goes on with them, and the last :meth:`Client.close` of an embedded one waits for them. With
+        ``flush_timeout`` in seconds, ``None`` for as long as it takes, this call waits. If a block is
+        unwritten by then, it raises :class:`~honeycomb.errors.DeadlineExceeded` with the progress: the flush
+        goes on, and the job is closed. Blocks lost with a server are :class:`~honeycomb.errors.Removed`.
         """
         if self._session.closed:
             return
@@ -800,7 +802,7 @@ class Job(Remote):
                 session.close()
 
     def _end_at_exit(self, patience: float) -> None:
-        """Ends what this process registered and has not closed; what flushes when a lease ends is left to
+        """Deregisters the job if this process holds it. A job with prefixes that flush is left to
         its leases."""
         if self._session.closed or self._made_in != fork_generation() or self._flushes:
             return
@@ -808,8 +810,8 @@ class Job(Remote):
             self._session.native.deregister_job(self.id, patience)
 
     def _open_native(self, address: Address, identity: int | None) -> Any:
-        """The structure of the address; with an identity, that one or the error that says what became of
-        it."""
+        """The structure of the address. With an identity, the structure of that identity, or the error that
+        ended it."""
         native = self._session.native
         if identity is None:
             return native.open(self.id, address.path, address.name)
@@ -829,13 +831,7 @@ class Job(Remote):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        try:
-            self.close()
-        except errors.HoneycombError as error:
-            # What went wrong in the block matters more than what closing says about it.
-            if exc is None:
-                raise
-            exc.add_note(f"closing failed too: {error.status}: {error}")
+        close_after(exc, self.close)
 
     def _facts(self) -> Facts:
         tree = self.tree()

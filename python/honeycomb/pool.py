@@ -6,6 +6,7 @@ start when the pool does and stay warm, so that dispatching a task costs two mes
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -18,11 +19,13 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import BrokenExecutor, Executor, Future
 from multiprocessing.connection import Connection
+from types import TracebackType
 from typing import Any, Final, ParamSpec, TypeVar
 
 import cloudpickle
 
 from honeycomb import _worker, errors
+from honeycomb._session import close_after
 
 __all__ = ["BrokenWorkerPool", "WorkerDied", "WorkerPool"]
 
@@ -144,14 +147,27 @@ class WorkerPool(Executor):
         return self._state.pids()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more tasks and ends the workers when those submitted are done.
+        """Takes no more tasks and ends the workers when those submitted are done. Idempotent.
 
         ``cancel_futures`` drops the ones that no worker has begun. ``wait`` returns when all workers
-        have ended.
+        have ended. Then a worker that did not end within 5 s raises :class:`WorkerDied`, once: it was
+        killed, and its exit handlers have not all run. The end of a ``with`` block waits and raises, too.
+        In a forked child this does nothing.
         """
+        if not self._state.is_ours():
+            return
         self._state.stop(cancel_futures)
         if wait:
             self._state.join()
+            self._state.raise_killed()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        close_after(exc, self.shutdown)
 
     def kill(self, future: Future[Any]) -> bool:
         """Ends one task, whatever it is doing: one that waits is cancelled; the worker of one that
@@ -238,21 +254,19 @@ class _Worker:
             name = f"signal {-code}"
         return f"was killed by {name}", None, -code
 
-    def stop(self) -> None:
-        """Lets an idle worker end in order."""
-        try:
+    def stop(self) -> bool:
+        """Lets an idle worker end in order. False when it had to be killed."""
+        with contextlib.suppress(OSError, ValueError):  # it has ended already
             self.connection.send_bytes(_worker.STOP)
-        except (OSError, ValueError):
-            pass
-        self.obituary_quietly()
-
-    def obituary_quietly(self) -> None:
         try:
             self.process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.connection.close()
+            return False
+        finally:
+            self.connection.close()
+        return True
 
 
 class _State:
@@ -273,6 +287,7 @@ class _State:
         self._tasks: dict[int, _Task] = {}  # what each slot's worker has been given
         self._stopping = False
         self._killed = False
+        self._overdue: list[int] = []  # workers that were killed because they did not stop
         self._broken: BrokenWorkerPool | None = None
         self._pid = os.getpid()
         self._threads = [
@@ -298,8 +313,11 @@ class _State:
             self._queue.append(task)
             self._work.notify()
 
+    def is_ours(self) -> bool:
+        return os.getpid() == self._pid
+
     def _check_process(self) -> None:
-        if os.getpid() != self._pid:
+        if not self.is_ours():
             raise RuntimeError(
                 "a pool belongs to the process that made it; make one after the fork"
             )
@@ -345,7 +363,7 @@ class _State:
         return False
 
     def terminate(self) -> None:
-        if os.getpid() != self._pid:
+        if not self.is_ours():
             return
         self._killed = True
         self.stop(cancel=True)
@@ -361,6 +379,18 @@ class _State:
             if thread is not threading.current_thread():
                 thread.join()
 
+    def raise_killed(self) -> None:
+        """Reports the workers that were killed because they did not stop. Once."""
+        with self._lock:
+            overdue, self._overdue = self._overdue, []
+        if overdue and not self._killed:
+            raise WorkerDied(
+                f"{len(overdue)} of {self.size} workers did not end within {STOP_SECONDS:g} s after "
+                f"shutdown and were killed (process {', '.join(map(str, overdue))}): their exit "
+                "handlers have not all run",
+                signal=signal.SIGKILL,
+            )
+
     def forget(self) -> None:
         """In a forked child: closes the copies of the sockets, which would keep workers alive."""
         for worker in self._workers.values():
@@ -375,8 +405,9 @@ class _State:
             while worker is not None and (task := self._next(slot)) is not None:
                 if task.future.set_running_or_notify_cancel():
                     worker = self._run(slot, worker, task)
-            if worker is not None:
-                worker.stop()
+            if worker is not None and not worker.stop():
+                with self._lock:
+                    self._overdue.append(worker.process.pid)
         except BrokenWorkerPool as error:
             self._break(error)
 

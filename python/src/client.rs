@@ -188,7 +188,7 @@ impl NativeClient {
     /// another thread, until it answers false.
     fn on_lost_leases(&self, py: Python<'_>, told: Py<PyAny>) -> PyResult<()> {
         let told = move |lost: &LostLease| {
-            // An interpreter that is ending hears of nothing.
+            // An interpreter that is ending takes no calls.
             let answered = Python::try_attach(|py| {
                 let arguments = (&lost.path, lost.status.name(), &lost.message);
                 let answer = told.call1(py, arguments).and_then(|answer| answer.is_truthy(py));
@@ -360,8 +360,8 @@ impl NativeClient {
         Ok((told.done, told.parts, told.parts_done, told.bytes, told.failing))
     }
 
-    /// Ends all jobs of the cluster and waits for their flushes. `look` is called with how far that is: flushes,
-    /// blocks that are written, blocks, bytes, and what is not written.
+    /// Ends all jobs of the cluster and waits for their flushes. `look` is called with the progress: flushes,
+    /// blocks that are written, blocks, bytes, and the directories that are not written.
     fn stop_cluster(
         &self,
         py: Python<'_>,
@@ -541,8 +541,7 @@ impl NativeClient {
         wrap(py, &client, &self.closed, JobId(job), &address(path, name), None)
     }
 
-    /// The structure of this address if it is the one of this identity, or the error that says what became
-    /// of that one.
+    /// The structure of this address if it has this identity, or the error that says how that one ended.
     fn open_same(
         &self,
         py: Python<'_>,

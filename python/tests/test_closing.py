@@ -1,4 +1,4 @@
-"""Closing an embedded cluster: what is to be kept is written, or named."""
+"""Closing an embedded cluster: prefixes with a flush are written, or named in the error."""
 
 import os
 import subprocess

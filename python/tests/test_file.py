@@ -253,6 +253,12 @@ def test_an_appender_that_fails_says_what_was_not_written(file: honeycomb.HoneyF
     with pytest.raises(errors.Sealed) as caught:
         out.close()
     assert caught.value.unwritten == b"last"
+    assert out.closed
+    out.close()  # it has raised what it could not do
+    with pytest.raises(errors.Sealed), file.open("ab") as another:
+        another.write(b"x")
+    assert another.closed
+    another.close()
     assert file.read() == b"in the file"
     assert errors.Sealed("").unwritten == b""
 

@@ -269,7 +269,7 @@ def ended_bucket(home: Path) -> None:
     run_shell(home, "honeycomb bucket delete weights --all")  # another example may have made it
     for first in (
         "bucket put weights net --file net.bin --persist",
-        "bucket create serve --exist-ok",
+        "bucket create serve --if-exists open",
         "readers weights serve",
         "commit serve",
     ):

@@ -1,4 +1,4 @@
-"""Jobs whose leases ended, jobs whose process ended, and what closing could not do."""
+"""Jobs whose leases ended, jobs whose process ended, and errors of closing."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_script_that_crashed_is_run_again_at_once(cluster: honeycomb.Client) -
     assert run_script(cluster, "lives-crash", "crash") == 1
     assert run_script(cluster, "lives-crash", "crash") == 1, "in the place of the one before"
     with cluster.job("lives-crash", if_exists="open") as job:
-        assert job.kv("data:kv")["a"] == b"1", "what a process left that ended is taken over"
+        assert job.kv("data:kv")["a"] == b"1", "the store of a process that ended is taken over"
     assert "lives-crash" not in [info["name"] for info in cluster.jobs()]
 
 

@@ -287,6 +287,19 @@ def test_closing_ends_one_that_waits(job: honeycomb.Job) -> None:
     assert not thread.is_alive() and ended == [] and listener.closed
 
 
+def test_closing_a_listener_twice_or_after_its_data_is_gone_is_fine(job: honeycomb.Job) -> None:
+    with job.kv("p:kv").subscribe() as listener:
+        job.remove("p:kv")
+        with pytest.raises(errors.Removed):
+            while listener.get(30) is not None:
+                pass
+        listener.close()
+        listener.close()
+    assert listener.closed
+    with pytest.raises(errors.Closed):
+        listener.get(0)
+
+
 def test_callbacks(job: honeycomb.Job) -> None:
     kv = job.kv("kv")
     heard: list[bytes | None] = []

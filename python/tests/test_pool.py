@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import statistics
@@ -128,6 +129,47 @@ def test_shutdown_finishes_what_was_submitted() -> None:
     assert [future.result(0) for future in futures] == [2**n for n in range(30)]
     with pytest.raises(RuntimeError, match="shut down"):
         pool.submit(int)
+
+
+def stay_at_exit() -> None:
+    atexit.register(signal.pause)
+
+
+def test_shutdown_that_kills_a_worker_raises_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("honeycomb.pool.STOP_SECONDS", 0.1)
+    pool = WorkerPool(1, initializer=stay_at_exit)
+    assert pool.submit(pow, 2, 3).result() == 8
+    (pid,) = pool.worker_pids()
+    with pytest.raises(WorkerDied, match=f"1 of 1 workers did not end .*process {pid}") as caught:
+        pool.shutdown()
+    assert caught.value.signal == signal.SIGKILL
+    assert not _runs(pid)
+    pool.shutdown()
+    pool.terminate()
+    with pytest.raises(WorkerDied), WorkerPool(1, initializer=stay_at_exit) as pool:
+        pool.warm()
+    with pytest.raises(Odd) as odd, WorkerPool(1, initializer=stay_at_exit) as pool:
+        pool.warm()
+        raise_odd()
+    assert "closing failed too" in odd.value.__notes__[-1], "the error of the block is raised"
+
+
+def test_shutdown_is_idempotent_and_nothing_in_a_forked_child() -> None:
+    pool = WorkerPool(1)
+    pool.warm()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            pool.shutdown()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert pool.submit(pow, 2, 3).result() == 8, "the child ended no worker of its parent"
+    pool.shutdown()
+    pool.shutdown()
+    pool.shutdown(wait=False)
 
 
 def test_shutdown_can_cancel_what_waits(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ pub struct CatalogModel {
     commands: u64,
 }
 
-/// What leases had left at some time: job, prefix, milliseconds.
+/// Leases at some time: job, prefix, milliseconds left.
 pub type Running = Vec<(usize, PrefixId, u64)>;
 
 fn agree<T, M>(what: &str, reply: &Result<T, CatalogError>, model: &Outcome<M>) -> Verdict {
@@ -551,12 +551,12 @@ impl CatalogModel {
         self.imports.forget(server);
     }
 
-    /// What the leases that can end have left at a time.
+    /// The time left at `at` of all leases that can end.
     pub fn leases(&self, at: Time) -> Running {
         let jobs = self.cluster.jobs.iter().enumerate();
         let left = jobs.flat_map(|(j, job)| {
             let runs = job.all().filter(|(_, p)| p.life == Life::Live && !p.pinned);
-            // What was renewed since then had a whole lease.
+            // A lease that was renewed since then is a whole one.
             let left = |p: &Prefix| (p.renewed + p.lease).saturating_sub(at.as_millis());
             runs.map(move |(_, p)| (j, p.id, left(p).min(p.lease)))
         });

@@ -738,7 +738,7 @@ impl World {
     pub fn tick_controller(&mut self, ix: usize) {
         let now = self.controller_now();
         let last = std::mem::replace(&mut self.controllers[ix].last_tick, now);
-        // Work takes no time here: what is between two ticks is a stall.
+        // Work takes no time here: the time between two ticks is a stall.
         let turn = self.controllers[ix].turns.turn(now, true, || Duration::ZERO);
         let running = self.controllers[ix].model.leases(last);
         if let Some(stall) = turn.stall {

@@ -45,7 +45,7 @@ enum Stage {
 }
 
 impl Large {
-    /// What an operation that writes a large value begins with, in pieces of this length.
+    /// The first state of an operation that writes a large value in pieces of this length.
     pub fn of(what: &What, piece: usize) -> Option<Large> {
         let new = written_by(what)?;
         let writing = Writing::new(storing::value(new).len(), piece);

@@ -1,8 +1,8 @@
 //! Lives of a job: three processes with handles of one job, which expires, is reopened, registered over
 //! and adopted. A plain model foretells whose handle is served (INV-55).
 //!
-//! It needs no server and no network, so it has a catalog and a stream of random numbers of its own: what
-//! other seeds mean stays what it was.
+//! It needs no server and no network, so it has a catalog and a stream of random numbers of its own: the
+//! rest of a seed's run stays as it was without the scene.
 
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Claim, Command, Config, PrefixOptions, Reply,
@@ -32,7 +32,7 @@ struct Scene {
     handles: [Handle; 3],
 }
 
-/// Plays the scene, if this seed has it; the answer is what was wrong.
+/// Plays the scene, if this seed has it; `Err` describes the violation.
 pub fn play(seed: u64) -> Result<(), String> {
     let mut rng = Entropy::seeded(seed ^ 0x6c69_7665_735f_6f66);
     if rng.below(EVERY) != 0 {

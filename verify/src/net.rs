@@ -170,7 +170,7 @@ impl Net {
     }
 }
 
-/// How long a node stands still: from a hiccup to ten leases.
+/// The length of a node's stall: from a hiccup to ten leases.
 pub fn stall_lasts(entropy: &mut Entropy) -> Duration {
     if entropy.chance(250_000) {
         return trouble_lasts(entropy);

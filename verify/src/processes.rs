@@ -32,10 +32,10 @@ pub struct Servers {
     pub block_size: u64,
 }
 
-/// What each server of a cluster has besides.
+/// The lower tiers of each server.
 #[derive(Clone, Debug)]
 pub struct Lower {
-    /// The folder of its disk and of what it says on standard error.
+    /// The folder of its disk and of its standard error.
     pub dir: PathBuf,
     /// The folder of flushes, of all servers.
     pub flushes: PathBuf,

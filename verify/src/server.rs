@@ -86,7 +86,7 @@ pub struct Filling {
     pub written: usize,
 }
 
-/// The blocks of a server's cores, and what there is for them.
+/// The blocks of a server's cores, with their memory and disks.
 #[derive(Clone, Copy)]
 pub struct Layout {
     /// Bytes of a block.

@@ -23,7 +23,7 @@ const OVERHEAD: u64 = 64;
 /// The largest blocks that are drawn.
 const LARGEST_BLOCK: u64 = MIB;
 
-/// What a seed draws its sizes from.
+/// A seed's source of sizes.
 pub struct Sizes {
     rng: Entropy,
     /// Bytes of a block.
@@ -94,7 +94,7 @@ impl Sizes {
         size.clamp(least, most)
     }
 
-    /// An edge, the bytes next to it, or what becomes the edge with a header.
+    /// An edge, the bytes next to it, or the length that reaches the edge with a header.
     fn beside(&mut self, edge: usize) -> usize {
         match self.rng.below(4) {
             0 => edge - 1,

@@ -27,7 +27,7 @@ const SIZED: u64 = 1 << 62;
 /// Where that is.
 const LENGTH_AT: u32 = 40;
 const LENGTH_MASK: u64 = (1 << 20) - 1;
-/// What counts the values of a store in their numbers.
+/// The bits of a value's number that count the values of a store.
 const COUNTER_MASK: u64 = (1 << 24) - 1;
 /// The shortest value with a length of its own: its number.
 pub const VALUE_MIN: usize = 8;
@@ -214,7 +214,7 @@ fn sized(number: u64, length: usize) -> u64 {
     number | SIZED | long | (length as u64 & LENGTH_MASK) << LENGTH_AT
 }
 
-/// What a key was given last, as far as is known.
+/// The last value known to be written to a key.
 fn last_written(known: &Known, key: &[u8]) -> Option<u64> {
     let history = known.history.get(key)?;
     history.iter().rev().find_map(|op| match op.did {
@@ -252,7 +252,7 @@ pub fn read_everything(known: &Known) -> Vec<Storing> {
     groups.map(Storing::Many).collect()
 }
 
-/// What is done to which key of a store of values of all lengths. Blocks fill and are divided, and are
+/// The next operation on a store of values of all lengths. Blocks fill and are divided, and are
 /// emptied now and then.
 fn choose_drawn(
     rng: &mut Entropy,
@@ -340,7 +340,7 @@ fn choose_one(
 /// The bytes of a value: its number, and a filling that follows from it.
 pub fn value(number: u64) -> Vec<u8> {
     if number & (LARGE | SIZED) != 0 {
-        // Two or three extents, or what was drawn; every word says where in the value it is.
+        // Two or three extents, or a drawn length; every word holds its offset.
         let length = match number & SIZED {
             0 => 8 * (1030 + (number & COUNTER_MASK) * 37 % 1100) as usize,
             _ => (number >> LENGTH_AT & LENGTH_MASK) as usize,
@@ -497,7 +497,7 @@ fn batch_op<'a>(key: &'a [u8], did: Did, [expected, new]: &'a [Vec<u8>; 2]) -> B
 }
 
 /// Holds an answer against the model; `roomy` when nothing goes wrong and there is memory. The states that it
-/// reached are told to `reach`.
+/// reached are reported to `reach`.
 pub fn judge_answer(
     known: &mut Known,
     active: &Active,

@@ -106,7 +106,7 @@ impl World {
         }
     }
 
-    /// Whether there is room for more: whoever is refused memory then has not waited for it.
+    /// Whether there is room for more: a writer that is refused memory then has not waited for it.
     pub fn has_room(&mut self) -> bool {
         let actor = Actor::CLUSTER;
         let Ok(Reply::Status(status)) = self.command(0, Command::ClusterStatus { actor }) else {

@@ -396,7 +396,7 @@ impl World {
         Ok(())
     }
 
-    /// Blocks, and what servers have for them.
+    /// The blocks of servers, with their memory and disks.
     pub(crate) fn layout(&self) -> Layout {
         Layout {
             block: self.sizes.block,

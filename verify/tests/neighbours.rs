@@ -1,5 +1,6 @@
-//! Jobs that share a loop: what one of them holds and asks for takes neither memory nor turns from another
-//! (INV-53). Each planted bug of this class is caught by the test that holds without it.
+//! Jobs that share a loop: the bytes that one of them holds and the requests that it sends take neither
+//! memory nor turns from another (INV-53). Each planted bug of this class is caught by the test that holds
+//! without it.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_env::{
@@ -19,7 +20,7 @@ use std::time::Duration;
 const BUDGET: usize = 8 << 20;
 /// A reply to a get.
 const VALUE: usize = 64 << 10;
-/// What one request may take beyond what is admitted.
+/// Bytes by which one admitted request may exceed the budget.
 const ONE: usize = 2 << 20;
 
 #[derive(Default)]
@@ -33,8 +34,8 @@ struct Counts {
     puts_begun: AtomicUsize,
 }
 
-/// The first argument of a handshake names the job. Gets are answered with a value, what is put is
-/// gathered, and everything else is answered with nothing.
+/// The first argument of a handshake names the job. A get is answered with a value, the payload of a put is
+/// gathered, and every other request gets an empty reply.
 struct Shared {
     counts: Arc<Counts>,
     jobs: HashMap<ConnId, u8>,
@@ -250,8 +251,8 @@ impl Peer {
 /// Connections of a hoard for each size of a body.
 const HOARDERS: usize = 24;
 
-/// Bodies of over 24 MiB from one job, none of which is finished: large ones first, then smaller ones for what
-/// those that were refused have left.
+/// Unfinished bodies of over 24 MiB from one job: large ones first, then smaller ones for the room that the
+/// refused ones have left.
 fn hoard(shared: &Loop, job: u8) -> Vec<Peer> {
     let mut peers = Vec::new();
     for bytes in [1 << 20, 128 << 10, 16 << 10] {
@@ -334,11 +335,12 @@ fn renewals_that_use_the_common_budget_are_caught() {
     assert_eq!(renewal_of_a_job_that_holds_its_share(bug), Status::Busy);
 }
 
-/// What the loop holds when everybody has gone who held something, and whether their job is served then.
+/// The bytes that the loop holds when all connections of a hoard have ended, and whether its job is served
+/// then.
 fn after_the_hoard_has_died(bug: Option<Bug>) -> (usize, Status) {
     let shared = Loop::start(bug);
     drop(hoard(&shared, 1));
-    // And who looked whether it was read.
+    // The three more are the probes of `hoard`.
     shared.closed(3 * HOARDERS + 3);
     let mut survivor = shared.job(1);
     let status = survivor.ask(Op::CreatePrefix, &[0; 100]);

@@ -1,4 +1,4 @@
-//! A controller's loop on virtual time, whose process stops at any moment: what is renewed in time stays.
+//! A controller's loop on virtual time, whose process stops at any moment: leases renewed in time stay.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_catalog::{Actor, Catalog, Command, Config, Effect, PrefixOptions, Reply};
@@ -75,7 +75,7 @@ impl Loop {
         self.now = self.now.max(wake);
         let before = self.now;
         self.stop();
-        // A process that was stopped in its wait is told that before what has arrived.
+        // A poll that was interrupted by a stop may return before it reports bytes that have arrived.
         let asked_all = self.now == before || self.rng.below(2) == 0;
         let polled = self.now;
         self.stop();

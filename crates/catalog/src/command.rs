@@ -380,9 +380,9 @@ pub enum Command<'a> {
     /// Takes a server out, or (`cancel`) no longer: it is given no block from now on, and is released
     /// when it holds none. Cluster only; idempotent.
     DrainServer { actor: Actor, address: &'a str, cancel: bool },
-    /// Ends all jobs, as many at a time as one command may, before the cluster ends: what has a place to
-    /// be flushed to is flushed, or (`discard`) given up. No job is registered from now on. Cluster only;
-    /// idempotent, and repeated until the reply shows that nothing is left.
+    /// Ends all jobs, as many at a time as one command may, before the cluster ends. Prefixes with `flush_to`
+    /// or `persist` are flushed; with `discard` their flushes are given up. No job is registered from now on.
+    /// Cluster only; idempotent, and repeated until the reply shows no flush and no job.
     StopCluster { actor: Actor, discard: bool },
     /// A server wants to be taken out.
     LeaveServer { server: ServerId },
@@ -480,7 +480,7 @@ pub enum Command<'a> {
     /// As `Tick`, where requests that arrived after `heard` may still be unread: a lease or a server
     /// whose time ended later is not due yet, because its renewal or report may be among them.
     TickUntil { heard: Time },
-    /// The controller's process heard nobody for so long, up to now: every lease that was running is
+    /// The controller's process read no request for so long, up to now: every lease that was running is
     /// that much longer, and so is the silence that servers are allowed.
     Stalled { length: Duration },
     /// This controller was away: every lease and every server's silence starts anew (INV-27).

@@ -130,7 +130,7 @@ pub enum CatalogError {
     NotJournaled { path: Box<str>, kind: Kind },
     /// A structure that its prefix could not flush when it ends.
     #[error(
-        "'{name}' cannot be created in {}: a {kind} cannot be flushed, and what is there is to be when it ends; create it in a prefix without flush_to, on_expiry=Flush and persist",
+        "'{name}' cannot be created in {}: a {kind} cannot be flushed, and this prefix is flushed when it ends; create it in a prefix without flush_to, on_expiry=Flush and persist",
         At(path)
     )]
     NotFlushable { path: Box<str>, name: Box<str>, kind: Kind },

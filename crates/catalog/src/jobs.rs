@@ -352,7 +352,7 @@ impl Catalog {
         // A job with no live prefix only lingers to tell why; its name is free.
         if let Some(j) = known.filter(|&j| self.jobs[j].live_prefixes > 0) {
             let job = &self.jobs[j];
-            // The caller has looked at one job; whoever registered another since has the name.
+            // The caller inspected one job; another that was registered since keeps the name.
             if claim.over != Some(job.id)
                 && !(Bug::OtherJobReplaced.active() && claim.over.is_some())
             {
@@ -416,7 +416,7 @@ impl Catalog {
         let reuse = Some(self.jobs[j].root).filter(|&root| root != NONE);
         let n = self.install(j, "", &[], reuse, options);
         let job = &mut self.jobs[j];
-        // What ended at this very moment ended before.
+        // A prefix that ended at this very moment belongs to the life before.
         let opened = if reuse.is_some() { self.now + Duration::from_nanos(1) } else { self.now };
         (job.root, job.opened) = (n, opened);
         self.jobs.dirty.mark(j);

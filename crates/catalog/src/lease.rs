@@ -202,7 +202,7 @@ impl Catalog {
         }
     }
 
-    /// Expires what was due at `heard`, up to which everything that arrived has been applied.
+    /// Expires leases and servers due at `heard`; every request that arrived before it has been applied.
     pub(crate) fn tick(
         &mut self,
         heard: Time,
@@ -269,7 +269,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Leases stood still for this long.
+    /// Extends all running leases by the length of a stall.
     pub(crate) fn stalled(&mut self, length: Duration) -> Result<Reply, CatalogError> {
         self.stalls.add(self.now, length);
         self.silence = Time::NEVER;

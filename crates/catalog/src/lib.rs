@@ -126,7 +126,7 @@ pub struct Config {
     /// Key of the hash tables; drawn at random by a real controller, from the seed by a simulated
     /// one. Decides nothing that can be seen, except that tenants cannot choose collisions.
     pub hash_seed: u64,
-    /// What makes of its counters the ids that jobs see.
+    /// The permutation of its counters that jobs see as ids.
     pub ids: IdCipher,
     /// When blocks grow and merge, of prefixes that do not say.
     pub marks: Marks,
@@ -493,7 +493,7 @@ impl Catalog {
         tables.iter().sum::<usize>() as u64
     }
 
-    /// The id that jobs see of what has this number (INV-54).
+    /// The id of a counter, as jobs see it (INV-54).
     fn id_of(&self, of: IdOf, counter: u64) -> u64 {
         let plain = Bug::IdsCount.active();
         let ids = if plain { IdCipher::default() } else { self.config.ids };

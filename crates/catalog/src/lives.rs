@@ -1,4 +1,4 @@
-//! Lives of a job: who holds it, and what becomes of handles when its root's lease has ended.
+//! Lives of a job: its holder, and the fate of its handles when its root's lease has ended.
 //!
 //! A life begins when the root prefix is made, and ends with the root's lease. A token that was
 //! attenuated to a life is refused in every other one, so that no handle finds an empty successor
@@ -58,7 +58,7 @@ impl Claim<'_> {
     }
 }
 
-/// What a registration asks for.
+/// The contents of a registration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewJob<'a> {
     pub(crate) name: &'a str,
@@ -88,7 +88,7 @@ impl FormerJobs {
 }
 
 impl Catalog {
-    /// A job is deregistered: if its leases had ended, that is what its handles are told.
+    /// Remembers a deregistered job whose leases had ended: its handles go on getting `LeaseExpired`.
     pub(crate) fn remember_former(&mut self, j: u32) {
         let job = &self.jobs[j];
         let root = (job.root != NONE).then(|| self.dag.nodes[job.root].id);

@@ -105,7 +105,7 @@ impl Catalog {
         let node = &self.dag.nodes[n];
         let job = &self.jobs[node.job];
         match job.tombstones.find(self.key, Gone::Prefix(node.id)) {
-            // What ended before the job was reopened is not there any more, and no reason to refuse.
+            // A prefix that ended before the job was reopened leaves its name free.
             Some(tombstone) if tombstone.at >= job.opened || n == job.root => {
                 tombstone.error(self.now, self.needs_reopening(node.job))
             }

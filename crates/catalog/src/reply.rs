@@ -216,7 +216,7 @@ pub struct StopProgress {
     pub done: u64,
     /// Bytes that these flushes have written.
     pub bytes: u64,
-    /// What is not written: the directory, and why. Flushes that fail come first.
+    /// Flushes that are not written, each with its directory and the reason; failing ones come first.
     pub unflushed: Vec<Unflushed>,
 }
 
@@ -225,7 +225,7 @@ pub struct StopProgress {
 pub struct Unflushed {
     /// The directory, below the servers' `flush_root`.
     pub directory: Arc<str>,
-    /// Why the last attempt failed, what was lost, or how far it is.
+    /// The cause of the last failure, the blocks lost, or its progress.
     pub why: Box<str>,
 }
 

@@ -1,4 +1,4 @@
-//! Stalls of the controller: leases stand still while nobody could be heard.
+//! Stalls of the controller: leases freeze while no request could be read.
 //!
 //! A stall moves no stamp and no timer. The end of a lease is computed when it is asked for, from the
 //! stalls since its last renewal.
@@ -21,7 +21,7 @@ impl Stalls {
         let before = self.0.back().map_or(Duration::ZERO, |(_, sum)| *sum);
         self.0.push_back((now, before + length));
         if self.0.len() > REMEMBERED {
-            // The later of two neighbours stands for both; the last one has no neighbour to stand for it.
+            // The later of two neighbours represents both; the last one has no later neighbour.
             let mut kept = self.0.len().is_multiple_of(2);
             self.0.retain(|_| {
                 kept = !kept;
@@ -38,7 +38,7 @@ impl Stalls {
         }
         let earlier = self.0.partition_point(|(end, _)| *end <= time);
         let before = earlier.checked_sub(1).map_or(Duration::ZERO, |at| self.0[at].1);
-        // Of the first of them, what came after this time.
+        // Of the first stall, only the part after this time counts.
         let (end, with_first) = self.0[earlier];
         *sum - with_first + (with_first - before).min(end.since(time))
     }

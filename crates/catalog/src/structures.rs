@@ -354,7 +354,7 @@ impl Catalog {
         let structure = &self.structures[s];
         let has = [structure.max_items(), structure.max_bytes()];
         let asked = [new.max_items, new.max_bytes];
-        // A bound that the caller does not name is whatever it is.
+        // The caller accepts any bound that it does not name.
         if asked.iter().zip(has).any(|(&asked, has)| asked != 0 && asked != has) {
             return Err(CatalogError::OtherBounds { path, name, has, asked });
         }

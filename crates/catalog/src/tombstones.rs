@@ -52,7 +52,7 @@ impl Tombstone {
         }
     }
 
-    /// The reason for whoever asks; `reopen` when the job itself has to begin anew first.
+    /// The error for a request; `reopen` when the job itself has to begin anew first.
     pub(crate) fn error(&self, now: Time, reopen: bool) -> CatalogError {
         let path: Box<str> = (&*self.path).into();
         let ago_ms = now.since(self.at).as_millis() as u64;

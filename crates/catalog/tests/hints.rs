@@ -10,18 +10,7 @@ use honeycomb_types::JobId;
 use honeycomb_types::limits::{HINT_MAX, HINT_SERVER_BYTES_PER_S, HINT_TASK_BYTES_PER_S};
 
 fn register(bench: &mut Bench, name: &str, hints: Hints) -> Result<JobId, CatalogError> {
-    let (actor, lease_ms, quota_blocks) = (Actor::CLUSTER, 0, 0);
-    match bench.run(Command::RegisterJob {
-        actor,
-        name,
-        lease_ms,
-        quota_blocks,
-        hints,
-        claim: Default::default(),
-    })? {
-        Reply::Job { job, .. } => Ok(job),
-        other => panic!("{other:?}"),
-    }
+    common::register(bench, name, 0, hints)
 }
 
 fn told(bench: &mut Bench, job: JobId) -> JobInfo {

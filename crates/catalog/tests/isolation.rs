@@ -174,8 +174,8 @@ fn what_a_grant_allows_is_what_both_the_prefix_and_the_token_allow() {
     assert!(bench.run(Command::RenewLeases { actor: reader, job, paths }).is_ok());
 }
 
-/// What job A learns about job B from its own ids when B creates `others` prefixes and stores between two
-/// creations of A: the distances between A's ids.
+/// The distances between ids of two creations of job A, between which job B creates `others` prefixes and
+/// stores.
 fn distances(ids: IdCipher, others: usize) -> [u64; 2] {
     let config = Config { shard: 3, term: 2, ids, ..Config::default() };
     let mut bench = Bench::of(config);

@@ -281,5 +281,5 @@ fn custom_structure_that_was_accepted_ends_with_its_prefix_and_its_neighbour_is_
         Effect::CommitFlush { structures, .. } => Some(structures.len()),
         _ => None,
     });
-    assert_eq!(told, Some(1), "the manifest tells of the store alone");
+    assert_eq!(told, Some(1), "the manifest names the store alone");
 }

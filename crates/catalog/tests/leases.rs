@@ -261,13 +261,13 @@ fn stall_is_added_once_to_every_lease_and_gives_nobody_more_than_a_whole_one() {
         bench.run(Command::Tick).unwrap();
     };
     stall(&mut bench, 900);
-    // What they had left before it: the short one too, for which it was three leases.
+    // Both leases have the time left that they had before the stall, which was three short leases long.
     assert_eq!(bench.left(job, "long"), Ok(800));
     assert_eq!(bench.left(job, "short"), Ok(100));
     bench.pass(50);
     stall(&mut bench, 60);
     assert_eq!((bench.left(job, "long"), bench.left(job, "short")), (Ok(750), Ok(50)));
-    // What is renewed afterwards owes nothing to stalls before.
+    // A lease renewed afterwards gains nothing from earlier stalls.
     bench.run(Command::RenewLeases { actor: Actor::driver(job), job, paths: &["short"] }).unwrap();
     assert_eq!(bench.left(job, "short"), Ok(300));
     bench.pass(300);
@@ -284,7 +284,7 @@ fn a_job_without_a_live_prefix_lingers_and_goes() {
     bench.pass(JOB_LINGER.as_millis() as u64 - 1);
     assert!(matches!(bench.left(job, ""), Err(CatalogError::LeaseExpired { .. })));
     bench.pass(1);
-    // The job is gone, and its handles are told the same for good.
+    // The job is gone, and its handles get the same error for good.
     let ended = bench.left(job, "");
     assert!(matches!(ended, Err(CatalogError::LeaseExpired { reopen: true, .. })), "{ended:?}");
     assert_eq!(bench.catalog.next_deadline(), None);

@@ -42,7 +42,7 @@ fn register(bench: &mut Bench, claim: Claim<'_>) -> Result<(Handle, u32), Catalo
     }
 }
 
-/// What `reopen_job` of the client does.
+/// Reopens a job as the client's `reopen_job` does.
 fn reopen(bench: &mut Bench, job: JobId) -> Handle {
     let actor = Actor::CLUSTER;
     let made =
@@ -71,7 +71,7 @@ fn make(
     }
 }
 
-/// What `job.kv(path)` does: opens the store, creates what is missing.
+/// Opens a store as `job.kv(path)` does, and creates it and its prefix when they are missing.
 fn store(bench: &mut Bench, handle: Handle, path: &str) -> Result<Box<Opened>, CatalogError> {
     let new = NewStructure { open_existing: true, ..kv(path, "", 1) };
     match make(bench, handle, new) {
@@ -100,7 +100,7 @@ fn handle_of_an_ended_lease_never_finds_its_successor() {
     assert_ne!(new.root, old.root);
     let after = store(&mut bench, new, "d").unwrap();
     assert_ne!(after.structure, before.structure);
-    // The process that was suspended meanwhile: it cannot see, renew, or end what is another's.
+    // The process that was suspended meanwhile cannot see, renew, or end another life's prefixes.
     assert!(is_expired(&store(&mut bench, old, "d")));
     let (actor, job) = (old.actor(), old.job);
     assert!(is_expired(&bench.run(Command::RenewLeases { actor, job, paths: &[""] })));
@@ -129,7 +129,7 @@ fn reopening_keeps_what_lives_and_forgets_what_ended() {
     let new = reopen(&mut bench, old.job);
     assert_eq!(store(&mut bench, new, "p").unwrap().structure, kept.structure);
     store(&mut bench, new, "d").unwrap();
-    // In the new life as in the first: what ends is told, and not begun anew.
+    // In the new life as in the first: a prefix that ended is an error, and is not begun anew.
     bench.create(new.job, "short", &[], lease(300)).unwrap();
     bench.pass(400);
     assert!(is_expired(&store(&mut bench, new, "short")));
@@ -225,7 +225,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Three processes with a handle each. Whatever they do: a store that a handle finds was made in the
+/// Three processes with a handle each. In every interleaving, a store that a handle finds was made in the
 /// handle's life, a handle whose life is over finds and renews nothing, and a registration takes the
 /// name of no live job but the one that it means.
 fn lives_hold(steps: &[Step]) -> Result<(), TestCaseError> {

@@ -19,18 +19,7 @@ const BLOCK: u64 = 65_536;
 const LARGE: Hints = Hints { not_sensitive: false, tasks: 1000, bytes: 0, bytes_per_s: 0 };
 
 fn job(bench: &mut Bench, name: &str, hints: Hints) -> JobId {
-    let (actor, lease_ms, quota_blocks) = (Actor::CLUSTER, 60_000, 0);
-    match bench.run(Command::RegisterJob {
-        actor,
-        name,
-        lease_ms,
-        quota_blocks,
-        hints,
-        claim: Default::default(),
-    }) {
-        Ok(Reply::Job { job, .. }) => job,
-        other => panic!("{other:?}"),
-    }
+    common::register(bench, name, 60_000, hints).unwrap()
 }
 
 fn busy(bench: &mut Bench, server: ServerId, cpu_permille: u16) {

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Bench, file};
-use honeycomb_catalog::{Actor, Command, Effect, Hints, Reply};
+use honeycomb_catalog::{Actor, Command, Effect, Hints};
 use honeycomb_types::{BlockAt, JobId, PolicyKind, ServerId, StructureId, TierIx};
 
 /// A server of 12 blocks in memory, two of which are reserved; files of one block each fill it, and some are
@@ -110,16 +110,7 @@ fn what_need_not_be_in_memory_stays_below() {
     let mut bench = Bench::new();
     bench.join_with_disk("s1:1", 12, 20);
     let hints = Hints { not_sensitive: true, ..Hints::default() };
-    let (actor, name, lease_ms, quota_blocks) = (Actor::CLUSTER, "job", 60_000, 0);
-    let made = bench.run(Command::RegisterJob {
-        actor,
-        name,
-        lease_ms,
-        quota_blocks,
-        hints,
-        claim: Default::default(),
-    });
-    let Ok(Reply::Job { job, .. }) = made else { panic!("{made:?}") };
+    let job = common::register(&mut bench, "job", 60_000, hints).unwrap();
     let made = bench.make(job, file("", "f", 1)).unwrap();
     let (structure, at) = (made.structure, made.map.entries[0].at);
     assert!(bench.catalog.tiers_of(at).unwrap().0.is_below());

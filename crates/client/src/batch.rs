@@ -453,8 +453,8 @@ impl Kv {
             }
             // The map divides them now: the next round does, too.
             Err(e) if e.status == Status::WrongRange => {}
-            // There is no room for the first: it waited for that, and nothing behind it has run. What follows
-            // may need none.
+            // There is no room for the first: it waited for that, and no later operation has run. The next
+            // ones may need none.
             Err(e) if ask.ordered && e.status == Status::OutOfMemory => {
                 open[group.indices[0]] = false;
                 answer(group.indices[0], Outcome::Failed(e));

@@ -56,7 +56,7 @@ impl ClientOptions {
     }
 }
 
-/// What becomes of a live job that has the name of one that is registered.
+/// The fate of a live job whose name is registered again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IfExists {
     /// The registration fails with `AlreadyExists`.
@@ -85,10 +85,10 @@ pub struct JobOptions {
     pub capacity: u64,
     /// Bytes per second that it will read and write at its peak; 0 when nobody knows.
     pub peak_throughput: u64,
-    /// What becomes of a live job of this name. One whose holder has ended on this machine is replaced
+    /// The fate of a live job of this name. One whose holder has ended on this machine is replaced
     /// (or opened, with `Open`) in any case.
     pub if_exists: IfExists,
-    /// This process holds the job: when it has ended, whoever registers the name on this machine
+    /// This process holds the job. When it has ended, the next registration of the name on this machine
     /// replaces the job. Without a holder a job lives by its leases alone.
     pub held: bool,
 }
@@ -282,7 +282,7 @@ impl Client {
                 Err(e) if e.status == Status::UnknownJob => continue,
                 there => there?,
             };
-            // This process is the holder of what it registered before.
+            // This process holds the jobs that it registered before.
             let ours = there.holder == body.holder && body.holder.process != 0;
             let free = holder::is_gone(&there.holder);
             match options.if_exists {
@@ -299,9 +299,9 @@ impl Client {
         self.ask(Op::FindJob, &FindJobRequest { name: name.into() })
     }
 
-    /// Begins a job anew whose root's lease has ended: the root prefix is made again, and what else
-    /// ended is forgotten, so that its names are free. Prefixes that are live stay. Of a job that lives
-    /// it is `find_job`. Needs the cluster's token.
+    /// Begins a job anew whose root's lease has ended: the root prefix is made again, and prefixes that ended
+    /// are forgotten, so that their names are free. Prefixes that are live stay. For a job that lives it is
+    /// `find_job`. Needs the cluster's token.
     pub fn reopen_job(&self, name: &str) -> Result<JobTicket, Error> {
         let there = self.look_for_job(name)?;
         match self.create_prefix(JobId(there.job), "", &[], PrefixOptions::default()) {
@@ -629,10 +629,10 @@ impl Client {
         self.any_of(self.open(job, address)?)
     }
 
-    /// Opens the structure of this address if it is the one of this identity; otherwise fails with what
-    /// became of that one.
+    /// Opens the structure of this address if it has this identity; otherwise fails with the error that says
+    /// how that structure ended.
     pub fn open_same(&self, job: JobId, id: StructureId, address: &str) -> Result<Any, Error> {
-        // By its address first: that makes the edge by which a task keeps what it reads.
+        // By its address first: that makes the edge by which a task keeps its input alive.
         let structure = self.open(job, address)?;
         if structure.id() == id {
             return self.any_of(structure);
@@ -689,8 +689,8 @@ impl Client {
         self.0.keeper.release(job, paths);
     }
 
-    /// Calls `told` for every prefix that could not be kept, in the keeper's thread and until it answers
-    /// false. While nobody asks to be told, the first loss is told on standard error.
+    /// Calls `told` for every prefix whose lease could not be renewed, in the keeper's thread and until it
+    /// answers false. Without such an observer the first loss is printed on standard error.
     pub fn on_lost_leases(&self, told: impl FnMut(&LostLease) -> bool + Send + 'static) {
         self.0.keeper.tell(Box::new(told));
     }

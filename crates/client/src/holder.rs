@@ -4,7 +4,7 @@ use honeycomb_wire::key_hash;
 use honeycomb_wire::messages::JobHolder;
 use std::fs;
 
-/// Longest name of a machine that is told.
+/// Longest name of a machine that is sent.
 const HOST_MAX: usize = 255;
 
 /// This process. Nobody where the kernel does not say when it started.

@@ -48,7 +48,7 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     wake: Condvar,
-    /// Never taken while `state` is held: what is called may call the client.
+    /// Never locked while `state` is held: an observer may call the client.
     observers: Mutex<Vec<Told>>,
     warned: AtomicBool,
 }
@@ -132,7 +132,7 @@ impl Keeper {
         self.shared.observers().push(told);
     }
 
-    /// What could not be kept since the last call.
+    /// Prefixes whose leases were lost since the last call.
     pub fn take_lost(&self) -> Vec<LostLease> {
         std::mem::take(&mut self.shared.state().lost)
     }
@@ -204,7 +204,7 @@ fn renew(context: &Context, shared: &Shared, job: JobId, paths: Vec<String>) -> 
 fn lose(shared: &Shared, job: JobId, path: &str, status: Status, message: &str) {
     let mut state = shared.state();
     let Some(kept) = state.kept.get_mut(&job) else { return };
-    // Released while the renewal was under way: nobody wants it any more.
+    // The caller released it while the renewal was under way.
     if !kept.remove(path) {
         return;
     }

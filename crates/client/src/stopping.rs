@@ -1,8 +1,6 @@
-//! The end of a cluster: its jobs end, what has a place to be flushed to is flushed, and the caller waits for
-//! that while it makes progress.
-//!
-//! The controller does one step for each request (`StopCluster`) and says how far it is. Nothing here ends a
-//! process: whoever calls this does that afterwards.
+//! The end of a cluster. Its jobs end, prefixes with `flush_to` or `persist` are flushed, and the caller
+//! waits as long as these flushes make progress. The controller does one step for each `StopCluster` request
+//! and replies with its progress. Ending the process is the caller's part.
 
 use crate::{Client, Error};
 use honeycomb_types::limits::{FLUSH_LOOK_FIRST, FLUSH_LOOK_MAX};
@@ -58,7 +56,7 @@ impl Client {
     ///
     /// The wait goes on while blocks are written. If flushes fail and none is written for `patience`, it is
     /// `Stalled`: the memory stays, the flushes go on, and the call may be repeated. `discard` flushes
-    /// nothing and gives up what is under way. `look` is told how far it is, and ends the wait by `false`.
+    /// nothing and gives up flushes under way. `look` gets the progress, and ends the wait by `false`.
     pub fn stop_cluster(
         &self,
         discard: bool,
@@ -87,8 +85,8 @@ impl Client {
         }
     }
 
-    /// As `stop_cluster`, and whatever is not written is an error that names it: `NotFlushed` when it is
-    /// still in memory, `DataLost` when a server was lost that had not written it.
+    /// As `stop_cluster`, and an incomplete end is an error that names the directories: `NotFlushed` while
+    /// their data is still in memory, `DataLost` when a server was lost that had not written its part.
     pub fn stop_cluster_whole(
         &self,
         discard: bool,
@@ -116,8 +114,8 @@ impl Client {
                 };
                 let text = format!(
                     "the cluster is not stopped: {} not complete{stalled} ({places}). Its memory is kept \
-                     and the flushes go on; stop it again when the store answers, or discard what is not \
-                     written",
+                     and the flushes go on; stop it again when the store answers, or discard the unwritten \
+                     data",
                     counted(told.flushes, "flush is", "flushes are"),
                 );
                 Err(Error::new(Status::NotFlushed, text))

@@ -64,7 +64,7 @@ struct Grant {
 struct State {
     routing: Routing,
     grant: Arc<Grant>,
-    /// The end of its prefix's lease, once it was told: from then on every call answers it.
+    /// The error by which a call learned that the prefix's lease has ended; every later call fails with it.
     ended: Option<Error>,
 }
 
@@ -713,7 +713,7 @@ impl Structure {
         Ok(())
     }
 
-    /// Why a call failed; once the lease has ended, that, whatever becomes of the name and the job.
+    /// The error of a failed call. Once the lease has ended it is `LeaseExpired`, even under a reused name.
     fn or_ended(&self, e: Error) -> Error {
         let mut state = self.state();
         match &state.ended {

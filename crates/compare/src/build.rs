@@ -122,7 +122,7 @@ fn check_unchanged(folder: &Path, commit: &str) -> Result<(), String> {
     }
 }
 
-/// What a command prints, without the last newline; nothing when it fails.
+/// The output of a command without its last newline; `None` when the command fails.
 fn output(command: &mut Command) -> Result<String, String> {
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.map_err(|e| format!("{}: {e}", command.get_program().display()))?;
@@ -135,7 +135,7 @@ fn in_folder<'a>(command: &'a mut Command, folder: &Path) -> &'a mut Command {
     command.current_dir(folder).env("CARGO_TARGET_DIR", folder.join("target"))
 }
 
-/// Runs a command to its end. What it prints goes to standard error: standard output is for figures.
+/// Runs a command to its end. Its output goes to standard error: standard output is for figures.
 fn run(command: &mut Command, failed: &str) -> Result<(), String> {
     let status = command.stdin(Stdio::null()).stdout(std::io::stderr()).status();
     let status =

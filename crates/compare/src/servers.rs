@@ -52,7 +52,7 @@ impl Which {
 }
 
 enum Running {
-    /// `start --embedded`, which ends with its standard input and takes along what it has made.
+    /// `start --embedded`, which ends with its standard input and leaves no cluster file.
     Embedded(Child),
     Processes(Vec<Child>),
 }
@@ -172,7 +172,7 @@ fn announced(line: &str) -> Result<(String, String), String> {
         serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))?;
     let part = |name: &str| {
         let text = object[name].as_str().map(str::to_owned);
-        text.ok_or_else(|| format!("the controller did not tell its {name}: {line}"))
+        text.ok_or_else(|| format!("the controller's first line has no {name}: {line}"))
     };
     Ok((part("address")?, part("token")?))
 }
@@ -181,7 +181,7 @@ fn announced(line: &str) -> Result<(String, String), String> {
 /// so these flags are those of the first revision that can be compared (`contract`).
 fn embedded(which: Which, build: &Build, pinning: Pinning) -> Result<Started, String> {
     let mut command = Command::new(&build.program);
-    // Its memory is resident only where written: what is measured decides, not the machine.
+    // Its memory is resident only where written: the load decides its size, not the machine.
     command.args(["start", "--embedded", "--force", "--json", "--shards", "1"]);
     for (flag, value) in [
         ("--memory", POOL.memory.to_string()),

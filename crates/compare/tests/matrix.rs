@@ -117,7 +117,7 @@ fn builds_are_compared_in_pairs_with_intervals() {
     let rows: Vec<&Value> = lines.iter().filter(|line| line["row"].is_string()).collect();
     assert_eq!(rows.len(), 8, "{lines:?}");
     for row in rows {
-        // What is measured so shortly is not judged, and nothing is missing in a build of the same.
+        // So short a run has no verdict, and a build of the same revision lacks no row.
         assert_eq!((&row["verdict"], &row["pairs"]), (&"not judged".into(), &6.into()), "{row}");
         for measure in row["measures"].as_array().unwrap() {
             let of = |end: &str| measure["ratio"][end].as_f64().unwrap();

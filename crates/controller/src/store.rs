@@ -640,7 +640,7 @@ fn head_body(term: u32, file: u64) -> [u8; 12] {
     body
 }
 
-/// What `cluster.key` begins with: what it is, and the version of its form.
+/// The first bytes of `cluster.key`: a magic word and the version of the format.
 const KEY_TAG: &[u8; 8] = b"HCKEY\0\0\x01";
 
 /// The bytes of `cluster.key`.

@@ -1,8 +1,8 @@
 //! When a lease may end: after everything that arrived in time was read, and not because of a stall.
 //!
-//! A controller whose process is stopped, throttled or not scheduled hears nobody, and often the
-//! clients on its machine are held up as well. Two rules keep leases alive meanwhile (INV-27); the
-//! simulator runs the same code.
+//! A controller whose process is stopped, throttled or not scheduled reads no request, and the clients on its
+//! machine are often held up as well. Two rules keep leases alive meanwhile (INV-27); the simulator runs the
+//! same code.
 //!
 //! 1. A lease ends only if its end lies before the moment from which on every socket was asked again:
 //!    a renewal that had arrived by then has been applied.
@@ -31,10 +31,10 @@ pub struct Turns {
     heard: Time,
 }
 
-/// What a turn finds.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Turn {
-    /// What the catalog has to be told of a stall, before anything ends.
+    /// The command for the catalog after a stall; it is applied before any lease ends.
     pub stall: Option<Command<'static>>,
     /// Everything that had arrived by then was applied.
     pub heard: Time,

@@ -1,12 +1,12 @@
-//! What of a request has arrived: how long it may take, and the memory that it takes.
+//! Requests that have arrived in part: their deadline and their memory.
 
 use crate::budget::Permit;
 use honeycomb_types::limits::{CONNECTION_STALL, REQUEST_RATE_LEAST};
 use honeycomb_types::{Bug, Time};
 use std::time::Duration;
 
-/// The deadline of a whole request. Progress does not move it, or a byte now and then would hold memory
-/// and whoever waits behind it for ever.
+/// The deadline of a whole request. Progress does not move it: a sender of single bytes would hold memory,
+/// and block later requests, without end.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arriving(Option<(Time, usize)>);
 
@@ -39,8 +39,8 @@ impl Arriving {
     }
 }
 
-/// A large payload that is gathered in a buffer of its own. What is announced takes no memory: pages
-/// become resident as they are written, and so it is counted.
+/// A large payload that is gathered in a buffer of its own. An announced payload takes no memory: pages
+/// become resident as they are written, and are counted then.
 #[derive(Debug)]
 pub struct Gathering {
     bytes: Vec<u8>,

@@ -1,11 +1,11 @@
 //! Admission: memory outside the blocks, and turns of the loop, are shared among jobs.
 //!
-//! A loop has one budget of bytes. Each job with a connection has a share of it, which counts what all
-//! its connections hold. There are no fixed quotas: a request is admitted while what is held altogether
-//! and half of what its job holds are less than the limit. One job alone gets up to two thirds of the
-//! budget, and any number of greedy jobs leave room for one more (the dynamic thresholds of Choudhury and Hahne, by which switches share their buffers among ports).
-//! The last eighth is for requests that must not wait: renewals of leases.
-//!
+//! A loop has one budget of bytes. Each job with a connection has a share of it, which counts all bytes that
+//! the job's connections hold. There are no fixed quotas: a request is admitted while the bytes of all jobs
+//! and half of the bytes of its own job are less than the limit. One job alone gets up to two thirds of the
+//! budget, and any number of greedy jobs leave room for one more (the dynamic thresholds of Choudhury and
+//! Hahne, by which switches share their buffers among ports). The last eighth is for requests that must not
+//! wait: renewals of leases.
 //! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the
 //! next one.
 
@@ -27,8 +27,8 @@ pub struct Budget {
     used: AtomicUsize,
 }
 
-/// What the connections of one job hold and have been served. Strangers have one together until their
-/// handshake, and so have connections with the cluster's token.
+/// The bytes that the connections of one job hold, and the work done for them. Connections before their
+/// handshake share one, and so do connections with the cluster's token.
 #[derive(Debug, Default)]
 pub struct Share {
     used: AtomicUsize,
@@ -52,7 +52,7 @@ impl Share {
         self.sent.store(self.sent.load(Relaxed) + bytes, Relaxed);
     }
 
-    /// What is left of its turn in this round.
+    /// Bytes left of its turn in this round.
     pub(crate) fn turn_left(&self, round: u64) -> usize {
         self.begin(round);
         TURN.saturating_sub(self.served.load(Relaxed))
@@ -64,7 +64,7 @@ impl Share {
         self.sent.load(Relaxed) >= TURN
     }
 
-    /// What was done beyond a turn is owed: the job waits for as many rounds as it took.
+    /// Work beyond a turn is owed: the job waits for as many rounds as that work took.
     fn begin(&self, round: u64) {
         let last = self.round.load(Relaxed);
         if last != round {
@@ -115,7 +115,7 @@ impl Permit {
         self.bytes
     }
 
-    /// Whether the job may have more; what was admitted may finish.
+    /// Whether the job may have more; an admitted request may finish.
     pub fn admits(&self, urgent: bool) -> bool {
         let Budget { limit, used } = &*self.budget;
         let urgent = urgent && !Bug::RenewalsUseCommonBudget.active();
@@ -162,7 +162,7 @@ mod tests {
         assert_eq!((budget.used(), share.used.load(Relaxed)), (0, 0));
     }
 
-    /// Takes what is admitted, byte by byte, for jobs with so many connections each.
+    /// Takes bytes one by one until none is admitted, for jobs with so many connections each.
     fn greedy(budget: &Arc<Budget>, jobs: usize, connections: usize) -> Vec<Vec<Permit>> {
         let jobs = (0..jobs).map(|_| {
             let share = Arc::new(Share::default());

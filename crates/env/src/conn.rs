@@ -220,7 +220,7 @@ impl Conn {
         }
         let needed = self.inbuf.len() + rest.len();
         if needed > self.inbuf.capacity() {
-            // Doubled, but never beyond what the frame needs: capacity is memory, too.
+            // Doubled, but never beyond the length of the frame: capacity is memory, too.
             let room = (2 * self.inbuf.len()).min(self.wants).max(needed);
             self.inbuf.reserve_exact(room - self.inbuf.len());
         }

@@ -1,7 +1,7 @@
 //! Faults of a disk on purpose, for tests with real processes.
 //!
 //! Builds with debug assertions look at the environment's `HONEYCOMB_DISK_FAULTS`: names and numbers,
-//! separated by commas. `seed` decides what happens; the others are faults in a million requests.
+//! separated by commas. `seed` decides the faults; the others are rates in a million requests.
 //!
 //! ```text
 //! HONEYCOMB_DISK_FAULTS=seed=7,once=5000,write=1000,slow=2000,lost=20

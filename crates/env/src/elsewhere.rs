@@ -20,7 +20,7 @@ pub(crate) struct Elsewhere {
 
 impl Elsewhere {
     /// A request went to another loop. `most` is the largest reply that it may have, where that is known;
-    /// `room` is what may wait for the connection.
+    /// `room` is the number of bytes that may wait for the connection.
     pub fn forwarded(&mut self, request: u64, most: Option<usize>, room: usize) {
         let bytes = most.or(self.expected).unwrap_or(room / FIRST_FRACTION);
         self.under_way.push((request, bytes));
@@ -42,7 +42,7 @@ impl Elsewhere {
         self.reserved
     }
 
-    /// Whether there may not be another one, whatever its reply.
+    /// Whether no further request may be under way, even one with an empty reply.
     pub fn is_full(&self) -> bool {
         self.under_way.len() >= REQUESTS_MAX
     }
@@ -55,7 +55,7 @@ mod tests {
     const ROOM: usize = 1600 << 10;
     const PAGE: usize = 700 << 10;
 
-    /// Forwards what a connection may have under way while so many bytes wait for it.
+    /// Forwards as many requests as a connection may have while so many bytes wait for it.
     fn forward_all(of: &mut Elsewhere, most: Option<usize>, backlog: usize) -> usize {
         let first = of.under_way.len();
         while !of.is_full() && backlog + of.reserved() <= ROOM {

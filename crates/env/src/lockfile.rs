@@ -1,8 +1,9 @@
 //! A lock that is a file which its holder may remove.
 //!
-//! The system gives the lock up when the process ends, however it ends, so that a file which was left behind
-//! locks nothing. A process that waits for a file that is removed meanwhile would hold a lock that nobody else
-//! sees: whoever gets the lock checks that the file is still the one of this name, and begins again otherwise.
+//! The system releases the lock at every end of the process, so that a file which was left behind locks
+//! nothing. A process may wait for a file that is removed meanwhile, and then hold a lock that no other
+//! process sees. Each holder therefore checks that the file is still the one of this name, and begins again
+//! otherwise.
 
 use std::fs::{self, File, TryLockError};
 use std::io;

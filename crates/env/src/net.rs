@@ -50,10 +50,9 @@ const HEAD_ALONE: usize = 4 * 1024;
 const FILL_PIECE: usize = 128 * 1024;
 /// Unfinished frames of up to this size are kept even when the job's share is used up.
 const SMALL_FRAME: usize = 1024;
-/// What is still to be sent to a connection when its job has been sent its part of a round waits, if it is
-/// more than this.
+/// Larger rests of a reply wait when their job has been sent its part of a round.
 const LARGE_REST: usize = 64 * 1024;
-/// What a client waits whose job holds its share of the buffers, in microseconds.
+/// Microseconds that a client waits when its job holds its share of the buffers.
 const BUSY_RETRY_US: u64 = 1000;
 /// A connection that has not finished its handshake after this is closed.
 const GREETING: Duration = Duration::from_secs(5);
@@ -110,7 +109,7 @@ pub enum Begin {
 }
 
 /// Requests that are admitted when others are refused, from the part of the budget that is kept for them:
-/// a lease must not end because of what its neighbours, or its own job, do meanwhile.
+/// a lease must not end because of the load of its neighbours or of its own job.
 pub fn is_urgent(op: Op) -> bool {
     matches!(op, Op::RenewLeases | Op::Ping | Op::Hello)
 }
@@ -120,7 +119,7 @@ pub trait Service {
     /// What other threads may tell this loop.
     type Note: Send + 'static;
 
-    /// What a request takes of its job's turn beside its bytes: 4 KiB is about a microsecond.
+    /// Bytes that a request costs of its job's turn beside its own: 4 KiB is about a microsecond.
     const WORK: usize = 2 * 1024;
 
     /// A complete request of a batch will be handled in a moment, after those before it: a chance to
@@ -319,7 +318,7 @@ pub struct Net {
     waker: Arc<Waker>,
     /// When this round began.
     round: Time,
-    /// Every socket was asked in this round what has arrived, and what it said was read.
+    /// Every socket was polled in this round, and its bytes were read.
     asked_all: bool,
     /// Polls in a row that brought as many events as one can: there may be more.
     full_polls: usize,
@@ -440,7 +439,7 @@ impl Net {
 
     /// A poll of all sockets brought so many events, which will be read in this round.
     fn polled(&mut self, events: usize) {
-        // The kernel tells of those that wait longest first: so many polls have told of everybody.
+        // The kernel lists the longest waiting sockets first: so many polls have listed them all.
         self.full_polls = if events == EVENTS { self.full_polls + 1 } else { 0 };
         self.asked_all = self.full_polls == 0 || self.full_polls > CONNECTIONS_MAX / EVENTS;
         if self.asked_all {
@@ -458,7 +457,7 @@ impl Net {
         self.conn(id).map_or(0, |conn| conn.backlog())
     }
 
-    /// A loan to the connection's job, none of it taken yet, for what a service holds of a request.
+    /// An empty loan to the connection's job, for the bytes of a request that a service holds.
     pub fn permit(&mut self, of: ConnId) -> Permit {
         let share = self.conn(of).map(|conn| conn.share().clone());
         self.budget.permit(share.as_ref().unwrap_or(&self.strangers))

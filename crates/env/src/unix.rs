@@ -88,8 +88,8 @@ impl Drop for UnixDoor {
     }
 }
 
-/// Removes a socket, and the lock of its directory with the last one. What cannot be removed is swept by the
-/// next node that starts.
+/// Removes a socket, and the lock of its directory with the last one. The next node that starts sweeps files
+/// that could not be removed.
 pub fn remove(socket: &Path) {
     let Some(directory) = socket.parent() else { return };
     let lock = match directory.is_dir() {

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Outcome};
 use crate::loading::{self, Load};
 use crate::output::{Output, print_bytes, print_value, put_bytes};
 use crate::{place, size};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use honeycomb_client::{Error, FlushProgress, Kv};
 use honeycomb_env::Entropy;
 use honeycomb_tiers::{Access, Place};
@@ -81,12 +81,13 @@ struct Lasts {
 
 /// Creates a bucket.
 ///
-/// Prefixes on the way to it are created when they are missing; a bucket that exists is an error, unless
-/// --exist-ok says otherwise. `bucket put` creates what is missing by itself.
+/// Prefixes on the way to it are created when they are missing. --if-exists decides about a bucket that
+/// exists. `bucket put` creates missing buckets by itself.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket create shuffle
   honeycomb bucket create runs/1 --lease-ms 60000 --blocks 4
+  honeycomb bucket create runs/1 --if-exists open
   honeycomb bucket create weights --persist  # needs servers with --flush-root")]
 pub struct CreateArgs {
     /// The bucket: name[/name...]
@@ -100,9 +101,9 @@ pub struct CreateArgs {
     /// Most blocks of it; without it, as many as there are
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     max_blocks: u64,
-    /// It may exist, whatever its options
-    #[arg(long)]
-    exist_ok: bool,
+    /// A bucket that exists: an error, opened with the options that it has, or replaced by an empty one
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
+    if_exists: IfExists,
     #[command(flatten)]
     given: Given<InJob>,
     #[command(flatten)]
@@ -324,7 +325,18 @@ fn progress(output: Output, what: String, steps: Option<u64>, shown: bool) -> Pr
     bar
 }
 
-/// What becomes of making a bucket whose prefix lives already.
+/// The fate of a bucket that is created again, as `if_exists` of `Client.job` in Python.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum IfExists {
+    /// The command fails (AlreadyExists)
+    Fail,
+    /// The bucket is opened as it is; its options stay
+    Open,
+    /// The bucket is removed with all its objects and prefixes, and created anew
+    Replace,
+}
+
+/// The check of a bucket that `make` finds alive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IfThere {
     Refuse,
@@ -366,6 +378,17 @@ fn make(
     Ok(made)
 }
 
+/// Removes a bucket if there is one. A prefix without objects is no bucket and stays.
+fn remove_if_there(work: &Work, bucket: &str) -> Outcome {
+    let found = open(work, bucket);
+    match found.as_ref().err().map(|e| e.status()) {
+        // Also when its objects were lost with a server.
+        None | Some(Some(Status::DataLost)) => Ok(work.client.remove_prefix(work.job, bucket)?),
+        Some(Some(Status::NotFound | Status::LeaseExpired | Status::WrongKind)) => Ok(()),
+        Some(_) => found.map(drop),
+    }
+}
+
 fn create(args: &CreateArgs) -> Outcome {
     let work = Work::open(&args.given.settings()?, Intent::Create)?;
     let CreateArgs { bucket, lasts: Lasts { persist, lease_ms, pinned }, .. } = args;
@@ -376,7 +399,14 @@ fn create(args: &CreateArgs) -> Outcome {
         persist: *persist,
         ..PrefixOptions::default()
     };
-    let if_there = if args.exist_ok { IfThere::Take } else { IfThere::Refuse };
+    if args.if_exists == IfExists::Replace {
+        remove_if_there(&work, bucket)?;
+    }
+    let if_there = match args.if_exists {
+        IfExists::Open => IfThere::Take,
+        // Another command may create it after the removal: its bucket is not taken.
+        IfExists::Fail | IfExists::Replace => IfThere::Refuse,
+    };
     let made = make(&work, bucket, options, args.blocks, if_there)?;
     args.output.tell(&json!({ "bucket": bucket, "created": made, "persist": persist }), || {
         match made {

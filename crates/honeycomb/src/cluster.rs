@@ -106,8 +106,8 @@ impl ClusterFile {
     }
 }
 
-/// The right to be the cluster of a cluster file: whoever holds it writes that file. Two that start at the same
-/// time are told apart by it, also before either has written anything.
+/// The right to be the cluster of a cluster file; only its holder writes that file. It decides between two
+/// clusters that start at the same time, even before either has written the file.
 pub struct ClusterLock {
     lock: Option<LockFile>,
     path: PathBuf,

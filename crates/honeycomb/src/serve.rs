@@ -39,11 +39,11 @@ const LISTEN_ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LO
 
 /// Starts a controller and a memory server on this machine, in one process.
 ///
-/// It leaves a file by which later commands of the same user find it, which holds its token; it runs
-/// until Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`, which end all jobs and flush what has --flush-to or --persist
-/// first (see `honeycomb stop`); a second signal ends it at once. All other data is in memory: the end of the
-/// process is its end. With --data-dir the next start has the same token. Only one cluster of a user has that
-/// file; another is refused.
+/// It leaves a file by which later commands of the same user find it, which holds its token. It runs until
+/// Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`. Each of these ends all jobs and flushes prefixes with
+/// --flush-to or --persist first (see `honeycomb stop`); a second signal ends it at once. All other data is
+/// in memory and ends with the process. With --data-dir the next start has the same token. Only one cluster
+/// of a user has that file; another is refused.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb start --background
@@ -75,8 +75,8 @@ pub struct StartArgs {
 /// It prints the token that servers and clients need, and runs until Ctrl-C, SIGTERM or SIGHUP. It keeps a log in
 /// the folder of its listen address below $XDG_STATE_HOME/honeycomb/controller (~/.local/state), or in --data-dir:
 /// started again at the same address it has the same token and goes on, and jobs notice nothing. At a free port
-/// (port 0), and with --volatile, it keeps none: what it knows ends with it, so that it ends all jobs first and
-/// waits for their flushes, as `honeycomb stop` does.
+/// (port 0), and with --volatile, it keeps none. Its jobs then end with it, so that it ends all jobs first
+/// and waits for their flushes, as `honeycomb stop` does.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb controller
@@ -312,7 +312,7 @@ fn told(file: &ClusterFile, path: &Path, durable: bool) -> Value {
     })
 }
 
-/// What the end of a cluster takes along, for its first line.
+/// The data that ends with a cluster, for its first line.
 fn lasts(durable: bool) -> &'static str {
     match durable {
         true => ", volatile: its data ends with it; jobs and token are kept",
@@ -464,12 +464,12 @@ fn start_controller(
     })
 }
 
-/// What ends with a controller that keeps no log, said where nobody overlooks it.
+/// The warning of a controller that keeps no log.
 const VOLATILE: &str = "honeycomb: this controller keeps no log (port 0, or --volatile; --data-dir keeps one): \
     when it is started again, every job and all data is gone, and it has another token";
 
 /// Where a controller keeps its log: in the named folder, else in that of its address below the user's state
-/// folder; nowhere when it is volatile, or listens on whatever port is free.
+/// folder; nowhere when it is volatile, or listens on port 0.
 fn log_folder(volatile: bool, listen: SocketAddr, settings: &Settings) -> Outcome<Option<PathBuf>> {
     let named = settings.data_dir();
     if volatile {

@@ -1,9 +1,10 @@
 //! `stop`, and how a process ends that holds a cluster.
 //!
-//! There is one procedure for both: `Client::stop_cluster`. The controller ends all jobs and flushes what has a
-//! place; the caller waits while blocks are written. `honeycomb stop` does this from outside and sends SIGTERM
-//! only when nothing is left, so that a store that cannot be reached costs no data: the cluster stays. A
-//! process that gets a signal, or loses its parent, does the same from inside and ends afterwards in any case.
+//! There is one procedure for both: `Client::stop_cluster`. The controller ends all jobs and completes their
+//! flushes; the caller waits while blocks are written. `honeycomb stop` does this from outside and sends
+//! SIGTERM only when nothing is left, so that a store that cannot be reached costs no data: the cluster
+//! stays. A process that gets a signal, or loses its parent, does the same from inside and ends afterwards in
+//! any case.
 
 use crate::cluster::{ClusterFile, Place};
 use crate::config::{ForStop, Given};
@@ -28,7 +29,7 @@ use std::time::Duration;
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two lines of progress.
 const LINE_EVERY: Duration = Duration::from_secs(1);
-/// What takes no longer than this is not told.
+/// A shorter end prints no progress.
 const QUIET: Duration = Duration::from_millis(300);
 /// How long a request of the process to its own controller may take.
 const OWN_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,8 +38,8 @@ const OWN_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// Every job ends. Prefixes with --flush-to or --persist are flushed first, with progress on standard error, for
 /// as long as blocks are written. If flushes fail and nothing is written for --stop-wait seconds, the command
-/// names what is not written and ends with code 8; the cluster stays with that data, and takes no new jobs:
-/// stop it again when the store answers, or --discard what is not written. All other data is in memory and
+/// names the directories that are not written and ends with code 8. The cluster keeps that data and takes no
+/// new jobs: stop it again when the store answers, or --discard the data. All other data is in memory and
 /// ends with the cluster.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -47,7 +48,7 @@ const OWN_TIMEOUT: Duration = Duration::from_secs(10);
   honeycomb stop --discard            # flushes nothing more
   honeycomb stop --json")]
 pub struct StopArgs {
-    /// Stop at once: flush nothing more, and lose what is not written
+    /// Stop at once: flush nothing more, and lose all unwritten data
     #[arg(long)]
     discard: bool,
     #[command(flatten)]
@@ -133,8 +134,8 @@ pub fn stop(args: &StopArgs) -> Outcome {
         }
         Err(failed) => {
             let text = format!(
-                "process {} is not stopped, because what it holds could not be asked for; --discard \
-                 ends it all the same",
+                "process {} is not stopped, because its controller did not report its flushes; --discard \
+                 ends it all the same, and loses all data that is not written",
                 file.pid
             );
             return Err(failed.with(&text));
@@ -163,15 +164,14 @@ pub fn stop(args: &StopArgs) -> Outcome {
     Ok(())
 }
 
-/// What ends a process that holds a cluster.
+/// The event that ends a process with a cluster.
 enum End {
     Signal,
     /// The parent that embeds it is gone: its end of standard input closed.
     Parent,
 }
 
-/// A cluster in this process: where it is, and what is left on the machine when it ends without its own
-/// clean-up.
+/// A cluster in this process: its address, and the files that remain when it ends without its own clean-up.
 pub struct Held {
     /// host:port of the controller.
     pub address: String,
@@ -184,10 +184,9 @@ pub struct Held {
 }
 
 impl Held {
-    /// Waits for a signal, or with `parent` for the end of the parent, and then ends the cluster: flushes
-    /// what has a place while blocks are written. A second signal ends the process at once.
-    ///
-    /// `NotFlushed` or `DataLost` names what was not written; the caller ends the process in any case.
+    /// Waits for a signal, or with `parent` for the end of the parent, and then ends the cluster. Flushes go
+    /// on while blocks are written. A second signal ends the process at once. `NotFlushed` or `DataLost`
+    /// names the directories that were not written; the caller ends the process in any case.
     pub fn await_end(self, signals: Signals, parent: bool) -> Outcome {
         let (ends, end) = channel();
         follow_signals(signals, ends.clone());
@@ -207,7 +206,7 @@ impl Held {
     fn wind_up(&self, why: &str, last: &Mutex<StopProgress>) -> Outcome {
         let mut options = ClientOptions::new(self.address.clone(), self.token.clone());
         options.timeout = OWN_TIMEOUT;
-        // Its own sockets are the first thing that goes.
+        // The process removes its Unix sockets first.
         options.unix = false;
         let client = Client::new(options);
         let mut lines = Lines::new(false);
@@ -223,13 +222,13 @@ impl Held {
         }
         let status = if told.flushes > 0 { Status::NotFlushed } else { Status::DataLost };
         let text = format!(
-            "the cluster ends because {why}, and what was to be kept is not written: {}",
+            "the cluster ends because {why}, and data to be flushed is not written: {}",
             told.unflushed.join("; ")
         );
         Err(Failure::new(status, text))
     }
 
-    /// Ends the process, with nothing more written, when it is told to a second time.
+    /// Ends the process at a second signal, without writing anything more.
     fn end_at_second(&self, end: Receiver<End>, last: Arc<Mutex<StopProgress>>) {
         let files = self.files.clone();
         in_background("second signal", move || {
@@ -241,7 +240,7 @@ impl Held {
                 let lost = match told.unflushed.is_empty() {
                     true => String::new(),
                     false => {
-                        format!(", and loses what is not written: {}", told.unflushed.join("; "))
+                        format!(", and loses unwritten data: {}", told.unflushed.join("; "))
                     }
                 };
                 say_aloud(&format!("honeycomb: a second signal ends it at once{lost}"));

@@ -1,4 +1,4 @@
-//! What one job asks of the controller at the cost of others is refused early, and others are served (INV-53).
+//! Expensive requests of one job are refused early by the controller, and other jobs are served (INV-53).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;

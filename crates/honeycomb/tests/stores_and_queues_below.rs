@@ -104,7 +104,7 @@ fn a_store_three_times_as_large_as_memory_reads_back() {
 }
 
 /// Values of these sizes fill blocks of 64 KiB so that a split ends with large values at the end of its
-/// source: what remains ends earlier than what was written to the disk.
+/// source: the remaining entries end earlier than the copy on the disk.
 #[test]
 fn store_that_splits_while_blocks_are_on_disk_reads_back() {
     for size in [6_000, 7_800, 8_000] {
@@ -184,8 +184,8 @@ fn a_store_that_fits_nowhere_is_refused_and_keeps_what_it_has() {
     let refused = refused.expect("memory and disk are full some time");
     assert_eq!(refused.status, Status::OutOfMemory, "{}", refused.message);
     assert!(kept > KEYS, "{kept} had room");
-    // A batch tells each operation on its own; one that needs no room takes effect all the same. A caller
-    // with less time than writers are made to wait is told the same.
+    // A batch answers each operation on its own; one that needs no room takes effect all the same. A caller
+    // whose deadline is shorter than the wait of writers gets the same error.
     let large = vec![1; 8000];
     let entries: Vec<(Vec<u8>, &[u8])> = (0..40).map(|n| (key(n + 500_000), &large[..])).collect();
     let entries: Vec<(&[u8], &[u8])> =

@@ -728,12 +728,12 @@ fn ok(request: u64, value: u64) -> ReplyHeader {
     ReplyHeader::new(Status::Ok, request, value)
 }
 
-/// The largest payload of the reply, where the request tells it.
+/// The largest payload of the reply, where the request bounds it.
 fn reply_most(header: &RequestHeader, args: &[u8]) -> Option<usize> {
     let bytes = match header.op {
         Op::KvScan => ScanArgs::decode(args).ok()?.bytes.min(KV_PAGE_MAX as u32),
         Op::FileRead => ReadArgs::decode(args).ok()?.length,
-        // Many callers set no bound of their own: earlier replies tell more than theirs.
+        // Many callers leave their bound at its maximum: earlier replies are the better estimate.
         Op::QueueGet => {
             let bytes = GetArgs::decode(args).ok()?.bytes;
             return Some(bytes as usize).filter(|bytes| *bytes <= KV_PAGE_MAX);

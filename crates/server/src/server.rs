@@ -26,7 +26,7 @@ use honeycomb_types::{BlockId, ServerId, ShardIx, TierClass, TierSpec};
 use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::TierInfo;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::sync::{Arc, Mutex};
@@ -324,6 +324,29 @@ fn advertised(options: &ServerOptions, listening: SocketAddr) -> String {
     }
 }
 
+/// Whether clients on other machines may use the controller's address.
+fn is_elsewhere(controller: SocketAddr) -> bool {
+    !controller.ip().is_loopback() && !controller.ip().is_unspecified()
+}
+
+/// The flags by which clients of a controller reach a server on this machine, with the address of this
+/// machine in the controller's network where the routes know one.
+fn listen_instead(controller: SocketAddr) -> String {
+    // Connecting a datagram socket looks up the route and sends nothing.
+    let any: SocketAddr = match controller {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let local = UdpSocket::bind(any).and_then(|socket| {
+        socket.connect(controller)?;
+        socket.local_addr()
+    });
+    match local {
+        Ok(local) => format!("--listen {} --insecure", SocketAddr::new(local.ip(), 0)),
+        Err(_) => "--listen ADDRESS:0 --insecure".to_owned(),
+    }
+}
+
 fn told(tier: &TierSpec) -> TierInfo {
     TierInfo { class: tier.class.code(), blocks: tier.blocks }
 }
@@ -340,6 +363,16 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
         return refuse(format!(
             "{} is every address of this machine; --advertise says which one clients shall use",
             options.listen
+        ));
+    }
+    let controller = options.controller;
+    if options.advertise.is_none() && options.listen.ip().is_loopback() && is_elsewhere(controller)
+    {
+        return refuse(format!(
+            "the server listens on {}, which clients of the controller at {controller} cannot reach from \
+             other machines; say {}, or --advertise with the address that clients shall use",
+            options.listen,
+            listen_instead(controller),
         ));
     }
     if options.shards == 0 || options.shards == u8::MAX {

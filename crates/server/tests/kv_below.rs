@@ -245,7 +245,7 @@ fn what_is_written_often_stays_up_when_there_is_room() {
 }
 
 /// One request for many keys needs more than the buffers have, and so do all of many such requests that come
-/// together: each is answered, one after the other, and none is told to come again for ever.
+/// together: each is answered, one after the other, and none is answered `Busy` for ever.
 #[test]
 fn requests_for_many_keys_that_need_more_than_the_buffers_all_end() {
     for buffers in [32 << 10, 64 << 10] {

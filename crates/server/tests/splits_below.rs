@@ -1,5 +1,5 @@
-//! A store whose blocks split, merge and change tiers at the same time: what is read is what a plain map
-//! holds, whatever the disk and the network do meanwhile.
+//! A store whose blocks split, merge and change tiers at the same time reads as a plain map does, under
+//! faults of the disk and the network.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "common/below.rs"]
@@ -26,7 +26,7 @@ struct Move {
     target: u32,
     way: Way,
     start: u64,
-    /// What was sent and did not arrive.
+    /// Messages that were sent and have not arrived.
     sent: VecDeque<(LineKey, Op, Vec<u8>, Vec<u8>)>,
 }
 
@@ -367,7 +367,7 @@ fn store_whose_blocks_split_and_change_tiers_reads_as_a_map() {
     assert!(committed > 200 && cancelled > 5, "{committed} commits, {cancelled} cancelled");
 }
 
-/// The defect behind the test above: what is on a disk was taken to end where the structure ends.
+/// The defect behind the test above: the copy on a disk was taken to end where the structure ends.
 #[cfg(feature = "bug-bank")]
 #[test]
 #[should_panic(expected = "on a healthy disk: the disk gave other bytes than were written")]

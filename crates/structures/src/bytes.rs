@@ -67,7 +67,7 @@ pub struct Fetched {
 }
 
 impl Fetched {
-    /// Nothing yet; an operation that could do with less wants `most` bytes at a time.
+    /// Nothing yet; an operation that can work on less fetches `most` bytes at a time.
     pub fn within(most: usize) -> Fetched {
         Fetched { parts: Vec::new(), wanted: RefCell::default(), most }
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// What every manifest says that it is.
 const FORMAT: &str = "honeycomb-flush";
-/// The version that is written. Earlier ones are read: 1 and 2 told the hash slots of a kv, and 2 was one
+/// The version that is written. Earlier ones are read: 1 and 2 had the hash slots of a kv, and 2 was one
 /// with large values.
 pub(crate) const VERSION: u32 = 3;
 

@@ -153,13 +153,13 @@ pub enum Bug {
     CarriedOverAnother = 72,
     /// A copy on a disk ends where the structure ends, although it was not written again (INV-41).
     CopyEndsWithStructure = 73,
-    /// The end of the cluster flushes only what persists (INV-50).
+    /// The end of the cluster flushes only prefixes with `persist` (INV-50).
     StopForgetsFlushTo = 74,
     /// The end of the cluster does not wait for the manifest behind the last part (INV-50).
     StopSkipsManifest = 75,
     /// A cluster that ends registers jobs (INV-50).
     StopTakesJobs = 76,
-    /// What is to be discarded is flushed all the same (INV-50).
+    /// Prefixes of a cluster that is stopped with `discard` are flushed (INV-50).
     DiscardFlushes = 77,
     /// The log does not have that a job ended (INV-26).
     JobEndUnlogged = 78,
@@ -167,7 +167,7 @@ pub enum Bug {
     ExpiresUnheard = 79,
     /// A stall of the controller is not added to leases (INV-27).
     StallForgotten = 80,
-    /// What a connection held when it ended stays counted (INV-53).
+    /// Bytes that a connection held when it ended stay counted (INV-53).
     DeadKeepTheirBudget = 81,
     /// Renewals are refused like everything else when a job holds its share of the buffers (INV-53).
     RenewalsUseCommonBudget = 82,

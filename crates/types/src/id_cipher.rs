@@ -1,9 +1,9 @@
 //! Ids as jobs see them: a keyed permutation of the counters from which they are given.
 //!
-//! A counter would tell each job how many prefixes or structures all others create between two of its
+//! A counter would show each job how many prefixes or structures all others create between two of its
 //! own. A permutation keeps ids unique without a table, and the key is the cluster's.
 
-/// What an id is of. Each kind has a permutation of its own.
+/// Kinds of ids. Each has a permutation of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdOf {
     /// A job.

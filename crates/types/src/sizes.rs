@@ -73,7 +73,7 @@ pub fn size(random: u64, block_size: usize, least: usize, most: usize) -> usize 
     size.clamp(least, most)
 }
 
-/// An edge, the bytes next to it, or what becomes the edge with a header.
+/// An edge, the bytes next to it, or the length that reaches the edge with a header.
 fn beside(rest: &mut Digits, edge: usize) -> usize {
     match rest.below(4) {
         0 => edge - 1,

@@ -49,7 +49,7 @@ impl Checksum {
     }
 }
 
-/// The tag of a key: what is between its first `{` and the next `}`, when that is not empty.
+/// The tag of a key: the bytes between its first `{` and the next `}`, when there are any.
 pub fn key_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|b| *b == b'{')?;
     let length = key[open + 1..].iter().position(|b| *b == b'}')?;

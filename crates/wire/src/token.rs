@@ -56,7 +56,7 @@ impl RootKey {
         GrantKey(mac(&self.0, &[b"honeycomb grant v1"]))
     }
 
-    /// What makes ids of the controller's counters.
+    /// The permutation that makes ids of the controller's counters.
     pub fn id_cipher(&self) -> IdCipher {
         let key = mac(&self.0, &[b"honeycomb ids v1"]);
         IdCipher::new(*key.first_chunk().expect("a MAC has 32 bytes"))

@@ -122,7 +122,7 @@ impl CatalogModel {
         if file.kind == Kind::Kv {
             return true;
         }
-        // A pre-allocated block that was written to: the log has lost the grant. What it reports counts
+        // A pre-allocated block that was written to: the log has lost the grant. Its report counts
         // once its predecessor names it, or the successor that it names itself would be forgotten.
         let reports = held.sealed.is_some() || held.successor.is_some() || held.taken != (0, 0);
         if reports && file.spare.contains(&at) {

@@ -86,8 +86,8 @@ impl Type {
             Type::Live => 4,
             // 3: without the hash slots of a kv.
             Type::Structure => 3,
-            // 3: what the job said of itself; 4: its soft quota, and what its share counts for; 5: when its
-            // root was made, and who holds it.
+            // 3: the job's hints; 4: its soft quota and the weight of its share; 5: the time of its root's
+            // creation, and its holder.
             Type::Job => 5,
             // 3: the same of a tenant.
             Type::Tenant => 3,

@@ -1,6 +1,6 @@
-//! The end of a cluster: every job ends, and what has a place to be flushed to is flushed first.
+//! The end of a cluster: all jobs end, and prefixes with `flush_to` or `persist` are flushed first.
 //!
-//! `StopCluster` is one step of this procedure; it is repeated until its reply shows that nothing is left:
+//! `StopCluster` is one step of this procedure; the client repeats it until no job and no flush is left:
 //!
 //! 1. No job is registered and no live flush begins from the first step on.
 //! 2. Each step ends up to `JOBS_AT_A_TIME` jobs as the end of their leases would: prefixes with `flush_to`
@@ -8,9 +8,9 @@
 //! 3. Flushes that fail are tried again within `RETRY_AFTER`, so that a store that answers again is noticed
 //!    while somebody waits for it.
 //!
-//! Jobs that ended are off the log before the reply, so that a controller which is started again knows none of
-//! them. `discard` gives all flushes up, but for those whose manifest is being written: deleting their parts
-//! could leave a manifest without them. It deletes no journal: what is in a store stays there.
+//! Jobs that ended are off the log before the reply: a controller that is started again knows none of them.
+//! `discard` gives all flushes up, except those whose manifest is being written: deleting their parts could
+//! leave a manifest without them. It deletes no journal: objects of earlier flushes stay in their store.
 
 use super::{Again, FlushState};
 use crate::reply::{FlushProgress, StopProgress, Unflushed};
@@ -30,9 +30,9 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How a job ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobEnd {
-    /// Its owner closed it: what persists is flushed.
+    /// Its owner closed it: prefixes with `persist` are flushed.
     Closed,
-    /// The cluster ends: whatever has a place is flushed.
+    /// The cluster ends: prefixes with `persist` or `flush_to` are flushed.
     Stopped,
     /// The cluster ends, and nothing is flushed.
     Discarded,
@@ -46,7 +46,7 @@ pub(crate) struct Stop {
 }
 
 impl Catalog {
-    /// Refuses what would begin while the cluster ends.
+    /// Refuses new jobs and live flushes while the cluster ends.
     pub(crate) fn need_going(&self, what: &'static str) -> Result<(), CatalogError> {
         match self.stop.is_some() && !Bug::StopTakesJobs.active() {
             true => Err(CatalogError::Stopping { what }),
@@ -94,7 +94,7 @@ impl Catalog {
         }
     }
 
-    /// Tries again after this time at the latest what failed.
+    /// Retries flushes that failed within this time.
     fn hasten_all(&mut self, after: Duration) {
         let by = self.now + after;
         if self.flushes.retries.iter().any(|Reverse((at, ..))| *at > by) {

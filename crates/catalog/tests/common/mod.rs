@@ -4,9 +4,9 @@
 #![allow(dead_code)] // Each test file uses its part.
 
 use honeycomb_catalog::{
-    Actor, BlockUsage, Catalog, CatalogError, ClusterStatus, Command, Config, Effect, HeldBlock,
-    NewServer, NewStructure, Opened, PlanNode, PrefixInfo, PrefixOptions, Recovery, Reply, Report,
-    Seal,
+    Actor, BlockUsage, Catalog, CatalogError, Claim, ClusterStatus, Command, Config, Effect,
+    HeldBlock, Hints, NewServer, NewStructure, Opened, PlanNode, PrefixInfo, PrefixOptions,
+    Recovery, Reply, Report, Seal,
 };
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId,
@@ -83,6 +83,21 @@ pub fn everything(catalog: &Catalog) -> Vec<u8> {
     let mut all = Vec::new();
     catalog.put_all(&mut |records| all.extend_from_slice(records));
     all
+}
+
+/// Registers a job with the cluster's token and without a holder.
+pub fn register(
+    bench: &mut Bench,
+    name: &str,
+    lease_ms: u32,
+    hints: Hints,
+) -> Result<JobId, CatalogError> {
+    let (actor, quota_blocks, claim) = (Actor::CLUSTER, 0, Claim::default());
+    let register = Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints, claim };
+    match bench.run(register)? {
+        Reply::Job { job, .. } => Ok(job),
+        other => panic!("{other:?}"),
+    }
 }
 
 impl Bench {
@@ -164,18 +179,7 @@ impl Bench {
     }
 
     pub fn job_leased(&mut self, name: &str, lease_ms: u32) -> JobId {
-        let actor = Actor::CLUSTER;
-        match self.run(Command::RegisterJob {
-            actor,
-            name,
-            lease_ms,
-            quota_blocks: 0,
-            hints: Default::default(),
-            claim: Default::default(),
-        }) {
-            Ok(Reply::Job { job, .. }) => job,
-            other => panic!("{other:?}"),
-        }
+        register(self, name, lease_ms, Hints::default()).unwrap()
     }
 
     pub fn create(
@@ -398,7 +402,7 @@ impl Bench {
         self.report_all(at.block.server(), &[BlockUsage { at, bytes_used }]);
     }
 
-    /// A sign of life of a server, with what its blocks hold.
+    /// A heartbeat of a server, with the used bytes of its blocks.
     pub fn report_all(&mut self, server: ServerId, usage: &[BlockUsage]) {
         let report = Report {
             bytes_resident: 0,

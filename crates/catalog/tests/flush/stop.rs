@@ -1,4 +1,4 @@
-//! The end of a cluster: what has a place is flushed before it, no job begins, no job comes back (INV-50).
+//! The end of a cluster: flushes complete before it, no job begins, no job comes back (INV-50).
 
 use crate::common::{Bench, LEASE, file};
 use crate::{TO_OUT, WRITTEN, asked, bench, committed, manifest, wrote};

@@ -1,4 +1,4 @@
-//! What two builds are compared by, and how rounds of the two become pairs.
+//! The figures by which two builds are compared, and the pairing of their rounds.
 
 use super::statistics::{Estimate, Verdict, ratio};
 use std::ops::Range;
@@ -50,9 +50,9 @@ impl Compared {
     }
 }
 
-/// Rounds of both builds in pairs. The build that goes first changes from pair to pair, so that what
-/// drifts on the machine is for and against either build alike. An error of
-/// this build is a failure. An error of that build in the first pair means that it lacks the row.
+/// Rounds of both builds in pairs. The build that goes first changes from pair to pair, so that drift of the
+/// machine favours neither. An error of this build is a failure. An error of that build in the first pair
+/// means that it lacks the row.
 pub fn in_turn<T>(
     pairs: Range<u32>,
     mut round: impl FnMut(u32, usize) -> Result<T, String>,
@@ -77,7 +77,7 @@ pub fn in_turn<T>(
     Ok(all)
 }
 
-/// A measure with what its pairs say.
+/// A measure with the estimates from its pairs.
 #[derive(Clone, Debug)]
 pub struct Judged {
     /// Which.
@@ -152,7 +152,7 @@ mod tests {
             Ok((pair, side))
         });
         assert_eq!(order, [(0, 0), (0, 1), (1, 1), (1, 0), (2, 0), (2, 1)]);
-        // Whoever goes first, this build's value is the first of its pair.
+        // This build's value is the first of its pair in either order.
         assert_eq!(pairs.unwrap()[1], [(1, 0), (1, 1)]);
     }
 
@@ -165,7 +165,7 @@ mod tests {
             })
         };
         assert_eq!(lacks(&[1], 0), Err(Unpaired::NotThere("no such row".into())));
-        // What this build cannot do is a failure, and so is what that one could do before.
+        // An error of this build is a failure, and so is one of that build after its first pair.
         for (sides, from) in [(&[0][..], 0), (&[0, 1], 0), (&[1], 1), (&[0], 2)] {
             assert!(
                 matches!(lacks(sides, from), Err(Unpaired::Failed(_))),

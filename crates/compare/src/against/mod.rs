@@ -1,9 +1,8 @@
 //! `--against`: is this build worse than another one?
 //!
-//! Both builds are measured in one run, round by round in turn, so that what the machine does meanwhile
-//! happens to both. A row is judged by the interval of the median of its paired ratios (`statistics`). The
-//! matrix without `--against` compares systems; a ratio of it that was stored last week is no evidence of
-//! what a change did.
+//! Both builds are measured in one run, round by round in turn, so that other load of the machine affects
+//! both. A row is judged by the interval of the median of its paired ratios (`statistics`). The matrix
+//! without `--against` compares systems; a stored ratio of it is no evidence for the effect of a change.
 
 pub mod measure;
 mod rows;
@@ -24,7 +23,7 @@ use std::path::PathBuf;
 
 /// Pairs of a row at least, unless it is only to be seen that it runs.
 pub const PAIRS: u32 = 15;
-/// What `--quick` takes of each row: no interval, and no verdict.
+/// Pairs of a row with `--quick`: no interval, and no verdict.
 const PAIRS_QUICK: u32 = 2;
 
 /// Which other build.
@@ -35,7 +34,7 @@ pub enum That {
     Binary(PathBuf),
 }
 
-/// What is asked for.
+/// A comparison as the command line asks for it.
 pub struct Asked<'a> {
     /// The other build.
     pub that: That,
@@ -250,7 +249,7 @@ impl Judged {
     }
 }
 
-/// The last lines, and what the program ends with.
+/// Prints the last lines; an error becomes the program's exit code.
 fn conclude(outcomes: &[Outcome], asked: &Asked<'_>) -> Result<(), String> {
     let names = |wanted: &dyn Fn(&Outcome) -> bool| -> Vec<&str> {
         outcomes.iter().filter(|o| wanted(o)).map(|o| &o.name[..]).collect()
@@ -326,7 +325,7 @@ mod tests {
         assert!(worse.contains("1 of 2 rows are WORSE: row 1.04"), "{worse}");
         assert!(ended(&[outcome(1.0), failed]).unwrap_err().contains("FAILED"));
         assert!(ended(&[absent()]).is_err());
-        // What is only to be seen to run cannot be worse.
+        // A quick run has no verdict, so that it cannot be worse.
         assert_eq!(conclude(&[outcome(9.0)], &asked(Scale::Quick, None)), Ok(()));
     }
 }

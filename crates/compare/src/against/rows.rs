@@ -1,5 +1,5 @@
-//! The rows of a comparison of two builds: every cell of the matrix that is Honeycomb's, what a stored
-//! byte weighs, and benchmarks of whole processes.
+//! The rows of a comparison of two builds: every cell of the matrix that is Honeycomb's, the weight of a
+//! stored byte, and benchmarks of whole processes.
 
 use super::measure::{Compared, Measure, Unpaired, in_turn};
 use super::statistics::Estimate;
@@ -17,12 +17,12 @@ use honeycomb::bench::measure::Figures;
 const LIFE: u32 = 5;
 /// Latencies of a round at least, for its slowest hundredth to be a figure: ten are slower then.
 const P99_LEAST: f64 = 1000.0;
-/// What it takes to start and fill a server and a client of each build, in seconds.
+/// Seconds to start and fill a server and a client of each build.
 const SET_UP: f64 = 1.0;
-/// What one filling of `memory` takes, in seconds.
+/// Seconds of one filling of `memory`.
 const FILLING: f64 = 1.5;
 
-/// What is compared.
+/// One row of the comparison.
 pub struct Row {
     /// For `--rows`, `--list` and the report.
     pub name: String,
@@ -35,7 +35,7 @@ enum Kind {
     Whole(&'static Whole),
 }
 
-/// What is measured, and for how long.
+/// The builds of a comparison, and its length.
 #[derive(Clone, Copy)]
 pub struct Series<'a> {
     /// This build and that one.
@@ -135,8 +135,8 @@ fn of_cell(
         let first = |life: u32| pairs * life / lives(pairs);
         found.extend(runner.pairs(*cell, builds, first(life)..first(life + 1), progress)?);
     }
-    // Throughput, median and slowest hundredth are what a client notices, and the server's CPU is what a
-    // core of it can carry. The client's CPU is reported only.
+    // A client notices throughput, median and slowest hundredth; the server's CPU limits the load of a core.
+    // The client's CPU is reported only.
     let figures: [(Figure, &str, bool); 5] = [
         (Figure::P50, "us", true),
         (Figure::P99, "us", true),

@@ -15,7 +15,7 @@ pub struct Whole {
     pub name: &'static str,
     /// After `bench`; `--json` comes behind them.
     words: &'static [&'static str],
-    /// What one run takes, in seconds.
+    /// Seconds of one run.
     pub seconds: f64,
     figures: &'static [Figure],
 }
@@ -105,6 +105,17 @@ const CATALOG: &[Figure] = &[
     rises("capacity of two shards", "ops/s", &["shards", "1", "capacity", "median"]),
 ];
 
+macro_rules! repartition {
+    ($name:literal, $size:literal, $block:literal, $seconds:literal) => {
+        Whole {
+            name: $name,
+            words: &["repartition", "--sizes", $size, "--splits", "3", "--block-size", $block],
+            seconds: $seconds,
+            figures: SPLITS,
+        }
+    };
+}
+
 /// All benchmarks. Words whose default may differ between revisions are given, so that both builds do the
 /// same.
 pub const ROWS: &[Whole] = &[
@@ -114,30 +125,10 @@ pub const ROWS: &[Whole] = &[
         seconds: 2.0,
         figures: CATALOG,
     },
-    Whole {
-        name: "repartition 64 B",
-        words: &["repartition", "--sizes", "64", "--splits", "3", "--block-size", "16MiB"],
-        seconds: 7.0,
-        figures: SPLITS,
-    },
-    Whole {
-        name: "repartition 1 KiB",
-        words: &["repartition", "--sizes", "1KiB", "--splits", "3", "--block-size", "32MiB"],
-        seconds: 9.0,
-        figures: SPLITS,
-    },
-    Whole {
-        name: "repartition 100 KiB",
-        words: &["repartition", "--sizes", "100KiB", "--splits", "3", "--block-size", "32MiB"],
-        seconds: 6.0,
-        figures: SPLITS,
-    },
-    Whole {
-        name: "repartition 1 MiB",
-        words: &["repartition", "--sizes", "1MiB", "--splits", "3", "--block-size", "64MiB"],
-        seconds: 6.0,
-        figures: SPLITS,
-    },
+    repartition!("repartition 64 B", "64", "16MiB", 7.0),
+    repartition!("repartition 1 KiB", "1KiB", "32MiB", 9.0),
+    repartition!("repartition 100 KiB", "100KiB", "32MiB", 6.0),
+    repartition!("repartition 1 MiB", "1MiB", "64MiB", 6.0),
     Whole {
         name: "spill",
         words: &["spill", "--bytes", "256MiB", "--rounds", "1"],

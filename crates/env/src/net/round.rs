@@ -374,7 +374,7 @@ impl Round {
         if conn.lacks().is_some() && !conn.admits(conn.urgent) {
             refuse_unfinished(net, id);
         }
-        // What follows the frame is behind it, and is told of no more.
+        // Bytes after the frame follow it in the buffer, and cause no further event.
         Step::Read(read)
     }
 
@@ -411,7 +411,7 @@ enum Step {
     Gone,
 }
 
-/// Keeps the rest of what was read, and carries out a hand-over. `fresh` says that a frame begins with it.
+/// Keeps the unread rest of the buffer, and carries out a hand-over. `fresh`: a frame begins with it.
 fn settle<S: Service>(
     net: &mut Net,
     service: &mut S,
@@ -462,7 +462,7 @@ fn wants(data: &[u8], greeted: bool) -> (usize, bool) {
     }
 }
 
-/// The job holds its share: what has come of a request is given up, and what comes of it is thrown away.
+/// The job holds its share: the request's bytes are dropped, those still to arrive as well.
 fn refuse_unfinished(net: &mut Net, id: ConnId) {
     let Some(conn) = net.conn(id) else { return };
     let kept = conn.take_kept();
@@ -558,7 +558,8 @@ fn consume<S: Service>(
         }
         let admitted = conn.admits(false);
         match conn.mode {
-            // Never within a payload: what follows here would be taken for what comes next from the socket.
+            // Never within a payload: the rest of this buffer would be taken for the next bytes of the
+            // socket.
             Mode::Frames => {
                 // One refusal at a time: a peer that reads none must not be owed many.
                 let refused = !admitted && conn.backlog() > 0;
@@ -759,7 +760,8 @@ fn skipped<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, le
 
 fn poll_once(net: &mut Net, events: &mut Events, timeout: Duration) -> io::Result<()> {
     match net.poll.poll(events, Some(timeout)) {
-        // A process that was stopped and goes on is told so before what has arrived meanwhile.
+        // A process that was stopped gets this error on its return, before the bytes that have arrived
+        // meanwhile.
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
         Err(e) => Err(e),
         Ok(()) => {

@@ -38,8 +38,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Measures used, allocated and resident memory over time, for files, queues and key-value stores.
 ///
 /// An hour of tenants' intermediate data, compressed: each task makes a prefix, fills a structure,
-/// and lets it go, as `--end` says: by letting its lease lapse, or early, so that long leases cost
-/// nothing. What has been let go is not in use, although its lease keeps it. Used
+/// and ends the prefix as `--end` says: by letting its lease lapse, or early, so that long leases cost
+/// nothing. A prefix that was ended counts as unused, although its lease may keep it. Used
 /// bytes are keys and values as users count them; resident bytes are what the kernel counts as the
 /// cluster's own process: pages behind blocks and everything else that it holds. Then, structure by
 /// structure, how long memory takes from that end until the kernel has it back.
@@ -117,7 +117,7 @@ impl End {
         }
     }
 
-    /// The lease when nobody says: what waits for its end is measured with short ones.
+    /// The lease without `--lease-ms`: a run that waits for lapses has short ones.
     fn lease_ms(self) -> u32 {
         if self == End::Lapse { 500 } else { LEASE_DEFAULT_MS }
     }
@@ -144,7 +144,7 @@ struct Found {
     lease_ms: u32,
     pool: Pool,
     observed: Observed,
-    /// Milliseconds from the end of a lease, or what ended the prefix before, until its memory was back.
+    /// Milliseconds from the end of a prefix, by lapse or earlier, until its memory was back.
     reclaim: Vec<f64>,
 }
 
@@ -235,8 +235,8 @@ fn measure(
     Ok(Found { structure, end, lease_ms, pool, observed, reclaim })
 }
 
-/// Fills a structure, lets it go, and waits until the kernel counts as little as before: milliseconds
-/// from the end of the lease, or from what ended the prefix before.
+/// Fills a structure, ends its prefix, and waits until the kernel counts as little as before: milliseconds
+/// from the end of the prefix, by lapse or earlier.
 fn reclaimed(cluster: &Cluster, plan: &Plan, block_size: u64, trial: u32) -> Outcome<f64> {
     let (client, ticket) = cluster.job(&format!("trial-{trial}"))?;
     client.create_prefix(ticket.job, "/trial", &[], plan.prefix.clone())?;

@@ -1,8 +1,8 @@
-//! `bench neighbours`: what one job can do to another that shares its controller and its memory server.
+//! `bench neighbours`: the damage one job does to another that shares its controller and memory server.
 //!
-//! Two clusters run side by side on the same cores. A victim works in the first. An attacker does its
-//! worst in the second (the control), and then in the first. What the attack costs in CPU it costs in
-//! both, so that the ratio is what the sharing of one cluster adds.
+//! Two clusters run side by side on the same cores. A victim works in the first. An attacker does its worst
+//! in the second (the control), and then in the first. The attack costs the same CPU in both, so that the
+//! ratio shows the cost of sharing one cluster.
 
 mod attack;
 
@@ -34,11 +34,11 @@ const BUILD_UP: Duration = Duration::from_millis(150);
 /// The most that the victim's slowest hundredth may grow.
 const MOST_RATIO: f64 = 2.0;
 
-/// Measures what an attacking job costs its neighbours.
+/// Measures the cost of an attacking job to its neighbours.
 ///
 /// A victim puts and gets small values, creates prefixes and renews leases, one request after the
 /// other. Meanwhile another job attacks the controller and the memory server: in a control on a second
-/// cluster on the same cores, then on the victim's own. Each line tells the 99th percentile of the
+/// cluster on the same cores, then on the victim's own. Each line has the 99th percentile of the
 /// victim's operations in both, leases that ended although they were renewed, and the most memory that
 /// the attacked processes ever had. A ratio of 2 is the most that is accepted.
 #[derive(Args)]
@@ -126,7 +126,7 @@ impl Victim {
             ]) {
                 times.push(time.as_nanos() as u64);
             }
-            // Outside what is measured: a job has so many prefixes at most.
+            // Not measured: it keeps the job below its limit of prefixes.
             self.client.remove_prefix(job, &path).map_err(said)?;
         }
         let tail = times.map(|mut times| {
@@ -154,7 +154,7 @@ fn median(rounds: &[Tail], operation: usize) -> f64 {
 }
 
 fn seen(attack: Attack, rounds: u64, ops: u64, progress: &Progress) -> Result<Seen, String> {
-    // Attacker and victim share whatever cores there are.
+    // Attacker and victim share all cores of the machine.
     let pinning = Pinning::choose(false);
     let start = || Nodes::start(POOL, Waiting::Sleeping, pinning, None, 1);
     let (own, other) = (start()?, start()?);

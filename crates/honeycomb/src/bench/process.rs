@@ -36,7 +36,7 @@ impl Pinning {
         }
     }
 
-    /// Gives this thread, and what it starts from now on, both cores: for a program that places its own
+    /// Gives this thread and its later children both cores: for a program that places its own
     /// sides.
     pub fn lift(self) {
         if let Some((server, client)) = self.cores {

@@ -286,7 +286,7 @@ pub const TABLE: [Setting; 31] = [
         otherwise: "30",
         of: "`start`, `stop`, `controller`",
         help: "Seconds that a cluster which is stopped waits for flushes that fail and write nothing, four times \
-               that for flushes that do not fail; what is written in between begins it anew",
+               that for flushes that do not fail; each block written begins it anew",
     },
     Setting {
         name: "data_dir",
@@ -744,7 +744,7 @@ impl Settings {
         self.text("data_dir").map(PathBuf::from)
     }
 
-    /// The folder of what Honeycomb keeps for this user between two starts; `None` without a home.
+    /// The folder of this user's files that outlive a process; `None` without a home.
     pub fn state_folder(&self) -> Option<PathBuf> {
         let state = variable("XDG_STATE_HOME").map(PathBuf::from);
         let home = || variable("HOME").map(|home| Path::new(&home).join(".local/state"));

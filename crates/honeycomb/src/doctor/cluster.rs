@@ -9,13 +9,20 @@ use honeycomb_client::Client;
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
 use honeycomb_wire::Status;
+use honeycomb_wire::messages::ServerInfo;
 use rustix::fs::Access;
+use std::io;
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Most seconds for the cluster's answer: a name that has to be looked up may take for ever.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest wait for a server to accept a connection.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// Most servers that are connected to, with a thread each.
+const SERVERS_MAX: usize = 256;
 
 /// Whether the settings are right, and what looks like one and is none.
 pub fn configuration(settings: &Settings) -> Vec<Finding> {
@@ -35,13 +42,15 @@ pub fn configuration(settings: &Settings) -> Vec<Finding> {
     found
 }
 
-/// What a client finds at the cluster.
+/// The cluster as a client sees it.
 struct Found {
     round_trip: Duration,
     servers: usize,
     lost: usize,
     free: u64,
     blocks: u64,
+    /// Servers that clients of this machine, or of others, cannot reach.
+    unreached: Vec<Finding>,
 }
 
 /// Whether there is a cluster, takes the token, and has servers.
@@ -61,7 +70,7 @@ pub fn reach(clock: Clock, settings: &Settings) -> Vec<Finding> {
         return vec![Finding::fail("cluster", format!("no thread can be started: {e}"), remedy)];
     }
     match answers.recv_timeout(patience) {
-        Ok(Ok(found)) => judge(&address, &found),
+        Ok(Ok(found)) => judge(&address, found),
         Ok(Err(e)) => vec![Finding::fail("cluster", e.to_string(), remedy(e.status()))],
         Err(_) => {
             let text = format!("{address} did not answer within {} s", patience.as_secs_f64());
@@ -95,10 +104,65 @@ fn ask(clock: Clock, place: &Place) -> Result<Found, Failure> {
         lost: status.servers.iter().filter(|s| !s.alive).count(),
         free: status.free,
         blocks: status.blocks,
+        unreached: connect_to_all(&place.address, &status.servers),
     })
 }
 
-fn judge(address: &str, found: &Found) -> Vec<Finding> {
+/// Connects to every live server, all at the same time, and reports those that do not accept.
+fn connect_to_all(controller: &str, servers: &[ServerInfo]) -> Vec<Finding> {
+    let live = servers.iter().filter(|server| server.alive).take(SERVERS_MAX);
+    std::thread::scope(|scope| {
+        let tries: Vec<_> =
+            live.map(|server| (server, scope.spawn(move || connect(&server.address)))).collect();
+        let found = tries.into_iter().filter_map(|(server, tried)| {
+            let reached = tried.join().expect("connecting does not panic");
+            judge_server(controller, server, reached)
+        });
+        found.collect()
+    })
+}
+
+fn connect(address: &str) -> io::Result<()> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
+            Ok(_) => return Ok(()),
+            Err(e) => last = e,
+        }
+    }
+    Err(last)
+}
+
+/// Whether an address is of the machine that uses it, whichever that is.
+fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_matches(['[', ']']);
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
+}
+
+/// A server on the loopback of its machine answers clients of that machine only, even when a connection
+/// from here succeeds: that one may end at another process of this machine.
+fn judge_server(controller: &str, server: &ServerInfo, reached: io::Result<()>) -> Option<Finding> {
+    let named = format!("memory server {} at {}", server.server, server.address);
+    let remedy = "start it again with --listen ADDRESS:PORT, or with --advertise and an address that \
+                  clients reach";
+    if is_loopback(&server.address) && !is_loopback(controller) {
+        let text = format!(
+            "{named} is registered with a loopback address, and the controller at {controller} is not: \
+             clients on other machines cannot reach its blocks"
+        );
+        return Some(Finding::fail("server", text, remedy));
+    }
+    let e = reached.err()?;
+    let text = format!("{named} cannot be reached from here: {e}");
+    Some(Finding::fail(
+        "server",
+        text,
+        format!("see that it runs and no firewall is between; else {remedy}"),
+    ))
+}
+
+fn judge(address: &str, found: Found) -> Vec<Finding> {
     let reached = format!(
         "{address} answers in {} us, takes the token, and speaks protocol {PROTOCOL_MAJOR} as this \
          program does ({PROTOCOL_MAJOR}.{PROTOCOL_MINOR})",
@@ -106,7 +170,7 @@ fn judge(address: &str, found: &Found) -> Vec<Finding> {
     );
     let text =
         format!("{} memory servers, {} of {} blocks free", found.servers, found.free, found.blocks);
-    let servers = match found {
+    let servers = match &found {
         Found { blocks: 0, .. } => Finding::fail(
             "servers",
             format!("{text}: nothing can be created"),
@@ -116,13 +180,15 @@ fn judge(address: &str, found: &Found) -> Vec<Finding> {
             let remedy = "see why they ended, and start them again: what they held is lost";
             Finding::warn("servers", format!("{text}, {} lost", found.lost), remedy)
         }
-        Found { free, blocks, .. } if *free < blocks / 20 => {
+        Found { free, blocks, .. } if *free < *blocks / 20 => {
             let remedy = "remove what is not needed (`honeycomb du`), or add a server";
             Finding::warn("servers", format!("{text}: almost full"), remedy)
         }
         _ => Finding::ok("servers", text),
     };
-    vec![Finding::ok("cluster", reached), servers]
+    let mut all = vec![Finding::ok("cluster", reached), servers];
+    all.extend(found.unreached);
+    all
 }
 
 fn remedy(status: Option<Status>) -> &'static str {
@@ -192,4 +258,35 @@ fn writable(check: &'static str, file: &Path, grade: Grade) -> Finding {
         format!("{} cannot be written: {} is not yours to write", file.display(), folder.display());
     let remedy = "name another place (--cluster-file, HONEYCOMB_CONFIG), or mend its permissions";
     Finding { check, grade, text, remedy: Some(remedy.into()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn server_on_loopback_of_a_controller_elsewhere_is_named() {
+        let server = |address: &str| ServerInfo {
+            server: 2,
+            address: address.into(),
+            alive: true,
+            ..ServerInfo::default()
+        };
+        for address in ["127.0.0.1:43777", "[::1]:43777", "localhost:43777"] {
+            // Something of this machine may accept at that port.
+            let found = judge_server("10.77.0.1:7420", &server(address), Ok(())).unwrap();
+            assert_eq!(found.grade, Grade::Fail);
+            assert!(
+                found.text.contains(&format!("memory server 2 at {address}")),
+                "{}",
+                found.text
+            );
+            assert!(found.remedy.unwrap().contains("--listen"));
+            assert!(judge_server("127.0.0.1:7420", &server(address), Ok(())).is_none());
+        }
+        assert!(judge_server("10.77.0.1:7420", &server("10.77.0.2:7421"), Ok(())).is_none());
+        let refused = Err(io::ErrorKind::ConnectionRefused.into());
+        let found = judge_server("10.77.0.1:7420", &server("10.77.0.2:7421"), refused).unwrap();
+        assert!(found.text.contains("memory server 2 at 10.77.0.2:7421 cannot be reached"));
+    }
 }

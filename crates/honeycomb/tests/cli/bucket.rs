@@ -51,7 +51,8 @@ fn objects_are_put_listed_read_and_deleted() {
     assert_eq!(code(&home, &["get", "nowhere", "none"]), is(3, "NotFound"));
     assert_eq!(code(&home, &["delete", "plain", "--all"]), is(3, "NotFound"));
     assert_eq!(code(&home, &["create", "runs/1"]), is(8, "AlreadyExists"));
-    assert_eq!(bucket(&["create", "runs/1", "--exist-ok"])["created"], false);
+    assert_eq!(code(&home, &["create", "runs/1", "--if-exists", "fail"]), is(8, "AlreadyExists"));
+    assert_eq!(bucket(&["create", "runs/1", "--if-exists", "open"])["created"], false);
     assert_eq!(code(&home, &["put", "", "x", "y"]), is(2, "Usage"));
     assert_eq!(code(&home, &["put", "runs/1", "", "y"]), is(2, "Usage"));
     assert_eq!(code(&home, &["delete", "runs/1"]), is(2, "Usage"));
@@ -65,6 +66,33 @@ fn objects_are_put_listed_read_and_deleted() {
     );
     assert_eq!(home.ok(&["bucket", "list"]), "another\n");
     assert_eq!(home.json(&["status"])["structures"], 2, "its memory is free");
+}
+
+#[test]
+fn bucket_that_exists_is_refused_opened_or_replaced_as_if_exists_says() {
+    let home = Home::with_cluster();
+    let create = |how: &str| home.json(&["bucket", "create", "b", "--if-exists", how]);
+    for how in ["fail", "open", "replace"] {
+        assert_eq!(create(how)["created"], true, "{how} creates a missing bucket");
+        home.ok(&["bucket", "put", "b", "x", "1"]);
+        home.ok(&["bucket", "delete", "b", "--all"]);
+    }
+    create("fail");
+    home.ok(&["bucket", "put", "b", "x", "1"]);
+    let refused = ["create", "b", "--if-exists", "fail"];
+    assert_eq!(code(&home, &refused), is(8, "AlreadyExists"));
+    assert_eq!(create("open")["created"], false);
+    assert_eq!(home.ok(&["bucket", "get", "b", "x"]), "1", "an opened bucket keeps its objects");
+    assert_eq!(create("replace")["created"], true);
+    assert_eq!(code(&home, &["get", "b", "x"]), is(3, "KeyNotFound"));
+    // A prefix without objects is no bucket: replacing one must not remove it.
+    home.ok(&["put", "plain:kv", "k", "v"]);
+    let replaced = ["create", "plain", "--if-exists", "replace"];
+    assert_eq!(code(&home, &replaced), is(8, "AlreadyExists"));
+    assert_eq!(home.ok(&["get", "plain:kv", "k"]), "v");
+    // One way to say it.
+    assert_eq!(code(&home, &["create", "b", "--exist-ok"]), is(2, "Usage"));
+    assert_eq!(code(&home, &["create", "b", "--if-exists", "keep"]), is(2, "Usage"));
 }
 
 #[test]

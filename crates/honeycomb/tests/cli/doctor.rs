@@ -81,3 +81,18 @@ fn what_is_wrong_is_told_with_a_remedy() {
         (1, Some("fail"))
     );
 }
+
+#[test]
+fn server_that_does_not_accept_connections_is_named() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = nobody.local_addr().unwrap().to_string();
+    let home = Home::new().started(&["--advertise", &address]);
+    // The listener accepts: this server is reached. The same report names it once nobody listens there.
+    assert_eq!(home.run(&["doctor", "--memory", "64MiB", "--json"]).code, 0);
+    drop(nobody);
+    let ran = home.run(&["doctor", "--memory", "64MiB", "--json"]);
+    let server = finding(&ran, "server");
+    assert_eq!((ran.code, &server["grade"]), (1, &"fail".into()), "{server}");
+    let text = server["text"].as_str().unwrap();
+    assert!(text.contains(&address) && text.contains("memory server 1"), "{text}");
+}

@@ -53,6 +53,20 @@ fn settings_that_cannot_be_are_refused_before_anything_starts() {
     assert!(ran.code == 8 && ran.err.contains("is taken"), "{} {}", ran.code, ran.err);
 }
 
+#[test]
+fn server_on_loopback_is_refused_for_a_controller_elsewhere() {
+    let home = Home::new();
+    // An address for documentation: nothing is sent to it, because the settings are checked first.
+    let server = ["server", "--controller", "192.0.2.1:7420", "--token", &"00".repeat(32)];
+    for more in [&[][..], &["--listen", "127.0.0.1:0"]] {
+        let ran = home
+            .run(&[&server[..], &["--memory", "64MiB", "--block-size", "64KiB"], more].concat());
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        assert!(ran.err.contains("192.0.2.1:7420 cannot reach"), "{}", ran.err);
+        assert!(ran.err.contains("--listen") && ran.err.contains("--advertise"), "{}", ran.err);
+    }
+}
+
 /// A process that runs until it is told to end, and its first line.
 fn running(mut command: Command) -> (Child, Value) {
     let mut child = command.spawn().unwrap();

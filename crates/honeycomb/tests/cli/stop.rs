@@ -1,4 +1,4 @@
-//! The end of a cluster: what is to be kept is written before it, or named; nothing is lost without a word.
+//! The end of a cluster: prefixes with a flush are written before it, or named in the error.
 
 use super::home::{Home, Running};
 use honeycomb_env::Clock;

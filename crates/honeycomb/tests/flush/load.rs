@@ -250,7 +250,7 @@ fn damaged_object_of_any_kind_is_data_lost_and_named() {
             damage.inflict(&object, &good);
             let (status, message) = load().unwrap_err();
             let expected = match (name, damage) {
-                // It is what makes a flush of the other objects.
+                // Without its manifest a directory is no flush.
                 ("manifest.json", Damage::Gone) => "NotFound",
                 _ => "DataLost",
             };

@@ -7,7 +7,7 @@
 //! buffers, and go with its answer.
 //!
 //! An operation that holds parts and needs more than the buffers have keeps its parts and waits. The oldest
-//! operation never waits: it may exceed the buffers by what it needs, so that one after the other ends.
+//! operation never waits: it may exceed the buffers by its own needs, so that one after the other ends.
 
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
 use super::request::{Request, generation_of};

@@ -175,7 +175,7 @@ impl Shard {
 /// there.
 fn stored(place: &mut Place, length: usize, block_size: usize) -> Stored {
     let hold = place.hold();
-    let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
+    let disk = place.disk.as_ref().expect("INV-41: a block that is not in memory is on a disk");
     let (chunks, sums) = disk.chunks(&(0..length));
     let at = disk.slot as u64 * block_size as u64;
     Stored { tier: place.tier, at, length: chunks.end, sums, hold }

@@ -5,8 +5,8 @@
 //! without a changed byte when a split departs or a move is cancelled, and it grows when an extent is
 //! allocated and not yet written. Every path that writes, reads or drops the copy passes through here.
 //!
-//! Offsets and lengths of a copy are multiples of a page; a checksum covers one chunk, or what the last
-//! write left of the last chunk.
+//! Offsets and lengths of a copy are multiples of a page; a checksum covers one chunk, or the part of the
+//! last chunk that was written.
 
 use crate::spill::sums_of;
 use honeycomb_block::Backing;
@@ -53,8 +53,8 @@ impl OnDisk {
         length <= self.length
     }
 
-    /// Everything from `floor` on, up to `end`, is being written anew: until `complete` the copy holds what
-    /// is before `floor`.
+    /// The bytes from `floor` to `end` are being written anew: until `complete` the copy holds only those
+    /// before `floor`.
     pub fn begin(&mut self, floor: usize, end: usize, written: u64) {
         self.keep(floor);
         self.written = written;
@@ -76,7 +76,7 @@ impl OnDisk {
         self.length = end;
     }
 
-    /// Only the bytes before `floor` are those of the block from now on: what follows is in memory alone.
+    /// Only the bytes before `floor` are those of the block from now on: later bytes are in memory alone.
     pub fn keep(&mut self, floor: usize) {
         assert!(
             floor <= self.length && floor.is_multiple_of(TIER_CHUNK),

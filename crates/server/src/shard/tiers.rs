@@ -118,7 +118,7 @@ impl Place {
         self.copy_left().map(|(disk, hold)| (disk.slot, hold))
     }
 
-    /// The same, with what was known of the copy there.
+    /// The same, with the length and checksums of the copy.
     pub(super) fn copy_left(&mut self) -> Option<(OnDisk, Option<Arc<()>>)> {
         let hold = self.hold.take();
         self.disk.take().map(|disk| (disk, hold))
@@ -497,7 +497,7 @@ impl Shard {
             disk.complete(down.range.end.next_multiple_of(PAGE));
         } else {
             let failed = down.failed.is_some();
-            // It stays in memory; the copy holds what is before the floor.
+            // It stays in memory; the copy holds the bytes before the floor.
             if let Some(disk) = &mut place.disk {
                 disk.keep(backing.floor());
             }

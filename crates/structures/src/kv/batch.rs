@@ -3,7 +3,7 @@
 //! A batch runs its operations in order, each seeing what those before it did. Without `atomic`
 //! each succeeds or fails alone, and the answer may end early: where the reply is full, where a key
 //! has gone to another block, where only a pin stands in the way or there is no room yet, behind a value
-//! that has no room in any reply. What it does not answer has not
+//! that has no room in any reply. An operation without an answer has not
 //! run, and is asked again.
 //!
 //! An atomic batch is worked out beside the block first. Then every new value is written next to

@@ -176,7 +176,7 @@ pub(super) struct Asking {
     pub cooled: Time,
     /// No half would be lighter by much, at this weight.
     indivisible: Option<usize>,
-    /// What fills the block then.
+    /// The keys that fill such a block.
     hot: Option<Arc<str>>,
 }
 

@@ -128,7 +128,7 @@ impl KvBlock {
         }
     }
 
-    /// As `new`, for the block of this name, which its errors tell.
+    /// As `new`, for the block of this name, which its errors state.
     pub fn named(mut self, block: BlockId) -> KvBlock {
         self.table.block = block;
         self

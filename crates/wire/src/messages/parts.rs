@@ -173,7 +173,7 @@ pub struct JobHints {
 
 fields!(JobHints { flags, tasks, bytes, bytes_per_s });
 
-/// The process that holds a job: it ends the job, and whoever finds that it has ended may replace the job. Process 0: nobody holds it, and it lives by its leases.
+/// The process that holds a job: it ends the job. A client that finds the process gone may replace the job. Process 0: the job has no holder and lives by its leases.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobHolder {
     /// The name of its machine, for people.

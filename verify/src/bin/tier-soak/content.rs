@@ -1,15 +1,15 @@
-//! Bytes that explain themselves: who wrote them, as what, and how many.
+//! Bytes that name their writer, number, version and length.
 //!
 //! Every value, item and record is decided by the seed of its run, its writer, its number and its version,
-//! so that a reader needs no copy. The first bytes say all of that, for the report of a mismatch.
+//! so that a reader needs no copy. The first bytes repeat these, for the report of a mismatch.
 
 use honeycomb_env::Entropy;
 use honeycomb_types::sizes;
 
-/// Bytes that say what the others are, where there are so many.
+/// Bytes of the head, which names the rest; shorter values have none.
 const HEAD: usize = 32;
 
-/// What some bytes are.
+/// The origin of some bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Name {
     pub seed: u64,
@@ -47,7 +47,7 @@ impl Name {
         bytes
     }
 
-    /// Whether these are they; otherwise what they are.
+    /// Checks that `got` are these bytes; the error names their origin.
     pub fn check(self, what: &str, length: usize, got: &[u8]) -> Result<(), String> {
         let due = self.bytes(length);
         if got == due {
@@ -68,7 +68,7 @@ impl Name {
                     part(3)
                 )
             }
-            None => "too few to say what they are".into(),
+            None => "too few to name their writer".into(),
         };
         Err(format!(
             "{what}: {} bytes were read instead of {length} of writer {}, number {}, version {}; they \

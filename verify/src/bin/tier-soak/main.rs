@@ -2,7 +2,7 @@
 //!
 //! Each run starts a controller and a memory server with 16 MiB of memory and a disk. Stores, a file and a
 //! queue are filled, changed, read, flushed, drained and emptied, with sizes drawn log-uniformly and at every
-//! limit; every byte that is read is compared with what was written. With `--faults` the disk fails on
+//! limit; every byte that is read is compared with the bytes written. With `--faults` the disk fails on
 //! purpose, and only a damaged page that was read explains a loss.
 #![forbid(unsafe_code)]
 
@@ -19,8 +19,8 @@ use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Fills structures four times as large as memory on real processes, reads every byte, and says what was
-/// lost or read wrong.
+/// Fills structures four times as large as memory on real processes, reads every byte, and reports bytes
+/// that were lost or read wrong.
 #[derive(Parser)]
 struct Args {
     /// Runs, one seed each

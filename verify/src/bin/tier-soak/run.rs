@@ -23,7 +23,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const DRAIN: Duration = Duration::from_secs(180);
 const LEASE_MS: u32 = 60_000;
 
-/// What decides a run.
+/// The options of a run.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub program: PathBuf,
@@ -37,7 +37,7 @@ pub struct Settings {
     pub memory: u64,
 }
 
-/// What a run draws from its seed.
+/// The parameters that a run draws from its seed.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub memory: u64,
@@ -128,14 +128,14 @@ impl Kind {
     }
 }
 
-/// What one client ends with.
+/// The result of one client.
 struct Done {
     counts: Counts,
     lost: Option<String>,
     violation: Option<String>,
 }
 
-/// Does it. `Err` says what was violated.
+/// Runs one seed. `Err` describes the violation.
 pub fn run(settings: &Settings) -> Result<Report, String> {
     let clock = Clock::start();
     let began = clock.now();
@@ -293,7 +293,7 @@ fn spilled(client: &Client, plan: &Plan) -> u64 {
     blocks * plan.block
 }
 
-/// Reads of damaged pages that a server has told of.
+/// Reads of damaged pages that a server has logged.
 fn damage_read(dir: &Path) -> u64 {
     let said = std::fs::read_to_string(dir.join("errors")).unwrap_or_default();
     said.lines().filter(|line| line.contains("damaged page")).count() as u64

@@ -1,5 +1,5 @@
-//! What the clients of a run do: each fills, changes, empties and reads a structure of its own, and compares
-//! every byte.
+//! The clients of a run. Each fills, changes, empties and reads a structure of its own, and compares every
+//! byte.
 
 use crate::content::Name;
 use honeycomb_client::{Error, File, Kv, Queue};
@@ -18,13 +18,13 @@ const LEAST: u64 = 256;
 /// How a client ended early.
 #[derive(Debug)]
 pub enum Ended {
-    /// What it wrote is lost, and it was told so.
+    /// A request failed with `DataLost`.
     Lost(String),
-    /// It read what nobody wrote, or was refused what it may have.
+    /// A read returned bytes that were never written, or a valid request was refused.
     Violation(String),
 }
 
-/// What one client counts.
+/// The counters of one client.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub operations: u64,
@@ -57,7 +57,7 @@ impl Worker {
         self.block / LARGE_FRACTION as usize
     }
 
-    /// What an error says of the run; `Ok` when faults of disks explain it.
+    /// The verdict on an error; `Ok` when faults of disks explain it.
     fn judge(&mut self, what: &str, e: &Error) -> Result<(), Ended> {
         match e.status {
             Status::DataLost => Err(Ended::Lost(format!("{what}: {e}"))),
@@ -77,7 +77,7 @@ impl Worker {
     }
 }
 
-/// What a key holds: a version and its length. `None`: a request for it failed, and either may be there.
+/// The version and length of each key's value. `None`: a request failed, and the key may have either value.
 type Entries = BTreeMap<u64, Option<(u64, usize)>>;
 
 /// A client of a key-value store. Its keys are nobody else's.
@@ -108,7 +108,7 @@ impl StoreWorker {
         self.version += 1;
         let name = self.worker.name(number, self.version);
         let (block, limit) = (self.worker.block, self.worker.limit());
-        // Some are larger than what a block takes.
+        // Some are too large for a block.
         let length = match self.alike {
             Some(alike) => alike,
             None if self.worker.rng.below(200) == 0 => name.length(block, limit + 1, 3 * limit),
@@ -415,7 +415,7 @@ impl QueueWorker {
     pub fn grow(&mut self) -> Result<(), Ended> {
         while self.worker.spent < self.worker.bytes {
             match self.worker.rng.below(10) {
-                // It stays long: most goes below memory before it is taken.
+                // It stays long: most blocks are demoted before their items are taken.
                 0 if self.put - self.taken > 200 => self.take(20)?,
                 1 if self.put > self.taken => self.reserve()?,
                 _ => {
@@ -479,7 +479,7 @@ impl QueueWorker {
         Ok(())
     }
 
-    /// Takes what is left.
+    /// Takes the remaining items.
     pub fn check(&mut self) -> Result<(), Ended> {
         while self.taken < self.put {
             let before = self.taken;

@@ -33,7 +33,7 @@ const BATCH: usize = 256;
 /// A peer that is not answered for so long looks whether it shall end.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// What the attacking job does.
+/// The attacking job's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Attack {
     /// 24 connections announce control bodies of 15 MiB and never finish them
@@ -279,7 +279,7 @@ impl Seen {
             for n in 0..together {
                 sequence += 1;
                 let mut header = RequestHeader { at, grant, ..RequestHeader::new(Op::KvPut) };
-                // Lanes of their own: what one is refused holds up no other.
+                // Lanes of their own: a refusal in one holds up no other.
                 header.lane = LaneId(1 + n as u32 % 16);
                 header.sequence = Sequence(1 + (sequence - 1) / 16);
                 header.ack_lag = 1;
@@ -359,7 +359,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The next reply's header and arguments, whatever it says.
+    /// The next reply's header and arguments, for any status.
     fn reply(&mut self, stop: &AtomicBool) -> Result<(ReplyHeader, Vec<u8>), String> {
         let mut head = [0; REPLY_HEADER];
         self.read(&mut head, stop)?;
