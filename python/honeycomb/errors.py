@@ -229,9 +229,7 @@ class NotSealed(HoneycombError):
 class NotFlushed(HoneycombError):
     """A cluster was to end, and data to be flushed is not written yet; the message names the directories."""
 
-    hint = (
-        "close() again when the store answers, or close(discard=True) to lose the unwritten data"
-    )
+    hint = "close() again when the store answers, or close(discard=True) to lose the unwritten data"
 
 
 class AlreadyExists(HoneycombError):

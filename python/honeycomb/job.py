@@ -101,9 +101,7 @@ class Job(Remote):
         self._session = session
         self._client = client  # an embedded cluster lives as long as its clients are referred to
         self._register = register
-        self._before: list[
-            Session
-        ] = []  # of earlier lives, for the structures opened in them
+        self._before: list[Session] = []  # of earlier lives, for the structures opened in them
         self._keeps = keep
         self._flushes = False
         self._losses = Losses(name)
