@@ -204,7 +204,7 @@ class EmbeddedCluster:
         for cluster in [*ending, *([current] if current is not None else [])]:
             cluster._hang_up()
         for cluster in ending if current is None else [*ending, current]:
-            # It flushes for a bounded time, and says on standard error how far it is.
+            # It flushes for a bounded time, and reports its progress on standard error.
             try:
                 cluster._process.wait()
             except KeyboardInterrupt:
@@ -263,7 +263,7 @@ class EmbeddedCluster:
 
 
 class _Progress:
-    """Says how far the flushes of a cluster are that ends: on a terminal as lines, elsewhere to the log."""
+    """Reports the progress of the flushes of a cluster that ends: to a terminal, else to the log."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + QUIET_SECONDS

@@ -87,7 +87,8 @@ def switch(name: str, default: bool) -> bool:
 def seconds(name: str, default: float) -> float:
     """A setting that is a positive number of seconds: ``HONEYCOMB_<NAME>``, else that of the file, else the
     default. Raises :class:`InvalidArgument` for anything else, and the errors of :func:`setting` for a
-    file.""" source = f"HONEYCOMB_{name.upper()}"
+    file."""
+    source = f"HONEYCOMB_{name.upper()}"
     value: Any = os.environ.get(source)
     if not value:
         path, table = _file()

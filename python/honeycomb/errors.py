@@ -227,11 +227,9 @@ class NotSealed(HoneycombError):
 
 
 class NotFlushed(HoneycombError):
-    """A cluster was to end, and data that is to be kept is not written yet; the message names the places."""
+    """A cluster was to end, and data to be flushed is not written yet; the message names the directories."""
 
-    hint = (
-        "close() again when the store answers, or close(discard=True) to lose the unwritten data"
-    )
+    hint = "close() again when the store answers, or close(discard=True) to lose the unwritten data"
 
 
 class AlreadyExists(HoneycombError):

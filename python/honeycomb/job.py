@@ -80,7 +80,7 @@ class Job(Remote):
     when that ends normally; one that flushes at the end of a lease is left to its leases.
 
     When the lease of its root has ended, every call raises
-    :class:`~honeycomb.errors.LeaseExpired`, also when somebody has made its prefixes anew, until
+    :class:`~honeycomb.errors.LeaseExpired`, also when another process has made its prefixes anew, until
     :meth:`reopen`; structures that were opened before raise it for good. The first loss is logged as a
     warning (to standard error, unless logging is configured), and :meth:`on_lost_leases` hears of each.
     """
@@ -101,9 +101,7 @@ class Job(Remote):
         self._session = session
         self._client = client  # an embedded cluster lives as long as its clients are referred to
         self._register = register
-        self._before: list[
-            Session
-        ] = []  # of earlier lives, for the structures opened in them
+        self._before: list[Session] = []  # of earlier lives, for the structures opened in them
         self._keeps = keep
         self._flushes = False
         self._losses = Losses(name)
@@ -793,7 +791,7 @@ class Job(Remote):
                 if flush_timeout != 0:
                     _transfer.see_through(self._session, self.id, flush_timeout)
         except (errors.UnknownJob, errors.LeaseExpired):
-            pass  # gone already, or begun anew by somebody else, whose it is now
+            pass  # gone already, or begun anew by another process, which owns it now
         except errors.Unavailable as error:
             message = f"job {self.name} was not deregistered; its leases end it: {error}"
             raise errors.Unavailable(message) from error

@@ -262,7 +262,7 @@ fn choose_drawn(
 ) -> (Vec<u8>, Did) {
     known.next_value += 1;
     let count = known.next_value - DRAWN;
-    // New keys come all the time: stores outgrow memory.
+    // Every step may add a key: stores outgrow memory.
     let key = loop {
         let name = format!("k{}", rng.below(8 + count)).into_bytes();
         if has_room(known, &name) {

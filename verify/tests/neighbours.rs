@@ -359,7 +359,7 @@ fn budgets_that_the_dead_keep_are_caught() {
     assert!(held > BUDGET / 4, "{held} bytes are held");
 }
 
-/// Large payloads of which nothing comes but their announcement, and another request of their job.
+/// Large payloads that are announced and never sent, and another request of their job.
 fn beside_announced_payloads(bug: Option<Bug>) -> Status {
     let shared = Loop::start(bug);
     let announce = |_| {

@@ -222,7 +222,7 @@ pub enum CatalogError {
     LeaseExpired { path: Box<str>, lease_ms: u32, late_ms: u64, ago_ms: u64, reopen: bool },
     /// The token is for a life of the job that is over, and why it ended is forgotten.
     #[error(
-        "the lease of the job ended and somebody has reopened it since; reopen the job to go on with its new data"
+        "the lease of the job ended and another process has reopened it since; reopen the job to go on with its new data"
     )]
     LifeOver,
     /// The data was on a server that is gone.

@@ -11,7 +11,7 @@ use honeycomb_types::limits::FORMER_JOBS_MAX;
 use honeycomb_types::{Bug, JobId, PrefixId, Time};
 use std::collections::VecDeque;
 
-/// The process that holds a job; process 0 for nobody.
+/// The process that holds a job; process 0 for a job without a holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     /// The name of its machine, for people.
@@ -25,7 +25,7 @@ pub struct Holder {
 }
 
 impl Holder {
-    /// How errors name it; empty for nobody.
+    /// Its name in errors; empty without a holder.
     pub(crate) fn shown(&self) -> Box<str> {
         match self.process {
             0 => Box::default(),
@@ -102,7 +102,7 @@ impl Catalog {
         }
     }
 
-    /// The job is replaced: prefixes that flush when their lease ends do so, as when nobody had come.
+    /// The job is replaced: prefixes that flush when their lease ends do so, as without the replacement.
     pub(crate) fn expire_flushing(&mut self, j: u32, effects: &mut Vec<Effect>) {
         let nodes = chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
         let flushes = |n: &u32| {

@@ -116,7 +116,7 @@ pub struct JobTicket {
     pub job: JobId,
     /// Its root prefix.
     pub root: PrefixId,
-    /// Its token, good for this life of the job: when its root's lease has ended and somebody has
+    /// Its token, good for this life of the job: when its root's lease has ended and a client has
     /// reopened it, the token is refused with `LeaseExpired`.
     pub token: Vec<u8>,
     /// It was there and another process holds it.
@@ -306,7 +306,7 @@ impl Client {
         let there = self.look_for_job(name)?;
         match self.create_prefix(JobId(there.job), "", &[], PrefixOptions::default()) {
             Ok(_) => {}
-            // It is live, or somebody else was faster.
+            // It is live, or another client has reopened it.
             Err(e) if e.status == Status::AlreadyExists => {}
             Err(e) => return Err(e),
         }

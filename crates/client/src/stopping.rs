@@ -98,7 +98,7 @@ impl Client {
         match stopped {
             _ if told.lost > 0 && told.flushes == 0 => {
                 let text = format!(
-                    "{} that {} to be kept was lost with a memory server: {places}",
+                    "{} that {} to be flushed was lost with a memory server: {places}",
                     counted(told.lost, "prefix", "prefixes"),
                     if told.lost == 1 { "was" } else { "were" },
                 );

@@ -42,7 +42,7 @@ use tools::Tools;
 ///
 /// With --against it compares this build with that of another revision instead, and no peers: both
 /// builds take turns, and each row has the median of its paired ratios with a 95 % interval. It fails
-/// when an interval lies wholly beyond 1.03 for throughput, latency (median and p99), server CPU or
+/// when a whole interval is beyond 1.03 for throughput, latency (median and p99), server CPU or
 /// resident memory, twice in a row. Benchmarks of whole processes (repartition, spill, flush,
 /// elasticity, growth) are rows too.
 #[derive(Parser)]

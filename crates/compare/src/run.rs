@@ -171,7 +171,7 @@ struct Turn {
 }
 
 impl Turn {
-    /// Whether all went on beside it that should.
+    /// Checks that the load beside the measurement went on.
     fn check(&self) -> Result<(), String> {
         match self.cell.beside == Some(Op::Split) && self.splits == 0 {
             true => Err("no block was divided while it was measured".into()),
@@ -234,7 +234,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Pairs of neighbouring rounds of a cell of Honeycomb, with two builds in turn. Each build has a server
-    /// and a client of its own, which are new. The numbers of the pairs tell which build goes first.
+    /// and a client of its own, which are new. The number of a pair decides which build is measured first.
     pub fn pairs(
         &mut self,
         cell: Cell,

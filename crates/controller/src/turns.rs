@@ -4,7 +4,7 @@
 //! machine are often held up as well. Two rules keep leases alive meanwhile (INV-27); the simulator runs the
 //! same code.
 //!
-//! 1. A lease ends only if its end lies before the moment from which on every socket was asked again:
+//! 1. A lease ends only if its end is before the moment from which on every socket was polled again:
 //!    a renewal that had arrived by then has been applied.
 //! 2. The length of a stall is added to all leases, once. A stall is time between two turns of the loop
 //!    in which its thread neither worked nor slept: the loop looks at the clock every `LOOK_EVERY` while
@@ -15,18 +15,18 @@ use honeycomb_types::limits::{AMNESTY_AFTER, STALL_LEAST};
 use honeycomb_types::{Bug, Time};
 use std::time::Duration;
 
-/// How often the clock is looked at while leases run.
+/// The longest pause between two readings of the clock while leases run.
 pub const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// Turns that are shorter together than this are taken for one: asking for a thread's CPU time is a
+/// Turns that are shorter together than this are taken for one: reading a thread's CPU time is a
 /// system call.
 const SAMPLE: Duration = Duration::from_millis(5);
 
 /// The turns of a controller's loop.
 #[derive(Debug)]
 pub struct Turns {
-    /// When the clock was looked at last, and how long the thread had worked by then.
+    /// The last reading of the clock, and the CPU time of the thread at that moment.
     looked: Option<(Time, Duration)>,
-    /// When the last turn began whose sockets were all asked after it.
+    /// The beginning of the last turn after which every socket was polled.
     begun: Time,
     heard: Time,
 }
@@ -36,7 +36,7 @@ pub struct Turns {
 pub struct Turn {
     /// The command for the catalog after a stall; it is applied before any lease ends.
     pub stall: Option<Command<'static>>,
-    /// Everything that had arrived by then was applied.
+    /// Every request that had arrived by this time was applied.
     pub heard: Time,
 }
 
@@ -47,7 +47,7 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A turn that has applied what it read. `asked_all` says whether every socket was asked since the
+    /// A turn that has applied the requests it read. `asked_all`: every socket was polled since the
     /// last turn that said so; `worked` is the CPU time of the loop's thread.
     pub fn turn(&mut self, now: Time, asked_all: bool, worked: impl FnOnce() -> Duration) -> Turn {
         if asked_all {
@@ -98,7 +98,7 @@ mod tests {
         let idle = || Duration::ZERO;
         assert_eq!(turns.turn(ms(10), true, idle).heard, ms(0));
         assert_eq!(turns.turn(ms(30), true, idle).heard, ms(10));
-        // A turn that read one busy connection only says nothing of the others.
+        // A turn that read one busy connection only proves nothing about the others.
         assert_eq!(turns.turn(ms(40), false, idle).heard, ms(10));
         assert_eq!(turns.turn(ms(50), true, idle).heard, ms(30));
         // After a stall of 800 ms the first turn ends nothing that was due within it.

@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct Arriving(Option<(Time, usize)>);
 
 impl Arriving {
-    /// Some of it has come; it has so many bytes as far as that is known.
+    /// Bytes of the request have arrived; `bytes` is its length as far as that is known.
     pub fn goes_on(&mut self, now: Time, bytes: usize) {
         let began = match self.0 {
             Some((began, _)) if !Bug::DeadlineRestarts.active() => began,
@@ -20,12 +20,12 @@ impl Arriving {
         self.0 = Some((began, bytes));
     }
 
-    /// Nothing was read of it for a while because its sender did not read: its time begins again.
+    /// The loop paused reading because the sender read no replies: the deadline begins anew.
     pub fn resumes(&mut self, now: Time) {
         self.0 = self.0.map(|(_, bytes)| (now, bytes));
     }
 
-    /// It is here whole, or is given up.
+    /// The request is complete, or is given up.
     pub fn ends(&mut self) {
         self.0 = None;
     }
@@ -49,7 +49,7 @@ pub struct Gathering {
 }
 
 impl Gathering {
-    /// For so many bytes, none of which have come.
+    /// An empty buffer for a payload of so many bytes.
     pub fn new(bytes: usize, permit: Permit) -> Gathering {
         let mut gathering = Gathering { bytes: vec![0; bytes], filled: 0, permit };
         if Bug::SharesCountAnnounced.active() {
@@ -63,7 +63,8 @@ impl Gathering {
         &mut self.bytes[self.filled..]
     }
 
-    /// So many have come. False when the job may have no more and they are not all: it is to be given up.
+    /// `n` bytes have arrived. False when the payload is to be given up: it is not whole, and its job may
+    /// have no more.
     pub fn filled(&mut self, n: usize) -> bool {
         self.filled += n;
         if !Bug::SharesCountAnnounced.active() {

@@ -131,7 +131,7 @@ pub(crate) struct Conn {
     pub wants: usize,
     /// The frame that is not complete is a request that must not wait.
     pub urgent: bool,
-    /// The request that has come in part.
+    /// The request that has arrived in part.
     pub arriving: Arriving,
     pub opened: Time,
     /// Last time that bytes moved in a direction in which some are owed.
@@ -228,13 +228,13 @@ impl Conn {
         self.in_permit.resize(self.inbuf.capacity());
     }
 
-    /// Whether the frame that was kept lacks bytes, and how many; none where that is not known.
+    /// Bytes that the incomplete frame lacks; `None` for a complete one or an unknown length.
     pub fn lacks(&self) -> Option<usize> {
         (!self.inbuf.is_empty() && self.wants > self.inbuf.len())
             .then(|| self.wants - self.inbuf.len())
     }
 
-    /// Whether it may have more. Other nodes of the cluster, of which this one asks, always may.
+    /// Whether it may have more. Connections to other nodes of the cluster always may.
     pub fn admits(&self, urgent: bool) -> bool {
         self.link || self.permit.admits(urgent)
     }

@@ -533,7 +533,7 @@ impl Net {
         }
     }
 
-    /// One of them has come back; its reply of so many bytes follows.
+    /// The other loop has answered a request; its reply of so many bytes follows.
     pub fn returned(&mut self, id: ConnId, request: u64, bytes: usize) {
         if let Some(conn) = self.conn(id) {
             conn.elsewhere.returned(request, bytes);

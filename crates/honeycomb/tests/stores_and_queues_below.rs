@@ -127,8 +127,8 @@ fn store_that_splits_while_blocks_are_on_disk_reads_back() {
     }
 }
 
-/// Writers in batches and readers of many keys, several at a time: each operation waits for room as one that
-/// comes alone does, and every key is read, most of them from the disk.
+/// Writers in batches and readers of many keys, several at a time: each operation waits for room as a single
+/// one does, and every key is read, most of them from the disk.
 #[test]
 fn batches_wait_for_room_and_many_keys_are_read_at_once() {
     let world = World::new();

@@ -189,7 +189,7 @@ pub enum Bug {
     DividesCoarsely = 90,
     /// Ids of jobs, prefixes and structures are the cluster's counters (INV-54).
     IdsCount = 91,
-    /// A handle of a job whose lease ended is served by the job that somebody began anew (INV-55).
+    /// A handle of a job whose lease ended is served by the job that another process began anew (INV-55).
     SuccessorServed = 92,
     /// A registration replaces another job than the one that its caller has looked at (INV-55).
     OtherJobReplaced = 93,

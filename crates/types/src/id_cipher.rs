@@ -35,7 +35,7 @@ impl std::fmt::Debug for IdCipher {
 }
 
 impl IdCipher {
-    /// The permutations of this key, which nobody but the controller may know.
+    /// The permutations of this key, which only the controller may know.
     pub fn new(key: [u8; 16]) -> IdCipher {
         let (a, b) = key.split_at(8);
         let word = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("8 bytes"));

@@ -291,7 +291,7 @@ pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 
 /// A stall of a controller's process that is longer is added to all leases.
 pub const STALL_LEAST: Duration = Duration::from_millis(50);
-/// After a longer one everybody gets a whole lease.
+/// After a longer one every prefix gets a whole lease.
 pub const AMNESTY_AFTER: Duration = Duration::from_millis(1000);
 /// A server that has said nothing for this long is dead.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);

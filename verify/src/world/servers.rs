@@ -71,7 +71,7 @@ impl World {
             }
             return;
         }
-        // Long ones come in larger pieces.
+        // Long payloads arrive in larger pieces.
         let length = self.servers[server].filling[&ticket].payload.len();
         let bytes = 500 + self.rng.below(3000.max(length as u64 / 4)) as usize;
         let from = self.servers[server].filling[&ticket].to;

@@ -45,7 +45,7 @@ impl Catalog {
     }
 
     /// Refuses a structure that could not be flushed in a prefix whose end flushes it: its blocks would be
-    /// kept for ever, and with them those of its neighbours.
+    /// retained for flush for ever, and with them those of its neighbours.
     pub(crate) fn need_flushable(
         &self,
         n: u32,
@@ -60,7 +60,7 @@ impl Catalog {
     }
 
     /// Ends a structure that cannot be flushed and is in a prefix whose end flushes it, as earlier versions
-    /// allowed. Its neighbours are flushed without it, and its users are told.
+    /// allowed. Its neighbours are flushed without it, and its users get `DataLost`.
     pub(crate) fn end_unflushable(
         &mut self,
         s: u32,

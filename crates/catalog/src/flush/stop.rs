@@ -6,7 +6,7 @@
 //! 2. Each step ends up to `JOBS_AT_A_TIME` jobs as the end of their leases would: prefixes with `flush_to`
 //!    or `persist` are flushed. A job with a live flush ends when that flush is complete.
 //! 3. Flushes that fail are tried again within `RETRY_AFTER`, so that a store that answers again is noticed
-//!    while somebody waits for it.
+//!    while a caller waits for it.
 //!
 //! Jobs that ended are off the log before the reply: a controller that is started again knows none of them.
 //! `discard` gives all flushes up, except those whose manifest is being written: deleting their parts could

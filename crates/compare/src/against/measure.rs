@@ -31,9 +31,9 @@ pub struct Compared {
 /// Why a row has no pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unpaired {
-    /// That build cannot do it; this one can.
+    /// That build lacks the row; this one has it.
     NotThere(String),
-    /// It went wrong, in this build or after both had begun.
+    /// A round failed, in this build or after both had begun.
     Failed(String),
 }
 

@@ -12,8 +12,8 @@ use crate::run::{Effort, Runner};
 use crate::weight;
 use honeycomb::bench::measure::Figures;
 
-/// Pairs for which a server and a client of each build stay; then come new ones, because where a process
-/// has its memory is luck that lasts as long as the process.
+/// Pairs for which a server and a client of each build stay. Then new ones are started, because the placement
+/// of a process in memory is a matter of chance and lasts as long as the process.
 const LIFE: u32 = 5;
 /// Latencies of a round at least, for its slowest hundredth to be a figure: ten are slower then.
 const P99_LEAST: f64 = 1000.0;

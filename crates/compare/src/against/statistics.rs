@@ -29,7 +29,7 @@ pub enum Verdict {
     NotWorse,
     /// The interval holds values on both sides of 1.03, or there is none: so many pairs cannot decide.
     Undecided,
-    /// The interval lies wholly beyond 1.03.
+    /// The whole interval is beyond 1.03.
     Worse,
 }
 

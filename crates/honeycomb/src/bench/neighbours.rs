@@ -162,7 +162,7 @@ fn seen(attack: Attack, rounds: u64, ops: u64, progress: &Progress) -> Result<Se
     let mut victim = Victim::start(&own)?;
     let mut seen = Seen::default();
     for round in 0..rounds {
-        // Which comes first changes from round to round.
+        // The first of the two changes from round to round.
         for turn in 0..2 {
             let here = (round + turn) % 2 == 1;
             let place = if here { "attack" } else { "control" };

@@ -116,7 +116,7 @@ impl Shard {
     }
 
     /// Whether an operation may have so many bytes more. One that has nothing yet may exceed the buffers only
-    /// when nobody else uses any: its answer may hold them for long.
+    /// when no other operation uses any: its answer may hold them for long.
     fn may_fetch(&self, number: u64, fetching: &Fetching, bytes: usize) -> bool {
         let used = self.tiers.buffers.load(Relaxed);
         let first = self.tiers.fetching.keys().next();

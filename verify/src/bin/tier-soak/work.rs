@@ -80,7 +80,7 @@ impl Worker {
 /// The version and length of each key's value. `None`: a request failed, and the key may have either value.
 type Entries = BTreeMap<u64, Option<(u64, usize)>>;
 
-/// A client of a key-value store. Its keys are nobody else's.
+/// A client of a key-value store. No other client has its keys.
 pub struct StoreWorker {
     pub worker: Worker,
     pub store: Kv,
