@@ -6,7 +6,7 @@ use crate::accounts;
 use crate::cells::Cell;
 use crate::client::Task;
 use crate::controller::{Question, Said, SimController, TICK, Told};
-use crate::faults::Faults;
+use crate::faults::{Faults, Shape};
 use crate::file::FileModel;
 use crate::moves::Line;
 use crate::net::{CLIENTS, Net, Node, SERVERS};
@@ -94,6 +94,8 @@ pub enum Event {
     LinkClosed { server: usize, link: u64 },
     /// The controller learns that a server's link is closed.
     LinkLost { server: usize, link: u64 },
+    /// The controller looks whether the process of a server without a connection has ended.
+    Probe { server: usize, id: ServerId },
     /// A server wants to join a controller shard over a new connection, and says what it lends to it.
     Join { server: usize, life: u64, link: u64, controller: usize, lent: Vec<u32> },
     /// A server has joined.
@@ -272,8 +274,8 @@ impl World {
             now: Time::from_millis(1000),
             controllers: (0..controllers)
                 .map(|ix| {
-                    let policy = crate::tiers::policy(seed, controllers);
-                    SimController::new(ix, rng.next_u64(), policy, sizes.block)
+                    let cluster = Shape::of(seed, controllers);
+                    SimController::new(ix, rng.next_u64(), cluster, sizes.block)
                 })
                 .collect(),
             net,
@@ -476,6 +478,7 @@ impl World {
             Event::LineAnswered { conn, .. } => Node::Server(self.lines.get(conn)?.from.0),
             Event::Said { .. }
             | Event::LinkLost { .. }
+            | Event::Probe { .. }
             | Event::Join { .. }
             | Event::Ask(_)
             | Event::Renew { .. }
@@ -645,6 +648,7 @@ impl World {
                 self.joined(server, life, link, (id, known), now_ms);
             }
             Event::RestartController(ix) => self.restart_controller(ix),
+            Event::Probe { server, id } => self.probe(server, id),
             Event::Rejoin { server, life, controller } => self.rejoin(server, life, controller),
             Event::Restart { server } => {
                 if !self.servers[server].alive {

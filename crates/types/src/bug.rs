@@ -193,11 +193,15 @@ pub enum Bug {
     SuccessorServed = 92,
     /// A registration replaces another job than the one that its caller has looked at (INV-55).
     OtherJobReplaced = 93,
+    /// A suspected server is given blocks (INV-56).
+    SuspectedGetsBlocks = 94,
+    /// A server is lost as soon as it is suspected (INV-56).
+    SuspectedIsLost = 95,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 93] = [
+    pub const ALL: [Bug; 95] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -291,6 +295,8 @@ impl Bug {
         Bug::IdsCount,
         Bug::SuccessorServed,
         Bug::OtherJobReplaced,
+        Bug::SuspectedGetsBlocks,
+        Bug::SuspectedIsLost,
     ];
 }
 

@@ -4,7 +4,7 @@
 
 use super::parts::{
     DagNode, JobBill, JobHints, JobHolder, JobInfo, KindInfo, MapEntry, MemoryShare, PartitionMap,
-    PrefixInfo, PrefixOptions, RenewResult, ServerInfo, ServerWeight, TierUse, TierWeight,
+    PrefixInfo, PrefixOptions, RenewResult, ServerInfo, ServerWeight, Suspect, TierUse, TierWeight,
 };
 use crate::fields::fields;
 
@@ -451,6 +451,8 @@ pub struct CreateStructureReply {
     pub max_bytes: u64,
     /// The edge from this prefix to the session's task: 0 none needed, 1 added, 2 there already, 3 not possible.
     pub edge: u8,
+    /// Servers of the map that are suspected to be gone.
+    pub suspects: Vec<Suspect>,
 }
 
 fields!(CreateStructureReply {
@@ -462,7 +464,8 @@ fields!(CreateStructureReply {
     map,
     max_items,
     max_bytes,
-    edge
+    edge,
+    suspects
 });
 
 /// Request of OpenStructure. Opens a structure: yields a grant for what the token and the prefix allow, and the map.
@@ -499,6 +502,8 @@ pub struct OpenStructureReply {
     pub max_bytes: u64,
     /// The edge from this prefix to the session's task: 0 none needed, 1 added, 2 there already, 3 not possible.
     pub edge: u8,
+    /// Servers of the map that are suspected to be gone.
+    pub suspects: Vec<Suspect>,
 }
 
 fields!(OpenStructureReply {
@@ -510,7 +515,8 @@ fields!(OpenStructureReply {
     map,
     max_items,
     max_bytes,
-    edge
+    edge,
+    suspects
 });
 
 /// Request of ReopenStructure. A fresh grant and map by identity, or the reason why the data is gone.
@@ -545,6 +551,8 @@ pub struct ReopenStructureReply {
     pub max_bytes: u64,
     /// Always 0: only opening by address adds an edge.
     pub edge: u8,
+    /// Servers of the map that are suspected to be gone.
+    pub suspects: Vec<Suspect>,
 }
 
 fields!(ReopenStructureReply {
@@ -556,7 +564,8 @@ fields!(ReopenStructureReply {
     map,
     max_items,
     max_bytes,
-    edge
+    edge,
+    suspects
 });
 
 /// Request of RemoveStructure. Frees a structure's blocks at once.
