@@ -429,6 +429,9 @@ impl World {
                     alarms: &[],
                     usage: &usage,
                 };
+                if self.controllers[ix].catalog.is_suspected(id) {
+                    self.reach("suspicion ended by a report");
+                }
                 if self.command(ix, Command::ServerReport { server: id, report }).is_err() {
                     return;
                 }

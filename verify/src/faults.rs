@@ -1,7 +1,7 @@
 //! What goes wrong in one run. Each seed turns classes of faults on or off and draws their rates
 //! (swarm testing), so that faults meet in many combinations and some runs are calm.
 
-use crate::net::{Node, SERVERS, stall_lasts, trouble_lasts};
+use crate::net::{Node, SERVERS, partition_lasts, stall_lasts};
 use crate::world::{Event, LEASE_SHORT, World};
 use honeycomb_env::Entropy;
 use honeycomb_types::PolicyKind;
@@ -196,7 +196,7 @@ impl World {
             }
         }
         if self.rng.chance(self.faults.partition) {
-            let until = self.now + trouble_lasts(&mut self.rng);
+            let until = self.now + partition_lasts(&mut self.rng);
             let shape = self.net.partition(&mut self.rng, until);
             self.fault(shape);
         }

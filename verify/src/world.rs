@@ -22,7 +22,7 @@ use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Access, Io, PostPayload};
 use honeycomb_structures::Ticket;
-use honeycomb_types::limits::ADOPT_MAX;
+use honeycomb_types::limits::{ADOPT_MAX, SERVER_LOSS_DEFAULT_MS};
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::MapEntry;
@@ -242,6 +242,28 @@ pub fn run_seed(seed: u64, operations: u64) -> Result<Stats, Violation> {
     crate::lives::play(seed)
         .map_err(|what| Violation { seed, at: Time::ZERO, event: 0, what })
         .map(|()| stats)
+}
+
+/// A run without other faults in which nobody reaches the first server for so long. Its cluster loses
+/// a silent server after the default time.
+pub fn run_cut_off(lasts: Duration) -> Result<Stats, Violation> {
+    let fits = |seed: &u64| {
+        let loss = Shape::of(*seed, 1).server_loss_ms;
+        crate::lots::controllers(*seed) == 1 && loss == SERVER_LOSS_DEFAULT_MS
+    };
+    let seed = (1..).find(fits).expect("one in four seeds does");
+    let mut world = World::new(seed, false);
+    world.faults.heal();
+    world.cell = None;
+    world.schedule(Duration::ZERO, Event::Tick(Node::Controller));
+    crate::owner::set_up(&mut world);
+    crate::client::set_up(&mut world);
+    let begin = world.now + Duration::from_secs(2);
+    world.until(|w| w.now > begin)?;
+    let end = world.now + lasts;
+    world.net.isolate(Node::Server(0), end);
+    world.until(|w| w.now > end + Duration::from_secs(3))?;
+    Ok(world.stats)
 }
 
 impl World {

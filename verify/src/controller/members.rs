@@ -53,10 +53,14 @@ impl World {
 
     /// Whether a server is the member that it says it was.
     pub(super) fn rejoined(&mut self, ix: usize, server: NewServer<'_>, member: ServerId) -> bool {
+        let suspected = self.controllers[ix].catalog.is_suspected(member);
         let again = member != ServerId(0)
             && self.command(ix, Command::RejoinServer { server, member }).is_ok();
         if again {
             self.reach("server back under its name");
+            if suspected {
+                self.reach("suspected server back");
+            }
         }
         again
     }

@@ -158,7 +158,7 @@ impl Cluster {
             return Err(format!("{at:?} at {tier} on its way to {to} cannot come up"));
         }
         let server = at.block.server();
-        if self.drains.contains_key(&server) || self.away.contains(&server) {
+        if !self.takes_blocks(server) || self.away.contains(&server) {
             return Err(format!("{at:?} comes up on a server that is taken out or away"));
         }
         if self.room().0 == 0 {
