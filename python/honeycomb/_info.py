@@ -95,6 +95,8 @@ class ServerInfo(TypedDict):
     server: int
     address: str
     alive: bool
+    #: since a suspected server was last heard; 0 for one that is not suspected
+    silent_ms: int
     shards: int
     block_size: int
     blocks: int

@@ -36,6 +36,7 @@ NAMES: Final = (
     "controller_shards",
     "spin_us",
     "lease_ms",
+    "server_loss_ms",
     "high_mark",
     "low_mark",
     "policy",

@@ -130,6 +130,7 @@ fn server_info<'py>(py: Python<'py>, s: &ServerInfo) -> PyResult<Bound<'py, PyDi
         server,
         address,
         alive,
+        silent_ms,
         shards,
         block_size,
         blocks,

@@ -13,12 +13,12 @@ mod moves;
 mod reference;
 mod rejoin;
 
+use crate::faults::Shape;
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Command, Effect as Order, NewStructure, Opened, PrefixOptions,
     PrefixState, Reply, Seal,
 };
-use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, JobId, PolicyKind, PrefixId, ServerId, StructureId, Time, Way};
+use honeycomb_types::{BlockAt, JobId, PrefixId, ServerId, StructureId, Time, Way};
 use reference::{
     BlockSize, Cluster, File, Imports, Job, Life, Outcome, Place, Prefix, Verdict, cause, require,
 };
@@ -48,6 +48,8 @@ pub struct CatalogModel {
     rejoining: Rejoining,
     /// When each stall of the controller was over, and how long it was, in milliseconds.
     stalls: Vec<(u64, u64)>,
+    /// After how much silence a server is lost, in milliseconds.
+    server_loss_ms: u64,
     /// The prefix that asked for blocks in this command, and the one that was refused last.
     asker: Option<(usize, usize)>,
     refused: Option<(usize, usize)>,
@@ -63,11 +65,12 @@ fn agree<T, M>(what: &str, reply: &Result<T, CatalogError>, model: &Outcome<M>) 
 }
 
 impl CatalogModel {
-    /// A model of a catalog with this policy, of blocks of this size.
-    pub fn new(policy: PolicyKind, block: u64) -> CatalogModel {
+    /// A model of a catalog of such a cluster, of blocks of this size.
+    pub fn new(cluster: Shape, block: u64) -> CatalogModel {
         let mut model = CatalogModel::default();
         model.cluster.block = BlockSize(block);
-        model.cluster.shares.policy = policy;
+        model.cluster.shares.policy = cluster.policy;
+        model.server_loss_ms = cluster.server_loss_ms.into();
         model
     }
 
@@ -238,6 +241,12 @@ impl CatalogModel {
                 self.cluster.hear(server);
                 self.cluster.stays(server);
                 agree("a server that stays", reply, &Ok(()))
+            }
+            Command::ServerUnlinked { server } => {
+                if !self.cluster.away.contains(&server) {
+                    self.cluster.suspected.insert(server);
+                }
+                Ok(())
             }
             Command::ServerLost { server } => {
                 self.lose(server);
@@ -581,14 +590,7 @@ impl CatalogModel {
     fn tick(&mut self, now: u64) {
         let was_recovering = self.is_recovering();
         // Servers first: leases that end in the same tick ask nothing of a dead one.
-        let away = &self.cluster.away;
-        let silent = |(id, (_, seen)): &(&ServerId, &(u64, u64))| {
-            let grace = if away.contains(id) { REJOIN_GRACE } else { SERVER_SILENCE };
-            *seen + grace.as_millis() as u64 <= now
-        };
-        let lost: Vec<ServerId> =
-            self.cluster.servers.iter().filter(silent).map(|(id, _)| *id).collect();
-        for server in lost {
+        for server in self.cluster.end_silence(now, self.server_loss_ms) {
             self.lose(server);
         }
         if self.is_recovering() {

@@ -6,6 +6,7 @@ mod members;
 mod questions;
 
 use crate::catalog::{CatalogModel, Running};
+use crate::faults::Shape;
 use crate::lots::Parked;
 use crate::net::{Node, trouble_lasts};
 use crate::world::{Event, World, wire_entry};
@@ -21,8 +22,7 @@ use honeycomb_env::MemoryDisk;
 use honeycomb_server::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::{
-    BlockAt, JobId, Kind, Marks, MoveId, PolicyKind, PrefixId, ServerId, ShardIx, StructureId,
-    Time, Way,
+    BlockAt, JobId, Kind, Marks, MoveId, PrefixId, ServerId, ShardIx, StructureId, Time, Way,
 };
 use honeycomb_wire::Status;
 use honeycomb_wire::data::MovedArgs;
@@ -138,17 +138,17 @@ pub struct SimController {
 }
 
 impl SimController {
-    pub fn new(ix: usize, hash_seed: u64, policy: PolicyKind, block: usize) -> SimController {
+    pub fn new(ix: usize, hash_seed: u64, cluster: Shape, block: usize) -> SimController {
         let disk = MemoryDisk::new();
         let opened =
-            open(&disk, ix, (hash_seed, policy), Time::ZERO).expect("an empty disk can be read");
+            open(&disk, ix, (hash_seed, cluster), Time::ZERO).expect("an empty disk can be read");
         SimController {
             alive: true,
             catalog: opened.catalog,
             store: Some(opened.store),
             disk,
             power: false,
-            model: CatalogModel::new(policy, block as u64),
+            model: CatalogModel::new(cluster, block as u64),
             members: BTreeSet::new(),
             errands: Vec::new(),
             links: BTreeMap::new(),
@@ -172,9 +172,10 @@ impl SimController {
 fn open(
     disk: &MemoryDisk,
     ix: usize,
-    (hash_seed, policy): (u64, PolicyKind),
+    (hash_seed, cluster): (u64, Shape),
     now: Time,
 ) -> Result<Opened, StoreError> {
+    let Shape { policy, server_loss_ms } = cluster;
     let options = OpenOptions {
         shard: ix as u16,
         hash_seed,
@@ -183,6 +184,7 @@ fn open(
         lease_ms: 1000,
         policy,
         scale: Config::default().scale,
+        server_loss_ms,
         now,
     };
     Store::open(Box::new(disk.clone()), options)
@@ -427,6 +429,9 @@ impl World {
                     alarms: &[],
                     usage: &usage,
                 };
+                if self.controllers[ix].catalog.is_suspected(id) {
+                    self.reach("suspicion ended by a report");
+                }
                 if self.command(ix, Command::ServerReport { server: id, report }).is_err() {
                     return;
                 }

@@ -1,10 +1,11 @@
 //! What goes wrong in one run. Each seed turns classes of faults on or off and draws their rates
 //! (swarm testing), so that faults meet in many combinations and some runs are calm.
 
-use crate::net::{Node, SERVERS, stall_lasts, trouble_lasts};
+use crate::net::{Node, SERVERS, partition_lasts, stall_lasts};
 use crate::world::{Event, LEASE_SHORT, World};
 use honeycomb_env::Entropy;
-use honeycomb_types::limits::SERVER_SILENCE;
+use honeycomb_types::PolicyKind;
+use honeycomb_types::limits::{SERVER_LOSS_DEFAULT_MS, SERVER_LOSS_MIN_MS, SERVER_SILENCE};
 use std::time::Duration;
 
 /// Rates of one run, in events per million messages or per million steps; a step is an operation
@@ -63,6 +64,26 @@ pub struct Faults {
     /// Servers that are taken out, in events per million operations; not drawn with the rest either
     /// (`drain::rate`).
     pub drain: u64,
+}
+
+/// Settings of a cluster that a seed decides. They draw nothing from the run itself: what goes wrong in
+/// a seed is the same whatever they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// How memory is shared out.
+    pub policy: PolicyKind,
+    /// Milliseconds of silence after which a suspected server is lost.
+    pub server_loss_ms: u32,
+}
+
+impl Shape {
+    /// That of a seed, with so many controller shards.
+    pub fn of(seed: u64, controllers: usize) -> Shape {
+        let policy = crate::tiers::policy(seed, controllers);
+        let each = [SERVER_LOSS_MIN_MS, SERVER_LOSS_MIN_MS, 6000, SERVER_LOSS_DEFAULT_MS];
+        let server_loss_ms = each[Entropy::seeded(seed ^ 0x51_1e7).below(4) as usize];
+        Shape { policy, server_loss_ms }
+    }
 }
 
 impl Faults {
@@ -175,7 +196,7 @@ impl World {
             }
         }
         if self.rng.chance(self.faults.partition) {
-            let until = self.now + trouble_lasts(&mut self.rng);
+            let until = self.now + partition_lasts(&mut self.rng);
             let shape = self.net.partition(&mut self.rng, until);
             self.fault(shape);
         }

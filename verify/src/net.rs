@@ -4,6 +4,7 @@
 use crate::faults::long_or_short;
 use honeycomb_env::Entropy;
 use honeycomb_types::Time;
+use honeycomb_types::limits::SERVER_SILENCE;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -124,6 +125,14 @@ impl Net {
         *way = (*way).max(until);
     }
 
+    /// Cuts all ways to and from a node until a time.
+    pub fn isolate(&mut self, node: Node, until: Time) {
+        for other in (0..NODES).map(Node::of).filter(|other| *other != node) {
+            self.cut(node, other, until);
+            self.cut(other, node, until);
+        }
+    }
+
     /// Cuts some ways until a time; the name of the shape.
     pub fn partition(&mut self, entropy: &mut Entropy, until: Time) -> &'static str {
         let mut cut = |from: usize, to: usize| {
@@ -178,8 +187,17 @@ pub fn stall_lasts(entropy: &mut Entropy) -> Duration {
     long_or_short(entropy, Duration::from_millis(50), 10 * LEASE)
 }
 
-/// How long a partition lasts: from shorter than any patience to longer than leases and
-/// the silence after which a server is taken for dead.
+/// How long a partition lasts: one in eight from a suspicion to longer than any silence after which a
+/// server is lost.
+pub fn partition_lasts(entropy: &mut Entropy) -> Duration {
+    if entropy.chance(125_000) {
+        return long_or_short(entropy, SERVER_SILENCE, Duration::from_secs(20));
+    }
+    trouble_lasts(entropy)
+}
+
+/// How long other trouble lasts: from shorter than any patience to longer than leases and the silence after
+/// which a server is suspected.
 pub fn trouble_lasts(entropy: &mut Entropy) -> Duration {
     long_or_short(entropy, Duration::from_millis(1), Duration::from_secs(4))
 }

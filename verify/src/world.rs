@@ -6,7 +6,7 @@ use crate::accounts;
 use crate::cells::Cell;
 use crate::client::Task;
 use crate::controller::{Question, Said, SimController, TICK, Told};
-use crate::faults::Faults;
+use crate::faults::{Faults, Shape};
 use crate::file::FileModel;
 use crate::moves::Line;
 use crate::net::{CLIENTS, Net, Node, SERVERS};
@@ -22,7 +22,7 @@ use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Access, Io, PostPayload};
 use honeycomb_structures::Ticket;
-use honeycomb_types::limits::ADOPT_MAX;
+use honeycomb_types::limits::{ADOPT_MAX, SERVER_LOSS_DEFAULT_MS};
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::MapEntry;
@@ -94,6 +94,8 @@ pub enum Event {
     LinkClosed { server: usize, link: u64 },
     /// The controller learns that a server's link is closed.
     LinkLost { server: usize, link: u64 },
+    /// The controller looks whether the process of a server without a connection has ended.
+    Probe { server: usize, id: ServerId },
     /// A server wants to join a controller shard over a new connection, and says what it lends to it.
     Join { server: usize, life: u64, link: u64, controller: usize, lent: Vec<u32> },
     /// A server has joined.
@@ -242,6 +244,28 @@ pub fn run_seed(seed: u64, operations: u64) -> Result<Stats, Violation> {
         .map(|()| stats)
 }
 
+/// A run without other faults in which nobody reaches the first server for so long. Its cluster loses
+/// a silent server after the default time.
+pub fn run_cut_off(lasts: Duration) -> Result<Stats, Violation> {
+    let fits = |seed: &u64| {
+        let loss = Shape::of(*seed, 1).server_loss_ms;
+        crate::lots::controllers(*seed) == 1 && loss == SERVER_LOSS_DEFAULT_MS
+    };
+    let seed = (1..).find(fits).expect("one in four seeds does");
+    let mut world = World::new(seed, false);
+    world.faults.heal();
+    world.cell = None;
+    world.schedule(Duration::ZERO, Event::Tick(Node::Controller));
+    crate::owner::set_up(&mut world);
+    crate::client::set_up(&mut world);
+    let begin = world.now + Duration::from_secs(2);
+    world.until(|w| w.now > begin)?;
+    let end = world.now + lasts;
+    world.net.isolate(Node::Server(0), end);
+    world.until(|w| w.now > end + Duration::from_secs(3))?;
+    Ok(world.stats)
+}
+
 impl World {
     /// A world with its servers and clients, before anything has happened.
     pub fn new(seed: u64, keep_trace: bool) -> World {
@@ -272,8 +296,8 @@ impl World {
             now: Time::from_millis(1000),
             controllers: (0..controllers)
                 .map(|ix| {
-                    let policy = crate::tiers::policy(seed, controllers);
-                    SimController::new(ix, rng.next_u64(), policy, sizes.block)
+                    let cluster = Shape::of(seed, controllers);
+                    SimController::new(ix, rng.next_u64(), cluster, sizes.block)
                 })
                 .collect(),
             net,
@@ -477,6 +501,7 @@ impl World {
             Event::LineAnswered { conn, .. } => Node::Server(self.lines.get(conn)?.from.0),
             Event::Said { .. }
             | Event::LinkLost { .. }
+            | Event::Probe { .. }
             | Event::Join { .. }
             | Event::Ask(_)
             | Event::Renew { .. }
@@ -646,6 +671,7 @@ impl World {
                 self.joined(server, life, link, (id, known), now_ms);
             }
             Event::RestartController(ix) => self.restart_controller(ix),
+            Event::Probe { server, id } => self.probe(server, id),
             Event::Rejoin { server, life, controller } => self.rejoin(server, life, controller),
             Event::Restart { server } => {
                 if !self.servers[server].alive {

@@ -1,7 +1,8 @@
 //! The simulator's own tests: clean seeds, the same seed twice, and a bank of planted bugs.
 
 use honeycomb_types::Bug;
-use honeycomb_verify::{Stats, World, run_seed, seeds_until_caught};
+use honeycomb_verify::{Stats, World, run_cut_off, run_seed, seeds_until_caught};
+use std::time::Duration;
 
 /// Operations of each seed here.
 const OPERATIONS: u64 = 600;
@@ -69,7 +70,11 @@ fn a_run_draws_what_it_is_meant_to_draw() {
         "read below failed once",
         "region changed while it moves",
         "request that waited for blocks that go down",
+        "process of a server found ended",
+        "server back under a new name",
         "server declared dead for its silence",
+        "suspected server back",
+        "suspicion ended by a report",
         "some of many keys read",
         "store away",
         "write below failed",
@@ -82,6 +87,16 @@ fn a_run_draws_what_it_is_meant_to_draw() {
     for ending in ["Ok", "KeyNotFound", "DataLost", "LeaseExpired", "Removed", "QueueFull"] {
         assert!(sum.endings.contains_key(ending), "nothing ever ended with {ending}");
     }
+}
+
+#[test]
+fn server_that_is_cut_off_for_10_s_loses_no_data_and_one_for_20_s_is_lost() {
+    let lost = |stats: &Stats| stats.endings.get("DataLost").copied().unwrap_or_default();
+    let short = run_cut_off(Duration::from_secs(10)).unwrap();
+    assert_eq!(lost(&short), 0, "a link that is down for 10 s costs waiting and no data");
+    let long = run_cut_off(Duration::from_secs(20)).unwrap();
+    assert!(lost(&long) > 0, "{:?}", long.endings);
+    assert!(long.states.contains_key("server declared dead for its silence"));
 }
 
 macro_rules! caught {
@@ -140,6 +155,8 @@ caught! {
     a_queue_that_leaves_without_its_reservations_is_caught: RelocateForgetsReserved,
     a_successor_that_is_served_is_caught: SuccessorServed,
     a_job_that_is_replaced_for_another_is_caught: OtherJobReplaced,
+    suspected_server_that_is_given_blocks_is_caught: SuspectedGetsBlocks,
+    suspected_server_that_is_lost_is_caught: SuspectedIsLost,
     lots_that_are_lent_twice_are_caught: LotsLentTwice,
     lots_that_are_lost_are_caught: LotsLost,
     lots_that_are_given_out_and_back_are_caught: LotsGivenBackLate,

@@ -152,7 +152,7 @@ impl Catalog {
         if self.pool.servers().any(|(_, server)| server.lending.is_some()) {
             return Vec::new();
         }
-        let here = || self.pool.servers().filter(|(_, server)| !server.away);
+        let here = || self.pool.servers().filter(|(_, server)| !server.is_away());
         // Kinds that a server serves, and that two do, of those that stay.
         let stay = here().filter(|(_, server)| !server.draining).map(|(_, server)| server.kinds);
         let (one, two) = stay.fold(<(KindSet, KindSet)>::default(), |(one, two), kinds| {

@@ -390,7 +390,9 @@ pub enum Command<'a> {
     ServerStays { server: ServerId },
     /// A heartbeat.
     ServerReport { server: ServerId, report: Report<'a> },
-    /// The connection of a server broke.
+    /// The connection of a server closed, and its process may still run.
+    ServerUnlinked { server: ServerId },
+    /// The process of a server ended.
     ServerLost { server: ServerId },
     /// A server opened a block for its owner.
     BlockOpened { server: ServerId, at: BlockAt },

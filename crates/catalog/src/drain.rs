@@ -179,7 +179,7 @@ impl Catalog {
     fn has_nothing(&self, id: ServerId) -> bool {
         let known = !self.recovering() && !self.is_telling(id);
         let server = self.pool.server(id).expect("a server that drains is a member");
-        known && !server.away && server.holds_nothing() && !self.commits_flush_at(id)
+        known && !server.is_away() && server.holds_nothing() && !self.commits_flush_at(id)
     }
 
     /// Servers that ended are taken out no more.
@@ -194,6 +194,11 @@ impl Catalog {
     /// Whether the log says that the server drains.
     pub(crate) fn is_drained_for_good(&self, id: ServerId) -> bool {
         matches!(self.drains.state(id), DrainState::Draining | DrainState::Released)
+    }
+
+    /// Whether a server was told that it may go.
+    pub fn is_released(&self, id: ServerId) -> bool {
+        self.drains.state(id) == DrainState::Released
     }
 
     /// Takes the servers that drained when the log ended.

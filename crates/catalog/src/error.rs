@@ -10,7 +10,7 @@ use thiserror::Error;
 /// How the catalog learned that a server is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It said nothing for `limits::SERVER_SILENCE`.
+    /// It said nothing for `Config::server_loss_ms`.
     Silence,
     /// Its connection broke, or it came back as a new process.
     Reset,

@@ -54,8 +54,8 @@ impl Catalog {
         }
         let room = |block: &BlockId| {
             let used = self.pool.bytes_used(*block);
-            let taken_out = self.pool.is_draining(block.server()) || self.leaves_or_left(*block);
-            (!taken_out && !full.contains(block) && used + bytes <= self.block_size).then_some(used)
+            let takes = self.pool.takes_blocks(block.server()) && !self.leaves_or_left(*block);
+            (takes && !full.contains(block) && used + bytes <= self.block_size).then_some(used)
         };
         let known = self.structures[s].extents.iter().filter_map(|b| Some((room(b)?, *b)));
         // The fullest, and of those equally full always the same.

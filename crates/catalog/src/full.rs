@@ -31,6 +31,24 @@ pub struct Full {
     pub tiers: Vec<FullTier>,
     /// The asker's job holds these.
     pub holding: Arc<Holding>,
+    /// Suspected servers that have room: it may be given when they are heard again.
+    pub suspects: Vec<Suspect>,
+}
+
+/// A server that is given no blocks, because it is suspected to be gone (INV-56).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Suspect {
+    /// host:port.
+    pub address: Arc<str>,
+    /// Milliseconds since it was last heard.
+    pub silent_ms: u64,
+}
+
+impl fmt::Display for Suspect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Suspect { address, silent_ms } = self;
+        write!(f, "memory server {address} is suspected: it has been silent for {silent_ms} ms")
+    }
 }
 
 /// One tier of the cluster, in blocks.
@@ -84,7 +102,7 @@ fn shown(name: &str) -> String {
 
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Full { asker, asked, free, reserved, tiers, holding } = self;
+        let Full { asker, asked, free, reserved, tiers, holding, suspects } = self;
         let plural = if *asked == 1 { "" } else { "s" };
         write!(
             f,
@@ -126,6 +144,9 @@ impl fmt::Display for Full {
                 "; {elsewhere} in {name} are lent to other controller shards, or to none yet"
             )?;
         }
+        for suspect in suspects {
+            write!(f, "; {suspect} and is given no blocks")?;
+        }
         f.write_str(". ")?;
         f.write_str(
             "Existing data is unharmed: free some, let leases end, or add a memory server or disks",
@@ -149,7 +170,7 @@ impl Catalog {
             tiers[0].total += total;
             tiers[0].out += total.saturating_sub(unused);
             // Of one that is away nobody can say what is free.
-            if !server.away {
+            if !server.is_away() && !server.is_suspected() {
                 tiers[0].free += free;
                 tiers[0].elsewhere += unused.saturating_sub(free);
             }
@@ -163,11 +184,21 @@ impl Catalog {
                 });
                 tiers[at].total += total as u64;
                 tiers[at].out += out as u64;
-                tiers[at].free += if server.away { 0 } else { total.saturating_sub(out) as u64 };
+                if !server.is_away() && !server.is_suspected() {
+                    tiers[at].free += total.saturating_sub(out) as u64;
+                }
             }
         }
         let holding = self.holding(j, &tiers);
-        Full { asker: asker.into(), asked, free, reserved, tiers, holding }
+        let suspects = self.roomy_suspects();
+        Full { asker: asker.into(), asked, free, reserved, tiers, holding, suspects }
+    }
+
+    /// Suspected servers that have room.
+    fn roomy_suspects(&self) -> Vec<Suspect> {
+        let suspected = self.pool.servers().filter(|(_, server)| server.is_suspected());
+        let roomy = suspected.filter(|(_, server)| server.room_if_heard(Draw::Ordinary) > 0);
+        roomy.map(|(_, server)| self.suspect(server)).collect()
     }
 
     fn holding(&mut self, j: u32, tiers: &[FullTier]) -> Arc<Holding> {

@@ -6,6 +6,7 @@
 
 use crate::dag::Life;
 use crate::flush::JobEnd;
+use crate::pool::Presence;
 use crate::slab::NONE;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Actor, Catalog, CatalogError, Effect, LeaseInfo, Loss, Reply};
@@ -210,7 +211,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         // Servers first: leases that end in the same tick then ask nothing of a dead one.
         if self.silence <= heard {
-            self.lose_silent_servers(heard, effects);
+            self.end_silence(heard, effects);
         }
         if self.recovering() {
             return Ok(Reply::Done);
@@ -261,31 +262,36 @@ impl Catalog {
         if !Bug::AmnestyForgotten.active() {
             self.floor = self.now;
         }
-        self.silence = Time::NEVER;
         for server in self.pool.servers_mut() {
             server.last_seen = self.now;
-            self.silence = self.silence.min(server.silent_at());
         }
+        self.watch_silence();
         Ok(Reply::Done)
     }
 
     /// Extends all running leases by the length of a stall.
     pub(crate) fn stalled(&mut self, length: Duration) -> Result<Reply, CatalogError> {
         self.stalls.add(self.now, length);
-        self.silence = Time::NEVER;
         for server in self.pool.servers_mut() {
             server.last_seen = (server.last_seen + length).min(self.now);
-            self.silence = self.silence.min(server.silent_at());
         }
+        self.watch_silence();
         Ok(Reply::Done)
     }
 
-    fn lose_silent_servers(&mut self, heard: Time, effects: &mut Vec<Effect>) {
-        let servers = self.pool.servers().filter(|(_, server)| server.silent_at() <= heard);
+    /// Loses servers that were silent for too long, and suspects those that have been silent for a
+    /// while (INV-56).
+    fn end_silence(&mut self, heard: Time, effects: &mut Vec<Effect>) {
+        let loss = self.server_loss();
+        let servers = self.pool.servers().filter(|(_, server)| server.is_overdue(loss, heard));
         let lost: Vec<_> = servers.map(|(id, _)| id).collect();
         self.lose_servers(&lost, Loss::Silence, effects);
-        let first = self.pool.servers().map(|(_, server)| server.silent_at()).min();
-        self.silence = first.unwrap_or(Time::NEVER);
+        for server in self.pool.servers_mut() {
+            if server.presence == Presence::Here && server.silent_at(loss) <= heard {
+                server.presence = Presence::Suspected;
+            }
+        }
+        self.watch_silence();
     }
 
     /// Ends a live prefix: its structures are freed, the reasons remembered; it keeps its place

@@ -73,7 +73,7 @@ pub use command::{
 };
 pub use durable::{BadRecord, Recovery};
 pub use error::{CatalogError, Loss, QuotaLevel};
-pub use full::{Full, FullTier, Holding};
+pub use full::{Full, FullTier, Holding, Suspect};
 pub use hints::{Estimate, Hints, Supply};
 pub use honeycomb_types::Router;
 pub use invariants::{Broken, Chain};
@@ -95,7 +95,7 @@ use drain::Drains;
 use durable::Journal;
 use flush::{Flushes, Stop};
 use hash::HashKey;
-use honeycomb_types::limits::LEASE_DEFAULT_MS;
+use honeycomb_types::limits::{LEASE_DEFAULT_MS, SERVER_LOSS_DEFAULT_MS};
 use honeycomb_types::{
     BlockAt, Bug, IdCipher, IdOf, JobId, Marks, MoveId, PolicyKind, ScaleMarks, ServerId,
     StructureId, Time,
@@ -136,6 +136,8 @@ pub struct Config {
     pub policy: PolicyKind,
     /// When there should be other servers.
     pub scale: ScaleMarks,
+    /// Milliseconds of silence after which a suspected server is lost.
+    pub server_loss_ms: u32,
 }
 
 impl Default for Config {
@@ -151,6 +153,7 @@ impl Default for Config {
             lease_ms,
             policy,
             scale: ScaleMarks::default(),
+            server_loss_ms: SERVER_LOSS_DEFAULT_MS,
         }
     }
 }
@@ -197,7 +200,7 @@ pub struct Catalog {
     policy: Box<dyn Policy>,
     /// Of all live servers.
     block_size: u64,
-    /// No server is silent for too long before this; a lower bound, so that reports cost nothing.
+    /// The silence of no server has consequences before this; a lower bound, so that reports cost nothing.
     silence: Time,
     last_prefix: u64,
     last_move: u64,
@@ -353,6 +356,7 @@ impl Catalog {
             C::StopCluster { actor, discard } => self.stop_cluster(actor, discard, effects),
             C::LeaveServer { server } => self.leave_server(server, effects),
             C::ServerStays { server } => self.server_stays(server),
+            C::ServerUnlinked { server } => self.server_unlinked(server),
             C::ServerLost { server } => self.server_lost(server, Loss::Reset, effects),
             C::BlockOpened { server, at } => self.block_opened(server, at),
             C::BlockFreed { server, at } => self.block_freed(server, at),

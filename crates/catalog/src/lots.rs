@@ -66,14 +66,16 @@ impl Catalog {
     /// Whether a server has been asked for more and has not answered: an allocation that was refused
     /// may succeed then.
     pub(crate) fn awaits_lots(&self) -> bool {
-        let mut lending = self.pool.servers().filter_map(|(_, server)| server.lending.as_ref());
+        let heard = self.pool.servers().filter(|(_, server)| !server.is_suspected());
+        let mut lending = heard.filter_map(|(_, server)| server.lending.as_ref());
         lending.any(|lending| lending.asked.is_some() || lending.short > 0)
     }
 
     /// Whether a server may have more to lend: it gave all that it was asked for last.
     pub fn may_borrow(&self) -> bool {
         let has_more = |server: &Server| {
-            let lending = server.lending.as_ref().filter(|_| !server.away && !server.draining);
+            let lending =
+                server.lending.as_ref().filter(|_| !server.is_away() && server.takes_blocks());
             lending.is_some_and(|lending| lending.again <= self.now)
         };
         self.pool.servers().any(|(_, server)| has_more(server))
@@ -89,7 +91,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let now = self.now;
         let server = self.pool.server_mut(id).ok_or(CatalogError::UnknownServer { server: id })?;
-        let away = server.away;
+        let away = server.is_away();
         let lending = server.lending.get_or_insert_with(Lending::new);
         let asked = lending.asked.take();
         if lent.is_empty() {
@@ -131,9 +133,8 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let mut stirred = Vec::new();
         for (id, server) in self.pool.servers_mut_by_id() {
-            if let Some(lending) =
-                server.lending.as_mut().filter(|_| !server.away && !server.draining)
-            {
+            let asked = !server.is_away() && server.takes_blocks();
+            if let Some(lending) = server.lending.as_mut().filter(|_| asked) {
                 lending.short = lending.short.max(blocks.max(1));
                 stirred.push(id);
             }
@@ -148,7 +149,7 @@ impl Catalog {
     pub(crate) fn balance_lots(&mut self, effects: &mut Vec<Effect>) {
         let now = self.now;
         for id in self.pool.take_stirred() {
-            let Some(server) = self.pool.server_mut(id).filter(|server| !server.away) else {
+            let Some(server) = self.pool.server_mut(id).filter(|server| !server.is_away()) else {
                 continue;
             };
             let Some(lending) = &server.lending else { continue };

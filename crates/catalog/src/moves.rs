@@ -289,7 +289,7 @@ impl Catalog {
             .filter_map(|side| Some(structure.entries.get(side?)?.block))
             .filter(|&side| structure.move_of(side).is_none())
             .filter(|&side| {
-                !self.pool.is_draining(side.server()) && self.pool.stays_in_memory(side)
+                self.pool.takes_blocks(side.server()) && self.pool.stays_in_memory(side)
             })
             .map(|side| (self.pool.bytes_used(side), side))
             .filter(|(used, _)| used + own <= most)

@@ -27,7 +27,7 @@ mod server;
 
 pub(crate) use cores::{Core, Going, Held, Room, Where, tick_of};
 pub(crate) use metered::{Meter, PLACES};
-pub(crate) use server::Server;
+pub(crate) use server::{Presence, Server};
 
 /// Which free blocks an allocation may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,6 +145,11 @@ impl Pool {
 
     pub(crate) fn is_draining(&self, server: ServerId) -> bool {
         self.servers.get(&server).is_some_and(|server| server.draining)
+    }
+
+    /// Whether a server may be given blocks.
+    pub(crate) fn takes_blocks(&self, server: ServerId) -> bool {
+        self.servers.get(&server).is_some_and(Server::takes_blocks)
     }
 
     /// The number that was given last.
@@ -291,6 +296,10 @@ impl Pool {
         let epoch = Epoch::new(self.term, self.last_epoch);
         let state = self.servers.get_mut(&server).expect("a room names a live server");
         assert!(!state.draining, "INV-46: server {server} drains and was given a block");
+        assert!(
+            !state.is_suspected(),
+            "INV-56: server {server} is suspected and was given a block"
+        );
         let index = state.cores[shard.0 as usize].take(epoch, structure, tier, now);
         self.stir(server);
         let block = BlockId::new(server, shard, index);
@@ -405,7 +414,7 @@ impl Pool {
                         "server {id}: {free} free, {length} listed, not {counted}"
                     ));
                 }
-                if let Some(wrong) = core.miscounted().filter(|_| !server.away) {
+                if let Some(wrong) = core.miscounted().filter(|_| !server.is_away()) {
                     return Err(format!("server {id}: out by tier: {wrong}"));
                 }
             }

@@ -72,7 +72,7 @@ pub(crate) struct Pressure {
     /// The prefix whose allocation was refused by the last command.
     refused: Option<u32>,
     /// Memory became free since this was last looked at.
-    came: bool,
+    pub(crate) came: bool,
 }
 
 impl Pressure {
@@ -121,7 +121,7 @@ fn mark_of(server: &Server) -> u64 {
 
 /// Whether a server can let blocks go below memory.
 pub(crate) fn has_tiers(server: &&Server) -> bool {
-    !server.tiers.is_empty() && !server.away && !server.draining
+    !server.tiers.is_empty() && !server.is_away() && !server.draining
 }
 
 /// Whether blocks of this kind work below memory.

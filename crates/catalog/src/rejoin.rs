@@ -59,8 +59,7 @@ impl Catalog {
     /// Every server is away: the catalog was recovered just now.
     pub(crate) fn await_servers(&mut self) {
         self.awaited.servers = self.pool.servers().map(|(id, _)| id).collect();
-        self.silence =
-            self.pool.servers().map(|(_, s)| s.silent_at()).min().unwrap_or(self.silence);
+        self.watch_silence();
     }
 
     pub(crate) fn rejoin_server(

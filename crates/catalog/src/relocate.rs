@@ -71,7 +71,7 @@ impl Catalog {
         if self.drains.state(id) != DrainState::Draining {
             return;
         }
-        let there = self.pool.server(id).is_some_and(|server| !server.away);
+        let there = self.pool.server(id).is_some_and(|server| !server.is_away());
         if !there || self.recovering() || self.is_telling(id) {
             return;
         }

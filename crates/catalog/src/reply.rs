@@ -367,6 +367,8 @@ pub struct ServerInfo {
     pub address: Arc<str>,
     /// Heard from in time.
     pub alive: bool,
+    /// Milliseconds since a suspected server was last heard, at least 1; 0 for one that is not suspected.
+    pub silent_ms: u64,
     /// Its cores.
     pub shards: u8,
     /// Bytes of each of its blocks.

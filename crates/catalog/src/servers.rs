@@ -1,15 +1,16 @@
 //! Memory servers as members: joining, reporting, dying; and the state of the cluster.
 
-use crate::pool::Room;
+use crate::pool::{Presence, Room, Server};
 use crate::tier_weights::Flow;
 use crate::tombstones::Cause;
 use crate::{
-    Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, Reply, Report,
-    ServerInfo, TierAlarm, TierUse,
+    Actor, Catalog, CatalogError, ClusterStatus, Effect, Loss, NewServer, PartitionMap, Reply,
+    Report, ServerInfo, Suspect, TierAlarm, TierUse,
 };
 use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, SERVER_SILENCE, TIERS_MAX};
-use honeycomb_types::{BlockAt, BlockId, Bug, Generation, PrefixId, ServerId, TierSpec};
+use honeycomb_types::{BlockAt, BlockId, Bug, Generation, PrefixId, ServerId, TierSpec, Time};
 use std::sync::Arc;
+use std::time::Duration;
 
 impl Effect {
     /// Lets a block of a prefix be opened to no grant that is older than this (INV-29).
@@ -103,11 +104,60 @@ impl Catalog {
         Ok(Reply::Joined(self.pool.join(new, self.now)))
     }
 
-    /// A server spoke: it is alive.
-    pub(crate) fn heard_from(&mut self, server: ServerId) {
-        if let Some(server) = self.pool.server_mut(server) {
-            server.last_seen = self.now;
+    /// A server spoke: it is alive, and no longer suspected.
+    pub(crate) fn heard_from(&mut self, id: ServerId) {
+        let Some(server) = self.pool.server_mut(id) else { return };
+        server.last_seen = self.now;
+        if server.is_suspected() {
+            server.presence = Presence::Here;
+            self.silence = self.silence.min(self.now + SERVER_SILENCE);
+            // Allocations that found no room elsewhere may find some there.
+            self.pressure.came = true;
+            self.pool.stir(id);
         }
+    }
+
+    /// The connection to a server closed, and its process may still run: it is suspected until it is
+    /// back over another connection.
+    pub(crate) fn server_unlinked(&mut self, id: ServerId) -> Result<Reply, CatalogError> {
+        let server = self.pool.server_mut(id).ok_or(CatalogError::UnknownServer { server: id })?;
+        if server.presence == Presence::Here {
+            server.presence = Presence::Suspected;
+        }
+        Ok(Reply::Done)
+    }
+
+    /// After how much silence a server is lost.
+    pub(crate) fn server_loss(&self) -> Duration {
+        Duration::from_millis(self.config.server_loss_ms.into())
+    }
+
+    /// Computes anew when the silence of a server has consequences next.
+    pub(crate) fn watch_silence(&mut self) {
+        let loss = self.server_loss();
+        let first = self.pool.servers().map(|(_, server)| server.silent_at(loss)).min();
+        self.silence = first.unwrap_or(Time::NEVER);
+    }
+
+    /// Whether a member is suspected to be gone.
+    pub fn is_suspected(&self, server: ServerId) -> bool {
+        self.pool.server(server).is_some_and(Server::is_suspected)
+    }
+
+    /// The servers of a map that are suspected.
+    pub fn suspects_of(&self, map: &PartitionMap) -> Vec<Suspect> {
+        let suspected = self.pool.servers().filter(|(_, server)| server.is_suspected());
+        let named = suspected
+            .filter(|(id, _)| map.entries.iter().any(|entry| entry.at.block.server() == *id));
+        named.map(|(_, server)| self.suspect(server)).collect()
+    }
+
+    pub(crate) fn suspect(&self, server: &Server) -> Suspect {
+        Suspect { address: server.address.clone(), silent_ms: self.silent_ms(server) }
+    }
+
+    fn silent_ms(&self, server: &Server) -> u64 {
+        self.now.since(server.last_seen).as_millis() as u64
     }
 
     pub(crate) fn server_report(
@@ -116,8 +166,8 @@ impl Catalog {
         report: Report<'_>,
     ) -> Result<Reply, CatalogError> {
         let unknown = CatalogError::UnknownServer { server: id };
+        self.heard_from(id);
         let server = self.pool.server_mut(id).ok_or(unknown)?;
-        server.last_seen = self.now;
         server.bytes_resident = report.bytes_resident;
         server.connections = report.connections;
         server.requests = report.requests;
@@ -268,7 +318,7 @@ impl Catalog {
             status.blocks += total;
             status.quarantined += quarantined;
             // Of all controller shards' room: what is lent elsewhere is not out for that.
-            let free = if server.away { 0 } else { server.free() as u64 };
+            let free = if server.is_away() { 0 } else { server.free() as u64 };
             status.free += free;
             let allocated =
                 total - quarantined.min(total) - free.min(total - quarantined.min(total));
@@ -296,7 +346,9 @@ impl Catalog {
                 status.servers.push(ServerInfo {
                     server: id,
                     address: server.address.clone(),
-                    alive: !server.away,
+                    alive: server.presence == Presence::Here,
+                    // At least one, as 0 says that it is not suspected.
+                    silent_ms: if server.is_suspected() { ago.max(1) } else { 0 },
                     shards: server.shards(),
                     block_size: self.block_size,
                     blocks: total,

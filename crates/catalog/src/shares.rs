@@ -73,7 +73,7 @@ impl Catalog {
 
     /// Blocks of memory that are shared out.
     fn memory_to_share(&self) -> u64 {
-        let there = self.pool.servers().filter(|(_, s)| !s.away && !s.draining);
+        let there = self.pool.servers().filter(|(_, s)| !s.is_away() && !s.draining);
         let all: u64 =
             there.map(|(_, s)| u64::from(s.lent_total().saturating_sub(s.reserve()))).sum();
         all.saturating_sub(self.kept_free())

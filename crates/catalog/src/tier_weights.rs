@@ -153,7 +153,7 @@ impl Catalog {
         if !job.hints.given() {
             return Vec::new();
         }
-        let able = |(_, server): &(_, &Server)| !server.away && !server.draining;
+        let able = |(_, server): &(_, &Server)| !server.is_away() && server.takes_blocks();
         let mut all =
             vec![TierWeight { class: None, weight: 0, free: self.pool.room().0, bytes_per_s: 0 }];
         let moves = crate::Estimate::of(&job.hints, &self.supply()).bytes_per_s;

@@ -22,7 +22,7 @@ use honeycomb_catalog::{
     Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, QuotaChange, QuotaOf,
     Reply, Seal,
 };
-use honeycomb_types::limits::{SERVER_SILENCE, SLOT_WIDTH, SLOTS};
+use honeycomb_types::limits::{SERVER_LOSS_DEFAULT_MS, SLOT_WIDTH, SLOTS};
 use honeycomb_types::{
     BlockAt, JobId, Kind, PolicyKind, PrefixId, ServerId, TierClass, TierSpec, Verbs,
 };
@@ -224,6 +224,12 @@ impl Both {
                     self.bench.run(Command::ServerLost { server }).unwrap();
                     self.model.lose(server);
                     self.forget(server);
+                }
+            }
+            Op::Unlink { server } => {
+                if let Some(&server) = self.model.servers.keys().nth(*server) {
+                    self.bench.run(Command::ServerUnlinked { server }).unwrap();
+                    self.model.suspected.insert(server);
                 }
             }
             Op::Drain { server, cancel } => self.drain(*server, *cancel),
@@ -468,10 +474,7 @@ impl Both {
             }
         }
         self.moves[3] += self.model.cancel_overdue();
-        let silence = SERVER_SILENCE.as_millis() as u64;
-        let silent = |&(_, (_, seen)): &(&ServerId, &(u64, u64))| seen + silence <= now;
-        let lost: Vec<_> = self.model.servers.iter().filter(silent).map(|(&id, _)| id).collect();
-        for server in lost {
+        for server in self.model.end_silence(now, SERVER_LOSS_DEFAULT_MS.into()) {
             self.model.lose(server);
             self.forget(server);
         }

@@ -3,14 +3,12 @@
 
 mod common;
 
-use common::{Bench, LEASE, file, kv, lease};
+use common::{Bench, LEASE, file, kv};
 use honeycomb_catalog::{
     Actor, BlockUsage, CatalogError, Command, Loss, NewServer, PrefixState, Reply, Report,
     TierAlarm,
 };
-use honeycomb_types::limits::SERVER_SILENCE;
 use honeycomb_types::{AlarmKind, ServerId, TierClass, TierIx, Verbs};
-use std::time::Duration;
 
 const REPORT: Report<'static> = Report {
     bytes_resident: 1 << 20,
@@ -55,28 +53,6 @@ fn data_goes_with_its_server_and_the_reason_is_told() {
     assert_eq!(bench.run(report), Err(CatalogError::UnknownServer { server: dead }));
     assert_eq!(bench.status().blocks, 20);
     assert!(bench.make(job, kv("t", "table", 4)).is_ok(), "the name is free again");
-}
-
-#[test]
-fn a_silent_server_is_dead_and_any_word_keeps_it() {
-    let mut bench = Bench::new();
-    let job = bench.job("job");
-    let (s1, s2) = (bench.join("s1:1", 1, 10), bench.join("s2:1", 1, 10));
-    bench.create(job, "t", &[], lease(60_000)).unwrap();
-    let lost = bench.make(job, kv("t", "x", 2)).unwrap();
-    bench.pass(2000);
-    bench.run(Command::ServerReport { server: s2, report: REPORT }).unwrap();
-    assert_eq!(bench.catalog.next_deadline(), Some(bench.now + Duration::from_millis(500)));
-    bench.pass(500);
-    assert_eq!(bench.status().servers.iter().map(|s| s.server).collect::<Vec<_>>(), [s2]);
-    let told = bench.reopen(job, &lost).unwrap_err();
-    assert!(matches!(told, CatalogError::DataLost { how: Loss::Silence, .. }), "{told}");
-    assert_ne!(s1, s2);
-    bench.pass(2000 - 1);
-    assert_eq!(bench.status().servers.len(), 1);
-    bench.pass(1);
-    assert!(bench.status().servers.is_empty());
-    assert!(SERVER_SILENCE < Duration::from_secs(3));
 }
 
 #[test]

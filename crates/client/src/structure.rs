@@ -17,7 +17,7 @@ use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::extents::ExtentRef;
 use honeycomb_wire::messages::{
     ExtentBlocksReply, ExtentBlocksRequest, MapEntry, PartitionMap, ReopenStructureReply,
-    ReopenStructureRequest,
+    ReopenStructureRequest, Suspect,
 };
 use honeycomb_wire::notice::Filter;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
@@ -66,6 +66,8 @@ struct State {
     grant: Arc<Grant>,
     /// The error by which a call learned that the prefix's lease has ended; every later call fails with it.
     ended: Option<Error>,
+    /// Servers of the map that the controller suspected when it was asked last.
+    suspects: Vec<Suspect>,
 }
 
 /// A structure that was created or opened. Shared by threads; operations of different threads on
@@ -266,7 +268,7 @@ impl Structure {
             max_items: opened.max_items,
             max_bytes: opened.max_bytes,
             shrinks: routing.shrinks(),
-            state: Mutex::new(State { routing, grant, ended: None }),
+            state: Mutex::new(State { routing, grant, ended: None, suspects: Vec::new() }),
         }
     }
 
@@ -546,7 +548,10 @@ impl Structure {
                     let (args, interrupted) = (std::mem::take(args), *interrupted);
                     return Decision::Done(Ok(Replied { header, args, entry, interrupted }));
                 }
-                Step::Done(Err(e)) => return Decision::Done(Err(self.named(self.or_ended(e)))),
+                Step::Done(Err(e)) => {
+                    let e = self.or_suspected(e, call.entry());
+                    return Decision::Done(Err(self.named(self.or_ended(e))));
+                }
                 Step::Wait(pause) => return Decision::Pause(pause),
                 Step::Refresh => *happened = Happened::Refreshed(self.refresh(*deadline)),
                 Step::Send(entry, mut header) => {
@@ -670,7 +675,12 @@ impl Structure {
             max_items: self.max_items,
             max_bytes: self.max_bytes,
             shrinks: self.shrinks,
-            state: Mutex::new(State { routing: Routing::new(map), grant, ended: None }),
+            state: Mutex::new(State {
+                routing: Routing::new(map),
+                grant,
+                ended: None,
+                suspects: Vec::new(),
+            }),
         };
         let listener = Listener::open(twin, self.context.clone(), wanted, filter);
         listener.map_err(|e| self.named(e))
@@ -708,9 +718,26 @@ impl Structure {
         let reply: ReopenStructureReply = self.context.ask(Op::ReopenStructure, &body, deadline)?;
         let mut state = self.state();
         state.routing.refresh(reply.map);
+        state.suspects = reply.suspects;
         let version = state.grant.version + 1;
         state.grant = Arc::new(Grant { version, bytes: reply.grant });
         Ok(())
+    }
+
+    /// Why a call failed; with the suspicion against the server that it waited for.
+    fn or_suspected(&self, mut e: Error, entry: Option<&MapEntry>) -> Error {
+        let waited = matches!(e.status, Status::DeadlineExceeded | Status::OutcomeUnknown);
+        let Some(entry) = entry.filter(|_| waited) else { return e };
+        let state = self.state();
+        if let Some(suspect) = state.suspects.iter().find(|s| s.address == entry.address) {
+            let Suspect { address, silent_ms } = suspect;
+            let text = format!(
+                "; memory server {address} is suspected: it had been silent for {silent_ms} ms. Its data \
+                 is there again when it is heard, and lost if it stays silent"
+            );
+            e.message.push_str(&text);
+        }
+        e
     }
 
     /// The error of a failed call. Once the lease has ended it is `LeaseExpired`, even under a reused name.

@@ -41,6 +41,8 @@ pub struct ControllerOptions {
     pub policy: PolicyKind,
     /// When there should be other servers.
     pub scale: ScaleMarks,
+    /// Milliseconds of silence after which a suspected memory server is lost with its data.
+    pub server_loss_ms: u32,
     /// Its shards, 1 to 64: each has a core, and jobs, blocks and a log of its own. A data directory is
     /// made for so many and no others.
     pub shards: u16,
@@ -250,12 +252,15 @@ struct Begin {
 }
 
 fn volatile(options: &ControllerOptions) -> Begin {
-    let ControllerOptions { root_key, marks, lease_ms, policy, scale, shards, .. } = *options;
+    let ControllerOptions {
+        root_key, marks, lease_ms, policy, scale, server_loss_ms, shards, ..
+    } = *options;
     let root = RootKey(root_key.unwrap_or_else(Entropy::secret));
     let state = |shard| {
         let (hash_seed, ids) = (Entropy::system().next_u64(), root.id_cipher());
         let term = VOLATILE_TERM;
-        let config = Config { shard, term, hash_seed, ids, marks, lease_ms, policy, scale };
+        let config =
+            Config { shard, term, hash_seed, ids, marks, lease_ms, policy, scale, server_loss_ms };
         State { catalog: Catalog::new(config), store: None, answers: Answers::default() }
     };
     Begin { states: (0..shards).map(state).collect(), root, now: Time::ZERO }
@@ -323,11 +328,21 @@ fn durable(
     root_key: Option<[u8; 32]>,
     options: &ControllerOptions,
 ) -> Result<(State, RootKey, Time), StoreError> {
-    let ControllerOptions { marks, lease_ms, policy, scale, .. } = *options;
+    let ControllerOptions { marks, lease_ms, policy, scale, server_loss_ms, .. } = *options;
     let (hash_seed, now) = (Entropy::system().next_u64(), Time::ZERO);
     let opened = Store::open(
         disk,
-        OpenOptions { shard, hash_seed, root_key, marks, lease_ms, policy, scale, now },
+        OpenOptions {
+            shard,
+            hash_seed,
+            root_key,
+            marks,
+            lease_ms,
+            policy,
+            scale,
+            server_loss_ms,
+            now,
+        },
     )?;
     let (catalog, answers) = (opened.catalog, opened.answers);
     let state = State { catalog, store: Some(opened.store), answers };

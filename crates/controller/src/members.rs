@@ -50,6 +50,7 @@ impl ControllerService {
         }
         self.peers.get_mut(&from).expect("greeted").server = Some(server);
         self.links.insert(server, from);
+        self.probes.end(server);
         if !known {
             // It may be in the place of an earlier one, which is gone with that.
             self.drop_former(net, now);
@@ -112,7 +113,7 @@ impl ControllerService {
     /// whether it may go is looked at again.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
-        let unheard = |errand: &Errand| errand.server == server && errand.link != link;
+        let unheard = |errand: &Errand| errand.server == server && errand.link != Some(link);
         let again = |errand: &Errand| {
             let anew = matches!(
                 errand.effect,
@@ -130,7 +131,7 @@ impl ControllerService {
         asked.sort_unstable();
         for number in asked {
             let errand = self.errands.get_mut(&number).expect("listed just now");
-            errand.link = link;
+            errand.link = Some(link);
             let (_, op, body) = message_of(&errand.effect);
             self.out.push(Out::Ask { to: link, number, op, body });
         }

@@ -116,6 +116,7 @@ fn add_server(known: &mut ServerInfo, part: &ServerInfo) {
     known.free = known.free.saturating_sub(part.blocks.saturating_sub(part.free));
     known.bytes_used += part.bytes_used;
     known.alive &= part.alive;
+    known.silent_ms = known.silent_ms.max(part.silent_ms);
     // One with tiers is a member of one shard.
     known.alarms.extend_from_slice(&part.alarms);
     add_drain(known, part);

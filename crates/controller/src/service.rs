@@ -7,6 +7,7 @@ mod extents;
 mod flush;
 mod links;
 mod moves;
+mod probes;
 mod siblings;
 
 pub(crate) use errands::Errand;
@@ -31,6 +32,7 @@ use honeycomb_wire::{
     Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
     Scope, Status, TokenKey,
 };
+use probes::Probes;
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -80,6 +82,8 @@ pub(crate) enum Note {
     Stop,
     /// The log was synced, or could not be.
     Synced(Synced),
+    /// Nobody listens at the address of this server, whose connection closed.
+    ServerEnded(ServerId),
     /// A connection whose handshake named this shard.
     Adopt(Detached, Peer),
     /// A request for this shard that arrived at another.
@@ -166,6 +170,7 @@ pub(crate) struct ControllerService {
     pub(crate) grant_key: GrantKey,
     pub(crate) peers: HashMap<ConnId, Peer>,
     pub(crate) links: HashMap<ServerId, ConnId>,
+    pub(crate) probes: Probes,
     effects: Vec<Effect>,
     pub(crate) errands: HashMap<u64, Errand>,
     /// Blocks that their servers have not confirmed to be open: a reply that names one asks for it
@@ -213,6 +218,7 @@ impl ControllerService {
             grant_key: root.grant_key(),
             peers: HashMap::new(),
             links: HashMap::new(),
+            probes: Probes::default(),
             effects: Vec::new(),
             errands: HashMap::new(),
             opening: HashMap::new(),
@@ -638,7 +644,7 @@ impl Service for ControllerService {
             // One that has not told all of its blocks is awaited as before.
             match self.catalog.is_awaited(server) {
                 true => drop(self.links.remove(&server)),
-                false => self.lose(now, server),
+                false => self.unlinked(now, server),
             }
         }
         self.settle(net, now);
@@ -653,6 +659,7 @@ impl Service for ControllerService {
             Note::Adopt(conn, peer) => self.adopt(net, conn, peer),
             Note::Forward(request) => self.forwarded(net, now, *request),
             Note::Returned(to, header, body) => self.returned(net, to, header, body),
+            Note::ServerEnded(server) => self.server_ended(now, server),
             Note::Stop => self.stopped = true,
             Note::Synced(synced) => {
                 if let Some(store) = &mut self.store {
@@ -763,6 +770,7 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
             | Command::LocateFlush { .. }
             | Command::ClusterStatus { .. }
             | Command::ServerReport { .. }
+            | Command::ServerUnlinked { .. }
             | Command::Lent { .. }
             | Command::ShortOf { .. }
             | Command::RenewPrefixById { .. }

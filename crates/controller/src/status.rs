@@ -37,6 +37,8 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::DataLost { .. } => Status::DataLost,
         E::PrefixRemoved { .. } | E::StructureRemoved { .. } => Status::Removed,
         E::PrefixRead { .. } | E::StructureRead { .. } => Status::Removed,
+        // A suspected server is heard again or lost: the client asks again until then.
+        E::OutOfMemory(full) if !full.suspects.is_empty() => Status::Busy,
         E::OutOfMemory(_) => Status::OutOfMemory,
         E::QuotaExceeded { .. } => Status::QuotaExceeded,
         E::LimitExceeded { .. } => Status::LimitExceeded,

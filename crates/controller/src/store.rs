@@ -157,6 +157,8 @@ pub struct OpenOptions {
     pub policy: PolicyKind,
     /// When there should be other servers.
     pub scale: ScaleMarks,
+    /// Milliseconds of silence after which a suspected memory server is lost.
+    pub server_loss_ms: u32,
     /// What the controller's clock shows at least.
     pub now: Time,
 }
@@ -366,9 +368,12 @@ impl Store {
         }
         let term = reading.term + 1;
         let Reading { recovery, answers, time, number, .. } = reading;
-        let OpenOptions { shard, hash_seed, marks, lease_ms, policy, scale, .. } = options;
+        let OpenOptions {
+            shard, hash_seed, marks, lease_ms, policy, scale, server_loss_ms, ..
+        } = options;
         let ids = root.id_cipher();
-        let config = Config { shard, term, hash_seed, ids, marks, lease_ms, policy, scale };
+        let config =
+            Config { shard, term, hash_seed, ids, marks, lease_ms, policy, scale, server_loss_ms };
         let catalog = recovery.finish(config, time).map_err(|e| StoreError::Damaged {
             file: "the log as a whole".into(),
             offset: 0,

@@ -66,6 +66,7 @@ pub(crate) fn opened(
     key: &GrantKey,
     now: Time,
     token_expires_ms: u64,
+    suspects: &[catalog::Suspect],
 ) -> Vec<u8> {
     let grant = Grant {
         job: o.job,
@@ -85,8 +86,13 @@ pub(crate) fn opened(
         max_items: o.max_items,
         max_bytes: o.max_bytes,
         edge: o.edge as u8,
+        suspects: suspects.iter().map(suspect).collect(),
     }
     .encode()
+}
+
+fn suspect(s: &catalog::Suspect) -> Suspect {
+    Suspect { address: s.address.to_string(), silent_ms: s.silent_ms }
 }
 
 pub(crate) fn kinds(kinds: &[(Arc<KindSpec>, u32)]) -> Vec<u8> {
@@ -286,6 +292,7 @@ fn server_info(s: &catalog::ServerInfo) -> ServerInfo {
         server: s.server.0,
         address: s.address.to_string(),
         alive: s.alive,
+        silent_ms: s.silent_ms,
         shards: s.shards,
         block_size: s.block_size,
         blocks: s.blocks,

@@ -17,6 +17,7 @@ fn options() -> OpenOptions {
         lease_ms: 1000,
         policy: Default::default(),
         scale: Default::default(),
+        server_loss_ms: honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS,
         now: Time::ZERO,
     }
 }

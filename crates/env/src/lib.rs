@@ -19,6 +19,7 @@ mod lockfile;
 mod memory;
 mod net;
 mod poller;
+mod probe;
 mod shaped;
 pub mod unix;
 mod volume;
@@ -37,5 +38,6 @@ pub use net::{
     Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, is_urgent, run,
 };
 pub use poller::Poller;
+pub use probe::nobody_listens;
 pub use shaped::{DiskShape, Shaped};
 pub use volume::{AWAY, MemoryVolume, Scratch, VOLUME_ALIGN, Volume};

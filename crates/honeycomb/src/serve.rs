@@ -442,6 +442,7 @@ fn start_controller(
         lease_ms: settings.lease_ms(),
         policy: settings.policy(),
         scale: settings.scale()?,
+        server_loss_ms: settings.server_loss_ms(),
         shards: settings.controller_shards(),
     };
     Controller::start(&options).map_err(|e| match e {

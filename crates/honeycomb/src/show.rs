@@ -132,7 +132,7 @@ fn print_status(s: &ClusterStatusReply) {
             size::show(server.bytes_resident),
             server.connections,
             server.requests,
-            if server.alive { "" } else { "  LOST" }
+            standing(server)
         );
         for alarm in &server.alarms {
             let TierAlarm { why, age_ms, tried_ms, .. } = alarm;
@@ -145,6 +145,20 @@ fn print_status(s: &ClusterStatusReply) {
             say!("{:>6} {}: {}", "", drain_state(server), server.drain_waits);
         }
     }
+}
+
+/// What is to be said of a server that is not heard.
+fn standing(server: &ServerInfo) -> String {
+    match server.silent_ms {
+        0 if server.alive => String::new(),
+        0 => "  LOST".to_owned(),
+        silent => format!("  SUSPECTED, silent for {}", size::duration(silent as i64)),
+    }
+}
+
+/// Servers that are suspected to be gone.
+fn suspected(s: &ClusterStatusReply) -> usize {
+    s.servers.iter().filter(|server| server.silent_ms > 0).count()
 }
 
 /// Whether a server is being taken out, in a word.
@@ -256,7 +270,8 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         .iter()
         .map(|v| {
             json!({
-                "server": v.server, "address": v.address, "alive": v.alive, "shards": v.shards,
+                "server": v.server, "address": v.address, "alive": v.alive,
+                "suspected": v.silent_ms > 0, "silent_ms": v.silent_ms, "shards": v.shards,
                 "block_size": v.block_size, "blocks": v.blocks, "free": v.free,
                 "bytes_used": v.bytes_used, "bytes_resident": v.bytes_resident,
                 "connections": v.connections, "requests": v.requests, "forwarded": v.forwarded,
@@ -275,7 +290,7 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         "requests_reports": s.requests_reports, "flushing": s.flushing,
         "flush_failing": s.flush_failing, "flushed": s.flushed, "flush_lost": s.flush_lost,
         "flush_error": s.flush_error, "tiers": tiers_json(&s.tiers), "alarms": s.alarms,
-        "servers": servers,
+        "servers": servers, "suspected": suspected(s),
         "policy": s.policy, "shares": shares,
         "advice": {
             "what": advice(s), "servers": s.advice_servers, "address": s.advice_address,

@@ -207,6 +207,7 @@ fn options() -> ControllerOptions {
         lease_ms: 1000,
         policy: Default::default(),
         scale: Default::default(),
+        server_loss_ms: honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS,
         shards: 1,
     }
 }

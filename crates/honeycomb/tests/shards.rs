@@ -193,6 +193,7 @@ fn shards_come_back_with_their_jobs() {
         lease_ms: 1000,
         policy: Default::default(),
         scale: Default::default(),
+        server_loss_ms: honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS,
         shards: 2,
     };
     let controller = Controller::start(&options).unwrap();

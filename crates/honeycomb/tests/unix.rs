@@ -89,6 +89,7 @@ fn a_node_that_began_anew_is_found_at_its_new_socket() {
             lease_ms: 1000,
             policy: Default::default(),
             scale: Default::default(),
+            server_loss_ms: honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS,
             shards: 1,
         };
         Controller::start_on(Box::new(disk.clone()), &options).unwrap()

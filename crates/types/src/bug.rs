@@ -193,13 +193,17 @@ pub enum Bug {
     SuccessorServed = 92,
     /// A registration replaces another job than the one that its caller has looked at (INV-55).
     OtherJobReplaced = 93,
+    /// A suspected server is given blocks (INV-56).
+    SuspectedGetsBlocks = 94,
+    /// A server is lost as soon as it is suspected (INV-56).
+    SuspectedIsLost = 95,
     /// A block that one slot fills refuses the keys of its other slots for ever (INV-17).
     HotSlotKeepsOthers = 99,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 94] = [
+    pub const ALL: [Bug; 96] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -293,6 +297,8 @@ impl Bug {
         Bug::IdsCount,
         Bug::SuccessorServed,
         Bug::OtherJobReplaced,
+        Bug::SuspectedGetsBlocks,
+        Bug::SuspectedIsLost,
         Bug::HotSlotKeepsOthers,
     ];
 }

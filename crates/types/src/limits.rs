@@ -293,8 +293,15 @@ pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 pub const STALL_LEAST: Duration = Duration::from_millis(50);
 /// After a longer one every prefix gets a whole lease.
 pub const AMNESTY_AFTER: Duration = Duration::from_millis(1000);
-/// A server that has said nothing for this long is dead.
+/// A server that has said nothing for this long is suspected: it is given no blocks.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
+/// After this many milliseconds of silence a suspected server is lost, of clusters that do not say.
+pub const SERVER_LOSS_DEFAULT_MS: u32 = 15_000;
+/// The shortest silence after which a cluster may give up a server, in milliseconds: longer than the
+/// one after which it is suspected.
+pub const SERVER_LOSS_MIN_MS: u32 = 3000;
+/// The longest, in milliseconds.
+pub const SERVER_LOSS_MAX_MS: u32 = 3_600_000;
 /// A server that a restarted controller knows from its log has this long to come back.
 pub const REJOIN_GRACE: Duration = Duration::from_secs(5);
 /// Controller shards of one controller: a server's number has 8 bits for them, and a handshake names
@@ -326,5 +333,7 @@ const _: () = assert!(KEY_MAX as u64 + 64 <= REGION_MIN / 2, "a key fits the sma
 const _: () = assert!(2 * LOW_MARK_DEFAULT < HIGH_MARK_DEFAULT && HIGH_MARK_DEFAULT <= 100);
 const _: () = assert!(NAME_MAX <= u8::MAX as usize);
 const _: () = assert!(SERVER_SILENCE.as_millis() > 4 * REPORT_INTERVAL.as_millis());
-const _: () = assert!(SERVER_SILENCE.as_millis() < 3000, "loss is told within 3 s");
+const _: () = assert!(SERVER_SILENCE.as_millis() < SERVER_LOSS_MIN_MS as u128);
+const _: () = assert!(SERVER_LOSS_MIN_MS < SERVER_LOSS_DEFAULT_MS);
+const _: () = assert!(SERVER_LOSS_DEFAULT_MS < SERVER_LOSS_MAX_MS);
 const _: () = assert!(LEASE_MIN_MS < LEASE_DEFAULT_MS && LEASE_DEFAULT_MS < LEASE_MAX_MS);

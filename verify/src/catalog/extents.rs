@@ -32,7 +32,7 @@ impl CatalogModel {
         // Below memory, or on its way there, it takes nothing.
         let stays = |at: &BlockAt| {
             let here = self.cluster.tiers.place(*at) == Default::default();
-            here && !self.cluster.drains.contains_key(&at.block.server())
+            here && self.cluster.takes_blocks(at.block.server())
         };
         let fits =
             |at: &&BlockAt| stays(at) && used(at) + bytes <= block && !full.contains(&at.block);

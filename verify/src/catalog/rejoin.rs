@@ -35,6 +35,7 @@ impl CatalogModel {
     pub fn restart(&mut self, now: Time, catalog: &Catalog, power: bool) -> Verdict {
         self.cluster.now = now.as_millis();
         self.cluster.away = self.cluster.servers.keys().copied().collect();
+        self.cluster.suspected.clear();
         self.cluster.used.clear();
         self.cluster.lent.clear();
         self.cluster.tiers.places.clear();
@@ -257,11 +258,13 @@ fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<Block
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::Shape;
     use honeycomb_catalog::{
         Actor, Command, Config, Effect as Order, Hints, NewStructure, PrefixOptions, Seal,
     };
     use honeycomb_controller::{OpenOptions, Store, waits};
     use honeycomb_env::MemoryDisk;
+    use honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS;
     use honeycomb_types::{Generation, JobId, Marks, PolicyKind, StructureId};
 
     const BLOCK_SIZE: u64 = 65_536;
@@ -284,6 +287,7 @@ mod tests {
             lease_ms: Config::default().lease_ms,
             policy: PolicyKind::default(),
             scale: Config::default().scale,
+            server_loss_ms: SERVER_LOSS_DEFAULT_MS,
             now: Time::ZERO,
         };
         let opened = Store::open(Box::new(disk.clone()), options).unwrap();
@@ -294,7 +298,9 @@ mod tests {
         fn new() -> Judged {
             let disk = MemoryDisk::new();
             let (catalog, store) = open(&disk);
-            let model = CatalogModel::new(PolicyKind::default(), BLOCK_SIZE);
+            let (policy, server_loss_ms) = (PolicyKind::default(), SERVER_LOSS_DEFAULT_MS);
+            let shape = Shape { policy, server_loss_ms };
+            let model = CatalogModel::new(shape, BLOCK_SIZE);
             Judged { disk, catalog, store, model, orders: Vec::new() }
         }
 

@@ -1,6 +1,7 @@
 //! Servers that join, come back and are lost, and controllers that die and begin again.
 
-use super::{Told, open};
+use super::{SimController, Told, open};
+use crate::faults::Shape;
 use crate::net::{Node, trouble_lasts};
 use crate::server::{SHARDS, SimServer};
 use crate::world::{Event, World};
@@ -8,6 +9,10 @@ use honeycomb_catalog::{Command, Effect as Order, HeldBlock, NewServer, Reply};
 use honeycomb_controller::held_block;
 use honeycomb_types::{ServerId, Time};
 use honeycomb_wire::messages::HeldBlock as HeldOnWire;
+use std::time::Duration;
+
+/// The pause between two looks whether the process of a server has ended.
+const PROBE_AGAIN: Duration = Duration::from_millis(100);
 
 impl World {
     /// A server asks to be a member of a controller shard, over a new connection, and says what it
@@ -48,10 +53,14 @@ impl World {
 
     /// Whether a server is the member that it says it was.
     pub(super) fn rejoined(&mut self, ix: usize, server: NewServer<'_>, member: ServerId) -> bool {
+        let suspected = self.controllers[ix].catalog.is_suspected(member);
         let again = member != ServerId(0)
             && self.command(ix, Command::RejoinServer { server, member }).is_ok();
         if again {
             self.reach("server back under its name");
+            if suspected {
+                self.reach("suspected server back");
+            }
         }
         again
     }
@@ -93,9 +102,30 @@ impl World {
         // One that has not told all of its blocks is awaited as before.
         if self.controllers[ix].catalog.is_awaited(id) {
             self.controllers[ix].links.remove(&id);
-        } else {
+        } else if self.controllers[ix].catalog.is_released(id) {
             let _ = self.command(ix, Command::ServerLost { server: id });
+        } else {
+            self.controllers[ix].links.remove(&id);
+            let _ = self.command(ix, Command::ServerUnlinked { server: id });
+            self.probe(server, id);
         }
+    }
+
+    /// The controller asks whether anybody listens at the address of a server without a connection, again
+    /// and again until it is back, or lost.
+    pub fn probe(&mut self, server: usize, id: ServerId) {
+        let controller = &self.controllers[id.controller() as usize];
+        let SimController { alive, catalog, links, .. } = controller;
+        if !alive || !catalog.is_suspected(id) || links.contains_key(&id) {
+            return;
+        }
+        let (here, there) = (Node::Controller, Node::Server(server));
+        let cut = self.net.cut_until(here, there).max(self.net.cut_until(there, here));
+        if cut > self.now || self.servers[server].alive {
+            return self.schedule(PROBE_AGAIN, Event::Probe { server, id });
+        }
+        self.reach("process of a server found ended");
+        let _ = self.command(id.controller() as usize, Command::ServerLost { server: id });
     }
 
     /// The process of a controller shard ends, or its machine loses power. It comes back with its log.
@@ -133,8 +163,8 @@ impl World {
             return;
         }
         let (now, hash_seed) = (self.controller_now(), self.rng.next_u64());
-        let policy = crate::tiers::policy(self.seed, self.controllers.len());
-        let opened = match open(&self.controllers[ix].disk, ix, (hash_seed, policy), now) {
+        let cluster = Shape::of(self.seed, self.controllers.len());
+        let opened = match open(&self.controllers[ix].disk, ix, (hash_seed, cluster), now) {
             Ok(opened) => opened,
             Err(e) => return self.broken(format!("the log cannot be read: {e} (INV-26)")),
         };

@@ -77,8 +77,8 @@ impl Pool {
     /// store goes only what takes no more, while not too many are on their way there.
     pub(crate) fn room_below(&self, block: BlockId, is_final: bool) -> Option<TierIx> {
         let server = self.servers.get(&block.server());
-        // Memory of a server that is taken out is nobody's to have.
-        let server = server.filter(|server| !server.away && !server.draining)?;
+        // Memory of a server that is taken out is nobody's to have; a suspected one does not answer.
+        let server = server.filter(|server| !server.is_away() && server.takes_blocks())?;
         let core = &server.cores[block.shard().0 as usize];
         let from = core.place(block.index()).tier.0 as usize;
         let may_sink = is_final && self.going().sinking < SINKING_MAX * self.servers.len() as u32;
@@ -139,7 +139,7 @@ impl Pool {
         if self.slot(block).is_none_or(|slot| slot.held() == Held::Free) {
             return;
         }
-        let away = self.servers.get(&block.server()).is_none_or(|server| server.away);
+        let away = self.servers.get(&block.server()).is_none_or(|server| server.is_away());
         let (before, lay) = (self.below_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return };
         if [tier, to].iter().any(|tier| tier.0 as usize >= core.rooms.len()) {

@@ -1,7 +1,7 @@
 //! The pool of a catalog that comes back: what the log knows, then what servers tell.
 
 use super::cores::{Held, LAST_FREE, QUARANTINED, Slot, UNOPENED};
-use super::{Pool, Server};
+use super::{Pool, Presence, Server};
 use crate::NewServer;
 use crate::durable::ServerImage;
 use hashbrown::HashSet;
@@ -29,7 +29,7 @@ impl Pool {
                 kinds: &[],
             };
             let mut server = Server::new(new, now);
-            server.away = true;
+            server.presence = Presence::Away;
             for core in &mut server.cores {
                 (core.free, core.free_head) = (0, LAST_FREE);
                 // Until it tells where its blocks are there is room nowhere.
@@ -111,7 +111,7 @@ impl Pool {
     ) -> Vec<(BlockAt, u32)> {
         let mut missing = Vec::new();
         let Some(server) = self.servers.get_mut(&id) else { return missing };
-        server.away = false;
+        server.presence = Presence::Here;
         for (ix, core) in server.cores.iter_mut().enumerate() {
             // The lowest index is given first, as with a new server.
             for index in (0..core.blocks()).rev() {

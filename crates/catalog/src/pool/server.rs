@@ -11,6 +11,19 @@ use hashbrown::HashMap;
 use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
 use honeycomb_types::{BlockId, Bug, TierIx, TierSpec, Time};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How well a member can be heard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// It reports.
+    Here,
+    /// It was silent for `SERVER_SILENCE`, or its connection closed: it is given no blocks until it is
+    /// heard again (INV-56).
+    Suspected,
+    /// Known from the log and not back yet: its inventory is unknown, and nothing of it is free.
+    Away,
+}
 
 /// One live memory server.
 #[derive(Debug)]
@@ -40,9 +53,7 @@ pub(crate) struct Server {
     pub(crate) flush_root: Box<str>,
     /// The custom kinds that it serves.
     pub(crate) kinds: KindSet,
-    /// Known from the log and not back yet: what it has is its own to tell, and nothing of it is
-    /// free.
-    pub(crate) away: bool,
+    pub(crate) presence: Presence,
     /// It is being taken out, and is given no block (INV-46).
     pub(crate) draining: bool,
     /// Room that other controller shards may have, where there are any.
@@ -74,7 +85,7 @@ impl Server {
             flush: !new.flush_root.is_empty(),
             flush_root: new.flush_root.into(),
             kinds: KindSet::of(new.kinds),
-            away: false,
+            presence: Presence::Here,
             draining: false,
             lending: None,
             tiers: new.tiers.into(),
@@ -129,9 +140,41 @@ impl Server {
         total.saturating_sub(out) + leaving < mark
     }
 
-    /// When it counts as dead if it says nothing.
-    pub(crate) fn silent_at(&self) -> Time {
-        self.last_seen + if self.away { REJOIN_GRACE } else { SERVER_SILENCE }
+    /// Whether it is known from the log and not back yet.
+    pub(crate) fn is_away(&self) -> bool {
+        self.presence == Presence::Away
+    }
+
+    /// Whether it is suspected to be gone.
+    pub(crate) fn is_suspected(&self) -> bool {
+        self.presence == Presence::Suspected
+    }
+
+    /// Whether it may be given blocks.
+    pub(crate) fn takes_blocks(&self) -> bool {
+        let suspected = self.is_suspected() && !Bug::SuspectedGetsBlocks.active();
+        !suspected && (!self.draining || Bug::DrainTakesNewBlocks.active())
+    }
+
+    /// When its silence has consequences next: it is suspected, or lost after `loss`.
+    pub(crate) fn silent_at(&self, loss: Duration) -> Time {
+        self.last_seen
+            + match self.presence {
+                Presence::Here => SERVER_SILENCE,
+                Presence::Suspected => loss,
+                Presence::Away => REJOIN_GRACE,
+            }
+    }
+
+    /// Whether it has been silent for so long that it is lost.
+    pub(crate) fn is_overdue(&self, loss: Duration, heard: Time) -> bool {
+        let suspicion_is_loss = Bug::SuspectedIsLost.active();
+        let silence = match self.presence {
+            Presence::Away => REJOIN_GRACE,
+            Presence::Here | Presence::Suspected if suspicion_is_loss => SERVER_SILENCE,
+            Presence::Here | Presence::Suspected => loss,
+        };
+        self.last_seen + silence <= heard
     }
 
     /// Its cores' blocks.
@@ -169,18 +212,20 @@ impl Server {
 
     /// Blocks that such an allocation may take of a tier.
     pub(crate) fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
-        if tier.is_below() && !self.draining {
-            let open = self.cores.iter().filter(|core| !core.is_store(tier));
-            return open.map(|core| core.room_in(tier)).sum();
+        if !tier.is_below() {
+            return self.room(draw);
         }
-        if tier.is_below() { 0 } else { self.room(draw) }
+        let open = self.cores.iter().filter(|core| !core.is_store(tier) && self.takes_blocks());
+        open.map(|core| core.room_in(tier)).sum()
     }
 
     /// Free blocks in memory that such an allocation may take.
     pub(crate) fn room(&self, draw: Draw) -> u32 {
-        if self.draining && !Bug::DrainTakesNewBlocks.active() {
-            return 0;
-        }
+        if self.takes_blocks() { self.room_if_heard(draw) } else { 0 }
+    }
+
+    /// The same if it were not suspected.
+    pub(crate) fn room_if_heard(&self, draw: Draw) -> u32 {
         let room = self.cores.iter().map(Core::room).sum::<u32>();
         match draw {
             Draw::Ordinary => room.saturating_sub(self.reserve()),

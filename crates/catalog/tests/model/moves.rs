@@ -72,7 +72,7 @@ impl Both {
         let used = |at: &BlockAt| self.model.used.get(at).copied().unwrap_or_default();
         let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
         let best = room.filter(|at| !blocks.contains(&at.block));
-        let best = best.filter(|at| !self.model.drains.contains_key(&at.block.server()));
+        let best = best.filter(|at| self.model.takes_blocks(at.block.server()));
         // Below memory, or on its way there, it takes nothing.
         let best = best.filter(|at| self.model.tiers.place(**at) == Default::default());
         let best = best.max_by_key(|at| (used(at), at.block)).copied();

@@ -91,6 +91,10 @@ pub enum Op {
         blocks: u32,
         below: u32,
     },
+    /// The connection to a server closes.
+    Unlink {
+        server: usize,
+    },
     Lose {
         server: usize,
     },
@@ -233,6 +237,7 @@ pub fn op() -> impl Strategy<Value = Op> {
         1 => (1..4u8, 0..8u32, 0..6u32)
             .prop_map(|(shards, blocks, below)| Op::Join { shards, blocks, below }),
         1 => (0..4usize).prop_map(|server| Op::Lose { server }),
+        1 => (0..4usize).prop_map(|server| Op::Unlink { server }),
         2 => (0..4usize, any::<bool>()).prop_map(|(server, cancel)| Op::Drain { server, cancel }),
         1 => (0..4usize).prop_map(|server| Op::Stays { server }),
         4 => (0..20usize, prop::bool::weighted(0.1))

@@ -20,7 +20,9 @@ pub use shares::Shares;
 pub use tiers::Tiers;
 
 use honeycomb_catalog::{CatalogError, DrainState, NewStructure};
-use honeycomb_types::limits::{HIGH_MARK_DEFAULT, RESERVE_BLOCKS_MIN, RESERVE_FRACTION};
+use honeycomb_types::limits::{
+    HIGH_MARK_DEFAULT, REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE,
+};
 use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -582,6 +584,8 @@ pub struct Cluster {
     pub quarantined: BTreeSet<BlockAt>,
     /// Members that were there before a restart and are not back: they give nothing.
     pub away: BTreeSet<ServerId>,
+    /// Members that were silent, or whose connection closed: they give nothing.
+    pub suspected: BTreeSet<ServerId>,
     /// Servers that are being taken out: they give nothing.
     pub drains: BTreeMap<ServerId, DrainState>,
     /// Blocks of each core that servers lend to this controller shard, where there are several; those
@@ -621,6 +625,29 @@ impl Cluster {
         if let Some((_, seen)) = self.servers.get_mut(&server) {
             *seen = self.now;
         }
+        self.suspected.remove(&server);
+    }
+
+    /// Whether a server may be given blocks.
+    pub fn takes_blocks(&self, server: ServerId) -> bool {
+        !self.drains.contains_key(&server) && !self.suspected.contains(&server)
+    }
+
+    /// At this time, up to which everything was heard: who is lost for its silence (INV-56). Those that
+    /// have been silent for a while are suspected from now on.
+    pub fn end_silence(&mut self, heard: u64, loss_ms: u64) -> Vec<ServerId> {
+        let silence = |id: &ServerId| match self.away.contains(id) {
+            true => REJOIN_GRACE.as_millis() as u64,
+            false => loss_ms,
+        };
+        let lost = self.servers.iter().filter(|(id, (_, seen))| seen + silence(id) <= heard);
+        let lost: Vec<ServerId> = lost.map(|(id, _)| *id).collect();
+        let silent = SERVER_SILENCE.as_millis() as u64;
+        let quiet = self.servers.iter().filter(|(id, (_, seen))| {
+            seen + silent <= heard && !lost.contains(id) && !self.away.contains(id)
+        });
+        self.suspected.extend(quiet.map(|(id, _)| *id).collect::<Vec<_>>());
+        lost
     }
 
     /// The prefix in which a structure is to be created, and the structure if it is there already.
@@ -660,7 +687,7 @@ impl Cluster {
             let out = self.out(server).filter(in_memory).count() as u64;
             let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
             let reserve = (RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64);
-            if !self.drains.contains_key(&server) {
+            if self.takes_blocks(server) {
                 room.0 += lent.saturating_sub(out + reserve);
                 room.1 += lent.saturating_sub(out);
             }
@@ -697,6 +724,7 @@ impl Cluster {
         self.tiers.stores.remove(&server);
         self.tiers.places.retain(|at, _| at.block.server() != server);
         self.drains.remove(&server);
+        self.suspected.remove(&server);
         let here = |at: &BlockAt| at.block.server() == server;
         for j in 0..self.jobs.len() {
             let mut files = std::mem::take(&mut self.jobs[j].files);

@@ -110,7 +110,7 @@ impl Cluster {
             // One that is below memory takes nothing.
             let stays = |b: BlockAt| {
                 let placed = self.tiers.place(b) == Default::default();
-                placed && !self.drains.contains_key(&b.block.server())
+                placed && self.takes_blocks(b.block.server())
             };
             let most = self.block.0 * prefix.high as u64 / 100 * 5 / 6;
             let target = file.neighbour(at, most, &self.used, stays)?;

@@ -77,7 +77,7 @@ impl Cluster {
 
     /// Blocks that may be given below: on disks, and none in stores.
     pub fn room_below(&self) -> u64 {
-        self.below(DISK, |id| !self.away.contains(id) && !self.drains.contains_key(id))
+        self.below(DISK, |id| !self.away.contains(id) && self.takes_blocks(*id))
     }
 
     /// Whether a structure of this kind may have so many blocks, in memory or else below.
@@ -140,8 +140,8 @@ impl Cluster {
         if tier == STORE && !is_final {
             return Err(format!("{at:?} may be written to, and goes to a store"));
         }
-        if self.drains.contains_key(&at.block.server()) {
-            return Err(format!("{at:?} goes down on a server that is taken out"));
+        if !self.takes_blocks(at.block.server()) {
+            return Err(format!("{at:?} goes down on a server that is taken out or suspected"));
         }
         if self.below(tier, |id| *id == at.block.server()) == 0 {
             return Err(format!("{at:?} goes to {tier}, where there is no room (INV-42)"));
@@ -158,7 +158,7 @@ impl Cluster {
             return Err(format!("{at:?} at {tier} on its way to {to} cannot come up"));
         }
         let server = at.block.server();
-        if self.drains.contains_key(&server) || self.away.contains(&server) {
+        if !self.takes_blocks(server) || self.away.contains(&server) {
             return Err(format!("{at:?} comes up on a server that is taken out or away"));
         }
         if self.room().0 == 0 {

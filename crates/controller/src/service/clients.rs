@@ -248,7 +248,9 @@ impl ControllerService {
             Reply::Done => Ok(Vec::new()),
             Reply::Opened(opened) => {
                 self.await_open(opened.map.entries.iter().map(|e| e.at));
-                Ok(translate::opened(&opened, &self.grant_key, now, scope.expires_ms))
+                let suspects = self.catalog.suspects_of(&opened.map);
+                let expires_ms = scope.expires_ms;
+                Ok(translate::opened(&opened, &self.grant_key, now, expires_ms, &suspects))
             }
             other => unexpected(op, &other),
         }

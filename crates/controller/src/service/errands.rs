@@ -31,8 +31,8 @@ impl Deferred {
 pub(crate) struct Errand {
     pub(crate) server: ServerId,
     pub(crate) effect: Effect,
-    /// Over which connection.
-    pub(crate) link: ConnId,
+    /// Over which connection; none where there was none.
+    pub(crate) link: Option<ConnId>,
     deferred: Option<u64>,
 }
 
@@ -123,13 +123,22 @@ impl ControllerService {
             }
             let (server, op, body) = message_of(&effect);
             let waits = deferred.filter(|_| is_awaited(&effect));
-            let Some(link) = self.links.get(&server).copied() else {
-                self.give_up_import(now, &effect);
-                self.release(waits, loss_of(&effect));
-                continue;
-            };
-            self.out.push(Out::Ask { to: link, number, op, body });
-            self.errands.insert(number, Errand { server, effect, link, deferred: waits });
+            match self.links.get(&server).copied() {
+                Some(link) => {
+                    self.out.push(Out::Ask { to: link, number, op, body });
+                    let errand = Errand { server, effect, link: Some(link), deferred: waits };
+                    self.errands.insert(number, errand);
+                }
+                // It is told when it is back, or lost with all that was asked of it.
+                None if self.catalog.is_suspected(server) => {
+                    let errand = Errand { server, effect, link: None, deferred: waits };
+                    self.errands.insert(number, errand);
+                }
+                None => {
+                    self.give_up_import(now, &effect);
+                    self.release(waits, loss_of(&effect));
+                }
+            }
         }
         // What follows from a move that was given up; it asks for nothing that can fail like it.
         if !self.effects.is_empty() {

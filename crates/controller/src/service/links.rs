@@ -157,6 +157,7 @@ impl ControllerService {
 
     pub(super) fn lose(&mut self, now: Time, server: ServerId) {
         self.links.remove(&server);
+        self.probes.end(server);
         self.opening.retain(|at, _| at.block.server() != server);
         // The catalog may have declared it dead already, for its silence.
         let _ = self.apply(now, Command::ServerLost { server });

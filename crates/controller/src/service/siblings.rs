@@ -81,6 +81,11 @@ impl Siblings {
         self.mailboxes.len()
     }
 
+    /// Where this shard takes notes.
+    pub(super) fn own_mailbox(&self) -> Mailbox<Note> {
+        self.mailboxes[self.ix as usize].clone()
+    }
+
     fn stand_in(&mut self) -> ConnId {
         self.stand_ins = self.stand_ins.wrapping_add(1);
         ConnId::stand_in(self.stand_ins)

@@ -5,7 +5,10 @@ use crate::size;
 use honeycomb_env::DiskShape;
 use honeycomb_server::{DiskOptions, check_tiers};
 use honeycomb_tiers::{Access, Place};
-use honeycomb_types::limits::{BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS};
+use honeycomb_types::limits::{
+    BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, LEASE_MAX_MS, LEASE_MIN_MS, SERVER_LOSS_MAX_MS,
+    SERVER_LOSS_MIN_MS,
+};
 use honeycomb_types::{PolicyKind, TierClass};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,6 +33,8 @@ pub enum Kind {
     BlockSize,
     Micros,
     Lease,
+    /// After how much silence a memory server is lost.
+    Loss,
     Switch,
     /// Disks of a memory server.
     Disks,
@@ -55,7 +60,7 @@ impl Kind {
             Kind::Endpoint | Kind::Socket => "HOST:PORT",
             Kind::Seconds => "SECONDS",
             Kind::Size | Kind::BlockSize => "SIZE",
-            Kind::Micros | Kind::Lease | Kind::Count(_) => "N",
+            Kind::Micros | Kind::Lease | Kind::Loss | Kind::Count(_) => "N",
             Kind::Switch => "BOOL",
             Kind::Disks => "PLACE=SIZE,..",
             Kind::DiskShape => "MBPS:MS",
@@ -101,6 +106,7 @@ impl Kind {
             },
             Kind::Micros => count(text, 0, SPIN_MAX),
             Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
+            Kind::Loss => count(text, SERVER_LOSS_MIN_MS as u64, SERVER_LOSS_MAX_MS as u64),
             Kind::Count(most) => count(text, 1, most),
             Kind::Switch => match text {
                 "true" | "false" => Ok(()),
@@ -296,6 +302,7 @@ mod tests {
             (Kind::Micros, "0", "-1"),
             (Kind::Count(254), "254", "255"),
             (Kind::Lease, "200", "199"),
+            (Kind::Loss, "3000", "2999"),
             (Kind::Directory, "/x", ""),
             (Kind::Place, "s3://lake/x", "http://lake/x"),
             (Kind::Switch, "true", "yes"),

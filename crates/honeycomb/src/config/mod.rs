@@ -44,7 +44,7 @@ pub struct Setting {
 const CLIENTS: &str = "commands that use a cluster";
 
 /// Every setting.
-pub const TABLE: [Setting; 31] = [
+pub const TABLE: [Setting; 32] = [
     Setting {
         name: "address",
         kind: Kind::Endpoint,
@@ -212,6 +212,15 @@ pub const TABLE: [Setting; 31] = [
         help: "Milliseconds that a lease lasts, in jobs that do not say; 200 to 604800000",
     },
     Setting {
+        name: "server_loss_ms",
+        kind: Kind::Loss,
+        default: Some("15000"),
+        otherwise: "15000",
+        of: "`start`, `controller`",
+        help: "Milliseconds of silence after which a suspected memory server is lost with its data; \
+               3000 to 3600000. A server is suspected after 2500",
+    },
+    Setting {
         name: "high_mark",
         kind: Kind::Count(100),
         default: Some("95"),
@@ -353,7 +362,7 @@ groups! {
     /// What `start` needs.
     ForStart = [
         "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "disk_shape",
-        "block_size", "shards", "spin_us", "lease_ms", "high_mark", "low_mark", "flush_root",
+        "block_size", "shards", "spin_us", "lease_ms", "server_loss_ms", "high_mark", "low_mark", "flush_root",
         "cluster_file", "stop_wait", "data_dir", "controller_shards", "policy", "scale_add_above",
         "scale_remove_below", "scale_min_servers", "scale_hook"
     ];
@@ -361,7 +370,8 @@ groups! {
     ForStop = ["stop_wait", "timeout", "unix", "cluster_file"];
     /// What `controller` needs.
     ForController = [
-        "listen", "insecure", "unix", "unix_dir", "spin_us", "lease_ms", "high_mark", "low_mark",
+        "listen", "insecure", "unix", "unix_dir", "spin_us", "lease_ms", "server_loss_ms",
+        "high_mark", "low_mark",
         "stop_wait", "data_dir",
         "controller_shards", "policy", "scale_add_above", "scale_remove_below", "scale_min_servers",
         "scale_hook"
@@ -382,7 +392,7 @@ groups! {
         "insecure", "unix", "unix_dir", "controller", "memory", "disks", "disk_shape", "block_size",
         "shards",
         "controller_shards", "spin_us",
-        "lease_ms", "high_mark", "low_mark", "policy", "scale_add_above", "scale_remove_below",
+        "lease_ms", "server_loss_ms", "high_mark", "low_mark", "policy", "scale_add_above", "scale_remove_below",
         "scale_min_servers", "scale_hook", "flush_root", "stop_wait", "data_dir", "prices"
     ];
 }
@@ -689,6 +699,11 @@ impl Settings {
     /// Lease of jobs that do not say, in milliseconds.
     pub fn lease_ms(&self) -> u32 {
         self.number("lease_ms").expect("it has a default") as u32
+    }
+
+    /// After how many milliseconds of silence a memory server is lost.
+    pub fn server_loss_ms(&self) -> u32 {
+        self.number("server_loss_ms").expect("it has a default") as u32
     }
 
     /// When blocks grow and merge.

@@ -47,6 +47,7 @@ struct Found {
     round_trip: Duration,
     servers: usize,
     lost: usize,
+    suspected: usize,
     free: u64,
     blocks: u64,
     /// Servers that clients of this machine, or of others, cannot reach.
@@ -101,7 +102,8 @@ fn ask(clock: Clock, place: &Place) -> Result<Found, Failure> {
     Ok(Found {
         round_trip,
         servers: status.servers.len(),
-        lost: status.servers.iter().filter(|s| !s.alive).count(),
+        lost: status.servers.iter().filter(|s| !s.alive && s.silent_ms == 0).count(),
+        suspected: status.servers.iter().filter(|s| s.silent_ms > 0).count(),
         free: status.free,
         blocks: status.blocks,
         unreached: connect_to_all(&place.address, &status.servers),
@@ -179,6 +181,11 @@ fn judge(address: &str, found: Found) -> Vec<Finding> {
         Found { lost: 1.., .. } => {
             let remedy = "see why they ended, and start them again: what they held is lost";
             Finding::warn("servers", format!("{text}, {} lost", found.lost), remedy)
+        }
+        Found { suspected: 1.., .. } => {
+            let remedy = "see whether they run and can be reached: what they hold is lost when they stay \
+                          silent for server_loss_ms";
+            Finding::warn("servers", format!("{text}, {} suspected", found.suspected), remedy)
         }
         Found { free, blocks, .. } if *free < *blocks / 20 => {
             let remedy = "remove what is not needed (`honeycomb du`), or add a server";

@@ -148,6 +148,7 @@ impl Cluster {
             lease_ms: 1000,
             policy,
             scale: Default::default(),
+            server_loss_ms: honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS,
             shards: controller_shards.unwrap_or(1),
         };
         let controller = Controller::start(&options).unwrap();

@@ -66,6 +66,11 @@ impl Node {
         self.told[key].as_str().unwrap().to_owned()
     }
 
+    /// The id of its process.
+    pub fn id(&self) -> u32 {
+        self.running.0.id()
+    }
+
     /// SIGKILL, to this process and no other.
     pub fn kill(self) {
         drop(self.running);

@@ -229,6 +229,7 @@ pub fn keyed_cluster_with(
         lease_ms: 1000,
         policy: Default::default(),
         scale: Default::default(),
+        server_loss_ms: honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS,
         shards: 1,
     };
     let controller = Controller::start(&options).unwrap();

@@ -31,6 +31,7 @@ fn options(listen: SocketAddr) -> ControllerOptions {
         lease_ms: 1000,
         policy: Default::default(),
         scale: Default::default(),
+        server_loss_ms: honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS,
         shards: 1,
     }
 }

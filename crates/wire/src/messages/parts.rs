@@ -325,6 +325,8 @@ pub struct ServerInfo {
     pub address: String,
     /// Heard from in time.
     pub alive: bool,
+    /// Milliseconds since a suspected server was last heard, at least 1; 0 for one that is not suspected.
+    pub silent_ms: u64,
     /// Its cores.
     pub shards: u8,
     /// Bytes of each of its blocks.
@@ -361,6 +363,7 @@ fields!(ServerInfo {
     server,
     address,
     alive,
+    silent_ms,
     shards,
     block_size,
     blocks,
@@ -377,6 +380,17 @@ fields!(ServerInfo {
     drain,
     drain_waits
 });
+
+/// A memory server that is suspected to be gone: it is given no blocks, and what it has is neither lost nor known to be there.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Suspect {
+    /// host:port, as in the map.
+    pub address: String,
+    /// Milliseconds since it was last heard.
+    pub silent_ms: u64,
+}
+
+fields!(Suspect { address, silent_ms });
 
 /// A tier below the memory of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -132,6 +132,7 @@ fn the_client_recovers_lost_answers_at_every_turn() {
         shards: 1,
         policy: Default::default(),
         scale: Default::default(),
+        server_loss_ms: honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS,
     };
     let controller = Controller::start(&options).unwrap();
     let relay = Relay::start();

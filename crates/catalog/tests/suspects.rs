@@ -1,0 +1,244 @@
+//! Suspected servers: silent for a while, or without a connection (INV-56).
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod common;
+
+use common::{Bench, file, incarnation, kv, lease};
+use honeycomb_catalog::{
+    CatalogError, Command, Config, Effect, Loss, NewServer, Opened, Reply, Report,
+};
+use honeycomb_types::limits::{SERVER_LOSS_DEFAULT_MS, SERVER_LOSS_MIN_MS, SERVER_SILENCE};
+use honeycomb_types::{BlockAt, JobId, ServerId, Time, Way};
+use std::time::Duration;
+
+const SILENCE_MS: u64 = SERVER_SILENCE.as_millis() as u64;
+const LOSS_MS: u64 = SERVER_LOSS_DEFAULT_MS as u64;
+
+const REPORT: Report<'static> = Report {
+    bytes_resident: 0,
+    connections: 0,
+    requests: 0,
+    forwarded: 0,
+    bytes_owed: 0,
+    cpu_permille: 0,
+    traffic: &[],
+    alarms: &[],
+    usage: &[],
+};
+
+/// Two servers of 10 blocks each, and a store with a block on each of them.
+struct Pair {
+    bench: Bench,
+    job: JobId,
+    quiet: ServerId,
+    loud: ServerId,
+    store: Opened,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        Pair::of(Bench::new())
+    }
+
+    fn of(mut bench: Bench) -> Pair {
+        let job = bench.job("job");
+        let (quiet, loud) = (bench.join("quiet:1", 1, 10), bench.join("loud:1", 1, 10));
+        bench.create(job, "t", &[], lease(600_000)).unwrap();
+        let store = bench.make(job, kv("t", "x", 2)).unwrap();
+        let mut pair = Pair { bench, job, quiet, loud, store };
+        assert_ne!(pair.block(true).block, pair.block(false).block);
+        pair
+    }
+
+    fn block(&mut self, quiet: bool) -> BlockAt {
+        let server = if quiet { self.quiet } else { self.loud };
+        let mut all = self.store.map.entries.iter().map(|entry| entry.at);
+        all.find(|at| at.block.server() == server).expect("each server has one of the two blocks")
+    }
+
+    fn report(&mut self, server: ServerId) {
+        self.bench.run(Command::ServerReport { server, report: REPORT }).unwrap();
+    }
+
+    /// Time passes in which only one of them reports.
+    fn pass(&mut self, ms: u64) {
+        let until = self.bench.now + Duration::from_millis(ms);
+        while self.bench.now < until {
+            let step = until.since(self.bench.now).min(Duration::from_millis(250));
+            self.bench.pass(step.as_millis() as u64);
+            self.report(self.loud);
+        }
+    }
+
+    fn unlink(&mut self) {
+        self.bench.run(Command::ServerUnlinked { server: self.quiet }).unwrap();
+    }
+
+    fn silent_ms(&mut self) -> Option<u64> {
+        let status = self.bench.status();
+        let found = status.servers.iter().find(|server| server.server == self.quiet)?;
+        assert_eq!(found.alive, found.silent_ms == 0);
+        Some(found.silent_ms)
+    }
+
+    fn is_suspected(&self) -> bool {
+        self.bench.catalog.is_suspected(self.quiet)
+    }
+
+    fn merge(&mut self) -> Result<Reply, CatalogError> {
+        let (structure, at) = (self.store.structure, self.block(false));
+        self.bench.run(Command::BeginMove { structure, at, start: 0, way: Way::Merge })
+    }
+
+    fn lives(&mut self) -> bool {
+        self.bench.reopen(self.job, &self.store).is_ok()
+    }
+}
+
+#[test]
+fn silent_server_is_suspected_and_then_lost() {
+    let mut pair = Pair::new();
+    pair.pass(SILENCE_MS - 1);
+    assert_eq!(pair.silent_ms(), Some(0));
+    let due = pair.bench.catalog.next_deadline().unwrap();
+    assert_eq!(due, pair.bench.now + Duration::from_millis(1));
+    pair.pass(1);
+    assert_eq!(pair.silent_ms(), Some(SILENCE_MS));
+    assert_eq!(pair.bench.catalog.suspects_of(&pair.store.map).len(), 1);
+    pair.pass(LOSS_MS - SILENCE_MS - 1);
+    assert!(pair.lives(), "a silence of {LOSS_MS} ms loses it, and no shorter one");
+    pair.pass(1);
+    assert_eq!(pair.silent_ms(), None);
+    let told = pair.bench.reopen(pair.job, &pair.store).unwrap_err();
+    assert!(
+        matches!(&told, CatalogError::DataLost { server, how: Loss::Silence, .. } if &**server == "quiet:1"),
+        "{told}"
+    );
+    assert!(pair.bench.catalog.is_member(pair.loud));
+}
+
+#[test]
+fn silence_after_which_a_server_is_lost_is_a_setting() {
+    let config = Config { server_loss_ms: SERVER_LOSS_MIN_MS, ..Config::default() };
+    let mut pair = Pair::of(Bench::of(Config { shard: 3, term: 2, ..config }));
+    pair.pass(u64::from(SERVER_LOSS_MIN_MS) - 1);
+    assert!(pair.is_suspected() && pair.lives());
+    pair.pass(1);
+    assert!(!pair.lives());
+}
+
+#[test]
+fn report_ends_suspicion_and_silence_counts_anew() {
+    let mut pair = Pair::new();
+    pair.pass(LOSS_MS - 1);
+    assert!(pair.is_suspected());
+    pair.report(pair.quiet);
+    assert_eq!(pair.silent_ms(), Some(0));
+    assert!(pair.bench.catalog.take_room_came(), "allocations that wait for room are tried again");
+    pair.pass(SILENCE_MS - 1);
+    assert!(!pair.is_suspected());
+    pair.pass(1);
+    assert!(pair.is_suspected());
+    pair.pass(LOSS_MS - SILENCE_MS);
+    assert!(!pair.lives());
+}
+
+#[test]
+fn suspected_server_is_given_no_block_until_it_is_heard() {
+    for by_silence in [true, false] {
+        let mut pair = Pair::new();
+        if by_silence {
+            pair.pass(SILENCE_MS)
+        } else {
+            pair.unlink()
+        }
+        assert!(pair.is_suspected());
+        // Each has 10 blocks, one of which is out, and two of which are kept back.
+        for n in 0..7 {
+            let made = pair.bench.make(pair.job, file("t", &format!("f{n}"), 1)).unwrap();
+            assert_eq!(made.map.entries[0].at.block.server(), pair.loud);
+        }
+        let (structure, at) = (pair.store.structure, pair.block(false));
+        let Err(CatalogError::OutOfMemory(full)) = pair.bench.make(pair.job, file("t", "g", 1))
+        else {
+            panic!("the other server has no room")
+        };
+        let [suspect] = &full.suspects[..] else { panic!("{full}") };
+        assert_eq!(&*suspect.address, "quiet:1");
+        assert!(full.to_string().contains("memory server quiet:1 is suspected"), "{full}");
+        let grown = pair.bench.run(Command::GrowStructure { structure, at });
+        assert!(grown.is_err());
+        pair.report(pair.quiet);
+        let made = pair.bench.make(pair.job, file("t", "g", 1)).unwrap();
+        assert_eq!(made.map.entries[0].at.block.server(), pair.quiet);
+    }
+}
+
+#[test]
+fn suspected_server_is_no_target_of_a_merge() {
+    let mut pair = Pair::new();
+    pair.unlink();
+    assert!(matches!(pair.merge(), Err(CatalogError::NoNeighbour { .. })));
+    pair.report(pair.quiet);
+    let Ok(Reply::Moving { entry, .. }) = pair.merge() else { panic!("it may take the range") };
+    assert_eq!(entry.at.block.server(), pair.quiet);
+}
+
+#[test]
+fn closed_connection_costs_no_data_when_the_server_is_back_in_time() {
+    let mut pair = Pair::new();
+    pair.unlink();
+    assert!(pair.silent_ms().unwrap() > 0);
+    pair.pass(10_000);
+    assert!(pair.is_suspected() && pair.lives());
+    let server = NewServer {
+        address: "quiet:1",
+        incarnation: incarnation("quiet:1"),
+        shards: 1,
+        blocks_per_shard: 10,
+        tiers: &[],
+        block_size: 65_536,
+        flush_root: "",
+        kinds: &[],
+    };
+    let again = Command::RejoinServer { server, member: pair.quiet };
+    assert_eq!(pair.bench.run(again), Ok(Reply::Joined(pair.quiet)));
+    let inventory = Command::Inventory { server: pair.quiet, held: &[], last: true };
+    pair.bench.run(inventory).unwrap();
+    let opens = |effect: &Effect| matches!(effect, Effect::OpenBlock { .. });
+    assert!(pair.bench.effects.iter().any(opens), "what it was to open it is told again");
+    assert!(!pair.is_suspected() && pair.lives());
+}
+
+#[test]
+fn closed_connection_and_no_return_lose_the_server() {
+    let mut pair = Pair::new();
+    pair.unlink();
+    pair.pass(LOSS_MS - 1);
+    assert!(pair.lives());
+    pair.pass(1);
+    assert!(!pair.lives());
+}
+
+#[test]
+fn stall_of_the_controller_postpones_suspicion_and_loss() {
+    let mut pair = Pair::new();
+    let stall = |pair: &mut Pair, ms: u64| {
+        let length = Duration::from_millis(ms);
+        pair.bench.now = pair.bench.now + length;
+        pair.bench.run(Command::Stalled { length }).unwrap();
+    };
+    let since: Time = pair.bench.now;
+    pair.pass(SILENCE_MS - 1);
+    stall(&mut pair, 700);
+    pair.pass(0);
+    assert!(!pair.is_suspected());
+    pair.pass(1);
+    assert!(pair.is_suspected());
+    stall(&mut pair, 800);
+    pair.pass(LOSS_MS - SILENCE_MS - 1);
+    assert!(pair.lives());
+    pair.pass(1);
+    assert!(!pair.lives());
+    assert_eq!(pair.bench.now.since(since), Duration::from_millis(LOSS_MS + 1500));
+}
