@@ -193,11 +193,17 @@ pub enum Bug {
     SuccessorServed = 92,
     /// A registration replaces another job than the one that its caller has looked at (INV-55).
     OtherJobReplaced = 93,
+    /// The tree of a job is walked before it is refused as too large (INV-57).
+    RefusedTreeIsWalked = 96,
+    /// A plan is counted only when all of it has arrived (INV-57).
+    PlansCountedWhole = 97,
+    /// The turns of jobs that share a loop are as long as that of a job alone (INV-57).
+    SharedTurnsStayLong = 98,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 93] = [
+    pub const ALL: [Bug; 96] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -291,6 +297,9 @@ impl Bug {
         Bug::IdsCount,
         Bug::SuccessorServed,
         Bug::OtherJobReplaced,
+        Bug::RefusedTreeIsWalked,
+        Bug::PlansCountedWhole,
+        Bug::SharedTurnsStayLong,
     ];
 }
 
