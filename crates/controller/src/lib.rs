@@ -11,6 +11,7 @@ mod controller;
 mod members;
 mod merge;
 mod outbox;
+mod plan_count;
 mod service;
 mod status;
 mod store;

@@ -18,6 +18,7 @@ pub(crate) use siblings::{Origin, Siblings};
 use crate::advised::Advised;
 use crate::answers::Answers;
 use crate::outbox::{Marks, Out, Rests, changes_nothing};
+use crate::plan_count::PlanCount;
 use crate::status::status_of;
 use crate::store::{Store, Synced};
 use crate::translate;
@@ -181,6 +182,8 @@ pub(crate) struct ControllerService {
     /// Blocks that the last allocation was refused.
     short: u32,
     parked: Vec<Parked>,
+    /// Plans of which a part has arrived.
+    plans: HashMap<ConnId, PlanCount>,
     pub(crate) siblings: Siblings,
     requests: Requests,
     turns: Turns,
@@ -226,6 +229,7 @@ impl ControllerService {
             next_number: 1,
             short: 0,
             parked: Vec::new(),
+            plans: HashMap::new(),
             siblings,
             requests: Requests::default(),
             turns: Turns::default(),
@@ -579,6 +583,20 @@ impl Service for ControllerService {
     type Note = Note;
     /// A change of the catalog takes some microseconds.
     const WORK: usize = 16 * 1024;
+    /// And one of them may take milliseconds: a plan, a tree, a renewal of thousands.
+    const TIMED: bool = true;
+
+    fn part(&mut self, from: ConnId, header: &RequestHeader, args: &[u8]) -> Result<(), Refusal> {
+        // Of other requests nothing is counted before they are whole.
+        if header.op != Op::CreateHierarchy || !self.peers.contains_key(&from) {
+            return Ok(());
+        }
+        let counted = self.plans.entry(from).or_default().goes_on(args);
+        if counted.is_err() {
+            self.plans.remove(&from);
+        }
+        counted
+    }
 
     fn on_request(
         &mut self,
@@ -590,6 +608,9 @@ impl Service for ControllerService {
         _payload: &[u8],
     ) {
         self.requests.count(header.op);
+        if header.op == Op::CreateHierarchy {
+            self.plans.remove(&from);
+        }
         // A lease shall not end because others wait for the disk.
         let behind = self.is_behind() && !matches!(header.op, Op::RenewLeases | Op::Ping);
         match (header.op, net.greeted(from)) {
@@ -637,6 +658,7 @@ impl Service for ControllerService {
 
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
         self.joining.retain(|joining| *joining != conn);
+        self.plans.remove(&conn);
         // A server that came back over another connection is not lost with this one.
         if let Some(Peer { server: Some(server), .. }) = self.peers.remove(&conn)
             && self.links.get(&server) == Some(&conn)

@@ -18,6 +18,9 @@ const URGENT_FRACTION: usize = 8;
 /// Bytes that the connections of one job may have moved in a round of the loop before others get their
 /// turn: a quarter of a millisecond's work.
 pub const TURN: usize = 1 << 20;
+/// The same while several jobs are served: each of their requests may wait for a turn of each other job,
+/// so turns are shorter then.
+pub const SHARED_TURN: usize = TURN / 8;
 
 /// How many bytes one loop may hold in requests and replies. Only that loop changes it; it is
 /// atomic so that a loop can be built on one thread and run on another.
@@ -41,35 +44,35 @@ pub struct Share {
 
 impl Share {
     /// So many bytes' work was done for the job in this round.
-    pub(crate) fn serve(&self, round: u64, work: usize) {
-        self.begin(round);
+    pub(crate) fn serve(&self, round: u64, turn: usize, work: usize) {
+        self.begin(round, turn);
         self.served.store(self.served.load(Relaxed) + work, Relaxed);
     }
 
     /// So many bytes were sent to its connections in this round.
-    pub(crate) fn send(&self, round: u64, bytes: usize) {
-        self.begin(round);
+    pub(crate) fn send(&self, round: u64, turn: usize, bytes: usize) {
+        self.begin(round, turn);
         self.sent.store(self.sent.load(Relaxed) + bytes, Relaxed);
     }
 
     /// Bytes left of its turn in this round.
-    pub(crate) fn turn_left(&self, round: u64) -> usize {
-        self.begin(round);
-        TURN.saturating_sub(self.served.load(Relaxed))
+    pub(crate) fn turn_left(&self, round: u64, turn: usize) -> usize {
+        self.begin(round, turn);
+        turn.saturating_sub(self.served.load(Relaxed))
     }
 
     /// Whether its connections were sent a turn's bytes in this round.
-    pub(crate) fn has_sent(&self, round: u64) -> bool {
-        self.begin(round);
-        self.sent.load(Relaxed) >= TURN
+    pub(crate) fn has_sent(&self, round: u64, turn: usize) -> bool {
+        self.begin(round, turn);
+        self.sent.load(Relaxed) >= turn
     }
 
     /// Work beyond a turn is owed: the job waits for as many rounds as that work took.
-    fn begin(&self, round: u64) {
+    fn begin(&self, round: u64, turn: usize) {
         let last = self.round.load(Relaxed);
         if last != round {
             self.round.store(round, Relaxed);
-            let turns = usize::try_from(round - last).unwrap_or(usize::MAX).saturating_mul(TURN);
+            let turns = usize::try_from(round - last).unwrap_or(usize::MAX).saturating_mul(turn);
             self.served.store(self.served.load(Relaxed).saturating_sub(turns), Relaxed);
             self.sent.store(0, Relaxed);
         }
@@ -201,12 +204,14 @@ mod tests {
 
     #[test]
     fn work_beyond_a_turn_is_owed_in_later_rounds() {
-        let share = Share::default();
-        share.serve(5, TURN / 2);
-        assert_eq!(share.turn_left(5), TURN / 2);
-        share.serve(5, 3 * TURN);
-        assert_eq!((share.turn_left(5), share.turn_left(6), share.turn_left(7)), (0, 0, 0));
-        assert_eq!(share.turn_left(8), TURN / 2);
-        assert_eq!(share.turn_left(9), TURN);
+        for turn in [TURN, SHARED_TURN] {
+            let share = Share::default();
+            share.serve(5, turn, turn / 2);
+            assert_eq!(share.turn_left(5, turn), turn / 2);
+            share.serve(5, turn, 3 * turn);
+            assert!((5..8).all(|round| share.turn_left(round, turn) == 0));
+            assert_eq!(share.turn_left(8, turn), turn / 2);
+            assert_eq!(share.turn_left(9, turn), turn);
+        }
     }
 }

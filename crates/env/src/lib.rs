@@ -25,7 +25,7 @@ pub mod unix;
 mod volume;
 
 pub use arriving::{Arriving, Gathering};
-pub use budget::{Budget, Permit, Share, TURN};
+pub use budget::{Budget, Permit, SHARED_TURN, Share, TURN};
 pub use clock::{Clock, time_of_day};
 pub use conn::ReplyPayload;
 pub use cpu::thread_cpu;

@@ -6,11 +6,12 @@
 
 mod by_conn;
 mod round;
+mod sharing;
 
 pub use by_conn::ByConn;
 pub use round::run;
 
-use crate::budget::{Budget, Permit, Share, TURN};
+use crate::budget::{Budget, Permit, Share};
 use crate::clock::Clock;
 use crate::conn::{Conn, Left, Mode, ReplyPayload, Spares};
 use crate::failpoint::{self, Point};
@@ -28,6 +29,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt::socket_domain;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+use sharing::Sharing;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -121,6 +123,21 @@ pub trait Service {
 
     /// Bytes that a request costs of its job's turn beside its own: 4 KiB is about a microsecond.
     const WORK: usize = 2 * 1024;
+
+    /// Whether some requests take so much longer than `WORK` that each is measured by the clock.
+    const TIMED: bool = false;
+
+    /// Some of the arguments of a request have come, which is not here whole: a refusal gives it up before
+    /// the rest takes memory and turns. Called again with more of them, the first ones included.
+    fn part(
+        &mut self,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> Result<(), (Status, String)> {
+        let _ = (from, header, args);
+        Ok(())
+    }
 
     /// A complete request of a batch will be handled in a moment, after those before it: a chance to
     /// ask the memory for what it needs. What is returned is brought to `prefetch_more` when the
@@ -308,6 +325,7 @@ pub struct Net {
     strangers: Arc<Share>,
     /// Rounds that the loop has made.
     rounds: u64,
+    sharing: Sharing,
     /// The request at hand may have memory.
     admitted: bool,
     /// The frames of a connection were handled in part: its job's turn is over.
@@ -351,6 +369,7 @@ impl Net {
             shares: HashMap::new(),
             strangers: Arc::default(),
             rounds: 0,
+            sharing: Sharing::default(),
             admitted: true,
             cut: false,
             backlog_max: CONNECTION_BACKLOG_MAX.min(options.budget / CONNECTION_SHARE),
@@ -477,10 +496,17 @@ impl Net {
     /// Work was done for the job of this connection beyond what its request looked like: it is taken
     /// off its next turns.
     pub fn worked(&mut self, of: ConnId, work: usize) {
-        let round = self.rounds;
-        if let Some(conn) = self.conn(of) {
-            conn.share().serve(round, work);
+        let (round, turn) = (self.rounds, self.turn());
+        let Some(conn) = look_up(&mut self.conns, &self.generations, of) else { return };
+        conn.share().serve(round, turn, work);
+        if work > 0 && !conn.link {
+            self.sharing.served(self.round, conn.share());
         }
+    }
+
+    /// What a job may be served in this round.
+    fn turn(&self) -> usize {
+        self.sharing.turn(self.round)
     }
 
     fn share(&mut self, job: Option<u64>) -> Arc<Share> {
@@ -761,15 +787,15 @@ impl Net {
     /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
     fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
-        let round = self.rounds;
+        let (round, turn) = (self.rounds, self.turn());
         for id in dirty.drain(..) {
             let wait = self.conn(id).is_some_and(|conn| {
-                conn.backlog() > LARGE_REST && conn.share().has_sent(round) && !conn.link
+                conn.backlog() > LARGE_REST && conn.share().has_sent(round, turn) && !conn.link
             });
             if wait {
                 // Its job has had its turn; it stays listed.
                 self.dirty.push(id);
-            } else if self.flush_some(id, now, TURN, false) {
+            } else if self.flush_some(id, now, turn, false) {
                 self.mark(id);
             }
         }
@@ -795,7 +821,8 @@ impl Net {
         let before = conn.backlog();
         let left = conn.flush(now, &mut self.spares, most);
         if before > LARGE_REST {
-            conn.share().send(self.rounds, before - conn.backlog());
+            let turn = self.sharing.turn(self.round);
+            conn.share().send(self.rounds, turn, before - conn.backlog());
         }
         let short = matches!(left, Ok(Left::NoRoom));
         if short != conn.awaits_room {

@@ -15,6 +15,7 @@ mod lines;
 mod moving;
 mod on_disk;
 mod owners;
+mod pending;
 mod reading;
 mod request;
 mod rising;
@@ -46,6 +47,7 @@ use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use keeping::Kept;
 use moving::Leaving;
+use pending::AllPending;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -359,7 +361,7 @@ pub struct Shard {
     grow_delay: Delay,
     /// Epoch of the last owner of each block: a late open or free is recognised by it.
     last_epoch: Vec<Epoch>,
-    pending: Vec<Pending>,
+    pending: AllPending,
     touched: Vec<u32>,
     /// Blocks that have changed since they were looked at: each once.
     unseen: Vec<u32>,
@@ -400,7 +402,7 @@ impl Shard {
             kept: BTreeMap::new(),
             grow_delay: Delay::default(),
             last_epoch: Vec::new(),
-            pending: Vec::new(),
+            pending: AllPending::default(),
             touched: Vec::new(),
             unseen: Vec::new(),
             steps: VecDeque::new(),
@@ -654,26 +656,23 @@ impl Shard {
 
     /// Where the next bytes of a reserved payload go; `None` when the block was freed meanwhile.
     pub fn fill(&mut self, ticket: Ticket) -> Option<&mut [u8]> {
-        let at = self.pending.iter().find(|p| p.ticket == ticket)?.at;
+        let at = self.pending.get(ticket)?.at;
         let slot = self.slot_at(at)?;
         Some(slot.structure.fill(&mut slot.backing, ticket))
     }
 
     /// Says that `n` bytes of what `fill` gave were written.
     pub fn filled(&mut self, ticket: Ticket, n: usize) {
-        if let Some(pending) = self.pending.iter().find(|p| p.ticket == ticket) {
-            let at = pending.at;
-            if let Some(slot) = self.slot_at(at) {
-                slot.structure.filled(ticket, n);
-            }
+        if let Some(pending) = self.pending.get(ticket)
+            && let Some(slot) = self.slot_at(pending.at)
+        {
+            slot.structure.filled(ticket, n);
         }
     }
 
     /// Makes a complete payload visible. Its answer comes through `completed`.
     pub fn commit(&mut self, now: Time, ticket: Ticket) {
-        let Some(pending) = self.pending.iter().find(|p| p.ticket == ticket).copied() else {
-            return;
-        };
+        let Some(pending) = self.pending.get(ticket) else { return };
         let Some(slot) = self.slot_at(pending.at) else { return };
         if let Outcome::Done(answer) = slot.structure.commit(&mut slot.backing, now, ticket) {
             self.finish(pending, answer);
@@ -683,8 +682,7 @@ impl Shard {
 
     /// Gives a reservation up: its connection is gone.
     pub fn abort(&mut self, now: Time, ticket: Ticket) {
-        let Some(found) = self.pending.iter().position(|p| p.ticket == ticket) else { return };
-        let pending = self.pending.swap_remove(found);
+        let Some(pending) = self.pending.remove(ticket) else { return };
         if let Some(slot) = self.slot_at(pending.at) {
             slot.structure.abort(&mut slot.backing, now, ticket);
             if pending.mutates {

@@ -197,13 +197,19 @@ pub enum Bug {
     SuspectedGetsBlocks = 94,
     /// A server is lost as soon as it is suspected (INV-56).
     SuspectedIsLost = 95,
+    /// The tree of a job is walked before it is refused as too large (INV-57).
+    RefusedTreeIsWalked = 96,
+    /// A plan is counted only when all of it has arrived (INV-57).
+    PlansCountedWhole = 97,
+    /// The turns of jobs that share a loop are as long as that of a job alone (INV-57).
+    SharedTurnsStayLong = 98,
     /// A block that one slot fills refuses the keys of its other slots for ever (INV-17).
     HotSlotKeepsOthers = 99,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 96] = [
+    pub const ALL: [Bug; 99] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -299,6 +305,9 @@ impl Bug {
         Bug::OtherJobReplaced,
         Bug::SuspectedGetsBlocks,
         Bug::SuspectedIsLost,
+        Bug::RefusedTreeIsWalked,
+        Bug::PlansCountedWhole,
+        Bug::SharedTurnsStayLong,
         Bug::HotSlotKeepsOthers,
     ];
 }

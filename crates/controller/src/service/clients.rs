@@ -1,6 +1,7 @@
 //! What clients ask about jobs, prefixes and structures.
 
 use super::{Asked, ControllerService, Refusal, malformed, refusal, unexpected};
+use crate::plan_count::too_large;
 use crate::translate;
 use honeycomb_catalog::{Allowance, Command, NewStructure, PlanNode, Reply};
 use honeycomb_types::limits::{BATCH_MAX, PLAN_EDGES_MAX};
@@ -276,11 +277,6 @@ struct PlannedNode<'a> {
 /// A `CreateHierarchyRequest`. One that is too large is refused while it is counted, so that this costs no
 /// more than the largest that is accepted.
 fn plan(args: &[u8]) -> Result<(JobId, Vec<PlannedNode<'_>>), Refusal> {
-    let too_large = |what: &str, limit: usize| {
-        let text =
-            format!("a plan has at most {limit} {what}; create the prefixes in several plans");
-        (Status::LimitExceeded, text)
-    };
     let mut reader = Reader::new(args);
     let r = &mut reader;
     let job = JobId(u64::get(r).map_err(malformed)?);

@@ -75,6 +75,8 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     Ok(())
 }
 
+/// What a microsecond of a job's turn is in bytes.
+const WORK_US: usize = 4000;
 /// Of the tries of a poll that watches one connection, one in so many asks for all.
 const BUSY_TRIES: u32 = 4;
 /// And so does every round after so many that found their work on the one.
@@ -159,6 +161,7 @@ impl Round {
         let mut taken = 0;
         let rounds = net.rounds;
         loop {
+            let turn = net.turn();
             let Some(conn) = net.conn(id) else {
                 // Nobody is there to be polled any more.
                 self.busy = None;
@@ -167,7 +170,7 @@ impl Round {
             if conn.paused || conn.closing {
                 return taken > 0;
             }
-            if !conn.link && conn.share().turn_left(rounds) == 0 {
+            if !conn.link && conn.share().turn_left(rounds, turn) == 0 {
                 net.ready.push_back(id);
                 return true;
             }
@@ -177,7 +180,7 @@ impl Round {
                 self.busy = None;
                 return taken > 0;
             }
-            match self.read_some(net, service, now, id, usize::MAX) {
+            match self.read_some(net, service, now, id, turn) {
                 Step::Read(n) => {
                     taken += n;
                     net.worked(id, n);
@@ -271,7 +274,7 @@ impl Round {
     ) -> Step {
         let conn = net.conn(id).expect("checked by the caller");
         if let Some(lacks) = conn.lacks() {
-            return self.gather(net, now, id, lacks.min(most));
+            return self.gather(net, service, now, id, lacks.min(most));
         }
         let mut kept = conn.take_kept();
         // What was kept may hold whole frames: after a pause, or when handed over.
@@ -361,7 +364,14 @@ impl Round {
     }
 
     /// Reads more of a frame that cannot be handled before it has so many bytes more.
-    fn gather(&mut self, net: &mut Net, now: Time, id: ConnId, lacks: usize) -> Step {
+    fn gather<S: Service>(
+        &mut self,
+        net: &mut Net,
+        service: &mut S,
+        now: Time,
+        id: ConnId,
+        lacks: usize,
+    ) -> Step {
         let conn = net.conn(id).expect("checked by the caller");
         let room = lacks.min(self.scratch.len());
         let read = match conn.read(&mut self.scratch[..room], now) {
@@ -371,9 +381,21 @@ impl Round {
         };
         conn.keep(&self.scratch[..read]);
         conn.arriving.goes_on(now, conn.wants);
-        if conn.lacks().is_some() && !conn.admits(conn.urgent) {
+        let lacks = conn.lacks().is_some();
+        if lacks && !conn.admits(conn.urgent) {
             refuse_unfinished(net, id);
+        } else if lacks
+            && let Ok(Some((Header::Request(header), size))) =
+                Header::decode(&conn.inbuf, conn.greeted)
+        {
+            let args = &conn.inbuf[size..];
+            let args = &args[..args.len().min(header.args_len as usize)];
+            if let Err((status, text)) = service.part(id, &header, args) {
+                give_up_unfinished(net, id, ReplyHeader::new(status, header.request, 0), &text);
+            }
         }
+        // A gathered byte is copied once more, into pages that are touched for the first time.
+        net.worked(id, read);
         // Bytes after the frame follow it in the buffer, and cause no further event.
         Step::Read(read)
     }
@@ -465,16 +487,25 @@ fn wants(data: &[u8], greeted: bool) -> (usize, bool) {
 /// The job holds its share: the request's bytes are dropped, those still to arrive as well.
 fn refuse_unfinished(net: &mut Net, id: ConnId) {
     let Some(conn) = net.conn(id) else { return };
-    let kept = conn.take_kept();
-    let Ok(Some((Header::Request(header), size))) = Header::decode(&kept, conn.greeted) else {
+    let Ok(Some((Header::Request(header), _))) = Header::decode(&conn.inbuf, conn.greeted) else {
+        conn.take_kept();
         return;
     };
-    let whole = size + header.body_len();
-    conn.mode = Mode::Skip { left: whole - kept.len() };
-    drop(kept);
     let busy = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
-    let text = b"the job holds its share of the node's buffers; ask again later";
-    net.reply(id, busy, text, ReplyPayload::Copy(&[]));
+    let text = "the job holds its share of the node's buffers; ask again later";
+    give_up_unfinished(net, id, busy, text);
+}
+
+/// A request is refused of which a part has come: that is given up, and the rest is thrown away as it comes.
+fn give_up_unfinished(net: &mut Net, id: ConnId, reply: ReplyHeader, text: &str) {
+    let Some(conn) = net.conn(id) else { return };
+    let kept = conn.take_kept();
+    if let Ok(Some((Header::Request(header), size))) = Header::decode(&kept, conn.greeted) {
+        conn.mode = Mode::Skip { left: size + header.body_len() - kept.len() };
+    }
+    drop(kept);
+    let cut = text.floor_char_boundary(MESSAGE_MAX);
+    net.reply(id, reply, &text.as_bytes()[..cut], ReplyPayload::Copy(&[]));
 }
 
 /// Requests of one connection that are here whole and were looked at together, before the first of
@@ -549,7 +580,7 @@ fn consume<S: Service>(
     let mut at = 0;
     ahead.clear();
     let backlog_max = net.backlog_max;
-    let rounds = net.rounds;
+    let (rounds, turn) = (net.rounds, net.turn());
     (net.cut, net.admitted) = (false, true);
     let mut work = 0;
     while let Some(conn) = net.conn(id) {
@@ -587,7 +618,8 @@ fn consume<S: Service>(
                 continue;
             }
         }
-        if work > 0 && !conn.link && work >= conn.share().turn_left(rounds) && at < data.len() {
+        if work > 0 && !conn.link && work >= conn.share().turn_left(rounds, turn) && at < data.len()
+        {
             net.cut = true;
             break;
         }
@@ -666,7 +698,12 @@ fn request<S: Service>(
     let (args, payload) = body.split_at(args_len);
     let last = failpoint::reached(false, header.op);
     net.doomed = last.map(|point| (id, header.request, point, header.op)).or(net.doomed);
+    let began = if S::TIMED { net.clock.now() } else { Time::ZERO };
     service.on_request(net, now, id, header, args, payload);
+    if S::TIMED {
+        let took = net.clock.now().since(began).as_nanos() as usize;
+        net.worked(id, took.saturating_mul(WORK_US / 1000).saturating_sub(S::WORK));
+    }
     if last == Some(Point::Handled) {
         failpoint::die(Point::Handled, header.op);
     }

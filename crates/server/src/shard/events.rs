@@ -199,7 +199,7 @@ impl Shard {
         match event {
             Event::Answered(ticket, answer) => {
                 self.extents.answered(ticket);
-                let found = self.pending.iter().find(|p| p.ticket == ticket).copied();
+                let found = self.pending.get(ticket);
                 let Some(pending) = found else {
                     let planted = Bug::QueueFeedsTheDead.active();
                     assert!(planted, "a parked operation is pending until it is answered");

@@ -188,8 +188,7 @@ impl Shard {
         if Bug::StaleBytes.active() {
             self.stale.push(slot.backing);
         }
-        let gone = self.pending.extract_if(.., |p| p.at == at).collect::<Vec<_>>();
-        for pending in gone {
+        for pending in self.pending.take_of(at) {
             self.completed.push((pending.ticket, wrong_epoch(at)));
         }
     }

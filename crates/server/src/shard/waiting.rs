@@ -53,7 +53,7 @@ fn below(slot: &Slot, answer: &Answer) -> bool {
 impl Shard {
     /// The caller of a parked operation is gone: it waits no longer, unless it is under way.
     pub fn hang_up(&mut self, ticket: Ticket) {
-        if let Some(pending) = self.pending.iter().find(|p| p.ticket == ticket).copied() {
+        if let Some(pending) = self.pending.get(ticket) {
             self.give_up_waiting(pending);
         }
     }
@@ -67,7 +67,7 @@ impl Shard {
         if pending.mutates {
             slot.lanes.abandon(pending.session, pending.lane);
         }
-        self.pending.retain(|p| p.ticket != pending.ticket);
+        self.pending.remove(pending.ticket);
         // Those who waited behind it may have what they waited for.
         self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
         true
@@ -174,7 +174,7 @@ impl Shard {
     }
 
     pub(super) fn finish(&mut self, pending: Pending, answer: Answer) {
-        self.pending.retain(|p| p.ticket != pending.ticket);
+        self.pending.remove(pending.ticket);
         if pending.mutates
             && let Some(slot) = self.slot_at(pending.at)
         {

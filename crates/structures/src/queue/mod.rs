@@ -15,6 +15,7 @@
 //! `moving.rs` one that goes to another server.
 
 mod below;
+mod line;
 mod moving;
 mod reserved;
 mod waiters;

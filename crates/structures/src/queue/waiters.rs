@@ -1,9 +1,9 @@
 //! Who waits at a queue: for items, or for room. First come, first served.
 
+use super::line::Line;
 use crate::Ticket;
 use honeycomb_types::{Bug, Time};
 use honeycomb_wire::queue::GetArgs;
-use std::collections::VecDeque;
 
 /// Requests that may wait at one block, of each kind.
 const WAITERS_MAX: usize = 65_536;
@@ -31,8 +31,8 @@ impl Putter {
 
 #[derive(Default)]
 pub(super) struct Waiters {
-    getters: VecDeque<Getter>,
-    putters: VecDeque<Putter>,
+    getters: Line<Getter>,
+    putters: Line<Putter>,
     /// Of the putters, with their payloads.
     bytes: usize,
     /// There is nothing to do before this.
@@ -50,7 +50,7 @@ impl Waiters {
             return false;
         }
         self.due_by(getter.until);
-        self.getters.push_back(getter);
+        self.getters.push(getter.ticket, getter);
         true
     }
 
@@ -61,7 +61,7 @@ impl Waiters {
         }
         self.bytes += putter.bytes();
         self.due_by(putter.until);
-        self.putters.push_back(putter);
+        self.putters.push(putter.ticket, putter);
         true
     }
 
@@ -70,20 +70,20 @@ impl Waiters {
     }
 
     pub fn first_getter(&self) -> Option<&Getter> {
-        self.getters.front()
+        self.getters.first()
     }
 
     pub fn take_getter(&mut self) -> Option<Getter> {
-        self.getters.pop_front()
+        self.getters.pop()
     }
 
     /// Items and bytes of the put that has waited longest.
     pub fn first_putter(&self) -> Option<(u64, u64)> {
-        self.putters.front().map(|p| (p.lengths.len() as u64, p.payload.len() as u64))
+        self.putters.first().map(|p| (p.lengths.len() as u64, p.payload.len() as u64))
     }
 
     pub fn take_putter(&mut self) -> Option<Putter> {
-        let putter = self.putters.pop_front()?;
+        let putter = self.putters.pop()?;
         self.bytes -= putter.bytes();
         Some(putter)
     }
@@ -92,16 +92,14 @@ impl Waiters {
     /// is something to do at once.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         if Bug::QueueFeedsTheDead.active() {
-            return self.getters.iter().any(|g| g.ticket == ticket);
+            return self.getters.contains(ticket);
         }
-        if let Some(at) = self.getters.iter().position(|g| g.ticket == ticket) {
-            self.getters.remove(at);
+        if self.getters.remove(ticket).is_some() {
             return true;
         }
-        let Some(at) = self.putters.iter().position(|p| p.ticket == ticket) else { return false };
-        let putter = self.putters.remove(at).expect("the position was just found");
+        let Some((putter, first)) = self.putters.remove(ticket) else { return false };
         self.bytes -= putter.bytes();
-        if at == 0 && self.anybody_puts() {
+        if first && self.anybody_puts() {
             // The next one may have room.
             self.due_by(Time::ZERO);
         }
@@ -113,23 +111,12 @@ impl Waiters {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
         }
-        let mut late = Vec::new();
-        self.getters.retain(|getter| {
-            let stays = getter.until > now;
-            if !stays {
-                late.push((getter.ticket, false));
-            }
-            stays
-        });
-        let bytes = &mut self.bytes;
-        self.putters.retain(|putter| {
-            let stays = putter.until > now;
-            if !stays {
-                *bytes -= putter.bytes();
-                late.push((putter.ticket, true));
-            }
-            stays
-        });
+        let getters = self.getters.take_if(|getter| getter.until <= now);
+        let mut late: Vec<_> = getters.into_iter().map(|(ticket, _)| (ticket, false)).collect();
+        for (ticket, putter) in self.putters.take_if(|putter| putter.until <= now) {
+            self.bytes -= putter.bytes();
+            late.push((ticket, true));
+        }
         let getters = self.getters.iter().map(|getter| getter.until);
         self.due = getters.chain(self.putters.iter().map(|putter| putter.until)).min();
         late
@@ -142,6 +129,7 @@ impl Waiters {
     }
 
     pub fn bytes(&self) -> usize {
-        self.bytes + self.getters.len() * size_of::<Getter>()
+        let lines = self.getters.overhead() + self.putters.overhead();
+        self.bytes + self.getters.len() * size_of::<Getter>() + lines
     }
 }

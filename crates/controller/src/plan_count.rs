@@ -1,0 +1,224 @@
+//! Counts what a plan names while its bytes arrive, so that one that is too large is refused before all
+//! of them are taken. A plan of 15 MiB held the loop for 16 ms, to be refused.
+
+use crate::service::Refusal;
+use honeycomb_types::Bug;
+use honeycomb_types::limits::{BATCH_MAX, PLAN_EDGES_MAX};
+use honeycomb_wire::Status;
+
+/// Bytes of a node's options before its `flush_to`, and after it.
+const OPTIONS: (usize, usize) = (4 + 1 + 2 + 2 + 1 + 1, 8 + 1 + 1 + 1);
+
+/// The refusal of a plan that names more than the limit.
+pub(crate) fn too_large(what: &str, limit: usize) -> Refusal {
+    let text = format!("a plan has at most {limit} {what}; create the prefixes in several plans");
+    (Status::LimitExceeded, text)
+}
+
+/// The field that follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Head,
+    Name,
+    ParentsCount,
+    Parents(usize),
+    Options,
+    ReadersCount,
+    Readers(usize),
+    End,
+}
+
+/// How far the arguments of one `CreateHierarchy` were counted. Each byte is visited once.
+#[derive(Debug)]
+pub(crate) struct PlanCount {
+    at: usize,
+    nodes: usize,
+    edges: usize,
+    next: Next,
+}
+
+impl Default for PlanCount {
+    fn default() -> PlanCount {
+        PlanCount { at: 0, nodes: 0, edges: 0, next: Next::Head }
+    }
+}
+
+impl PlanCount {
+    /// Goes on with the arguments as far as they are here. What is malformed is left to the decoder.
+    pub fn goes_on(&mut self, args: &[u8]) -> Result<(), Refusal> {
+        assert!(self.at <= args.len(), "arguments do not become fewer");
+        if Bug::PlansCountedWhole.active() {
+            return Ok(());
+        }
+        while let Some(next) = self.step(args) {
+            self.next = next;
+            if self.nodes > BATCH_MAX {
+                return Err(too_large("nodes", BATCH_MAX));
+            }
+            if self.edges > PLAN_EDGES_MAX {
+                return Err(too_large("parents and readers together", PLAN_EDGES_MAX));
+            }
+        }
+        Ok(())
+    }
+
+    /// The field after the next one, or none while that is not here whole.
+    fn step(&mut self, args: &[u8]) -> Option<Next> {
+        match self.next {
+            Next::Head => {
+                self.nodes = self.number(args, size_of::<u64>())?;
+                Some(self.name())
+            }
+            Next::Name => self.texts(args, 1).eq(&0).then_some(Next::ParentsCount),
+            Next::ParentsCount => self.count(args).map(Next::Parents),
+            Next::Parents(left) => self.list(args, left, Next::Parents, Next::Options),
+            Next::Options => {
+                let (before, after) = OPTIONS;
+                let length = text_length(args, self.at + before)?;
+                let end = self.at + before + size_of::<u16>() + length + after;
+                (end <= args.len()).then(|| self.at = end)?;
+                Some(Next::ReadersCount)
+            }
+            Next::ReadersCount => self.count(args).map(Next::Readers),
+            Next::Readers(left) => {
+                let list = self.list(args, left, Next::Readers, Next::End)?;
+                if list != Next::End {
+                    return Some(list);
+                }
+                self.nodes -= 1;
+                Some(self.name())
+            }
+            Next::End => None,
+        }
+    }
+
+    fn name(&self) -> Next {
+        if self.nodes > 0 { Next::Name } else { Next::End }
+    }
+
+    /// What follows a list of so many texts, or the rest of the list once more of it is here.
+    fn list(
+        &mut self,
+        args: &[u8],
+        left: usize,
+        rest: fn(usize) -> Next,
+        after: Next,
+    ) -> Option<Next> {
+        match self.texts(args, left) {
+            0 => Some(after),
+            same if same == left => None,
+            fewer => Some(rest(fewer)),
+        }
+    }
+
+    /// A number behind so many bytes.
+    fn number(&mut self, args: &[u8], behind: usize) -> Option<usize> {
+        let bytes = args.get(self.at + behind..)?.first_chunk()?;
+        self.at += behind + bytes.len();
+        Some(u32::from_le_bytes(*bytes) as usize)
+    }
+
+    /// How many parents or readers follow. They count before they are here.
+    fn count(&mut self, args: &[u8]) -> Option<usize> {
+        let count = self.number(args, 0)?;
+        self.edges += count;
+        Some(count)
+    }
+
+    /// Passes so many texts; returns how many are not here.
+    fn texts(&mut self, args: &[u8], mut left: usize) -> usize {
+        while left > 0
+            && let Some(length) = text_length(args, self.at)
+            && self.at + size_of::<u16>() + length <= args.len()
+        {
+            self.at += size_of::<u16>() + length;
+            left -= 1;
+        }
+        left
+    }
+}
+
+fn text_length(args: &[u8], at: usize) -> Option<usize> {
+    let bytes = args.get(at..)?.first_chunk()?;
+    Some(u16::from_le_bytes(*bytes) as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use honeycomb_wire::Field;
+    use honeycomb_wire::messages::{CreateHierarchyRequest, DagNode, PrefixOptions};
+
+    fn plan(nodes: usize, parents: usize, readers: usize) -> Vec<u8> {
+        let names = |n: usize, what: &str| (0..n).map(|n| format!("{what}{n}")).collect();
+        let node = |n| DagNode {
+            name: format!("n{n}"),
+            parents: names(parents, "p"),
+            options: PrefixOptions { flush_to: "x".repeat(n % 9), ..PrefixOptions::default() },
+            readers: names(readers, "reader"),
+        };
+        CreateHierarchyRequest { job: 7, nodes: (0..nodes).map(node).collect() }.encode()
+    }
+
+    /// The refusal of a plan that arrives in pieces, and the bytes that were here by then.
+    fn refused(args: &[u8], piece: usize) -> (Option<Refusal>, usize) {
+        let mut count = PlanCount::default();
+        for end in (0..args.len()).step_by(piece).chain([args.len()]) {
+            if let Err(refusal) = count.goes_on(&args[..end]) {
+                return (Some(refusal), end);
+            }
+        }
+        assert_eq!((count.next, count.at), (Next::End, args.len()), "every byte was passed");
+        (None, args.len())
+    }
+
+    #[test]
+    fn plan_of_any_shape_is_counted_in_pieces_of_any_size() {
+        for (nodes, parents, readers) in [(0, 0, 0), (1, 0, 0), (3, 0, 4), (20, 7, 0), (9, 3, 5)] {
+            let args = plan(nodes, parents, readers);
+            for piece in [1, 2, 3, 7, 64, 1000] {
+                assert!(refused(&args, piece).0.is_none());
+            }
+            let mut count = PlanCount::default();
+            count.goes_on(&args).unwrap();
+            assert_eq!(count.edges, nodes * (parents + readers));
+        }
+    }
+
+    /// A plan of two million edges, the first 524,288 of which decide.
+    fn too_many_edges() -> (Vec<u8>, usize) {
+        let (args, node) = (plan(2000, 1000, 0), plan(1, 1000, 0).len());
+        (args, (PLAN_EDGES_MAX / 1000 + 2) * node)
+    }
+
+    #[test]
+    fn plan_with_too_many_edges_is_refused_when_these_have_arrived() {
+        let (args, most) = too_many_edges();
+        let (refusal, taken) = refused(&args, 64 << 10);
+        let (status, text) = refusal.expect("it is too large");
+        assert!(status == Status::LimitExceeded && text.contains("524288"), "{text}");
+        assert!(taken <= most + (64 << 10), "{taken} of {} bytes were taken", args.len());
+    }
+
+    #[test]
+    fn list_that_announces_too_many_is_refused_before_it_arrives() {
+        let mut args = plan(0, 0, 0);
+        args.truncate(8);
+        1_u32.put(&mut args);
+        String::from("n").put(&mut args);
+        (PLAN_EDGES_MAX as u32 + 1).put(&mut args);
+        assert!(PlanCount::default().goes_on(&args).is_err());
+        args.truncate(8);
+        (BATCH_MAX as u32 + 1).put(&mut args);
+        assert!(PlanCount::default().goes_on(&args).is_err());
+    }
+
+    #[cfg(feature = "bug-bank")]
+    #[test]
+    fn plans_that_are_counted_only_when_whole_are_caught() {
+        Bug::arm(Some(Bug::PlansCountedWhole));
+        let refusal = PlanCount::default().goes_on(&too_many_edges().0);
+        Bug::arm(None);
+        assert!(refusal.is_ok(), "the planted bug takes all of it");
+    }
+}
