@@ -447,8 +447,14 @@ impl SimServer {
     ) -> Taken {
         let ticket = self.ticket();
         // Operations of many keys are worked on whole, however long.
-        let many = matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate)
-            || !self.shard(header.at).streams(header);
+        let gathered = !self.shard(header.at).streams(header);
+        if gathered && payload.len() > self.shard(header.at).gathers_most(header).max(WHOLE_MAX) {
+            let text = "more than is gathered for such a request".to_owned();
+            let mut out = vec![self.reply(to, header, Answer::refuse(Status::ValueTooLarge, text))];
+            out.extend(self.settle());
+            return Taken::Messages(out);
+        }
+        let many = gathered || matches!(header.op, Op::KvBatch | Op::KvMultiGet | Op::KvAccumulate);
         if payload.len() > WHOLE_MAX && !many {
             return match self.shard(header.at).reserve(now, access, header, args, ticket) {
                 Ok(()) => {

@@ -285,6 +285,26 @@ fn stores_leave_a_server_under_load() {
     one_is_left(&cluster);
 }
 
+/// The results that a queue keeps for retries were refused by the other server when those of one client
+/// were larger than an entry of the block: the queue stayed, and the server never ended.
+#[test]
+fn queue_with_large_results_leaves_a_server_that_is_taken_out() {
+    let mut cluster = Cluster::start(1, 1024 * KIB, 64 * KIB);
+    let (client, job) = cluster.job("job");
+    prefix(&client, &job, "t", 60_000);
+    let queue = client.create_queue(job.job, "t", 0, 0, false).unwrap();
+    for n in 0..8u64 {
+        queue.put(&noise(n, 7 * KIB as usize), PATIENCE).unwrap();
+    }
+    let taken = queue.get_many(5, PATIENCE).unwrap();
+    assert_eq!(taken.len(), 5);
+    cluster.add(1024 * KIB, 64 * KIB);
+    take_the_first_out(&mut cluster);
+    for n in 5..8u64 {
+        assert_eq!(queue.get(PATIENCE).unwrap(), Some(noise(n, 7 * KIB as usize)));
+    }
+}
+
 /// Without room elsewhere a drain says so and goes on when there is some; nothing is lost either way.
 #[test]
 fn a_drain_without_room_waits_for_another_server() {

@@ -19,7 +19,7 @@ use honeycomb_env::{
     Begin, ByConn, ConnId, Detached, Gathering, Mailbox, Net, NotPosted, ReplyPayload, Service,
     thread_cpu,
 };
-use honeycomb_structures::{Answer, KV_PAGE_MAX, Outcome, Payload, Ticket, large_limit};
+use honeycomb_structures::{Answer, KV_PAGE_MAX, Outcome, Payload, Ticket};
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
 };
@@ -84,7 +84,6 @@ struct Keys {
 pub(crate) struct ShardService {
     ix: ShardIx,
     shard: Shard,
-    block_size: usize,
     server: ServerId,
     keys: Option<Keys>,
     peers: ByConn<Peer>,
@@ -118,7 +117,6 @@ impl ShardService {
     pub(crate) fn new(
         ix: ShardIx,
         shard: Shard,
-        block_size: usize,
         shards: Vec<Mailbox<Note>>,
         link: Mailbox<LinkNote>,
         helpers: Helpers,
@@ -127,7 +125,6 @@ impl ShardService {
         ShardService {
             ix,
             shard,
-            block_size,
             server: ServerId(0),
             keys: None,
             peers: ByConn::default(),
@@ -316,8 +313,7 @@ impl ShardService {
         header: &RequestHeader,
         args: &[u8],
     ) -> Begin {
-        // No larger than what a block would take.
-        let limit = 2 * large_limit(self.block_size) + 64;
+        let limit = self.shard.gathers_most(header);
         if header.payload_len as usize > limit {
             let text = format!("a payload of more than {limit} bytes");
             net.refuse(from, header.request, Status::ValueTooLarge, &text);

@@ -203,10 +203,9 @@ impl MemoryServer {
             let helpers = Helpers { flusher: flusher.clone(), lender: lender.clone(), spillers };
             let token = options.token.clone();
             threads.push(spawn(&format!("shard-{ix}"), move || {
-                let size = config.block_size;
                 let shard = Shard::new(config);
                 let ix = ShardIx(ix as u8);
-                let service = ShardService::new(ix, shard, size, shards, link, helpers, token);
+                let service = ShardService::new(ix, shard, shards, link, helpers, token);
                 run(net, service, notes).expect("the event loop of a shard does not fail");
             })?);
         }

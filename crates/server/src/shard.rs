@@ -37,8 +37,9 @@ use crate::watch::Watchers;
 use honeycomb_block::{Backing, Pin, Reclaimer, Shared};
 use honeycomb_structures::{
     Answer, Arrival, Attributes, LaneRoom, Lanes, Outcome, Registered, Registry, Rest, Structure,
-    Ticket,
+    Ticket, large_limit,
 };
+use honeycomb_types::limits::RETRY_RECORD_BYTES_MAX;
 use honeycomb_types::{
     BlockAt, BlockId, Bug, Epoch, Generation, JobId, Kind, Marks, PrefixId, ServerId, SessionId,
     ShardIx, StructureId, TierIx, TierSpec, Time, Way,
@@ -586,6 +587,16 @@ impl Shard {
             return true;
         }
         slot.kind.operation(header.op.number()).is_none_or(|known| known.streams || !known.payload)
+    }
+
+    /// The largest payload in bytes that is gathered for this request. A client's is no larger than an
+    /// entry of the block. A part of a move may be all results of one lane.
+    pub fn gathers_most(&self, header: &RequestHeader) -> usize {
+        let block = self.config.block_size;
+        if header.op.info().auth == Auth::Peer && !Bug::PartsLimitedAsEntries.active() {
+            return 2 * block.max(RETRY_RECORD_BYTES_MAX);
+        }
+        2 * large_limit(block) + 64
     }
 
     /// Begins a request whose payload of `header.payload_len` bytes is still arriving.

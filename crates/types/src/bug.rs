@@ -205,11 +205,13 @@ pub enum Bug {
     SharedTurnsStayLong = 98,
     /// A block that one slot fills refuses the keys of its other slots for ever (INV-17).
     HotSlotKeepsOthers = 99,
+    /// A part of a move is refused when it is larger than an entry of the block (INV-47).
+    PartsLimitedAsEntries = 100,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 99] = [
+    pub const ALL: [Bug; 100] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -309,6 +311,7 @@ impl Bug {
         Bug::PlansCountedWhole,
         Bug::SharedTurnsStayLong,
         Bug::HotSlotKeepsOthers,
+        Bug::PartsLimitedAsEntries,
     ];
 }
 
