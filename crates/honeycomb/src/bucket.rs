@@ -380,13 +380,11 @@ fn make(
 
 /// Removes a bucket if there is one. A prefix without objects is no bucket and stays.
 fn remove_if_there(work: &Work, bucket: &str) -> Outcome {
-    let found = open(work, bucket);
-    match found.as_ref().err().map(|e| e.status()) {
-        // Also when its objects were lost with a server.
-        None | Some(Some(Status::DataLost)) => Ok(work.client.remove_prefix(work.job, bucket)?),
-        Some(Some(Status::NotFound | Status::LeaseExpired | Status::WrongKind)) => Ok(()),
-        Some(_) => found.map(drop),
+    let dag = Dag::new(work.client.tree(work.job)?);
+    if dag.find(bucket).is_ok_and(|found| is_bucket(dag.node(found))) {
+        work.client.remove_prefix(work.job, bucket)?;
     }
+    Ok(())
 }
 
 fn create(args: &CreateArgs) -> Outcome {
@@ -570,12 +568,14 @@ fn list(args: &ListArgs) -> Outcome {
     Ok(())
 }
 
+/// Whether a prefix lives and has the store of a bucket.
+fn is_bucket(node: &PrefixInfo) -> bool {
+    let mut all = node.structures.iter();
+    node.state == 0 && all.any(|s| s.name == OBJECTS && s.kind == Kind::Kv.code())
+}
+
 /// The paths of prefixes that live and have objects.
 fn buckets(dag: &Dag) -> Vec<String> {
-    let is_bucket = |node: &PrefixInfo| {
-        let mut all = node.structures.iter();
-        node.state == 0 && all.any(|s| s.name == OBJECTS && s.kind == Kind::Kv.code())
-    };
     let all = (0..dag.nodes().len()).filter(|&n| is_bucket(dag.node(n))).map(|n| dag.path(n));
     let mut all: Vec<String> = all.filter(|path| !path.is_empty()).collect();
     all.sort();
