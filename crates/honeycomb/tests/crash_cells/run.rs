@@ -7,7 +7,7 @@ use super::table::{Act, Cell, Promise, Victim};
 use honeycomb_client::{Client, Error, JobTicket, Kv};
 use honeycomb_env::Clock;
 use honeycomb_types::JobId;
-use honeycomb_wire::messages::PrefixOptions;
+use honeycomb_wire::messages::{PrefixOptions, ServerInfo};
 use honeycomb_wire::{Status, key_hash};
 use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
@@ -340,7 +340,9 @@ impl Story {
         let admin = self.cluster.admin();
         eventually("the controller knows who is there", || {
             let servers = admin.status().unwrap().servers;
-            servers.iter().filter(|server| server.alive).count() == self.cluster.alive()
+            // One that is suspected is not known to be gone.
+            let there = |server: &&ServerInfo| server.alive || server.silent_ms > 0;
+            servers.iter().filter(there).count() == self.cluster.alive()
         });
         let lives = match self.open() {
             Ok(_) => true,
