@@ -1,11 +1,11 @@
 //! Jobs that share a loop: the bytes that one of them holds and the requests that it sends take neither
-//! memory nor turns from another (INV-53). Each planted bug of this class is caught by the test that holds
+//! memory nor turns from another (INV-53, INV-57). Each planted bug of this class is caught by the test that holds
 //! without it.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_env::{
-    Arriving, Begin, Clock, ConnId, Gathering, Mailbox, Net, NetOptions, ReplyPayload, Service,
-    TURN, is_urgent,
+    Arriving, Begin, Clock, ConnId, Gathering, Mailbox, Net, NetOptions, ReplyPayload, SHARED_TURN,
+    Service, TURN, is_urgent,
 };
 use honeycomb_types::limits::{CONNECTION_STALL, REPLY_HEADER, REQUEST_RATE_LEAST};
 use honeycomb_types::{BlockAt, Bug, LaneId, Sequence, Time};
@@ -13,8 +13,8 @@ use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::collections::HashMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const BUDGET: usize = 8 << 20;
@@ -22,6 +22,8 @@ const BUDGET: usize = 8 << 20;
 const VALUE: usize = 64 << 10;
 /// Bytes by which one admitted request may exceed the budget.
 const ONE: usize = 2 << 20;
+/// A `SetPermissions` of more arguments is refused as soon as these have come.
+const PART: usize = 100 << 10;
 
 #[derive(Default)]
 struct Counts {
@@ -32,6 +34,8 @@ struct Counts {
     /// The most requests that one job was served in a round.
     in_a_round: AtomicUsize,
     puts_begun: AtomicUsize,
+    /// The loop stands at a `FindJob` while a test has this.
+    gate: Mutex<()>,
 }
 
 /// The first argument of a handshake names the job. A get is answered with a value, the payload of a put is
@@ -69,6 +73,9 @@ impl Service for Shared {
             assert!(net.greet(from, Some(args[0].into())));
         }
         *self.served.entry(self.jobs[&from]).or_default() += 1;
+        if header.op == Op::FindJob {
+            drop(self.counts.gate.lock().unwrap());
+        }
         if net.exhausted() && !is_urgent(header.op) {
             return Shared::answer(net, from, Status::Busy, header.request, none);
         }
@@ -77,6 +84,18 @@ impl Service for Shared {
             _ => none,
         };
         Shared::answer(net, from, Status::Ok, header.request, payload);
+    }
+
+    fn part(
+        &mut self,
+        _: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> Result<(), (Status, String)> {
+        match header.op == Op::SetPermissions && args.len() > PART {
+            true => Err((Status::LimitExceeded, "too much".into())),
+            false => Ok(()),
+        }
     }
 
     fn begin_fill(
@@ -309,6 +328,46 @@ fn pipelined_requests_of_a_job_are_cut_after_its_turn() {
     }
     let most = shared.counts.in_a_round.load(Relaxed);
     assert!(most <= TURN / Shared::WORK + 1, "{most} requests of one job in a round");
+}
+
+/// The most requests of one job in a round, of two jobs whose requests are all there.
+fn most_in_a_shared_round(bug: Option<Bug>) -> usize {
+    let shared = Loop::start(bug);
+    let mut gate = shared.job(3);
+    let mut flood: Vec<Peer> = (0..16).map(|n| shared.job(1 + n % 2)).collect();
+    let closed = shared.counts.gate.lock().unwrap();
+    gate.send(Op::FindJob, &[], (0, 0));
+    let header = RequestHeader { request: 7, ..RequestHeader::new(Op::Ping) };
+    let batch: Vec<u8> = std::iter::repeat_n(header.encode(), 500).flatten().collect();
+    flood.iter_mut().for_each(|peer| peer.0.write_all(&batch).unwrap());
+    drop(closed);
+    for peer in &mut flood {
+        (0..500).for_each(|_| assert_eq!(peer.answer(), Status::Ok));
+    }
+    shared.counts.in_a_round.load(Relaxed)
+}
+
+#[test]
+fn turns_of_jobs_that_share_a_loop_are_short() {
+    let most = most_in_a_shared_round(None);
+    assert!(most <= SHARED_TURN / Shared::WORK + 1, "{most} requests of one job in a round");
+}
+
+#[test]
+fn long_turns_of_jobs_that_share_a_loop_are_caught() {
+    let most = most_in_a_shared_round(Some(Bug::SharedTurnsStayLong));
+    assert!(most > SHARED_TURN / Shared::WORK + 1, "{most} requests of one job in a round");
+}
+
+#[test]
+fn request_that_is_refused_by_its_first_part_takes_no_memory_for_the_rest() {
+    let shared = Loop::start(None);
+    let mut peer = shared.job(1);
+    for _ in 0..3 {
+        assert_eq!(peer.ask(Op::SetPermissions, &vec![0; 4 << 20]), Status::LimitExceeded);
+        assert_eq!(peer.ask(Op::SetPermissions, &vec![0; PART / 2]), Status::Ok);
+    }
+    assert!(shared.most() < 1 << 20, "{} bytes were held", shared.most());
 }
 
 /// A renewal of which half is there when its job holds all that it may.

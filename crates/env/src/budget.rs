@@ -20,7 +20,7 @@ const URGENT_FRACTION: usize = 8;
 pub const TURN: usize = 1 << 20;
 /// The same while several jobs are served: each of their requests may wait for a turn of each other job,
 /// so turns are shorter then.
-pub const SHARED_TURN: usize = TURN / 8;
+pub const SHARED_TURN: usize = TURN / 4;
 
 /// How many bytes one loop may hold in requests and replies. Only that loop changes it; it is
 /// atomic so that a loop can be built on one thread and run on another.

@@ -500,13 +500,13 @@ impl Net {
         let Some(conn) = look_up(&mut self.conns, &self.generations, of) else { return };
         conn.share().serve(round, turn, work);
         if work > 0 && !conn.link {
-            self.sharing.served(self.round, conn.share());
+            self.sharing.served(round, conn.share());
         }
     }
 
     /// What a job may be served in this round.
     fn turn(&self) -> usize {
-        self.sharing.turn(self.round)
+        self.sharing.turn(self.rounds)
     }
 
     fn share(&mut self, job: Option<u64>) -> Arc<Share> {
@@ -821,7 +821,7 @@ impl Net {
         let before = conn.backlog();
         let left = conn.flush(now, &mut self.spares, most);
         if before > LARGE_REST {
-            let turn = self.sharing.turn(self.round);
+            let turn = self.sharing.turn(self.rounds);
             conn.share().send(self.rounds, turn, before - conn.backlog());
         }
         let short = matches!(left, Ok(Left::NoRoom));
