@@ -23,7 +23,7 @@ HEARING := env --default-signal=HUP,INT,QUIT
 FAST := --profile fast --locked --workspace --exclude honeycomb-python
 CARGO_FAST := cargo build $(FAST)
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
-RUST_TESTS := $(HEARING) cargo test $(FAST)
+RUST_TESTS := $(HEARING) cargo test $(FAST) --no-fail-fast
 PYTHON_CODE := $(wildcard python protocol examples bench)
 
 # What the wheel is made from; folders too, so that a deleted file counts as a change.
