@@ -203,15 +203,13 @@ pub enum Bug {
     PlansCountedWhole = 97,
     /// The turns of jobs that share a loop are as long as that of a job alone (INV-57).
     SharedTurnsStayLong = 98,
-    /// A block that one slot fills refuses the keys of its other slots for ever (INV-17).
-    HotSlotKeepsOthers = 99,
     /// A part of a move is refused when it is larger than an entry of the block (INV-47).
-    PartsLimitedAsEntries = 100,
+    PartsLimitedAsEntries = 99,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 100] = [
+    pub const ALL: [Bug; 99] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -310,7 +308,6 @@ impl Bug {
         Bug::RefusedTreeIsWalked,
         Bug::PlansCountedWhole,
         Bug::SharedTurnsStayLong,
-        Bug::HotSlotKeepsOthers,
         Bug::PartsLimitedAsEntries,
     ];
 }

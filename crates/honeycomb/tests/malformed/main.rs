@@ -561,10 +561,12 @@ fn bodies_that_do_not_parse_are_refused_whole() {
     ]);
     run_cases(|| Raw::greeted(setup.controller(), &setup.job.token, ANY_SHARD), cases);
 
-    // The largest body that a controller takes, of no sense: read whole and refused.
+    // The largest body that a controller takes: a plan is refused by its counts, any other body once it
+    // was read whole.
     let mut raw = Raw::greeted(setup.controller(), &setup.job.token, ANY_SHARD);
     let body = vec![0xFF; CONTROL_ARGS_MAX];
-    assert_eq!(raw.ask(Op::CreateHierarchy, &body).status(), bad);
+    assert_eq!(raw.ask(Op::CreateHierarchy, &body).status(), Status::LimitExceeded);
+    assert_eq!(raw.ask(Op::RenewLeases, &body).status(), bad);
     raw.expect_alive();
 
     let grant = PresentGrantRequest { grant: setup.kv.grant.clone() }.encode();

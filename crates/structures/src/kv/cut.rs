@@ -25,32 +25,6 @@ const HALVES_AFTER: Duration = Duration::from_secs(1);
 /// a block that is only read is looked at seldom.
 const HALVINGS_MAX: u64 = 3;
 
-/// The slot that has nearly all bytes of a block.
-pub(super) struct HotSlot {
-    slot: u64,
-    /// Its largest entry's.
-    key: Box<[u8]>,
-}
-
-impl HotSlot {
-    /// Why a block of this slot alone cannot be divided, and what its user can do.
-    pub(super) fn why(&self) -> Arc<str> {
-        let key = shown(&self.key);
-        match key_tag(&self.key) {
-            Some(tag) => format!(
-                "nearly all of it is keys of the tag '{{{}}}', such as '{key}', and keys of one tag stay in \
-                 one block; spread them over more tags, or delete some",
-                shown(tag),
-            ),
-            None => format!(
-                "nearly all of it is keys of one hash slot, such as '{key}', and a slot stays in one \
-                 block; delete some of its keys",
-            ),
-        }
-        .into()
-    }
-}
-
 impl KvBlock {
     /// Lets operations that were counted long ago count less.
     pub(super) fn cool(&mut self, now: Time) {
@@ -78,17 +52,9 @@ impl KvBlock {
         relief.then(|| self.middle_of_load(block, total, hash).unwrap_or(hash))
     }
 
-    /// The boundary that parts the hot slot from other slots of the block: above it first, as that moves
-    /// the fewest bytes. `None` when the block is that slot alone.
-    pub(super) fn beside_hot_slot(&self, hot: &HotSlot) -> Option<u64> {
-        let start = hot.slot * SLOT_WIDTH;
-        let above = start.checked_add(SLOT_WIDTH).filter(|next| *next <= self.end);
-        above.or((start > self.start).then_some(start))
-    }
-
-    /// The slot that fills a block for which `middle` finds nothing: the heaviest slot of the region that
-    /// has the median byte.
-    pub(super) fn hot_slot(&self, block: &Backing) -> Option<HotSlot> {
+    /// The keys that fill a block for which `middle` finds nothing: those of the slot that has the median
+    /// byte. One of them stands for all.
+    pub(super) fn hot_keys(&self, block: &Backing) -> Arc<str> {
         let total = self.upto(self.table.order.len(), weight);
         let place = self.place_where(total / 2, weight);
         let region = &self.table.regions[self.table.order[place] as usize];
@@ -102,9 +68,26 @@ impl KvBlock {
         found.sort_unstable_by_key(|(slot, ..)| *slot);
         let weighs =
             |of_slot: &&[(u64, u64, &[u8])]| of_slot.iter().map(|(_, w, _)| w).sum::<u64>();
-        let heaviest = found.chunk_by(|a, b| a.0 == b.0).max_by_key(weighs)?;
-        let &(slot, _, key) = heaviest.iter().max_by_key(|(_, w, _)| *w)?;
-        Some(HotSlot { slot, key: key.into() })
+        let heaviest = found.chunk_by(|a, b| a.0 == b.0).max_by_key(weighs);
+        let Some(&(.., key)) =
+            heaviest.and_then(|of_slot| of_slot.iter().max_by_key(|(_, w, _)| *w))
+        else {
+            return "it holds no entry".into();
+        };
+        match key_tag(key) {
+            Some(tag) => format!(
+                "nearly all of it is keys of the tag '{{{}}}', such as '{}', and keys of one tag stay in \
+                 one block; spread them over more tags, or delete some",
+                shown(tag),
+                shown(key)
+            ),
+            None => format!(
+                "nearly all of it is keys of one hash slot, such as '{}', and a slot stays in one \
+                 block; delete some of its keys",
+                shown(key)
+            ),
+        }
+        .into()
     }
 
     /// Where the load divides as evenly as bytes allow, when the middle by bytes leaves one half much

@@ -285,22 +285,13 @@ impl KvBlock {
             return None;
         }
         let step = self.size / 64;
-        if !pressed && asking.indivisible.is_some_and(|weight| taken.abs_diff(weight) < step) {
+        if asking.indivisible.is_some_and(|weight| taken.abs_diff(weight) < step) {
             return None;
         }
-        let mut start = self.middle(block);
-        self.asking.hot = None;
-        if start.is_none() {
-            let hot = self.hot_slot(block);
-            let beside = hot.as_ref().and_then(|hot| self.beside_hot_slot(hot));
-            let beside = beside.filter(|_| !Bug::HotSlotKeepsOthers.active());
-            // Other keys get a block once a write finds no room: until then it would hold nothing.
-            start = beside.filter(|_| pressed);
-            let why = || hot.map_or_else(|| "it holds no entry".into(), |hot| hot.why());
-            self.asking.hot = beside.is_none().then(why);
-        }
-        self.asking.indivisible = start.is_none().then_some(taken);
-        start.map(|start| Wish::Split { start })
+        let middle = self.middle(block);
+        self.asking.indivisible = middle.is_none().then_some(taken);
+        self.asking.hot = middle.is_none().then(|| self.hot_keys(block));
+        middle.map(|start| Wish::Split { start })
     }
 
     fn wants_merge(&self, now: Time, taken: usize) -> Option<Wish> {

@@ -6,11 +6,11 @@ use honeycomb_structures::{
     Answer, KvBlock, Marks, Movable, Outcome, Parcel, Prepared, Structure, Wish,
 };
 use honeycomb_types::limits::SLOT_WIDTH;
-use honeycomb_types::{BlockId, Bug, ServerId, ShardIx, Time, sizes};
+use honeycomb_types::{BlockId, ServerId, ShardIx, Time, sizes};
 use honeycomb_wire::batch::put_keys;
 use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
 use honeycomb_wire::messages::MoveDoneRequest;
-use honeycomb_wire::{Field, Op, Status, key_hash, slot_of};
+use honeycomb_wire::{Field, Op, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -504,60 +504,29 @@ fn a_block_that_found_no_neighbour_asks_again_when_it_is_lighter() {
     assert!(asked.len() >= 3 && steps.iter().all(|step| (11..15).contains(step)), "{asked:?}");
 }
 
-/// The wishes of a block while one tag fills it, and the error that ends it.
-fn fill_with_one_tag(start: u64, end: u64) -> (Vec<Wish>, String) {
-    let named = block(start, end).named(BlockId::new(ServerId(0), ShardIx(0), 7));
+#[test]
+fn a_block_that_is_one_hot_slot_does_not_ask_to_be_divided() {
+    let named = block(0, u64::MAX).named(BlockId::new(ServerId(0), ShardIx(0), 7));
     let mut driver = Driver::new(SIZE, named);
-    let mut wishes = Vec::new();
+    let mut full = false;
     for n in 0..u16::MAX {
         let key = format!("{{one}}-{n}");
         let args = [&[0], key.as_bytes()].concat();
         let answer = driver.run(Op::KvPut, &args, &[7; 600]);
         driver.sleep(1);
         let now = driver.now;
-        let wish = driver.structure.wish(&driver.block, now);
-        wishes.extend(wish);
-        match answer.status {
-            Status::BlockFull => return (wishes, String::from_utf8_lossy(&answer.args).into()),
-            Status::Busy if wish.is_some() => return (wishes, String::new()),
-            _ => {}
+        assert_eq!(driver.structure.wish(&driver.block, now), None);
+        if answer.status == Status::BlockFull {
+            let text = String::from_utf8_lossy(&answer.args).into_owned();
+            assert!(
+                text.contains("block B0.0.7 ") && text.contains("of the tag '{one}'"),
+                "{text}"
+            );
+            full = true;
+            break;
         }
     }
-    panic!("the block never filled");
-}
-
-/// The slot of the keys with which these tests fill a block.
-fn hot() -> u64 {
-    slot_of(key_hash(b"{one}"))
-}
-
-#[test]
-fn block_of_one_slot_that_fills_is_never_divided() {
-    let (wishes, text) = fill_with_one_tag(hot() * SLOT_WIDTH, (hot() + 1) * SLOT_WIDTH - 1);
-    assert_eq!(wishes, []);
-    assert!(text.contains("block B0.0.7 ") && text.contains("of the tag '{one}'"), "{text}");
-}
-
-/// One tag that filled a block refused every other key of it for ever.
-#[test]
-fn hot_slot_that_fills_its_block_is_parted_from_other_slots() {
-    for (start, end, at) in [
-        (0, u64::MAX, hot() + 1),
-        (0, (hot() + 1) * SLOT_WIDTH - 1, hot()),
-        (hot() * SLOT_WIDTH, u64::MAX, hot() + 1),
-    ] {
-        // Once, and not before a write finds no room.
-        let (wishes, text) = fill_with_one_tag(start, end);
-        assert_eq!(wishes, [Wish::Split { start: at * SLOT_WIDTH }], "{text}");
-    }
-}
-
-#[test]
-fn hot_slot_that_keeps_other_slots_in_its_block_is_caught() {
-    Bug::arm(Some(Bug::HotSlotKeepsOthers));
-    let (wishes, text) = fill_with_one_tag(0, u64::MAX);
-    assert_eq!((wishes, text.contains("of the tag '{one}'")), (vec![], true), "{text}");
-    Bug::arm(None);
+    assert!(full);
 }
 
 /// Where a block of a 1024th of all hashes divides when it fills; `None` when it becomes full instead.
