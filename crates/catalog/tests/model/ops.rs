@@ -282,9 +282,9 @@ pub fn sharing() -> impl Strategy<Value = Op> {
         8 => block().prop_map(|(job, file, block)| {
             Op::Seal { job, file, block, length: 3, odd: 0, last: false }
         }),
-        6 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
-        2 => (1..900u64).prop_map(|ms| Op::Pass { ms }),
-        3 => (0..2usize, path(), name(), 0..4u32, files_and_queues()).prop_map(
+        4 => (0..20usize, settle()).prop_map(|(block, how)| Op::Lowered { block, how }),
+        1 => (1..900u64).prop_map(|ms| Op::Pass { ms }),
+        6 => (0..2usize, path(), name(), 0..4u32, files_and_queues()).prop_map(
             |(job, path, name, blocks, kind)| Op::Make { job, path, name, kind, bound: 0, blocks }
         ),
         1 => (0..20usize).prop_map(|block| Op::Confirm { block, stale: false }),
