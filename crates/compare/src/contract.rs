@@ -9,7 +9,7 @@
 //! are therefore compatible in both directions:
 //!
 //! - A field keeps its name, type and meaning. Unknown fields are ignored, so a specification may get new
-//! ones. Each has `#[serde(default)]`, and its default means the behaviour of builds without the field.
+//!   ones. Each has `#[serde(default)]`, and its default means the behaviour of builds without the field.
 //! - An operation or a system keeps its meaning. A client that does not know one answers the specification
 //!   with an error, and the row is reported as not in that revision.
 //! - An answer keeps its fields, `Measured` likewise.
