@@ -26,7 +26,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 SNOWSET = EXAMPLES.parent / "crates" / "load" / "tests" / "snowset-sample.csv"
 # They run until they are told to end: the first line says that they are ready.
 FOREGROUND = ("controller", "server", "start")
-SECONDS = 60
+SECONDS = 300
 
 
 def shell_environment(home: Path) -> dict[str, str]:
