@@ -120,7 +120,7 @@ fn a_part_that_is_damaged_or_gone_is_seen() {
     std::fs::write(&part, b"Precious").unwrap();
     assert!(matches!(flushed.check(), Err(FlushError::Damaged { .. })));
     std::fs::remove_file(&part).unwrap();
-    assert!(matches!(flushed.check(), Err(FlushError::Read { .. })));
+    assert!(matches!(flushed.check(), Err(FlushError::Missing { .. })));
 }
 
 /// Flushes three times into one place through this weather, with requests that are given up after a second;
