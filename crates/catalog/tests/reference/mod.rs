@@ -511,7 +511,12 @@ impl Job {
     pub fn reader(&self, path: &str) -> Outcome<PrefixId> {
         let i = self.resolve(path).ok_or("UnknownReader")?;
         let id = self.at(i).id;
-        if self.committed.contains(&id) { Ok(id) } else { self.live(path).map(|_| id) }
+        if self.committed.contains(&id) {
+            return Ok(id);
+        }
+        // A tombstone whose reason is no longer remembered counts as a prefix that never was.
+        let unknown = |e| if e == "PrefixNotFound" { "UnknownReader" } else { e };
+        self.live(path).map(|_| id).map_err(unknown)
     }
 
     /// Declares readers of a prefix, beside those it has or (`replace`) instead of them; answers how
