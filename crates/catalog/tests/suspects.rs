@@ -4,27 +4,13 @@
 mod common;
 
 use common::{Bench, file, incarnation, kv, lease};
-use honeycomb_catalog::{
-    CatalogError, Command, Config, Effect, Loss, NewServer, Opened, Reply, Report,
-};
+use honeycomb_catalog::{CatalogError, Command, Config, Effect, Loss, NewServer, Opened, Reply};
 use honeycomb_types::limits::{SERVER_LOSS_DEFAULT_MS, SERVER_LOSS_MIN_MS, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, JobId, ServerId, Time, Way};
 use std::time::Duration;
 
 const SILENCE_MS: u64 = SERVER_SILENCE.as_millis() as u64;
 const LOSS_MS: u64 = SERVER_LOSS_DEFAULT_MS as u64;
-
-const REPORT: Report<'static> = Report {
-    bytes_resident: 0,
-    connections: 0,
-    requests: 0,
-    forwarded: 0,
-    bytes_owed: 0,
-    cpu_permille: 0,
-    traffic: &[],
-    alarms: &[],
-    usage: &[],
-};
 
 /// Two servers of 10 blocks each, and a store with a block on each of them.
 struct Pair {
@@ -57,7 +43,7 @@ impl Pair {
     }
 
     fn report(&mut self, server: ServerId) {
-        self.bench.run(Command::ServerReport { server, report: REPORT }).unwrap();
+        self.bench.report_all(server, &[]);
     }
 
     /// Time passes in which only one of them reports.

@@ -44,7 +44,7 @@ impl Default for PlanCount {
 }
 
 impl PlanCount {
-    /// Goes on with the arguments as far as they are here. What is malformed is left to the decoder.
+    /// Counts on in the arguments that have arrived. The decoder refuses malformed ones.
     pub fn goes_on(&mut self, args: &[u8]) -> Result<(), Refusal> {
         assert!(self.at <= args.len(), "arguments do not become fewer");
         if Bug::PlansCountedWhole.active() {
@@ -96,7 +96,7 @@ impl PlanCount {
         if self.nodes > 0 { Next::Name } else { Next::End }
     }
 
-    /// What follows a list of so many texts, or the rest of the list once more of it is here.
+    /// The field after a list of so many texts, or the rest of the list if it has not arrived.
     fn list(
         &mut self,
         args: &[u8],

@@ -504,7 +504,7 @@ impl Net {
         }
     }
 
-    /// What a job may be served in this round.
+    /// Work that a job may be served in this round, in bytes.
     fn turn(&self) -> usize {
         self.sharing.turn(self.rounds)
     }

@@ -147,7 +147,7 @@ fn print_status(s: &ClusterStatusReply) {
     }
 }
 
-/// What is to be said of a server that is not heard.
+/// The remark on a server that does not report.
 fn standing(server: &ServerInfo) -> String {
     match server.silent_ms {
         0 if server.alive => String::new(),

@@ -101,7 +101,7 @@ fn stopped_server_is_suspected_by_name_and_has_its_data_when_it_goes_on() {
     let late = get_all(&store).unwrap_err();
     assert_eq!(late.status, Status::DeadlineExceeded, "{late}");
     assert!(late.message.contains(&format!("memory server {held} is suspected")), "{late}");
-    // What is created meanwhile is on the other one.
+    // Structures created meanwhile get blocks of the other server.
     let other = client.create_kv(job.job, "t:other", 4, false).unwrap();
     for key in 0..64u32 {
         other.put(&key.to_le_bytes(), b"value").unwrap();

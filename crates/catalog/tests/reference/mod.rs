@@ -638,8 +638,8 @@ impl Cluster {
         !self.drains.contains_key(&server) && !self.suspected.contains(&server)
     }
 
-    /// At this time, up to which everything was heard: who is lost for its silence (INV-56). Those that
-    /// have been silent for a while are suspected from now on.
+    /// Suspects silent members, and returns those that are lost for their silence (INV-56). All reports
+    /// up to `heard` were applied.
     pub fn end_silence(&mut self, heard: u64, loss_ms: u64) -> Vec<ServerId> {
         let silence = |id: &ServerId| match self.away.contains(id) {
             true => REJOIN_GRACE.as_millis() as u64,

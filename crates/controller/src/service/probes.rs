@@ -1,4 +1,4 @@
-//! What the close of a server's connection means.
+//! The meaning of a server's closed connection.
 //!
 //! A process that ends closes its connection, and so does a link that flaps. So the controller asks the
 //! server's address: where nobody listens the process is gone, and its data with it. Any other outcome

@@ -75,7 +75,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     Ok(())
 }
 
-/// What a microsecond of a job's turn is in bytes.
+/// Bytes that count as one microsecond of a job's turn.
 const WORK_US: usize = 4000;
 /// Of the tries of a poll that watches one connection, one in so many asks for all.
 const BUSY_TRIES: u32 = 4;

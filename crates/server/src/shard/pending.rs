@@ -1,11 +1,12 @@
-//! Operations whose answer is still to come, found by their tickets.
+//! Operations without an answer yet, found by their tickets.
 
 use super::waiting::Pending;
 use honeycomb_structures::Ticket;
 use honeycomb_types::BlockAt;
 
-/// All of a shard. A caller that ends takes back hundreds that wait: none of them costs a walk over all.
-/// Their order depends on nothing but what was done with them.
+/// All pending operations of a shard. A closed connection takes back hundreds of them, none by a walk over
+/// all.
+/// The order of operations depends on their insertions and removals alone.
 #[derive(Default)]
 pub(super) struct AllPending {
     all: Vec<Pending>,

@@ -58,13 +58,13 @@ pub struct ClusterStatusReply {
     pub requests_blocks: u64,
     /// Of these, heartbeats of memory servers.
     pub requests_reports: u64,
-    /// What is below the memory of all servers, by class.
+    /// Lower tiers of all servers, by class.
     pub tiers: Vec<TierUse>,
-    /// Things that are wrong with what is below the memory of servers; which ones, servers tell.
+    /// Number of alarms of servers' lower tiers; each server's entry names its own.
     pub alarms: u32,
     /// For the cluster's token.
     pub servers: Vec<ServerInfo>,
-    /// Who has memory when it is short: `first-come`, `max-min` or `karma`.
+    /// The policy that divides memory when it is short: `first-come`, `max-min` or `karma`.
     pub policy: String,
     /// Under a fair policy, what those have of memory who have some, and may have; of each controller shard's own. For the cluster's token.
     pub shares: Vec<MemoryShare>,
@@ -74,7 +74,7 @@ pub struct ClusterStatusReply {
     pub advice_servers: u32,
     /// The one that should go, for the cluster's token; else empty.
     pub advice_address: String,
-    /// What is used how much. For the cluster's token.
+    /// Use of memory, tiers and servers. For the cluster's token.
     pub advice_why: String,
     /// How long it has been so.
     pub advice_ms: u64,

@@ -14,7 +14,7 @@ pub struct RegisterJobRequest {
     pub lease_ms: u32,
     /// Most blocks that it may hold; 0 for no quota.
     pub quota_blocks: u64,
-    /// What is known of it beforehand.
+    /// Hints about its need of memory and its traffic.
     pub hints: JobHints,
     /// The process that holds it.
     pub holder: JobHolder,
@@ -125,9 +125,9 @@ fields!(JobWeightsRequest { job });
 /// Reply of JobWeights.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobWeightsReply {
-    /// What its hints let expect it to hold.
+    /// Bytes that it is expected to hold, by its hints.
     pub expected_bytes: u64,
-    /// What they let expect it to read and write in a second.
+    /// Bytes that it is expected to read and write in a second, by its hints.
     pub expected_bytes_per_s: u64,
     /// In order of server; for a job's own token, the greatest first. None without hints.
     pub weights: Vec<ServerWeight>,
@@ -168,7 +168,7 @@ pub struct SetQuotaRequest {
     pub max_blocks: u64,
     /// Blocks in memory beyond which its blocks are the first to go below; 0 for none, 2^64 - 1 leaves it as it is.
     pub soft_blocks: u64,
-    /// What its share counts for among those of others, of a tenant or of a job that is no tenant's; 0 leaves it as it is.
+    /// Weight of its share, for a tenant or for a job without a tenant; 0 leaves the weight as it is.
     pub weight: u32,
 }
 
@@ -213,7 +213,7 @@ pub struct GetQuotaReply {
     pub held_blocks: u64,
     /// Blocks in memory beyond which its blocks are the first to go below; 0 for none.
     pub soft_blocks: u64,
-    /// What its share counts for; 1 when nobody has said.
+    /// Weight of its share; 1 unless it was set.
     pub weight: u32,
     /// Of the blocks that count to it, those in memory that do not go below.
     pub memory_blocks: u64,
