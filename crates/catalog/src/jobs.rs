@@ -417,7 +417,8 @@ impl Catalog {
         let n = self.install(j, "", &[], reuse, options);
         let job = &mut self.jobs[j];
         // A prefix that ended at this very moment belongs to the life before.
-        let opened = if reuse.is_some() { self.now + Duration::from_nanos(1) } else { self.now };
+        let ended = self.now.max(job.opened);
+        let opened = if reuse.is_some() { ended + Duration::from_nanos(1) } else { self.now };
         (job.root, job.opened) = (n, opened);
         self.jobs.dirty.mark(j);
         Ok(self.dag.nodes[n].id)

@@ -343,10 +343,12 @@ impl Catalog {
         let job = &mut self.jobs[j];
         job.live_prefixes -= 1;
         job.pinned -= u64::from(pinned);
+        // A prefix that ends at the moment of the reopening belongs to the new life of the job.
+        let at = self.now.max(job.opened);
         if job.live_prefixes == 0 {
             self.jobs.linger(j, self.now + JOB_LINGER);
         }
-        let (gone, at) = (Gone::Prefix(id), self.now);
+        let gone = Gone::Prefix(id);
         self.remember(j, Tombstone { gone, prefix: id, path, name: "".into(), cause, at });
     }
 

@@ -137,6 +137,23 @@ fn reopening_keeps_what_lives_and_forgets_what_ended() {
 }
 
 #[test]
+fn prefix_that_ends_at_the_moment_of_the_reopening_is_told_as_removed() {
+    let mut bench = Bench::new();
+    bench.join("s1:1", 1, 10);
+    let (old, _) = register(&mut bench, HELD).unwrap();
+    bench.pass(2000);
+    let new = reopen(&mut bench, old.job);
+    create(&mut bench, new, "d").unwrap();
+    bench.remove(new.job, "d").unwrap();
+    let told = store(&mut bench, new, "d").unwrap_err();
+    assert!(matches!(told, CatalogError::PrefixRemoved { .. }), "{told}");
+    // Another reopening at the same moment frees the name.
+    bench.remove(new.job, "").unwrap();
+    let third = reopen(&mut bench, old.job);
+    store(&mut bench, third, "d").unwrap();
+}
+
+#[test]
 fn job_that_is_gone_after_its_leases_ended_says_so_to_its_handles() {
     let mut bench = Bench::new();
     bench.join("s1:1", 1, 10);

@@ -575,8 +575,7 @@ impl Both {
 
     fn confirm(&mut self, block: usize, stale: bool) {
         let Some(&at) = self.model.quarantined.iter().nth(block) else { return };
-        let server = at.block.server();
-        self.model.servers.get_mut(&server).unwrap().1 = self.model.now;
+        self.hear(at);
         if stale {
             let epoch = honeycomb_types::Epoch(at.epoch.0 - 1);
             self.bench.confirm(&[BlockAt { epoch, ..at }]);
