@@ -22,7 +22,7 @@ use honeycomb_client::call::{Lanes, Routing};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Access, Io, PostPayload};
 use honeycomb_structures::Ticket;
-use honeycomb_types::limits::{ADOPT_MAX, SERVER_LOSS_DEFAULT_MS};
+use honeycomb_types::limits::{ADOPT_MAX, MESSAGE_LIFE_MS, SERVER_LOSS_DEFAULT_MS};
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::MapEntry;
@@ -617,7 +617,9 @@ impl World {
         if cut <= self.now {
             return Some(self.now + way);
         }
-        if self.rng.chance(500_000) {
+        // The sender's kernel gives the request up (ADR 0044).
+        let life = Duration::from_millis(MESSAGE_LIFE_MS);
+        if self.rng.chance(500_000) || cut.since(self.now) >= life {
             return None;
         }
         self.fault("late request");

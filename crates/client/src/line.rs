@@ -5,10 +5,11 @@ use crate::error::Error;
 use crate::interrupt::{self, Woken};
 use honeycomb_env::{Clock, Poller, unix};
 use honeycomb_types::Time;
+use honeycomb_types::limits::MESSAGE_LIFE_MS;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, set_tcp_user_timeout};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendFlags, recvmsg,
 };
@@ -64,6 +65,9 @@ impl Line {
             match TcpStream::connect_timeout(&candidate, timeout) {
                 Ok(stream) => {
                     stream.set_nodelay(true)?;
+                    // The kernel goes on sending a request after this process closes the socket. The
+                    // request must arrive before the server forgets its record of it (INV-16).
+                    set_tcp_user_timeout(&stream, MESSAGE_LIFE_MS as u32)?;
                     return Line::over(stream.into(), clock, spin);
                 }
                 Err(e) => last = e,
@@ -298,4 +302,21 @@ pub(crate) fn await_some(
     drop(fds);
     waiting[0].poller = poller;
     ready
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::sockopt::tcp_user_timeout;
+    use std::net::TcpListener;
+
+    /// A put ran twice when a copy of it came 21 s after the first. Seed 203136 of the simulator.
+    #[test]
+    fn kernel_gives_a_request_up_before_its_record_is_forgotten() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let timeout = Duration::from_secs(5);
+        let line = Line::connect(&address, timeout, Clock::start(), Duration::ZERO).unwrap();
+        assert_eq!(tcp_user_timeout(&line.socket).unwrap(), MESSAGE_LIFE_MS as u32);
+    }
 }

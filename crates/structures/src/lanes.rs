@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A lane that was idle for this long is forgotten. No client retries after half of it.
+/// A lane that was idle for this long is forgotten. No client sends a copy of a request after half of it,
+/// and none arrives later than `MESSAGE_LIFE_MS` after it was sent.
 const IDLE_MAX: Duration = Duration::from_millis(2 * RETRY_WINDOW_MS);
 /// Lanes that one call of `expire` looks at.
 const EXPIRE_STEP: usize = 32;

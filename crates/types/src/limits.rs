@@ -329,6 +329,8 @@ const _: () = assert!(extents_per_value(BLOCK_SIZE_DEFAULT) == 584);
 const _: () = assert!(extents_per_value(BLOCK_SIZE_MAX) == 584);
 const _: () = assert!(kv_value_max(BLOCK_SIZE_MIN) >= 4 * BLOCK_SIZE_MIN);
 const _: () = assert!(EXTENT_PENDING_MS >= 3 * RETRY_WINDOW_MS);
+const _: () =
+    assert!(MESSAGE_LIFE_MS + 2000 <= RETRY_WINDOW_MS, "a copy comes before its record goes");
 const _: () = assert!(KEY_MAX as u64 + 64 <= REGION_MIN / 2, "a key fits the smallest region");
 const _: () = assert!(2 * LOW_MARK_DEFAULT < HIGH_MARK_DEFAULT && HIGH_MARK_DEFAULT <= 100);
 const _: () = assert!(NAME_MAX <= u8::MAX as usize);

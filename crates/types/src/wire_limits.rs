@@ -64,6 +64,8 @@ pub const ACK_LANES_MAX: u32 = 1024;
 pub const RESERVE_MAX_MS: u32 = 86_400_000;
 /// After this a mutation is not retried: its outcome is unknown.
 pub const RETRY_WINDOW_MS: u64 = 10000;
+/// After this the kernel of a client gives up a request that the server's kernel has not acknowledged.
+pub const MESSAGE_LIFE_MS: u64 = 8000;
 /// After this an extent that is no part of a value yet is dropped, unless it was said to be kept.
 pub const EXTENT_PENDING_MS: u64 = 30000;
 /// Results that a lane keeps when the handshake asks for nothing else (W).

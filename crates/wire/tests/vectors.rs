@@ -825,6 +825,7 @@ fn the_document_lists_every_limit() {
         ("ACK_LANES_MAX", l::ACK_LANES_MAX as u64),
         ("RESERVE_MAX_MS", l::RESERVE_MAX_MS as u64),
         ("RETRY_WINDOW_MS", l::RETRY_WINDOW_MS),
+        ("MESSAGE_LIFE_MS", l::MESSAGE_LIFE_MS),
         ("EXTENT_PENDING_MS", l::EXTENT_PENDING_MS),
         ("RESULTS_WINDOW", l::RESULTS_WINDOW as u64),
         ("RESULTS_WINDOW_MAX", l::RESULTS_WINDOW_MAX as u64),
