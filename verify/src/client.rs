@@ -386,13 +386,16 @@ fn send(
     header.deadline_ms = left.as_nanos().div_ceil(1_000_000) as u32;
     (header.grant, header.request) = (1, id.number);
     (header.args_len, header.payload_len) = (args.len() as u32, payload.len() as u32);
-    if header.flags & flags::RETRY != 0 {
+    let again = header.flags & flags::RETRY != 0;
+    if again {
         world.reach("mutation repeated");
     }
+    // A batch has copies only after a lost connection, which its caller records as a doubt.
+    let copied = header.op != Op::KvBatch || again;
     let header = header.encode();
     let whole = || Body::Own(payload.clone());
     let request = || Request { access, header, args: args.clone(), payload: whole() };
-    if payload.len() < 2000 && world.rng.chance(world.faults.duplicate) {
+    if copied && payload.len() < 2000 && world.rng.chance(world.faults.duplicate) {
         world.fault("duplicate");
         post(world, id.task, address, Caller::Task(id), request());
     }
