@@ -194,7 +194,10 @@ impl SimServer {
 
     /// The controller's word on a move.
     pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
-        self.member_at(at).moving.remove(&at);
+        // A late reply on the commit of an earlier move does not answer the request for the next move.
+        if matches!(word, MoveWord::Begin { .. } | MoveWord::Refused(..)) {
+            self.member_at(at).moving.remove(&at);
+        }
         self.shard(at).move_word(now, at, word);
     }
 
