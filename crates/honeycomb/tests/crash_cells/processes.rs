@@ -213,9 +213,13 @@ impl Cluster {
         self.client_for(&unhex(&self.token), timeout)
     }
 
-    /// How many servers run.
-    pub fn alive(&mut self) -> usize {
-        self.servers.iter_mut().filter_map(|node| node.process.runs().then_some(())).count()
+    /// The addresses of the servers whose processes run.
+    pub fn running(&mut self) -> Vec<String> {
+        let servers = self.servers.iter_mut().filter_map(|node| {
+            let runs = node.process.runs();
+            runs.then(|| node.address().to_owned())
+        });
+        servers.collect()
     }
 }
 
