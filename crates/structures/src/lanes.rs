@@ -17,6 +17,9 @@ use std::time::Duration;
 /// A lane that was idle for this long is forgotten. No client sends a copy of a request after half of it,
 /// and none arrives later than `MESSAGE_LIFE_MS` after it was sent.
 const IDLE_MAX: Duration = Duration::from_millis(2 * RETRY_WINDOW_MS);
+/// A lane is forgotten no sooner than this after a call of `expire` found it idle for `IDLE_MAX`. A server
+/// that was paused reads what had arrived before the pause within this time (ADR 0044).
+const READ_MAX: Duration = Duration::from_secs(2);
 /// Lanes that one call of `expire` looks at.
 const EXPIRE_STEP: usize = 32;
 /// An empty lane keeps at most this much room for results.
@@ -198,6 +201,8 @@ pub struct Lanes {
     /// When each of them came, the oldest first.
     adoptions: VecDeque<(Time, (SessionId, LaneId))>,
     adopted_bytes: usize,
+    /// Calls of `expire` that were at least `READ_MAX` apart: the last one and the one before it.
+    looks: [Time; 2],
     share: Share,
 }
 
@@ -317,21 +322,27 @@ impl Lanes {
         self.lane_mut(ix).running = None;
     }
 
-    /// Forgets lanes that were idle for twice the retry window, a bounded number per call. Call it
-    /// now and then; the oldest go first.
+    /// Forgets lanes that were idle for twice the retry window, a bounded number per call; the oldest go
+    /// first. Each call finds idle lanes, and a call that is 2 to 4 s later forgets them.
     pub fn expire(&mut self, now: Time) {
-        self.forget_adopted(now);
-        self.forget_idle(now);
+        if now >= self.looks[0] + READ_MAX {
+            self.looks = [now, self.looks[0]];
+        }
+        let found = self.looks[1];
+        assert!(found + READ_MAX <= now || found == Time::ZERO, "a lane is found idle early enough");
+        self.forget_adopted(found);
+        self.forget_idle(found, now);
         if self.free.len() > EXPIRE_STEP && self.free.len() > self.lanes.len() / 2 {
             self.close_ranks();
         }
         self.tell();
     }
 
-    fn forget_idle(&mut self, now: Time) {
+    /// Forgets lanes that a call of `expire` at the time `found` has found idle.
+    fn forget_idle(&mut self, found: Time, now: Time) {
         for _ in 0..EXPIRE_STEP {
             let Some(&Reverse((due, ix))) = self.due.peek() else { return };
-            if due > now {
+            if due > found {
                 return;
             }
             self.due.pop();
@@ -339,7 +350,7 @@ impl Lanes {
             let due = lane.last_used + IDLE_MAX;
             if lane.running.is_some() {
                 self.due.push(Reverse((now + IDLE_MAX, ix)));
-            } else if due > now {
+            } else if due > found {
                 self.due.push(Reverse((due, ix)));
             } else {
                 self.evict(ix);
@@ -482,10 +493,10 @@ impl Lanes {
         })
     }
 
-    fn forget_adopted(&mut self, now: Time) {
+    fn forget_adopted(&mut self, found: Time) {
         for _ in 0..EXPIRE_STEP {
             let Some((came, key)) = self.adoptions.front().copied() else { return };
-            if came + IDLE_MAX > now {
+            if came + IDLE_MAX > found {
                 return;
             }
             self.adoptions.pop_front();

@@ -4,7 +4,10 @@ use honeycomb_types::{LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::Status;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
+/// Time between the calls of `Lanes::expire` that find a lane idle and forget it.
+const READ_MAX: Duration = Duration::from_secs(2);
 const S: SessionId = SessionId(7);
 const L: LaneId = LaneId(1);
 const W: u16 = 16;
@@ -105,9 +108,7 @@ fn lanes_of_many_blocks_have_room_together_and_give_it_back() {
     assert_eq!(room.taken(), taken);
     // Another block is full as well, and has room when the lanes of the first are forgotten.
     assert_eq!(one(&mut blocks[1], Time::ZERO), LaneVerdict::Busy);
-    for _ in 0..100 {
-        blocks[0].expire(idle);
-    }
+    forget(&mut blocks[0], idle);
     assert!(room.taken() < taken * 2 / 3, "{} of {taken}", room.taken());
     assert_eq!(one(&mut blocks[1], idle), LaneVerdict::Run);
     // Those that are left are found where they are now.
@@ -116,6 +117,31 @@ fn lanes_of_many_blocks_have_room_together_and_give_it_back() {
     assert_eq!(room.taken(), second.bytes());
     drop(second);
     assert_eq!(room.taken(), 0);
+}
+
+/// Lets idle lanes be found at this time, and forgets them when time has passed.
+fn forget(lanes: &mut Lanes, now: Time) {
+    lanes.expire(now);
+    lanes.expire(now + READ_MAX);
+    for _ in 0..LANES_PER_BLOCK_MAX {
+        lanes.expire(now + 2 * READ_MAX);
+    }
+}
+
+/// A copy that had arrived before a pause of the server is read after it, and the lane is known then.
+#[test]
+fn lane_outlives_a_pause_of_its_server() {
+    let mut lanes = Lanes::new();
+    assert_eq!(begin(&mut lanes, 1, 0, false), LaneVerdict::Run);
+    lanes.record(S, L, Sequence(1), None, &Answer::ok(5));
+    let kept = |lanes: &Lanes| lanes.kept(S, L).count();
+    let resumed = Time::from_millis(10 * RETRY_WINDOW_MS);
+    lanes.expire(Time::from_millis(RETRY_WINDOW_MS));
+    lanes.expire(resumed);
+    lanes.expire(Time((resumed + READ_MAX).0 - 1));
+    assert_eq!(kept(&lanes), 1);
+    lanes.expire(resumed + READ_MAX);
+    assert_eq!(kept(&lanes), 0);
 }
 
 #[test]
@@ -134,17 +160,13 @@ fn lanes_that_stay_are_found_when_others_have_left() {
         assert!(matches!(begin(&mut lanes, later, lane), LaneVerdict::Replay(_)));
     }
     let bytes = lanes.bytes();
-    for _ in 0..100 {
-        lanes.expire(Time::from_millis(2 * RETRY_WINDOW_MS + 1));
-    }
+    forget(&mut lanes, Time::from_millis(2 * RETRY_WINDOW_MS + 1));
     assert!(lanes.bytes() < bytes / 5, "{} of {bytes}", lanes.bytes());
     for lane in (0..200).step_by(10) {
         let replay = LaneVerdict::Replay(Answer::ok(u64::from(lane)));
         assert_eq!(begin(&mut lanes, later, lane), replay);
     }
-    for _ in 0..100 {
-        lanes.expire(Time::from_millis(10 * RETRY_WINDOW_MS));
-    }
+    forget(&mut lanes, Time::from_millis(10 * RETRY_WINDOW_MS));
     // Places of a few lanes are kept for the next ones.
     assert!(lanes.bytes() < bytes / 5, "{} of {bytes}", lanes.bytes());
 }
@@ -169,10 +191,9 @@ fn lanes_are_bounded_and_leave_when_idle() {
     lanes.expire(Time(idle.0 - 1));
     assert_eq!(another(&mut lanes, used), LaneVerdict::Busy);
     lanes.expire(idle);
+    assert_eq!(another(&mut lanes, idle), LaneVerdict::Busy, "found idle, and not forgotten yet");
+    forget(&mut lanes, idle);
     assert_eq!(another(&mut lanes, idle), LaneVerdict::Run);
-    for _ in 0..LANES_PER_BLOCK_MAX {
-        lanes.expire(idle);
-    }
     for (lane, kept) in [(2, 0), (3, 1), (5, 0)] {
         assert_eq!(lanes.kept(S, LaneId(lane)).count(), kept, "lane {lane}");
     }
@@ -377,7 +398,7 @@ fn what_came_from_another_block_is_forgotten_and_bounded() {
     }
     assert!(to.bytes() <= RETRY_RECORD_BYTES_MAX + 1000, "{}", to.bytes());
     assert_eq!(begin(&mut to, 1, 0, true), LaneVerdict::OutcomeUnknown, "the oldest went first");
-    to.expire(Time::from_millis(3 * RETRY_WINDOW_MS));
+    forget(&mut to, Time::from_millis(3 * RETRY_WINDOW_MS));
     assert_eq!(to.bytes(), 0);
     assert!(to.adopt(Time::ZERO, &[1, 2, 3]).is_err());
 }
