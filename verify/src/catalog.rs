@@ -839,7 +839,7 @@ impl CatalogModel {
                 told.ok_or("a tail was not told what is ahead of it (INV-22)")?
             };
             let due = file.ahead();
-            require(told == due, || format!("{told:?} is ahead, {due:?} was told (INV-22)"))?;
+            require(told == due, || format!("{due:?} is ahead, {told:?} was told (INV-22)"))?;
         }
         Ok(())
     }

@@ -241,7 +241,7 @@ impl Catalog {
         self.settle_unowned(was, effects);
     }
 
-    /// Tells the tails of queues of which all servers are back.
+    /// Tells the tails of queues that wait for no server any more.
     fn tell_queues(&mut self, effects: &mut Vec<Effect>) {
         for id in std::mem::take(&mut self.awaited.queues) {
             if let Some(s) = self.structures.find(id) {
@@ -275,6 +275,8 @@ impl Catalog {
             self.awaited.told.remove(id);
         }
         self.awaited.unowned.retain(|held| !ids.contains(&held.at.block.server()));
+        // A queue survives the loss of a server that held nothing of it but the target of a move.
+        self.tell_queues(effects);
         self.settle_unowned(was, effects);
     }
 

@@ -9,7 +9,7 @@ use honeycomb_catalog::{
     Report, Seal,
 };
 use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, Generation, ServerId, StructureId};
+use honeycomb_types::{BlockAt, Generation, ServerId, StructureId, Way};
 
 const SERVER: NewServer<'_> = NewServer {
     flush_root: "",
@@ -40,7 +40,7 @@ fn rejoin(bench: &mut Bench, address: &str, member: ServerId) -> Result<Reply, C
     bench.run(Command::RejoinServer { server, member })
 }
 
-/// A server comes back with these blocks; what it is told.
+/// A server comes back with these blocks; the effects of all its commands, which are `bench.effects` then.
 fn back(bench: &mut Bench, address: &str, server: ServerId, blocks: &[HeldBlock]) -> Vec<Effect> {
     assert_eq!(rejoin(bench, address, server), Ok(Reply::Joined(server)));
     let mut told = Vec::new();
@@ -50,6 +50,7 @@ fn back(bench: &mut Bench, address: &str, server: ServerId, blocks: &[HeldBlock]
         bench.run(Command::Inventory { server, held, last }).unwrap();
         told.append(&mut bench.effects);
     }
+    bench.effects.clone_from(&told);
     told
 }
 
@@ -252,12 +253,36 @@ fn what_was_taken_from_a_queue_is_told_to_its_tail_again() {
         HeldBlock { sealed: Some(seal), taken: (20, 200), ..held(todo.structure, first) },
         held(todo.structure, second),
     ];
-    let told = back(&mut bench, "a:1", server, &inventory);
-    let ahead = |effect: &Effect| match *effect {
-        Effect::QueueAhead { at, items, bytes, .. } => Some((at, items, bytes)),
-        _ => None,
-    };
-    assert_eq!(told.iter().filter_map(ahead).next_back(), Some((second, 40, 400)));
+    back(&mut bench, "a:1", server, &inventory);
+    assert_eq!(bench.ahead(), [(second, 40, 400)]);
+}
+
+/// Only the target of a move is on a server that is lost, so the queue lives on and its tail is told. Seed
+/// 604755 of the simulator.
+#[test]
+fn tail_of_a_queue_is_told_when_the_last_server_that_it_waits_for_is_lost() {
+    let mut bench = Bench::new();
+    let server = bench.join("a:1", 2, 8);
+    let job = bench.job_leased("job", 60_000);
+    let todo = bench.make(job, queue("", "q", 100)).unwrap();
+    let (structure, first) = (todo.structure, blocks(&todo)[0]);
+    let (_, second) = bench.grow(structure, first).unwrap();
+    let seal = Seal { length: 60, bytes: 600, last: false };
+    bench.seal(structure, first, seal).unwrap();
+    let other = bench.join("b:1", 2, 8);
+    let drain = Command::DrainServer { actor: Actor::CLUSTER, address: "a:1", cancel: false };
+    bench.run(drain).unwrap();
+    bench.run(Command::BeginMove { structure, at: first, start: 0, way: Way::Relocate }).unwrap();
+    bench.restart();
+    let inventory = [
+        HeldBlock { sealed: Some(seal), taken: (20, 200), ..held(structure, first) },
+        held(structure, second),
+    ];
+    back(&mut bench, "a:1", server, &inventory);
+    assert_eq!(bench.ahead(), [], "another server has not told what it holds");
+    rejoin(&mut bench, "b:1", other).unwrap();
+    bench.run(Command::ServerLost { server: other }).unwrap();
+    assert_eq!(bench.ahead(), [(second, 40, 400)]);
 }
 
 #[test]

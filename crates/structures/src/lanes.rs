@@ -329,7 +329,10 @@ impl Lanes {
             self.looks = [now, self.looks[0]];
         }
         let found = self.looks[1];
-        assert!(found + READ_MAX <= now || found == Time::ZERO, "a lane is found idle early enough");
+        assert!(
+            found + READ_MAX <= now || found == Time::ZERO,
+            "a lane is found idle early enough"
+        );
         self.forget_adopted(found);
         self.forget_idle(found, now);
         if self.free.len() > EXPIRE_STEP && self.free.len() > self.lanes.len() / 2 {
