@@ -100,9 +100,10 @@ impl Next {
     }
 
     /// The block took the place of one that may have been granted a successor, which nobody else
-    /// asks for or gives back: it asks at once.
+    /// asks for or gives back: it asks at once. A block that has asked or has one does not: the answer to
+    /// a second question would name a successor that was given back meanwhile.
     pub(crate) fn ask_again(&mut self) {
-        self.due = true;
+        self.due = !self.asked && !matches!(self.state, State::Ready(_));
     }
 
     /// The controller's answer.
@@ -159,4 +160,25 @@ pub fn moved(length: u64, successor: &[u8]) -> Answer {
 /// `Busy`, to come again after so many microseconds.
 pub fn busy(delay_us: u64) -> Answer {
     Answer { value: delay_us, ..Answer::refuse(Status::Busy, "") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The state of a moved block may come twice. Seed 614749 of the simulator.
+    #[test]
+    fn block_that_takes_the_place_of_another_twice_asks_for_its_successor_once() {
+        let mut next = Next::new(65_536);
+        next.ask_again();
+        assert!(next.wanted(0));
+        next.ask_again();
+        assert!(!next.wanted(0), "the first question is not answered yet");
+        next.set(Successor::Ready(vec![7]), 0);
+        next.ask_again();
+        assert!(!next.wanted(0), "it has one");
+        assert_eq!(next.give_back(0), Some(vec![7]));
+        next.ask_again();
+        assert!(next.wanted(0));
+    }
 }
