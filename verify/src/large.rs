@@ -340,35 +340,41 @@ pub fn describe(header: &RequestHeader, args: &[u8]) -> String {
 }
 
 /// INV-39, in every store that is still there: what its entries name are exactly the extents that are
-/// somebody's, and these make the values that were put.
-pub fn judge(world: &mut World) {
+/// somebody's, and these make the values that were put. False when a store could not be read, because a part
+/// of it moves.
+pub fn judge(world: &mut World) -> bool {
     let stores = world
         .structures
         .iter()
         .filter(|(_, k)| k.opened.kind == Kind::Kv && !k.gone && !k.lists.is_empty());
     let stores: Vec<StructureId> = stores.map(|(id, _)| *id).collect();
+    let mut read = true;
     for structure in stores {
-        if let Err(what) = judge_store(world, structure) {
-            let known = &world.structures[&structure];
-            let text = format!("{}:{}: {what} (INV-39)", known.path, known.name);
-            return world.broken(text);
+        match judge_store(world, structure) {
+            Ok(was_read) => read &= was_read,
+            Err(what) => {
+                let known = &world.structures[&structure];
+                let text = format!("{}:{}: {what} (INV-39)", known.path, known.name);
+                world.broken(text);
+            }
         }
     }
+    read
 }
 
-fn judge_store(world: &mut World, structure: StructureId) -> Result<(), String> {
+fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String> {
     let job = world.jobs[world.structures[&structure].job].id;
     let actor = Actor::driver(job);
     let Ok(Reply::Opened(opened)) =
         world.command_of(job, Command::ReopenStructure { actor, job, structure })
     else {
-        return Ok(());
+        return Ok(true);
     };
     let command = Command::ExtentBlocks { actor, job, structure, bytes: 0, full: &[] };
     let Ok(Reply::Extents(blocks)) = world.command_of(job, command) else {
         return Err("it is there, and its extents cannot be asked for".into());
     };
-    let named = named(world, &opened)?;
+    let Some(named) = named(world, &opened)? else { return Ok(false) };
     let mut held = BTreeMap::new();
     for entry in blocks {
         let server = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()));
@@ -397,21 +403,24 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<(), String> 
     let died = world.servers.iter().any(|server| !server.alive || server.life > 0);
     match held.keys().find(|extent| !died && !due.contains(extent)) {
         Some(extent) => Err(format!("{extent:?} is kept, and nothing names it")),
-        None => Ok(()),
+        None => Ok(true),
     }
 }
 
-/// The lists that the entries of a store name, with their values.
-fn named(world: &mut World, opened: &Opened) -> Result<Vec<(Vec<u8>, u64)>, String> {
+/// The lists that the entries of a store name, with their values. `None` while a part of it moves.
+fn named(world: &mut World, opened: &Opened) -> Result<Option<Vec<(Vec<u8>, u64)>>, String> {
     let mut named = Vec::new();
     for entry in &opened.map.entries {
         let server = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()));
         let server = server.ok_or("a map names a server that is gone")?;
-        for list in server.listed(opened, entry.at, (entry.start, entry.end))? {
+        let Some(lists) = server.listed(opened, entry.at, (entry.start, entry.end))? else {
+            return Ok(None);
+        };
+        for list in lists {
             let known = &world.structures[&opened.structure].lists;
             let number = known.get(&list).ok_or("an entry names what no put has named")?;
             named.push((list, *number));
         }
     }
-    Ok(named)
+    Ok(Some(named))
 }

@@ -385,13 +385,14 @@ impl SimServer {
         Ok(extents)
     }
 
-    /// The lists of a block's values that are extents, read as a client would.
+    /// The lists of a block's values that are extents, read as a client would. `None` while a part of the
+    /// block moves.
     pub fn listed(
         &mut self,
         opened: &honeycomb_catalog::Opened,
         at: BlockAt,
         (start, end): (u64, u64),
-    ) -> Result<Vec<Vec<u8>>, String> {
+    ) -> Result<Option<Vec<Vec<u8>>>, String> {
         let access = self.reader(opened);
         let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvScan) };
         let (mut cursor, mut listed) = (start, Vec::new());
@@ -401,6 +402,9 @@ impl SimServer {
             let answer = self.read_at_once(&access, &header, &args);
             let (status, next) = (answer.status, answer.value);
             let page = self.reply(Caller::Nobody, &header, answer).payload.into_bytes();
+            if status == Status::Busy {
+                return Ok(None);
+            }
             if status != Status::Ok {
                 return Err(format!("{at:?} cannot be scanned: {}", status.name()));
             }
@@ -411,7 +415,7 @@ impl SimServer {
             }
             // The next page is another block's, or there is none.
             if next <= cursor || next > end {
-                return Ok(listed);
+                return Ok(Some(listed));
             }
             cursor = next;
         }

@@ -392,7 +392,13 @@ impl World {
         // What nobody names any more is dropped by then.
         let deadline = self.now + ADOPT_MAX;
         self.until(|w| w.now > deadline)?;
-        crate::large::judge(self);
+        let deadline = self.now + SETTLE;
+        while !crate::large::judge(self) {
+            // A range that moves cannot be read for a moment.
+            let again = self.now + TICK;
+            self.until(|w| w.now > again)?;
+            assert!(self.now < deadline, "a range that moves cannot be read for {SETTLE:?}");
+        }
         self.until(|_| true)?;
         for job in &mut self.jobs {
             job.kept.clear();

@@ -221,6 +221,17 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
 
 /// A block that is to leave asks again when it is refused, gives everything, its records included, and
 /// stays when its server does.
+/// A writer asks the controller after `WrongEpoch`, which tells what became of the structure. Seed 629327 of
+/// the simulator.
+#[test]
+fn writers_of_a_full_block_of_a_structure_that_is_no_more_are_sent_to_the_controller() {
+    let mut world = World::new();
+    let full = (1..).find(|key| world.put(*key).status != Status::Ok).unwrap();
+    assert_eq!(world.put(full).status, Status::Busy, "a split was asked for");
+    world.word(MoveWord::Refused(Status::NotFound, "no such structure".into()));
+    assert_eq!(world.put(full).status, Status::WrongEpoch);
+}
+
 #[test]
 fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
     let mut world = World::new();

@@ -16,6 +16,12 @@ const ASK_AGAIN: Duration = Duration::from_millis(20);
 /// How often a block that is to be retired looks whether it can be, and asks again.
 const RETIRE_AGAIN: Duration = Duration::from_millis(100);
 
+/// The status with which a block refuses what the controller has refused to it. The controller tells the
+/// caller that the structure is no more, and why: the caller asks it after `WrongEpoch`.
+pub(super) fn refusal_at_block(status: Status) -> Status {
+    if status == Status::NotFound { Status::WrongEpoch } else { status }
+}
+
 impl Shard {
     /// Brings what the controller has to say to a block: its answer to `Effect::Grow` or
     /// `Effect::Taken`, or what is ahead of it. A block that is gone hears nothing.
@@ -27,11 +33,9 @@ impl Shard {
                 return self.put_off(index, news);
             }
             let slot = self.slots[index].as_mut().expect("looked up just now");
-            // That the structure is no more, and why, is for the controller to tell the caller, who asks
-            // it when a block is not what it was.
             let news = match news {
-                News::Successor(Successor::Denied(Status::NotFound, why)) => {
-                    News::Successor(Successor::Denied(Status::WrongEpoch, why))
+                News::Successor(Successor::Denied(status, why)) => {
+                    News::Successor(Successor::Denied(refusal_at_block(status), why))
                 }
                 news => news,
             };

@@ -9,6 +9,7 @@
 //!
 //! No I/O here: what is to be sent leaves as `Post`, in order, and what comes back is told.
 
+use super::events::refusal_at_block;
 use super::lines::{LineKey, Post, PostPayload};
 use super::{BlockOwner, Effect, Shard, Slot};
 use crate::refusals::{unknown_block, wrong_epoch};
@@ -257,7 +258,7 @@ impl Shard {
                     // The server stays, and the block with it.
                     Wish::Relocate if status == Status::Removed => slot.leaving = None,
                     Wish::Relocate => slot.put_off_leaving(now),
-                    _ => slot.movable().refused(now, wish, status, why),
+                    _ => slot.movable().refused(now, wish, refusal_at_block(status), why),
                 }
             }
             (MoveWord::Committed(moved), Phase::Committing { .. }) => {
