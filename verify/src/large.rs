@@ -407,8 +407,11 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String
     }
 }
 
+/// A list that an entry of a store names, and the number of its value.
+type NamedList = (Vec<u8>, u64);
+
 /// The lists that the entries of a store name, with their values. `None` while a part of it moves.
-fn named(world: &mut World, opened: &Opened) -> Result<Option<Vec<(Vec<u8>, u64)>>, String> {
+fn named(world: &mut World, opened: &Opened) -> Result<Option<Vec<NamedList>>, String> {
     let mut named = Vec::new();
     for entry in &opened.map.entries {
         let server = world.servers.iter_mut().find(|s| s.is(entry.at.block.server()));
