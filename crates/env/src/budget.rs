@@ -7,11 +7,12 @@
 //! Hahne, by which switches share their buffers among ports). The last eighth is for requests that must not
 //! wait: renewals of leases.
 //! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the
-//! next one.
+//! next one, and a job that takes most of a shared loop's time rests (ADR 0045).
 
-use honeycomb_types::Bug;
+use honeycomb_types::{Bug, Time};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
 
 /// Of the budget, 1 / this is kept for requests that must not wait.
 const URGENT_FRACTION: usize = 8;
@@ -20,7 +21,16 @@ const URGENT_FRACTION: usize = 8;
 pub const TURN: usize = 1 << 20;
 /// The same while several jobs are served: each of their requests may wait for a turn of each other job,
 /// so turns are shorter then.
-pub const SHARED_TURN: usize = TURN / 4;
+pub const SHARED_TURN: usize = TURN / 16;
+/// A job that rests does so for so many times the time of its work: it gets a quarter of the loop.
+const REST: u32 = 3;
+/// Rests up to this long are saved up, because a loop sleeps for a millisecond at least.
+const REST_SAVED: Duration = Duration::from_micros(500);
+/// The most time that one piece of work counts for. A loop that does not run for longer was likely
+/// preempted.
+const WORK_MOST: Duration = Duration::from_micros(250);
+/// Half of a job's time is forgotten after this.
+const HALF_LIFE: Duration = Duration::from_millis(10);
 
 /// How many bytes one loop may hold in requests and replies. Only that loop changes it; it is
 /// atomic so that a loop can be built on one thread and run on another.
@@ -40,9 +50,54 @@ pub struct Share {
     round: AtomicU64,
     served: AtomicUsize,
     sent: AtomicUsize,
+    recent: Recent,
+    /// The job has rested by then for all of its work, in nanoseconds.
+    rested_at: AtomicU64,
+}
+
+/// Time that was taken of a loop lately.
+#[derive(Debug, Default)]
+pub(crate) struct Recent {
+    ns: AtomicU64,
+    at: AtomicU64,
+}
+
+impl Recent {
+    pub(crate) fn add(&self, now: Time, time: Duration) {
+        self.ns.store(self.ns(now) + time.as_nanos() as u64, Relaxed);
+    }
+
+    pub(crate) fn ns(&self, now: Time) -> u64 {
+        let half = HALF_LIFE.as_nanos() as u64;
+        let halves = now.0.saturating_sub(self.at.load(Relaxed)) / half;
+        if halves > 0 {
+            self.ns.store(self.ns.load(Relaxed).checked_shr(halves as u32).unwrap_or(0), Relaxed);
+            self.at.store(now.0, Relaxed);
+        }
+        self.ns.load(Relaxed)
+    }
 }
 
 impl Share {
+    /// Work for the job took this time of a loop that other jobs use, and ended now.
+    pub(crate) fn took(&self, now: Time, time: Duration) {
+        let time = time.min(WORK_MOST);
+        self.recent.add(now, time);
+        let saved = now.0.saturating_sub(REST_SAVED.as_nanos() as u64);
+        let from = Time(self.rested_at.load(Relaxed).max(saved));
+        self.rested_at.store((from + time * (1 + REST)).0, Relaxed);
+    }
+
+    /// When the job has rested; `None` when it has by now.
+    pub(crate) fn rests_until(&self, now: Time) -> Option<Time> {
+        Some(Time(self.rested_at.load(Relaxed))).filter(|until| *until > now)
+    }
+
+    /// Nanoseconds that it took of the shared loop lately.
+    pub(crate) fn recent_ns(&self, now: Time) -> u64 {
+        self.recent.ns(now)
+    }
+
     /// So many bytes' work was done for the job in this round.
     pub(crate) fn serve(&self, round: u64, turn: usize, work: usize) {
         self.begin(round, turn);
@@ -200,6 +255,35 @@ mod tests {
             drop(taken);
             assert_eq!(budget.used(), 0);
         }
+    }
+
+    #[test]
+    fn job_has_a_quarter_of_the_time_and_saves_short_rests() {
+        let (share, us) = (Share::default(), Duration::from_micros);
+        let begin = Time::ZERO + Duration::from_secs(1);
+        assert_eq!(share.rests_until(begin), None);
+        // 125 us of work and its rest are the 500 us that it has not used.
+        share.took(begin, us(125));
+        assert_eq!(share.rests_until(begin), None);
+        share.took(begin, us(100));
+        assert_eq!(share.rests_until(begin), Some(begin + us(400)));
+        assert_eq!(share.rests_until(begin + us(400)), None);
+        // A loop that was preempted counts for 250 us.
+        let later = begin + Duration::from_secs(1);
+        share.took(later, Duration::from_secs(1));
+        assert_eq!(share.rests_until(later), Some(later + us(500)));
+    }
+
+    #[test]
+    fn time_taken_long_ago_is_forgotten() {
+        let (recent, us) = (Recent::default(), Duration::from_micros);
+        let begin = Time::ZERO + Duration::from_secs(1);
+        recent.add(begin, us(800));
+        assert_eq!(recent.ns(begin + HALF_LIFE / 2), 800_000);
+        assert_eq!(recent.ns(begin + HALF_LIFE), 400_000);
+        recent.add(begin + HALF_LIFE, us(100));
+        assert_eq!(recent.ns(begin + 2 * HALF_LIFE), 250_000);
+        assert_eq!(recent.ns(begin + Duration::from_secs(10)), 0);
     }
 
     #[test]

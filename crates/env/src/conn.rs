@@ -138,6 +138,8 @@ pub(crate) struct Conn {
     pub progress: Time,
     /// Listed for the next flush.
     pub dirty: bool,
+    /// Whether it is listed to go on when its job has rested.
+    pub resting: bool,
     /// Not read because too much waits to be sent.
     pub paused: bool,
     /// The peer sends no more: the end follows what is still unread.
@@ -181,6 +183,7 @@ impl Conn {
             opened: now,
             progress: now,
             dirty: false,
+            resting: false,
             paused: false,
             hung_up: false,
             connecting: false,

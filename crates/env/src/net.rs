@@ -4,6 +4,7 @@
 //! one write per connection and round. It knows the framing and the limits; it does not know what
 //! an operation means. Controller, memory-server shards and the link between them all run on it.
 
+mod accepting;
 mod by_conn;
 mod round;
 mod sharing;
@@ -29,7 +30,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt::socket_domain;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use sharing::Sharing;
+use sharing::{Resting, Sharing};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -326,6 +327,7 @@ pub struct Net {
     /// Rounds that the loop has made.
     rounds: u64,
     sharing: Sharing,
+    resting: Resting,
     /// The request at hand may have memory.
     admitted: bool,
     /// The frames of a connection were handled in part: its job's turn is over.
@@ -370,6 +372,7 @@ impl Net {
             strangers: Arc::default(),
             rounds: 0,
             sharing: Sharing::default(),
+            resting: Resting::default(),
             admitted: true,
             cut: false,
             backlog_max: CONNECTION_BACKLOG_MAX.min(options.budget / CONNECTION_SHARE),
@@ -500,13 +503,13 @@ impl Net {
         let Some(conn) = look_up(&mut self.conns, &self.generations, of) else { return };
         conn.share().serve(round, turn, work);
         if work > 0 && !conn.link {
-            self.sharing.served(round, conn.share());
+            self.sharing.served(self.round, conn.share());
         }
     }
 
     /// Work that a job may be served in this round, in bytes.
     fn turn(&self) -> usize {
-        self.sharing.turn(self.rounds)
+        self.sharing.turn(self.round)
     }
 
     fn share(&mut self, job: Option<u64>) -> Arc<Share> {
@@ -753,51 +756,27 @@ impl Net {
         }
     }
 
-    /// The next connection of either listener. One that could not be taken is tried again by
-    /// `accept_all`, which is called now and then without an event.
-    fn accept(&self) -> Option<TcpStream> {
-        if let Some(door) = &self.door
-            && let Ok(stream) = door.accept()
-        {
-            return Some(TcpStream::from_std(stream));
-        }
-        let (stream, _) = self.listener.as_ref()?.accept().ok()?;
-        // Replies are small and awaited; waiting to fill a segment would cost a delayed ack. A peer
-        // that is gone already is noticed when it is read from.
-        let _ = stream.set_nodelay(true);
-        Some(stream)
-    }
-
-    fn accept_all(&mut self) {
-        while let Some(stream) = self.accept() {
-            let mut conn = Conn::new(stream, self.clock.now(), &self.budget, &self.strangers);
-            if !self.takes_connection(&self.strangers) {
-                let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
-                let message = b"the server has as many connections as it takes (10,000)";
-                let header = ReplyHeader { args_len: message.len() as u32, ..header };
-                let spares = &mut self.spares;
-                conn.send(&header.encode(), message, ReplyPayload::Copy(&[]), spares);
-                let _ = conn.flush(self.clock.now(), spares, usize::MAX);
-                continue;
-            }
-            let _ = self.insert(conn);
-        }
-    }
-
     /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
     fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let (round, turn) = (self.rounds, self.turn());
         for id in dirty.drain(..) {
-            let wait = self.conn(id).is_some_and(|conn| {
-                conn.backlog() > LARGE_REST && conn.share().has_sent(round, turn) && !conn.link
-            });
-            if wait {
+            let Some(conn) = self.conn(id) else { continue };
+            let large = conn.backlog() > LARGE_REST && !conn.link;
+            if large && conn.share().has_sent(round, turn) {
                 // Its job has had its turn; it stays listed.
                 self.dirty.push(id);
-            } else if self.flush_some(id, now, turn, false) {
+                continue;
+            }
+            conn.dirty = false;
+            if large && self.rests(id) {
+                continue;
+            }
+            let work = self.begin_work(id);
+            if self.flush_some(id, now, turn, false) {
                 self.mark(id);
             }
+            self.end_work(work);
         }
         // The list's own memory serves the next round; what was added meanwhile comes then.
         dirty.append(&mut self.dirty);
@@ -821,7 +800,7 @@ impl Net {
         let before = conn.backlog();
         let left = conn.flush(now, &mut self.spares, most);
         if before > LARGE_REST {
-            let turn = self.sharing.turn(self.rounds);
+            let turn = self.sharing.turn(self.round);
             conn.share().send(self.rounds, turn, before - conn.backlog());
         }
         let short = matches!(left, Ok(Left::NoRoom));

@@ -24,6 +24,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         net.rounds += 1;
         now = round.wait(&mut net, &mut service, &mut events, now, deadline, next_sweep)?;
         net.round = now;
+        net.wake_rested();
         let mut readable = 0;
         for event in &events {
             match event.token() {
@@ -150,14 +151,31 @@ impl Round {
             }
             self.spin.miss();
         }
-        let wake = deadline.map_or(next_sweep, |d| d.min(next_sweep));
+        let wake = deadline.into_iter().chain(net.resting.until()).fold(next_sweep, Time::min);
         let timeout = if at_once { Duration::ZERO } else { wake.since(now) };
         poll_once(net, events, timeout)?;
         Ok(clock.now())
     }
 
-    /// Reads what a connection has, up to its turn. Whether there was anything, its end included.
+    /// Reads what a connection has, up to its turn, unless its job rests. Whether there was anything, its end
+    /// included.
     fn read<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time, id: ConnId) -> bool {
+        if net.rests(id) {
+            return false;
+        }
+        let work = net.begin_work(id);
+        let read = self.read_turn(net, service, now, id);
+        net.end_work(work);
+        read
+    }
+
+    fn read_turn<S: Service>(
+        &mut self,
+        net: &mut Net,
+        service: &mut S,
+        now: Time,
+        id: ConnId,
+    ) -> bool {
         let mut taken = 0;
         let rounds = net.rounds;
         loop {

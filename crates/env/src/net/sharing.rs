@@ -1,36 +1,155 @@
-//! Whether several jobs are served by a loop, and how long their turns are then.
+//! Whether several jobs are served by a loop, how long their turns are then, and who rests (ADR 0045).
 
-use crate::budget::{SHARED_TURN, Share, TURN};
-use honeycomb_types::Bug;
+use super::{ConnId, Net, look_up};
+use crate::budget::{Recent, SHARED_TURN, Share, TURN};
+use honeycomb_types::{Bug, Time};
 use std::sync::Arc;
+use std::time::Duration;
 
-/// A loop counts as shared for so many rounds after it has served another job than before: some
-/// milliseconds of turns, in which a client that sends one request after the other sends its next one.
-const SHARED_FOR: u64 = 128;
+/// A loop counts as shared for so long after it has served another job than before. A client that sends
+/// one request after the other sends its next one within this time.
+const SHARED_FOR: Duration = Duration::from_millis(5);
+/// A job rests only when it has more than this part of the time that all jobs took lately. So of two jobs
+/// that both have much to do neither rests.
+const MOST_NUMERATOR: u64 = 3;
+const MOST_DENOMINATOR: u64 = 5;
 
-/// The job that was served last, and the round until which others are expected.
+/// The job that was served last, and the time until which others are expected.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     last: Option<Arc<Share>>,
-    until: u64,
+    until: Time,
+    /// The time of all jobs while the loop was shared.
+    recent: Recent,
 }
 
 impl Sharing {
     /// A request of the job with this share was served.
-    pub fn served(&mut self, round: u64, share: &Arc<Share>) {
+    pub fn served(&mut self, now: Time, share: &Arc<Share>) {
         match &self.last {
             Some(last) if Arc::ptr_eq(last, share) => return,
-            Some(_) => self.until = round + SHARED_FOR,
+            Some(_) => self.until = now + SHARED_FOR,
             None => {}
         }
         self.last = Some(share.clone());
     }
 
-    /// The work that a job may be served in this round.
-    pub fn turn(&self, round: u64) -> usize {
-        match round < self.until && !Bug::SharedTurnsStayLong.active() {
+    /// Whether several jobs are served.
+    pub fn is_shared(&self, now: Time) -> bool {
+        now < self.until
+    }
+
+    /// The work that a job may be served in a round, in bytes.
+    pub fn turn(&self, now: Time) -> usize {
+        match self.is_shared(now) && !Bug::SharedTurnsStayLong.active() {
             true => SHARED_TURN,
             false => TURN,
+        }
+    }
+
+    /// Work for a job took this time, and ended now.
+    fn took(&self, now: Time, share: &Share, time: Duration) {
+        self.recent.add(now, time);
+        share.took(now, time);
+    }
+
+    /// Until when the job of this share rests, if it does.
+    fn rests(&self, now: Time, share: &Share) -> Option<Time> {
+        let until = share.rests_until(now).filter(|_| self.is_shared(now))?;
+        let most = share.recent_ns(now) * MOST_DENOMINATOR > self.recent.ns(now) * MOST_NUMERATOR;
+        most.then_some(until)
+    }
+}
+
+/// What waits until its job has rested.
+#[derive(Debug, Default)]
+pub(super) struct Resting {
+    conns: Vec<ConnId>,
+    /// Connections that nobody has taken yet.
+    listener: bool,
+    /// When the first of the jobs has rested.
+    until: Option<Time>,
+}
+
+impl Resting {
+    /// When to look again who has rested.
+    pub fn until(&self) -> Option<Time> {
+        self.until
+    }
+
+    fn wake_at(&mut self, until: Time) {
+        self.until = Some(self.until.map_or(until, |first| first.min(until)));
+    }
+}
+
+/// Work whose time is measured.
+pub(super) struct Work {
+    share: Arc<Share>,
+    began: Time,
+}
+
+impl Net {
+    /// Begins work for the job of a connection. Its time is measured on a shared loop only.
+    pub(super) fn begin_work(&mut self, of: ConnId) -> Option<Work> {
+        if !self.sharing.is_shared(self.round) {
+            return None;
+        }
+        let share = self.conn(of).filter(|conn| !conn.link)?.share().clone();
+        Some(Work { share, began: self.clock.now() })
+    }
+
+    /// The same for connections that are not greeted yet.
+    pub(super) fn begin_accepting(&self) -> Option<Work> {
+        let shared = self.sharing.is_shared(self.round);
+        shared.then(|| Work { share: self.strangers.clone(), began: self.clock.now() })
+    }
+
+    pub(super) fn end_work(&self, work: Option<Work>) {
+        if let Some(Work { share, began }) = work {
+            let now = self.clock.now();
+            self.sharing.took(now, &share, now.since(began));
+        }
+    }
+
+    /// Whether the job of a connection rests; the connection is listed then, and goes on by itself.
+    pub(super) fn rests(&mut self, id: ConnId) -> bool {
+        if !self.sharing.is_shared(self.round) {
+            return false;
+        }
+        let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { return false };
+        let until = self.sharing.rests(self.round, conn.share());
+        let Some(until) = until.filter(|_| !conn.link) else { return false };
+        if !std::mem::replace(&mut conn.resting, true) {
+            self.resting.conns.push(id);
+        }
+        self.resting.wake_at(until);
+        true
+    }
+
+    /// Whether new connections wait, because those before them took most of the loop's time.
+    pub(super) fn acceptance_rests(&mut self) -> bool {
+        let Some(until) = self.sharing.rests(self.round, &self.strangers) else { return false };
+        self.resting.listener = true;
+        self.resting.wake_at(until);
+        true
+    }
+
+    /// Lets those go on that have rested.
+    pub(super) fn wake_rested(&mut self) {
+        if self.resting.until.is_none_or(|until| until > self.round) {
+            return;
+        }
+        let Resting { conns, listener, .. } = std::mem::take(&mut self.resting);
+        for id in conns {
+            let Some(conn) = self.conn(id) else { continue };
+            conn.resting = false;
+            if conn.backlog() > 0 {
+                self.mark(id);
+            }
+            self.ready.push_back(id);
+        }
+        if listener {
+            self.accept_all();
         }
     }
 }
@@ -39,18 +158,49 @@ impl Sharing {
 mod tests {
     use super::*;
 
+    const BEGIN: Time = Time(1_000_000_000);
+
+    fn shares() -> (Arc<Share>, Arc<Share>) {
+        (Arc::new(Share::default()), Arc::new(Share::default()))
+    }
+
     #[test]
     fn turns_are_short_while_another_job_was_served_lately() {
-        let (a, b) = (Arc::new(Share::default()), Arc::new(Share::default()));
+        let (a, b) = shares();
         let mut sharing = Sharing::default();
-        (0..500).for_each(|round| sharing.served(round, &a));
-        assert_eq!(sharing.turn(500), TURN, "one job has long turns");
-        sharing.served(500, &b);
-        (500..520).for_each(|round| sharing.served(round, &b));
-        assert_eq!(sharing.turn(500), SHARED_TURN);
-        assert_eq!(sharing.turn(500 + SHARED_FOR - 1), SHARED_TURN);
-        assert_eq!(sharing.turn(500 + SHARED_FOR), TURN);
-        sharing.served(900, &a);
-        assert_eq!(sharing.turn(901), SHARED_TURN);
+        (0..500).for_each(|n| sharing.served(BEGIN + n * SHARED_FOR, &a));
+        let now = BEGIN + 500 * SHARED_FOR;
+        assert_eq!(sharing.turn(now), TURN, "one job has long turns");
+        sharing.served(now, &b);
+        (0..500).for_each(|_| sharing.served(now, &b));
+        assert_eq!(sharing.turn(now), SHARED_TURN);
+        assert_eq!(sharing.turn(Time((now + SHARED_FOR).0 - 1)), SHARED_TURN);
+        assert_eq!(sharing.turn(now + SHARED_FOR), TURN);
+        sharing.served(now + 2 * SHARED_FOR, &a);
+        assert_eq!(sharing.turn(now + 2 * SHARED_FOR), SHARED_TURN);
+    }
+
+    #[test]
+    fn only_a_job_that_takes_most_of_a_shared_loop_rests() {
+        let ((a, b), us) = (shares(), Duration::from_micros);
+        let mut sharing = Sharing::default();
+        for _ in 0..10 {
+            sharing.took(BEGIN, &a, us(100));
+        }
+        assert_eq!(sharing.rests(BEGIN, &a), None, "nobody else is there");
+        sharing.served(BEGIN, &a);
+        sharing.served(BEGIN, &b);
+        assert!(sharing.rests(BEGIN, &a).is_some());
+        // The other job has worked as much: neither rests.
+        for _ in 0..10 {
+            sharing.took(BEGIN, &b, us(100));
+        }
+        assert_eq!((sharing.rests(BEGIN, &a), sharing.rests(BEGIN, &b)), (None, None));
+        for _ in 0..10 {
+            sharing.took(BEGIN, &b, us(100));
+        }
+        assert_eq!(sharing.rests(BEGIN, &a), None);
+        assert!(sharing.rests(BEGIN, &b).is_some());
+        assert_eq!(sharing.rests(BEGIN + SHARED_FOR, &b), None, "nobody else is there any more");
     }
 }

@@ -1,0 +1,42 @@
+//! New connections of a loop.
+
+use super::*;
+
+impl Net {
+    /// The next connection of either listener. One that could not be taken is tried again by
+    /// `accept_all`, which is called now and then without an event.
+    fn accept(&self) -> Option<TcpStream> {
+        if let Some(door) = &self.door
+            && let Ok(stream) = door.accept()
+        {
+            return Some(TcpStream::from_std(stream));
+        }
+        let (stream, _) = self.listener.as_ref()?.accept().ok()?;
+        // Replies are small and awaited; waiting to fill a segment would cost a delayed ack. A peer
+        // that is gone already is noticed when it is read from.
+        let _ = stream.set_nodelay(true);
+        Some(stream)
+    }
+
+    /// Takes the connections that wait at the listeners.
+    pub(super) fn accept_all(&mut self) {
+        if self.acceptance_rests() {
+            return;
+        }
+        let work = self.begin_accepting();
+        while let Some(stream) = self.accept() {
+            let mut conn = Conn::new(stream, self.clock.now(), &self.budget, &self.strangers);
+            if !self.takes_connection(&self.strangers) {
+                let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
+                let message = b"the server has as many connections as it takes (10,000)";
+                let header = ReplyHeader { args_len: message.len() as u32, ..header };
+                let spares = &mut self.spares;
+                conn.send(&header.encode(), message, ReplyPayload::Copy(&[]), spares);
+                let _ = conn.flush(self.clock.now(), spares, usize::MAX);
+                continue;
+            }
+            let _ = self.insert(conn);
+        }
+        self.end_work(work);
+    }
+}
