@@ -1,19 +1,17 @@
 mod batches;
 
-use crate::{Driver, lengths, pattern};
+use crate::{BYTES_CHECKED_EACH_STEP, Driver, blocks, lengths, pattern, steps_in};
 use honeycomb_block::Pin;
 use honeycomb_structures::{Answer, KvBlock, Marks, Outcome, Payload, Structure, Ticket};
+use honeycomb_types::limits::KV_BATCH_BYTES_MAX;
 use honeycomb_wire::data::{Brings, ScanArgs, SwapArgs, scan_entries};
 use honeycomb_wire::stored::{Function, accumulate_args};
 use honeycomb_wire::{Op, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const SIZE: usize = 65536;
-const LIMIT: usize = SIZE / 8;
-
 /// A mutation with its key and the length of the value that it brings.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Put,
     PutNew,
@@ -64,13 +62,13 @@ fn bring() -> impl Strategy<Value = Kind> {
 }
 
 /// `keys` keys; values of mixed or mostly one size.
-fn steps(keys: u16) -> impl Strategy<Value = Vec<Step>> {
+fn steps(size: usize, keys: u16) -> impl Strategy<Value = Vec<Step>> {
     let length = prop_oneof![
         6 => 0usize..40,
         6 => 0usize..600,
         4 => 0usize..3000,
-        2 => 0usize..LIMIT + 10,
-        4 => lengths(SIZE, 0, LIMIT + 10),
+        2 => 0usize..size / 8 + 10,
+        4 => lengths(size, 0, size / 8 + 10),
     ];
     let key = 0..keys;
     let step = prop_oneof![
@@ -86,12 +84,12 @@ fn steps(keys: u16) -> impl Strategy<Value = Vec<Step>> {
         2 => (0usize..8).prop_map(|which| Step::Unpin { which }),
         1 => (0u32..20_000, any::<bool>())
             .prop_map(|(bytes, keys_only)| Step::Scan { bytes, keys_only }),
-        6 => (any::<bool>(), prop::collection::vec(batches::op(keys), 0..12))
+        6 => (any::<bool>(), prop::collection::vec(batches::op(size, keys), 0..12))
             .prop_map(|(atomic, ops)| Step::Batch { atomic, ops }),
         2 => (prop::collection::vec(0..keys, 0..20), 0u32..70_000)
             .prop_map(|(keys, bytes)| Step::MultiGet { keys, bytes }),
     ];
-    prop::collection::vec(step, 1..400)
+    prop::collection::vec(step, steps_in(size, 400))
 }
 
 /// Keys of different lengths; some share a tag.
@@ -115,6 +113,7 @@ struct Fill {
 }
 
 struct Model {
+    size: usize,
     driver: Driver<KvBlock>,
     /// By (hash, key), as a scan brings them.
     entries: BTreeMap<(u64, Vec<u8>), Vec<u8>>,
@@ -150,14 +149,20 @@ fn request(
 }
 
 impl Model {
-    fn new() -> Model {
+    fn new(size: usize) -> Model {
         Model {
-            driver: Driver::new(SIZE, KvBlock::new(SIZE, 0, u64::MAX, Marks::default())),
+            size,
+            driver: Driver::new(size, KvBlock::new(size, 0, u64::MAX, Marks::default())),
             entries: BTreeMap::new(),
             fills: Vec::new(),
             pins: Vec::new(),
             seed: 0,
         }
+    }
+
+    /// The largest value that is kept in the block.
+    fn limit(&self) -> usize {
+        self.size / 8
     }
 
     fn entry(&self, key: &[u8]) -> Option<&Vec<u8>> {
@@ -192,8 +197,12 @@ impl Model {
         match kind {
             Kind::Accumulate => {
                 let function = batches::function_of(key);
-                match batches::reference(function, found, &batches::operand(function, value)) {
-                    Ok((new, number)) if new.len() <= LIMIT => {
+                let operand = batches::operand(function, value);
+                match batches::reference(function, found, &operand) {
+                    _ if operand.len() > KV_BATCH_BYTES_MAX => {
+                        (Status::ValueTooLarge, 0, Vec::new())
+                    }
+                    Ok((new, number)) if new.len() <= self.limit() => {
                         let list = if function == Function::Top { new } else { Vec::new() };
                         (Status::Ok, number, list)
                     }
@@ -201,7 +210,7 @@ impl Model {
                     Err(status) => (status, 0, Vec::new()),
                 }
             }
-            _ if value.len() > LIMIT => (Status::ValueTooLarge, 0, Vec::new()),
+            _ if value.len() > self.limit() => (Status::ValueTooLarge, 0, Vec::new()),
             Kind::Put => (Status::Ok, there, Vec::new()),
             Kind::PutNew if found.is_some() => (Status::KeyExists, 0, Vec::new()),
             Kind::PutNew => (Status::Ok, 0, Vec::new()),
@@ -268,7 +277,7 @@ impl Model {
                 assert!(!self.pins.is_empty(), "only a pin makes room a matter of time")
             }
             Status::BlockFull => {
-                let most = SIZE - SIZE / 32 - 400;
+                let most = self.size - self.size / 32 - 400;
                 assert!(used + bytes >= most, "{bytes} more than {used} were refused");
             }
             _ => return false,
@@ -336,7 +345,9 @@ impl Model {
             Ok(ticket) => {
                 self.fills.push(Fill { ticket, kind, key, payload, expected, value, filled: 0 })
             }
-            Err(answer) if answer.status == Status::ValueTooLarge => assert!(value.len() > LIMIT),
+            Err(answer) if answer.status == Status::ValueTooLarge => {
+                assert!(value.len() > self.limit())
+            }
             Err(answer) => assert!(self.refused_for_room(&answer, payload.len() + 150)),
         }
     }
@@ -398,7 +409,7 @@ impl Model {
         }
         let length = self.driver.run(Op::KvLength, &[], &[]);
         assert_eq!(length.value, self.entries.len() as u64);
-        assert!(self.driver.structure.bytes_used() <= SIZE as u64 + 16 * 1024);
+        assert!(self.driver.structure.bytes_used() <= self.size as u64 + 16 * 1024);
         for key in 0..keys {
             self.get(&key_of(key));
         }
@@ -434,12 +445,15 @@ impl Model {
     }
 }
 
-fn replay(steps: Vec<Step>, keys: u16) {
-    let mut model = Model::new();
-    for step in steps {
+fn replay(size: usize, steps: Vec<Step>, keys: u16) {
+    let mut model = Model::new(size);
+    for (i, step) in steps.into_iter().enumerate() {
         model.step(step);
-        model.check(keys);
+        if size <= BYTES_CHECKED_EACH_STEP || i % 8 == 0 {
+            model.check(keys);
+        }
     }
+    model.check(keys);
     model.check_flushed();
     model.pins.clear();
     for fill in std::mem::take(&mut model.fills) {
@@ -452,21 +466,23 @@ fn replay(steps: Vec<Step>, keys: u16) {
     }
     let put = [&[0][..], b"after all"].concat();
     for _ in 0..3 {
-        let answer = model.driver.run(Op::KvPut, &put, &[1; LIMIT]);
+        let answer = model.driver.run(Op::KvPut, &put, &vec![1; model.limit()]);
         assert_eq!(answer.status, Status::Ok);
     }
     model.driver.structure.check(&model.driver.block);
-    assert!(model.driver.structure.bytes_used() < 3 * LIMIT as u64);
+    assert!(model.driver.structure.bytes_used() < 3 * model.limit() as u64);
 }
 
 proptest! {
     #[test]
-    fn few_keys(steps in steps(12)) {
-        replay(steps, 12);
+    fn few_keys((size, steps) in blocks().prop_flat_map(|size| (Just(size), steps(size, 12)))) {
+        replay(size, steps, 12);
     }
 
     #[test]
-    fn many_keys_near_full(steps in steps(150)) {
-        replay(steps, 150);
+    fn many_keys_near_full(
+        (size, steps) in blocks().prop_flat_map(|size| (Just(size), steps(size, 150))),
+    ) {
+        replay(size, steps, 150);
     }
 }

@@ -31,6 +31,24 @@ pub(crate) fn lengths(
     any::<u64>().prop_map(move |random| sizes::size(random, block, least, most))
 }
 
+/// Block sizes: mostly the smallest, whose limits few steps reach, and up to the default of 128 MiB.
+pub(crate) fn blocks() -> impl Strategy<Value = usize> + Clone {
+    prop_oneof![
+        24 => Just(64 << 10),
+        12 => (17u32..=20).prop_map(|bits| 1 << bits),
+        3 => (21u32..=26).prop_map(|bits| 1 << bits),
+        1 => Just(128 << 20),
+    ]
+}
+
+/// Steps for a block of this size: fewer where one step may bring megabytes.
+pub(crate) fn steps_in(block: usize, most: usize) -> std::ops::Range<usize> {
+    if block > BYTES_CHECKED_EACH_STEP { 1..most / 4 } else { 1..most }
+}
+
+/// Up to this block size a model compares all bytes after each step; above it, after some steps.
+pub(crate) const BYTES_CHECKED_EACH_STEP: usize = 1 << 20;
+
 /// A structure with its block, as a shard would drive them.
 pub(crate) struct Driver<S> {
     pub(crate) structure: S,

@@ -14,15 +14,18 @@ use honeycomb_wire::{Op, Status};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-const SIZE: usize = 256 * 1024;
-const LIMIT: usize = SIZE / 8;
 const PLACE: usize = 4;
 /// From this size on an answer keeps a range of the block instead of a copy.
 const PIN_FROM: usize = 16 * 1024;
+/// Items that empty the block are copied up to this size.
+const COPY_LAST_MAX: usize = 1 << 20;
+/// Payloads of puts that wait take at most this much, in a block of any size.
+const WAITING_BYTES_MAX: usize = 1 << 20;
 const SUCCESSOR: [u8; 2] = [7, 8];
 
 #[derive(Clone, Debug)]
 struct Setup {
+    size: usize,
     max_items: u64,
     max_bytes: u64,
     first: bool,
@@ -120,6 +123,7 @@ fn cost(items: &[Vec<u8>]) -> usize {
 }
 
 struct Model {
+    size: usize,
     driver: Driver<QueueBlock>,
     bounds: QueueBounds,
     items: BTreeMap<u64, Item>,
@@ -152,10 +156,11 @@ struct Model {
 impl Model {
     fn new(setup: &Setup) -> Model {
         let bounds = QueueBounds::from_wire(setup.max_items, setup.max_bytes);
-        let mut driver = Driver::new(SIZE, QueueBlock::new(SIZE, bounds, setup.first));
+        let mut driver = Driver::new(setup.size, QueueBlock::new(setup.size, bounds, setup.first));
         driver.structure.watch(setup.watched);
         let known = setup.first || bounds == QueueBounds::NONE;
         Model {
+            size: setup.size,
             driver,
             bounds,
             items: BTreeMap::new(),
@@ -180,6 +185,11 @@ impl Model {
             gone: BTreeSet::new(),
             seed: 0,
         }
+    }
+
+    /// The most that one request may bring.
+    fn limit(&self) -> usize {
+        self.size / 8
     }
 
     fn changed(&mut self, change: Change) {
@@ -208,7 +218,7 @@ impl Model {
         match &self.seal {
             Some(Seal::Continues) => Some(self.moved()),
             Some(Seal::Final) => Some(Reply::refusal(Status::QueueClosed)),
-            None if cost(items) > LIMIT => Some(Reply::refusal(Status::ValueTooLarge)),
+            None if cost(items) > self.limit() => Some(Reply::refusal(Status::ValueTooLarge)),
             None if never => Some(Reply::refusal(Status::InvalidArgument)),
             None => None,
         }
@@ -229,7 +239,7 @@ impl Model {
 
     /// Whether the block has room; otherwise the answer, and the block may be sealed.
     fn full_block(&mut self, items: &[Vec<u8>]) -> Option<Reply> {
-        if self.used() + cost(items) <= SIZE {
+        if self.used() + cost(items) <= self.size {
             return None;
         }
         Some(match self.successor {
@@ -313,8 +323,9 @@ impl Model {
 
     fn give(&mut self, run: &[u64], args: &GetArgs) -> Reply {
         let reply = self.describe(run);
-        // What empties the block is copied.
+        // Items that empty the block are copied, up to a limit.
         let last = run.last() == Some(&(self.put.0 - 1)) && self.seal.is_none();
+        let last = last && reply.bytes.len() <= COPY_LAST_MAX;
         self.pins += (reply.bytes.len() >= PIN_FROM && !last) as usize;
         let until = self.driver.now + Duration::from_millis(args.reserve_ms as u64);
         for number in run {

@@ -1,6 +1,6 @@
 //! Batches and accumulators against the plain map: the functions are worked out here a second time.
 
-use super::{Kind, LIMIT, Model, SIZE, key_of, kinds};
+use super::{Kind, Model, key_of, kinds};
 use crate::lengths;
 use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, MANY_BYTES_MAX};
 use honeycomb_wire::batch::{BatchOp, BatchResult, RESULT, put_batch, put_keys, results};
@@ -9,10 +9,19 @@ use honeycomb_wire::{Op, Status};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
+/// The largest value that the reply to a batch has room for.
+const REPLY_VALUE_MAX: usize = KV_BATCH_BYTES_MAX - RESULT;
+
 /// An operation of a batch: a mutation, or `None` for a read.
-pub(super) fn op(keys: u16) -> impl Strategy<Value = (Option<Kind>, u16, usize)> {
+pub(super) fn op(size: usize, keys: u16) -> impl Strategy<Value = (Option<Kind>, u16, usize)> {
     let kind = prop_oneof![5 => kinds().prop_map(Some), 1 => Just(None)];
-    let length = prop_oneof![4 => 0usize..40, 2 => 0usize..1500, 1 => 0usize..LIMIT + 10, 2 => lengths(SIZE, 0, LIMIT + 10)];
+    let most = size / 8 + 10;
+    let length = prop_oneof![
+        4 => 0usize..40,
+        2 => 0usize..1500,
+        1 => 0usize..most,
+        2 => lengths(size, 0, most),
+    ];
     (kind, 0..keys, length)
 }
 
@@ -160,6 +169,9 @@ impl Model {
             let value = self.value(length);
             // By what is there before the batch: within it, that may be wrong by then.
             let expected = kind.and_then(|kind| self.expectation(kind, &key));
+            // A value that no batch can bring is not expected.
+            total += expected.as_ref().map_or(0, Vec::len);
+            let expected = if total > KV_BATCH_BYTES_MAX / 2 { None } else { expected };
             let operand = operand(function_of(&key), &value);
             asked.push(Asked { kind, key, expected, value, operand });
         }
@@ -190,7 +202,7 @@ impl Model {
             if rest.is_empty() {
                 return;
             }
-            let full = payload.len() + RESULT + LIMIT > KV_BATCH_BYTES_MAX;
+            let full = payload.len() + RESULT + self.limit() > KV_BATCH_BYTES_MAX;
             assert!(answered > 0 && (full || !self.pins.is_empty()), "{answered} of the batch");
         }
     }
@@ -200,13 +212,21 @@ impl Model {
         let Asked { key, expected, value, .. } = asked;
         match asked.like() {
             None => match self.entry(key) {
+                Some(value) if value.len() > REPLY_VALUE_MAX => {
+                    (Status::ValueTooLarge, value.len() as u64, Vec::new())
+                }
                 Some(value) => (Status::Ok, 0, value.clone()),
                 None => (Status::KeyNotFound, 0, Vec::new()),
             },
             Some(kind) => {
                 let (status, number, bytes) = self.ruled(kind, key, expected.as_deref(), value);
-                let bytes = if status == Status::CompareFailed { bytes } else { Vec::new() };
-                (status, number, bytes)
+                match status {
+                    Status::CompareFailed if bytes.len() > REPLY_VALUE_MAX => {
+                        (status, 2, Vec::new())
+                    }
+                    Status::CompareFailed => (status, number, bytes),
+                    _ => (status, number, Vec::new()),
+                }
             }
         }
     }
@@ -240,9 +260,13 @@ impl Model {
         let fits = failed.status == Status::BlockFull;
         // Want of room shows when everything is worked out, so that all operations are right.
         let right = if fits { asked.len() } else { value };
+        // Bytes of the reply, and of the values that accumulates make.
+        let (mut replied, mut made) = (RESULT * asked.len(), 0);
         for one in &asked[..right] {
-            let (status, ..) = self.ruled_in_batch(one);
+            let (status, _, bytes) = self.ruled_in_batch(one);
             assert!(matches!(status, Status::Ok | Status::KeyNotFound), "it fails earlier");
+            replied += bytes.len();
+            made += self.made_by(one);
             if let (Status::Ok, Some(kind)) = (status, one.like()) {
                 self.take_over(kind, &one.key, one.value.clone());
             }
@@ -251,7 +275,19 @@ impl Model {
             let bytes: usize = asked.iter().map(|a| a.key.len() + 2 * a.value.len() + 64).sum();
             let grown: usize = self.entries.values().map(Vec::len).sum::<usize>();
             let used = self.driver.structure_bytes() + bytes + grown / 4;
-            assert!(used >= super::SIZE - super::SIZE / 16 - 2000, "{bytes} bytes were refused");
+            assert!(used >= self.size - self.size / 16 - 2000, "{bytes} bytes were refused");
+        } else if failed.status == Status::ValueTooLarge && asked[value].value.len() <= self.limit()
+        {
+            let one = &asked[value];
+            let found = self.entry(&one.key).map_or(0, Vec::len);
+            match one.kind {
+                None => assert!(replied + found > KV_BATCH_BYTES_MAX, "{found} fit into the reply"),
+                Some(_) => {
+                    let makes = self.made_by(one);
+                    let alone = one.operand.len() > KV_BATCH_BYTES_MAX || makes > self.limit();
+                    assert!(alone || made + makes > MANY_BYTES_MAX, "{made} and {makes} made");
+                }
+            }
         } else {
             let (status, number, bytes) = self.ruled_in_batch(&asked[value]);
             assert_eq!((failed.status, failed.value), (status, number));
@@ -260,6 +296,16 @@ impl Model {
             }
         }
         self.entries = before;
+    }
+
+    /// Bytes of the value that an accumulate makes.
+    fn made_by(&self, asked: &Asked) -> usize {
+        if asked.kind != Some(Kind::Accumulate) {
+            return 0;
+        }
+        let function = function_of(&asked.key);
+        let made = reference(function, self.entry(&asked.key), &asked.operand);
+        made.map_or(0, |(value, _)| value.len())
     }
 
     pub(super) fn multi_get(&mut self, keys: &[u16], bytes: u32) {

@@ -1,7 +1,7 @@
 //! What is done to the queue and the model alike, and how they are compared.
 
 use super::*;
-use crate::{lengths, pattern};
+use crate::{blocks, lengths, pattern, steps_in};
 use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
@@ -31,27 +31,24 @@ enum Step {
     Close,
 }
 
-fn setups() -> impl Strategy<Value = Setup> {
+fn setups(size: usize) -> impl Strategy<Value = Setup> {
     let bounds = prop_oneof![
         2 => Just((0, 0)),
         2 => (1u64..8).prop_map(|items| (items, 0)),
         1 => (100u64..60_000).prop_map(|bytes| (0, bytes)),
         1 => (3u64..40, 1000u64..200_000),
     ];
-    (bounds, prop::bool::weighted(0.7), any::<bool>()).prop_map(|(bounds, first, watched)| Setup {
-        max_items: bounds.0,
-        max_bytes: bounds.1,
-        first,
-        watched,
+    (bounds, prop::bool::weighted(0.7), any::<bool>()).prop_map(move |(bounds, first, watched)| {
+        Setup { size, max_items: bounds.0, max_bytes: bounds.1, first, watched }
     })
 }
 
-fn puts() -> impl Strategy<Value = Put> {
+fn puts(size: usize) -> impl Strategy<Value = Put> {
     let lengths = prop_oneof![
         4 => prop::collection::vec(0usize..100, 1),
-        3 => prop::collection::vec(0usize..LIMIT + 10, 1),
+        3 => prop::collection::vec(0usize..size / 8 + 10, 1),
         2 => prop::collection::vec(0usize..6000, 1..6),
-        3 => prop::collection::vec(lengths(SIZE, 0, LIMIT + 10), 1..3),
+        3 => prop::collection::vec(lengths(size, 0, size / 8 + 10), 1..3),
         1 => prop::collection::vec(0usize..3, 1..300),
     ];
     let wait_ms = prop_oneof![2 => Just(0), 1 => 1u64..60];
@@ -74,14 +71,14 @@ fn gets() -> impl Strategy<Value = Step> {
     })
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps(size: usize) -> impl Strategy<Value = Vec<Step>> {
     let action =
         prop_oneof![Just(AckAction::Done), Just(AckAction::GiveBack), Just(AckAction::Extend)];
     let which = prop::collection::vec((0usize..40, 0u32..5), 0..5);
     let timeout_ms = prop_oneof![8 => 1u32..60, 1 => Just(0)];
     let step = prop_oneof![
-        24 => puts().prop_map(Step::Put),
-        6 => puts().prop_map(Step::Reserve),
+        24 => puts(size).prop_map(Step::Put),
+        6 => puts(size).prop_map(Step::Reserve),
         8 => (0usize..8, 0usize..9000).prop_map(|(which, length)| Step::Feed { which, length }),
         6 => (0usize..8).prop_map(|which| Step::Commit { which }),
         2 => (0usize..8).prop_map(|which| Step::Abort { which }),
@@ -98,7 +95,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => prop::bool::weighted(0.3)
             .prop_map(|close| if close { Step::Close } else { Step::TakenHeard }),
     ];
-    prop::collection::vec(step, 1..250)
+    prop::collection::vec(step, steps_in(size, 250))
 }
 
 // ------------------------------------------------------------------------------------ the steps
@@ -205,7 +202,7 @@ impl Model {
         self.judge(&outcome, expected);
     }
 
-    /// Payloads that wait take an eighth of a block at most, with some bytes for each.
+    /// Payloads that wait take an eighth of a block and 1 MiB at most, with some bytes for each.
     fn wait_to_put(
         &mut self,
         ticket: Ticket,
@@ -215,11 +212,12 @@ impl Model {
     ) -> Option<Reply> {
         let all = self.putters.iter().map(|putter| cost(&putter.items)).sum::<usize>();
         let all = all + cost(&items);
+        let most = self.limit().min(WAITING_BYTES_MAX);
         if *outcome != Outcome::Parked {
-            assert!(all + 100 * (self.putters.len() + 1) > LIMIT, "{all} bytes are not many");
+            assert!(all + 100 * (self.putters.len() + 1) > most, "{all} bytes are not many");
             return Some(Reply::refusal(Status::Busy));
         }
-        assert!(all <= LIMIT, "{all} bytes are too many");
+        assert!(all <= most, "{all} bytes are too many");
         self.putters.push_back(Putter { ticket, until, items });
         None
     }
@@ -483,7 +481,8 @@ impl Model {
         assert!(due.is_none_or(|due| deadline.is_some_and(|deadline| deadline <= due)), "late");
         assert!(deadline.is_none_or(|deadline| deadline > self.driver.now), "it was just ticked");
         let may_ask = self.seal.is_none() && !self.asked && self.successor != Some(true);
-        let must_ask = may_ask && self.successor.is_none() && SIZE - self.used() < SIZE / 20;
+        let must_ask =
+            may_ask && self.successor.is_none() && self.size - self.used() < self.size / 20;
         let asks = self.driver.structure.wants_successor();
         assert!(may_ask || !asks);
         assert!(asks || !must_ask);
@@ -562,6 +561,10 @@ impl Model {
     }
 }
 
+fn cases() -> impl Strategy<Value = (Setup, Vec<Step>)> {
+    blocks().prop_flat_map(|size| (setups(size), steps(size)))
+}
+
 fn replay(setup: &Setup, steps: &[Step]) {
     let mut model = Model::new(setup);
     for step in steps {
@@ -578,7 +581,7 @@ fn replay(setup: &Setup, steps: &[Step]) {
 
 proptest! {
     #[test]
-    fn a_queue_gives_what_was_put_in_order_and_once(setup in setups(), steps in steps()) {
+    fn a_queue_gives_what_was_put_in_order_and_once((setup, steps) in cases()) {
         replay(&setup, &steps);
     }
 }
@@ -599,7 +602,7 @@ fn the_model_sees_the_planted_defects() {
         let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
         let mut runner = TestRunner::new_with_rng(config, rng);
         Bug::arm(Some(bug));
-        let result = runner.run(&(setups(), steps()), |(setup, steps)| {
+        let result = runner.run(&cases(), |(setup, steps)| {
             replay(&setup, &steps);
             Ok(())
         });
