@@ -350,7 +350,14 @@ impl Catalog {
         if changes && stays {
             return None;
         }
-        Some((used, self.pool.room_below(block, sealed || kind == Kind::Extents)?))
+        Some((used, self.room_below(block, sealed || kind == Kind::Extents)?))
+    }
+
+    /// The next lower tier that has room for a block, if the block may be demoted now. A server that is back
+    /// is sent no such order before it has reported all of its blocks: the report may be older than the order,
+    /// and would end the demotion that the order begins (INV-42).
+    pub(crate) fn room_below(&self, block: BlockId, is_final: bool) -> Option<TierIx> {
+        (!self.is_telling(block.server())).then(|| self.pool.room_below(block, is_final)).flatten()
     }
 
     /// A prefix that has nothing to do with this one. Only a planted bug asks.
@@ -375,7 +382,10 @@ impl Catalog {
         let again = (LOWER_AGAIN.as_millis() / 250) as u32;
         let lately = refused > 0 && refused + again > tick_of(self.now);
         // For a job that need not be in memory, memory comes last.
-        let may = !self.jobs[j].hints.not_sensitive && !lately && self.room_to_rise(at.block);
+        let may = !self.jobs[j].hints.not_sensitive
+            && !lately
+            && !self.is_telling(at.block.server())
+            && self.room_to_rise(at.block);
         if !tier.is_below() || to != tier || !may {
             return Ok(Reply::Done);
         }

@@ -110,7 +110,8 @@ impl ControllerService {
     /// What a server was asked over an earlier connection, it is asked again: it may not have heard
     /// it. All of that is idempotent; what it was asked over this one is under way. Parts of flushes the
     /// catalog has asked for anew, which costs too much to do twice; what is lent the server has told;
-    /// whether it may go is looked at again.
+    /// whether it may go is looked at again. Where its blocks are the server has reported: a demotion or
+    /// promotion that it has not begun is over, and the room for it may be another block's by now.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != Some(link);
@@ -122,6 +123,7 @@ impl ControllerService {
                     | Effect::CutBlock { .. }
                     | Effect::ThawBlock { .. }
                     | Effect::Lots { .. }
+                    | Effect::LowerBlock { .. }
             );
             !anew && !matches!(errand.effect, Effect::Release { .. })
         };

@@ -81,10 +81,15 @@ impl World {
         }
         if last {
             // It may not have heard what it was asked over its earlier connection.
-            // What it lends it has told.
+            // What it lends it has told, and where its blocks are.
             let errands = &mut self.controllers[ix].errands;
             // Whether it may go is looked at again.
-            let anew = |order: &Order| matches!(order, Order::Lots { .. } | Order::Release { .. });
+            let anew = |order: &Order| {
+                matches!(
+                    order,
+                    Order::Lots { .. } | Order::Release { .. } | Order::LowerBlock { .. }
+                )
+            };
             errands.retain(|order| order.server() != id || !anew(order));
             let again = errands.iter().filter(|order| order.server() == id);
             let again: Vec<Order> = again.cloned().collect();
