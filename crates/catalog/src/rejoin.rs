@@ -5,7 +5,7 @@
 //! | Owned by the log | Held by the server | Then |
 //! | --- | --- | --- |
 //! | yes | yes | it stays; seal, usage, what was taken and permissions are brought up to date |
-//! | yes | no | it is opened: it never was, because a block is freed only after that is on disk |
+//! | yes | no | it is opened: it never was, because a block is freed only after that is on disk; in a lower tier if memory has no room |
 //! | kept, to be flushed | yes | it stays kept, and its server is asked for its part again |
 //! | kept, to be flushed | no | it has no part: it never was open |
 //! | no | named as its successor by a block that is owned | a growth grant that the log has lost: it is adopted |
@@ -18,6 +18,7 @@
 use crate::growth::Position;
 use crate::kinds::KindSet;
 use crate::pool::Held;
+use crate::pressure::begins_below;
 use crate::structures::Granted;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, HeldBlock, Loss, NewServer, Reply};
@@ -221,6 +222,10 @@ impl Catalog {
             if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
                 continue; // It is opened with the other news of moves.
             }
+            if begins_below(structure.kind) {
+                self.pool.place_unopened(at.block);
+            }
+            let structure = &self.structures[s];
             let entry = structure.entries.iter().position(|entry| entry.block == at.block);
             let (start, end) = match (structure.kind, entry) {
                 (Kind::Kv, Some(i)) => (structure.entries[i].start, structure.end(i)),

@@ -9,7 +9,9 @@ use honeycomb_catalog::{
     Report, Seal,
 };
 use honeycomb_types::limits::{REJOIN_GRACE, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, Generation, ServerId, StructureId, Way};
+use honeycomb_types::{
+    BlockAt, Generation, ServerId, StructureId, TierClass, TierIx, TierSpec, Way,
+};
 
 const SERVER: NewServer<'_> = NewServer {
     flush_root: "",
@@ -400,4 +402,71 @@ fn another_connection_of_a_live_server_is_reconciled_too() {
     let told = back(&mut bench, "a:1", server, &[held(log.structure, at)]);
     assert!(told.is_empty(), "{told:?}");
     assert_eq!(bench.status().free, 15);
+}
+
+const DISK: TierIx = TierIx(1);
+const DISKS: [TierSpec; 1] = [TierSpec { class: TierClass::Nvme, blocks: 20 }];
+
+/// The server of `join_with_disk("a:1", 12, 20)`, as it comes back.
+fn with_disk() -> NewServer<'static> {
+    let incarnation = incarnation("a:1");
+    let own = NewServer { incarnation, shards: 1, blocks_per_shard: 12, ..SERVER };
+    NewServer { tiers: &DISKS, flush_root: "/flush", ..own }
+}
+
+/// Tiers of the blocks that are opened (INV-42).
+fn tiers_opened(effects: &[Effect]) -> Vec<TierIx> {
+    let tier = |effect: &Effect| match effect {
+        Effect::OpenBlock { tier, .. } => Some(*tier),
+        _ => None,
+    };
+    effects.iter().filter_map(tier).collect()
+}
+
+#[test]
+fn blocks_granted_in_a_lower_tier_are_opened_there_after_a_restart() {
+    let mut bench = Bench::new();
+    let server = bench.join_with_disk("a:1", 12, 20);
+    let job = bench.job("job");
+    let made: Vec<Opened> =
+        (0..14).map(|n| bench.make(job, file("", &format!("f{n}"), 1)).unwrap()).collect();
+    let below =
+        made.iter().filter(|file| bench.catalog.tiers_of(blocks(file)[0]) == Some((DISK, DISK)));
+    let below = below.count();
+    assert!(below >= 2, "12 blocks fit into memory: {below}");
+    bench.restart();
+    // The server has heard of nine blocks. The log does not say in which tier the others were granted.
+    let inventory: Vec<HeldBlock> =
+        made[..9].iter().map(|file| held(file.structure, blocks(file)[0])).collect();
+    bench.run(Command::RejoinServer { server: with_disk(), member: server }).unwrap();
+    bench.run(Command::Inventory { server, held: &inventory, last: true }).unwrap();
+    let opened = tiers_opened(&bench.effects);
+    let in_memory = opened.iter().filter(|tier| !tier.is_below()).count();
+    assert_eq!((opened.len(), in_memory), (5, 3), "9 of 12 are held: {opened:?}");
+    bench.catalog.check_invariants().unwrap();
+}
+
+#[test]
+fn server_that_has_not_reported_its_blocks_is_sent_no_demotion() {
+    let mut bench = Bench::new();
+    let server = bench.join_with_disk("a:1", 12, 20);
+    let job = bench.job_leased("job", 3_600_000);
+    let store = bench.make(job, kv("", "store", 4)).unwrap();
+    for at in blocks(&store) {
+        bench.run(Command::BlockOpened { server, at }).unwrap();
+        bench.report(at, 5000);
+    }
+    let fill = |bench: &mut Bench, n: usize| {
+        bench.make(job, file("", &format!("f{n}"), 1)).unwrap();
+        bench.lowered()
+    };
+    let short = (0..8).find(|&n| fill(&mut bench, n) != []).expect("memory runs short");
+    let order = bench.lowered()[0];
+    bench.run(Command::RejoinServer { server: with_disk(), member: server }).unwrap();
+    assert_eq!(fill(&mut bench, short + 1), [], "its report may be older than the order");
+    let inventory: Vec<HeldBlock> =
+        blocks(&store).into_iter().map(|at| held(store.structure, at)).collect();
+    bench.run(Command::Inventory { server, held: &inventory, last: true }).unwrap();
+    assert_eq!(bench.catalog.tiers_of(order), Some(Default::default()), "the report ended it");
+    assert_ne!(fill(&mut bench, short + 2), [], "memory is still short");
 }

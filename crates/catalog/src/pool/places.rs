@@ -133,6 +133,24 @@ impl Pool {
         }
     }
 
+    /// A block that its server never opened is opened anew, and the log does not say in which tier it was
+    /// granted. It was in a lower one if the core has more blocks in memory than there is room for (INV-42).
+    pub(crate) fn place_unopened(&mut self, block: BlockId) {
+        let (before, lay) = (self.below_for(block), self.lying(block));
+        let Some((core, index)) = self.core_mut(block) else { return };
+        if core.rooms[0].out <= core.rooms[0].total {
+            return;
+        }
+        let disks = (1..core.rooms.len()).map(|n| TierIx(n as u8));
+        let mut with_room = disks.filter(|tier| !core.is_store(*tier) && core.room_in(*tier) > 0);
+        let Some(tier) = with_room.next() else { return };
+        let place = core.places[index];
+        assert!(place.in_memory(), "INV-42: {block} was never opened, and is in {}", place.tier);
+        core.moves(index, Where { tier, to: tier, ..place });
+        self.staying.change(before, self.below_for(block));
+        self.meter.change(lay, self.lying(block));
+    }
+
     /// A server that came back says where a block is. One that is away has its rooms counted when all
     /// of that is known.
     pub(crate) fn found(&mut self, block: BlockId, (tier, to): (TierIx, TierIx)) {
