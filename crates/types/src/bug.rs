@@ -205,11 +205,15 @@ pub enum Bug {
     SharedTurnsStayLong = 98,
     /// A part of a move is refused when it is larger than an entry of the block (INV-47).
     PartsLimitedAsEntries = 99,
+    /// A server is sent a demotion before it has reported its blocks, and again afterwards (INV-42).
+    DemotedBeforeReport = 100,
+    /// A block that was granted in a lower tier and never opened is opened in memory (INV-42).
+    UnopenedInMemory = 101,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 99] = [
+    pub const ALL: [Bug; 101] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -309,6 +313,8 @@ impl Bug {
         Bug::PlansCountedWhole,
         Bug::SharedTurnsStayLong,
         Bug::PartsLimitedAsEntries,
+        Bug::DemotedBeforeReport,
+        Bug::UnopenedInMemory,
     ];
 }
 

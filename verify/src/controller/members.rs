@@ -7,7 +7,7 @@ use crate::server::{SHARDS, SimServer};
 use crate::world::{Event, World};
 use honeycomb_catalog::{Command, Effect as Order, HeldBlock, NewServer, Reply};
 use honeycomb_controller::held_block;
-use honeycomb_types::{ServerId, Time};
+use honeycomb_types::{Bug, ServerId, Time};
 use honeycomb_wire::messages::HeldBlock as HeldOnWire;
 use std::time::Duration;
 
@@ -85,10 +85,9 @@ impl World {
             let errands = &mut self.controllers[ix].errands;
             // Whether it may go is looked at again.
             let anew = |order: &Order| {
-                matches!(
-                    order,
-                    Order::Lots { .. } | Order::Release { .. } | Order::LowerBlock { .. }
-                )
+                let lowers = matches!(order, Order::LowerBlock { .. });
+                matches!(order, Order::Lots { .. } | Order::Release { .. })
+                    || lowers && !Bug::DemotedBeforeReport.active()
             };
             errands.retain(|order| order.server() != id || !anew(order));
             let again = errands.iter().filter(|order| order.server() == id);

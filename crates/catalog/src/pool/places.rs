@@ -3,7 +3,7 @@
 use super::Pool;
 use super::cores::{Core, Going, Held, Slot, Where, tick_of};
 use honeycomb_types::limits::SINKING_MAX;
-use honeycomb_types::{BlockId, ServerId, ShardIx, TierIx, Time};
+use honeycomb_types::{BlockId, Bug, ServerId, ShardIx, TierIx, Time};
 
 impl Pool {
     /// Where a block is.
@@ -138,7 +138,7 @@ impl Pool {
     pub(crate) fn place_unopened(&mut self, block: BlockId) {
         let (before, lay) = (self.below_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return };
-        if core.rooms[0].out <= core.rooms[0].total {
+        if core.rooms[0].out <= core.rooms[0].total || Bug::UnopenedInMemory.active() {
             return;
         }
         let disks = (1..core.rooms.len()).map(|n| TierIx(n as u8));
