@@ -12,7 +12,7 @@
 //! | no | yes | it is freed, once every server has told what its blocks were granted |
 //! | no | no | it is free |
 //!
-//! Until all members are back, or have not come within `limits::REJOIN_GRACE` and are lost, no lease
+//! Until all members are back, or have been silent for `Config::server_loss_ms` and are lost, no lease
 //! ends: nobody could be heard. Everyone begins a full lease then (INV-27).
 
 use crate::growth::Position;
@@ -45,6 +45,11 @@ impl Catalog {
     /// Whether members of before a restart are still awaited.
     pub fn recovering(&self) -> bool {
         !self.awaited.servers.is_empty()
+    }
+
+    /// Members of before a restart that are still awaited.
+    pub fn awaited(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.awaited.servers.iter().copied()
     }
 
     /// Whether this member of before a restart is still awaited.

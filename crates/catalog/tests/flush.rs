@@ -17,7 +17,7 @@ use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, PlanNode, PrefixInfo,
     PrefixOptions, Report, Seal, Written,
 };
-use honeycomb_types::limits::REJOIN_GRACE;
+use honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS;
 use honeycomb_types::{BlockAt, JobId, Kind, Marks, ServerId, StructureId, flush_object};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -559,8 +559,11 @@ fn a_flush_whose_server_does_not_come_back_is_lost_and_who_asks_is_told_so() {
     bench.restart();
     let expired = bench.reopen(job, &f).unwrap_err();
     assert!(matches!(expired, CatalogError::LeaseExpired { .. }), "{expired}");
-    hands.back(&mut bench, if holder == server { other } else { server });
-    bench.pass(REJOIN_GRACE.as_millis() as u64);
+    let stays = if holder == server { other } else { server };
+    hands.back(&mut bench, stays);
+    bench.pass(1000);
+    bench.report_all(stays, &[]);
+    bench.pass(u64::from(SERVER_LOSS_DEFAULT_MS) - 1000);
     let status = bench.status();
     assert_eq!((status.flushing, status.flush_lost, status.quarantined), (0, 1, 0));
     let check = |bench: &mut Bench| {

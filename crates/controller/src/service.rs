@@ -203,7 +203,7 @@ impl ControllerService {
     ) -> ControllerService {
         let State { catalog, store, answers } = state;
         let term = store.as_ref().map_or(VOLATILE_TERM, Store::term);
-        ControllerService {
+        let mut service = ControllerService {
             catalog,
             store,
             term,
@@ -237,7 +237,9 @@ impl ControllerService {
             fenced,
             advised: Advised::Nothing,
             advises: None,
-        }
+        };
+        service.probe_awaited();
+        service
     }
 
     /// Whom to tell when there should be other servers.

@@ -302,8 +302,6 @@ pub const SERVER_LOSS_DEFAULT_MS: u32 = 15_000;
 pub const SERVER_LOSS_MIN_MS: u32 = 3000;
 /// The longest, in milliseconds.
 pub const SERVER_LOSS_MAX_MS: u32 = 3_600_000;
-/// A server that a restarted controller knows from its log has this long to come back.
-pub const REJOIN_GRACE: Duration = Duration::from_secs(5);
 /// Controller shards of one controller: a server's number has 8 bits for them, and a handshake names
 /// them beside the value that means any.
 pub const CONTROLLER_SHARDS_MAX: u16 = 64;

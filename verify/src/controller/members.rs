@@ -106,6 +106,7 @@ impl World {
         // One that has not told all of its blocks is awaited as before.
         if self.controllers[ix].catalog.is_awaited(id) {
             self.controllers[ix].links.remove(&id);
+            self.probe(server, id);
         } else if self.controllers[ix].catalog.is_released(id) {
             let _ = self.command(ix, Command::ServerLost { server: id });
         } else {
@@ -120,7 +121,8 @@ impl World {
     pub fn probe(&mut self, server: usize, id: ServerId) {
         let controller = &self.controllers[id.controller() as usize];
         let SimController { alive, catalog, links, .. } = controller;
-        if !alive || !catalog.is_suspected(id) || links.contains_key(&id) {
+        let without = catalog.is_suspected(id) || catalog.is_awaited(id);
+        if !alive || !without || links.contains_key(&id) {
             return;
         }
         let (here, there) = (Node::Controller, Node::Server(server));
@@ -179,7 +181,13 @@ impl World {
         controller.last_tick = Time::NEVER;
         let (catalog, power) = (&controller.catalog, controller.power);
         if let Err(e) = controller.model.restart(now, catalog, power) {
-            self.broken(format!("the catalog, after a restart: {e}"));
+            return self.broken(format!("the catalog, after a restart: {e}"));
+        }
+        let awaited: Vec<ServerId> = self.controllers[ix].catalog.awaited().collect();
+        for id in awaited {
+            if let Some(server) = self.servers.iter().position(|server| server.is(id)) {
+                self.probe(server, id);
+            }
         }
     }
 

@@ -266,7 +266,7 @@ impl Recovery {
     }
 
     /// Makes the catalog as of `now`, with a term that was never used. Every lease begins anew;
-    /// servers are awaited until they have rejoined or `limits::REJOIN_GRACE` is over.
+    /// servers are awaited until they have rejoined or were silent for `Config::server_loss_ms`.
     pub fn finish(self, config: Config, now: Time) -> Result<Catalog, BadRecord> {
         let mut catalog = Catalog::new(config);
         (catalog.now, catalog.floor) = (now, now);

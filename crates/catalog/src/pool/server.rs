@@ -8,7 +8,7 @@ use crate::tier_weights::Flow;
 use crate::weights::Load;
 use crate::{NewServer, TierAlarm, TierTraffic};
 use hashbrown::HashMap;
-use honeycomb_types::limits::{REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
+use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
 use honeycomb_types::{BlockId, Bug, TierIx, TierSpec, Time};
 use std::sync::Arc;
 use std::time::Duration;
@@ -161,19 +161,14 @@ impl Server {
         self.last_seen
             + match self.presence {
                 Presence::Here => SERVER_SILENCE,
-                Presence::Suspected => loss,
-                Presence::Away => REJOIN_GRACE,
+                Presence::Suspected | Presence::Away => loss,
             }
     }
 
     /// Whether it has been silent for so long that it is lost.
     pub(crate) fn is_overdue(&self, loss: Duration, heard: Time) -> bool {
-        let suspicion_is_loss = Bug::SuspectedIsLost.active();
-        let silence = match self.presence {
-            Presence::Away => REJOIN_GRACE,
-            Presence::Here | Presence::Suspected if suspicion_is_loss => SERVER_SILENCE,
-            Presence::Here | Presence::Suspected => loss,
-        };
+        let suspicion_is_loss = Bug::SuspectedIsLost.active() && !self.is_away();
+        let silence = if suspicion_is_loss { SERVER_SILENCE } else { loss };
         self.last_seen + silence <= heard
     }
 

@@ -21,7 +21,7 @@ pub use tiers::Tiers;
 
 use honeycomb_catalog::{CatalogError, DrainState, NewStructure};
 use honeycomb_types::limits::{
-    HIGH_MARK_DEFAULT, REJOIN_GRACE, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE,
+    HIGH_MARK_DEFAULT, RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE,
 };
 use honeycomb_types::{BlockAt, Kind, MoveId, PrefixId, ServerId, StructureId, Way};
 use std::collections::{BTreeMap, BTreeSet};
@@ -641,11 +641,7 @@ impl Cluster {
     /// Suspects silent members, and returns those that are lost for their silence (INV-56). All reports
     /// up to `heard` were applied.
     pub fn end_silence(&mut self, heard: u64, loss_ms: u64) -> Vec<ServerId> {
-        let silence = |id: &ServerId| match self.away.contains(id) {
-            true => REJOIN_GRACE.as_millis() as u64,
-            false => loss_ms,
-        };
-        let lost = self.servers.iter().filter(|(id, (_, seen))| seen + silence(id) <= heard);
+        let lost = self.servers.iter().filter(|(_, (_, seen))| seen + loss_ms <= heard);
         let lost: Vec<ServerId> = lost.map(|(id, _)| *id).collect();
         let silent = SERVER_SILENCE.as_millis() as u64;
         let quiet = self.servers.iter().filter(|(id, (_, seen))| {

@@ -145,7 +145,9 @@ impl ControllerService {
         let linked = self.links.keys().copied();
         let asked = self.errands.values().map(|errand| errand.server);
         let opening = self.opening.keys().map(|at| at.block.server());
-        let mut gone: BTreeSet<ServerId> = linked.chain(asked).chain(opening).collect();
+        let probed = self.probes.servers();
+        let mut gone: BTreeSet<ServerId> =
+            linked.chain(asked).chain(opening).chain(probed).collect();
         gone.retain(|server| !self.catalog.is_member(*server));
         for server in gone {
             if let Some(link) = self.links.get(&server) {

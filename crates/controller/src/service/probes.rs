@@ -3,9 +3,10 @@
 //! A process that ends closes its connection, and so does a link that flaps. So the controller asks the
 //! server's address: where nobody listens the process is gone, and its data with it. Any other outcome
 //! (somebody listens, the address is silent, its name is not known) decides nothing: the server is
-//! suspected until it is back over another connection, or was silent for too long (INV-56).
+//! suspected until it is back over another connection, or was silent for too long (INV-56). A controller that
+//! was started again asks the addresses of all servers that its log names.
 //!
-//! Asking may block, so that each server that is suspected for its connection has a thread for it.
+//! Asking may block, so that each server without a connection has a thread for it.
 
 use super::{ControllerService, Note};
 use honeycomb_catalog::Command;
@@ -35,6 +36,11 @@ impl Probes {
         if std::thread::Builder::new().name("probe".into()).spawn(ask).is_ok() {
             self.0.insert(server, end);
         }
+    }
+
+    /// Servers whose addresses are asked.
+    pub(crate) fn servers(&self) -> impl Iterator<Item = ServerId> + '_ {
+        self.0.keys().copied()
     }
 
     /// The server is back, or lost.
@@ -69,6 +75,15 @@ impl ControllerService {
         let _ = self.apply(now, Command::ServerUnlinked { server });
         self.dispatch(now, None);
         self.probes.begin(server, address, self.siblings.own_mailbox());
+    }
+
+    /// The servers that the log names have no connection yet.
+    pub(super) fn probe_awaited(&mut self) {
+        let awaited: Vec<ServerId> = self.catalog.awaited().collect();
+        for server in awaited {
+            let address = self.catalog.address_of(server).expect("an awaited server is a member");
+            self.probes.begin(server, address, self.siblings.own_mailbox());
+        }
     }
 
     /// Nobody listens at the address of a server without a connection.

@@ -10,11 +10,13 @@ mod processes;
 
 use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
 use honeycomb_env::Clock;
+use honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS;
 use honeycomb_types::{JobId, PrefixId};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{ClusterStatusReply, PrefixOptions};
 use process::{Node, eventually};
 use processes::Folder;
+use rustix::process::{Pid, Signal, kill_process};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
@@ -233,6 +235,46 @@ fn a_server_that_was_restarted_meanwhile_has_lost_its_data_and_says_so() {
     file.append(b"here").unwrap();
     client.deregister_job(job.job).unwrap();
     cluster.all_is_free();
+}
+
+/// A server that a controller knows from its log alone has as long as one that it has heard (INV-56).
+#[test]
+fn server_silent_for_6_s_around_a_restart_keeps_its_data() {
+    let mut cluster = Cluster::start(1);
+    let (client, job) = cluster.job("job", 60_000);
+    client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
+    let kv = client.create_kv(job.job, "t:kv", 1, false).unwrap();
+    kv.put(b"a", b"1").unwrap();
+    let stopped = Pid::from_raw(cluster.servers[0].id().cast_signed()).unwrap();
+    kill_process(stopped, Signal::STOP).unwrap();
+    cluster.kill_controller();
+    cluster.restart_controller();
+    let clock = Clock::start();
+    clock.sleep_until(clock.now() + Duration::from_secs(6));
+    kill_process(stopped, Signal::CONT).unwrap();
+    let mut value = Vec::new();
+    assert!(kv.get(b"a", &mut value).unwrap());
+    assert_eq!(value, b"1");
+    kv.put(b"b", b"2").unwrap();
+    eventually("the server is back", || cluster.status().servers[0].alive);
+}
+
+/// The server's address refuses connections, so that nobody waits for its silence.
+#[test]
+fn server_that_ended_with_the_controller_is_lost_before_it_was_silent_for_long() {
+    let mut cluster = Cluster::start(1);
+    let (client, job) = cluster.job("job", 60_000);
+    client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
+    let kv = client.create_kv(job.job, "t:kv", 1, false).unwrap();
+    kv.put(b"a", b"1").unwrap();
+    cluster.servers.remove(0).kill();
+    cluster.kill_controller();
+    cluster.restart_controller();
+    let clock = Clock::start();
+    let lost = status_of(kv.get(b"a", &mut Vec::new()));
+    assert_eq!(lost, Status::DataLost);
+    let after = clock.now().as_millis();
+    assert!(after < u64::from(SERVER_LOSS_DEFAULT_MS), "told after {after} ms");
 }
 
 #[test]
