@@ -19,3 +19,30 @@ pub fn seeds_until_caught(bug: Bug, from: u64, most: u64, operations: u64) -> Op
     Bug::arm(Some(bug));
     (from..from + most).find_map(|seed| run_seed(seed, operations).err())
 }
+
+/// The file whose tests catch a bug that the simulator does not reach: its nodes have no sockets and no
+/// flushes with manifests, and its structures are small.
+pub fn caught_by(bug: Bug) -> Option<&'static str> {
+    Some(match bug {
+        Bug::BarrierThawsEarly => "crates/catalog/tests/barrier.rs",
+        Bug::CopyEndsWithStructure => "crates/server/tests/splits_below.rs",
+        Bug::DemotedBeforeReport | Bug::UnopenedInMemory => "crates/catalog/tests/rejoin.rs",
+        Bug::DiscardFlushes
+        | Bug::JobEndUnlogged
+        | Bug::StopForgetsFlushTo
+        | Bug::StopSkipsManifest
+        | Bug::StopTakesJobs => "crates/catalog/tests/flush/stop.rs",
+        Bug::DividesCoarsely => "crates/structures/tests/structures/moves.rs",
+        Bug::ExpiresUnheard => "verify/tests/stalls.rs",
+        Bug::DeadKeepTheirBudget
+        | Bug::DeadlineRestarts
+        | Bug::RenewalsUseCommonBudget
+        | Bug::SharedTurnsStayLong
+        | Bug::SharesCountAnnounced => "verify/tests/neighbours.rs",
+        Bug::IdsCount => "crates/catalog/tests/isolation.rs",
+        Bug::PlansCountedWhole => "crates/controller/src/plan_count.rs",
+        Bug::RefusedTreeIsWalked => "crates/catalog/src/jobs.rs",
+        Bug::UnflushableAccepted => "crates/catalog/tests/kinds.rs",
+        _ => return None,
+    })
+}

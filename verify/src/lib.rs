@@ -37,7 +37,7 @@ mod storing;
 mod tiers;
 mod world;
 
-pub use bank::seeds_until_caught;
+pub use bank::{caught_by, seeds_until_caught};
 pub use faults::Faults;
 pub use history::histories_of;
 pub use report::{FAULTS, STATES, Stats};

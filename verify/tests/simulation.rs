@@ -1,7 +1,7 @@
 //! The simulator's own tests: clean seeds, the same seed twice, and a bank of planted bugs.
 
 use honeycomb_types::Bug;
-use honeycomb_verify::{Stats, World, run_cut_off, run_seed, seeds_until_caught};
+use honeycomb_verify::{Stats, World, caught_by, run_cut_off, run_seed, seeds_until_caught};
 use std::time::Duration;
 
 /// Operations of each seed here.
@@ -97,6 +97,18 @@ fn server_that_is_cut_off_for_10_s_loses_no_data_and_one_for_20_s_is_lost() {
     let long = run_cut_off(Duration::from_secs(20)).unwrap();
     assert!(lost(&long) > 0, "{:?}", long.endings);
     assert!(long.states.contains_key("server declared dead for its silence"));
+}
+
+#[test]
+fn bugs_left_to_other_tests_are_planted_there() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for bug in Bug::ALL {
+        let Some(file) = caught_by(bug) else { continue };
+        let text = std::fs::read_to_string(root.join(file)).unwrap();
+        let name = format!("{bug:?}");
+        assert!(text.contains("#[test]"), "{file} has no tests");
+        assert!(text.contains(&name), "{file} does not plant {name}");
+    }
 }
 
 macro_rules! caught {

@@ -4,7 +4,7 @@
 use clap::Parser;
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::Bug;
-use honeycomb_verify::{Stats, Violation, World, run_seed, seeds_until_caught};
+use honeycomb_verify::{Stats, Violation, World, caught_by, run_seed, seeds_until_caught};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
@@ -43,7 +43,8 @@ struct Args {
     /// Fail when a fault or state was never reached that a long run must reach
     #[arg(long)]
     strict: bool,
-    /// Plant each bug of the bank in turn, and say how many seeds it took to catch it
+    /// Plant each bug of the bank in turn that the simulator can reach, and say how many seeds it took to
+    /// catch it; of the others name the tests that do
     #[arg(long)]
     bugs: bool,
     /// Seeds after which --bugs gives a bug up
@@ -276,15 +277,16 @@ fn histogram(counts: &BTreeMap<&'static str, u64>) -> String {
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
-/// Every bug of the bank, each planted alone.
+/// Every bug of the bank that the simulator can reach, each planted alone.
 fn bank(args: &Args) -> ExitCode {
     let patience = args.patience;
+    let bugs: Vec<Bug> = Bug::ALL.into_iter().filter(|bug| caught_by(*bug).is_none()).collect();
     let next = AtomicU64::new(0);
     let found = Mutex::new(BTreeMap::new());
     let work = || {
         loop {
             let n = next.fetch_add(1, Ordering::Relaxed) as usize;
-            let Some(bug) = Bug::ALL.get(n).copied() else { return };
+            let Some(bug) = bugs.get(n).copied() else { return };
             let caught = seeds_until_caught(bug, args.from, patience, args.operations);
             match &caught {
                 Some(violation) => eprintln!("{bug:?}: seed {}", violation.seed),
@@ -314,6 +316,11 @@ fn bank(args: &Args) -> ExitCode {
                 missed += 1;
                 println!("| `{bug:?}` | over {patience} | not caught |");
             }
+        }
+    }
+    for bug in Bug::ALL {
+        if let Some(file) = caught_by(bug) {
+            println!("| `{bug:?}` | none | left to the tests in `{file}` |");
         }
     }
     seeds.sort_unstable();
