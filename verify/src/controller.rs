@@ -297,7 +297,16 @@ impl World {
                 _ => {}
             }
             self.controllers[ix].errands.push(order.clone());
-            self.tell_server(order.server(), Told::Order(order));
+            let server = order.server();
+            let lowers = matches!(order, Order::LowerBlock { .. });
+            self.tell_server(server, Told::Order(order));
+            // The server may report its blocks without having heard of the order.
+            if lowers && self.rng.chance(100 * self.faults.break_link) {
+                self.fault("broken link at a demotion");
+                if let Some(&(server, link)) = self.controllers[ix].links.get(&server) {
+                    self.break_link(server, link);
+                }
+            }
         }
     }
 

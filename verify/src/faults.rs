@@ -174,6 +174,14 @@ impl Faults {
 }
 
 impl World {
+    /// Server and controller lose a connection: one of them learns of it first.
+    pub fn break_link(&mut self, server: usize, link: u64) {
+        let after = self.way();
+        self.schedule(after, Event::LinkClosed { server, link });
+        let after = self.way();
+        self.schedule(after, Event::LinkLost { server, link });
+    }
+
     /// What goes wrong with nodes and network, at the beginning of an operation.
     pub fn disturb(&mut self) {
         self.disturb_servers();
@@ -189,10 +197,7 @@ impl World {
             let server = self.rng.below(SERVERS as u64) as usize;
             let ix = self.some_controller();
             if let Some(link) = self.servers[server].members[ix].link {
-                let after = self.way();
-                self.schedule(after, Event::LinkClosed { server, link });
-                let after = self.way();
-                self.schedule(after, Event::LinkLost { server, link });
+                self.break_link(server, link);
             }
         }
         if self.rng.chance(self.faults.partition) {

@@ -9,6 +9,7 @@ pub const FAULTS: &[&str] = &[
     "all controller shards",
     "bridge",
     "broken link",
+    "broken link at a demotion",
     "controller killed",
     "controller lost power",
     "crash",
