@@ -227,7 +227,7 @@ impl Catalog {
             if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
                 continue; // It is opened with the other news of moves.
             }
-            if begins_below(structure.kind) {
+            if begins_below(structure.kind) && !self.is_journaled(structure.prefix) {
                 self.pool.place_unopened(at.block);
             }
             let structure = &self.structures[s];

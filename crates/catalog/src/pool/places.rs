@@ -138,14 +138,14 @@ impl Pool {
     pub(crate) fn place_unopened(&mut self, block: BlockId) {
         let (before, lay) = (self.below_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return };
-        if core.rooms[0].out <= core.rooms[0].total || Bug::UnopenedInMemory.active() {
+        let place = core.places[index];
+        let has_room = core.rooms[0].out <= core.rooms[0].total;
+        if has_room || !place.in_memory() || Bug::UnopenedInMemory.active() {
             return;
         }
         let disks = (1..core.rooms.len()).map(|n| TierIx(n as u8));
         let mut with_room = disks.filter(|tier| !core.is_store(*tier) && core.room_in(*tier) > 0);
         let Some(tier) = with_room.next() else { return };
-        let place = core.places[index];
-        assert!(place.in_memory(), "INV-42: {block} was never opened, and is in {}", place.tier);
         core.moves(index, Where { tier, to: tier, ..place });
         self.staying.change(before, self.below_for(block));
         self.meter.change(lay, self.lying(block));
