@@ -18,7 +18,7 @@ use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, RAISE_MARKS, WARM_FOR};
-use honeycomb_types::{BlockAt, BlockId, Bug, Kind, PrefixId, ServerId, StructureId, TierIx};
+use honeycomb_types::{BlockAt, BlockId, Kind, PrefixId, ServerId, StructureId, TierIx};
 use std::sync::Arc;
 
 /// Where the clock of a prefix stands: a structure, and the place in its map.
@@ -350,22 +350,7 @@ impl Catalog {
         if changes && stays {
             return None;
         }
-        Some((used, self.room_below(block, sealed || kind == Kind::Extents)?))
-    }
-
-    /// Whether the server of a block is back and has not reported all of its blocks. It is sent no demotion and
-    /// no promotion before that: its report may be older than the order, and would end what the order begins
-    /// (INV-42).
-    fn awaits_report(&self, block: BlockId) -> bool {
-        self.is_telling(block.server()) && !Bug::DemotedBeforeReport.active()
-    }
-
-    /// The next lower tier that has room for a block, if the block may be demoted now.
-    pub(crate) fn room_below(&self, block: BlockId, is_final: bool) -> Option<TierIx> {
-        if self.awaits_report(block) {
-            return None;
-        }
-        self.pool.room_below(block, is_final)
+        Some((used, self.pool.room_below(block, sealed || kind == Kind::Extents)?))
     }
 
     /// A prefix that has nothing to do with this one. Only a planted bug asks.
@@ -392,7 +377,7 @@ impl Catalog {
         // For a job that need not be in memory, memory comes last.
         let may = !self.jobs[j].hints.not_sensitive
             && !lately
-            && !self.awaits_report(at.block)
+            && self.pool.takes_blocks(at.block.server())
             && self.room_to_rise(at.block);
         if !tier.is_below() || to != tier || !may {
             return Ok(Reply::Done);

@@ -17,7 +17,7 @@
 
 use crate::growth::Position;
 use crate::kinds::KindSet;
-use crate::pool::Held;
+use crate::pool::{Held, Presence};
 use crate::pressure::begins_below;
 use crate::structures::Granted;
 use crate::tombstones::Cause;
@@ -88,9 +88,14 @@ impl Catalog {
         let server = self.pool.server_mut(member).expect("looked up just now");
         (server.flush, server.flush_root) = (!new.flush_root.is_empty(), new.flush_root.into());
         server.kinds = KindSet::of(new.kinds);
+        // Until it has reported its blocks it is given none, and sent no demotion or promotion: its report may be
+        // older than that, and would undo it (INV-42).
+        if server.presence == Presence::Here && !Bug::DemotedBeforeReport.active() {
+            server.presence = Presence::Suspected;
+        }
         self.drain_anew(member);
-        self.heard_from(member);
         self.awaited.told.insert(member, HashSet::new());
+        self.heard_from(member);
         self.awaited.unowned.retain(|held| held.at.block.server() != member);
         Ok(Reply::Joined(member))
     }
@@ -109,7 +114,7 @@ impl Catalog {
         let own = |held: &&HeldBlock| held.at.block.server() == server;
         told.extend(held.iter().filter(own).map(|held| held.at.block));
         for held in held.iter().filter(own) {
-            self.pool.found(held.at.block, held.tiers);
+            self.pool.found(held.at, held.tiers);
         }
         let mut open: Vec<HeldBlock> = held.iter().filter(own).copied().collect();
         open.append(&mut self.awaited.unowned);
@@ -222,12 +227,13 @@ impl Catalog {
     /// A server has told all of its blocks.
     fn returned(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
         let told = self.awaited.told.remove(&server).unwrap_or_default();
+        self.heard_from(server);
         for (at, s) in self.pool.returned(server, &told) {
             let structure = &self.structures[s];
             if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
                 continue; // It is opened with the other news of moves.
             }
-            if begins_below(structure.kind) && !self.is_journaled(structure.prefix) {
+            if begins_below(structure.kind_of(at.block)) && !self.is_journaled(structure.prefix) {
                 self.pool.place_unopened(at.block);
             }
             let structure = &self.structures[s];

@@ -104,11 +104,12 @@ impl Catalog {
         Ok(Reply::Joined(self.pool.join(new, self.now)))
     }
 
-    /// A server spoke: it is alive, and no longer suspected.
+    /// A server spoke: it is alive, and no longer suspected unless it is about to report its blocks.
     pub(crate) fn heard_from(&mut self, id: ServerId) {
+        let telling = self.is_telling(id);
         let Some(server) = self.pool.server_mut(id) else { return };
         server.last_seen = self.now;
-        if server.is_suspected() {
+        if server.is_suspected() && !telling {
             server.presence = Presence::Here;
             self.silence = self.silence.min(self.now + SERVER_SILENCE);
             // Allocations that found no room elsewhere may find some there.

@@ -665,11 +665,7 @@ impl Service for ControllerService {
         if let Some(Peer { server: Some(server), .. }) = self.peers.remove(&conn)
             && self.links.get(&server) == Some(&conn)
         {
-            // One that has not told all of its blocks is awaited as before.
-            match self.catalog.is_awaited(server) {
-                true => drop(self.links.remove(&server)),
-                false => self.unlinked(now, server),
-            }
+            self.unlinked(now, server);
         }
         self.settle(net, now);
     }

@@ -36,6 +36,7 @@ impl CatalogModel {
         self.cluster.now = now.as_millis();
         self.cluster.away = self.cluster.servers.keys().copied().collect();
         self.cluster.suspected.clear();
+        self.cluster.reporting.clear();
         self.cluster.used.clear();
         self.cluster.lent.clear();
         self.cluster.tiers.places.clear();
@@ -72,7 +73,7 @@ impl CatalogModel {
         let expected = if known { Ok(()) } else { Err("UnknownServer") };
         agree("a server that came back", reply, &expected)?;
         if known {
-            self.cluster.hear(member);
+            self.cluster.returns(member);
             self.drain_anew(member);
             self.rejoining.again = true;
             self.rejoining.told.insert(member, BTreeSet::new());
@@ -186,7 +187,7 @@ impl CatalogModel {
             quarantined.retain(|at| at.block != held.at.block);
             quarantined.insert(held.at);
         }
-        self.cluster.away.remove(&server);
+        self.cluster.reported(server);
         self.lent_again(server);
     }
 

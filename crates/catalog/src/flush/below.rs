@@ -37,7 +37,7 @@ impl Catalog {
             if !waits || to.is_below() || lately {
                 continue;
             }
-            if let Some(tier) = self.room_below(at.block, true) {
+            if let Some(tier) = self.pool.room_below(at.block, true) {
                 return Some((at.block, tier));
             }
         }

@@ -3,7 +3,7 @@
 use super::Pool;
 use super::cores::{Core, Going, Held, Slot, Where, tick_of};
 use honeycomb_types::limits::SINKING_MAX;
-use honeycomb_types::{BlockId, Bug, ServerId, ShardIx, TierIx, Time};
+use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, TierIx, Time};
 
 impl Pool {
     /// Where a block is.
@@ -153,8 +153,9 @@ impl Pool {
 
     /// A server that came back says where a block is. One that is away has its rooms counted when all
     /// of that is known.
-    pub(crate) fn found(&mut self, block: BlockId, (tier, to): (TierIx, TierIx)) {
-        if self.slot(block).is_none_or(|slot| slot.held() == Held::Free) {
+    pub(crate) fn found(&mut self, at: BlockAt, (tier, to): (TierIx, TierIx)) {
+        let block = at.block;
+        if self.slot(block).is_none_or(|slot| slot.held() == Held::Free || slot.epoch > at.epoch) {
             return;
         }
         let away = self.servers.get(&block.server()).is_none_or(|server| server.is_away());

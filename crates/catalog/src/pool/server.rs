@@ -19,7 +19,7 @@ pub(crate) enum Presence {
     /// It reports.
     Here,
     /// It was silent for `SERVER_SILENCE`, or its connection closed: it is given no blocks until it is
-    /// heard again (INV-56).
+    /// heard again, and has reported its blocks if it is back over another connection (INV-56).
     Suspected,
     /// Known from the log and not back yet: its inventory is unknown, and nothing of it is free.
     Away,
@@ -152,8 +152,12 @@ impl Server {
 
     /// Whether it may be given blocks.
     pub(crate) fn takes_blocks(&self) -> bool {
-        let suspected = self.is_suspected() && !Bug::SuspectedGetsBlocks.active();
-        !suspected && (!self.draining || Bug::DrainTakesNewBlocks.active())
+        let heard = match self.presence {
+            Presence::Here => true,
+            Presence::Suspected => Bug::SuspectedGetsBlocks.active(),
+            Presence::Away => false,
+        };
+        heard && (!self.draining || Bug::DrainTakesNewBlocks.active())
     }
 
     /// When its silence has consequences next: it is suspected, or lost after `loss`.

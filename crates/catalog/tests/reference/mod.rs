@@ -591,6 +591,8 @@ pub struct Cluster {
     pub away: BTreeSet<ServerId>,
     /// Members that were silent, or whose connection closed: they give nothing.
     pub suspected: BTreeSet<ServerId>,
+    /// Servers that are back and have not reported all of their blocks.
+    pub reporting: BTreeSet<ServerId>,
     /// Servers that are being taken out: they give nothing.
     pub drains: BTreeMap<ServerId, DrainState>,
     /// Blocks of each core that servers lend to this controller shard, where there are several; those
@@ -630,12 +632,31 @@ impl Cluster {
         if let Some((_, seen)) = self.servers.get_mut(&server) {
             *seen = self.now;
         }
-        self.suspected.remove(&server);
+        if !self.reporting.contains(&server) {
+            self.suspected.remove(&server);
+        }
+    }
+
+    /// A server is back over another connection, and will report its blocks.
+    pub fn returns(&mut self, server: ServerId) {
+        if !self.away.contains(&server) {
+            self.suspected.insert(server);
+        }
+        self.reporting.insert(server);
+        self.hear(server);
+    }
+
+    /// A server has reported all of its blocks.
+    pub fn reported(&mut self, server: ServerId) {
+        self.away.remove(&server);
+        self.reporting.remove(&server);
+        self.hear(server);
     }
 
     /// Whether a server may be given blocks.
     pub fn takes_blocks(&self, server: ServerId) -> bool {
-        !self.drains.contains_key(&server) && !self.suspected.contains(&server)
+        let heard = !self.suspected.contains(&server) && !self.away.contains(&server);
+        heard && !self.drains.contains_key(&server)
     }
 
     /// Suspects silent members, and returns those that are lost for their silence (INV-56). All reports
@@ -725,6 +746,7 @@ impl Cluster {
         self.tiers.stores.remove(&server);
         self.tiers.places.retain(|at, _| at.block.server() != server);
         self.drains.remove(&server);
+        self.reporting.remove(&server);
         self.suspected.remove(&server);
         let here = |at: &BlockAt| at.block.server() == server;
         for j in 0..self.jobs.len() {
