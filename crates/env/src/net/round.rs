@@ -24,6 +24,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         net.rounds += 1;
         now = round.wait(&mut net, &mut service, &mut events, now, deadline, next_sweep)?;
         net.round = now;
+        net.sharing.round_begins();
         net.wake_rested();
         let mut readable = 0;
         for event in &events {

@@ -14,21 +14,32 @@ const SHARED_FOR: Duration = Duration::from_millis(5);
 const MOST_NUMERATOR: u64 = 3;
 const MOST_DENOMINATOR: u64 = 5;
 
+/// A loop counts as shared for so many rounds, however long they take: after a stall of the process the
+/// requests of all jobs are waiting, and none of them had time to send another one.
+const SHARED_ROUNDS: u8 = 2;
+
 /// The job that was served last, and the time until which others are expected.
 #[derive(Debug, Default)]
 pub(super) struct Sharing {
     last: Option<Arc<Share>>,
     until: Time,
+    /// Rounds, this one included, that are shared whatever the time.
+    rounds: u8,
     /// The time of all jobs while the loop was shared.
     recent: Recent,
 }
 
 impl Sharing {
+    /// A round begins.
+    pub fn round_begins(&mut self) {
+        self.rounds = self.rounds.saturating_sub(1);
+    }
+
     /// A request of the job with this share was served.
     pub fn served(&mut self, now: Time, share: &Arc<Share>) {
         match &self.last {
             Some(last) if Arc::ptr_eq(last, share) => return,
-            Some(_) => self.until = now + SHARED_FOR,
+            Some(_) => (self.until, self.rounds) = (now + SHARED_FOR, SHARED_ROUNDS),
             None => {}
         }
         self.last = Some(share.clone());
@@ -36,7 +47,7 @@ impl Sharing {
 
     /// Whether several jobs are served.
     pub fn is_shared(&self, now: Time) -> bool {
-        now < self.until
+        now < self.until || self.rounds > 0
     }
 
     /// The work that a job may be served in a round, in bytes.
@@ -175,6 +186,10 @@ mod tests {
         (0..500).for_each(|_| sharing.served(now, &b));
         assert_eq!(sharing.turn(now), SHARED_TURN);
         assert_eq!(sharing.turn(Time((now + SHARED_FOR).0 - 1)), SHARED_TURN);
+        // After a stall, the other job's request may be there and not read yet.
+        sharing.round_begins();
+        assert_eq!(sharing.turn(now + SHARED_FOR), SHARED_TURN);
+        sharing.round_begins();
         assert_eq!(sharing.turn(now + SHARED_FOR), TURN);
         sharing.served(now + 2 * SHARED_FOR, &a);
         assert_eq!(sharing.turn(now + 2 * SHARED_FOR), SHARED_TURN);
@@ -201,6 +216,7 @@ mod tests {
         }
         assert_eq!(sharing.rests(BEGIN, &a), None);
         assert!(sharing.rests(BEGIN, &b).is_some());
+        (0..SHARED_ROUNDS).for_each(|_| sharing.round_begins());
         assert_eq!(sharing.rests(BEGIN + SHARED_FOR, &b), None, "nobody else is there any more");
     }
 }
