@@ -73,7 +73,12 @@ impl CatalogModel {
         let expected = if known { Ok(()) } else { Err("UnknownServer") };
         agree("a server that came back", reply, &expected)?;
         if known {
-            self.cluster.returns(member);
+            // It is suspected until it has reported its blocks (INV-56).
+            if !self.cluster.away.contains(&member) {
+                self.cluster.suspected.insert(member);
+            }
+            self.cluster.reporting.insert(member);
+            self.cluster.hear(member);
             self.drain_anew(member);
             self.rejoining.again = true;
             self.rejoining.told.insert(member, BTreeSet::new());
@@ -187,7 +192,9 @@ impl CatalogModel {
             quarantined.retain(|at| at.block != held.at.block);
             quarantined.insert(held.at);
         }
-        self.cluster.reported(server);
+        self.cluster.away.remove(&server);
+        self.cluster.reporting.remove(&server);
+        self.cluster.hear(server);
         self.lent_again(server);
     }
 

@@ -637,22 +637,6 @@ impl Cluster {
         }
     }
 
-    /// A server is back over another connection, and will report its blocks.
-    pub fn returns(&mut self, server: ServerId) {
-        if !self.away.contains(&server) {
-            self.suspected.insert(server);
-        }
-        self.reporting.insert(server);
-        self.hear(server);
-    }
-
-    /// A server has reported all of its blocks.
-    pub fn reported(&mut self, server: ServerId) {
-        self.away.remove(&server);
-        self.reporting.remove(&server);
-        self.hear(server);
-    }
-
     /// Whether a server may be given blocks.
     pub fn takes_blocks(&self, server: ServerId) -> bool {
         let heard = !self.suspected.contains(&server) && !self.away.contains(&server);
