@@ -5,7 +5,7 @@
 //! | Owned by the log | Held by the server | Then |
 //! | --- | --- | --- |
 //! | yes | yes | it stays; seal, usage, what was taken and permissions are brought up to date |
-//! | yes | no | it is opened: it never was, because a block is freed only after that is on disk; in a lower tier if memory has no room |
+//! | yes | no | it is opened, in a lower tier if memory has no room: it never was, because a block is freed only after that is on disk |
 //! | kept, to be flushed | yes | it stays kept, and its server is asked for its part again |
 //! | kept, to be flushed | no | it has no part: it never was open |
 //! | no | named as its successor by a block that is owned | a growth grant that the log has lost: it is adopted |

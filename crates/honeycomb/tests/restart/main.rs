@@ -8,7 +8,7 @@ mod faults;
 mod process;
 mod processes;
 
-use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
+use honeycomb_client::{Client, ClientOptions, Error, JobTicket, Kv};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS;
 use honeycomb_types::{JobId, PrefixId};
@@ -237,14 +237,20 @@ fn a_server_that_was_restarted_meanwhile_has_lost_its_data_and_says_so() {
     cluster.all_is_free();
 }
 
-/// A server that a controller knows from its log alone has as long as one that it has heard (INV-56).
-#[test]
-fn server_silent_for_6_s_around_a_restart_keeps_its_data() {
-    let mut cluster = Cluster::start(1);
+/// A store of one block with one key.
+fn store(cluster: &Cluster) -> Kv {
     let (client, job) = cluster.job("job", 60_000);
     client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
     let kv = client.create_kv(job.job, "t:kv", 1, false).unwrap();
     kv.put(b"a", b"1").unwrap();
+    kv
+}
+
+/// A server that a controller knows from its log alone has as long as one that it has heard (INV-56).
+#[test]
+fn server_silent_for_6_s_around_a_restart_keeps_its_data() {
+    let mut cluster = Cluster::start(1);
+    let kv = store(&cluster);
     let stopped = Pid::from_raw(cluster.servers[0].id().cast_signed()).unwrap();
     kill_process(stopped, Signal::STOP).unwrap();
     cluster.kill_controller();
@@ -263,10 +269,7 @@ fn server_silent_for_6_s_around_a_restart_keeps_its_data() {
 #[test]
 fn server_that_ended_with_the_controller_is_lost_before_it_was_silent_for_long() {
     let mut cluster = Cluster::start(1);
-    let (client, job) = cluster.job("job", 60_000);
-    client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
-    let kv = client.create_kv(job.job, "t:kv", 1, false).unwrap();
-    kv.put(b"a", b"1").unwrap();
+    let kv = store(&cluster);
     cluster.servers.remove(0).kill();
     cluster.kill_controller();
     cluster.restart_controller();
