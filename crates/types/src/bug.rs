@@ -209,11 +209,13 @@ pub enum Bug {
     DemotedBeforeReport = 100,
     /// A block that was granted in a lower tier and never opened is opened in memory (INV-42).
     UnopenedInMemory = 101,
+    /// New entries take the room that a block keeps for dividing itself (INV-17).
+    ReserveTaken = 102,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 101] = [
+    pub const ALL: [Bug; 102] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -315,6 +317,7 @@ impl Bug {
         Bug::PartsLimitedAsEntries,
         Bug::DemotedBeforeReport,
         Bug::UnopenedInMemory,
+        Bug::ReserveTaken,
     ];
 }
 

@@ -13,6 +13,7 @@ use super::region::{Above, HEADER, Region, packed_len};
 use super::table::{EXTENT_COST, RESERVE_FRACTION, Relief, Table, WORD_COST};
 use crate::Answer;
 use honeycomb_block::{Backing, HUGE_FROM};
+use honeycomb_types::Bug;
 use honeycomb_wire::Status;
 use std::ops::Range;
 
@@ -39,8 +40,18 @@ pub(super) fn relief_comes() -> Answer {
 }
 
 impl Table {
-    /// Whether `gross` more bytes fit, of which `replaces` will be given back. Existing data may
-    /// change its size within the reserve; only what adds to it is kept out.
+    /// Whether `gross` more bytes fit into `free`, when `replaces` will be given back. What exists may be
+    /// written anew in the reserve; what adds to it is kept out, so that a full block can be divided.
+    #[inline]
+    pub(super) fn affords(&self, free: usize, gross: usize, replaces: usize) -> bool {
+        let net = gross.saturating_sub(replaces);
+        let anew = net == 0 || Bug::ReserveTaken.active();
+        let keeps = if anew { 0 } else { self.size / RESERVE_FRACTION };
+        gross <= free && net + keeps <= free
+    }
+
+    /// Whether `gross` more bytes fit, of which `replaces` will be given back, or will when what departed
+    /// is swept.
     pub(super) fn check_budget(
         &mut self,
         block: &mut Backing,
@@ -48,18 +59,15 @@ impl Table {
         replaces: usize,
     ) -> Result<(), Answer> {
         let reserve = self.size / RESERVE_FRACTION;
-        let net = gross.saturating_sub(replaces);
-        let fits = |free: usize| gross <= free && (net == 0 || net + reserve <= free);
-        let free = self.size.saturating_sub(self.taken());
-        if fits(free) {
+        if self.affords(self.free(), gross, replaces) {
             return Ok(());
         }
         self.arena.sweep(block);
-        let free = self.size.saturating_sub(self.taken());
-        if fits(free) {
+        let free = self.free();
+        if self.affords(free, gross, replaces) {
             return Ok(());
         }
-        if fits(free + self.arena.zombie_bytes()) {
+        if self.affords(free + self.arena.zombie_bytes(), gross, replaces) {
             return Err(pinned_down());
         }
         match &self.relief {

@@ -141,6 +141,11 @@ impl Table {
             + self.arena.extents() * EXTENT_COST
     }
 
+    /// Bytes that are not taken.
+    pub fn free(&self) -> usize {
+        self.size.saturating_sub(self.taken())
+    }
+
     /// Place of a hash in the order of regions.
     #[inline]
     pub fn place_of(&self, hash: u64) -> usize {
@@ -278,8 +283,8 @@ impl Table {
         }
         let mut region = self.region_of(hash);
         let fits = self.regions[region as usize].fits(head.size(), old.is_none());
-        if !fits || self.taken() + head.size() + WORD_COST > self.size {
-            let replaces = old.map_or(0, |hit| hit.head.size());
+        let replaces = old.map_or(0, |hit| hit.head.size() + WORD_COST);
+        if !fits || !self.affords(self.free(), head.size() + WORD_COST, replaces) {
             self.make_room(block, hash, head.size(), old.is_none(), replaces)?;
             region = self.region_of(hash);
             if old.is_some() {
@@ -340,7 +345,7 @@ impl Table {
         let (head, stored) = self.lay_out(key, value, &mut reference);
         let head = head.stage();
         let fits = self.regions[self.region_of(hash) as usize].fits(head.size(), true);
-        if !fits || self.taken() + head.size() + WORD_COST > self.size {
+        if !fits || !self.affords(self.free(), head.size() + WORD_COST, replaces) {
             self.make_room(block, hash, head.size(), true, replaces)?;
         }
         let region = self.region_of(hash) as usize;
