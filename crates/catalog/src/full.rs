@@ -194,10 +194,11 @@ impl Catalog {
         Full { asker: asker.into(), asked, free, reserved, tiers, holding, suspects }
     }
 
-    /// Suspected servers that have room.
+    /// Suspected servers that have room, or may have it when blocks of theirs have gone to a disk.
     fn roomy_suspects(&self) -> Vec<Suspect> {
         let suspected = self.pool.servers().filter(|(_, server)| server.is_suspected());
-        let roomy = suspected.filter(|(_, server)| server.room_if_heard(Draw::Ordinary) > 0);
+        let roomy = suspected
+            .filter(|(_, server)| server.room_if_heard(Draw::Ordinary) > 0 || server.may_lower());
         roomy.map(|(_, server)| self.suspect(server)).collect()
     }
 

@@ -25,7 +25,7 @@ mod places;
 mod recovery;
 mod server;
 
-pub(crate) use cores::{Core, Going, Held, Room, Where, tick_of};
+pub(crate) use cores::{Core, Held, Room, Where, tick_of};
 pub(crate) use metered::{Meter, PLACES};
 pub(crate) use server::{Presence, Server};
 

@@ -12,7 +12,7 @@
 //! `sinking`. Who was used when is known from the servers' reports,
 //! four times a second, which is finer than it has to be.
 
-use crate::pool::{Core, Draw, Going, Pool, Server, Where, tick_of};
+use crate::pool::{Draw, Pool, Server, Where, tick_of};
 use crate::structures::Structure;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
@@ -119,9 +119,9 @@ fn mark_of(server: &Server) -> u64 {
     (2 * server.shards() as u64).max(server.total as u64 / 32)
 }
 
-/// Whether a server can let blocks go below memory.
+/// Whether a server can let blocks go below memory now.
 pub(crate) fn has_tiers(server: &&Server) -> bool {
-    !server.tiers.is_empty() && !server.is_away() && !server.draining
+    !server.tiers.is_empty() && server.is_heard() && !server.draining
 }
 
 /// Whether blocks of this kind work below memory.
@@ -156,12 +156,12 @@ impl Catalog {
     /// Whether memory may become free for an allocation that was refused: some is on its way, or a disk has
     /// room for a block that is in memory, also when that one cannot go at this moment.
     pub fn room_may_come(&self) -> bool {
-        self.awaits_room() || self.with_tiers().any(|server| server.cores().any(Core::could_lower))
+        self.awaits_room() || self.with_tiers().any(Server::may_lower)
     }
 
     /// Whether blocks are on their way below memory.
     pub fn lowers(&self) -> bool {
-        self.pool.going() != Going::default()
+        self.pool.lowers()
     }
 
     /// Whether memory became free since this was last asked: who waits may try again.
@@ -183,7 +183,7 @@ impl Catalog {
         }
     }
 
-    /// Servers that can let blocks go below memory.
+    /// Servers that can let blocks go below memory now.
     fn with_tiers(&self) -> impl Iterator<Item = &Server> {
         self.pool.servers().map(|(_, s)| s).filter(has_tiers)
     }

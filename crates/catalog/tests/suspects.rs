@@ -4,9 +4,11 @@
 mod common;
 
 use common::{Bench, file, incarnation, kv, lease};
-use honeycomb_catalog::{CatalogError, Command, Config, Effect, Loss, NewServer, Opened, Reply};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, Config, Effect, Loss, NewServer, Opened, Reply,
+};
 use honeycomb_types::limits::{SERVER_LOSS_DEFAULT_MS, SERVER_LOSS_MIN_MS, SERVER_SILENCE};
-use honeycomb_types::{BlockAt, JobId, ServerId, Time, Way};
+use honeycomb_types::{BlockAt, JobId, ServerId, StructureId, TierIx, Time, Way};
 use std::time::Duration;
 
 const SILENCE_MS: u64 = SERVER_SILENCE.as_millis() as u64;
@@ -227,4 +229,85 @@ fn stall_of_the_controller_postpones_suspicion_and_loss() {
     pair.pass(1);
     assert!(!pair.lives());
     assert_eq!(pair.bench.now.since(since), Duration::from_millis(LOSS_MS + 1500));
+}
+
+/// Two servers of 12 blocks in memory and 20 on a disk, whose memory is full of large values of a store:
+/// blocks of both are on their way down, and one of the servers is suspected.
+struct Full {
+    bench: Bench,
+    job: JobId,
+    store: StructureId,
+    /// What the server that answers has been told to let go.
+    going: Vec<BlockAt>,
+    loud: ServerId,
+}
+
+impl Full {
+    fn new() -> Full {
+        let mut bench = Bench::new();
+        let quiet = bench.join_with_disk("quiet:1", 12, 20);
+        let loud = bench.join_with_disk("loud:1", 12, 20);
+        let job = bench.job_leased("job", 3_600_000);
+        let store = bench.make(job, kv("", "store", 1)).unwrap().structure;
+        let mut full = Full { bench, job, store, going: Vec::new(), loud };
+        while full.store_large().is_ok() {}
+        full.bench.run(Command::ShortOf { blocks: 12 }).unwrap();
+        assert!(full.bench.lowered().iter().any(|at| at.block.server() == quiet));
+        full.hear();
+        full.bench.run(Command::ServerUnlinked { server: quiet }).unwrap();
+        full
+    }
+
+    /// Stores large values that fill one block.
+    fn store_large(&mut self) -> Result<(), CatalogError> {
+        let (actor, job, structure) = (Actor::driver(self.job), self.job, self.store);
+        let asks = Command::ExtentBlocks { actor, job, structure, bytes: 8000, full: &[] };
+        let asked = self.bench.run(asks);
+        self.hear();
+        let Reply::Extents(found) = asked? else { panic!("it answers with blocks") };
+        let at = found[0].at;
+        self.bench.run(Command::BlockOpened { server: at.block.server(), at }).unwrap();
+        self.bench.report(at, 65_000);
+        Ok(())
+    }
+
+    fn hear(&mut self) {
+        let loud = self.loud;
+        let told = self.bench.lowered().into_iter().filter(|at| at.block.server() == loud);
+        self.going.extend(told);
+    }
+}
+
+/// Demotions that a suspected server was asked for counted as room that comes: nothing went down on the
+/// others, and allocations were refused although their disks had room.
+#[test]
+fn others_let_blocks_go_while_a_suspected_server_does_not() {
+    let mut full = Full::new();
+    let mut stored = 0;
+    loop {
+        for at in std::mem::take(&mut full.going) {
+            let (structure, tier) = (full.store, TierIx(1));
+            full.bench.run(Command::TierChanged { structure, at, tier }).unwrap();
+        }
+        if full.store_large().is_ok() {
+            stored += 1;
+            continue;
+        }
+        full.bench.run(Command::ShortOf { blocks: 1 }).unwrap();
+        full.hear();
+        if full.going.is_empty() {
+            break;
+        }
+    }
+    // As many as there are places on its disk, less its reserve of memory.
+    assert!((18..=20).contains(&stored), "{stored}");
+}
+
+/// Who was refused while a suspected server had places on its disk only was told that memory is full, not to
+/// come again when it is known whether the server is back.
+#[test]
+fn suspected_server_whose_disk_has_room_is_named() {
+    let mut full = Full::new();
+    let Err(CatalogError::OutOfMemory(why)) = full.store_large() else { panic!("it is full") };
+    assert_eq!(why.suspects.len(), 1, "{why}");
 }

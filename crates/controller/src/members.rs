@@ -110,32 +110,39 @@ impl ControllerService {
     /// What a server was asked over an earlier connection, it is asked again: it may not have heard
     /// it. All of that is idempotent; what it was asked over this one is under way. Parts of flushes the
     /// catalog has asked for anew, which costs too much to do twice; what is lent the server has told;
-    /// whether it may go is looked at again. Where its blocks are the server has reported: a demotion or
-    /// promotion that it has not begun is over, and the room for it may be another block's by now.
+    /// whether it may go, and what is to leave it until then, is looked at again. Where its blocks are the
+    /// server has reported: a demotion or promotion that it has not begun is over, and the room for it may
+    /// be another block's by now. What was to be opened and was freed meanwhile would be nobody's.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != Some(link);
-        let again = |errand: &Errand| {
-            let anew = matches!(
-                errand.effect,
-                Effect::FlushBlock { .. }
-                    | Effect::CopyBlock { .. }
-                    | Effect::CutBlock { .. }
-                    | Effect::ThawBlock { .. }
-                    | Effect::Lots { .. }
-                    | Effect::LowerBlock { .. }
-            );
-            !anew && !matches!(errand.effect, Effect::Release { .. })
-        };
-        self.errands.retain(|_, errand| !unheard(errand) || again(errand));
         let mut asked: Vec<u64> =
             self.errands.iter().filter(|(_, e)| unheard(e)).map(|(n, _)| *n).collect();
         asked.sort_unstable();
         for number in asked {
-            let errand = self.errands.get_mut(&number).expect("listed just now");
-            errand.link = Some(link);
-            let (_, op, body) = message_of(&errand.effect);
-            self.out.push(Out::Ask { to: link, number, op, body });
+            if self.asks_again(&self.errands[&number].effect) {
+                let errand = self.errands.get_mut(&number).expect("listed just now");
+                errand.link = Some(link);
+                let (_, op, body) = message_of(&errand.effect);
+                self.out.push(Out::Ask { to: link, number, op, body });
+            } else {
+                self.drop_errand(number);
+            }
+        }
+    }
+
+    fn asks_again(&self, effect: &Effect) -> bool {
+        match effect {
+            Effect::OpenBlock { at, .. } => self.is_opening(*at),
+            Effect::FlushBlock { .. }
+            | Effect::CopyBlock { .. }
+            | Effect::CutBlock { .. }
+            | Effect::ThawBlock { .. }
+            | Effect::Lots { .. }
+            | Effect::LowerBlock { .. }
+            | Effect::Evacuate { .. }
+            | Effect::Release { .. } => false,
+            _ => true,
         }
     }
 }

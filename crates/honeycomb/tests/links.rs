@@ -12,7 +12,8 @@ use honeycomb_types::{Kind, PrefixId, Way};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, ReplyHeader, RequestHeader};
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::LazyLock;
 use std::time::Duration;
 
 /// Hashes of one slot of a kv of 64.
@@ -25,6 +26,10 @@ enum Frame {
     Reply(ReplyHeader, Vec<u8>),
 }
 
+/// Where the server of the tests listens: a controller takes it for ended where nobody does.
+static LISTENER: LazyLock<TcpListener> =
+    LazyLock::new(|| TcpListener::bind(("127.0.0.1", 0)).unwrap());
+
 struct Link(Raw);
 
 impl Link {
@@ -36,7 +41,7 @@ impl Link {
     fn join_as(controller: &Controller, server: u32) -> Link {
         let mut raw = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
         let body = JoinServerRequest {
-            address: "127.0.0.1:1".into(),
+            address: LISTENER.local_addr().unwrap().to_string(),
             incarnation: 7,
             shards: 1,
             blocks_per_shard: 8,
@@ -407,4 +412,28 @@ fn what_is_asked_again_is_answered_when_it_is_done() {
     // What is done is told at once, to whoever asks.
     first.send(&removal(job, named));
     assert_eq!(first.reply().status(), Status::Ok);
+}
+
+/// A block that was to be opened over a broken link, and was freed over the next one before that server had told
+/// what it has, was opened then all the same: it was nobody's, and kept its memory.
+#[test]
+fn what_was_freed_over_the_new_link_is_not_opened_again() {
+    let (controller, mut link, job, structure, entries) = start_with_job();
+    link.begin(structure, &entries[0], 16 * SLOT, Way::Split);
+    let (_, target) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
+    let mut again = Link::join_as(&controller, 1);
+    let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
+    let request = client.number();
+    client.send(&removal(job, request));
+    let mut freed = Vec::new();
+    for _ in 0..entries.len() + 1 {
+        let (asked, told) = again.asked::<FreeBlockRequest>(Op::FreeBlock);
+        again.say(asked, Status::Ok);
+        freed.push(told.block);
+    }
+    assert!(freed.contains(&target.block), "{freed:?}");
+    let reply = client.reply();
+    assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
+    let told = again.ask(Op::Inventory, &InventoryRequest { blocks: Vec::new(), last: true });
+    assert_eq!(again.answer(told).0, Status::Ok);
 }

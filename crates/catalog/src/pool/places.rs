@@ -1,7 +1,7 @@
 //! Where blocks are, on servers that have tiers below memory.
 
-use super::Pool;
 use super::cores::{Core, Going, Held, Slot, Where, tick_of};
+use super::{Pool, Server};
 use honeycomb_types::limits::SINKING_MAX;
 use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, TierIx, Time};
 
@@ -58,19 +58,27 @@ impl Pool {
         Some((core, index))
     }
 
-    /// Blocks that are on their way down.
+    /// Servers that answer: what others were asked for may take as long as they are silent.
+    fn heard(&self) -> impl Iterator<Item = &Server> {
+        self.servers.values().filter(|server| server.is_heard())
+    }
+
+    /// Blocks that are on their way down, on servers that answer.
     pub(crate) fn going(&self) -> Going {
-        let cores = self.servers.values().flat_map(|server| &server.cores);
-        cores.fold(Going::default(), |sum, core| Going {
+        self.heard().flat_map(|server| &server.cores).fold(Going::default(), |sum, core| Going {
             down: sum.down + core.going.down,
             sinking: sum.sinking + core.going.sinking,
         })
     }
 
-    /// Blocks that leave memory: what they have there is somebody else's soon.
+    /// Whether blocks are on their way down on any server.
+    pub(crate) fn lowers(&self) -> bool {
+        self.servers.values().any(Server::lowers)
+    }
+
+    /// Blocks that leave memory, on servers that answer: what they have there is somebody else's soon.
     pub(crate) fn leaving_memory(&self) -> u32 {
-        let cores = self.servers.values().flat_map(|server| &server.cores);
-        cores.map(|core| core.rooms[0].leaving).sum()
+        self.heard().flat_map(|server| &server.cores).map(|core| core.rooms[0].leaving).sum()
     }
 
     /// The first tier below the one where this block is that has room for it, if it could go there. To a
@@ -81,7 +89,7 @@ impl Pool {
         let server = server.filter(|server| !server.is_away() && server.takes_blocks())?;
         let core = &server.cores[block.shard().0 as usize];
         let from = core.place(block.index()).tier.0 as usize;
-        let may_sink = is_final && self.going().sinking < SINKING_MAX * self.servers.len() as u32;
+        let may_sink = is_final && self.going().sinking < SINKING_MAX * self.heard().count() as u32;
         let tiers = (from + 1..core.rooms.len()).map(|n| TierIx(n as u8));
         let mut with_room =
             tiers.filter(|tier| core.room_in(*tier) > 0 && (may_sink || !core.is_store(*tier)));

@@ -1,7 +1,7 @@
 //! One live memory server, as the catalog knows it.
 
 use super::Draw;
-use super::cores::{Core, Held, Room, Slot};
+use super::cores::{Core, Going, Held, Room, Slot};
 use crate::kinds::KindSet;
 use crate::lots::Lending;
 use crate::tier_weights::Flow;
@@ -138,6 +138,21 @@ impl Server {
     pub(crate) fn is_short(&self, tier: TierIx, mark: u32) -> bool {
         let Room { total, out, leaving } = self.below(tier.0 as usize - 1);
         total.saturating_sub(out) + leaving < mark
+    }
+
+    /// Whether it is there, and not suspected to be gone.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.presence == Presence::Here
+    }
+
+    /// Whether blocks of it are on their way down.
+    pub(crate) fn lowers(&self) -> bool {
+        self.cores.iter().any(|core| core.going != Going::default())
+    }
+
+    /// Whether memory may become free on it as blocks go to its disks.
+    pub(crate) fn may_lower(&self) -> bool {
+        !self.draining && (self.lowers() || self.cores.iter().any(Core::could_lower))
     }
 
     /// Whether it is known from the log and not back yet.

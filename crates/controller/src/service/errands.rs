@@ -261,6 +261,17 @@ impl ControllerService {
         self.dispatch(now, None);
     }
 
+    /// Whether a block is to be opened, and its server has not said that it is.
+    pub(crate) fn is_opening(&self, at: BlockAt) -> bool {
+        self.opening.contains_key(&at)
+    }
+
+    /// What a server was asked need not be done any more: who waits for it has waited.
+    pub(crate) fn drop_errand(&mut self, number: u64) {
+        let errand = self.errands.remove(&number).expect("the caller has found it");
+        self.release(errand.deferred, None);
+    }
+
     /// What a server was asked that is gone has come to nothing.
     pub(super) fn errands_of_a_lost(&mut self, server: ServerId) {
         let broken: Vec<u64> =
