@@ -16,7 +16,7 @@ use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
 use honeycomb_wire::messages::PrefixOptions;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Structures and parts of stores that are filled at the same time.
@@ -60,6 +60,21 @@ struct Task<'a> {
     made: usize,
     share: usize,
     of: usize,
+}
+
+/// Bytes of a load that are done. Several threads load, and each number is told after all smaller ones.
+struct Done<'a> {
+    bytes: Mutex<u64>,
+    of: u64,
+    look: &'a (dyn Fn(u64, u64) + Sync),
+}
+
+impl Done<'_> {
+    fn add(&self, bytes: u64) {
+        let mut done = self.bytes.lock().unwrap_or_else(|e| e.into_inner());
+        *done += bytes;
+        (self.look)(*done, self.of);
+    }
 }
 
 /// Loads the flush at a place. `look` is told how many bytes of how many are done, now and then.
@@ -165,7 +180,8 @@ pub fn fill(
         };
         tasks.extend((0..of).map(|share| Task { structure, made: made.len() - 1, share, of }));
     }
-    let (next, done, failed) = (AtomicUsize::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let done = Done { bytes: Mutex::new(0), of: all, look };
     let why: Mutex<Option<Failure>> = Mutex::new(None);
     let work = || -> Outcome {
         let own = Flushed::at(place.clone(), access).map_err(failure)?;
@@ -174,7 +190,7 @@ pub fn fill(
             return Err(Failure::new(Status::Removed, text));
         }
         let tell = |bytes: u64| {
-            look(done.fetch_add(bytes, Relaxed) + bytes, all);
+            done.add(bytes);
             match failed.load(Relaxed) {
                 true => Err(Failure::new(Status::Removed, "another part could not be loaded")),
                 false => Ok(()),
@@ -322,4 +338,26 @@ fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Outc
         answer?;
     }
     tell(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What one thread counted it told after what another had counted later.
+    #[test]
+    fn progress_only_becomes_more() {
+        let told = Mutex::new(Vec::new());
+        let look = |done: u64, _| {
+            std::thread::yield_now();
+            told.lock().expect("nobody panics").push(done);
+        };
+        let done = Done { bytes: Mutex::new(0), of: 400, look: &look };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..100).for_each(|_| done.add(1)));
+            }
+        });
+        assert!(told.into_inner().expect("nobody panics").into_iter().eq(1..=400));
+    }
 }
