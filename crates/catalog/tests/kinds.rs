@@ -8,7 +8,7 @@ use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, NewServer, NewStructure, Opened, PrefixOptions, Reply,
     Router, Seal,
 };
-use honeycomb_types::{BlockAt, JobId, Kind, KindSpec, OperationSpec, Route, ServerId};
+use honeycomb_types::{JobId, Kind, KindSpec, OperationSpec, Route, ServerId};
 
 fn kind(code: u8) -> Kind {
     Kind::from_code(code).unwrap()
@@ -266,7 +266,7 @@ fn custom_structure_that_was_accepted_ends_with_its_prefix_and_its_neighbour_is_
     let table = bench.make(job, kv("t", "table", 1)).unwrap().map.entries[0].at;
     bench.pass(1000);
     assert_eq!(bench.freed(), [records]);
-    let parts: Vec<BlockAt> = bench
+    let parts: Vec<honeycomb_types::BlockAt> = bench
         .effects
         .iter()
         .filter_map(|e| if let Effect::FlushBlock { at, .. } = e { Some(*at) } else { None })

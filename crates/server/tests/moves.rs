@@ -6,7 +6,7 @@ mod common;
 
 use common::{access, owner};
 use honeycomb_server::{Effect, LineKey, MoveKey, MoveWord, Post, Shard};
-use honeycomb_structures::{Answer, Outcome, Ticket};
+use honeycomb_structures::{Answer, Outcome, Ticket, large_limit};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
 };
@@ -17,6 +17,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 const SIZE: usize = 1 << 20;
+const SMALL: usize = 64 << 10;
 const SERVER: ServerId = ServerId(1);
 const ID: u64 = 1;
 
@@ -303,4 +304,70 @@ fn parts_that_a_block_of_its_kind_does_not_take_are_refused_before_they_come() {
         let begun = shard.reserve(Time::ZERO, &access(true), &header, b"", Ticket(2));
         assert_eq!(begun.unwrap_err().status, Status::WrongKind, "{kind:?}, {}", op.name());
     }
+}
+
+/// Results of lanes as they are sent when a block of 64 KiB leaves its server, in bytes: in one part are those of
+/// several lanes, and together they are larger than any entry of the block.
+fn parts_with_results() -> Vec<u32> {
+    let mut shard = common::shard(SERVER, common::config(SMALL, 8));
+    shard.open(owner(block(0), Kind::Kv, true)).unwrap();
+    let now = Time::from_millis(5000);
+    let value = vec![7; 7000];
+    for n in 1..=8 {
+        let mut header =
+            RequestHeader { at: block(0), grant: 1, ..RequestHeader::new(Op::KvUpsert) };
+        (header.args_len, header.payload_len) = (2, value.len() as u32);
+        (header.lane, header.sequence) = (LaneId(n), Sequence(1));
+        let ticket = Ticket(u64::from(n));
+        let outcome = shard.apply(now, &access(false), &header, b"\0k", &value, ticket);
+        let Outcome::Done(answer) = outcome else { panic!("an upsert was parked") };
+        assert_eq!((answer.status, answer.value), (Status::Ok, u64::from(n > 1)));
+    }
+    shard.evacuate(now, block(0)).unwrap();
+    assert!(matches!(shard.take_effects()[..], [Effect::BeginMove { .. }]));
+    let BlockAt { block: to, epoch } = block(1);
+    let (end, address) = (u64::MAX, "s:1".to_owned());
+    let entry = MapEntry { start: 0, end, block: to.0, epoch: epoch.0, address };
+    let address = "127.0.0.1:1".parse().unwrap();
+    shard.move_word(now, block(0), MoveWord::Begin { id: ID, entry, address });
+    let mut parts = Vec::new();
+    loop {
+        while shard.has_steps() {
+            shard.step(now);
+        }
+        for post in shard.take_posts() {
+            let Post::Send { op, payload, .. } = post else { continue };
+            match op {
+                Op::MoveLanes => parts.push(payload.bytes().len() as u32),
+                Op::MoveDone => return parts,
+                _ => {}
+            }
+            shard.line_answered(now, line(), Status::Ok);
+        }
+    }
+}
+
+/// Whether another shard gathers a part of so many bytes.
+fn gathers(length: u32) -> bool {
+    let shard = common::shard(SERVER, common::config(SMALL, 8));
+    let header = RequestHeader { payload_len: length, ..RequestHeader::new(Op::MoveLanes) };
+    length as usize <= shard.gathers_most(&header)
+}
+
+#[test]
+fn results_of_lanes_are_taken_that_are_larger_together_than_an_entry() {
+    let parts = parts_with_results();
+    let entry = large_limit(SMALL) as u32;
+    assert!(parts.iter().max().is_some_and(|most| *most > 3 * entry), "{parts:?}");
+    assert!(parts.into_iter().all(gathers));
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+fn parts_that_are_limited_as_entries_are_seen() {
+    use honeycomb_types::Bug;
+    Bug::arm(Some(Bug::PartsLimitedAsEntries));
+    let all = parts_with_results().into_iter().all(gathers);
+    Bug::arm(None);
+    assert!(!all);
 }

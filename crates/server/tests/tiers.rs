@@ -892,3 +892,67 @@ fn what_is_kept_as_it_came_up_gives_its_warm_room_back() {
     world.flush(0);
     world.end();
 }
+
+/// Where a block is that went down while its bytes were being sent, as it is told to a controller that asks anew:
+/// before all of that was sent, and after.
+fn told_while_it_is_sent() -> [(u16, u16); 2] {
+    let mut world = World::new();
+    world.open(0, false);
+    (0..4).for_each(|_| world.append(0, 8000));
+    let at = world.files[0].at.unwrap();
+    let sent = world.shard.pin(at, 0..8000);
+    world.lower(0);
+    while !world.pending.is_empty() {
+        world.disk(0, false);
+    }
+    let told = |world: &World| {
+        let [held] = &world.shard.holdings()[..] else { panic!("there is one block") };
+        (held.tier.into(), held.to.into())
+    };
+    let before = told(&world);
+    assert_eq!(sent.bytes(), &world.files[0].bytes[..8000]);
+    drop(sent);
+    world.shard.tick(world.now);
+    world.drain();
+    [before, told(&world)]
+}
+
+#[test]
+fn memory_that_is_still_sent_from_is_told_as_taken() {
+    assert_eq!(told_while_it_is_sent(), [(0, 1), (1, 1)]);
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+fn memory_that_is_forgotten_while_it_is_sent_from_is_seen() {
+    use honeycomb_types::Bug;
+    Bug::arm(Some(Bug::TierForgottenAtRejoin));
+    let told = told_while_it_is_sent();
+    Bug::arm(None);
+    assert_eq!(told[0], (1, 1));
+}
+
+/// What went down is written to again, and read: all of it, the open end included.
+fn written_again_below() {
+    let mut world = below();
+    while world.files[0].bytes.len() < 40_000 {
+        world.append(0, 1000);
+        world.drain();
+    }
+    world.read(0, 0, SIZE as u32);
+    world.drain();
+}
+
+#[test]
+fn open_end_is_brought_up_whole() {
+    written_again_below();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+#[should_panic(expected = "other bytes than were written")]
+fn open_end_that_is_brought_up_without_its_last_page_is_seen() {
+    use honeycomb_types::Bug;
+    Bug::arm(Some(Bug::PromotedWithoutTail));
+    written_again_below();
+}

@@ -177,7 +177,7 @@ pub enum Bug {
     SharesCountAnnounced = 84,
     /// The last bytes of a block are not written to its disk when they are the first of a page (INV-41).
     PageEdgeUnwritten = 85,
-    /// The open end of a block is read back from its disk in whole pages only (INV-41).
+    /// The open end of a block is read back from its disk without its last page (INV-41).
     PromotedWithoutTail = 86,
     /// A read from the last byte on that is on a disk takes it from memory (INV-41).
     FloorOffByOne = 87,

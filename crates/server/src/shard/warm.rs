@@ -301,7 +301,7 @@ impl Shard {
         slot.backing = match floor {
             0 => read,
             _ => {
-                let tail = if Bug::PromotedWithoutTail.active() { length % PAGE } else { 0 };
+                let tail = if Bug::PromotedWithoutTail.active() { PAGE } else { 0 };
                 let (to, read) = (length - tail, read.slice(0..length - floor - tail));
                 backing.slice_mut(floor..to).copy_from_slice(read);
                 backing
