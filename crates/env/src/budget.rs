@@ -17,11 +17,12 @@ use std::time::Duration;
 /// Of the budget, 1 / this is kept for requests that must not wait.
 const URGENT_FRACTION: usize = 8;
 /// Bytes that the connections of one job may have moved in a round of the loop before others get their
-/// turn: a quarter of a millisecond's work.
-pub const TURN: usize = 1 << 20;
+/// turn: half a millisecond's work. As many small requests of one job alone are served together: each round
+/// costs system calls.
+pub const TURN: usize = 2 << 20;
 /// The same while several jobs are served: each of their requests may wait for a turn of each other job,
 /// so turns are shorter then.
-pub const SHARED_TURN: usize = TURN / 16;
+pub const SHARED_TURN: usize = TURN / 32;
 /// A job that rests does so for so many times the time of its work: it gets a quarter of the loop.
 const REST: u32 = 3;
 /// Rests up to this long are saved up, because a loop sleeps for a millisecond at least.

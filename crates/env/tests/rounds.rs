@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used)]
 
 use honeycomb_env::unix::{self, UnixDoor};
-use honeycomb_env::{Clock, ConnId, Net, NetOptions, ReplyPayload, Service};
+use honeycomb_env::{Clock, ConnId, Net, NetOptions, ReplyPayload, Service, TURN};
 use honeycomb_types::limits::REPLY_HEADER;
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -186,4 +187,99 @@ fn what_a_full_socket_does_not_take_is_sent_when_there_is_room() {
         server.join().unwrap();
         std::fs::remove_dir_all(&folder).unwrap();
     }
+}
+
+/// Each request takes a whole turn of its job. Gets are reported, and end when the test says so; `Ping` ends
+/// the loop.
+struct Stepwise {
+    begun: Sender<u64>,
+    end: Receiver<()>,
+    finished: bool,
+}
+
+impl Service for Stepwise {
+    type Note = ();
+
+    const WORK: usize = TURN;
+
+    fn on_request(
+        &mut self,
+        net: &mut Net,
+        _: Time,
+        from: ConnId,
+        header: &RequestHeader,
+        _: &[u8],
+        _: &[u8],
+    ) {
+        assert!(net.greet(from, Some(7)));
+        if header.op == Op::KvGet {
+            self.begun.send(header.request).unwrap();
+            self.end.recv().unwrap();
+        }
+        let reply = ReplyHeader::new(Status::Ok, header.request, 0);
+        net.reply(from, reply, &[], ReplyPayload::Copy(&[]));
+        self.finished |= header.op == Op::Ping;
+    }
+
+    fn on_close(&mut self, _: &mut Net, _: Time, _: ConnId) {}
+    fn on_note(&mut self, _: &mut Net, _: Time, (): ()) {}
+    fn on_tick(&mut self, _: &mut Net, _: Time) -> Option<Time> {
+        None
+    }
+    fn finished(&self) -> bool {
+        self.finished
+    }
+}
+
+/// With many requests of one job a connection whose turn had ended was read after all that had more by
+/// then, round after round: the slowest hundredth took twice as long.
+#[test]
+fn connection_that_waits_for_the_next_turn_is_read_first_in_it() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let options =
+        NetOptions { spin: Duration::ZERO, budget: LARGE, connections: Default::default() };
+    let mut net = Net::new(Clock::start(), options).unwrap();
+    net.listen(listener).unwrap();
+    let (_mailbox, notes) = net.mailbox();
+    let (begun, begins) = channel();
+    let (ends, end) = channel();
+    let service = Stepwise { begun, end, finished: false };
+    let server = std::thread::spawn(move || honeycomb_env::run(net, service, notes).unwrap());
+    let mut connections: [TcpStream; 2] = std::array::from_fn(|_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        exchange(&mut stream, Op::Hello);
+        stream
+    });
+    let get = |stream: &mut TcpStream, request: u64| {
+        let header = RequestHeader {
+            request,
+            at: BlockAt::of(1, 1),
+            grant: 1,
+            ..RequestHeader::new(Op::KvGet)
+        };
+        stream.write_all(&header.encode()).unwrap();
+    };
+    for _ in 0..20 {
+        // The number of a request says whose it is.
+        get(&mut connections[0], 0);
+        assert_eq!(begins.recv(), Ok(0));
+        (0..2).for_each(|of| get(&mut connections[of], of as u64));
+        ends.send(()).unwrap();
+        let served = begins.recv().unwrap();
+        // The other one waits for the next round, in which this one has a request as well.
+        get(&mut connections[served as usize], served);
+        ends.send(()).unwrap();
+        assert_eq!(begins.recv(), Ok(1 - served));
+        ends.send(()).unwrap();
+        assert_eq!(begins.recv(), Ok(served));
+        ends.send(()).unwrap();
+        for (of, stream) in connections.iter_mut().enumerate() {
+            // The first connection had one request more; of the other two requests each has one, or two.
+            let gets = usize::from(of == 0) + 1 + usize::from(of == served as usize);
+            (0..gets).for_each(|_| stream.read_exact(&mut [0; REPLY_HEADER]).unwrap());
+        }
+    }
+    exchange(&mut connections[0], Op::Ping);
+    server.join().unwrap();
 }

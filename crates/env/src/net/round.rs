@@ -26,6 +26,12 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         net.round = now;
         net.sharing.round_begins();
         net.wake_rested();
+        // First those whose job's turn ended before they were read: its other connections have requests again
+        // by now, and would be served before them in every round.
+        for _ in 0..net.ready.len() {
+            let id = net.ready.pop_front().expect("counted");
+            round.read(&mut net, &mut service, now, id);
+        }
         let mut readable = 0;
         for event in &events {
             match event.token() {
@@ -51,10 +57,6 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         }
         if readable > 1 {
             round.busy = None;
-        }
-        for _ in 0..net.ready.len() {
-            let id = net.ready.pop_front().expect("counted");
-            round.read(&mut net, &mut service, now, id);
         }
         for note in notes.try_iter().take(RING_CAPACITY) {
             service.on_note(&mut net, now, note);
@@ -642,7 +644,6 @@ fn consume<S: Service>(
             net.cut = true;
             break;
         }
-        work += S::WORK;
         let greeted = conn.greeted;
         net.admitted = admitted;
         if ahead.is_empty() && greeted {
@@ -654,6 +655,7 @@ fn consume<S: Service>(
             net.more = left > 1;
             let used = request(net, service, now, id, header, body);
             at += REQUEST_HEADER + used.expect("looked at because it is here whole");
+            work += S::WORK;
             continue;
         }
         let link = net.conn(id).is_some_and(|conn| conn.link);
@@ -675,9 +677,11 @@ fn consume<S: Service>(
         };
         let Some(used) = used else { break };
         at += used;
+        work += S::WORK;
     }
     net.more = false;
-    net.worked(id, work);
+    // A read that completes no request costs as much as one.
+    net.worked(id, work.max(S::WORK));
     at
 }
 
