@@ -303,8 +303,8 @@ fn others_let_blocks_go_while_a_suspected_server_does_not() {
     assert!((18..=20).contains(&stored), "{stored}");
 }
 
-/// Who was refused while a suspected server had places on its disk only was told that memory is full, not to
-/// come again when it is known whether the server is back.
+/// An allocation that failed while a suspected server had room only on its disk was refused for good. It is to be
+/// repeated until the server is back or lost.
 #[test]
 fn suspected_server_whose_disk_has_room_is_named() {
     let mut full = Full::new();

@@ -107,12 +107,12 @@ impl ControllerService {
         Ok(())
     }
 
-    /// What a server was asked over an earlier connection, it is asked again: it may not have heard
-    /// it. All of that is idempotent; what it was asked over this one is under way. Parts of flushes the
-    /// catalog has asked for anew, which costs too much to do twice; what is lent the server has told;
-    /// whether it may go, and what is to leave it until then, is looked at again. Where its blocks are the
-    /// server has reported: a demotion or promotion that it has not begun is over, and the room for it may
-    /// be another block's by now. What was to be opened and was freed meanwhile would be nobody's.
+    /// Repeats the requests that a server was sent over an earlier connection and has not answered: they may be
+    /// lost. All of them are idempotent; requests over this connection are still under way. Not repeated are:
+    /// parts of flushes, which the catalog has requested again; borrowed blocks, which the server has reported;
+    /// drains and evacuations, which the catalog decides again; demotions and promotions, which ended with the
+    /// server's report, so that their room may belong to another block by now; and the opening of blocks that
+    /// were freed meanwhile, which no structure would own.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != Some(link);

@@ -932,7 +932,7 @@ fn memory_that_is_forgotten_while_it_is_sent_from_is_seen() {
     assert_eq!(told[0], (1, 1));
 }
 
-/// What went down is written to again, and read: all of it, the open end included.
+/// A demoted file is appended to and read, its open end included.
 fn written_again_below() {
     let mut world = below();
     while world.files[0].bytes.len() < 40_000 {

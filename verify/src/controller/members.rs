@@ -83,7 +83,7 @@ impl World {
             // It may not have heard what it was asked over its earlier connection.
             // What it lends it has told, and where its blocks are.
             let errands = &mut self.controllers[ix].errands;
-            // Whether it may go, and what is to leave it until then, is looked at again.
+            // The catalog decides again about drains and evacuations.
             let anew = |order: &Order| {
                 let lowers = matches!(order, Order::LowerBlock { .. });
                 matches!(order, Order::Lots { .. } | Order::Release { .. } | Order::Evacuate { .. })

@@ -26,8 +26,8 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         net.round = now;
         net.sharing.round_begins();
         net.wake_rested();
-        // First those whose job's turn ended before they were read: its other connections have requests again
-        // by now, and would be served before them in every round.
+        // Connections that their job's turn did not reach come first: other connections of the job have new
+        // requests by now, and would be served before them in every round.
         for _ in 0..net.ready.len() {
             let id = net.ready.pop_front().expect("counted");
             round.read(&mut net, &mut service, now, id);
