@@ -26,7 +26,7 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
     Some(match bug {
         Bug::BarrierThawsEarly => "crates/catalog/tests/barrier.rs",
         Bug::CopyEndsWithStructure => "crates/server/tests/splits_below.rs",
-        Bug::TierForgottenAtRejoin => "crates/server/tests/tiers.rs",
+        Bug::TierForgottenAtRejoin => "crates/server/tests/tiers/rising.rs",
         Bug::PartsLimitedAsEntries => "crates/server/tests/moves.rs",
         Bug::UnopenedInMemory => "crates/catalog/tests/rejoin.rs",
         Bug::DiscardFlushes

@@ -18,18 +18,24 @@ use std::time::Duration;
 const LARGE: usize = 32 << 20;
 /// A value that is sent without being copied, unless the socket is full.
 const MIDDLE: usize = 12 << 10;
+/// The part of a turn that a small request takes.
+const SMALL: usize = 2 << 10;
 /// So many of it are more than the sockets hold.
 const REQUESTS: usize = 128;
 
 /// Answers a get with many bytes, a question whether something exists with some, and everything else
-/// with none; `Ping` ends the loop.
-struct Answering {
+/// with none; `Ping` ends the loop. Each request takes so much of its job's turn.
+struct Answering<const WORK: usize> {
     value: Arc<[u8]>,
+    /// Reports the number of each `KvLength` when it begins; such a request ends when the test says so.
+    steps: Option<(Sender<u64>, Receiver<()>)>,
     finished: bool,
 }
 
-impl Service for Answering {
+impl<const WORK: usize> Service for Answering<WORK> {
     type Note = ();
+
+    const WORK: usize = WORK;
 
     fn on_request(
         &mut self,
@@ -41,6 +47,10 @@ impl Service for Answering {
         _: &[u8],
     ) {
         assert!(net.greet(from, None));
+        if let (Op::KvLength, Some((begun, end))) = (header.op, &self.steps) {
+            begun.send(header.request).unwrap();
+            end.recv().unwrap();
+        }
         let payload = match header.op {
             Op::KvGet => ReplyPayload::Shared(self.value.clone()),
             Op::KvExists => ReplyPayload::Copy(&self.value[..MIDDLE]),
@@ -60,20 +70,31 @@ impl Service for Answering {
     }
 }
 
-fn start(spin: Duration, prepare: impl FnOnce(&mut Net)) -> JoinHandle<()> {
+fn start<const WORK: usize>(
+    spin: Duration,
+    steps: Option<(Sender<u64>, Receiver<()>)>,
+    prepare: impl FnOnce(&mut Net),
+) -> JoinHandle<()> {
     let options = NetOptions { spin, budget: 4 * LARGE, connections: Default::default() };
     let mut net = Net::new(Clock::start(), options).unwrap();
     prepare(&mut net);
     let (_mailbox, notes) = net.mailbox();
     let value: Vec<u8> = (0..LARGE).map(|at| (at / 7) as u8).collect();
-    let service = Answering { value: value.into(), finished: false };
+    let service = Answering::<WORK> { value: value.into(), steps, finished: false };
     std::thread::spawn(move || honeycomb_env::run(net, service, notes).unwrap())
 }
 
 fn listening(spin: Duration) -> (JoinHandle<()>, impl Fn() -> TcpStream) {
+    listening_with::<SMALL>(spin, None)
+}
+
+fn listening_with<const WORK: usize>(
+    spin: Duration,
+    steps: Option<(Sender<u64>, Receiver<()>)>,
+) -> (JoinHandle<()>, impl Fn() -> TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let server = start(spin, |net| net.listen(listener).unwrap());
+    let server = start::<WORK>(spin, steps, |net| net.listen(listener).unwrap());
     (server, move || {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
@@ -179,7 +200,7 @@ fn what_a_full_socket_does_not_take_is_sent_when_there_is_room() {
             std::env::temp_dir().join(format!("hc-{}-{}", std::process::id(), spin.as_micros()));
         let door = UnixDoor::open(&folder).unwrap();
         let path = door.path().to_owned();
-        let server = start(spin, |net| net.listen_near(door).unwrap());
+        let server = start::<SMALL>(spin, None, |net| net.listen_near(door).unwrap());
         let mut stream = unix::connect(&path).unwrap();
         stream.set_nonblocking(false).unwrap();
         exchange(&mut stream, Op::Hello);
@@ -189,86 +210,32 @@ fn what_a_full_socket_does_not_take_is_sent_when_there_is_room() {
     }
 }
 
-/// Each request takes a whole turn of its job. Gets are reported, and end when the test says so; `Ping` ends
-/// the loop.
-struct Stepwise {
-    begun: Sender<u64>,
-    end: Receiver<()>,
-    finished: bool,
-}
-
-impl Service for Stepwise {
-    type Note = ();
-
-    const WORK: usize = TURN;
-
-    fn on_request(
-        &mut self,
-        net: &mut Net,
-        _: Time,
-        from: ConnId,
-        header: &RequestHeader,
-        _: &[u8],
-        _: &[u8],
-    ) {
-        assert!(net.greet(from, Some(7)));
-        if header.op == Op::KvGet {
-            self.begun.send(header.request).unwrap();
-            self.end.recv().unwrap();
-        }
-        let reply = ReplyHeader::new(Status::Ok, header.request, 0);
-        net.reply(from, reply, &[], ReplyPayload::Copy(&[]));
-        self.finished |= header.op == Op::Ping;
-    }
-
-    fn on_close(&mut self, _: &mut Net, _: Time, _: ConnId) {}
-    fn on_note(&mut self, _: &mut Net, _: Time, (): ()) {}
-    fn on_tick(&mut self, _: &mut Net, _: Time) -> Option<Time> {
-        None
-    }
-    fn finished(&self) -> bool {
-        self.finished
-    }
-}
-
 /// With many requests of one job a connection whose turn had ended was read after all that had more by
 /// then, round after round: the slowest hundredth took twice as long.
 #[test]
 fn connection_that_waits_for_the_next_turn_is_read_first_in_it() {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    let options =
-        NetOptions { spin: Duration::ZERO, budget: LARGE, connections: Default::default() };
-    let mut net = Net::new(Clock::start(), options).unwrap();
-    net.listen(listener).unwrap();
-    let (_mailbox, notes) = net.mailbox();
     let (begun, begins) = channel();
     let (ends, end) = channel();
-    let service = Stepwise { begun, end, finished: false };
-    let server = std::thread::spawn(move || honeycomb_env::run(net, service, notes).unwrap());
-    let mut connections: [TcpStream; 2] = std::array::from_fn(|_| {
-        let mut stream = TcpStream::connect(address).unwrap();
-        exchange(&mut stream, Op::Hello);
-        stream
-    });
-    let get = |stream: &mut TcpStream, request: u64| {
+    let (server, connect) = listening_with::<TURN>(Duration::ZERO, Some((begun, end)));
+    let mut connections = [connect(), connect()];
+    let ask = |stream: &mut TcpStream, request: u64| {
         let header = RequestHeader {
             request,
             at: BlockAt::of(1, 1),
             grant: 1,
-            ..RequestHeader::new(Op::KvGet)
+            ..RequestHeader::new(Op::KvLength)
         };
         stream.write_all(&header.encode()).unwrap();
     };
     for _ in 0..20 {
         // The number of a request says whose it is.
-        get(&mut connections[0], 0);
+        ask(&mut connections[0], 0);
         assert_eq!(begins.recv(), Ok(0));
-        (0..2).for_each(|of| get(&mut connections[of], of as u64));
+        (0..2).for_each(|of| ask(&mut connections[of], of as u64));
         ends.send(()).unwrap();
         let served = begins.recv().unwrap();
         // The other one waits for the next round, in which this one has a request as well.
-        get(&mut connections[served as usize], served);
+        ask(&mut connections[served as usize], served);
         ends.send(()).unwrap();
         assert_eq!(begins.recv(), Ok(1 - served));
         ends.send(()).unwrap();
@@ -276,8 +243,8 @@ fn connection_that_waits_for_the_next_turn_is_read_first_in_it() {
         ends.send(()).unwrap();
         for (of, stream) in connections.iter_mut().enumerate() {
             // The first connection had one request more; of the other two requests each has one, or two.
-            let gets = usize::from(of == 0) + 1 + usize::from(of == served as usize);
-            (0..gets).for_each(|_| stream.read_exact(&mut [0; REPLY_HEADER]).unwrap());
+            let requests = usize::from(of == 0) + 1 + usize::from(of == served as usize);
+            (0..requests).for_each(|_| stream.read_exact(&mut [0; REPLY_HEADER]).unwrap());
         }
     }
     exchange(&mut connections[0], Op::Ping);

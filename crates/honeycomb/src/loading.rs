@@ -62,7 +62,7 @@ struct Task<'a> {
     of: usize,
 }
 
-/// Bytes of a load that are done. Several threads load, and each number is told after all smaller ones.
+/// Bytes of a load that are done. Several threads load; the lock keeps their reports in ascending order.
 struct Done<'a> {
     bytes: Mutex<u64>,
     of: u64,
@@ -344,7 +344,7 @@ fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Outc
 mod tests {
     use super::*;
 
-    /// What one thread counted it told after what another had counted later.
+    /// Threads counted first and reported afterwards, so that a smaller number could follow a larger one.
     #[test]
     fn progress_only_becomes_more() {
         let told = Mutex::new(Vec::new());

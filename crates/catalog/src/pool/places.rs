@@ -58,7 +58,7 @@ impl Pool {
         Some((core, index))
     }
 
-    /// Servers that answer: what others were asked for may take as long as they are silent.
+    /// Servers that respond. Requests to the others may take as long as their silence.
     fn heard(&self) -> impl Iterator<Item = &Server> {
         self.servers.values().filter(|server| server.is_heard())
     }

@@ -266,7 +266,7 @@ impl ControllerService {
         self.opening.contains_key(&at)
     }
 
-    /// What a server was asked need not be done any more: who waits for it has waited.
+    /// Drops a request to a server that is obsolete. Replies that wait for it wait no longer.
     pub(crate) fn drop_errand(&mut self, number: u64) {
         let errand = self.errands.remove(&number).expect("the caller has found it");
         self.release(errand.deferred, None);

@@ -40,8 +40,8 @@ pub(super) fn relief_comes() -> Answer {
 }
 
 impl Table {
-    /// Whether `gross` more bytes fit into `free`, when `replaces` will be given back. What exists may be
-    /// written anew in the reserve; what adds to it is kept out, so that a full block can be divided.
+    /// Whether an operation fits into `free` bytes that takes `gross` and then releases `replaces`. Only an
+    /// operation that adds nothing may use the reserve: a full block needs it for its own division.
     #[inline]
     pub(super) fn affords(&self, free: usize, gross: usize, replaces: usize) -> bool {
         let net = gross.saturating_sub(replaces);
@@ -50,8 +50,8 @@ impl Table {
         gross <= free && net + keeps <= free
     }
 
-    /// Whether `gross` more bytes fit, of which `replaces` will be given back, or will when what departed
-    /// is swept.
+    /// Admits an operation that takes `gross` bytes and then releases `replaces`, or says why it has to wait
+    /// or is refused. On refusal nothing has changed but that unpinned memory was swept.
     pub(super) fn check_budget(
         &mut self,
         block: &mut Backing,
