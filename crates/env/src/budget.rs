@@ -7,7 +7,8 @@
 //! Hahne, by which switches share their buffers among ports). The last eighth is for requests that must not
 //! wait: renewals of leases.
 //! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the
-//! next one, and a job that takes most of a shared loop's time rests (ADR 0045).
+//! next one. On a shared loop a job that presses has shorter turns, and rests when it takes most of the time
+//! (ADR 0045).
 
 use honeycomb_types::{Bug, Time};
 use std::sync::Arc;
@@ -20,8 +21,8 @@ const URGENT_FRACTION: usize = 8;
 /// turn: half a millisecond's work. As many small requests of one job alone are served together: each round
 /// costs system calls.
 pub const TURN: usize = 2 << 20;
-/// The same while several jobs are served: each of their requests may wait for a turn of each other job,
-/// so turns are shorter then.
+/// The same for a job that presses while several jobs are served: each of their requests may wait for a turn
+/// of each other job, so turns are shorter then.
 pub const SHARED_TURN: usize = TURN / 32;
 /// A job that rests does so for so many times the time of its work: it gets a quarter of the loop.
 const REST: u32 = 3;
@@ -32,6 +33,8 @@ const REST_SAVED: Duration = Duration::from_micros(500);
 const WORK_MOST: Duration = Duration::from_micros(250);
 /// Half of a job's time is forgotten after this.
 const HALF_LIFE: Duration = Duration::from_millis(10);
+/// A job counts as one that presses for so long after more of its requests waited than a short turn serves.
+const PRESSES_FOR: Duration = Duration::from_millis(10);
 
 /// How many bytes one loop may hold in requests and replies. Only that loop changes it; it is
 /// atomic so that a loop can be built on one thread and run on another.
@@ -49,11 +52,32 @@ pub struct Share {
     pub(crate) connections: AtomicUsize,
     /// The round that `served` and `sent` are of.
     round: AtomicU64,
-    served: AtomicUsize,
-    sent: AtomicUsize,
+    served: Taken,
+    sent: Taken,
+    /// Until when it counts as one that presses, in nanoseconds.
+    presses_until: AtomicU64,
     recent: Recent,
     /// The job has rested by then for all of its work, in nanoseconds.
     rested_at: AtomicU64,
+}
+
+/// What a job's connections have taken of a round: bytes, and the number of the connection that was the
+/// last to take some.
+#[derive(Debug, Default)]
+struct Taken {
+    bytes: AtomicUsize,
+    by: AtomicU64,
+}
+
+impl Taken {
+    fn add(&self, by: u64, bytes: usize) {
+        self.bytes.store(self.bytes.load(Relaxed) + bytes, Relaxed);
+        self.by.store(by, Relaxed);
+    }
+
+    fn of(&self, by: u64) -> (usize, bool) {
+        (self.bytes.load(Relaxed), self.by.load(Relaxed) != by)
+    }
 }
 
 /// Time that was taken of a loop lately.
@@ -99,28 +123,39 @@ impl Share {
         self.recent.ns(now)
     }
 
-    /// So many bytes' work was done for the job in this round.
-    pub(crate) fn serve(&self, round: u64, turn: usize, work: usize) {
-        self.begin(round, turn);
-        self.served.store(self.served.load(Relaxed) + work, Relaxed);
+    /// More of the job's requests wait than a short turn serves.
+    pub(crate) fn press(&self, now: Time) {
+        self.presses_until.store((now + PRESSES_FOR).0, Relaxed);
     }
 
-    /// So many bytes were sent to its connections in this round.
-    pub(crate) fn send(&self, round: u64, turn: usize, bytes: usize) {
-        self.begin(round, turn);
-        self.sent.store(self.sent.load(Relaxed) + bytes, Relaxed);
+    /// Whether that was so lately.
+    pub(crate) fn presses(&self, now: Time) -> bool {
+        now.0 < self.presses_until.load(Relaxed)
     }
 
-    /// Bytes left of its turn in this round.
-    pub(crate) fn turn_left(&self, round: u64, turn: usize) -> usize {
+    /// So many bytes' work was done for one of the job's connections in this round.
+    pub(crate) fn serve(&self, round: u64, turn: usize, of: u64, work: usize) {
         self.begin(round, turn);
-        turn.saturating_sub(self.served.load(Relaxed))
+        self.served.add(of, work);
     }
 
-    /// Whether its connections were sent a turn's bytes in this round.
-    pub(crate) fn has_sent(&self, round: u64, turn: usize) -> bool {
+    /// So many bytes were sent to one of its connections in this round.
+    pub(crate) fn send(&self, round: u64, turn: usize, to: u64, bytes: usize) {
         self.begin(round, turn);
-        self.sent.load(Relaxed) >= turn
+        self.sent.add(to, bytes);
+    }
+
+    /// The bytes of its turn that were used for work in this round, and whether another connection than
+    /// this one used the last of them.
+    pub(crate) fn served(&self, round: u64, turn: usize, of: u64) -> (usize, bool) {
+        self.begin(round, turn);
+        self.served.of(of)
+    }
+
+    /// The bytes that its connections were sent in this round, and whether another one was sent the last.
+    pub(crate) fn sent(&self, round: u64, turn: usize, to: u64) -> (usize, bool) {
+        self.begin(round, turn);
+        self.sent.of(to)
     }
 
     /// Work beyond a turn is owed: the job waits for as many rounds as that work took.
@@ -129,8 +164,9 @@ impl Share {
         if last != round {
             self.round.store(round, Relaxed);
             let turns = usize::try_from(round - last).unwrap_or(usize::MAX).saturating_mul(turn);
-            self.served.store(self.served.load(Relaxed).saturating_sub(turns), Relaxed);
-            self.sent.store(0, Relaxed);
+            let owed = self.served.bytes.load(Relaxed).saturating_sub(turns);
+            self.served.bytes.store(owed, Relaxed);
+            self.sent.bytes.store(0, Relaxed);
         }
     }
 }
@@ -291,12 +327,13 @@ mod tests {
     fn work_beyond_a_turn_is_owed_in_later_rounds() {
         for turn in [TURN, SHARED_TURN] {
             let share = Share::default();
-            share.serve(5, turn, turn / 2);
-            assert_eq!(share.turn_left(5, turn), turn / 2);
-            share.serve(5, turn, 3 * turn);
-            assert!((5..8).all(|round| share.turn_left(round, turn) == 0));
-            assert_eq!(share.turn_left(8, turn), turn / 2);
-            assert_eq!(share.turn_left(9, turn), turn);
+            let served = |round| share.served(round, turn, 1).0;
+            share.serve(5, turn, 1, turn / 2);
+            assert_eq!(served(5), turn / 2);
+            share.serve(5, turn, 1, 3 * turn);
+            assert!((5..8).all(|round| served(round) >= turn));
+            assert_eq!(served(8), turn / 2);
+            assert_eq!(served(9), 0);
         }
     }
 }

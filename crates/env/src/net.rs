@@ -499,17 +499,12 @@ impl Net {
     /// Work was done for the job of this connection beyond what its request looked like: it is taken
     /// off its next turns.
     pub fn worked(&mut self, of: ConnId, work: usize) {
-        let (round, turn) = (self.rounds, self.turn());
         let Some(conn) = look_up(&mut self.conns, &self.generations, of) else { return };
-        conn.share().serve(round, turn, work);
+        let share = conn.share();
+        share.serve(self.rounds, self.sharing.turn(self.round, share), of.0, work);
         if work > 0 && !conn.link {
-            self.sharing.served(self.round, conn.share());
+            self.sharing.served(self.round, share);
         }
-    }
-
-    /// Work that a job may be served in this round, in bytes.
-    fn turn(&self) -> usize {
-        self.sharing.turn(self.round)
     }
 
     fn share(&mut self, job: Option<u64>) -> Arc<Share> {
@@ -759,11 +754,12 @@ impl Net {
     /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
     fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
-        let (round, turn) = (self.rounds, self.turn());
         for id in dirty.drain(..) {
-            let Some(conn) = self.conn(id) else { continue };
+            let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { continue };
             let large = conn.backlog() > LARGE_REST && !conn.link;
-            if large && conn.share().has_sent(round, turn) {
+            let turn = self.sharing.turn(self.round, conn.share());
+            let sent = conn.share().sent(self.rounds, turn, id.0);
+            if large && self.sharing.turn_is_over(self.round, conn.share(), sent) {
                 // Its job has had its turn; it stays listed.
                 self.dirty.push(id);
                 continue;
@@ -800,8 +796,8 @@ impl Net {
         let before = conn.backlog();
         let left = conn.flush(now, &mut self.spares, most);
         if before > LARGE_REST {
-            let turn = self.sharing.turn(self.round);
-            conn.share().send(self.rounds, turn, before - conn.backlog());
+            let turn = self.sharing.turn(self.round, conn.share());
+            conn.share().send(self.rounds, turn, id.0, before - conn.backlog());
         }
         let short = matches!(left, Ok(Left::NoRoom));
         if short != conn.awaits_room {

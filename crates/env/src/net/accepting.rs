@@ -36,6 +36,7 @@ impl Net {
                 continue;
             }
             let _ = self.insert(conn);
+            self.strangers.press(self.round);
         }
         self.end_work(work);
     }

@@ -182,8 +182,7 @@ impl Round {
         let mut taken = 0;
         let rounds = net.rounds;
         loop {
-            let turn = net.turn();
-            let Some(conn) = net.conn(id) else {
+            let Some(conn) = look_up(&mut net.conns, &net.generations, id) else {
                 // Nobody is there to be polled any more.
                 self.busy = None;
                 return taken > 0;
@@ -191,7 +190,9 @@ impl Round {
             if conn.paused || conn.closing {
                 return taken > 0;
             }
-            if !conn.link && conn.share().turn_left(rounds, turn) == 0 {
+            let turn = net.sharing.turn(now, conn.share());
+            let served = conn.share().served(rounds, turn, id.0);
+            if !conn.link && net.sharing.turn_is_over(now, conn.share(), served) {
                 net.ready.push_back(id);
                 return true;
             }
@@ -601,10 +602,10 @@ fn consume<S: Service>(
     let mut at = 0;
     ahead.clear();
     let backlog_max = net.backlog_max;
-    let (rounds, turn) = (net.rounds, net.turn());
+    let (rounds, least_turn) = (net.rounds, net.sharing.least_turn(now));
     (net.cut, net.admitted) = (false, true);
     let mut work = 0;
-    while let Some(conn) = net.conn(id) {
+    while let Some(conn) = look_up(&mut net.conns, &net.generations, id) {
         if conn.closing || conn.hand_over.is_some() {
             break;
         }
@@ -639,10 +640,17 @@ fn consume<S: Service>(
                 continue;
             }
         }
-        if work > 0 && !conn.link && work >= conn.share().turn_left(rounds, turn) && at < data.len()
-        {
-            net.cut = true;
-            break;
+        if !conn.link && at < data.len() && work.max(conn.owed()) > 0 {
+            let share = conn.share();
+            let turn = net.sharing.turn(now, share);
+            let served = share.served(rounds, turn, id.0).0 + work;
+            if served.max(conn.owed()) >= least_turn {
+                share.press(now);
+            }
+            if work > 0 && served >= least_turn {
+                net.cut = true;
+                break;
+            }
         }
         let greeted = conn.greeted;
         net.admitted = admitted;

@@ -50,12 +50,31 @@ impl Sharing {
         now < self.until || self.rounds > 0
     }
 
-    /// The work that a job may be served in a round, in bytes.
-    pub fn turn(&self, now: Time) -> usize {
+    /// The work that a job which presses may be served in a round, in bytes.
+    pub fn least_turn(&self, now: Time) -> usize {
         match self.is_shared(now) && !Bug::SharedTurnsStayLong.active() {
             true => SHARED_TURN,
             false => TURN,
         }
+    }
+
+    /// The work that the job of this share may be served in a round, in bytes.
+    pub fn turn(&self, now: Time, share: &Share) -> usize {
+        match share.presses(now) {
+            true => self.least_turn(now),
+            false => TURN,
+        }
+    }
+
+    /// Whether the job of this share has had its turn when a connection of it has more to do. `taken`: the
+    /// bytes that it has taken in this round, and whether another of its connections took the last of them.
+    /// It presses then if they were enough for a short turn.
+    pub fn turn_is_over(&self, now: Time, share: &Share, taken: (usize, bool)) -> bool {
+        let (bytes, by_another) = taken;
+        if by_another && bytes >= self.least_turn(now) {
+            share.press(now);
+        }
+        bytes >= self.turn(now, share)
     }
 
     /// Work for a job took this time, and ended now.
@@ -66,7 +85,7 @@ impl Sharing {
 
     /// Until when the job of this share rests, if it does.
     fn rests(&self, now: Time, share: &Share) -> Option<Time> {
-        let until = share.rests_until(now).filter(|_| self.is_shared(now))?;
+        let until = share.rests_until(now).filter(|_| self.is_shared(now) && share.presses(now))?;
         let most = share.recent_ns(now) * MOST_DENOMINATOR > self.recent.ns(now) * MOST_NUMERATOR;
         most.then_some(until)
     }
@@ -176,32 +195,53 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_short_while_another_job_was_served_lately() {
+    fn turns_are_short_while_a_job_presses_and_another_was_served_lately() {
         let (a, b) = shares();
         let mut sharing = Sharing::default();
         (0..500).for_each(|n| sharing.served(BEGIN + n * SHARED_FOR, &a));
         let now = BEGIN + 500 * SHARED_FOR;
-        assert_eq!(sharing.turn(now), TURN, "one job has long turns");
+        a.press(now);
+        assert_eq!(sharing.turn(now, &a), TURN, "one job has long turns");
         sharing.served(now, &b);
         (0..500).for_each(|_| sharing.served(now, &b));
-        assert_eq!(sharing.turn(now), SHARED_TURN);
-        assert_eq!(sharing.turn(Time((now + SHARED_FOR).0 - 1)), SHARED_TURN);
+        assert_eq!(sharing.turn(now, &a), SHARED_TURN);
+        assert_eq!(sharing.turn(now, &b), TURN, "it does not press");
+        assert_eq!(sharing.turn(Time((now + SHARED_FOR).0 - 1), &a), SHARED_TURN);
         // After a stall, the other job's request may be there and not read yet.
         sharing.round_begins();
-        assert_eq!(sharing.turn(now + SHARED_FOR), SHARED_TURN);
+        assert_eq!(sharing.turn(now + SHARED_FOR, &a), SHARED_TURN);
         sharing.round_begins();
-        assert_eq!(sharing.turn(now + SHARED_FOR), TURN);
-        sharing.served(now + 2 * SHARED_FOR, &a);
-        assert_eq!(sharing.turn(now + 2 * SHARED_FOR), SHARED_TURN);
+        assert_eq!(sharing.turn(now + SHARED_FOR, &a), TURN);
+        let later = now + 2 * SHARED_FOR;
+        sharing.served(later, &a);
+        assert_eq!(sharing.turn(later, &a), TURN, "it presses no more");
+        a.press(later);
+        assert_eq!(sharing.turn(later, &a), SHARED_TURN);
     }
 
     #[test]
-    fn only_a_job_that_takes_most_of_a_shared_loop_rests() {
+    fn job_presses_when_another_of_its_connections_has_used_a_short_turn() {
+        let (a, b) = shares();
+        let mut sharing = Sharing::default();
+        let alone = sharing.turn_is_over(BEGIN, &a, (TURN - 1, true));
+        assert!(!alone && !a.presses(BEGIN), "nobody else is there");
+        sharing.served(BEGIN, &a);
+        sharing.served(BEGIN, &b);
+        assert!(!sharing.turn_is_over(BEGIN, &a, (TURN - 1, false)), "a large request goes on");
+        assert!(!sharing.turn_is_over(BEGIN, &a, (SHARED_TURN - 1, true)) && !a.presses(BEGIN));
+        assert!(sharing.turn_is_over(BEGIN, &a, (TURN, false)) && !a.presses(BEGIN));
+        assert!(sharing.turn_is_over(BEGIN, &a, (SHARED_TURN, true)) && a.presses(BEGIN));
+        assert!(sharing.turn_is_over(BEGIN, &a, (SHARED_TURN, false)), "its turns are short now");
+    }
+
+    #[test]
+    fn only_a_job_that_presses_and_takes_most_of_a_shared_loop_rests() {
         let ((a, b), us) = (shares(), Duration::from_micros);
         let mut sharing = Sharing::default();
         for _ in 0..10 {
             sharing.took(BEGIN, &a, us(100));
         }
+        a.press(BEGIN);
         assert_eq!(sharing.rests(BEGIN, &a), None, "nobody else is there");
         sharing.served(BEGIN, &a);
         sharing.served(BEGIN, &b);
@@ -215,6 +255,8 @@ mod tests {
             sharing.took(BEGIN, &b, us(100));
         }
         assert_eq!(sharing.rests(BEGIN, &a), None);
+        assert_eq!(sharing.rests(BEGIN, &b), None, "it does not press");
+        b.press(BEGIN);
         assert!(sharing.rests(BEGIN, &b).is_some());
         (0..SHARED_ROUNDS).for_each(|_| sharing.round_begins());
         assert_eq!(sharing.rests(BEGIN + SHARED_FOR, &b), None, "nobody else is there any more");
