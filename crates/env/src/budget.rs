@@ -7,8 +7,8 @@
 //! Hahne, by which switches share their buffers among ports). The last eighth is for requests that must not
 //! wait: renewals of leases.
 //! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the
-//! next one. On a shared loop a job that presses has shorter turns, and rests when it takes most of the time
-//! (ADR 0045).
+//! next one. On a shared loop a job that presses has shorter turns, and rests after work on large bodies when
+//! it takes most of the time (ADR 0045).
 
 use honeycomb_types::{Bug, Time};
 use std::sync::Arc;
@@ -23,7 +23,7 @@ const URGENT_FRACTION: usize = 8;
 pub const TURN: usize = 2 << 20;
 /// The same for a job that presses while several jobs are served: each of their requests may wait for a turn
 /// of each other job, so turns are shorter then.
-pub const SHARED_TURN: usize = TURN / 32;
+pub const SHARED_TURN: usize = TURN / 4;
 /// A job that rests does so for so many times the time of its work: it gets a quarter of the loop.
 const REST: u32 = 3;
 /// Rests up to this long are saved up, because a loop sleeps for a millisecond at least.
@@ -106,11 +106,14 @@ impl Recent {
 impl Share {
     /// Work for the job took this time of a loop that other jobs use, and ended now.
     pub(crate) fn took(&self, now: Time, time: Duration) {
-        let time = time.min(WORK_MOST);
-        self.recent.add(now, time);
+        self.recent.add(now, time.min(WORK_MOST));
+    }
+
+    /// It rests for this work.
+    pub(crate) fn owes_rest(&self, now: Time, time: Duration) {
         let saved = now.0.saturating_sub(REST_SAVED.as_nanos() as u64);
         let from = Time(self.rested_at.load(Relaxed).max(saved));
-        self.rested_at.store((from + time * (1 + REST)).0, Relaxed);
+        self.rested_at.store((from + time.min(WORK_MOST) * (1 + REST)).0, Relaxed);
     }
 
     /// When the job has rested; `None` when it has by now.
@@ -300,14 +303,14 @@ mod tests {
         let begin = Time::ZERO + Duration::from_secs(1);
         assert_eq!(share.rests_until(begin), None);
         // 125 us of work and its rest are the 500 us that it has not used.
-        share.took(begin, us(125));
+        share.owes_rest(begin, us(125));
         assert_eq!(share.rests_until(begin), None);
-        share.took(begin, us(100));
+        share.owes_rest(begin, us(100));
         assert_eq!(share.rests_until(begin), Some(begin + us(400)));
         assert_eq!(share.rests_until(begin + us(400)), None);
         // A loop that was preempted counts for 250 us.
         let later = begin + Duration::from_secs(1);
-        share.took(later, Duration::from_secs(1));
+        share.owes_rest(later, Duration::from_secs(1));
         assert_eq!(share.rests_until(later), Some(later + us(500)));
     }
 

@@ -769,6 +769,9 @@ impl Net {
                 continue;
             }
             let work = self.begin_work(id);
+            if large {
+                self.sharing.moves_large();
+            }
             if self.flush_some(id, now, turn, false) {
                 self.mark(id);
             }

@@ -229,7 +229,12 @@ impl Round {
         id: ConnId,
         most: usize,
     ) -> Step {
-        match net.conn(id).expect("checked by the caller").mode {
+        let conn = net.conn(id).expect("checked by the caller");
+        let mode = conn.mode;
+        if mode != Mode::Frames || conn.wants > SMALL_FRAME && conn.lacks().is_some() {
+            net.sharing.moves_large();
+        }
+        match mode {
             Mode::Fill { left } => self.fill(net, service, now, id, left, most),
             Mode::Skip { left } => self.skip(net, service, now, id, left, most),
             Mode::Frames => self.frames(net, service, now, id, most),

@@ -27,6 +27,8 @@ pub(super) struct Sharing {
     rounds: u8,
     /// The time of all jobs while the loop was shared.
     recent: Recent,
+    /// The work at hand has moved a part of a large body or reply.
+    large: bool,
 }
 
 impl Sharing {
@@ -77,10 +79,18 @@ impl Sharing {
         bytes >= self.turn(now, share)
     }
 
+    /// A part of a large body or reply is moved.
+    pub fn moves_large(&mut self) {
+        self.large = true;
+    }
+
     /// Work for a job took this time, and ended now.
     fn took(&self, now: Time, share: &Share, time: Duration) {
         self.recent.add(now, time);
         share.took(now, time);
+        if self.large {
+            share.owes_rest(now, time);
+        }
     }
 
     /// Until when the job of this share rests, if it does.
@@ -125,12 +135,14 @@ impl Net {
             return None;
         }
         let share = self.conn(of).filter(|conn| !conn.link)?.share().clone();
+        self.sharing.large = false;
         Some(Work { share, began: self.clock.now() })
     }
 
-    /// The same for connections that are not greeted yet.
-    pub(super) fn begin_accepting(&self) -> Option<Work> {
+    /// The same for connections that are not greeted yet. To set one up costs as much as a large body.
+    pub(super) fn begin_accepting(&mut self) -> Option<Work> {
         let shared = self.sharing.is_shared(self.round);
+        self.sharing.moves_large();
         shared.then(|| Work { share: self.strangers.clone(), began: self.clock.now() })
     }
 
@@ -235,9 +247,28 @@ mod tests {
     }
 
     #[test]
+    fn small_requests_owe_no_rest() {
+        let (a, b) = shares();
+        let mut sharing = Sharing::default();
+        sharing.served(BEGIN, &a);
+        sharing.served(BEGIN, &b);
+        a.press(BEGIN);
+        let much = Duration::from_micros(250);
+        for _ in 0..10 {
+            sharing.took(BEGIN, &a, much);
+        }
+        assert_eq!(sharing.rests(BEGIN, &a), None);
+        sharing.moves_large();
+        for _ in 0..10 {
+            sharing.took(BEGIN, &a, much);
+        }
+        assert!(sharing.rests(BEGIN, &a).is_some());
+    }
+
+    #[test]
     fn only_a_job_that_presses_and_takes_most_of_a_shared_loop_rests() {
         let ((a, b), us) = (shares(), Duration::from_micros);
-        let mut sharing = Sharing::default();
+        let mut sharing = Sharing { large: true, ..Sharing::default() };
         for _ in 0..10 {
             sharing.took(BEGIN, &a, us(100));
         }
