@@ -7,8 +7,8 @@
 //! Hahne, by which switches share their buffers among ports). The last eighth is for requests that must not
 //! wait: renewals of leases.
 //! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the
-//! next one. On a shared loop a job that presses has shorter turns, and rests after work on large bodies when
-//! it takes most of the time (ADR 0045).
+//! next one. On a shared loop a job with several waiting requests has shorter turns. If such a job takes most of
+//! the time, it rests after work on large bodies (ADR 0045).
 
 use honeycomb_types::{Bug, Time};
 use std::sync::Arc;
@@ -21,8 +21,8 @@ const URGENT_FRACTION: usize = 8;
 /// turn: half a millisecond's work. As many small requests of one job alone are served together: each round
 /// costs system calls.
 pub const TURN: usize = 2 << 20;
-/// The same for a job that presses while several jobs are served: each of their requests may wait for a turn
-/// of each other job, so turns are shorter then.
+/// The turn of a job that presses while several jobs are served. A request may wait for a turn of each other
+/// job, so these turns are shorter.
 pub const SHARED_TURN: usize = TURN / 4;
 /// A job that rests does so for so many times the time of its work: it gets a quarter of the loop.
 const REST: u32 = 3;
@@ -33,7 +33,7 @@ const REST_SAVED: Duration = Duration::from_micros(500);
 const WORK_MOST: Duration = Duration::from_micros(250);
 /// Half of a job's time is forgotten after this.
 const HALF_LIFE: Duration = Duration::from_millis(10);
-/// A job counts as one that presses for so long after more of its requests waited than a short turn serves.
+/// A job presses until this time has passed since a request of it waited beyond a short turn.
 const PRESSES_FOR: Duration = Duration::from_millis(10);
 
 /// How many bytes one loop may hold in requests and replies. Only that loop changes it; it is
@@ -54,15 +54,15 @@ pub struct Share {
     round: AtomicU64,
     served: Taken,
     sent: Taken,
-    /// Until when it counts as one that presses, in nanoseconds.
+    /// End of the time in which the job presses, in nanoseconds.
     presses_until: AtomicU64,
     recent: Recent,
     /// The job has rested by then for all of its work, in nanoseconds.
     rested_at: AtomicU64,
 }
 
-/// What a job's connections have taken of a round: bytes, and the number of the connection that was the
-/// last to take some.
+/// The part of a round that a job has used: bytes of all its connections, and the number of the connection that
+/// used the last of them.
 #[derive(Debug, Default)]
 struct Taken {
     bytes: AtomicUsize,
@@ -109,7 +109,7 @@ impl Share {
         self.recent.add(now, time.min(WORK_MOST));
     }
 
-    /// It rests for this work.
+    /// The job owes rest for work that took this time and ended now.
     pub(crate) fn owes_rest(&self, now: Time, time: Duration) {
         let saved = now.0.saturating_sub(REST_SAVED.as_nanos() as u64);
         let from = Time(self.rested_at.load(Relaxed).max(saved));
@@ -126,36 +126,37 @@ impl Share {
         self.recent.ns(now)
     }
 
-    /// More of the job's requests wait than a short turn serves.
+    /// A request of the job waits beyond a short turn.
     pub(crate) fn press(&self, now: Time) {
         self.presses_until.store((now + PRESSES_FOR).0, Relaxed);
     }
 
-    /// Whether that was so lately.
+    /// Whether a request of the job waited beyond a short turn within the last 10 ms.
     pub(crate) fn presses(&self, now: Time) -> bool {
         now.0 < self.presses_until.load(Relaxed)
     }
 
-    /// So many bytes' work was done for one of the job's connections in this round.
+    /// Counts work for one of the job's connections in this round, in bytes.
     pub(crate) fn serve(&self, round: u64, turn: usize, of: u64, work: usize) {
         self.begin(round, turn);
         self.served.add(of, work);
     }
 
-    /// So many bytes were sent to one of its connections in this round.
+    /// Counts bytes that were sent to one of the job's connections in this round.
     pub(crate) fn send(&self, round: u64, turn: usize, to: u64, bytes: usize) {
         self.begin(round, turn);
         self.sent.add(to, bytes);
     }
 
-    /// The bytes of its turn that were used for work in this round, and whether another connection than
-    /// this one used the last of them.
+    /// Bytes of work that the job has used in this round, and whether another connection used the last of
+    /// them.
     pub(crate) fn served(&self, round: u64, turn: usize, of: u64) -> (usize, bool) {
         self.begin(round, turn);
         self.served.of(of)
     }
 
-    /// The bytes that its connections were sent in this round, and whether another one was sent the last.
+    /// Bytes that the job's connections were sent in this round, and whether another connection was sent the
+    /// last of them.
     pub(crate) fn sent(&self, round: u64, turn: usize, to: u64) -> (usize, bool) {
         self.begin(round, turn);
         self.sent.of(to)

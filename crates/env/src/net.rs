@@ -758,9 +758,9 @@ impl Net {
             let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { continue };
             let large = conn.backlog() > LARGE_REST && !conn.link;
             let turn = self.sharing.turn(self.round, conn.share());
-            let sent = conn.share().sent(self.rounds, turn, id.0);
-            if large && self.sharing.turn_is_over(self.round, conn.share(), sent) {
-                // Its job has had its turn; it stays listed.
+            let sent = || conn.share().sent(self.rounds, turn, id.0);
+            if large && self.sharing.turn_is_over(self.round, conn.share(), sent()) {
+                // The job has used its turn, and the connection stays listed.
                 self.dirty.push(id);
                 continue;
             }

@@ -18,16 +18,16 @@ use std::time::Duration;
 const LARGE: usize = 32 << 20;
 /// A value that is sent without being copied, unless the socket is full.
 const MIDDLE: usize = 12 << 10;
-/// The part of a turn that a small request takes.
+/// Bytes of a turn that a small request uses.
 const SMALL: usize = 2 << 10;
 /// So many of it are more than the sockets hold.
 const REQUESTS: usize = 128;
 
 /// Answers a get with many bytes, a question whether something exists with some, and everything else
-/// with none; `Ping` ends the loop. Each request takes so much of its job's turn.
+/// with none; `Ping` ends the loop. Each request uses `WORK` bytes of its job's turn.
 struct Answering<const WORK: usize> {
     value: Arc<[u8]>,
-    /// Reports the number of each `KvLength` when it begins; such a request ends when the test says so.
+    /// Channels of a test: the service reports the number of each `KvLength` and then waits for the test.
     steps: Option<(Sender<u64>, Receiver<()>)>,
     finished: bool,
 }

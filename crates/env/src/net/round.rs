@@ -649,10 +649,11 @@ fn consume<S: Service>(
             let share = conn.share();
             let turn = net.sharing.turn(now, share);
             let served = share.served(rounds, turn, id.0).0 + work;
-            if served.max(conn.owed()) >= least_turn {
+            let over = net.sharing.turn_is_over(now, share, (served, true));
+            if conn.owed() >= least_turn {
                 share.press(now);
             }
-            if work > 0 && served >= least_turn {
+            if work > 0 && over {
                 net.cut = true;
                 break;
             }

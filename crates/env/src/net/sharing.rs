@@ -27,7 +27,7 @@ pub(super) struct Sharing {
     rounds: u8,
     /// The time of all jobs while the loop was shared.
     recent: Recent,
-    /// The work at hand has moved a part of a large body or reply.
+    /// Whether the current work has moved a part of a large body or reply.
     large: bool,
 }
 
@@ -52,7 +52,7 @@ impl Sharing {
         now < self.until || self.rounds > 0
     }
 
-    /// The work that a job which presses may be served in a round, in bytes.
+    /// Length of a turn of a job that presses, in bytes of work.
     pub fn least_turn(&self, now: Time) -> usize {
         match self.is_shared(now) && !Bug::SharedTurnsStayLong.active() {
             true => SHARED_TURN,
@@ -60,7 +60,7 @@ impl Sharing {
         }
     }
 
-    /// The work that the job of this share may be served in a round, in bytes.
+    /// Length of a turn of the job with this share, in bytes of work.
     pub fn turn(&self, now: Time, share: &Share) -> usize {
         match share.presses(now) {
             true => self.least_turn(now),
@@ -68,9 +68,9 @@ impl Sharing {
         }
     }
 
-    /// Whether the job of this share has had its turn when a connection of it has more to do. `taken`: the
-    /// bytes that it has taken in this round, and whether another of its connections took the last of them.
-    /// It presses then if they were enough for a short turn.
+    /// Whether a job whose request waits has used its turn. `taken`: bytes that the job has used in this round,
+    /// and whether another request used the last of them. If that request has used a short turn, the job
+    /// presses from now on.
     pub fn turn_is_over(&self, now: Time, share: &Share, taken: (usize, bool)) -> bool {
         let (bytes, by_another) = taken;
         if by_another && bytes >= self.least_turn(now) {
@@ -79,7 +79,7 @@ impl Sharing {
         bytes >= self.turn(now, share)
     }
 
-    /// A part of a large body or reply is moved.
+    /// The current work moves a part of a large body or reply.
     pub fn moves_large(&mut self) {
         self.large = true;
     }
@@ -139,7 +139,7 @@ impl Net {
         Some(Work { share, began: self.clock.now() })
     }
 
-    /// The same for connections that are not greeted yet. To set one up costs as much as a large body.
+    /// Begins to accept connections. A new connection counts as large work, because it costs as much.
     pub(super) fn begin_accepting(&mut self) -> Option<Work> {
         let shared = self.sharing.is_shared(self.round);
         self.sharing.moves_large();
@@ -217,7 +217,7 @@ mod tests {
         sharing.served(now, &b);
         (0..500).for_each(|_| sharing.served(now, &b));
         assert_eq!(sharing.turn(now, &a), SHARED_TURN);
-        assert_eq!(sharing.turn(now, &b), TURN, "it does not press");
+        assert_eq!(sharing.turn(now, &b), TURN, "the job does not press");
         assert_eq!(sharing.turn(Time((now + SHARED_FOR).0 - 1), &a), SHARED_TURN);
         // After a stall, the other job's request may be there and not read yet.
         sharing.round_begins();
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(sharing.turn(now + SHARED_FOR, &a), TURN);
         let later = now + 2 * SHARED_FOR;
         sharing.served(later, &a);
-        assert_eq!(sharing.turn(later, &a), TURN, "it presses no more");
+        assert_eq!(sharing.turn(later, &a), TURN, "the job no longer presses");
         a.press(later);
         assert_eq!(sharing.turn(later, &a), SHARED_TURN);
     }
@@ -243,7 +243,10 @@ mod tests {
         assert!(!sharing.turn_is_over(BEGIN, &a, (SHARED_TURN - 1, true)) && !a.presses(BEGIN));
         assert!(sharing.turn_is_over(BEGIN, &a, (TURN, false)) && !a.presses(BEGIN));
         assert!(sharing.turn_is_over(BEGIN, &a, (SHARED_TURN, true)) && a.presses(BEGIN));
-        assert!(sharing.turn_is_over(BEGIN, &a, (SHARED_TURN, false)), "its turns are short now");
+        assert!(
+            sharing.turn_is_over(BEGIN, &a, (SHARED_TURN, false)),
+            "the turns of a job that presses are short"
+        );
     }
 
     #[test]
@@ -286,7 +289,7 @@ mod tests {
             sharing.took(BEGIN, &b, us(100));
         }
         assert_eq!(sharing.rests(BEGIN, &a), None);
-        assert_eq!(sharing.rests(BEGIN, &b), None, "it does not press");
+        assert_eq!(sharing.rests(BEGIN, &b), None, "the job does not press");
         b.press(BEGIN);
         assert!(sharing.rests(BEGIN, &b).is_some());
         (0..SHARED_ROUNDS).for_each(|_| sharing.round_begins());

@@ -1,9 +1,9 @@
-//! Blocks that come up again from a disk, and memory that is still sent from after a block went down.
+//! Promotion of blocks from a disk to memory, and memory that replies still use after a demotion.
 
 use super::*;
 
-/// Reads all of the file; whether it wished to come up then.
-fn wishes(world: &mut World) -> bool {
+/// Reads the whole file. Returns whether the shard requested a promotion.
+fn requests_promotion(world: &mut World) -> bool {
     world.read(0, 0, SIZE as u32);
     let wish = world.shard.take_effects().iter().any(|e| matches!(e, Effect::Raise { .. }));
     world.drain();
@@ -11,24 +11,28 @@ fn wishes(world: &mut World) -> bool {
 }
 
 #[test]
-fn what_is_read_often_wishes_to_come_up_and_is_read_from_memory_then() {
+fn block_that_is_read_often_is_promoted_and_read_from_memory() {
     let mut world = below();
-    // Once to its end is what everybody does; and twice is not often.
-    assert!(!wishes(&mut world) && !wishes(&mut world));
-    // Time has passed: what was read before counts no more.
+    // Every reader reads a file once to its end, and two reads are not frequent.
+    assert!(!requests_promotion(&mut world) && !requests_promotion(&mut world));
+    // The shard forgets reads after a few seconds.
     world.now = world.now + Duration::from_secs(5);
-    assert!(!wishes(&mut world) && !wishes(&mut world) && wishes(&mut world));
+    assert!(
+        !requests_promotion(&mut world)
+            && !requests_promotion(&mut world)
+            && requests_promotion(&mut world)
+    );
     let at = world.files[0].at.unwrap();
     world.raise(at);
-    assert_eq!(world.shard.in_memory(), (1, 0), "its frame is its own before it is there");
-    // Until it is there it is read from the disk.
+    assert_eq!(world.shard.in_memory(), (1, 0), "the block owns its frame before the read ends");
+    // Reads use the disk until the promotion ends.
     world.read(0, 100, 5000);
     assert_eq!(world.awaited.len(), 1);
     world.drain();
-    assert_eq!((world.seen[3], world.disk.taken()), (1, 0), "its place on the disk is free");
+    assert_eq!((world.seen[3], world.disk.taken()), (1, 0), "the slot on the disk is free");
     world.read(0, 0, SIZE as u32);
-    assert!(world.awaited.is_empty(), "it is read from memory");
-    // It is written to, and goes down again, as if nothing had been.
+    assert!(world.awaited.is_empty(), "the file is read from memory");
+    // An append and a second demotion leave the same bytes.
     world.append(0, 5000);
     world.lower(0);
     world.drain();
@@ -38,12 +42,12 @@ fn what_is_read_often_wishes_to_come_up_and_is_read_from_memory_then() {
 }
 
 #[test]
-fn one_that_does_not_come_up_wishes_less_and_less_often() {
+fn promotion_that_is_not_granted_is_requested_less_and_less_often() {
     let mut world = below();
     let mut wished = Vec::new();
     let begun = world.now;
     while world.now.since(begun) < Duration::from_secs(60) {
-        if wishes(&mut world) {
+        if requests_promotion(&mut world) {
             wished.push(world.now.since(begun).as_secs());
         }
         world.now = world.now + Duration::from_millis(200);
@@ -54,7 +58,7 @@ fn one_that_does_not_come_up_wishes_less_and_less_often() {
 }
 
 #[test]
-fn what_cannot_be_read_stays_where_it_is() {
+fn block_whose_disk_cannot_be_read_stays_on_its_tier() {
     let mut world = below();
     let at = world.files[0].at.unwrap();
     world.raise(at);
@@ -70,10 +74,10 @@ fn what_cannot_be_read_stays_where_it_is() {
     world.drain();
 }
 
-/// What was brought up for a writer and is kept before anything was written to it gives its room in the
-/// warm pool back: what reads it for the flush reads it from the disk.
+/// A flush retains a block that was promoted for a writer and has no new bytes. The block then releases its
+/// share of the write cache, because the flush reads the bytes from the disk.
 #[test]
-fn what_is_kept_as_it_came_up_gives_its_warm_room_back() {
+fn block_without_new_bytes_that_a_flush_retains_leaves_the_write_cache() {
     let mut world = World::new();
     world.open(0, false);
     world.append(0, 1);
@@ -81,17 +85,17 @@ fn what_is_kept_as_it_came_up_gives_its_warm_room_back() {
     world.drain();
     world.append(0, 1);
     world.drain();
-    assert_eq!(world.shard.in_memory(), (0, 1), "it was brought up");
+    assert_eq!(world.shard.in_memory(), (0, 1), "the block was promoted");
     world.flush(0);
     world.drain();
-    assert_eq!(world.shard.in_memory(), (0, 0), "nobody reads its memory");
+    assert_eq!(world.shard.in_memory(), (0, 0), "no reader uses the memory");
     world.flush(0);
     world.end();
 }
 
-/// Where a block is that went down while its bytes were being sent, as it is told to a controller that asks anew:
-/// before all of that was sent, and after.
-fn told_while_it_is_sent() -> [(u16, u16); 2] {
+/// Demotes a block while a reply still sends its bytes. Returns the tier that the server reports to a restarted
+/// controller and the target tier, before the reply ends and afterwards.
+fn reported_while_a_reply_is_sent() -> [(u16, u16); 2] {
     let mut world = World::new();
     world.open(0, false);
     (0..4).for_each(|_| world.append(0, 8000));
@@ -114,22 +118,22 @@ fn told_while_it_is_sent() -> [(u16, u16); 2] {
 }
 
 #[test]
-fn memory_that_is_still_sent_from_is_told_as_taken() {
-    assert_eq!(told_while_it_is_sent(), [(0, 1), (1, 1)]);
+fn memory_that_a_reply_still_uses_is_reported_as_taken() {
+    assert_eq!(reported_while_a_reply_is_sent(), [(0, 1), (1, 1)]);
 }
 
 #[cfg(feature = "bug-bank")]
 #[test]
-fn memory_that_is_forgotten_while_it_is_sent_from_is_seen() {
+fn memory_that_is_not_reported_while_a_reply_uses_it_is_caught() {
     use honeycomb_types::Bug;
     Bug::arm(Some(Bug::TierForgottenAtRejoin));
-    let told = told_while_it_is_sent();
+    let told = reported_while_a_reply_is_sent();
     Bug::arm(None);
     assert_eq!(told[0], (1, 1));
 }
 
-/// A demoted file is appended to and read, its open end included.
-fn written_again_below() {
+/// Appends to a demoted file and reads the file to its end.
+fn append_to_demoted() {
     let mut world = below();
     while world.files[0].bytes.len() < 40_000 {
         world.append(0, 1000);
@@ -140,15 +144,15 @@ fn written_again_below() {
 }
 
 #[test]
-fn open_end_is_brought_up_whole() {
-    written_again_below();
+fn open_end_of_a_file_is_promoted_whole() {
+    append_to_demoted();
 }
 
 #[cfg(feature = "bug-bank")]
 #[test]
 #[should_panic(expected = "other bytes than were written")]
-fn open_end_that_is_brought_up_without_its_last_page_is_seen() {
+fn open_end_that_is_promoted_without_its_last_page_is_caught() {
     use honeycomb_types::Bug;
     Bug::arm(Some(Bug::PromotedWithoutTail));
-    written_again_below();
+    append_to_demoted();
 }
