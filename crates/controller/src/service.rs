@@ -583,9 +583,7 @@ impl ControllerService {
 
 impl Service for ControllerService {
     type Note = Note;
-    /// A change of the catalog takes some microseconds.
-    const WORK: usize = 16 * 1024;
-    /// And one of them may take milliseconds: a plan, a tree, a renewal of thousands.
+    /// One request may take milliseconds: a plan, a tree, a renewal of thousands.
     const TIMED: bool = true;
 
     fn part(&mut self, from: ConnId, header: &RequestHeader, args: &[u8]) -> Result<(), Refusal> {

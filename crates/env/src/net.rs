@@ -754,6 +754,10 @@ impl Net {
     /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
     fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
+        if !dirty.is_empty() && self.sharing.is_shared(self.round) {
+            // The time of notes and timers is nobody's.
+            self.sharing.measure(self.clock.now());
+        }
         for id in dirty.drain(..) {
             let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { continue };
             let large = conn.backlog() > LARGE_REST && !conn.link;

@@ -23,8 +23,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     while !service.finished() {
         net.rounds += 1;
         now = round.wait(&mut net, &mut service, &mut events, now, deadline, next_sweep)?;
-        net.round = now;
-        net.sharing.round_begins();
+        net.round_begins(now);
         net.wake_rested();
         // Connections that their job's turn did not reach come first: other connections of the job have new
         // requests by now, and would be served before them in every round.
@@ -79,8 +78,6 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     Ok(())
 }
 
-/// Bytes that count as one microsecond of a job's turn.
-const WORK_US: usize = 4000;
 /// Of the tries of a poll that watches one connection, one in so many asks for all.
 const BUSY_TRIES: u32 = 4;
 /// And so does every round after so many that found their work on the one.
@@ -142,7 +139,9 @@ impl Round {
                     }
                 }
                 let Some(after) = self.spin.yielded(tried, || clock.now()) else { break };
-                (tried, net.round) = (after, after);
+                tried = after;
+                net.round = after;
+                net.sharing.measure(after);
                 tries += 1;
                 if let Some(id) = self.busy
                     && self.read(net, service, tried, id)
@@ -262,6 +261,7 @@ impl Round {
     fn step_line<S: Service>(&mut self, net: &mut Net, service: &mut S) -> bool {
         let Some(id) = net.line.pop_front() else { return false };
         let now = net.clock.now();
+        net.sharing.measure(now);
         self.step_conn(net, service, now, id);
         true
     }
@@ -669,7 +669,7 @@ fn consume<S: Service>(
             net.more = left > 1;
             let used = request(net, service, now, id, header, body);
             at += REQUEST_HEADER + used.expect("looked at because it is here whole");
-            work += S::WORK;
+            work += net.cost::<S>();
             continue;
         }
         let link = net.conn(id).is_some_and(|conn| conn.link);
@@ -691,7 +691,7 @@ fn consume<S: Service>(
         };
         let Some(used) = used else { break };
         at += used;
-        work += S::WORK;
+        work += net.cost::<S>();
     }
     net.more = false;
     // A read that completes no request costs as much as one.
@@ -735,12 +735,7 @@ fn request<S: Service>(
     let (args, payload) = body.split_at(args_len);
     let last = failpoint::reached(false, header.op);
     net.doomed = last.map(|point| (id, header.request, point, header.op)).or(net.doomed);
-    let began = if S::TIMED { net.clock.now() } else { Time::ZERO };
     service.on_request(net, now, id, header, args, payload);
-    if S::TIMED {
-        let took = net.clock.now().since(began).as_nanos() as usize;
-        net.worked(id, took.saturating_mul(WORK_US / 1000).saturating_sub(S::WORK));
-    }
     if last == Some(Point::Handled) {
         failpoint::die(Point::Handled, header.op);
     }

@@ -1,6 +1,6 @@
 //! Whether several jobs are served by a loop, how long their turns are then, and who rests (ADR 0045).
 
-use super::{ConnId, Net, look_up};
+use super::{ConnId, Net, Service, look_up};
 use crate::budget::{Recent, SHARED_TURN, Share, TURN};
 use honeycomb_types::{Bug, Time};
 use std::sync::Arc;
@@ -13,6 +13,9 @@ const SHARED_FOR: Duration = Duration::from_millis(5);
 /// that both have much to do neither rests.
 const MOST_NUMERATOR: u64 = 3;
 const MOST_DENOMINATOR: u64 = 5;
+
+/// Bytes that count as one microsecond of a job's turn.
+const WORK_US: usize = 4000;
 
 /// A loop counts as shared for so many rounds, however long they take: after a stall of the process the
 /// requests of all jobs are waiting, and none of them had time to send another one.
@@ -29,12 +32,21 @@ pub(super) struct Sharing {
     recent: Recent,
     /// Whether the current work has moved a part of a large body or reply.
     large: bool,
+    /// The last reading of the clock. Reading it costs as much as a tenth of a small request, so that the end
+    /// of one piece of work is the beginning of the next.
+    measured: Time,
 }
 
 impl Sharing {
     /// A round begins.
-    pub fn round_begins(&mut self) {
+    fn round_begins(&mut self, now: Time) {
         self.rounds = self.rounds.saturating_sub(1);
+        self.measure(now);
+    }
+
+    /// The clock was read: the time since it was read before.
+    pub fn measure(&mut self, now: Time) -> Duration {
+        now.since(std::mem::replace(&mut self.measured, now))
     }
 
     /// A request of the job with this share was served.
@@ -124,32 +136,55 @@ impl Resting {
 
 /// Work whose time is measured.
 pub(super) struct Work {
-    share: Arc<Share>,
+    /// `None` for work of the cluster itself.
+    share: Option<Arc<Share>>,
     began: Time,
 }
 
 impl Net {
+    /// A round begins.
+    pub(super) fn round_begins(&mut self, now: Time) {
+        self.round = now;
+        self.sharing.round_begins(now);
+    }
+
+    /// What the request that has just ended costs of its job's turn, in bytes.
+    pub(super) fn cost<S: Service>(&mut self) -> usize {
+        if !S::TIMED {
+            return S::WORK;
+        }
+        let ns = self.sharing.measure(self.clock.now()).as_nanos() as usize;
+        S::WORK.max(ns.saturating_mul(WORK_US / 1000))
+    }
+
     /// Begins work for the job of a connection. Its time is measured on a shared loop only.
     pub(super) fn begin_work(&mut self, of: ConnId) -> Option<Work> {
         if !self.sharing.is_shared(self.round) {
             return None;
         }
-        let share = self.conn(of).filter(|conn| !conn.link)?.share().clone();
+        let conn = self.conn(of)?;
+        let share = (!conn.link).then(|| conn.share().clone());
         self.sharing.large = false;
-        Some(Work { share, began: self.clock.now() })
+        Some(Work { share, began: self.sharing.measured })
     }
 
     /// Begins to accept connections. A new connection counts as large work, because it costs as much.
     pub(super) fn begin_accepting(&mut self) -> Option<Work> {
         let shared = self.sharing.is_shared(self.round);
         self.sharing.moves_large();
-        shared.then(|| Work { share: self.strangers.clone(), began: self.clock.now() })
+        let share = Some(self.strangers.clone());
+        shared.then(|| Work { share, began: self.sharing.measured })
     }
 
-    pub(super) fn end_work(&self, work: Option<Work>) {
-        if let Some(Work { share, began }) = work {
-            let now = self.clock.now();
-            self.sharing.took(now, &share, now.since(began));
+    /// Ends work. A service that measured its last request has read the clock just now.
+    pub(super) fn end_work(&mut self, work: Option<Work>) {
+        let Some(Work { share, began }) = work else { return };
+        if self.sharing.measured == began {
+            self.sharing.measure(self.clock.now());
+        }
+        if let Some(share) = share {
+            let ended = self.sharing.measured;
+            self.sharing.took(ended, &share, ended.since(began));
         }
     }
 
@@ -220,9 +255,9 @@ mod tests {
         assert_eq!(sharing.turn(now, &b), TURN, "the job does not press");
         assert_eq!(sharing.turn(Time((now + SHARED_FOR).0 - 1), &a), SHARED_TURN);
         // After a stall, the other job's request may be there and not read yet.
-        sharing.round_begins();
+        sharing.round_begins(now);
         assert_eq!(sharing.turn(now + SHARED_FOR, &a), SHARED_TURN);
-        sharing.round_begins();
+        sharing.round_begins(now);
         assert_eq!(sharing.turn(now + SHARED_FOR, &a), TURN);
         let later = now + 2 * SHARED_FOR;
         sharing.served(later, &a);
@@ -292,7 +327,7 @@ mod tests {
         assert_eq!(sharing.rests(BEGIN, &b), None, "the job does not press");
         b.press(BEGIN);
         assert!(sharing.rests(BEGIN, &b).is_some());
-        (0..SHARED_ROUNDS).for_each(|_| sharing.round_begins());
+        (0..SHARED_ROUNDS).for_each(|_| sharing.round_begins(BEGIN));
         assert_eq!(sharing.rests(BEGIN + SHARED_FOR, &b), None, "nobody else is there any more");
     }
 }
