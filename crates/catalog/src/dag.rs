@@ -119,12 +119,32 @@ pub(crate) struct Edge {
 const _: () = assert!(size_of::<Edge>() <= 24);
 const _: () = assert!(limits::PARENTS_MAX <= u16::MAX as usize);
 
-/// An edge in the table of names. The ends are repeated here, so that a lookup does not read the
-/// edge's record.
+/// An edge in the table of names. It repeats the ends of the edge, so that a lookup does not read the edge's
+/// record, and a part of the hash, so that a table that grows does not read every name.
 #[derive(Clone, Copy, Debug)]
 struct Named {
     parent: u32,
     child: u32,
+    hash: u32,
+}
+
+impl Named {
+    fn new(key: HashKey, parent: u32, child: u32, name: &str) -> Named {
+        Named { parent, child, hash: Named::hash_of(key, parent, name) }
+    }
+
+    fn hash_of(key: HashKey, parent: u32, name: &str) -> u32 {
+        (key.name(parent as u64, name) >> 32) as u32
+    }
+
+    /// The hash for the table: it takes the place of an entry from the low bits and a tag from the top ones.
+    fn spread(hash: u32) -> u64 {
+        u64::from(hash) << 32 | u64::from(hash)
+    }
+
+    fn table_hash(&self) -> u64 {
+        Named::spread(self.hash)
+    }
 }
 
 #[derive(Debug)]
@@ -166,16 +186,19 @@ impl Dag {
     }
 
     pub(crate) fn child(&self, parent: u32, name: &str) -> Option<u32> {
-        let hash = self.key.name(parent as u64, name);
-        let same = |named: &Named| named.parent == parent && *self.nodes[named.child].name == *name;
-        self.names.find(hash, same).map(|named| named.child)
+        let hash = Named::hash_of(self.key, parent, name);
+        let same = |named: &Named| {
+            (named.parent, named.hash) == (parent, hash) && *self.nodes[named.child].name == *name
+        };
+        self.names.find(Named::spread(hash), same).map(|named| named.child)
     }
 
     /// The child of this name, or another of the same parent: read from the table of names alone,
     /// without the child's own memory.
     pub(crate) fn likely_child(&self, parent: u32, name: &str) -> Option<u32> {
-        let hash = self.key.name(parent as u64, name);
-        self.names.find(hash, |named| named.parent == parent).map(|named| named.child)
+        let hash = Named::hash_of(self.key, parent, name);
+        let same = |named: &Named| (named.parent, named.hash) == (parent, hash);
+        self.names.find(Named::spread(hash), same).map(|named| named.child)
     }
 
     pub(crate) fn by_id(&self, id: PrefixId) -> Option<u32> {
@@ -250,8 +273,7 @@ impl Dag {
         for (n, node) in nodes.iter() {
             self.ids.insert_unique(key.id(node.id.0), n, |&n| key.id(nodes[n].id.0));
         }
-        let hash = |named: &Named| key.name(named.parent as u64, &nodes[named.child].name);
-        self.names.reserve(edges, hash);
+        self.names.reserve(edges, Named::table_hash);
     }
 
     /// Puts a recovered node at the head of its job's list.
@@ -359,10 +381,8 @@ impl Dag {
             self.edges[next_sibling].prev_sibling = e;
         }
         self.nodes[parent].first_child = e;
-        let (key, nodes) = (self.key, &self.nodes);
-        let hash = |named: &Named| key.name(named.parent as u64, &nodes[named.child].name);
-        let named = Named { parent, child };
-        self.names.insert_unique(hash(&named), named, hash);
+        let named = Named::new(self.key, parent, child, &self.nodes[child].name);
+        self.names.insert_unique(named.table_hash(), named, Named::table_hash);
         e
     }
 
@@ -381,8 +401,9 @@ impl Dag {
     pub(crate) fn cut(&mut self, before: u32, e: u32) {
         let Edge { parent, child, .. } = self.edges[e];
         self.dirty.mark(child);
-        let hash = self.key.name(parent as u64, &self.nodes[child].name);
-        let entry = self.names.find_entry(hash, |n| n.parent == parent && n.child == child);
+        let hash = Named::hash_of(self.key, parent, &self.nodes[child].name);
+        let same = |named: &Named| (named.parent, named.child) == (parent, child);
+        let entry = self.names.find_entry(Named::spread(hash), same);
         entry.expect("every edge is in the table of names").remove();
         match before {
             NONE => self.nodes[child].first_parent = self.edges[e].next_parent,
