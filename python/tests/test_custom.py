@@ -155,7 +155,7 @@ def test_what_cannot_be_is_refused_by_name(logs: honeycomb.Job) -> None:
         log.call("append", bytes(64 * 1024))
     with pytest.raises(errors.UnknownOpcode, match="'put'; it has append, read"):
         log.call("put")
-    with pytest.raises(errors.InvalidArgument, match="goes by a position"):
+    with pytest.raises(errors.InvalidArgument, match="needs a position"):
         log.call("read")
     with pytest.raises(errors.InvalidArgument, match="never waits"):
         log.call("append", timeout=1)

@@ -199,7 +199,7 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<Vec<MapE
             world.schedule(Duration::from_millis(5), Event::Wake(id));
         }
         Err(e) if e.status == Status::Unavailable => {
-            let text = format!("ExtentBlocks was not finished in time (last: {})", e.message);
+            let text = format!("ExtentBlocks did not finish in time (last: {})", e.message);
             finish(world, task, Err(Error::new(Status::DeadlineExceeded, text)));
         }
         Err(e) => finish(world, task, Err(e)),

@@ -111,10 +111,10 @@ unsafe impl Sync for View {}
 fn check(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
     let refuse = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
     if !fcntl_get_seals(file)?.contains(FROZEN) {
-        return refuse("the memory that was handed over could still be changed");
+        return refuse("the received memory can still be changed by its sender");
     }
     if (fstat(file)?.st_size as u64) < length as u64 {
-        return refuse("the memory that was handed over is shorter than was said");
+        return refuse("the received memory is shorter than announced");
     }
     Ok(())
 }

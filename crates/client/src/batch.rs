@@ -257,7 +257,7 @@ impl Kv {
         };
         let mut error = self.refusal(op.key(), result);
         error.message = format!(
-            "operation {value} of an atomic batch, none of which was applied: {}",
+            "operation {value} of an atomic batch failed, and no operation was applied: {}",
             error.message
         );
         Ok(Atomic::Refused { index: value, error, found })
@@ -469,7 +469,7 @@ impl Kv {
                     status => status,
                 };
                 let text = format!(
-                    "not sent, because what went to the block before failed: {}",
+                    "not sent, because an earlier request to the same block failed: {}",
                     e.message
                 );
                 for index in 0..hashes.len() {
@@ -575,12 +575,13 @@ impl Kv {
     /// The error of one operation.
     fn refusal(&self, key: &[u8], result: &BatchResult<'_>) -> Error {
         let what = match result.status {
-            Status::KeyExists => "has a value already".to_owned(),
+            Status::KeyExists => "already has a value".to_owned(),
             Status::KeyNotFound => "has no value".to_owned(),
             Status::CompareFailed if result.value == 2 => {
-                "is not as expected, and its value has no room in the reply".to_owned()
+                "does not have the expected value, and its value does not fit into the reply"
+                    .to_owned()
             }
-            Status::CompareFailed => "is not as expected".to_owned(),
+            Status::CompareFailed => "does not have the expected value".to_owned(),
             _ => format!("was refused: {}", String::from_utf8_lossy(result.bytes)),
         };
         self.about(result.status, key, &what)
@@ -631,6 +632,6 @@ fn owned(items: &[Item<'_>]) -> Vec<TopItem> {
 fn unexpected(what: &str, number: u64) -> Error {
     Error::new(
         Status::BadFrame,
-        format!("{what} was answered with {number}, which is not possible"),
+        format!("the reply to {what} contains an invalid number, {number}"),
     )
 }

@@ -444,10 +444,10 @@ impl Call {
                         && entry.end < last
                     {
                         if followed {
-                            let why = "the block that may have executed it was divided";
+                            let why = "the block that may have executed it has been split";
                             return Step::Done(Err(self.unknown(why)));
                         }
-                        let why = "the keys are no longer of one block";
+                        let why = "the keys are no longer in one block";
                         return Step::Done(Err(Error::new(Status::WrongRange, why)));
                     }
                     entry
@@ -459,7 +459,7 @@ impl Call {
                 let why = "the block is no longer part of the structure";
                 return Step::Done(Err(Error::new(Status::UnknownBlock, why)));
             }
-            let why = "the block that may have executed it is gone";
+            let why = "the block that may have executed it no longer exists";
             return Step::Done(Err(self.unknown(why)));
         };
         let at = entry.at();
@@ -467,7 +467,7 @@ impl Call {
         if self.mutation {
             let window = Duration::from_millis(RETRY_WINDOW_MS);
             if self.doubt_since.is_some_and(|since| now.since(since) >= window) {
-                return Step::Done(Err(self.unknown("it could not be repeated for 10 s")));
+                return Step::Done(Err(self.unknown("it could not be repeated within 10 s")));
             }
             let lane = match self.lane.take() {
                 // A store's block that went took its records along: should an earlier copy of this have
@@ -500,7 +500,7 @@ impl Call {
     /// What is asked of extents changes nothing that anybody could see twice: no lane, no doubt.
     fn send_to_extents(&mut self, now: Time, at: BlockAt, entry: Option<MapEntry>) -> Step {
         let Some(entry) = entry.filter(|_| !self.gone) else {
-            let text = format!("the block of extents {} is not there any more", at.block);
+            let text = format!("the block of extents {} no longer exists", at.block);
             return Step::Done(Err(Error::new(Status::ExtentGone, text)));
         };
         self.entry = Some(entry.clone());
@@ -531,7 +531,9 @@ impl Call {
                 // The lane was forgotten by the server, which has then not executed this.
                 self.lane = None;
                 if self.uncertain.is_some() {
-                    return Step::Done(Err(self.unknown("the server has forgotten the lane")));
+                    return Step::Done(
+                        Err(self.unknown("the server no longer remembers the lane")),
+                    );
                 }
                 self.send(now, routing, lanes)
             }
@@ -602,12 +604,12 @@ impl Call {
         routing.give_up_lanes();
         self.hops += 1;
         if self.hops > HOPS_MAX {
-            let why = "blocks keep pointing elsewhere; this is a defect";
+            let why = "blocks keep redirecting the request; this is a defect";
             return Step::Done(Err(Error::new(Status::Internal, why)));
         }
         if routing.route(self.target).is_some_and(|entry| entry.at() == refused) {
             // What it says is no news, and there it cannot be done: the controller may know more.
-            self.last_trouble = "the block says that another one serves this".into();
+            self.last_trouble = "the block replied that another block serves this".into();
             return self.after_trouble(now);
         }
         self.send(now, routing, lanes)
@@ -686,7 +688,7 @@ impl Call {
         if self.full && self.uncertain.is_none() {
             return Step::Done(Err(Error::new(Status::OutOfMemory, self.last_trouble.as_str())));
         }
-        let text = format!("{} was not finished in time{effect}{trouble}", self.op.name());
+        let text = format!("{} did not finish in time{effect}{trouble}", self.op.name());
         Step::Done(Err(Error::new(Status::DeadlineExceeded, text)))
     }
 
@@ -697,7 +699,7 @@ impl Call {
 
     fn explain(&self, mut reason: Error) -> Error {
         if self.uncertain.is_some() && self.mutation {
-            reason.message.push_str("; the last operation may have taken effect before");
+            reason.message.push_str("; the last operation may have taken effect before that");
         }
         reason
     }

@@ -130,7 +130,7 @@ const REGISTRATIONS: usize = 10;
 fn ticket(reply: &RegisterJobReply, found: bool) -> Result<JobTicket, Error> {
     let root = PrefixId(reply.root);
     let token = attenuate(&reply.token, Caveat::Life(root)).map_err(|e| {
-        Error::new(Status::Unauthenticated, format!("the controller issued no token: {e}"))
+        Error::new(Status::Unauthenticated, format!("the controller issued an invalid token: {e}"))
     })?;
     Ok(JobTicket { job: JobId(reply.job), root, token, found })
 }
@@ -344,7 +344,7 @@ impl Client {
         let blocks = [change.max_blocks, change.soft_blocks];
         if change.weight == Some(0) || blocks.contains(&Some(u64::MAX)) {
             let text = format!(
-                "a weight is 1 or more, and blocks are {} at the most, not as in {change:?}",
+                "a weight must be at least 1 and a block count at most {}, but got {change:?}",
                 u64::MAX - 1
             );
             return Err(Error::new(Status::InvalidArgument, text));
@@ -564,7 +564,7 @@ impl Client {
         });
         found.map(|(spec, _)| spec).ok_or_else(|| {
             let there = match known.is_empty() {
-                true => "they serve none but file, queue and kv".to_owned(),
+                true => "they serve only file, queue and kv".to_owned(),
                 false => format!("they serve {}", known.join(", ")),
             };
             let text =
@@ -649,7 +649,8 @@ impl Client {
             Kind::Queue => Any::Queue(Queue::new(structure)),
             Kind::Kv => Any::Kv(Kv(structure)),
             Kind::Extents => {
-                let text = "the controller opened what is no structure; this is a defect";
+                let text =
+                    "the controller opened something that is not a structure; this is a defect";
                 return Err(Error::new(Status::Internal, text));
             }
             Kind::Custom(_) => Any::Custom(self.with_spec(structure)?),

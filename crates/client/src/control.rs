@@ -78,8 +78,8 @@ pub(crate) fn ask<Q: Field, R: Field>(
                 let (sent, why) = match failure {
                     Failure::Nobody { why, .. } => (false, why),
                     Failure::Lost { sent, why } => (sent, why),
-                    Failure::Interrupted => (true, "a signal came".to_owned()),
-                    Failure::Late { sent } => (sent, "no answer came in time".to_owned()),
+                    Failure::Interrupted => (true, "a signal interrupted the wait".to_owned()),
+                    Failure::Late { sent } => (sent, "no reply arrived in time".to_owned()),
                     Failure::Gone { sent, reason } => (sent, reason.message),
                     Failure::Refused(e) => (false, e.message),
                 };
@@ -88,7 +88,7 @@ pub(crate) fn ask<Q: Field, R: Field>(
                     header.flags |= flags::RETRY;
                 }
                 if clock.now() + PAUSE >= deadline && busy {
-                    let text = format!("{} was not finished in time (last: {why})", op.name());
+                    let text = format!("{} did not finish in time (last: {why})", op.name());
                     return Err(Error::new(Status::DeadlineExceeded, text));
                 }
                 if clock.now() + PAUSE >= deadline {
@@ -102,10 +102,8 @@ pub(crate) fn ask<Q: Field, R: Field>(
 
 fn unavailable(op: Op, controller: &str, why: &str, effect: bool) -> Error {
     let effect = if effect { "; it may have taken effect" } else { "" };
-    let text = format!(
-        "{} could not be asked of the controller at {controller}: {why}{effect}",
-        op.name()
-    );
+    let text =
+        format!("{} could not reach the controller at {controller}: {why}{effect}", op.name());
     Error::new(Status::Unavailable, text)
 }
 

@@ -119,7 +119,7 @@ impl Custom {
     pub fn call(&self, operation: &str, ask: Ask<'_>) -> Result<Answered, Error> {
         let spec = self.operation(operation)?;
         if !spec.route.is_single() {
-            let text = format!("'{operation}' asks several blocks: call_each answers for each");
+            let text = format!("'{operation}' runs on several blocks; call it with call_each");
             return Err(self.refuse(&text));
         }
         self.check(spec, &ask)?;
@@ -151,7 +151,7 @@ impl Custom {
     pub fn call_each(&self, operation: &str, ask: Ask<'_>) -> Result<Vec<Answered>, Error> {
         let spec = self.operation(operation)?;
         if spec.route.is_single() {
-            let text = format!("'{operation}' asks one block: call answers what it did");
+            let text = format!("'{operation}' runs on one block; call it with call");
             return Err(self.refuse(&text));
         }
         self.check(spec, &ask)?;
@@ -220,7 +220,7 @@ impl Custom {
     /// Puts the operation's name where the retry loop, which knows no kinds, could only say that it
     /// was a custom one.
     fn explain(&self, spec: &OperationSpec, mut e: Error) -> Error {
-        for said in ["Custom was not finished", "whether Custom took effect"] {
+        for said in ["Custom did not finish", "whether Custom took effect"] {
             let named = said.replace("Custom", &format!("'{}'", spec.name));
             e.message = e.message.replacen(said, &named, 1);
         }
@@ -244,14 +244,14 @@ impl Custom {
         let name = &spec.name;
         let positioned = matches!(spec.route, Route::Position | Route::Through);
         let wrong = match (positioned, ask.position.is_some()) {
-            (true, false) => Some("goes by a position, and none is given"),
-            (false, true) => Some("does not go by a position"),
+            (true, false) => Some("needs a position, and none is given"),
+            (false, true) => Some("takes no position"),
             _ => None,
         };
         let wrong = wrong.or(match (spec.route == Route::Key, ask.key) {
-            (true, None) => Some("goes by a key, and none is given"),
-            (false, Some(_)) => Some("does not go by a key"),
-            (true, Some([])) => Some("goes by a key, and that is empty"),
+            (true, None) => Some("needs a key, and none is given"),
+            (false, Some(_)) => Some("takes no key"),
+            (true, Some([])) => Some("needs a key, and the given key is empty"),
             _ => None,
         });
         let wrong =

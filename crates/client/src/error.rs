@@ -43,7 +43,10 @@ impl std::error::Error for Error {}
 
 impl From<Malformed> for Error {
     fn from(e: Malformed) -> Error {
-        Error::new(Status::BadFrame, format!("the peer sent a body that does not parse: {e}"))
+        Error::new(
+            Status::BadFrame,
+            format!("the peer sent a message body that cannot be parsed: {e}"),
+        )
     }
 }
 

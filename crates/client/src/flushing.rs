@@ -89,7 +89,7 @@ impl Client {
         let body = FlushInfoRequest { job: job.0, flush: number };
         let told: FlushInfoReply = self.ask(Op::FlushInfo, &body)?;
         if told.state == 4 {
-            let text = format!("the flush has come to nothing: {}", told.message);
+            let text = format!("the flush failed: {}", told.message);
             return Err(Error::new(Status::Removed, text));
         }
         if told.state == 5 {

@@ -58,7 +58,7 @@ impl Kv {
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let replied = self.put_mode(key, &[value], true)?;
         match replied.header.status {
-            Status::KeyExists => Err(self.about(Status::KeyExists, key, "has a value already")),
+            Status::KeyExists => Err(self.about(Status::KeyExists, key, "already has a value")),
             _ => Ok(()),
         }
     }
@@ -70,7 +70,7 @@ impl Kv {
         only_if_absent: bool,
     ) -> Result<Replied, Error> {
         let length = value.iter().map(|part| part.len()).sum();
-        self.check(length, self.value_limit(), "which blocks of this size can hold")?;
+        self.check(length, self.value_limit(), "the most that blocks of this size can hold")?;
         if length > self.plain_limit() {
             self.check_key(key)?;
             let when = if only_if_absent { StoredWhen::Absent } else { StoredWhen::Always };
@@ -109,7 +109,7 @@ impl Kv {
         }
         let length: [u8; 8] = replied.args[..]
             .try_into()
-            .map_err(|_| Error::new(Status::BadFrame, "KvExists answered without a length"))?;
+            .map_err(|_| Error::new(Status::BadFrame, "the reply to KvExists has no length"))?;
         Ok(Some(u64::from_le_bytes(length)))
     }
 
@@ -235,7 +235,7 @@ impl Kv {
             // The block says up to where it has counted: what the map says may be older.
             let last: [u8; 8] = replied.args[..]
                 .try_into()
-                .map_err(|_| Error::new(Status::BadFrame, "KvLength answered without a range"))?;
+                .map_err(|_| Error::new(Status::BadFrame, "the reply to KvLength has no range"))?;
             from = u64::from_le_bytes(last).checked_add(1);
         }
         Ok(sum)

@@ -61,7 +61,7 @@ impl Kv {
                 Err(e) if e.status == Status::ExtentGone => {
                     tries += 1;
                     if tries == TRIES {
-                        let what = format!("cannot be stored, after {TRIES} tries: {}", e.message);
+                        let what = format!("could not be stored in {TRIES} tries: {}", e.message);
                         return Err(self.about(Status::Busy, key, &what));
                     }
                 }
@@ -180,7 +180,7 @@ impl Kv {
         if self.0.now() < deadline {
             return Ok(());
         }
-        let what = "was replaced again and again while its value was read";
+        let what = "was replaced repeatedly while its value was read";
         Err(self.about(Status::Busy, key, what))
     }
 
@@ -228,7 +228,7 @@ impl Kv {
                 Ok(replied) if replied.header.payload_len == extent.len => {}
                 Ok(replied) => {
                     let text = format!(
-                        "an extent of {} bytes was answered with {}",
+                        "the reply to a read of a {}-byte extent has {} bytes",
                         extent.len, replied.header.payload_len
                     );
                     return Err(Error::new(Status::BadFrame, text));

@@ -57,10 +57,10 @@ impl Line {
         spin: Duration,
     ) -> io::Result<Line> {
         let unknown = |why: String| io::Error::new(io::ErrorKind::NotFound, why);
-        let mut last = unknown("the name has no address".into());
+        let mut last = unknown("the host name has no address".into());
         let candidates = address
             .to_socket_addrs()
-            .map_err(|e| unknown(format!("the name is not known: {e}")))?;
+            .map_err(|e| unknown(format!("the host name cannot be resolved: {e}")))?;
         for candidate in candidates {
             match TcpStream::connect_timeout(&candidate, timeout) {
                 Ok(stream) => {

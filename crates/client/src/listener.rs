@@ -130,7 +130,7 @@ impl Listener {
             Kind::Extents | Kind::Custom(_) => 0,
         };
         if wanted == 0 || wanted & !possible != 0 {
-            let text = format!("a {} has no such changes to tell of", structure.kind());
+            let text = format!("a {} does not report changes of these kinds", structure.kind());
             return Err(Error::new(Status::InvalidArgument, text));
         }
         let mut listener = Listener {
@@ -167,7 +167,7 @@ impl Listener {
             }
             // A block went in between, and with it perhaps the way to what follows it.
             if clock.now() >= deadline {
-                let text = "could not subscribe: its blocks went away while they were asked";
+                let text = "could not subscribe: its blocks were removed meanwhile";
                 return Err(Error::new(Status::DeadlineExceeded, text));
             }
             clock.sleep_until(clock.now() + PAUSE);

@@ -123,7 +123,7 @@ impl File {
                 wait_until: None,
             })?;
             let length = replied.header.value;
-            let file = file.ok_or_else(|| not_shared("no memory came with the answer".into()))?;
+            let file = file.ok_or_else(|| not_shared("the reply has no memory attached".into()))?;
             if replied.entry.start != position || length == 0 {
                 return Err(not_shared(format!("no block begins at byte {position}")));
             }

@@ -357,7 +357,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
             let place =
                 channel.outstanding.iter().position(|(number, _)| *number == header.request);
             let Some((_, at)) = place.and_then(|place| channel.outstanding.remove(place)) else {
-                let text = "a reply to a request that was not made".into();
+                let text = "received a reply to a request that was not sent".into();
                 return Err(Failure::Lost { sent: true, why: text });
             };
             let slot = self.slots[at].as_mut().expect("what is awaited is there");
@@ -414,7 +414,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         for (_, at) in channel.outstanding {
             let failure = match one {
                 Some(one) if one != at => {
-                    let why = "another request on its connection was given up".into();
+                    let why = "another request on the same connection was abandoned".into();
                     Failure::Lost { sent: true, why }
                 }
                 _ => why.clone(),

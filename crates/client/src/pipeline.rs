@@ -210,7 +210,7 @@ impl<K: Deref<Target = Kv>> Landed<K> {
             }
             Op::KvGet => Done::Read((status == Status::Ok).then(|| asked.value.clone())),
             Op::KvPut if status == Status::KeyExists => {
-                return Err(kv.about(Status::KeyExists, asked.key(), "has a value already"));
+                return Err(kv.about(Status::KeyExists, asked.key(), "already has a value"));
             }
             Op::KvPut => Done::Stored(number == 1),
             Op::KvDelete => Done::Deleted(status == Status::Ok),

@@ -157,7 +157,7 @@ impl Queue {
         wait: Duration,
     ) -> Result<Vec<Delivery>, Error> {
         if timeout.is_zero() {
-            let text = "a reservation needs a time-out of at least a millisecond";
+            let text = "a reservation needs a time-out of at least 1 ms";
             return Err(Error::new(Status::InvalidArgument, text));
         }
         self.deliver(items, GET_BYTES, timeout, wait)

@@ -81,14 +81,14 @@ impl File {
         for ((group, reply), payload) in groups.into_iter().zip(replies).zip(&payloads) {
             let answered = reply?.header.value as usize;
             if answered == 0 || answered > group.len() {
-                let text = format!("{answered} of {} ranges were answered", group.len());
+                let text = format!("the reply covers {answered} of {} ranges", group.len());
                 return Err(Error::new(Status::BadFrame, text));
             }
             let answers = batch::ranges(payload, answered)?;
             for (at, want) in group.iter().enumerate() {
                 let got = answers.get(at).copied();
                 if got.is_some_and(|got| got.len() > want.length) {
-                    let text = "a range was answered with more than was asked";
+                    let text = "the reply has more bytes for a range than were requested";
                     return Err(Error::new(Status::BadFrame, text));
                 }
                 let bytes = got.unwrap_or_default();

@@ -522,10 +522,10 @@ impl Structure {
                     // Asked once more, without waiting: it may have had its effect.
                     *wait_until = Some(Time::ZERO);
                     *interrupted = true;
-                    Event::Lost { sent: true, why: "a signal came".into() }
+                    Event::Lost { sent: true, why: "a signal interrupted the wait".into() }
                 }
                 Happened::Failed(Failure::Late { sent }) => {
-                    Event::Lost { sent, why: "no answer came in time".into() }
+                    Event::Lost { sent, why: "no reply arrived in time".into() }
                 }
                 Happened::Failed(Failure::Refused(e)) => match e.status {
                     Status::PermissionDenied

@@ -242,7 +242,7 @@ impl Transport {
                     Failure::Nobody { known, why } => Failure::Nobody { known, why },
                     Failure::Gone { reason, .. } => Failure::Gone { sent: false, reason },
                     Failure::Interrupted => {
-                        let why = "a signal came".to_owned();
+                        let why = "a signal interrupted the wait".to_owned();
                         Failure::Lost { sent: false, why }
                     }
                     refused => refused,
@@ -428,7 +428,7 @@ impl Transport {
     ) -> io::Result<ReplyHeader> {
         let header = self.next_header(wait)?;
         if header.request != self.awaited && header.request != 0 {
-            let text = "a reply to a request that was not made";
+            let text = "received a reply to a request that was not sent";
             return Err(io::Error::other(Error::new(Status::BadFrame, text)));
         }
         self.read_body(&header, wait, reply_args, sink)?;
@@ -489,7 +489,7 @@ impl Transport {
             if let Some(header) = self.buffered_header()? {
                 let whole = REPLY_HEADER + header.args_len as usize;
                 if header.status != Status::Notice || whole > RECEIVE {
-                    let text = "something else than a notice came unasked";
+                    let text = "received an unrequested message that is not a notice";
                     return Err(io::Error::other(Error::new(Status::BadFrame, text)));
                 }
                 if self.filled - self.taken >= whole {

@@ -125,7 +125,7 @@ impl Writing {
         entries: &[MapEntry],
     ) -> Result<(), Error> {
         let entry = entries.first().ok_or_else(|| {
-            Error::new(Status::BadFrame, "ExtentBlocks was answered without a block")
+            Error::new(Status::BadFrame, "the reply to ExtentBlocks names no block")
         })?;
         routing.learn_servers(entries);
         self.given = Some(ExtentRoom { at: entry.at(), free: entry.end, written: now });

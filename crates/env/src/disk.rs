@@ -108,7 +108,7 @@ impl Disk for Folder {
     fn read(&mut self, name: &str) -> io::Result<Vec<u8>> {
         let path = self.path.join(name);
         if std::fs::metadata(&path)?.mode() & 0o077 != 0 {
-            let text = "others than its owner may read or write it: chmod 600 it";
+            let text = "users other than its owner may read or write it; run chmod 600 on it";
             return Err(io::Error::new(ErrorKind::PermissionDenied, text));
         }
         std::fs::read(path)

@@ -75,7 +75,7 @@ mod armed {
         let mut rates = Rates::default();
         for part in text.split(',') {
             let (name, number) = part.split_once('=').ok_or(format!("`{part}` has no number"))?;
-            let number = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+            let number = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
             *match name {
                 "seed" => &mut rates.seed,
                 "once" => &mut rates.once,

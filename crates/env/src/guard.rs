@@ -8,7 +8,10 @@ pub struct AbortOnPanic(pub &'static str);
 impl Drop for AbortOnPanic {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("honeycomb: the {} thread found its own state wrong; the node ends", self.0);
+            eprintln!(
+                "honeycomb: the {} thread found its own state inconsistent; the node stops",
+                self.0
+            );
             std::process::abort();
         }
     }

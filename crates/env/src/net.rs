@@ -174,7 +174,12 @@ pub trait Service {
         args: &[u8],
     ) -> Begin {
         let _ = (now, args);
-        net.refuse(from, header.request, Status::NotServedHere, "no large payloads here");
+        net.refuse(
+            from,
+            header.request,
+            Status::NotServedHere,
+            "large payloads are not accepted here",
+        );
         Begin::Skip
     }
 
@@ -640,7 +645,7 @@ impl Net {
             Ok(n) if n == frame.len() => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let busy = ReplyHeader::new(Status::Busy, header.request, PASS_RETRY_US);
-                self.reply(to, busy, b"the socket is full", ReplyPayload::Copy(&[]));
+                self.reply(to, busy, b"the socket's send buffer is full", ReplyPayload::Copy(&[]));
             }
             // A part of so few bytes is as good as a broken connection.
             Ok(_) | Err(_) => self.drop_conn(to),

@@ -48,7 +48,7 @@ impl UnixDoor {
         let path = match place.to_str() {
             Some(path) if path.len() <= PATH_MAX => path.to_owned(),
             _ => {
-                let text = format!("{}: no path for a socket", place.display());
+                let text = format!("{} cannot be the path of a socket", place.display());
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
         };
@@ -116,7 +116,7 @@ pub fn connect(path: &str) -> io::Result<TcpStream> {
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     let peer = socket_peercred(&socket)?.uid;
     if peer != rustix::process::geteuid() && !peer.is_root() {
-        let text = format!("{path} is listened on by user {}", peer.as_raw());
+        let text = format!("the listener on {path} belongs to user {}", peer.as_raw());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(TcpStream::from(socket))

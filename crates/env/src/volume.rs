@@ -184,7 +184,7 @@ impl MemoryVolume {
 
 impl Pages {
     fn reached(&self) -> io::Result<()> {
-        if self.away { Err(io::Error::new(AWAY, "the store is away")) } else { Ok(()) }
+        if self.away { Err(io::Error::new(AWAY, "the store cannot be reached")) } else { Ok(()) }
     }
 }
 

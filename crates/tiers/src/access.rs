@@ -98,7 +98,7 @@ fn disk(root: &std::path::Path) -> Result<LocalFileSystem, FlushError> {
 
 #[cfg(not(feature = "clouds"))]
 fn bucket(place: &Place, _access: &Access) -> Result<Arc<dyn ObjectStore>, FlushError> {
-    let why = "this program was built for directories only (without its feature `clouds`)";
+    let why = "this program was built without its feature `clouds` and supports only directories";
     Err(FlushError::Root { root: place.to_string(), why: why.into() })
 }
 

@@ -183,8 +183,8 @@ impl Commit {
         for (part, found) in self.manifest.parts().zip(found) {
             let found = match found {
                 Ok(bytes) if bytes == part.bytes => continue,
-                Ok(bytes) => format!("it has {bytes}"),
-                Err(Fault::Absent) => "there is none".into(),
+                Ok(bytes) => format!("it has {bytes} bytes"),
+                Err(Fault::Absent) => "it does not exist".into(),
                 Err(fault) => return Some(Hindrance::Store { what: "a part", fault }),
             };
             let (part, expected) = (part.name.clone(), part.bytes);

@@ -130,19 +130,19 @@ impl Record {
         let word = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("in it"));
         let wide = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("in it"));
         if header[..4] != MAGIC {
-            return Err("it is no record of a journal".into());
+            return Err("it is not a record of a journal".into());
         }
         if word(4) != VERSION {
             return Err(format!("it is a record of version {}, not {VERSION}", word(4)));
         }
         if word(CRC.start) != sum(header, bytes) {
-            return Err("its checksum is not that of its bytes".into());
+            return Err("its checksum does not match its bytes".into());
         }
         let ends = match word(24) {
             0 => RecordEnds::Open,
             1 => RecordEnds::Final,
             2 => RecordEnds::Continues(BlockAt::of(wide(32), wide(40))),
-            code => return Err(format!("its block ends in no known way ({code})")),
+            code => return Err(format!("the code for the end of its block, {code}, is unknown")),
         };
         Ok((Record { number: wide(8), start: wide(16), ends }, bytes))
     }
@@ -169,13 +169,13 @@ fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let end = text.iter().position(|b| *b == b'\n').ok_or("it has no second line")?;
     let (body, last) = (&text[..end], &text[end + 1..]);
     if last != format!("crc32 {:08x}\n", crc32fast::hash(body)).as_bytes() {
-        return Err("its checksum is not that of its bytes".into());
+        return Err("its checksum does not match its bytes".into());
     }
     let told: Told<T> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
     match (&*told.format, told.version) {
         (FORMAT, VERSION) => Ok(told.what),
         (FORMAT, version) => Err(format!("it is a journal of version {version}, not {VERSION}")),
-        _ => Err("it is no journal".into()),
+        _ => Err("it is not a journal".into()),
     }
 }
 
@@ -334,7 +334,7 @@ impl Root {
     }
 
     fn not_swept(&self, directory: &str, why: String) -> FlushError {
-        let what = format!("what is to be deleted in {}", self.place.join(directory));
+        let what = format!("objects that are no longer needed in {}", self.place.join(directory));
         FlushError::Write { what, why }
     }
 }
@@ -444,7 +444,7 @@ impl Journal<'_> {
                 Some(record) => record,
                 None => match self.record(&name)? {
                     Some((record, _)) => record,
-                    None => return Err(self.damaged(&name, "it is gone")),
+                    None => return Err(self.damaged(&name, "it no longer exists")),
                 },
             };
             if (record.start, record.number) != (start, number) {
@@ -475,7 +475,7 @@ impl Journal<'_> {
         let beyond = self.there.range(missing.clone()..).next().map(|(name, _)| name);
         match beyond {
             Some(name) if name.get(..numbered) == missing.get(..numbered) => {
-                Err(self.damaged(&missing, format!("it is missing, and {name} is there")))
+                Err(self.damaged(&missing, format!("it is missing, but {name} exists")))
             }
             _ => Ok(()),
         }

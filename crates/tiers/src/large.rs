@@ -44,7 +44,7 @@ impl<'a> Extents<'a> {
             let (mut at, mut seen) = (0, 0);
             while at < bytes.len() {
                 let (Some(id), Some(len)) = (number(&bytes, at), length(&bytes, at + 8)) else {
-                    return Err(damaged("an extent leaves it"));
+                    return Err(damaged("an extent extends past its end"));
                 };
                 at += HEAD;
                 let end = at + len as usize;
@@ -55,7 +55,7 @@ impl<'a> Extents<'a> {
                 seen += 1;
             }
             if at != bytes.len() || seen != part.items {
-                return Err(damaged("its extents are not those of the manifest"));
+                return Err(damaged("its extents do not match the manifest"));
             }
             all.objects.push(&part.name);
         }
@@ -68,11 +68,11 @@ impl<'a> Extents<'a> {
         for one in list.chunks(EXTENT_REF) {
             let name = (number(one, 0), number(one, 8), number(one, 16), length(one, 24));
             let (Some(block), Some(epoch), Some(id), Some(len)) = name else {
-                return Err(self.missing("a list of extents is cut".into()));
+                return Err(self.missing("a list of extents is truncated".into()));
             };
             let place = self.places.get(&(block, epoch, id));
             let Some(&(object, at, _, crc)) = place.filter(|(_, _, there, _)| *there == len) else {
-                return Err(self.missing(format!("extent {id} of block {block:016x} is not there")));
+                return Err(self.missing(format!("extent {id} of block {block:016x} is missing")));
             };
             let name = self.objects[object];
             value.extend(self.flushed.range(name, at..at + len as u64, crc)?);

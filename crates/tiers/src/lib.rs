@@ -56,7 +56,7 @@ pub enum FlushError {
         why: String,
     },
     /// A path that leads nowhere below the root.
-    #[error("'{path}' is no path below the flush_root: {why}")]
+    #[error("'{path}' is not a path under the flush_root: {why}")]
     Path {
         /// What was asked for.
         path: String,
@@ -64,7 +64,7 @@ pub enum FlushError {
         why: String,
     },
     /// Writing failed: no space, no permission, a directory that is gone.
-    #[error("{what} could not be written: {why}")]
+    #[error("{what} could not be written or deleted: {why}")]
     Write {
         /// Which object.
         what: String,
@@ -73,8 +73,8 @@ pub enum FlushError {
     },
     /// A part is not where the manifest would say it is.
     #[error(
-        "the part {part} is not to be seen here with its {expected} bytes ({found}); servers that \
-         flush one structure share one flush_root"
+        "the part {part} of {expected} bytes cannot be found here ({found}); servers that flush one \
+         structure must share one flush_root"
     )]
     MissingPart {
         /// Its path.
@@ -136,28 +136,28 @@ pub enum FlushError {
         why: String,
     },
     /// There is no plain object.
-    #[error("there is no object {object}")]
+    #[error("object {object} does not exist")]
     NoObject {
         /// Where it was looked for.
         object: String,
     },
     /// Somebody else's flush or journal is where one is to begin.
     #[error(
-        "{place} has what another prefix has left there: load it, and delete it with `honeycomb flushed {place} --delete`, or name another place with flush_to"
+        "{place} holds the flush of another prefix: load it, and delete it with `honeycomb flushed {place} --delete`, or name another place with flush_to"
     )]
     Occupied {
         /// Where it is.
         place: String,
     },
     /// A later flush is where this one was.
-    #[error("{place} holds a later flush by now; look at that one first")]
+    #[error("{place} now holds a later flush; inspect that one first")]
     Replaced {
         /// Where it is.
         place: String,
     },
     /// The manifest is deleted, and some of what it named is not.
     #[error(
-        "{place} is no flush any more, but {count} objects of it could not be deleted: {why}; they mean nothing, and nothing will delete them by itself"
+        "the flush at {place} is deleted, but {count} of its objects could not be: {why}; they are unused, and nothing deletes them automatically"
     )]
     Left {
         /// Where they are.

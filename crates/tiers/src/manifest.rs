@@ -130,7 +130,7 @@ impl Manifest {
         let (body, last) = (&text[..end], &text[end + 1..]);
         let crc = format!("crc32 {:08x}\n", crc32fast::hash(body));
         if last != crc.as_bytes() {
-            return Err(damaged("its checksum is not that of its bytes"));
+            return Err(damaged("its checksum does not match its bytes"));
         }
         let value: serde_json::Value =
             serde_json::from_slice(body).map_err(|e| Unreadable::Damaged(e.to_string()))?;

@@ -46,7 +46,7 @@ pub enum Place {
 
 /// A text that is no place.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("'{text}' is no place for data: {why}")]
+#[error("'{text}' cannot be a place for data: {why}")]
 pub struct InvalidPlace {
     /// The text.
     pub text: String,
@@ -77,7 +77,7 @@ impl Place {
         };
         let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !is_name(bucket) {
-            return refuse("the name of a bucket is of letters, digits, '-', '_' and '.'");
+            return refuse("a bucket's name has only letters, digits, '-', '_' and '.'");
         }
         let names = path.strip_suffix('/').unwrap_or(path);
         if !path.is_empty() && !names.split('/').all(is_name) {

@@ -68,7 +68,7 @@ impl Session {
     ) -> Result<Session, FlushError> {
         let failed = |e: std::io::Error| FlushError::Root {
             root: place.to_string(),
-            why: format!("no thread for it: {e}"),
+            why: format!("cannot start a thread: {e}"),
         };
         let (objects, worker) = Objects::with_worker(0).map_err(failed)?;
         let thread = std::thread::Builder::new().name("objects".into());

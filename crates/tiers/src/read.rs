@@ -257,7 +257,7 @@ impl Flushed {
         if self.journal {
             let record = Record::decode(&bytes).map_err(|why| self.damaged(&part.name, why))?;
             if record.1.len() as u64 != part.bytes {
-                return Err(self.damaged(&part.name, "it has another length by now".into()));
+                return Err(self.damaged(&part.name, "its length has changed".into()));
             }
             return Ok(record.1.to_vec());
         }
@@ -267,7 +267,7 @@ impl Flushed {
             return Err(self.damaged(&part.name, why));
         }
         if crc32fast::hash(&bytes) != part.crc32 {
-            let why = "its checksum is not that of the manifest".into();
+            let why = "its checksum does not match the manifest".into();
             return Err(self.damaged(&part.name, why));
         }
         Ok(bytes)
@@ -286,7 +286,7 @@ impl Flushed {
                 return Ok(bytes);
             }
         }
-        Err(self.damaged(name, format!("bytes {range:?} are not those that were checked before")))
+        Err(self.damaged(name, format!("bytes {range:?} have changed since they were verified")))
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, FlushError> {
@@ -342,7 +342,7 @@ impl<'a> Records<'a> {
             None => {
                 let part = self.part.take().expect("its bytes are being read");
                 (self.at, self.bytes) = (0, Vec::new());
-                Some(Err(self.damaged(part, "a record leaves it".into())))
+                Some(Err(self.damaged(part, "a record extends past its end".into())))
             }
         }
     }

@@ -140,9 +140,9 @@ impl Root {
             Hindrance::Store { what, fault } => {
                 let why = match fault {
                     Fault::Passing(why) | Fault::Refused(why) => why,
-                    Fault::Absent => "it is gone".into(),
-                    Fault::Changed => "somebody else writes it at the same time".into(),
-                    Fault::NotPossible => "the store cannot do that".into(),
+                    Fault::Absent => "it does not exist".into(),
+                    Fault::Changed => "another writer changed it at the same time".into(),
+                    Fault::NotPossible => "the store does not support this operation".into(),
                 };
                 let what = format!("{what} in {}", self.place.join(directory));
                 FlushError::Write { what, why }
@@ -328,7 +328,7 @@ impl FlushStore {
             let swept = root.carry_out(&limits, &directory, Ask::Delete(names)).await;
             done(swept.and_then(|answer| match answer {
                 Answer::Deleted(Err(fault)) => {
-                    let what = "what is to be deleted";
+                    let what = "objects that are no longer needed";
                     Err(root.hindered(&directory, Hindrance::Store { what, fault }))
                 }
                 _ => Ok(()),

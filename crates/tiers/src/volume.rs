@@ -116,12 +116,12 @@ impl ObjectVolume {
         let place = &self.folder.place;
         match error {
             Error::NotFound { .. } => {
-                let text = format!("{what} of the object tier at {place} is gone");
+                let text = format!("{what} the object tier at {place}: the object does not exist");
                 io::Error::new(ErrorKind::NotFound, text)
             }
             _ => {
                 let why = reason(error);
-                io::Error::new(AWAY, format!("the object tier at {place} is away: {why}"))
+                io::Error::new(AWAY, format!("{what} the object tier at {place}: {why}"))
             }
         }
     }
@@ -150,9 +150,9 @@ impl Volume for ObjectVolume {
             for ((_, range), got) in some.iter().zip(got) {
                 let length = (range.end - range.start) as usize;
                 let got = got.unwrap_or_else(|e| Err(e.into()));
-                let got = got.map_err(|e| self.failed("what is read", &e))?;
+                let got = got.map_err(|e| self.failed("cannot read from", &e))?;
                 if got.len() != length {
-                    let text = format!("an object gave {} bytes for {length}", got.len());
+                    let text = format!("the object store returned {} of {length} bytes", got.len());
                     return Err(io::Error::new(ErrorKind::UnexpectedEof, text));
                 }
                 into[done..done + length].copy_from_slice(&got);
@@ -183,7 +183,7 @@ impl Volume for ObjectVolume {
             }
             put.map(drop)
         });
-        put.map_err(|e| self.failed("what is written", &e))
+        put.map_err(|e| self.failed("cannot write to", &e))
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
@@ -197,7 +197,7 @@ impl Volume for ObjectVolume {
                 let _turn = limits.turn().await;
                 folder.delete(&folder.unit(n, written)).await
             });
-            deleted.map_err(|e| self.failed("what is deleted", &e))?;
+            deleted.map_err(|e| self.failed("cannot delete from", &e))?;
             self.units[n].store(0, Relaxed);
         }
         Ok(())
@@ -458,7 +458,7 @@ mod tests {
         ];
         for error in done {
             assert_eq!(error.kind(), AWAY, "{error}");
-            assert!(error.to_string().contains("root is away: "), "{error}");
+            assert!(error.to_string().contains("root: "), "{error}");
         }
         std::fs::remove_file(&root).unwrap();
         std::fs::rename(&elsewhere, &root).unwrap();

@@ -67,13 +67,15 @@ pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
         }
         let name = encoded(name);
         if name.len() > NAME_MAX {
-            return Err(refuse("with its signs written out a name is longer than 255 bytes"));
+            return Err(refuse(
+                "a name is longer than 255 bytes after its special characters are escaped",
+            ));
         }
         directory.push('/');
         directory.push_str(&name);
     }
     if directory.len() > FLUSH_DIRECTORY_MAX {
-        return Err(refuse("with the job's name before it, it is longer than 1,024 bytes"));
+        return Err(refuse("with the job's name in front, it is longer than 1,024 bytes"));
     }
     Ok(directory)
 }

@@ -305,25 +305,27 @@ impl KindSpec {
                 return refuse(format!("the name of operation {number}: {why}"));
             }
             if at > 0 && self.operations[at - 1].number >= *number {
-                return refuse(format!("operation {number} is out of order or there twice"));
+                return refuse(format!("operation {number} is out of order or appears twice"));
             }
             if self.operations[..at].iter().any(|other| other.name == *name) {
-                return refuse(format!("two operations are called '{name}'"));
+                return refuse(format!("two operations have the name '{name}'"));
             }
             if *verbs == Verbs::NONE || !Verbs::ALL.contains(*verbs) {
-                return refuse(format!("'{name}' needs verbs that no grant has, or none"));
+                return refuse(format!("'{name}' requires no verbs, or verbs that no grant has"));
             }
             if !route.fits(self.router) {
                 let router = self.router;
                 return refuse(format!(
-                    "'{name}' goes to {route:?}, which a router {router:?} has not"
+                    "'{name}' has route {route:?}, which router {router:?} does not support"
                 ));
             }
             if operation.waits && !route.is_single() {
-                return refuse(format!("'{name}' waits at several blocks; it can wait at one"));
+                return refuse(format!(
+                    "'{name}' waits at several blocks; an operation can wait at only one"
+                ));
             }
             if operation.positional && !matches!(self.router, Router::Offset | Router::Index) {
-                return refuse(format!("'{name}' answers a position, and there are none"));
+                return refuse(format!("'{name}' returns a position, but its router has none"));
             }
         }
         Ok(())

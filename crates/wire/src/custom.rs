@@ -92,7 +92,7 @@ pub fn kind_spec(info: &KindInfo) -> Result<KindSpec, String> {
     };
     let operations = info.operations.iter().map(|told| {
         let Some(route) = Route::from_code(told.route) else {
-            return Err(format!("'{}' goes by an unknown route, {}", told.name, told.route));
+            return Err(format!("'{}' has an unknown route, {}", told.name, told.route));
         };
         if told.flags & !flags::KNOWN != 0 {
             return Err(format!("'{}' has unknown flags, {:#x}", told.name, told.flags));

@@ -44,7 +44,7 @@ pub fn acks(args: &[u8]) -> Result<Vec<(LaneId, Sequence)>, Malformed> {
     let mut acks = Vec::new();
     while !r.is_empty() {
         if acks.len() == ACK_LANES_MAX as usize {
-            return Err(r.malformed("more lanes than one request takes"));
+            return Err(r.malformed("more lanes than one request may have"));
         }
         acks.push((LaneId(u32::get(&mut r)?), Sequence(u64::get(&mut r)?)));
     }
@@ -153,7 +153,7 @@ impl<'a> ScanArgs<'a> {
             cursor: u64::get(&mut r)?,
             bytes: u32::get(&mut r)?,
             brings: Brings::from_code(u8::get(&mut r)?)
-                .ok_or_else(|| r.malformed("no mode of a scan"))?,
+                .ok_or_else(|| r.malformed("a scan has no such mode"))?,
             prefix: r.rest(),
         })
     }
@@ -199,7 +199,7 @@ pub enum Scanned<'a> {
 pub fn scan_entries(payload: &[u8]) -> Result<Vec<ScanEntry<'_>>, Malformed> {
     let whole = scanned(payload)?.into_iter().map(|(key, value)| match value {
         Scanned::Value(value) => Ok((key, value)),
-        Scanned::Extents(_) => Err(Reader::new(payload).malformed("a value is elsewhere")),
+        Scanned::Extents(_) => Err(Reader::new(payload).malformed("a value is stored in extents")),
     });
     whole.collect()
 }

@@ -80,7 +80,7 @@ impl<'a> PutExtents<'a> {
                 let bytes = u32::get(&mut p)? as usize;
                 StoredWhen::Still(p.take(bytes)?)
             }
-            _ => return Err(r.malformed("no mode of a put of extents")),
+            _ => return Err(r.malformed("a put of extents has no such mode")),
         };
         Ok(PutExtents { when, key, list: p.rest() })
     }

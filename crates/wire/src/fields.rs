@@ -151,7 +151,7 @@ impl Field for bool {
         match u8::get(from)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(from.malformed("a truth value is 0 or 1")),
+            _ => Err(from.malformed("a boolean must be 0 or 1")),
         }
     }
 }

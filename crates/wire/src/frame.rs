@@ -242,10 +242,13 @@ impl RequestHeader {
         let laned = self.lane.0 != 0 || self.sequence.0 != 0 || self.ack_lag != 0;
         if info.lane || custom && laned {
             if self.lane.0 == 0 || self.sequence.0 == 0 {
-                return Err(skip(Status::BadFrame, "a mutation names its lane and sequence"));
+                return Err(skip(Status::BadFrame, "a mutation must name its lane and sequence"));
             }
             if self.ack_lag == 0 || self.ack_lag as u64 > self.sequence.0 {
-                return Err(skip(Status::BadFrame, "a mutation acknowledges earlier ones only"));
+                return Err(skip(
+                    Status::BadFrame,
+                    "a mutation may acknowledge only earlier mutations",
+                ));
             }
         } else if laned {
             return Err(skip(Status::BadFrame, "only a mutation has a lane"));
@@ -257,7 +260,7 @@ impl RequestHeader {
             _ => !block && !grant,
         };
         if !named {
-            return Err(skip(Status::BadFrame, "a block and a grant go with data requests only"));
+            return Err(skip(Status::BadFrame, "only data requests have a block and a grant"));
         }
         Ok(())
     }

@@ -27,21 +27,24 @@ impl Greeted {
         let bad_frame = |e: Malformed| (Status::BadFrame, e.to_string());
         let major = u16::get(&mut Reader::new(args)).map_err(bad_frame)?;
         if major != PROTOCOL_MAJOR {
-            let text = format!("version {PROTOCOL_MAJOR} is spoken here, not {major}");
+            let text = format!("this peer speaks protocol version {PROTOCOL_MAJOR}, not {major}");
             return Err((Status::UnsupportedVersion, text));
         }
         let hello = HelloRequest::decode(args).map_err(bad_frame)?;
         if hello.session == 0 {
-            return Err((Status::InvalidArgument, "a session is a random number, not 0".into()));
+            return Err((
+                Status::InvalidArgument,
+                "a session must be a random number other than 0".into(),
+            ));
         }
         let scope =
             key.verify(&hello.token).map_err(|e| (Status::Unauthenticated, e.to_string()))?;
         if clock_ms >= scope.expires_ms {
-            return Err((Status::Unauthenticated, "the token is past its time".into()));
+            return Err((Status::Unauthenticated, "the token has expired".into()));
         }
         let asked = (hello.task_prefix != 0).then_some(PrefixId(hello.task_prefix));
         if scope.task.is_some() && asked.is_some() && scope.task != asked {
-            let text = "the token is for another task than the session names".into();
+            let text = "the token is for a different task than the session names".into();
             return Err((Status::PermissionDenied, text));
         }
         let session = SessionId(hello.session);

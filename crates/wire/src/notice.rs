@@ -142,7 +142,7 @@ impl SubscribeArgs {
         let mode = u8::get(&mut r)?;
         let key = r.rest().to_vec();
         if wanted == 0 || wanted & !kinds::ALL != 0 {
-            return Err(r.malformed("a subscription names kinds of changes that there are"));
+            return Err(r.malformed("a subscription names no kind of change, or an unknown one"));
         }
         let filter = match mode {
             0 if key.is_empty() => Filter::All,

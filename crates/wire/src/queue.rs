@@ -21,7 +21,7 @@ pub fn lengths(args: &[u8], payload_len: usize) -> Result<Vec<u32>, Malformed> {
     match lengths.iter().map(|length| *length as u64).sum::<u64>() == payload_len as u64 {
         true => Ok(lengths),
         false => {
-            Err(Malformed { at: 0, why: "the lengths of the items are not that of the payload" })
+            Err(Malformed { at: 0, why: "the lengths of the items do not add up to the payload" })
         }
     }
 }
@@ -36,7 +36,7 @@ fn list<T>(
     let mut entries = Vec::new();
     while !r.is_empty() {
         if entries.len() == most {
-            return Err(r.malformed("more entries than one request takes"));
+            return Err(r.malformed("more entries than one request may have"));
         }
         entries.push(get(&mut r)?);
     }
@@ -119,7 +119,7 @@ impl Items {
         if lengths.iter().map(|length| *length as u64).sum::<u64>() != payload_len as u64 {
             return Err(Malformed {
                 at: 0,
-                why: "the lengths of the items are not that of the payload",
+                why: "the lengths of the items do not add up to the payload",
             });
         }
         Ok(Items { first, deliveries, lengths })

@@ -26,7 +26,7 @@ pub enum Unproven {
     #[error("the token or grant is malformed: {0}")]
     Malformed(#[from] Malformed),
     /// Too long, of another version, or with a caveat that this build does not know.
-    #[error("the token or grant is of a form that is not known here")]
+    #[error("the token or grant has a format that this peer does not know")]
     UnknownForm,
     /// The tag does not match: forged, cut, or of another cluster.
     #[error("the token or grant was not issued by this cluster, or was altered")]

@@ -28,7 +28,7 @@ impl Net {
             let mut conn = Conn::new(stream, self.clock.now(), &self.budget, &self.strangers);
             if !self.takes_connection(&self.strangers) {
                 let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
-                let message = b"the server has as many connections as it takes (10,000)";
+                let message = b"the server has reached its limit of 10,000 connections";
                 let header = ReplyHeader { args_len: message.len() as u32, ..header };
                 let spares = &mut self.spares;
                 conn.send(&header.encode(), message, ReplyPayload::Copy(&[]), spares);
