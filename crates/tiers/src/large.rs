@@ -1,4 +1,4 @@
-//! Large values of a flushed kv: their extents are in parts of their own.
+//! Large values of a flushed kv: their extents are in separate parts.
 
 use crate::FlushError;
 use crate::manifest::FlushedStructure;
@@ -9,11 +9,11 @@ use std::collections::HashMap;
 /// Bytes before each extent in its part: id u64, length u32.
 const HEAD: usize = 12;
 
-/// Where an extent is: in which object, from which byte, how long; and its checksum, because it is read
+/// The location of an extent: object, first byte, length; and its checksum, because it is read
 /// again.
 type Spot = (usize, u64, u32, u32);
 
-/// Where each extent of a structure is, by block, epoch and id.
+/// The location of each extent of a structure, by block, epoch and id.
 pub(crate) struct Extents<'a> {
     flushed: &'a Flushed,
     /// Names of the objects.
@@ -30,7 +30,7 @@ fn length(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl<'a> Extents<'a> {
-    /// Reads and checks the parts, one after the other, and keeps where everything is.
+    /// Reads and checks the parts, one after the other, and records the location of every extent.
     pub fn read(
         flushed: &'a Flushed,
         structure: &'a FlushedStructure,
@@ -62,7 +62,7 @@ impl<'a> Extents<'a> {
         Ok(all)
     }
 
-    /// The value that a list of extents makes.
+    /// The value of a list of extents.
     pub fn value(&self, list: &[u8]) -> Result<Vec<u8>, FlushError> {
         let mut value = Vec::new();
         for one in list.chunks(EXTENT_REF) {
