@@ -181,7 +181,7 @@ def test_kinds_are_known_and_unknown(
     with pytest.raises(errors.InvalidArgument, match="0x80 to 0xef"):
         logs.custom("task:tape", 0x12)
     # The ordinary cluster serves none.
-    with pytest.raises(errors.UnknownKind, match="none but file, queue and kv"):
+    with pytest.raises(errors.UnknownKind, match="only file, queue and kv"):
         job.custom("task:log", "log")
 
     with pytest.raises(errors.NotFound):

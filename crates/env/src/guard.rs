@@ -1,8 +1,8 @@
-//! A node's thread that panics takes the process with it.
+//! A panic of a node's thread ends the process.
 
-/// Held by the threads of a node. A controller or a shard whose thread is gone would go on being
-/// counted as alive by the others, and those who wait for it would wait in vain; a process that
-/// ends is noticed at once.
+/// Held by the threads of a node. If the thread of a controller or a shard ended alone, others
+/// would still count it as alive, and its clients would wait forever; the end of a process is
+/// noticed at once.
 pub struct AbortOnPanic(pub &'static str);
 
 impl Drop for AbortOnPanic {
