@@ -1,4 +1,4 @@
-//! What both kinds of node check in a `Hello`.
+//! The checks of a `Hello` in both kinds of node.
 
 use crate::fields::{Field, Malformed, Reader};
 use crate::messages::{HelloReply, HelloRequest, Status};
@@ -9,21 +9,21 @@ use honeycomb_types::{PrefixId, SessionId};
 /// A peer whose handshake was accepted.
 #[derive(Clone, Debug)]
 pub struct Greeted {
-    /// What its token allows.
+    /// The scope of its token.
     pub scope: Scope,
-    /// Scope of its retries.
+    /// The scope of its retries.
     pub session: SessionId,
-    /// The prefix that its session runs for, whose lease its traffic renews.
+    /// The prefix of its session's task, whose lease its traffic renews.
     pub task: Option<PrefixId>,
-    /// What it asked for.
+    /// Its request.
     pub hello: HelloRequest,
 }
 
 impl Greeted {
     /// Checks the arguments of a `Hello`: version, session, token, task. `clock_ms` is the
-    /// controller's clock. The error is the refusal to answer before the connection is closed.
+    /// controller's clock. The error is the refusal to send before the connection is closed.
     pub fn check(args: &[u8], key: &TokenKey, clock_ms: u64) -> Result<Greeted, (Status, String)> {
-        // The major version comes first, because what follows may be laid out differently.
+        // The major version is first, because the layout of the rest may differ.
         let bad_frame = |e: Malformed| (Status::BadFrame, e.to_string());
         let major = u16::get(&mut Reader::new(args)).map_err(bad_frame)?;
         if major != PROTOCOL_MAJOR {
@@ -51,11 +51,11 @@ impl Greeted {
         Ok(Greeted { scope, session, task: scope.task.or(asked), hello })
     }
 
-    /// The reply, as far as it follows from the request. No feature is defined in 1.0.
+    /// The reply, as far as it follows from the request. Version 1.0 defines no feature.
     pub fn reply(&self, clock_ms: u64) -> HelloReply {
         HelloReply {
             major: PROTOCOL_MAJOR,
-            // The smaller of both; zero is the smallest there is, so the peer's cannot be.
+            // The smaller of both; ours is zero, so the peer's cannot be smaller.
             minor: PROTOCOL_MINOR,
             now_ms: clock_ms,
             job: self.scope.job.map_or(0, |j| j.0),
