@@ -37,7 +37,7 @@ pub enum Accumulated {
     Integer(i64),
     /// A floating-point number.
     Float(f64),
-    /// The length of what was appended to, in bytes.
+    /// The new length of the value, in bytes.
     Length(u64),
     /// A top list, best first.
     Top(Vec<TopItem>),
