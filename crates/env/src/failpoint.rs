@@ -6,8 +6,8 @@
 //! and drops nothing more. Examples:
 //!
 //! ```text
-//! HONEYCOMB_DIE_AT=sending:CommitMove:1                        who gives, before it asks for the commit
-//! HONEYCOMB_DIE_AT=handled:BeginImport:1,answered:MoveDone:1   who takes, in its first merge
+//! HONEYCOMB_DIE_AT=sending:CommitMove:1                        the source, before it requests the commit
+//! HONEYCOMB_DIE_AT=handled:BeginImport:1,answered:MoveDone:1   the target, in its first merge
 //! ```
 //!
 //! Other builds have no failpoints: `reached` is a constant there. An invalid value also ends the

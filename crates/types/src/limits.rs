@@ -173,148 +173,153 @@ pub const RING_CAPACITY: usize = 4096;
 
 /// Prefixes of one job.
 pub const PREFIXES_PER_JOB_MAX: usize = 1 << 20;
-/// Parents and readers that all nodes of one plan name.
+/// Parents and readers of all nodes of one plan together.
 pub const PLAN_EDGES_MAX: usize = 1 << 19;
 /// Parents of one prefix.
 pub const PARENTS_MAX: usize = 4096;
 /// Declared readers of one prefix that have not committed.
 pub const READERS_MAX: usize = 65_536;
-/// Prefixes that name one reader and wait for its commit: as many as it can have as parents.
+/// Prefixes that name one reader and wait for its commit: the maximum number of its parents.
 pub const READS_MAX: usize = PARENTS_MAX;
 /// Structures under one prefix.
 pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
-/// Reasons of loss that a job remembers; the oldest are forgotten first.
+/// Reasons of loss that a job keeps; the oldest are dropped first.
 pub const TOMBSTONES_PER_JOB_MAX: usize = 65_536;
 /// Jobs that one controller holds at a time.
 pub const JOBS_MAX: usize = 65_536;
-/// Tenants of one controller shard that have jobs or a quota, when another one gets a quota.
+/// Tenants of one controller shard with jobs or a quota, when another one gets a quota.
 pub const TENANTS_MAX: usize = 65_536;
-/// Tasks that a job with hints is taken to run at the same time when it does not say how many: as many as
-/// Pocket expects, the limit of its provider.
+/// Assumed concurrent tasks of a job with hints that does not give their number: as in Pocket, the
+/// limit of its provider.
 pub const HINT_TASKS_DEFAULT: u32 = 1000;
-/// Bytes per second that each of them is taken to read and write: Pocket's 600 Mb/s.
+/// Assumed bytes per second that each of them reads and writes: Pocket's 600 Mb/s.
 pub const HINT_TASK_BYTES_PER_S: u64 = 75_000_000;
-/// Bytes per second that a memory server is taken to have: the 8000 Mb/s of Pocket's nodes.
+/// Assumed bytes per second of a memory server: the 8000 Mb/s of Pocket's nodes.
 pub const HINT_SERVER_BYTES_PER_S: u64 = 1_000_000_000;
-/// Bytes per second that a tier of a memory server is taken to read and write, by what it is made of: flash on
-/// the bus what its network takes, as in Pocket ...
+/// Assumed bytes per second of a tier of a memory server, for reads and writes, by its medium: for
+/// flash on the bus, as much as the network of Pocket's nodes ...
 pub const TIER_NVME_BYTES_PER_S: u64 = 1_000_000_000;
-/// ... a disk of which no more is said ...
+/// ... for a disk without further description ...
 pub const TIER_SSD_BYTES_PER_S: u64 = 500_000_000;
-/// ... and one that turns.
+/// ... and for a rotating disk.
 pub const TIER_HDD_BYTES_PER_S: u64 = 100_000_000;
-/// Most that a hint can say, in bytes and in bytes per second: more is a mistake in a unit.
+/// The largest hint, in bytes and in bytes per second: a larger one is a mistake in a unit.
 pub const HINT_MAX: u64 = 1 << 60;
-/// How old the weights of a job's servers may be when one of its blocks is placed: Pocket's period.
+/// Maximum age of the weights of a job's servers when one of its blocks is placed: Pocket's period.
 pub const STEER_EVERY: Duration = Duration::from_secs(1);
-/// Over this time what servers report of their load is smoothed.
+/// The period over which reports of servers' load are smoothed.
 pub const LOAD_SMOOTHED: Duration = Duration::from_secs(2);
-/// A server that is busy for less than this, in thousandths of the time of its cores, gets its full weight
-/// ...
+/// A server that is busy for less than this, in thousandths of the time of its cores, gets its full
+/// weight ...
 pub const STEER_IDLE: u64 = 600;
-/// ... and one that is busy for this much or more gets the least: Pocket's thresholds, 60 and 80 %.
+/// ... and a server that is busy for this much or more gets the least: Pocket's thresholds, 60 and
+/// 80 %.
 pub const STEER_BUSY: u64 = 800;
-/// The least weight of a server that has room, in thousandths of its full one.
+/// The least weight of a server with space, in thousandths of its full one.
 pub const STEER_LEAST: u64 = 100;
-/// What jobs have used is written so often: a controller that is started again has lost no more of it.
+/// How often the use of jobs is written to the log: a restarted controller has lost at most this
+/// much of it.
 pub const BILL_EVERY: Duration = Duration::from_secs(10);
-/// Jobs that ended of which one controller shard remembers what they have used.
+/// Ended jobs whose use one controller shard keeps.
 pub const BILLS_KEPT: usize = 1024;
 
-/// Jobs that were deregistered after their leases had ended, and of which that is remembered.
+/// Jobs that were deregistered after their leases had ended, and that the controller still knows as
+/// such.
 pub const FORMER_JOBS_MAX: usize = 1024;
 /// A job whose prefixes have all expired is deregistered after this.
 pub const JOB_LINGER: Duration = Duration::from_secs(600);
 
-/// Blocks that each server keeps back for moves and repairs: at least this many, or 1/50.
+/// Blocks that each server reserves for moves and repairs: at least this many, or 1/50.
 pub const RESERVE_BLOCKS_MIN: u32 = 2;
 /// The other bound of the reserve: total / this.
 pub const RESERVE_FRACTION: u32 = 50;
 
-/// Percent of a block in use at which it grows or splits, when nobody says otherwise (paper, 3.3).
+/// Percent of a block in use at which it grows or splits, by default (paper, 3.3).
 pub const HIGH_MARK_DEFAULT: u8 = 95;
-/// Percent of a block in use below which it merges, when nobody says otherwise. The paper says 5
-/// (3.3); with more, stores that shrink hold less that nobody needs.
+/// Percent of a block in use under which it merges, by default. The paper has 5 (3.3); with a
+/// higher value, stores that shrink hold less unused memory.
 pub const LOW_MARK_DEFAULT: u8 = 40;
-/// A successor that was granted is given back when its block has taken nothing for this long.
+/// A granted successor is returned if its block has accepted nothing for this long.
 pub const SUCCESSOR_IDLE: Duration = Duration::from_secs(1);
 
 /// Longest path of a flush's directory below the `flush_root`, in bytes.
 pub const FLUSH_DIRECTORY_MAX: usize = 1024;
 /// The pause after the first failure of a flush; each further one doubles it.
 pub const FLUSH_RETRY_FIRST: Duration = Duration::from_millis(100);
-/// Copies of records that a server holds while a store takes them: this fraction of its memory, ...
+/// Memory for copies of records until a store has taken them: this fraction of the server's memory,
+/// ...
 pub const FLUSH_BUFFERS_FRACTION: u64 = 64;
-/// ... and at least so many bytes, ...
+/// ... at least this many bytes, ...
 pub const FLUSH_BUFFERS_MIN: u64 = 8 << 20;
-/// ... and at most so many.
+/// ... and at most this many.
 pub const FLUSH_BUFFERS_MAX: u64 = 64 << 20;
-/// The longest object of a flush, but for one record that is longer. What fails is sent again as a whole, so
-/// it is not larger; and stores take much smaller ones badly.
+/// The longest object of a flush, unless it has a single longer record. A failed object is sent
+/// again as a whole, so it is no larger; and stores handle much smaller objects badly.
 pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
-/// Bytes that one record of a journal has, but for one change that is larger. All that came while the one
-/// before it was on its way goes into the next.
+/// Bytes of one record of a journal, unless it has a single larger change. Changes that arrive
+/// during the write of a record are combined in the next one.
 pub const JOURNAL_RECORD_MAX: usize = 4 << 20;
-/// The longest pause after a record of a journal could not be written: somebody waits for it.
+/// The longest pause after a record of a journal could not be written: a client waits for it.
 pub const JOURNAL_RETRY_MAX: Duration = Duration::from_secs(2);
-/// When objects of a flush that came to nothing are deleted a second time: what was being written at that
-/// moment is there by then.
+/// When objects of a failed flush are deleted a second time: writes in progress at the first time
+/// are complete by then.
 pub const FLUSH_SWEEP_SOON: Duration = Duration::from_secs(1);
-/// And a last time after this: more than twice the time that a request to a store may take.
+/// When they are deleted for the last time: after more than twice the time of a request to a store.
 pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
-/// How often a block of extents is told that it is to leave its server, while that is taken out.
+/// How often a block of extents is notified that it must leave its server, during a drain.
 pub const EXTENTS_LEAVE_TELL: Duration = Duration::from_secs(20);
-/// One that was not told so for this long takes extents again: the server stays.
+/// A block without this notification for this long accepts extents again: the server stays.
 pub const EXTENTS_LEAVE_FOR: Duration = Duration::from_secs(60);
-/// Blocks of one server that a flush of a prefix that lives has copied at a time.
+/// Blocks of one server that a flush of a live prefix copies at a time.
 pub const FLUSH_COPIES_AT_ONCE: usize = 4;
-/// How long blocks stand still for the barrier of a flush, at most; each further try has twice as long.
+/// The longest freeze of blocks for the barrier of a flush; each further try has twice as long.
 pub const BARRIER_MAX: Duration = Duration::from_millis(200);
 /// Tries after which a barrier is given up.
 pub const BARRIER_TRIES: u32 = 5;
-/// Prefixes of a subtree that are cut at one moment, below the uppermost: how each has ended is remembered.
+/// Prefixes of one checkpoint under the uppermost one: the controller keeps how each has ended.
 pub const BARRIER_BELOW_MAX: usize = 1000;
-/// Prefixes below the uppermost of a subtree that is flushed.
+/// Prefixes of a subtree flush under the uppermost one.
 pub const FLUSH_BELOW_MAX: usize = 16_384;
-/// Flushes that were asked for of which a controller remembers how they ended.
+/// Requested flushes whose result a controller keeps.
 pub const FLUSHES_KEPT: usize = 1024;
-/// The pause before a client looks again how far a flush is that it waits for.
+/// The pause before a client checks the progress of a flush again.
 pub const FLUSH_LOOK_FIRST: Duration = Duration::from_millis(2);
 /// The longest of these pauses; each is twice the one before.
 pub const FLUSH_LOOK_MAX: Duration = Duration::from_millis(200);
 /// The longest pause between two attempts of a flush.
 pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// A move between blocks that was neither committed nor cancelled for this long is cancelled: nobody
-/// may be left who would.
+/// A move between blocks that was neither committed nor cancelled for this long is cancelled: its
+/// initiator may no longer exist.
 pub const MOVE_MAX: Duration = Duration::from_secs(20);
-/// Answers of a controller that are kept for requests that come again, in bytes.
+/// Bytes of a controller's results that are kept for repeated requests.
 pub const CONTROL_ANSWERS_MAX: usize = 32 * 1024 * 1024;
-/// How long they are kept, as far as there is room.
+/// How long they are kept, as far as there is space.
 pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 
 /// A stall of a controller's process that is longer is added to all leases.
 pub const STALL_LEAST: Duration = Duration::from_millis(50);
-/// After a longer one every prefix gets a whole lease.
+/// After a longer stall every prefix gets a whole lease.
 pub const AMNESTY_AFTER: Duration = Duration::from_millis(1000);
-/// A server that has said nothing for this long is suspected: it is given no blocks.
+/// A server that has been silent for this long is suspected: it gets no blocks.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
-/// After this many milliseconds of silence a suspected server is lost, of clusters that do not say.
+/// After this many milliseconds of silence a suspected server is lost, by default.
 pub const SERVER_LOSS_DEFAULT_MS: u32 = 15_000;
-/// The shortest silence after which a cluster may give up a server, in milliseconds: longer than the
-/// one after which it is suspected.
+/// The shortest setting of that silence, in milliseconds: longer than the silence after which a
+/// server is suspected.
 pub const SERVER_LOSS_MIN_MS: u32 = 3000;
-/// The longest, in milliseconds.
+/// The longest setting, in milliseconds.
 pub const SERVER_LOSS_MAX_MS: u32 = 3_600_000;
-/// Controller shards of one controller: a server's number has 8 bits for them, and a handshake names
-/// them beside the value that means any.
+/// Controller shards of one controller: a server's number has 8 bits for them, and a handshake has
+/// one more value that means any.
 pub const CONTROLLER_SHARDS_MAX: u16 = 64;
-/// Room of a memory server's core is lent to controller shards in lots of 1/64 of its blocks, at least
-/// one.
+/// Blocks of a memory server's core are lent to controller shards in lots of 1/64 of its blocks, at
+/// least one.
 pub const LOTS_PER_CORE: u32 = 64;
-/// After a server had fewer lots than were wanted it is asked again no sooner, unless somebody waits.
+/// A server that had fewer lots than requested is asked again only after this time, unless a
+/// request waits.
 pub const LOTS_AGAIN: Duration = Duration::from_millis(100);
-/// How often a server reports when it has nothing urgent to say.
+/// How often a server reports when it has nothing urgent to report.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 /// How often a server reports the task prefixes whose sessions were active: a quarter of the
 /// shortest lease.
