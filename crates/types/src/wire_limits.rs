@@ -24,7 +24,7 @@ pub const KEY_MAX: usize = 4096;
 pub const NAME_MAX: usize = 255;
 /// Most levels of an address path.
 pub const PATH_DEPTH_MAX: usize = 64;
-/// Longest error message, in bytes; longer ones are cut.
+/// Longest error message, in bytes; longer ones are truncated.
 pub const MESSAGE_MAX: usize = 1024;
 /// Longest token, in bytes.
 pub const TOKEN_MAX: usize = 1024;
@@ -48,11 +48,11 @@ pub const BLOCK_SIZE_MIN: u64 = 65536;
 pub const BLOCK_SIZE_MAX: u64 = 1_073_741_824;
 /// Shortest lease, in milliseconds.
 pub const LEASE_MIN_MS: u32 = 200;
-/// Lease of a prefix that names none, in milliseconds; a cluster's setting says otherwise (the paper's experiments: 1 s).
+/// Lease of a prefix without its own, in milliseconds; a cluster's setting replaces it (the paper's experiments: 1 s).
 pub const LEASE_DEFAULT_MS: u32 = 10000;
 /// Longest lease, in milliseconds: a week.
 pub const LEASE_MAX_MS: u32 = 604_800_000;
-/// Longest time that a server holds a request that waits, in milliseconds; a client that waits longer asks again.
+/// Longest time that a server holds a waiting request, in milliseconds; for a longer wait a client repeats the request.
 pub const WAIT_MAX_MS: u32 = 60000;
 /// Most items of one QueuePut, QueueGet or QueuePeek.
 pub const QUEUE_BATCH_MAX: u32 = 4096;
@@ -62,13 +62,13 @@ pub const QUEUE_ACK_MAX: u32 = 4096;
 pub const ACK_LANES_MAX: u32 = 1024;
 /// Longest time-out of a reservation, in milliseconds: a day.
 pub const RESERVE_MAX_MS: u32 = 86_400_000;
-/// After this a mutation is not retried: its outcome is unknown.
+/// After this time a mutation is not retried: its outcome is unknown.
 pub const RETRY_WINDOW_MS: u64 = 10000;
-/// After this the kernel of a client gives up a request that the server's kernel has not acknowledged.
+/// A client's kernel gives up a request that the server's kernel has not acknowledged after this time.
 pub const MESSAGE_LIFE_MS: u64 = 8000;
-/// After this an extent that is no part of a value yet is dropped, unless it was said to be kept.
+/// An extent that is not part of a value is dropped after this time, unless it is retained.
 pub const EXTENT_PENDING_MS: u64 = 30000;
-/// Results that a lane keeps when the handshake asks for nothing else (W).
+/// Results that a lane keeps if the handshake requests no other number (W).
 pub const RESULTS_WINDOW: u16 = 16;
 /// Largest W that a server grants.
 pub const RESULTS_WINDOW_MAX: u16 = 1024;

@@ -18,11 +18,11 @@ pub struct HelloRequest {
     pub session: u128,
     /// Cluster token, job token or an attenuated one.
     pub token: Vec<u8>,
-    /// The prefix that this session runs for, whose lease its traffic renews; 0 for none.
+    /// The prefix of this session's task, whose lease its traffic renews; 0 for none.
     pub task_prefix: u64,
-    /// The shard that the client means to talk to; 255 for any.
+    /// The shard for this connection; 255 for any.
     pub shard: u8,
-    /// Results to keep for each lane (W); 0 takes the default.
+    /// Results to keep for each lane (W); 0 selects the default.
     pub window: u16,
 }
 
@@ -41,7 +41,7 @@ pub struct HelloReply {
     pub server: u32,
     /// The shard that has the connection.
     pub shard: u8,
-    /// How many there are.
+    /// Number of shards.
     pub shards: u8,
     /// W granted.
     pub window: u16,
@@ -49,7 +49,7 @@ pub struct HelloReply {
     pub now_ms: u64,
     /// The job of the token; 0 for the cluster's.
     pub job: u64,
-    /// The path of the Unix socket where clients of the same machine reach this node; empty for none.
+    /// The path of the Unix socket of this node for clients on the same machine; empty for none.
     pub near: String,
 }
 
@@ -67,7 +67,7 @@ pub struct PingReply {}
 
 fields!(PingReply {});
 
-/// Request of PresentGrant. Hands a grant to this connection; the reply's value is the number by which later requests name it.
+/// Request of PresentGrant. Presents a grant on this connection; the reply's value is the number by which later requests name it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PresentGrantRequest {
     /// The grant, as the controller issued it.
@@ -82,7 +82,7 @@ pub struct PresentGrantReply {}
 
 fields!(PresentGrantReply {});
 
-/// Request of MoveRegion. Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before. Of a block that moves as it lies (a file's, a queue's) start and end are offsets within the block, and nothing is sent twice.
+/// Request of MoveRegion. For a move between blocks, sent by the source to the target (docs/design-notes.md, "Moves"): the whole content of the range from start to end, in the layout of the block. Sent again for a part that changed; it replaces earlier content of that range. For a block that moves unchanged (a file's, a queue's) start and end are offsets within the block, and nothing is sent twice.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MoveRegionRequest {
     /// The move.
@@ -105,12 +105,12 @@ pub struct MoveRegionReply {}
 
 fields!(MoveRegionReply {});
 
-/// Request of MoveValue. Of a move: a value that has an extent of its own, before the region that refers to it.
+/// Request of MoveValue. For a move: a value with an extent of its own, before the region that refers to it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MoveValueRequest {
     /// The move.
     pub move_id: u64,
-    /// Its number, by which the giving block's entries refer to it.
+    /// Its number, by which the source's entries refer to it.
     pub value: u32,
     /// XXH64 of the payload, seed 0.
     pub checksum: u64,
@@ -124,7 +124,7 @@ pub struct MoveValueReply {}
 
 fields!(MoveValueReply {});
 
-/// Request of MoveDrops. Of a move: values that were sent and are no more. A later value may take one of their numbers.
+/// Request of MoveDrops. For a move: values that were sent and no longer exist. A later value may reuse one of their numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MoveDropsRequest {
     /// The move.
@@ -141,7 +141,7 @@ pub struct MoveDropsReply {}
 
 fields!(MoveDropsReply {});
 
-/// Request of MoveLanes. Of a move: what the giving block knows of lanes that may be asked for again: session u128, lane u32, the sequence expected next u64, number of results u32, then for each the sequence u64, hash u64, status u16, value u64, args (length u32 and bytes), payload (length u32 and bytes). The payload is such lanes, one after the other.
+/// Request of MoveLanes. For a move: the source's records of lanes whose results may still be requested: session u128, lane u32, the sequence expected next u64, number of results u32, then for each the sequence u64, hash u64, status u16, value u64, args (length u32 and bytes), payload (length u32 and bytes). The payload consists of such lanes, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MoveLanesRequest {
     /// The move.
@@ -156,7 +156,7 @@ pub struct MoveLanesReply {}
 
 fields!(MoveLanesReply {});
 
-/// Request of MoveDone. Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree. Of a block that moves as it lies the entries are 1: what it knows beside its bytes.
+/// Request of MoveDone. For a move: all content was sent. Confirmed only if the target holds the whole range and the counts agree. For a block that moves unchanged there is 1 entry: its state besides its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MoveDoneRequest {
     /// The move.
@@ -175,7 +175,7 @@ pub struct MoveDoneReply {}
 
 fields!(MoveDoneReply {});
 
-/// Request of MovePatch. Of a move: what has changed in a region since it was sent. The payload is runs of bytes of it, one after the other: offset u32, length u32, bytes.
+/// Request of MovePatch. For a move: the changes in a region since it was sent. The payload consists of runs of its bytes, one after the other: offset u32, length u32, bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MovePatchRequest {
     /// The move.
@@ -198,12 +198,12 @@ pub struct MovePatchReply {}
 
 fields!(MovePatchReply {});
 
-/// Request of ExtentAdopt. A block of a key-value store is about to store an entry whose value these extents are: they stay until it drops them. ExtentGone when one is not there, or has another owner already; those that have this one by then are to be dropped. The header's block tells the shard alone.
+/// Request of ExtentAdopt. A block of a key-value store is about to store an entry whose value consists of these extents: they stay until it drops them. ExtentGone if one does not exist, or already has another owner; those that have this owner by then must be dropped. The header's block only determines the shard.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ExtentAdoptRequest {
-    /// The store. A block of another one is as if it were not there.
+    /// The store. A block of another store counts as missing.
     pub structure: u64,
-    /// Names the put. Different for each.
+    /// Identifies the put; different for each.
     pub owner: u64,
     /// The extents, all of this shard.
     pub extents: Vec<ExtentName>,
@@ -217,12 +217,12 @@ pub struct ExtentAdoptReply {}
 
 fields!(ExtentAdoptReply {});
 
-/// Request of ExtentDrop. A block of a key-value store gives extents up. Those that are not there, or have another owner, are passed over, so that it can be repeated. The header's block tells the shard alone.
+/// Request of ExtentDrop. A block of a key-value store drops extents. Missing ones, and those of another owner, are skipped, so the request can be repeated. The header's block only determines the shard.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ExtentDropRequest {
-    /// The store. A block of another one is as if it were not there.
+    /// The store. A block of another store counts as missing.
     pub structure: u64,
-    /// The put by which they came; 0 when none adopted them.
+    /// The put that created them; 0 if none adopted them.
     pub owner: u64,
     /// The extents, all of this shard.
     pub extents: Vec<ExtentName>,
@@ -236,12 +236,12 @@ pub struct ExtentDropReply {}
 
 fields!(ExtentDropReply {});
 
-/// Request of MoveState. Of a relocation of a block that moves as it lies: a piece of what it knows beside its bytes, after the last of these. Pieces come in order; one that begins at 0 begins anew. How it is laid out is the structure's own.
+/// Request of MoveState. For a relocation of a block that moves unchanged: a piece of its state besides its bytes, after the last of these. Pieces are in order; one at offset 0 restarts. The layout is internal to the structure.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MoveStateRequest {
     /// The move.
     pub move_id: u64,
-    /// Where the piece begins in the whole.
+    /// Offset of the piece in the whole.
     pub offset: u64,
     /// Bytes of the whole.
     pub length: u64,

@@ -8,10 +8,10 @@ use super::parts::{
 };
 use crate::fields::fields;
 
-/// Request of JoinServer. A memory server announces itself and its blocks. The connection then carries requests both ways.
+/// Request of JoinServer. A memory server announces itself and its blocks. The connection then carries requests in both directions.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JoinServerRequest {
-    /// host:port at which clients reach it.
+    /// host:port for clients.
     pub address: String,
     /// Random for each start.
     pub incarnation: u64,
@@ -19,19 +19,19 @@ pub struct JoinServerRequest {
     pub shards: u8,
     /// Blocks of each that may be in memory.
     pub blocks_per_shard: u32,
-    /// What is below it, in the order in which it is used.
+    /// Its lower tiers, in the order in which they are used.
     pub tiers: Vec<TierInfo>,
     /// Bytes of each block.
     pub block_size: u64,
-    /// The place below which it writes data that is flushed, as a URL or a path; empty: it writes none.
+    /// The place under which it writes flushed data, as a URL or a path; empty: it writes none.
     pub flush_root: String,
     /// The custom kinds that it serves.
     pub kinds: Vec<KindInfo>,
     /// The number that it had over an earlier connection, whose blocks it still holds; 0 for none.
     pub server: u32,
-    /// The greatest term of this controller shard that it has heard of; a controller of a lesser term ends itself.
+    /// The greatest term of this controller shard that it knows; a controller of a lesser term ends itself.
     pub term: u32,
-    /// Blocks of each core that it lends to this controller shard; none are listed where there is one shard, which has all.
+    /// Blocks of each core that it lends to this controller shard; empty if there is only one shard, which has all.
     pub lent: Vec<u32>,
 }
 
@@ -54,21 +54,21 @@ fields!(JoinServerRequest {
 pub struct JoinServerReply {
     /// Its number with this controller shard (top 8 bits); a new one unless it was known.
     pub server: u32,
-    /// It is the member that it was: it keeps its blocks and tells them (Inventory). Otherwise it drops them.
+    /// It is the member that it was: it keeps its blocks and reports them (Inventory). Otherwise it drops them.
     pub known: bool,
-    /// By which it verifies tokens.
+    /// The key for the verification of tokens.
     pub token_key: Vec<u8>,
-    /// By which it verifies grants.
+    /// The key for the verification of grants.
     pub grant_key: Vec<u8>,
     /// The controller's clock.
     pub now_ms: u64,
-    /// The controller's term, greater for every start. A server refuses one that is less than it has heard of.
+    /// The controller's term, greater at every start. A server refuses one that is less than the greatest it knows.
     pub term: u32,
 }
 
 fields!(JoinServerReply { server, known, token_key, grant_key, now_ms, term });
 
-/// Request of Report. A server's heartbeat: usage, frees done, active task prefixes.
+/// Request of Report. A server's heartbeat: usage, completed frees, active task prefixes.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ReportRequest {
     /// Resident anonymous memory of the process, and the copies of blocks that clients map.
@@ -77,19 +77,19 @@ pub struct ReportRequest {
     pub connections: u32,
     /// Requests answered since the start.
     pub requests: u64,
-    /// Of these, from another core.
+    /// Of these, requests that arrived on another core.
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
     /// Thousandths of the time of its cores that they were busy since the last report.
     pub cpu_permille: u16,
-    /// Of each tier below its memory, in the order in which it declared them.
+    /// For each of its lower tiers, in the order in which it declared them.
     pub tiers: Vec<TierTraffic>,
-    /// What is wrong with them.
+    /// Their faults.
     pub alarms: Vec<TierAlarm>,
     /// Blocks whose usage changed since the last report.
     pub usage: Vec<BlockUsage>,
-    /// Task prefixes of sessions that were active.
+    /// Task prefixes with active sessions.
     pub active: Vec<ActivePrefix>,
 }
 
@@ -115,12 +115,12 @@ pub struct ReportReply {
 
 fields!(ReportReply { now_ms });
 
-/// Request of GrowStructure. A block asks for the one that will follow it. Asking again for the same block answers the same.
+/// Request of GrowStructure. A block requests its successor. A repetition for the same block gets the same answer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GrowStructureRequest {
     /// The structure.
     pub structure: u64,
-    /// The block that asks.
+    /// The requesting block.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
@@ -131,15 +131,15 @@ fields!(GrowStructureRequest { structure, block, epoch });
 /// Reply of GrowStructure.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GrowStructureReply {
-    /// Map version that the asker's seal will make.
+    /// Map version that the block's seal will make.
     pub version: u64,
-    /// The next block, reserved and open at its server; its start is 0 until the seal tells it.
+    /// The next block, reserved and open at its server; its start is 0 until the seal reports it.
     pub entry: MapEntry,
 }
 
 fields!(GrowStructureReply { version, entry });
 
-/// Request of SealBlock. A block tells the length at which it was sealed, and whether its successor now serves what follows.
+/// Request of SealBlock. A block reports the length at which it was sealed, and whether its successor now serves later positions.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SealBlockRequest {
     /// The structure.
@@ -167,7 +167,7 @@ pub struct SealBlockReply {
 
 fields!(SealBlockReply { version });
 
-/// Request of QueueTaken. A block of a bounded queue that is not its tail tells how much was taken from it since it began; what that sets free is the tail's to give away (QueueAhead).
+/// Request of QueueTaken. A block of a bounded queue that is not its tail reports how much was taken from it since its start; the tail allocates the freed space (QueueAhead).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct QueueTakenRequest {
     /// The structure.
@@ -190,7 +190,7 @@ pub struct QueueTakenReply {}
 
 fields!(QueueTakenReply {});
 
-/// Request of RetireBlock. A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map, wherever it stands there, and frees it. Refused while its seal was not heard of; asked again then.
+/// Request of RetireBlock. A queue's block is empty for good and no client needs its results: the controller removes it from the map, at any place, and frees it. Refused before its seal has been received; the block then repeats the request.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RetireBlockRequest {
     /// The structure.
@@ -209,16 +209,16 @@ pub struct RetireBlockReply {}
 
 fields!(RetireBlockReply {});
 
-/// Request of BeginMove. A block of a key-value store asks for a block to give a part of its range to (a split), for a neighbour that takes all of it (a merge), or for a block elsewhere that takes its place, because its server is taken out (a relocation). The reply comes when the other block is ready to import. Asking again answers the same move.
+/// Request of BeginMove. A block of a key-value store requests a block for a part of its range (a split), a neighbour that takes its whole range (a merge), or a block elsewhere that replaces it, because its server is draining (a relocation). The reply is sent when the other block is ready to import. A repetition gets the same move.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BeginMoveRequest {
     /// The structure.
     pub structure: u64,
-    /// The block that asks.
+    /// The requesting block.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// First hash that it wants to give away, at the boundary of a slot; of a merge and a relocation, the first that it has.
+    /// First hash to give away, at the boundary of a slot; for a merge and a relocation, its first hash.
     pub start: u64,
     /// 0: a split; 1: a merge; 2: a relocation.
     pub way: u8,
@@ -237,18 +237,18 @@ pub struct BeginMoveReply {
 
 fields!(BeginMoveReply { move_id, entry });
 
-/// Request of CommitMove. A block says that another has confirmed everything that moves: from the reply on, that one owns the range. Asking again answers the same.
+/// Request of CommitMove. A block reports that another has confirmed all moved content: from the reply on, that one owns the range. A repetition gets the same answer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CommitMoveRequest {
     /// The structure.
     pub structure: u64,
-    /// The block that gives.
+    /// The source.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
     /// The move.
     pub move_id: u64,
-    /// The block that takes.
+    /// The target.
     pub target: u64,
     /// Its epoch.
     pub target_epoch: u64,
@@ -269,12 +269,12 @@ pub struct CommitMoveReply {
 
 fields!(CommitMoveReply { version, entry });
 
-/// Request of CancelMove. A block gives a move up before its commit. A move that is not known, or that was committed, is left as it is.
+/// Request of CancelMove. A block cancels a move before its commit. An unknown or committed move is not changed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CancelMoveRequest {
     /// The structure.
     pub structure: u64,
-    /// The block that was to give.
+    /// The source.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
@@ -290,12 +290,12 @@ pub struct CancelMoveReply {}
 
 fields!(CancelMoveReply {});
 
-/// Request of Inventory. A server that kept its number tells the blocks that it holds, in as many requests as it takes. The controller opens and frees what differs from what it knows.
+/// Request of Inventory. A server that kept its number reports the blocks that it holds, in any number of requests. The controller opens and frees blocks that differ from its records.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct InventoryRequest {
     /// Blocks that it holds.
     pub blocks: Vec<HeldBlock>,
-    /// It holds no others than those that were told since it joined.
+    /// It holds no blocks other than those reported since it joined.
     pub last: bool,
 }
 
@@ -307,7 +307,7 @@ pub struct InventoryReply {}
 
 fields!(InventoryReply {});
 
-/// Request of LocateServer. Where another memory server is, by its number. NotFound when there is none, or no more.
+/// Request of LocateServer. The address of another memory server, by its number. NotFound if it does not exist, or no longer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LocateServerRequest {
     /// Its number.
@@ -325,7 +325,7 @@ pub struct LocateServerReply {
 
 fields!(LocateServerReply { address });
 
-/// Request of LeaveServer. A memory server wants to be taken out (DrainServer) before it ends. Refused when it is the only one that takes blocks.
+/// Request of LeaveServer. A memory server requests to be drained (DrainServer) before it ends. Refused if it is the only one that accepts blocks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LeaveServerRequest {}
 
@@ -337,7 +337,7 @@ pub struct LeaveServerReply {}
 
 fields!(LeaveServerReply {});
 
-/// Request of EndImport. The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
+/// Request of EndImport. The controller sends a block the result of a move to it: the block serves the range from now on, or drops its copy of the range. Idempotent by move.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EndImportRequest {
     /// The block.
@@ -373,7 +373,7 @@ pub struct OpenBlockRequest {
     pub structure: u64,
     /// Grants of an earlier generation are refused.
     pub generation: u32,
-    /// What it holds.
+    /// Its kind.
     pub kind: u8,
     /// First position: key hash of a kv; 0 for a file, whose blocks count from their own start.
     pub start: u64,
@@ -383,17 +383,17 @@ pub struct OpenBlockRequest {
     pub max_items: u64,
     /// Bound of a queue, in bytes; 0 for none.
     pub max_bytes: u64,
-    /// The structure's first block: nothing of a queue is ahead of it.
+    /// The structure's first block: in a queue, no block is ahead of it.
     pub first: bool,
     /// Percent of the block in use at which it grows or splits.
     pub high_mark: u8,
-    /// Percent of the block in use below which it merges.
+    /// Percent of the block in use under which it merges.
     pub low_mark: u8,
-    /// The move that will fill it: it serves nothing before EndImport. 0 for none.
+    /// The move that will fill it: it serves no request before EndImport. 0 for none.
     pub importing: u64,
-    /// Where it has its place: 0 memory, n the server's n-th tier below.
+    /// Its tier: 0 memory, n the server's n-th lower tier.
     pub tier: u8,
-    /// One, where its changes are answered when they are written there; none for all others. Of the first block the reply comes when the journal is begun.
+    /// One entry, if its changes are acknowledged after they are written there; empty otherwise. For the first block the reply is sent after the journal is begun.
     pub journal: Vec<JournalAt>,
 }
 
@@ -423,7 +423,7 @@ pub struct OpenBlockReply {}
 
 fields!(OpenBlockReply {});
 
-/// Request of FreeBlock. The controller takes a block back. The reply confirms that nothing of it can be read any more. Idempotent by (block, epoch).
+/// Request of FreeBlock. The controller takes a block back. The reply confirms that none of its content can be read any more. Idempotent by (block, epoch).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FreeBlockRequest {
     /// The block.
@@ -445,7 +445,7 @@ fields!(FreeBlockReply {});
 pub struct SetGenerationRequest {
     /// The prefix.
     pub prefix: u64,
-    /// The smallest that is still good.
+    /// The smallest generation that is still valid.
     pub generation: u32,
 }
 
@@ -457,7 +457,7 @@ pub struct SetGenerationReply {}
 
 fields!(SetGenerationReply {});
 
-/// Request of QueueAhead. Tells the tail of a bounded queue how much is still in the blocks before it. Never more than the last time.
+/// Request of QueueAhead. Sends the tail of a bounded queue the content of the blocks before it. Never more than the last time.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct QueueAheadRequest {
     /// The tail.
@@ -478,10 +478,10 @@ pub struct QueueAheadReply {}
 
 fields!(QueueAheadReply {});
 
-/// Request of BeginImport. The controller tells a block that a neighbour will move its range to it. Idempotent by move.
+/// Request of BeginImport. The controller announces to a block that a neighbour will move its range to it. Idempotent by move.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BeginImportRequest {
-    /// The block that will take.
+    /// The target.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
@@ -501,10 +501,10 @@ pub struct BeginImportReply {}
 
 fields!(BeginImportReply {});
 
-/// Request of LendBlocks. A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
+/// Request of LendBlocks. A controller shard requests a total number of lent blocks of each core of a server. A decrease returns blocks at once; an increase is granted as far as no shard has the blocks. Sent if there are several controller shards; the number is never less than the blocks that the shard has allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LendBlocksRequest {
-    /// Blocks wanted in all, of each core.
+    /// Requested total of blocks, of each core.
     pub lots: Vec<u32>,
 }
 
@@ -519,7 +519,7 @@ pub struct LendBlocksReply {
 
 fields!(LendBlocksReply { lent });
 
-/// Request of Evacuate. A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. A block of extents does not move: it takes no more for EXTENTS_LEAVE_FOR, and is told again every EXTENTS_LEAVE_TELL, while its values are written anew elsewhere. Idempotent.
+/// Request of Evacuate. A block must leave its server, which is draining: it requests a relocation (BeginMove) until it has left, or gets Removed, because its server stays. A block of extents does not move: it accepts no more for EXTENTS_LEAVE_FOR, and is notified again every EXTENTS_LEAVE_TELL, while its values are rewritten elsewhere. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EvacuateRequest {
     /// The block.
@@ -536,10 +536,10 @@ pub struct EvacuateReply {}
 
 fields!(EvacuateReply {});
 
-/// Request of Release. A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
+/// Request of Release. A controller shard has nothing on a draining server, and will place nothing there: as far as this shard is concerned, the server may end. It ends when every shard has sent this. Messages over earlier connections do not count.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ReleaseRequest {
-    /// It is called back: it may not end.
+    /// The drain is cancelled: the server may not end.
     pub stay: bool,
 }
 
@@ -551,14 +551,14 @@ pub struct ReleaseReply {}
 
 fields!(ReleaseReply {});
 
-/// Request of LowerBlock. The controller wants a block to go to another tier: below memory, or back into it. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
+/// Request of LowerBlock. The controller moves a block to another tier: to a lower one, or back into memory. Refused (Busy) if it is not possible now; the reply confirms the start, and TierChanged the end. Idempotent by (block, epoch).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LowerBlockRequest {
     /// The block.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// Where to: 0 memory, n the server's n-th tier below.
+    /// The destination: 0 memory, n the server's n-th lower tier.
     pub tier: u8,
 }
 
@@ -570,22 +570,22 @@ pub struct LowerBlockReply {}
 
 fields!(LowerBlockReply {});
 
-/// Request of FlushBlock. The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block goes on as it was, and what it held at one moment is written; each request then has a name of its own.
+/// Request of FlushBlock. The lease of the block's prefix has ended and its data must be kept: the block can no longer be accessed, and its content is written under the server's flush_root, to one object, or to several if there is much. The reply is sent when they are all durable; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block stays usable, and its content at one moment is written; each request then has its own name.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushBlockRequest {
     /// The block.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// First hash of a kv that is written: its map decides, whatever the block believes of a move; 0 for others.
+    /// First hash of a kv to write: its map decides, whatever the block assumes about a move; 0 for others.
     pub start: u64,
     /// Last hash, inclusive; 2^64-1 for others.
     pub end: u64,
-    /// Path of the first object below the flush_root. Those that follow have their number (from 1, four digits) behind the third field of its name.
+    /// Path of the first object under the flush_root. Later ones have their number (from 1, four digits) after the third field of its name.
     pub object: String,
-    /// Number of the flush of a prefix that lives on; 0 when its lease has ended. Extents that the block would drop of this structure are kept from then on until EndCopies, or until the connection to the controller breaks.
+    /// Number of the flush of a live prefix; 0 if its lease has ended. Extents that the block would drop of this structure are retained from then on until EndCopies, or until the connection to the controller breaks.
     pub live: u64,
-    /// What the block held when it stood still for this flush (CutBlock), whatever has become of it since; NotFound when it does not know.
+    /// The content of the block when it froze for this flush (CutBlock), whatever has changed since; NotFound if it does not know it.
     pub cut: bool,
 }
 
@@ -594,30 +594,30 @@ fields!(FlushBlockRequest { block, epoch, start, end, object, live, cut });
 /// Reply of FlushBlock.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushBlockReply {
-    /// What was written, in order: at least one object.
+    /// The objects written, in order: at least one.
     pub objects: Vec<FlushedObject>,
-    /// Of a live flush: nothing could be added to the block any more when it was copied.
+    /// For a live flush: the block accepted no more writes when it was copied.
     pub sealed: bool,
 }
 
 fields!(FlushBlockReply { objects, sealed });
 
-/// Request of CommitFlush. All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
+/// Request of CommitFlush. All parts of a prefix are written: the server checks that they all exist with their lengths, and writes the manifest, which makes the flush, in place of the one that it has read. Then it deletes the objects of an earlier flush in the same directory. Idempotent by (directory, number).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CommitFlushRequest {
-    /// Path of the directory below the flush_root.
+    /// Path of the directory under the flush_root.
     pub directory: String,
-    /// Whose numbers are compared: a name of this run of the controller.
+    /// The scope of the flush numbers: a name of this run of the controller.
     pub lineage: String,
-    /// Numbers the flush: of two of one lineage in one directory the later has the greater.
+    /// The number of the flush: of two with one lineage in one directory, the later one has the greater number.
     pub number: u64,
     /// Name of the job.
     pub job_name: String,
     /// Path of the prefix.
     pub address: String,
-    /// What it held.
+    /// Its structures.
     pub structures: Vec<FlushedStructure>,
-    /// Of a subtree: the paths of those below it, which have flushes of their own.
+    /// For a subtree: the paths of the descendants that have flushes of their own.
     pub below: Vec<String>,
 }
 
@@ -629,7 +629,7 @@ pub struct CommitFlushReply {}
 
 fields!(CommitFlushReply {});
 
-/// Request of EndCopies. All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped, and what its cuts kept; blocks that stand still for it go on. Idempotent.
+/// Request of EndCopies. All blocks of a live flush are copied, or it has failed: extents retained for it are dropped, and so is the content retained by its checkpoint; frozen blocks are thawed. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct EndCopiesRequest {
     /// Number of the flush.
@@ -644,20 +644,20 @@ pub struct EndCopiesReply {}
 
 fields!(EndCopiesReply {});
 
-/// Request of CutBlock. A live flush has all of a prefix as it was at one moment: the block stands still from now on. It answers changes with Busy and serves what only reads, until ThawBlock or EndCopies, or by itself when its time is over, which ends the cut. The reply says that nothing is arriving any more that was begun before; until then it is Busy, and the block stands still all the same: it is asked again. Extents of its structure are kept from now on as by FlushBlock.
+/// Request of CutBlock. A live flush covers a prefix as it was at one moment: the block freezes from now on. It answers changes with Busy and serves reads, until ThawBlock or EndCopies, or by itself when its time is over, which ends the checkpoint. The reply confirms that no earlier write is still arriving; until then it is Busy, and the block is frozen nevertheless: the request is repeated. Extents of its structure are retained from now on as by FlushBlock.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CutBlockRequest {
     /// The block.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// First hash of a kv that is written; 0 for others.
+    /// First hash of a kv to write; 0 for others.
     pub start: u64,
     /// Last hash, inclusive; 2^64-1 for others.
     pub end: u64,
     /// Number of the flush.
     pub live: u64,
-    /// How long it stands still at most, from the first request on, by the server's clock.
+    /// The longest freeze, from the first request on, by the server's clock.
     pub hold_ms: u32,
 }
 
@@ -666,13 +666,13 @@ fields!(CutBlockRequest { block, epoch, start, end, live, hold_ms });
 /// Reply of CutBlock.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CutBlockReply {
-    /// Nothing can be added to the block any more.
+    /// The block accepts no more writes.
     pub sealed: bool,
 }
 
 fields!(CutBlockReply { sealed });
 
-/// Request of ThawBlock. All blocks of the flush stand still: the block goes on. What it held is copied before it is changed, or when FlushBlock asks for its cut.
+/// Request of ThawBlock. All blocks of the flush are frozen: the block is thawed. Its content at the freeze is copied before it is changed, or when FlushBlock requests it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ThawBlockRequest {
     /// The block.
@@ -688,13 +688,13 @@ fields!(ThawBlockRequest { block, epoch, live });
 /// Reply of ThawBlock.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ThawBlockReply {
-    /// It stood still until now. If not it has gone on by itself, and there is no cut of it.
+    /// It was frozen until now. If not, it has thawed by itself, and has no content for the checkpoint.
     pub stood: bool,
 }
 
 fields!(ThawBlockReply { stood });
 
-/// Request of SweepObjects. A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
+/// Request of SweepObjects. A flush has failed: the server deletes objects that it may have written. Missing objects count as deleted. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SweepObjectsRequest {
     /// Path of the directory below the flush_root.
@@ -711,7 +711,7 @@ pub struct SweepObjectsReply {}
 
 fields!(SweepObjectsReply {});
 
-/// Request of RaiseBlock. A block below memory is read so often that it would better be in memory. LowerBlock with tier 0 says that there is room; otherwise nothing comes of it, and the server asks again later.
+/// Request of RaiseBlock. A block in a lower tier is read so often that it should be in memory. LowerBlock with tier 0 means that there is space; otherwise nothing follows, and the server repeats the request later.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RaiseBlockRequest {
     /// The structure.
@@ -730,7 +730,7 @@ pub struct RaiseBlockReply {}
 
 fields!(RaiseBlockReply {});
 
-/// Request of TierChanged. A block that was to go to another tier is there, and has nothing in the one from which it came any more; or it stays where it was. Repeated in inventories.
+/// Request of TierChanged. A block that was moving to another tier has arrived, and no longer has content in the old one; or it stays where it was. Repeated in inventories.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierChangedRequest {
     /// The structure.
@@ -739,7 +739,7 @@ pub struct TierChangedRequest {
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// Where it is: 0 memory, n the server's n-th tier below.
+    /// Its tier: 0 memory, n the server's n-th lower tier.
     pub tier: u8,
 }
 
@@ -751,7 +751,7 @@ pub struct TierChangedReply {}
 
 fields!(TierChangedReply {});
 
-/// Request of BlockFailed. Bytes of a block below memory cannot be read any more: its structure is lost (DataLost).
+/// Request of BlockFailed. Bytes of a block in a lower tier cannot be read any more: its structure is lost (DataLost).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BlockFailedRequest {
     /// The structure.
@@ -760,7 +760,7 @@ pub struct BlockFailedRequest {
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// What the disk said.
+    /// The error of the disk.
     pub why: String,
 }
 
@@ -772,16 +772,16 @@ pub struct BlockFailedReply {}
 
 fields!(BlockFailedReply {});
 
-/// Request of ReturnBlock. A block gives back the successor that it was granted and has told nobody of. Refused, without harm, when the controller does not know it as that; a later GrowStructure asks anew.
+/// Request of ReturnBlock. A block returns the successor that it was granted and has named to no client. Refused, without harm, if the controller does not know it as that; a later GrowStructure requests a new one.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ReturnBlockRequest {
     /// The structure.
     pub structure: u64,
-    /// The block that was granted the other.
+    /// The block that was granted the successor.
     pub block: u64,
     /// Its epoch.
     pub epoch: u64,
-    /// The block that is given back.
+    /// The returned block.
     pub successor: u64,
     /// Its epoch.
     pub successor_epoch: u64,

@@ -4,30 +4,30 @@
 
 use crate::fields::fields;
 
-/// How a prefix lives.
+/// The options of a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PrefixOptions {
-    /// Lease in milliseconds; 0 takes the job's.
+    /// Lease in milliseconds; 0 selects the job's.
     pub lease_ms: u32,
     /// Never expires.
     pub pinned: bool,
-    /// What the prefix's own task may do with its structures: 1 read, 2 write.
+    /// Verbs of the prefix's own task on its structures: 1 read, 2 write.
     pub owner_verbs: u16,
-    /// What the job's other tasks may do. Both 0 take the defaults: 3 and 1.
+    /// Verbs of the job's other tasks. Both 0 select the defaults: 3 and 1.
     pub job_verbs: u16,
-    /// Percent of a block in use at which it grows or splits; 0 takes the cluster's.
+    /// Percent of a block in use at which it grows or splits; 0 selects the cluster's.
     pub high_mark: u8,
-    /// Percent of a block in use below which it merges; 0 takes the cluster's.
+    /// Percent of a block in use under which it merges; 0 selects the cluster's.
     pub low_mark: u8,
-    /// Where its data goes when its lease ends: a path of names below the servers' flush_root and the job's name; empty discards it.
+    /// The destination of its data when its lease ends: a path of names under the servers' flush_root and the job's name; empty discards the data.
     pub flush_to: String,
-    /// Most blocks of it and all below it; 0 for no quota.
+    /// Maximum number of blocks of it and all its descendants; 0 for no quota.
     pub max_blocks: u64,
-    /// It is being filled from a flush: its structures can be created and not opened, until PublishPrefix.
+    /// It is being filled from a flush: its structures can be created but not opened, until PublishPrefix.
     pub loading: bool,
-    /// Whatever ends it but its removal by name flushes it first: the end of its lease, of its job, or of its last reader. Without flush_to it goes to its own path.
+    /// Any end except its removal by name flushes it first: the end of its lease, of its job, or of its last reader. Without flush_to it goes to its own path.
     pub persist: bool,
-    /// How durable a change is when it is answered: 0 memory, 2 flushed (it is in a journal at flush_to, or at its own path). 1 is refused.
+    /// The durability of an acknowledged change: 0 memory, 2 flushed (it is in a journal at flush_to, or at its own path). 1 is refused.
     pub acknowledge: u8,
 }
 
@@ -45,12 +45,12 @@ fields!(PrefixOptions {
     acknowledge
 });
 
-/// Where the changes of a block are written before they are answered.
+/// The place where the changes of a block are written before they are acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JournalAt {
-    /// The directory, below the servers' flush_root.
+    /// The directory, under the servers' flush_root.
     pub directory: String,
-    /// Names the prefix's journal among all that were ever there; its objects begin with it.
+    /// Identifies the prefix's journal among all that ever existed; the names of its objects begin with it.
     pub tag: String,
     /// Name of the job.
     pub job_name: String,
@@ -62,7 +62,7 @@ pub struct JournalAt {
 
 fields!(JournalAt { directory, tag, job_name, address, name });
 
-/// What one block of a structure left, or a part of that, in an object of its own.
+/// The content of one block of a structure, or a part of it, in a separate object.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushedPart {
     /// Name of the object within the directory of the flush.
@@ -79,7 +79,7 @@ pub struct FlushedPart {
 
 fields!(FlushedPart { name, start, bytes, items, crc });
 
-/// One object with what a block held, or with a part of it.
+/// One object with the content of a block, or with a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushedObject {
     /// Length of the object.
@@ -97,9 +97,9 @@ fields!(FlushedObject { bytes, items, crc });
 pub struct FlushedStructure {
     /// Its name; empty for the unnamed one.
     pub name: String,
-    /// What it is.
+    /// Its kind.
     pub kind: u8,
-    /// It took no more: a sealed file, a closed queue.
+    /// It accepted no more writes: a sealed file, a closed queue.
     pub sealed: bool,
     /// Bound of a queue, in items; 0 for none.
     pub max_items: u64,
@@ -118,15 +118,15 @@ pub struct DagNode {
     pub name: String,
     /// Names within the plan or paths of prefixes that exist; none means a child of the root.
     pub parents: Vec<String>,
-    /// How the prefix lives.
+    /// The options of the prefix.
     pub options: PrefixOptions,
-    /// Who will read it: names within the plan or paths; freed when all have committed. None declares nothing.
+    /// The tasks that will read it: names within the plan or paths; it is freed when all have committed. An empty list declares nothing.
     pub readers: Vec<String>,
 }
 
 fields!(DagNode { name, parents, options, readers });
 
-/// Who serves one range of a structure.
+/// The block that serves one range of a structure.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MapEntry {
     /// First position of the range: a byte offset, the number of an item or a key hash.
@@ -143,14 +143,14 @@ pub struct MapEntry {
 
 fields!(MapEntry { start, end, block, epoch, address });
 
-/// Who serves what of a structure.
+/// The blocks that serve a structure.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PartitionMap {
-    /// Only grows.
+    /// The version; it only grows.
     pub version: u64,
     /// 1 offset, 2 ends, 3 hash range, 4 index.
     pub router: u8,
-    /// Bytes of each block; values and appends of up to an eighth of it are taken.
+    /// Bytes of each block; values and appends of up to an eighth of it are accepted.
     pub block_size: u64,
     /// In order of start, without gaps.
     pub entries: Vec<MapEntry>,
@@ -158,16 +158,16 @@ pub struct PartitionMap {
 
 fields!(PartitionMap { version, router, block_size, entries });
 
-/// What a job says of itself beforehand. All 0 says nothing.
+/// A job's hints about its use. All 0 means no hints.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobHints {
     /// 1: it is not sensitive to latency. Other bits are refused.
     pub flags: u8,
-    /// Tasks that will run at the same time; 0 when nobody knows.
+    /// Tasks that will run at the same time; 0 if unknown.
     pub tasks: u32,
-    /// Bytes that it will hold at its peak; 0 when nobody knows.
+    /// Bytes that it will hold at its peak; 0 if unknown.
     pub bytes: u64,
-    /// Bytes per second that it will read and write at its peak; 0 when nobody knows.
+    /// Bytes per second that it will read and write at its peak; 0 if unknown.
     pub bytes_per_s: u64,
 }
 
@@ -180,9 +180,9 @@ pub struct JobHolder {
     pub host: String,
     /// Identifies the machine since its start, and the namespace that numbers its processes.
     pub scope: u64,
-    /// Its number there; 0 for nobody.
+    /// Its number there; 0 for no holder.
     pub process: u32,
-    /// When it started, as its kernel counts: a number is used again.
+    /// When it started, as its kernel counts, because process numbers are reused.
     pub started: u64,
 }
 
@@ -193,7 +193,7 @@ fields!(JobHolder { host, scope, process, started });
 pub struct JobInfo {
     /// The job.
     pub job: u64,
-    /// Its name, with that of its tenant and a slash before it where it has one.
+    /// Its name, preceded by that of its tenant and a slash if it has one.
     pub name: String,
     /// Live prefixes.
     pub prefixes: u64,
@@ -207,13 +207,13 @@ pub struct JobInfo {
     pub bytes_used: u64,
     /// Time since it was registered.
     pub age_ms: u64,
-    /// Most blocks that it may hold; 0 for no quota.
+    /// Maximum number of blocks that it may hold; 0 for no quota.
     pub quota_blocks: u64,
-    /// As it was registered.
+    /// The hints of its registration.
     pub hints: JobHints,
-    /// What its hints let expect it to hold, by what the servers have now; 0 when it gave none.
+    /// Bytes that it is expected to hold, by its hints and the present content of the servers; 0 without hints.
     pub expected_bytes: u64,
-    /// What they let expect it to read and write in a second; 0 when it gave none.
+    /// Bytes per second that it is expected to read and write, by its hints; 0 without hints.
     pub expected_bytes_per_s: u64,
 }
 
@@ -245,7 +245,7 @@ pub struct StructureInfo {
     pub blocks: u32,
     /// Bytes of data in them, as last reported.
     pub bytes_used: u64,
-    /// A file that takes no more.
+    /// A file that accepts no more writes.
     pub sealed: bool,
 }
 
@@ -268,29 +268,29 @@ pub struct PrefixInfo {
     pub pinned: bool,
     /// 0 live, 1 expired, 2 data lost, 3 removed.
     pub state: u8,
-    /// What it holds.
+    /// Its structures.
     pub structures: Vec<StructureInfo>,
-    /// Declared readers that have not committed; 0 also when none is declared.
+    /// Declared readers that have not committed; also 0 if none is declared.
     pub readers_left: u32,
     /// The attempt of its task has committed.
     pub committed: bool,
     /// Percent of a block in use at which it grows or splits.
     pub high_mark: u8,
-    /// Percent of a block in use below which it merges.
+    /// Percent of a block in use under which it merges.
     pub low_mark: u8,
-    /// Where its data goes when its lease ends, below the servers' flush_root and the job's name; empty: it is discarded.
+    /// The destination of its data when its lease ends, under the servers' flush_root and the job's name; empty: the data is discarded.
     pub flush_to: String,
-    /// 0 not begun, 1 under way, 2 failed and tried again, 3 done, 4 lost with a server.
+    /// 0 not begun, 1 in progress, 2 failed and being retried, 3 done, 4 lost with a server.
     pub flush: u8,
-    /// Why the last attempt failed, or what was lost.
+    /// Why the last attempt failed, or which data was lost.
     pub flush_message: String,
-    /// Most blocks of it and all below it; 0 for no quota.
+    /// Maximum number of blocks of it and all its descendants; 0 for no quota.
     pub max_blocks: u64,
-    /// Blocks that count to that; 0 without one.
+    /// Blocks that count for that quota; 0 without one.
     pub held_blocks: u64,
-    /// It outlives its job: whatever ends it but its removal by name flushes it first.
+    /// It outlives its job: any end except its removal by name flushes it first.
     pub persist: bool,
-    /// How durable a change is when it is answered: 0 memory, 2 flushed.
+    /// The durability of an acknowledged change: 0 memory, 2 flushed.
     pub acknowledge: u8,
 }
 
@@ -323,9 +323,9 @@ pub struct ServerInfo {
     pub server: u32,
     /// host:port.
     pub address: String,
-    /// Heard from in time.
+    /// Its reports arrive in time.
     pub alive: bool,
-    /// Milliseconds since a suspected server was last heard, at least 1; 0 for one that is not suspected.
+    /// Milliseconds since the last report of a suspected server, at least 1; 0 for one that is not suspected.
     pub silent_ms: u64,
     /// Its cores.
     pub shards: u8,
@@ -343,19 +343,19 @@ pub struct ServerInfo {
     pub connections: u32,
     /// Requests answered since its start.
     pub requests: u64,
-    /// Of these, arrived on another core than the block's.
+    /// Of these, requests that arrived on a core other than the block's.
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
-    /// Thousandths of the time of its cores that they are busy, of late.
+    /// Thousandths of the recent time of its cores that they were busy.
     pub cpu_permille: u16,
-    /// What is below its memory.
+    /// Its lower tiers.
     pub tiers: Vec<TierUse>,
-    /// What is wrong with that.
+    /// Their faults.
     pub alarms: Vec<TierAlarm>,
-    /// 0: it serves; 1: it is being taken out and is given no block; 2: it has none and was told that it may go; 3: it is called back and has not heard of it.
+    /// 0: it serves; 1: it is draining and gets no block; 2: it has no block and was notified that it may end; 3: its drain was cancelled, which it has not confirmed.
     pub drain: u8,
-    /// What one that is being taken out waits for; empty for the others.
+    /// The reason why a draining server is waiting; empty for the others.
     pub drain_waits: String,
 }
 
@@ -381,38 +381,38 @@ fields!(ServerInfo {
     drain_waits
 });
 
-/// A memory server that is suspected to be gone: it is given no blocks, and what it has is neither lost nor known to be there.
+/// A memory server that may be lost: it gets no blocks, and its data is neither known to be lost nor known to exist.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Suspect {
     /// host:port, as in the map.
     pub address: String,
-    /// Milliseconds since it was last heard.
+    /// Milliseconds since its last report.
     pub silent_ms: u64,
 }
 
 fields!(Suspect { address, silent_ms });
 
-/// A tier below the memory of a server.
+/// A tier of a server under memory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierInfo {
-    /// What it is made of: 1 nvme, 2 ssd, 3 hdd.
+    /// Its medium: 1 nvme, 2 ssd, 3 hdd.
     pub class: u8,
-    /// Blocks that each core has room for there.
+    /// Blocks that fit there for each core.
     pub blocks: u32,
 }
 
 fields!(TierInfo { class, blocks });
 
-/// What is below memory.
+/// The use of a lower tier.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierUse {
-    /// What it is made of, as in TierInfo.
+    /// Its medium, as in TierInfo.
     pub class: u8,
-    /// Blocks that there is room for.
+    /// Blocks that fit there.
     pub blocks: u64,
-    /// Blocks that are there, or have a place there.
+    /// Blocks that are there, or have space reserved there.
     pub used: u64,
-    /// Bytes written there since the servers that live started.
+    /// Bytes written there since the start of the live servers.
     pub bytes_written: u64,
     /// Bytes read from there since then.
     pub bytes_read: u64,
@@ -420,7 +420,7 @@ pub struct TierUse {
 
 fields!(TierUse { class, blocks, used, bytes_written, bytes_read });
 
-/// What went to a tier of a server and came from it, since its start.
+/// The traffic of a tier of a server, since its start.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierTraffic {
     /// Bytes written.
@@ -431,103 +431,103 @@ pub struct TierTraffic {
 
 fields!(TierTraffic { written, read });
 
-/// What is wrong with a tier of a server.
+/// A fault of a tier of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierAlarm {
-    /// Its place among those that the server declared, from 1 on.
+    /// Its index among the tiers that the server declared, from 1.
     pub tier: u8,
-    /// 1: what is there cannot be reached now; 2: it refuses what is written, or to give room back; 3: bytes that were there are lost, and what they were of.
+    /// 1: its data cannot be reached at the moment; 2: it refuses writes, or to free space; 3: data that it had is lost, and whose data it was.
     pub kind: u8,
-    /// What the tier answered, at most 300 bytes of it.
+    /// The reply of the tier, at most 300 bytes of it.
     pub why: String,
-    /// Since when.
+    /// Time since its start.
     pub age_ms: u64,
-    /// How long ago that was found last.
+    /// Time since it was last confirmed.
     pub tried_ms: u64,
 }
 
 fields!(TierAlarm { tier, kind, why, age_ms, tried_ms });
 
-/// What a tenant, or a job that is no tenant's, has of memory, and may have.
+/// The memory use and the share of a tenant, or of a job without a tenant.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct MemoryShare {
     /// The tenant's or the job's.
     pub name: String,
-    /// Whether all jobs of a tenant have it together.
+    /// Whether it is a tenant, whose jobs share it.
     pub tenant: bool,
-    /// What it counts for.
+    /// Its weight.
     pub weight: u32,
-    /// Blocks that it has in memory and that do not go below.
+    /// Its blocks in memory that are not demoted.
     pub blocks: u64,
-    /// Blocks that nobody takes from it now.
+    /// Blocks that cannot be taken from it now.
     pub entitled: u64,
-    /// Under `karma`, what it has saved up: a number with a sign, in two's complement. 0 otherwise.
+    /// Under `karma`, its saved credits: a signed number, in two's complement. 0 otherwise.
     pub credits: u64,
 }
 
 fields!(MemoryShare { name, tenant, weight, blocks, entitled, credits });
 
-/// What one server counts for when a block of a job is placed.
+/// The weight of one server when a block of a job is placed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServerWeight {
     /// The server; 0 for a job's own token.
     pub server: u32,
-    /// Thousandths of the job's next blocks that it would give.
+    /// Thousandths of the job's next blocks that this server would get.
     pub weight_permille: u16,
-    /// Blocks that it could give; 0 for a job's own token.
+    /// Blocks that it has available; 0 for a job's own token.
     pub free: u32,
-    /// Thousandths of the time of its cores that they are busy, of late; 0 for a job's own token.
+    /// Thousandths of the recent time of its cores that they were busy; 0 for a job's own token.
     pub cpu_permille: u16,
 }
 
 fields!(ServerWeight { server, weight_permille, free, cpu_permille });
 
-/// What one tier counts for when a block of a job is placed.
+/// The weight of one tier when a block of a job is placed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierWeight {
     /// 0 memory, else its class, as in TierInfo.
     pub tier: u8,
-    /// Thousandths of the job's next blocks that begin there, of structures that work there.
+    /// Thousandths of the job's next blocks that begin there, for structures that work there.
     pub weight_permille: u16,
-    /// Blocks that it could give; 0 for a job's own token.
+    /// Blocks that it has available; 0 for a job's own token.
     pub free: u64,
-    /// Bytes per second that it is taken to read and write and that nobody else uses; 0 of memory, and for a job's own token.
+    /// Assumed bytes per second for reads and writes that other jobs do not use; 0 for memory, and for a job's own token.
     pub bytes_per_s: u64,
 }
 
 fields!(TierWeight { tier, weight_permille, free, bytes_per_s });
 
-/// What a job has used in one place where blocks can be.
+/// The use of one tier by a job.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct TierBill {
     /// 0 memory, else its class, as in TierInfo.
     pub tier: u8,
     /// Bytes of whole blocks times milliseconds.
     pub held_byte_ms: u128,
-    /// Of these, bytes of data, as servers reported them.
+    /// Of these, bytes of data, as reported by servers.
     pub used_byte_ms: u128,
-    /// Bytes of data that came there from other tiers of the same server.
+    /// Bytes of data that were moved there from other tiers of the same server.
     pub came_bytes: u64,
 }
 
 fields!(TierBill { tier, held_byte_ms, used_byte_ms, came_bytes });
 
-/// What one job has used.
+/// The use by one job.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobBill {
     /// The job.
     pub job: u64,
-    /// Its name, with that of its tenant and a slash before it where it has one.
+    /// Its name, preceded by that of its tenant and a slash if it has one.
     pub name: String,
-    /// It is registered no more.
+    /// It is no longer registered.
     pub ended: bool,
     /// How long it has been registered, or was.
     pub age_ms: u64,
-    /// Most bytes of blocks that it held at a time, wherever they were.
+    /// Most bytes of blocks that it held at a time, in all tiers.
     pub peak_bytes: u64,
     /// Bytes that were sent to other servers when its blocks split and merged.
     pub moved_bytes: u64,
-    /// Where it held them; only those of which it had something.
+    /// The tiers in which it held them; only those with any use.
     pub tiers: Vec<TierBill>,
 }
 
@@ -538,13 +538,13 @@ fields!(JobBill { job, name, ended, age_ms, peak_bytes, moved_bytes, tiers });
 pub struct OperationInfo {
     /// Low byte of its opcode.
     pub number: u8,
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
-    /// What a grant must allow: 1 read, 2 write.
+    /// The verbs that a grant must allow: 1 read, 2 write.
     pub verbs: u16,
-    /// Where it goes: 1 head, 2 tail, 3 position, 4 key, 5 each, 6 through.
+    /// Its route: 1 head, 2 tail, 3 position, 4 key, 5 each, 6 through.
     pub route: u8,
-    /// Bits: 1 it changes something, 2 it may carry a payload, 4 it may be kept waiting, 8 its value is a position.
+    /// Bits: 1 it is a mutation, 2 it may carry a payload, 4 it may wait, 8 its value is a position.
     pub flags: u16,
 }
 
@@ -555,9 +555,9 @@ fields!(OperationInfo { number, name, verbs, route, flags });
 pub struct KindInfo {
     /// Its code, 0x80 to 0xEF: the high byte of its opcodes.
     pub code: u8,
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
-    /// How its blocks follow each other, as in PartitionMap.
+    /// The order of its blocks, as in PartitionMap.
     pub router: u8,
     /// Live servers that serve it; 0 when a server announces it.
     pub servers: u32,
@@ -567,12 +567,12 @@ pub struct KindInfo {
 
 fields!(KindInfo { code, name, router, servers, operations });
 
-/// What became of one path of a batch of renewals.
+/// The result for one path of a batch of renewals.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RenewResult {
-    /// Ok, or why it failed alone.
+    /// Ok, or the status of its failure.
     pub status: u16,
-    /// The lease that was renewed.
+    /// The renewed lease.
     pub lease_ms: u32,
     /// Why it failed.
     pub message: String,
@@ -593,7 +593,7 @@ pub struct ExtentName {
 
 fields!(ExtentName { block, epoch, id });
 
-/// What one block holds, as its server sees it.
+/// The content of one block, as its server sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct BlockUsage {
     /// The block.
@@ -606,7 +606,7 @@ pub struct BlockUsage {
 
 fields!(BlockUsage { block, epoch, bytes_used });
 
-/// A block that a server holds, as it tells when it comes back.
+/// A block that a server holds, as it reports when it comes back.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HeldBlock {
     /// The block.
@@ -621,7 +621,7 @@ pub struct HeldBlock {
     pub bytes_used: u64,
     /// 0: open; 1: sealed, a successor follows; 2: sealed, and the structure with it.
     pub state: u8,
-    /// How long it was when sealed: bytes of a file's, items that went through a queue's.
+    /// Its length when it was sealed: bytes of a file's block, items that went through a queue's.
     pub length: u64,
     /// Bytes of the items that went through a queue's sealed block; of a file, the length.
     pub bytes: u64,
@@ -629,13 +629,13 @@ pub struct HeldBlock {
     pub taken_items: u64,
     /// Their bytes.
     pub taken_bytes: u64,
-    /// The successor that it was granted; 0 for none.
+    /// Its granted successor; 0 for none.
     pub next: u64,
     /// Its epoch.
     pub next_epoch: u64,
-    /// Where it is: 0 memory, n the server's n-th tier below.
+    /// Its tier: 0 memory, n the server's n-th lower tier.
     pub tier: u8,
-    /// Where it is on its way to; the same when it is on none.
+    /// The destination of its move between tiers; the same tier if there is none.
     pub to: u8,
 }
 
@@ -656,14 +656,14 @@ fields!(HeldBlock {
     to
 });
 
-/// A task prefix whose sessions were active.
+/// A task prefix with active sessions.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ActivePrefix {
-    /// The job, as its token said.
+    /// The job, from the session's token.
     pub job: u64,
     /// The task prefix of the session.
     pub prefix: u64,
-    /// How long before the report it was last seen.
+    /// How long before the report it was last active.
     pub ago_ms: u32,
 }
 

@@ -22,49 +22,49 @@ pub enum Status {
     HandshakeRequired = 106,
     /// The operation belongs to another kind of node (a data request at a controller, or the reverse). Raised by every server; the client reports it.
     NotServedHere = 107,
-    /// The token is missing, malformed, forged or past its time. Raised by the handshake, and the controller on every request; the client raises; a new token is needed.
+    /// The token is missing, malformed, forged or expired. Raised by the handshake, and the controller on every request; the client raises; a new token is needed.
     Unauthenticated = 201,
     /// The token or grant does not cover this operation. Raised by the controller and every data request; the client raises.
     PermissionDenied = 202,
-    /// The grant is past its time. Raised by data requests; the client opens the structure again and repeats the request.
+    /// The grant has expired. Raised by data requests; the client opens the structure again and repeats the request.
     GrantExpired = 203,
-    /// The prefix's permissions changed after the grant was issued. Raised by data requests; the client opens the structure again, once; raises what that says.
+    /// The prefix's permissions changed after the grant was issued. Raised by data requests; the client opens the structure again, once; raises the error of that.
     GrantRevoked = 204,
-    /// The block belongs to a later owner, or to none. Raised by the shard; the client asks the controller for the map, or for the reason of the loss, and raises that.
+    /// The block belongs to a later owner, or to none. Raised by the shard; the client requests the map from the controller, or the reason of the loss, and raises that.
     WrongEpoch = 301,
-    /// No block of this server has that name. Raised by the shard; the client as WrongEpoch.
+    /// No block of this server has that id. Raised by the shard; the client as WrongEpoch.
     UnknownBlock = 302,
-    /// The reply carries the map version and the entry that now serves the request. Raised by a block whose data has gone elsewhere or that is full; the client corrects its map by the entry and sends the request there.
+    /// The reply carries the map version and the entry that now serves the request. Raised by a block whose data has moved or that is full; the client corrects its map by the entry and sends the request there.
     Moved = 303,
     /// A sequence number was skipped; the value is the one expected next. Raised by the shard; the client sends again from that number.
     Resume = 304,
-    /// The record that would tell whether the mutation took effect is gone. Raised by the shard, and the client after the retry window; the client raises; never repeats the mutation by itself.
+    /// The record that would show whether the mutation took effect is gone. Raised by the shard, and the client after the retry window; the client raises; never repeats the mutation by itself.
     OutcomeUnknown = 305,
-    /// The key or offset is not in the block's range, and the block does not know who has it. Raised by the shard; the client asks the controller for the map and repeats the request.
+    /// The key or offset is not in the block's range, and the block does not know the block that has it. Raised by the shard; the client requests the map from the controller and repeats the request.
     WrongRange = 306,
-    /// Not now; the low 32 bits of the value are the delay in microseconds after which to try again. Bit 62: there is no room in memory or in a lower tier; a caller whose time ends here reports OutOfMemory. Bit 63: an earlier try of this very mutation is under way, and may take effect. Raised by admission, and a block that waits for its next one; the client waits that long (with jitter) within its deadline, then repeats the request.
+    /// Not now; the low 32 bits of the value are the delay in microseconds before the next try. Bit 62: there is no space in memory or in a lower tier; a caller whose time ends here reports OutOfMemory. Bit 63: an earlier try of the same mutation is in progress, and may take effect. Raised by admission, and a block that waits for its successor; the client waits that long (with jitter) within its deadline, then repeats the request.
     Busy = 401,
-    /// No free block; the message names what was asked and what is free. Existing data is unharmed. Raised by the catalog, and a block that was refused its next one; the client raises.
+    /// No free block; the message names the requested and the free number. Existing data is unharmed. Raised by the catalog, and a block that was refused a successor; the client raises.
     OutOfMemory = 402,
-    /// The block that owns the key has no room for the entry. Existing data is unharmed. On a link: no neighbour has room for all that a block wants to give away. Raised by a key-value block; the client raises.
+    /// The block that owns the key has no space for the entry. Existing data is unharmed. On a link: no neighbour has space for all that a block wants to give away. Raised by a key-value block; the client raises.
     BlockFull = 403,
     /// A value or append of more than an eighth of a block; the message names the limit. Raised by the structure; the client raises.
     ValueTooLarge = 404,
     /// A key over the limit; the message names it. An empty key is InvalidArgument. Raised by the structure; the client raises.
     KeyTooLarge = 405,
-    /// A named limit was reached; the message names it. Raised by whoever owns the limit; the client raises.
+    /// A named limit was reached; the message names it. Raised by the owner of the limit; the client raises.
     LimitExceeded = 406,
-    /// A prefix with all below it, the job, or its tenant holds as many blocks as it may; the message says which. Raised by the catalog; the client raises.
+    /// A prefix with all its descendants, the job, or its tenant holds as many blocks as it may; the message names it. Raised by the catalog; the client raises.
     QuotaExceeded = 407,
-    /// The memory cannot be handed to this client; the message says why. Raised by a memory server; the client reads the bytes instead.
+    /// The memory cannot be shared with this client; the message has the reason. Raised by a memory server; the client reads the bytes instead.
     NotShared = 408,
     /// No prefix or structure has this address. Raised by the catalog; the client raises.
     NotFound = 501,
-    /// No entry has this key. Raised by a key-value block; the client answers 'absent' or raises, as the call says.
+    /// No entry has this key. Raised by a key-value block; the client returns 'absent' or raises, depending on the call.
     KeyNotFound = 502,
-    /// An entry has this key already, and the request wanted none. Raised by a key-value block; the client raises.
+    /// The key already has an entry, and the request required none. Raised by a key-value block; the client raises.
     KeyExists = 503,
-    /// The entry is not what compare-and-swap expected; the reply carries what it is. Raised by a key-value block; the client answers 'not swapped' with the value found.
+    /// The entry does not have the value that compare-and-swap expected; the reply carries its value. Raised by a key-value block; the client returns 'not swapped' with the value found.
     CompareFailed = 504,
     /// The file was sealed; nothing can be appended. Raised by a file; the client raises.
     Sealed = 505,
@@ -74,51 +74,51 @@ pub enum Status {
     WrongKind = 507,
     /// The edges would close a cycle; the message names its members. Raised by the catalog; the client raises.
     Cycle = 508,
-    /// A parent that was named does not exist. Raised by the catalog; the client raises.
+    /// A named parent does not exist. Raised by the catalog; the client raises.
     UnknownParent = 509,
     /// The prefix's lease ended; the message names the prefix, its lease and how late the renewal was. Raised by the catalog; the client raises.
     LeaseExpired = 510,
-    /// The data was on a server that is gone, or an object of a flush is damaged or missing; the message names the prefix and the server, or the object. Raised by the catalog, and the client when a server is gone; the client raises.
+    /// The data was on a lost server, or an object of a flush is damaged or missing; the message names the prefix and the server, or the object. Raised by the catalog, and the client after the loss of a server; the client raises.
     DataLost = 511,
     /// No such job is registered. Raised by the catalog; the client raises.
     UnknownJob = 512,
-    /// A name, option or number is outside what is allowed; the message says which and why. Raised by whoever checks the argument; the client raises.
+    /// A name, option or number is not allowed; the message names it and the rule. Raised by the node that checks the argument; the client raises.
     InvalidArgument = 513,
     /// The structure or prefix was removed by request, or freed because its declared readers had all committed. On a link: the move was cancelled. Raised by the catalog; the client raises.
     Removed = 514,
-    /// There is no item, and none came in the time that the request was willing to wait. Raised by a queue; the client answers 'nothing' or raises, as the call says.
+    /// The queue has no item, and none arrived in the time that the request could wait. Raised by a queue; the client returns 'nothing' or raises, depending on the call.
     QueueEmpty = 515,
-    /// The queue is at its bound of items or bytes, and no room came in the time that the request was willing to wait. Nothing was put. Raised by a queue; the client raises.
+    /// The queue is at its bound of items or bytes, and no space became free in the time that the request could wait. Nothing was put. Raised by a queue; the client raises.
     QueueFull = 516,
-    /// The queue was closed: nothing can be put, and every item has been taken. Raised by a queue; the client ends its loop or raises, as the call says.
+    /// The queue was closed: no item can be put, and every item has been taken. Raised by a queue; the client ends its loop or raises, depending on the call.
     QueueClosed = 517,
-    /// The prefix was to be flushed, and no memory server may write to disk, or to this place; the message names the setting, flush_root. Raised by a controller, when a prefix is created or flushed; the client raises.
+    /// The prefix requires a flush, and no memory server may write to disk, or to this place; the message names the setting, flush_root. Raised by a controller, when a prefix is created or flushed; the client raises.
     FlushUnavailable = 518,
-    /// The prefix is being loaded from a flush, and its structures cannot be opened before it is whole. Raised by a controller; the client raises; the call may be repeated later.
+    /// The prefix is being loaded from a flush, and its structures cannot be opened before the load is complete. Raised by a controller; the client raises; the call may be repeated later.
     Loading = 519,
-    /// The structure refused the operation for a reason of its own: the value is its code for that reason, the message says what it is. Raised by a custom structure; the client raises, with the code.
+    /// The structure refused the operation for its own reason: the value is its code for that reason, the message describes it. Raised by a custom structure; the client raises, with the code.
     Refused = 521,
-    /// What the request waited for has not happened in the time that it was willing to wait. Raised by a custom structure; the client waits on until the caller's time is over, then answers 'nothing' or raises, as the call says.
+    /// The event for which the request waited has not happened in the time that it could wait. Raised by a custom structure; the client continues to wait until the caller's time is over, then returns 'nothing' or raises, depending on the call.
     NotYet = 522,
-    /// No live memory server serves structures of this custom kind. Raised by the catalog, and a memory server that was given such a block; the client raises.
+    /// No live memory server serves structures of this custom kind. Raised by the catalog, and a memory server that got such a block; the client raises.
     UnknownKind = 523,
-    /// The file, or the block of it, may still grow. Raised by a file; the client raises.
+    /// The file, or its block, may still grow. Raised by a file; the client raises.
     NotSealed = 524,
-    /// Data that is to be kept is not written yet and its store makes no progress, so that stopping the cluster would lose it. The message names the places. Raised by the client, when a cluster is to be stopped; the client raises; the call may be repeated when the store answers.
+    /// Data that must be kept is not written yet and its store makes no progress, so stopping the cluster would lose it. The message names the places. Raised by the client, when a cluster is being stopped; the client raises; the call may be repeated when the store answers.
     NotFlushed = 525,
     /// The operation did not finish in its time; for a mutation the message says whether it may have taken effect. Raised by the client; the client raises.
     DeadlineExceeded = 601,
-    /// The peer could not be reached within the deadline, or takes no new work because its cluster is being stopped. Raised by the client, and a controller whose cluster is being stopped; the client raises.
+    /// The peer could not be reached within the deadline, or accepts no new work because its cluster is being stopped. Raised by the client, and a controller whose cluster is being stopped; the client raises.
     Unavailable = 602,
-    /// The controller cannot write its log (the disk is full or failing): it changes nothing until it can, and leases do not end meanwhile. The message says whether this change may have been made. Raised by the controller; the client raises; asks again later under the same number, if at all.
+    /// The controller cannot write its log (the disk is full or failing): it makes no changes until it can, and leases do not end meanwhile. The message says whether this change may have been made. Raised by the controller; the client raises; repeats the request later under the same number, if at all.
     LogFailed = 603,
-    /// The value is a list of extents in blocks of their own: the payload names them, the value is the length of all together. Raised by KvGet of a large value; the client reads the extents, and takes them together for the value.
+    /// The value is a list of extents in separate blocks: the payload names them, the value is their total length. Raised by KvGet of a large value; the client reads the extents, and joins them to the value.
     Extents = 701,
-    /// A notice of a change, under request number 0: the value numbers it within its block, the arguments say what changed. Raised by a memory server, unasked, to a connection that subscribed; the client hands it to the listener of the subscription.
+    /// A notice of a change, under request number 0: the value is its number within its block, the arguments describe the change. Raised by a memory server, without a request, to a connection with a subscription; the client passes it to the listener of the subscription.
     Notice = 702,
-    /// An extent is not there, or not any more: the value that it was a part of was replaced or deleted, or it was not made part of a value in time. Raised by memory servers; the client reads the key again; or writes the whole value again, of which nothing was stored.
+    /// An extent does not exist, or no longer: its value was replaced or deleted, or it was not made part of a value in time. Raised by memory servers; the client reads the key again; or writes the whole value again, of which nothing was stored.
     ExtentGone = 703,
-    /// A defect; the message says where. Raised by any node that finds its own state wrong; the client raises.
+    /// A defect; the message names its location. Raised by any node that finds its own state inconsistent; the client raises.
     Internal = 900,
 }
 
