@@ -223,7 +223,7 @@ pub enum Op {
     ExtentGet = 0x1402,
     /// Arguments: id u64 of each. Retains extents that are still needed, although they are not part of a value yet. ExtentGone if one of them does not exist.
     ExtentKeep = 0x1403,
-    /// An operation of a custom kind, by its code: what it needs is in the table of its kind.
+    /// An operation of a custom kind, by its code: the table of its kind has its needs.
     Custom(u16) = 0x8000,
 }
 
@@ -683,7 +683,7 @@ impl Op {
         }
     }
 
-    /// The code of the kind that it belongs to.
+    /// The code of its kind.
     pub fn kind_code(self) -> u8 {
         (self.code() >> 8) as u8
     }
@@ -693,8 +693,8 @@ impl Op {
         self.code() as u8
     }
 
-    /// Who serves it, what it needs, how its body is laid out. Of a custom operation only what
-    /// all of them have in common.
+    /// Its node, its needs and the layout of its body. For a custom operation, only the properties
+    /// that all custom operations share.
     pub fn info(self) -> OpInfo {
         use {Auth as A, Plane as P};
         match self {
