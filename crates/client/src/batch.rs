@@ -287,8 +287,8 @@ impl Kv {
     }
 
     /// Combines the value of a key with an operand, atomically. Without an entry, the operand
-    /// becomes the value. Returns `InvalidArgument`, and changes nothing, if the stored value has
-    /// another type, if a sum overflows an `i64` or becomes NaN, and for NaN operands.
+    /// alone determines the value. Returns `InvalidArgument`, and changes nothing, if the stored
+    /// value has another type, if a sum overflows an `i64` or becomes NaN, and for NaN operands.
     pub fn accumulate(
         &self,
         key: &[u8],

@@ -560,7 +560,7 @@ impl Call {
                 Step::Refresh
             }
             Status::GrantRevoked => {
-                // The controller was unreachable, or the block changed its answer again meanwhile.
+                // The controller was unreachable, or the permissions changed again meanwhile.
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 self.after_trouble(now)
             }

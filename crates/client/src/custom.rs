@@ -120,7 +120,8 @@ impl Custom {
     pub fn call(&self, operation: &str, ask: Ask<'_>) -> Result<Answered, Error> {
         let spec = self.operation(operation)?;
         if !spec.route.is_single() {
-            let text = format!("'{operation}' runs on several blocks; call it with call_each");
+            let text =
+                format!("'{operation}' runs on several blocks; use call_each instead of call");
             return Err(self.refuse(&text));
         }
         self.check(spec, &ask)?;
@@ -152,7 +153,7 @@ impl Custom {
     pub fn call_each(&self, operation: &str, ask: Ask<'_>) -> Result<Vec<Answered>, Error> {
         let spec = self.operation(operation)?;
         if spec.route.is_single() {
-            let text = format!("'{operation}' runs on one block; call it with call");
+            let text = format!("'{operation}' runs on one block; use call instead of call_each");
             return Err(self.refuse(&text));
         }
         self.check(spec, &ask)?;

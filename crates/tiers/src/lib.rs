@@ -144,7 +144,8 @@ pub enum FlushError {
     },
     /// The place has the flush or journal of another owner.
     #[error(
-        "{place} holds the flush of another prefix: load it, and delete it with `honeycomb flushed {place} --delete`, or name another place with flush_to"
+        "{place} holds the flush of another prefix: load it, and delete it with \
+         `honeycomb flushed {place} --delete`, or name another place with flush_to"
     )]
     Occupied {
         /// Where it is.
@@ -158,7 +159,8 @@ pub enum FlushError {
     },
     /// The manifest is deleted, but some of the objects that it named are not.
     #[error(
-        "the flush at {place} is deleted, but {count} of its objects could not be: {why}; they are unused, and nothing deletes them automatically"
+        "the flush at {place} is deleted, but {count} of its objects could not be: {why}; they are \
+         unused, and nothing deletes them automatically"
     )]
     Left {
         /// Their place.
