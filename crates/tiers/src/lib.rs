@@ -74,8 +74,8 @@ pub enum FlushError {
     },
     /// A part is not at the place that the manifest would name.
     #[error(
-        "the part {part} of {expected} bytes cannot be found here ({found}); servers that flush one \
-         structure must share one flush_root"
+        "the part {part} of {expected} bytes cannot be found here ({found}); servers that flush \
+         one structure must share one flush_root"
     )]
     MissingPart {
         /// Its path.
@@ -114,7 +114,8 @@ pub enum FlushError {
     },
     /// An object that the manifest names does not exist.
     #[error(
-        "{object} is missing, which the manifest names; put back a copy of it, or create the data again"
+        "{object}, which the manifest names, is missing; put back a copy of it, or create the data \
+         again"
     )]
     Missing {
         /// Which object.
@@ -144,7 +145,7 @@ pub enum FlushError {
     },
     /// The place has the flush or journal of another owner.
     #[error(
-        "{place} holds the flush of another prefix: load it, and delete it with \
+        "{place} holds the flush or journal of another prefix: load it, and delete it with \
          `honeycomb flushed {place} --delete`, or name another place with flush_to"
     )]
     Occupied {
