@@ -45,11 +45,11 @@ def rust_struct(name: str, doc: str, fields: list) -> str:
 
 
 def limits(spec: dict) -> str:
-    out = ["//! The limits that a client of any language has to know.", "//!", NOTE]
+    out = ["//! The limits that a client of any language must know.", "//!", NOTE]
     out[1:3] = ["//!", "//! " + NOTE[3:]]
     major, minor = spec["protocol"]["major"], spec["protocol"]["minor"]
     out += [
-        "/// Major version of the protocol: a peer of another one is refused.",
+        "/// Major version of the protocol: a peer with another one is refused.",
         f"pub const PROTOCOL_MAJOR: u16 = {major};",
         "/// Minor version of the protocol: peers agree on the smaller one.",
         f"pub const PROTOCOL_MINOR: u16 = {minor};",
@@ -60,9 +60,9 @@ def limits(spec: dict) -> str:
     return "\n".join(out) + "\n"
 
 
-# Opcodes of custom kinds: what they are is not for the protocol to say.
+# Opcodes of custom kinds, which the protocol does not define.
 CUSTOM = (
-    "An operation of a custom kind, by its code: what it needs is in the table of its kind.",
+    "An operation of a custom kind, by its code: the table of its kind has its needs.",
     "0x8000..=0xEFFF",
 )
 
@@ -117,7 +117,7 @@ def enum(name: str, doc: str, variants: list, repr_: str, custom: tuple | None =
         out += [f"            {name}::Custom(code) => code,", "        }", "    }"]
         out += [
             "",
-            "    /// The code of the kind that it belongs to.",
+            "    /// The code of its kind.",
             "    pub fn kind_code(self) -> u8 {",
         ]
         out += [
@@ -135,12 +135,12 @@ def head(doc: str, *uses: str) -> list:
 
 
 def statuses(spec: dict) -> str:
-    out = head("How a request ended.")
+    out = head("The status of a request.")
     variants = [
         (s["name"], s["code"], f"{s['doc']} Raised by {s['raised_by']}; the client {s['client']}.")
         for s in spec["status"]
     ]
-    return "\n".join([*out, *enum("Status", "How a request ended.", variants, "u16"), "}", ""])
+    return "\n".join([*out, *enum("Status", "The status of a request.", variants, "u16"), "}", ""])
 
 
 def operations(spec: dict) -> str:
@@ -153,8 +153,8 @@ def operations(spec: dict) -> str:
     )
     out += [
         "",
-        "    /// Who serves it, what it needs, how its body is laid out. Of a custom operation only what",
-        "    /// all of them have in common.",
+        "    /// Its node, its needs and the layout of its body. For a custom operation, only the properties",
+        "    /// that all custom operations share.",
         "    pub fn info(self) -> OpInfo {",
         "        use {Auth as A, Plane as P};",
         "        match self {",
@@ -189,7 +189,7 @@ def operations(spec: dict) -> str:
 
 
 def parts(spec: dict) -> str:
-    out = head("What several messages have in them.", "crate::fields::fields")
+    out = head("Parts that several messages share.", "crate::fields::fields")
     out += [rust_struct(s["name"], s["doc"], s["fields"]) for s in spec.get("struct", [])]
     return "\n".join(out)
 
@@ -241,9 +241,9 @@ def main() -> int:
         ),
         (
             f"{wire}/link.rs",
-            bodies(spec, "What servers and controller ask of each other.", {"link"}),
+            bodies(spec, "Requests between servers and the controller.", {"link"}),
         ),
-        (f"{wire}/data.rs", bodies(spec, "What is asked of memory servers.", {"data", "any"})),
+        (f"{wire}/data.rs", bodies(spec, "Requests to memory servers.", {"data", "any"})),
     ):
         file, text = ROOT / path, formatted(text)
         if file.exists() and file.read_text() == text:

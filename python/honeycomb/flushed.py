@@ -242,7 +242,7 @@ def _opened(place: Path, keep: object) -> Flushed:
     body, _, last = text.partition(b"\n")
     if last != b"crc32 %08x\n" % zlib.crc32(body):
         raise NotFlushed(
-            f"the manifest in {place} is damaged: its checksum is not that of its bytes"
+            f"the manifest in {place} is damaged: its checksum does not match its bytes"
         )
     manifest = json.loads(body)
     if manifest.get("format") != FORMAT:

@@ -155,7 +155,7 @@ def test_what_cannot_be_is_refused_by_name(logs: honeycomb.Job) -> None:
         log.call("append", bytes(64 * 1024))
     with pytest.raises(errors.UnknownOpcode, match="'put'; it has append, read"):
         log.call("put")
-    with pytest.raises(errors.InvalidArgument, match="goes by a position"):
+    with pytest.raises(errors.InvalidArgument, match="needs a position"):
         log.call("read")
     with pytest.raises(errors.InvalidArgument, match="never waits"):
         log.call("append", timeout=1)
@@ -181,7 +181,7 @@ def test_kinds_are_known_and_unknown(
     with pytest.raises(errors.InvalidArgument, match="0x80 to 0xef"):
         logs.custom("task:tape", 0x12)
     # The ordinary cluster serves none.
-    with pytest.raises(errors.UnknownKind, match="none but file, queue and kv"):
+    with pytest.raises(errors.UnknownKind, match="only file, queue and kv"):
         job.custom("task:log", "log")
 
     with pytest.raises(errors.NotFound):

@@ -1,5 +1,5 @@
 //! The reference model of atomic batches: four accounts of one store, between which sums are moved
-//! whole or not at all (INV-38). Judged as one object, by the search that judges keys.
+//! as a whole or not at all (INV-38). Judged as one object, by the same search as keys.
 
 use crate::kv::{Asked, Timed};
 use honeycomb_wire::batch::BatchOp;
@@ -8,21 +8,21 @@ use honeycomb_wire::stored::Function;
 /// Accounts of a store.
 pub const ACCOUNTS: usize = 4;
 
-/// What is in them; an account that was never written has nothing.
+/// The balances of the accounts; an account that was never written has 0.
 pub type Balances = [i64; ACCOUNTS];
 
-/// What was asked of the accounts of a store.
+/// An operation on the accounts of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
-    /// A sum moves from one to another; both balances afterwards.
+    /// Moves a sum from one to another; both balances afterwards.
     Move(usize, usize, i64, Option<(i64, i64)>),
-    /// The same, with a last operation that must fail: nothing may happen.
+    /// The same, with a last operation that must fail: nothing may change.
     Fail,
-    /// All of them are read at once.
+    /// Reads all of them at once.
     Read(Option<Balances>),
 }
 
-/// An operation on the accounts of a store.
+/// An operation on the accounts of a store, with its times.
 pub type Op = Timed<Did>;
 
 impl Asked for Did {
@@ -47,7 +47,7 @@ pub fn key(account: usize) -> Vec<u8> {
     format!("{{bank}}{account}").into_bytes()
 }
 
-/// The operations of a batch that does this; `scratch` holds what they borrow.
+/// The operations of such a batch; `scratch` holds the bytes that they borrow.
 pub fn batch<'a>(did: Did, keys: &'a [Vec<u8>], sums: &'a [[u8; 8]; 2]) -> Vec<BatchOp<'a>> {
     let add = |account: usize, operand: &'a [u8]| BatchOp::Accumulate {
         key: &keys[account],
@@ -56,7 +56,7 @@ pub fn batch<'a>(did: Did, keys: &'a [Vec<u8>], sums: &'a [[u8; 8]; 2]) -> Vec<B
     };
     match did {
         Did::Move(from, to, ..) => vec![add(from, &sums[0]), add(to, &sums[1])],
-        // There is an account of that name: it was written just before.
+        // The key has a value: it was written just before.
         Did::Fail => {
             let insert = BatchOp::Insert { key: &keys[1], value: b"none" };
             vec![add(0, &sums[0]), add(1, &sums[1]), insert]

@@ -1,9 +1,9 @@
-//! The bank of planted bugs, asked: how long until a checker sees one?
+//! The bank of planted bugs: measures how long a checker needs to find one.
 
 use crate::world::{Violation, run_seed};
 use honeycomb_types::Bug;
 
-/// Arms a bug until dropped, also when a checker panics.
+/// Arms a bug until dropped, even if a checker panics.
 struct Armed;
 
 impl Drop for Armed {
@@ -12,16 +12,16 @@ impl Drop for Armed {
     }
 }
 
-/// The first of so many seeds, from `from` on, that shows the bug, and what was seen. A panic of the
-/// product is no catch: the checkers must see it from outside.
+/// The first of so many seeds, starting at `from`, that reveals the bug, and the violation. A panic
+/// of the product does not count: the checkers must find the bug from outside.
 pub fn seeds_until_caught(bug: Bug, from: u64, most: u64, operations: u64) -> Option<Violation> {
     let _armed = Armed;
     Bug::arm(Some(bug));
     (from..from + most).find_map(|seed| run_seed(seed, operations).err())
 }
 
-/// The file whose tests catch a bug that the simulator does not reach: its nodes have no sockets and no
-/// flushes with manifests, and its structures are small.
+/// The file with tests for a bug that the simulator does not reach: its nodes have no sockets and
+/// no flushes with manifests, and its structures are small.
 pub fn caught_by(bug: Bug) -> Option<&'static str> {
     Some(match bug {
         Bug::BarrierThawsEarly => "crates/catalog/tests/barrier.rs",

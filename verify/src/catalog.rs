@@ -1,15 +1,15 @@
-//! The reference model of the catalog: every command that the controller carries out is carried out
-//! on plain collections too, and the two must agree on the outcome, on what the memory servers are
-//! told, and, every few commands, on the whole state (INV-01 to 03, 12 to 14, 17, 20, 22, 30, 37).
+//! The reference model of the catalog: every command that the controller executes is also executed
+//! on plain collections. The two must agree on the result, on the orders to memory servers, and,
+//! every few commands, on the whole state (INV-01 to 03, 12 to 14, 17, 20, 22, 30, 37).
 //!
-//! The collections are those of the catalog's own property test: one model, and two that ask it.
+//! The collections are those of the catalog's own property test: one model with two users.
 
 mod drain;
 mod extents;
 mod lots;
 mod moves;
 #[path = "../../crates/catalog/tests/reference/mod.rs"]
-#[allow(dead_code)] // Each of the two that ask it uses its part.
+#[allow(dead_code)] // Each of its two users uses a part.
 mod reference;
 mod rejoin;
 
@@ -26,31 +26,31 @@ use rejoin::Rejoining;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Commands between two comparisons of the whole state: it costs more than most commands, and a
-/// state that stays wrong is found all the same.
+/// Commands between two comparisons of the whole state: a comparison costs more than most commands,
+/// and a persistent error is found anyway.
 const COMPARE_EVERY: u64 = 24;
 
-/// The plain catalog, and what the servers were told.
+/// The plain catalog, and the orders to servers so far.
 #[derive(Default)]
 pub struct CatalogModel {
     cluster: Cluster,
     jobs: Vec<JobId>,
     addresses: BTreeMap<ServerId, (String, u64)>,
-    /// Blocks that servers were told to hold.
+    /// Blocks that servers were ordered to hold.
     open: BTreeSet<BlockAt>,
     last_epoch: u64,
     versions: BTreeMap<StructureId, u64>,
-    /// What each block was last told to be ahead of it.
+    /// For each block, the last sent counts of earlier blocks.
     ahead: BTreeMap<BlockAt, (u64, u64)>,
     imports: Imports,
-    /// What servers lend that came back and have not told all that they hold.
+    /// Blocks lent by servers that came back and have not reported all their blocks.
     told_lots: BTreeMap<ServerId, Vec<u64>>,
     rejoining: Rejoining,
-    /// When each stall of the controller was over, and how long it was, in milliseconds.
+    /// The end of each stall of the controller, and its length in milliseconds.
     stalls: Vec<(u64, u64)>,
-    /// After how much silence a server is lost, in milliseconds.
+    /// The silence after which a server is lost, in milliseconds.
     server_loss_ms: u64,
-    /// The prefix that asked for blocks in this command, and the one that was refused last.
+    /// The prefix that requested blocks in this command, and the one that was refused last.
     asker: Option<(usize, usize)>,
     refused: Option<(usize, usize)>,
     commands: u64,
@@ -65,7 +65,7 @@ fn agree<T, M>(what: &str, reply: &Result<T, CatalogError>, model: &Outcome<M>) 
 }
 
 impl CatalogModel {
-    /// A model of a catalog of such a cluster, of blocks of this size.
+    /// The model of a catalog for such a cluster, with blocks of this size.
     pub fn new(cluster: Shape, block: u64) -> CatalogModel {
         let mut model = CatalogModel::default();
         model.cluster.block = BlockSize(block);
@@ -74,7 +74,7 @@ impl CatalogModel {
         model
     }
 
-    /// Before a command is carried out that asks for blocks: what everybody has of memory, and may have.
+    /// Before a command that requests blocks: records the memory of each holder, and its share.
     pub fn look(&mut self, now: Time, catalog: &mut Catalog, command: &Command<'_>) -> Verdict {
         self.cluster.asks_nothing();
         let Some((j, _)) = self.asker_of(command).filter(|_| !self.is_recovering()) else {
@@ -90,7 +90,7 @@ impl CatalogModel {
         self.cluster.look(told, asks)
     }
 
-    /// One within its share is refused what it could have below, to wait for memory.
+    /// A prefix within its share is refused blocks in a lower tier, to wait for memory.
     fn or_waits<T>(
         &self,
         expected: Outcome<T>,
@@ -116,7 +116,7 @@ impl CatalogModel {
         &mut self.cluster.jobs[j]
     }
 
-    /// Carries out a command that the catalog has just carried out, and says where they differ.
+    /// Executes a command that the catalog has just executed, and reports differences.
     pub fn judge(
         &mut self,
         now: Time,
@@ -132,12 +132,13 @@ impl CatalogModel {
         self.carry_out(orders)
     }
 
-    /// Which prefix asks for blocks by this command: it pays with its own when there are too few (INV-43).
+    /// Records the prefix that requests blocks by this command: its own blocks are demoted if there
+    /// are too few (INV-43).
     fn asks(&mut self, command: &Command<'_>, reply: &Result<Reply, CatalogError>) {
         self.asker = self.asker_of(command);
         let none =
             matches!(reply, Err(CatalogError::OutOfMemory { .. } | CatalogError::Recovering));
-        // A block that leaves its server and finds no place is not waited for.
+        // A block that leaves its server and finds no place does not wait.
         let leaves = matches!(command, Command::BeginMove { way: Way::Relocate, .. });
         self.refused = self.asker.filter(|_| none && !leaves);
     }
@@ -152,7 +153,8 @@ impl CatalogModel {
                 let j = self.job(job);
                 self.cluster.jobs[j].live(structure.path).ok().map(|i| (j, i))
             }
-            // What leaves its server comes to memory elsewhere: its prefix pays for that like any other.
+            // A block that leaves its server goes to memory elsewhere, which counts for its prefix
+            // as usual.
             Command::GrowStructure { structure, .. }
             | Command::BeginMove { structure, .. }
             | Command::ExtentBlocks { structure, .. } => of(self, structure),
@@ -161,7 +163,7 @@ impl CatalogModel {
         }
     }
 
-    /// Whether it is time to compare everything.
+    /// Whether a comparison of the whole state is due.
     pub fn is_due(&mut self) -> bool {
         self.commands += 1;
         self.commands.is_multiple_of(COMPARE_EVERY)
@@ -193,7 +195,8 @@ impl CatalogModel {
             Command::RenewLeases { job, paths, .. } => self.renew(job, paths, reply),
             Command::RenewPrefixById { job, prefix, ago_ms } => {
                 let seen = self.cluster.now.saturating_sub(ago_ms as u64);
-                // The session was seen before the last stall was over: the rest of it counts for the lease.
+                // The session was seen before the end of the last stall: the rest of the stall
+                // extends the lease.
                 let rest = |(end, length): &(u64, u64)| (*length).min(end.saturating_sub(seen));
                 let seen = seen + self.stalls.iter().map(rest).sum::<u64>();
                 let job = self.at(job);
@@ -337,7 +340,7 @@ impl CatalogModel {
                 self.cluster.servers.values_mut().for_each(|(_, seen)| *seen = now);
                 Ok(())
             }
-            // They change nothing; what they answer is compared as a whole.
+            // They change nothing; their results are compared as a whole.
             _ => Ok(()),
         }
     }
@@ -380,7 +383,7 @@ impl CatalogModel {
         Ok(())
     }
 
-    /// INV-14: each path alone.
+    /// INV-14: each path independently.
     fn renew(
         &mut self,
         job: JobId,
@@ -490,7 +493,7 @@ impl CatalogModel {
         require(!there, || format!("an opening was answered {}", cause(reply)))
     }
 
-    /// Opening by address makes an edge to the prefix that the session runs for.
+    /// Opening by address makes an edge to the prefix of the session.
     fn consumed(&mut self, actor: Actor, j: usize, prefix: usize, opened: &Opened) -> Verdict {
         let now = self.cluster.now;
         let edge = match actor.session {
@@ -560,19 +563,19 @@ impl CatalogModel {
         self.imports.forget(server);
     }
 
-    /// The time left at `at` of all leases that can end.
+    /// The time left at `at` for all leases that can end.
     pub fn leases(&self, at: Time) -> Running {
         let jobs = self.cluster.jobs.iter().enumerate();
         let left = jobs.flat_map(|(j, job)| {
             let runs = job.all().filter(|(_, p)| p.life == Life::Live && !p.pinned);
-            // A lease that was renewed since then is a whole one.
+            // A lease that was renewed since has its whole period left.
             let left = |p: &Prefix| (p.renewed + p.lease).saturating_sub(at.as_millis());
             runs.map(move |(_, p)| (j, p.id, left(p).min(p.lease)))
         });
         left.filter(|(_, _, left)| *left > 0).collect()
     }
 
-    /// A lease that has less left now than it had then, by more than this, or that has ended.
+    /// A lease that has ended, or has less time left now than it had then, by more than this.
     pub fn shortened(&self, running: &Running, slack: Duration) -> Option<String> {
         let (now, slack) = (self.cluster.now, slack.as_millis() as u64);
         running.iter().find_map(|&(j, id, before)| {
@@ -589,7 +592,7 @@ impl CatalogModel {
 
     fn tick(&mut self, now: u64) {
         let was_recovering = self.is_recovering();
-        // Servers first: leases that end in the same tick ask nothing of a dead one.
+        // Servers first: leases that end in the same tick do not involve a dead server.
         for server in self.cluster.end_silence(now, self.server_loss_ms) {
             self.lose(server);
         }
@@ -608,7 +611,7 @@ impl CatalogModel {
         self.cluster.cancel_overdue();
     }
 
-    /// The file or queue of which a server speaks, when it is there and has had this block.
+    /// The file or queue that a server refers to, if it exists and has had this block.
     fn block(
         &mut self,
         structure: StructureId,
@@ -618,7 +621,7 @@ impl CatalogModel {
         self.cluster.hear(at.block.server());
         let found = self.cluster.find(structure);
         let found = found.filter(|&place| self.cluster.file(place).chain.contains(&at));
-        // A seal or a free of what was taken back meanwhile is nothing.
+        // A seal or a free of a block that was taken back meanwhile has no effect.
         let known = found.is_some() || self.cluster.quarantined.contains(&at);
         require(known || reply.is_err(), || {
             format!("{structure} is gone, and its block was answered {}", cause(reply))
@@ -694,8 +697,7 @@ impl CatalogModel {
         })
     }
 
-    /// The last block of the chain goes back to whoever granted it, unless something follows from it
-    /// already.
+    /// The last block of the chain is returned, unless it already has a successor.
     fn give_back(
         &mut self,
         structure: StructureId,
@@ -720,7 +722,7 @@ impl CatalogModel {
         Ok(())
     }
 
-    /// What servers are told agrees with what they were told before.
+    /// Checks that orders to servers are consistent with earlier ones.
     fn carry_out(&mut self, orders: &[Order]) -> Verdict {
         for order in orders {
             self.imports.hear(order, &self.open)?;
@@ -732,7 +734,7 @@ impl CatalogModel {
                     self.cluster.tiers.put(at, (tier, tier));
                 }
                 Order::LowerBlock { at, tier, .. } => {
-                    // What was freed is on its way out, and not below.
+                    // A freed block is not demoted.
                     require(self.open.contains(&at), || format!("{at:?} is freed and goes down"))?;
                     match tier.is_below() {
                         true => self.cluster.lowers(at, tier, self.asker)?,
@@ -770,7 +772,7 @@ impl CatalogModel {
         Ok(())
     }
 
-    /// Compares everything that can be asked of the catalog.
+    /// Compares the whole observable state of the catalog.
     pub fn compare(&mut self, now: Time, catalog: &mut Catalog) -> Verdict {
         self.cluster.now = now.as_millis();
         let awaits = catalog.recovering() == self.is_recovering();
@@ -830,9 +832,9 @@ impl CatalogModel {
         require(before <= Some(version), || "a map's version fell (INV-17)".into())?;
         let tail = ranges[ranges.len() - 1].2;
         let told = self.ahead.get(&tail).copied();
-        // While a server tells what it holds, what was taken there is not known.
+        // While a server reports its blocks, the items taken there are unknown.
         if file.bounded() && !file.sealed() && !self.is_telling(file) {
-            // The first block knows without being told.
+            // The first block has no earlier blocks.
             let told = if tail == file.chain[0] {
                 told.unwrap_or_default()
             } else {

@@ -1,6 +1,7 @@
-//! Crash cells: moves, and drains, in which somebody dies at a certain step, before it is taken or after it. A third
-//! of the seeds draw one; over enough of them every cell comes up, with whatever else goes wrong in
-//! the same run (section "Moves" of `docs/design-notes.md` says what each must come to).
+//! Crash cells: moves and drains in which a node dies at a certain step, before or after it. A
+//! third of the seeds draw one; over enough seeds every cell occurs, in combination with the other
+//! faults of the run (section "Moves" of `docs/design-notes.md` defines the required outcome of
+//! each).
 
 use crate::controller::{Said, Told};
 use crate::server::Caller;
@@ -35,25 +36,25 @@ pub enum Step {
     Release,
 }
 
-/// Who dies.
+/// The node that dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Who {
-    /// The server of the block that gives.
+    /// The server of the source block.
     Source,
-    /// The server of the block that takes.
+    /// The server of the target block.
     Target,
-    /// The controller, which comes back.
+    /// The controller, which is restarted.
     Controller,
 }
 
-/// Who dies at which step, on which side of it.
+/// A step, the node that dies, and whether it dies before or after the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Cell {
     /// The step.
     pub step: Step,
-    /// Who dies.
+    /// The node that dies.
     pub who: Who,
-    /// The message was handled; otherwise it comes too late, or from somebody who is dead.
+    /// The message was handled; otherwise it arrives too late, or its sender is dead.
     pub after: bool,
 }
 
@@ -85,7 +86,7 @@ const STEPS: [Step; 17] = [
 ];
 
 impl Cell {
-    /// Every cell that can be.
+    /// Every possible cell.
     pub fn all() -> impl Iterator<Item = Cell> {
         let who = [Who::Source, Who::Target, Who::Controller];
         let cells = STEPS.into_iter().flat_map(move |step| {
@@ -101,7 +102,7 @@ impl Cell {
         })
     }
 
-    /// Any of them, and how often its step must come before it strikes.
+    /// A random cell, and how often its step must occur before it strikes.
     pub fn draw(entropy: &mut Entropy) -> Option<(Cell, u64)> {
         let (drawn, turn) = (entropy.below(3), entropy.below(4));
         let cells = Cell::all().count() as u64;
@@ -114,18 +115,18 @@ impl Cell {
     }
 }
 
-/// A step as it comes: servers by their places in the world, where they are known.
+/// An occurring step, with the indices of its servers, if they are known.
 #[derive(Clone, Copy)]
 pub struct Coming {
     step: Step,
     source: Option<usize>,
     target: Option<usize>,
-    /// The controller shard whose move it is.
+    /// The controller shard of the move.
     controller: usize,
 }
 
 impl World {
-    /// Whether the step of this run's cell has come, and who is to die.
+    /// Whether the step of this run's cell has occurred; returns the strike.
     pub fn strikes(&mut self, coming: Coming) -> Option<Strike> {
         let (cell, turn) = self.cell.filter(|(cell, _)| cell.step == coming.step)?;
         let server = match cell.who {
@@ -138,7 +139,7 @@ impl World {
             _ => server.is_some_and(|server| self.servers[server].alive),
         };
         if !there {
-            // Which server it is shows only when the controller has answered.
+            // The target server is known only after the controller's reply.
             let later = cell.step == Step::BeginMove && cell.after && cell.who == Who::Target;
             let (controller, id) = (coming.controller, self.last_move(coming.controller));
             return later.then_some(Strike { cell, server: None, controller, id });
@@ -150,11 +151,11 @@ impl World {
         Some(Strike { cell, server, controller: coming.controller, id: None })
     }
 
-    /// Somebody dies, if they have not meanwhile.
+    /// Kills the node, unless it has died meanwhile.
     pub fn strike(&mut self, strike: &Strike) {
         let server = match strike.cell.who {
             Who::Controller => None,
-            // Of the move that has begun since, where that was awaited.
+            // If the move has begun since, the server of that move.
             _ => strike.server.or_else(|| {
                 let begun = self.last_move(strike.controller);
                 let begun = begun.filter(|id| Some(*id) != strike.id);
@@ -177,7 +178,7 @@ impl World {
         *self.stats.cells.entry(strike.cell).or_default() += 1;
     }
 
-    /// The step of a move that an event is, told for the trace and the report.
+    /// The step of a move that corresponds to an event, recorded for the trace and the report.
     pub fn note_step(&mut self, event: &Event) -> Option<Coming> {
         let coming = self.step_of(event)?;
         match coming.step {
@@ -197,8 +198,8 @@ impl World {
         self.controllers[controller].model.last_move()
     }
 
-    /// The step that an event is. What comes too late, to somebody who is dead or over a connection
-    /// that is no more, is none.
+    /// The step that corresponds to an event; `None` if it is too late, if its receiver is dead, or
+    /// if its connection no longer exists.
     fn step_of(&self, event: &Event) -> Option<Coming> {
         match event {
             Event::Said { server, link, said } => {
@@ -281,7 +282,7 @@ impl World {
     }
 }
 
-/// A cell whose step has come.
+/// A cell whose step has occurred.
 pub struct Strike {
     /// The cell.
     pub cell: Cell,

@@ -1,5 +1,5 @@
-//! The workload: tasks that work on files, queues and stores through production `Call`s, and how
-//! the answers are judged.
+//! The workload: tasks that operate on files, queues and stores through production `Call`s, and the
+//! judgement of the results.
 
 use crate::controller::{About, Question};
 use crate::faults::long_or_short;
@@ -23,11 +23,11 @@ use honeycomb_wire::messages::{MapEntry, PartitionMap};
 use honeycomb_wire::{Grant, Op, ReplyHeader, RequestHeader, Status, flags};
 use std::time::Duration;
 
-/// Tasks at work at a time.
+/// Number of concurrent tasks.
 pub const TASKS: usize = 8;
-/// Every operation ends within this.
+/// Every operation ends within this time.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// What an operation does.
+/// The content of an operation.
 #[derive(Debug, Clone)]
 pub(crate) enum What {
     Append { key: Key, bytes: Vec<u8> },
@@ -48,19 +48,19 @@ impl What {
     }
 }
 
-/// An operation under way.
+/// An operation in progress.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) call: Call,
     pub(crate) structure: StructureId,
     pub(crate) what: What,
-    /// A value on its way into extents or out of them.
+    /// A value that is being written as extents, or read from them.
     pub(crate) large: Option<Large>,
-    /// When it began, in the time of the world.
+    /// When it began, by the time of the world.
     pub(crate) begin: Time,
     /// Until when the server may let it wait, by the client's clock.
     wait_until: Time,
-    /// Until when it must have ended, by the same.
+    /// Its deadline, by the same clock.
     pub(crate) deadline: Time,
     floor: u64,
     pub(crate) args: Vec<u8>,
@@ -77,17 +77,17 @@ pub struct Task {
     pub(crate) number: u64,
     pub(crate) appended: u32,
     pub(crate) active: Option<Active>,
-    /// Items that it has reserved and not settled.
+    /// Items that it has reserved and not completed.
     pub(crate) held: Vec<Held>,
 }
 
 impl Task {
-    /// Whether nothing is under way.
+    /// Whether no operation is in progress.
     pub fn idle(&self) -> bool {
         self.active.is_none()
     }
 
-    /// What is under way.
+    /// The operation in progress, in words.
     pub fn describe(&self) -> String {
         self.active.as_ref().map_or("nothing".into(), |a| a.what.describe())
     }
@@ -97,13 +97,13 @@ impl Task {
         self.session
     }
 
-    /// What it works on.
+    /// The structure of its operation.
     pub fn structure(&self) -> Option<StructureId> {
         self.active.as_ref().map(|a| a.structure)
     }
 }
 
-/// The tasks.
+/// Creates the tasks.
 pub fn set_up(world: &mut World) {
     for task in 0..TASKS {
         let session = task % world.sessions.len();
@@ -114,7 +114,7 @@ pub fn set_up(world: &mut World) {
     }
 }
 
-/// A task has waited: it goes on, or begins something new.
+/// A task has waited: it continues, or begins a new operation.
 pub fn wake(world: &mut World, id: TryId) {
     if world.tasks[id.task].number != id.number {
         return;
@@ -213,7 +213,7 @@ fn choose_file(world: &mut World, task: usize, structure: StructureId) -> What {
             let mut position = world.rng.below(floor + 10);
             let mut wanted = 1 + world.rng.below(20_000) as usize;
             if world.sizes.drawn {
-                // Within a block, because there the edges are.
+                // Within a block, because the edges are there.
                 let entries = &world.structures[&structure].opened.map.entries;
                 let entry = &entries[world.sizes.below(entries.len() as u64) as usize];
                 position = entry.start + world.sizes.size(0, world.sizes.block) as u64;
@@ -237,7 +237,7 @@ pub(crate) fn lay_out(what: &What) -> (Op, Target, Vec<u8>, Vec<u8>) {
     }
 }
 
-/// Everything that stores hold is to be read again by many keys at a time.
+/// Starts the proofs: the whole content of stores is read again by batches of keys.
 pub fn begin_proofs(world: &mut World) {
     world.proving = true;
     let stores = world.structures.iter_mut().filter(|(_, known)| !known.gone);
@@ -251,7 +251,7 @@ pub fn begin_proofs(world: &mut World) {
     (0..world.tasks.len()).for_each(|task| rest(world, task));
 }
 
-/// Asks the call what to do next, and does it.
+/// Gets the next step from the call, and executes it.
 pub(crate) fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
     let session = world.tasks[task].session;
     let now = world.local(Node::Client(session));
@@ -275,7 +275,7 @@ pub(crate) fn go(world: &mut World, task: usize, event: CallEvent<'_>) {
     }
 }
 
-/// Asks the controller for a map and a grant, or what became of the structure.
+/// Requests a map and a grant from the controller, or the fate of the structure.
 fn ask(world: &mut World, id: TryId, structure: StructureId) {
     let TryId { task, number } = id;
     let client = Node::Client(world.tasks[task].session);
@@ -290,7 +290,7 @@ fn ask(world: &mut World, id: TryId, structure: StructureId) {
     world.schedule(PATIENCE, Event::ToldClient { task, number, answer });
 }
 
-/// Tells a block that was left behind that results have arrived; nobody waits for an answer.
+/// Reports to a block that was left behind that results have arrived; the reply is not awaited.
 fn acknowledge(
     world: &mut World,
     task: usize,
@@ -308,7 +308,7 @@ fn acknowledge(
     post(world, task, &entry.address, Caller::Nobody, request);
 }
 
-/// What a task's connection has proven.
+/// The access that a task's connection has proven.
 fn access(world: &mut World, task: usize, structure: StructureId) -> Access {
     let session = world.tasks[task].session;
     let now_ms = world.controller_now().as_millis();
@@ -335,7 +335,8 @@ fn expiry(world: &World, now_ms: u64) -> u64 {
     }
 }
 
-/// Sends a request to an address, where it may not arrive; whether anybody is there at all.
+/// Sends a request to an address, where it may not arrive; returns whether the address has a
+/// server.
 fn post(world: &mut World, task: usize, address: &str, from: Caller, request: Request) -> bool {
     let Some(server) = world.servers.iter().position(|s| s.address == address) else {
         world.broken(format!("a map names {address}, where nobody is"));
@@ -350,8 +351,8 @@ fn post(world: &mut World, task: usize, address: &str, from: Caller, request: Re
         if world.rng.below(2) == 0 {
             return true;
         }
-        // The connection is gone, and what was sent over it still comes out of somebody's buffers,
-        // long after its caller has tried again.
+        // The connection is gone, and the bytes sent on it still leave a buffer, long after the
+        // caller has retried.
         from = Caller::Nobody;
         let most = Duration::from_secs(2);
         late = long_or_short(&mut world.rng, Duration::from_millis(1), most);
@@ -406,14 +407,14 @@ fn send(
         let patience = left + PATIENCE + Duration::from_micros(world.rng.below(1000));
         return world.schedule(patience, Event::Lost(id, true));
     }
-    // Nobody listens there: refused at once, or, from a machine that is gone, no answer at all.
+    // The address has no listener: refused at once, or, for a dead machine, no reply at all.
     let gone = world.rng.chance(300_000);
     let after = if gone { PATIENCE } else { Duration::from_micros(200) };
     world.schedule(after, Event::Lost(id, false));
 }
 
-/// Somebody sends the same request who may not: with a grant of another job, or one that does not
-/// allow it (INV-28).
+/// An intruder sends the same request: with a grant of another job, or one that does not permit it
+/// (INV-28).
 fn intrude(
     world: &mut World,
     task: usize,
@@ -443,7 +444,7 @@ fn intrude(
     post(world, task, address, Caller::Intruder, request);
 }
 
-/// What an intruder was answered.
+/// Judges the reply to an intruder.
 pub fn judge_intruder(world: &mut World, message: &Message) {
     if is_refusal(message.status) {
         return world.reach("intruder refused");
@@ -452,12 +453,12 @@ pub fn judge_intruder(world: &mut World, message: &Message) {
     world.broken(format!("an intruder's {op} was answered {status} (INV-28)"));
 }
 
-/// An answer arrived.
+/// A reply arrived.
 pub fn replied(world: &mut World, message: Message) {
     let Caller::Task(to) = message.to else { return };
     let Message { status, value, args, payload, .. } = message;
     world.note(|| format!("reply {to:?} {} {value}", status.name()));
-    // A late or doubled reply finds its try over.
+    // A late or duplicate reply finds its try over.
     if world.tasks[to.task].number != to.number {
         return world.reach("reply overtaken");
     }
@@ -475,12 +476,12 @@ pub fn replied(world: &mut World, message: Message) {
     go(world, to.task, CallEvent::Reply(header, &args));
 }
 
-/// A try had no answer.
+/// A try had no reply.
 pub fn lost(world: &mut World, id: TryId, sent: bool) {
     if world.tasks[id.task].number != id.number || world.tasks[id.task].idle() {
         return;
     }
-    // The connection is closed; the server hears of it soon, or not at all.
+    // The connection is closed; the server learns of it soon, or not at all.
     let address = world.tasks[id.task].active.as_ref().and_then(|a| a.call.entry());
     let server = address.and_then(|e| world.servers.iter().position(|s| s.address == e.address));
     if let Some(server) = server
@@ -494,7 +495,7 @@ pub fn lost(world: &mut World, id: TryId, sent: bool) {
     go(world, id.task, CallEvent::Lost { sent, why: "no answer".into() });
 }
 
-/// The controller answered, or did not.
+/// The controller replied, or did not.
 pub fn told(world: &mut World, task: usize, number: u64, answer: Result<(Opened, u64), Error>) {
     if world.tasks[task].number != number {
         return;
@@ -518,8 +519,8 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<(Opened,
     }
 }
 
-/// A call has ended, and with it, unless it was one of several, its operation: that is held against
-/// the model.
+/// A call has ended, and with it its operation, unless that has several calls: the result is
+/// compared with the model.
 pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
     let Some(result) = large::ended(world, task, result) else { return };
     let active = world.tasks[task].active.take().expect("it ran");
@@ -595,7 +596,8 @@ fn judge(
     match &active.what {
         What::Append { bytes, .. } => known.file.appended(start + header.value, bytes.clone()),
         What::Read { position, wanted } => {
-            // A read of one block ends at the block's end; what it must find ends there too.
+            // A read of one block ends at the end of the block, and so do the bytes that it must
+            // find.
             let entry = active.call.entry().expect("it was answered");
             let most = entry.end.saturating_sub(*position).saturating_add(1);
             let wanted = (*wanted as usize).min(most.min(piece as u64) as usize);
@@ -614,20 +616,20 @@ fn judge(
     }
 }
 
-/// An operation ended with an error: whether it may have, and whether the error is a right one.
+/// An operation ended with an error: judges whether it may have, and whether the error is right.
 fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
-    // What no put has named is nothing yet.
+    // A value that no put has named has no effect yet.
     let unnamed = active.large.as_ref().is_some_and(Large::is_unnamed);
     let unknown = match e.status {
         Status::OutcomeUnknown => true,
         Status::DeadlineExceeded => e.message.contains("may have taken effect"),
-        // A copy of the request, which only this world makes, may have been under way when the
+        // A copy of the request, which only this world makes, may have been in progress when the
         // structure ended.
         Status::LeaseExpired | Status::DataLost | Status::Removed => !unnamed,
-        // It was replaced, or its server was away, as often as it was tried.
+        // The value was replaced, or its server was unreachable, in every try.
         Status::Busy if active.large.is_some() => false,
         status if storing::has_no_room(status) => false,
-        // The keys of a batch have come to be of two blocks.
+        // The keys of a batch are now in two blocks.
         Status::WrongRange if matches!(active.what, What::Store(_)) => false,
         _ => return Err(format!("ended with {e}")),
     };
@@ -643,7 +645,7 @@ fn failed(known: &mut Known, active: &Active, e: &Error) -> Result<(), String> {
     Ok(())
 }
 
-/// An error may tell that the structure has ended; whether that can be so.
+/// An error may report the end of the structure; judges whether that is possible.
 pub(crate) fn note_end(known: &mut Known, e: &Error) -> Result<(), String> {
     match e.status {
         Status::DataLost if !known.lost => return Err(format!("nothing was lost, but {e}")),
@@ -653,7 +655,7 @@ pub(crate) fn note_end(known: &mut Known, e: &Error) -> Result<(), String> {
     Ok(())
 }
 
-/// Every file that is still there is read whole, straight from its blocks.
+/// Reads every existing file as a whole, directly from its blocks.
 pub fn judge_files(world: &mut World) {
     let files: Vec<StructureId> = world
         .structures
@@ -697,7 +699,7 @@ pub fn judge_files(world: &mut World) {
     }
 }
 
-/// What a session knows of a structure at first.
+/// A session's initial knowledge of a structure.
 pub(crate) fn routing_of(opened: &Opened) -> Routing {
     Routing::new(wire_map(opened))
 }

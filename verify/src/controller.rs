@@ -1,6 +1,5 @@
-//! The controller of the world: the production catalog, the links to its servers, and what waits
-//! until blocks are open, as `crates/controller` does it. The plain model is asked after every
-//! command.
+//! The controller of the world: the production catalog, the links to its servers, and the requests
+//! that wait for blocks to open, as in `crates/controller`. The plain model judges every command.
 
 mod members;
 mod questions;
@@ -31,24 +30,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Commands to the catalog between two checks of all its invariants, which read all of it.
+/// Commands to the catalog between two checks of all its invariants, which read the whole state.
 const CHECK_EVERY: u64 = 50;
-/// A longer gap between two ticks is a pause that has to be made up for.
+/// A longer gap between two ticks is a pause that must be compensated.
 const PAUSE_SEEN: Duration = Duration::from_millis(80);
-/// How often the controller and the shards look what is due.
+/// How often the controller and the shards check what is due.
 pub const TICK: Duration = Duration::from_millis(10);
 
-/// What a server says to the controller over its link.
+/// A message from a server to the controller over its link.
 #[derive(Clone, Debug)]
 pub enum Said {
     Asked(Effect),
-    /// The same once more, by somebody who did not hear the answer: the catalog must not mind.
+    /// The same again, because the reply was lost: the catalog must tolerate it.
     Again(Effect),
     /// Whether it could be done.
     Confirmed(Order, bool),
-    /// What it lends now, by core: it has done what it was asked.
+    /// The blocks that it lends now, by core: it has done what was requested.
     Lent(Order, Vec<u32>),
-    /// Everything that is held, by a server that came back; whether this is the last of it.
+    /// All held blocks, from a server that came back; whether this is the last part.
     Holdings(Vec<HeldOnWire>, bool),
     Report {
         sent: Time,
@@ -57,45 +56,45 @@ pub enum Said {
     },
 }
 
-/// What the controller says to a server.
+/// A message from the controller to a server.
 #[derive(Clone, Debug)]
 pub enum Told {
     Order(Order),
     News(BlockAt, News),
     Move(BlockAt, MoveWord),
-    /// Where another server is, to the shard that asked.
+    /// The address of another server, for the shard that requested it.
     Located(ShardIx, ServerId, Result<SocketAddr, Status>),
     Clock {
         sent: Time,
         now_ms: u64,
     },
-    /// What the server holds is known.
+    /// The server's held blocks are known.
     Known,
 }
 
-/// What a client asks of the controller about its structures.
+/// A client's request to the controller about its structures.
 #[derive(Clone, Debug)]
 pub struct Question {
     pub task: usize,
-    /// The number of the try: an answer that comes later finds it over.
+    /// The number of the try: a later reply finds it over.
     pub number: u64,
     pub structure: StructureId,
     pub about: About,
 }
 
-/// What it is about.
+/// The subject of a question.
 #[derive(Clone, Debug)]
 pub enum About {
-    /// The map and a grant, or what became of the structure.
+    /// The map and a grant, or the fate of the structure.
     Structure,
-    /// The same by address, for the prefix that the session runs for: then an edge is made.
+    /// The same by address, for the prefix of the session, which makes an edge.
     Address,
-    /// A block with room for an extent of so many bytes that is none of these; of 0 bytes, all blocks
-    /// of extents.
+    /// A block with space for an extent of this size, other than the full ones; with 0 bytes, all
+    /// blocks of extents.
     Extents(u64, Vec<u64>),
 }
 
-/// Something that waits until blocks are open.
+/// A request that waits for blocks to open.
 struct Waiting {
     blocks: BTreeSet<BlockAt>,
     then: Then,
@@ -108,10 +107,10 @@ enum Then {
     Extents(Question, Vec<MapEntry>),
 }
 
-/// One controller shard: jobs, structures and members say by their numbers whose they are. Those of a
+/// One controller shard: the ids of jobs, structures and members name their shard. The shards of a
 /// world are on one machine and have one clock.
 pub struct SimController {
-    /// What was when it died, until it is started again.
+    /// The rest is its state at its death, until it is restarted.
     pub alive: bool,
     pub catalog: Catalog,
     store: Option<Store>,
@@ -119,18 +118,18 @@ pub struct SimController {
     /// Its machine lost power.
     power: bool,
     pub model: CatalogModel,
-    /// Who has joined, and is not known to be gone.
+    /// Servers that have joined and are not known to be lost.
     members: BTreeSet<ServerId>,
-    /// What servers were told to do and have not confirmed.
+    /// Unconfirmed orders to servers.
     errands: Vec<Order>,
-    /// Which connection leads to which server.
+    /// The connection to each server.
     pub links: BTreeMap<ServerId, (usize, u64)>,
     /// Blocks that their servers have not confirmed to be open.
     opening: BTreeMap<BlockAt, Order>,
     /// Blocks that were not confirmed to be ready for a move to them.
     importing: BTreeMap<BlockAt, Order>,
     waiting: Vec<Waiting>,
-    /// What waits for servers to lend blocks.
+    /// Requests that wait for servers to lend blocks.
     pub parked: Vec<Parked>,
     turns: Turns,
     last_tick: Time,
@@ -162,7 +161,7 @@ impl SimController {
         }
     }
 
-    /// The member whose link this is: what comes over any other is not heard.
+    /// The member that has this link: messages on any other are ignored.
     fn heard(&self, server: usize, link: u64) -> Option<ServerId> {
         let found = self.links.iter().find(|(_, of)| **of == (server, link));
         found.map(|(id, _)| *id)
@@ -191,18 +190,18 @@ fn open(
 }
 
 impl World {
-    /// What the controller's clock shows, in whole milliseconds: the model counts in these.
+    /// The value of the controller's clock in whole milliseconds, the unit of the model.
     pub fn controller_now(&self) -> Time {
         let local = self.net.local(Node::Controller, self.now);
         Time::from_millis(local.as_millis())
     }
 
-    /// The member whose link this is, of whichever controller shard.
+    /// The member that has this link, in any controller shard.
     pub fn heard(&self, server: usize, link: u64) -> Option<ServerId> {
         self.controllers.iter().find_map(|controller| controller.heard(server, link))
     }
 
-    /// The controller shard that knows a server by this name.
+    /// The controller shard that assigned this server id.
     pub fn controller_of(&mut self, id: ServerId) -> &mut SimController {
         &mut self.controllers[id.controller() as usize]
     }
@@ -212,8 +211,8 @@ impl World {
         self.command(job.controller() as usize, command)
     }
 
-    /// Gives a catalog a command, asks the model whether the answer is right, and sends what
-    /// follows from it.
+    /// Executes a command of a catalog, compares the result with the model, and sends the resulting
+    /// orders.
     pub fn command(&mut self, ix: usize, command: Command<'_>) -> Result<Reply, CatalogError> {
         let (reply, orders) = self.decide(ix, command);
         self.dispatch(ix, orders);
@@ -221,7 +220,7 @@ impl World {
         reply
     }
 
-    /// The same, with the sending left to the caller.
+    /// The same, but the caller sends the orders.
     fn decide(
         &mut self,
         ix: usize,
@@ -255,7 +254,7 @@ impl World {
         (reply, orders)
     }
 
-    /// A server could not do what the controller asked: only a block that is to take a move may.
+    /// A server could not execute an order: only the target of a move may.
     fn import_refused(&mut self, order: &Order) {
         let (server, at, id) = match order {
             Order::BeginImport { server, at, id, .. } => (*server, *at, *id),
@@ -289,8 +288,8 @@ impl World {
                 Order::FreeBlock { at, .. } => {
                     self.controllers[ix].opening.remove(at);
                     self.controllers[ix].importing.remove(at);
-                    // What it was to do before that is not asked for again; a server that has freed
-                    // it would refuse.
+                    // Its earlier orders are not repeated; a server that has freed it would refuse
+                    // them.
                     self.controllers[ix].errands.retain(|errand| !prepares(errand, *at));
                     self.give_up(ix, |block| block == *at, "the block was taken back");
                 }
@@ -300,7 +299,7 @@ impl World {
             let server = order.server();
             let lowers = matches!(order, Order::LowerBlock { .. });
             self.tell_server(server, Told::Order(order));
-            // The server may report its blocks without having heard of the order.
+            // The server may report its blocks before it receives the order.
             if lowers && self.rng.chance(100 * self.faults.break_link) {
                 self.fault("broken link at a demotion");
                 if let Some(&(server, link)) = self.controllers[ix].links.get(&server) {
@@ -310,7 +309,7 @@ impl World {
         }
     }
 
-    /// Servers that the catalog has given up: what waits for their blocks is answered.
+    /// Servers that the catalog has given up: requests that wait for their blocks get a reply.
     fn note_losses(&mut self, ix: usize) {
         let SimController { catalog, members, .. } = &mut self.controllers[ix];
         let gone: Vec<ServerId> = members.extract_if(.., |id| !catalog.is_member(*id)).collect();
@@ -319,12 +318,12 @@ impl World {
             self.controllers[ix].opening.retain(|at, _| at.block.server() != id);
             self.controllers[ix].importing.retain(|at, _| at.block.server() != id);
             self.controllers[ix].errands.retain(|order| order.server() != id);
-            // Which blocks were there changes as structures grow; any may have had one.
+            // The blocks on a server change as structures grow; any structure may have had one.
             let of = |id: &StructureId| id.controller() as usize == ix;
             let structures = self.structures.iter_mut().filter(|(id, _)| of(id));
             structures.for_each(|(_, known)| known.lost = true);
             self.give_up(ix, |at| at.block.server() == id, "the server of the block is gone");
-            // A server that was only silent learns that it has to join again.
+            // A server that was only silent learns that it must join again.
             if let Some(link) = link {
                 self.close_link(link);
             }
@@ -337,7 +336,7 @@ impl World {
         self.schedule_at(at, Event::LinkClosed { server, link });
     }
 
-    /// Ends what waits for blocks that will not open.
+    /// Ends requests that wait for blocks that will not open.
     fn give_up(&mut self, ix: usize, lost: impl Fn(BlockAt) -> bool, why: &str) {
         let waits = |w: &mut Waiting| w.blocks.iter().any(|at| lost(*at));
         let over: Vec<Waiting> = self.controllers[ix].waiting.extract_if(.., waits).collect();
@@ -363,7 +362,7 @@ impl World {
         }
     }
 
-    /// Lets something wait until blocks are open, which are asked for again, or does it at once.
+    /// Lets a request wait until blocks are open, which are ordered again, or completes it at once.
     fn when_open(&mut self, ix: usize, blocks: impl Iterator<Item = BlockAt>, then: Then) {
         let SimController { opening, importing, .. } = &self.controllers[ix];
         let moves = matches!(then, Then::Move(..));
@@ -391,17 +390,17 @@ impl World {
         }
     }
 
-    /// Sends something over a server's link, behind what was sent before.
+    /// Sends a message over a server's link, after the earlier ones.
     fn tell_server(&mut self, id: ServerId, told: Told) {
         let Some((server, link)) = self.controller_of(id).links.get(&id).copied() else { return };
         let at = self.arrival(Node::Controller, Node::Server(server), link);
         self.schedule_at(at, Event::ToldServer { server, link, told });
     }
 
-    /// A server has said something.
+    /// A message from a server has arrived.
     pub fn said(&mut self, server: usize, link: u64, said: Said) {
         let Some(id) = self.heard(server, link) else {
-            // The connection is closed here, and the other end hears of it.
+            // The connection is closed here, and the other end learns of it.
             return;
         };
         let ix = id.controller() as usize;
@@ -424,8 +423,8 @@ impl World {
             }
             Said::Holdings(blocks, last) => self.holdings(id, (server, link), &blocks, last),
             Said::Report { sent, usage, active } => {
-                // Busier and less busy by turns, each server at its time: no random number, which would make
-                // every seed another one.
+                // Alternately busier and less busy, each server at its own time: not random,
+                // because that would change every seed.
                 let cpu = (self.now.as_millis() / 100 + u64::from(id.0) * 7) * 37 % 1100;
                 let report = Report {
                     bytes_resident: 0,
@@ -453,7 +452,8 @@ impl World {
         }
     }
 
-    /// A shard asks for something, for the first time or `again`, when servers were asked for blocks.
+    /// A shard requests something, for the first time or `again` after servers were requested to
+    /// lend blocks.
     pub fn asked(&mut self, server: ServerId, effect: Effect, again: bool) {
         let ix = server.controller() as usize;
         match effect {
@@ -502,7 +502,7 @@ impl World {
             }
             Effect::Return { structure, at, successor } => {
                 let successor = block_of(&successor);
-                // Refused when the successor has grown on meanwhile: it is the asker's again then.
+                // Refused if the successor has grown on meanwhile: the caller then keeps it.
                 if self.command(ix, Command::ReturnBlock { structure, at, successor }).is_ok() {
                     self.reach("successor given back");
                 }
@@ -554,7 +554,7 @@ impl World {
                 if !known {
                     self.broken(format!("{structure} commits a move, and nobody made it"));
                 }
-                // Who gave may hear of it long after who took.
+                // The source may learn of it long after the target.
                 if self.rng.chance(20 * self.faults.partition) {
                     self.fault("cut link at a commit");
                     let until = self.now + trouble_lasts(&mut self.rng);
@@ -562,7 +562,7 @@ impl World {
                         self.net.cut(Node::Controller, Node::Server(*place), until);
                     }
                 }
-                // A block that gave everything away hears of it before it is taken back.
+                // A block that gave everything away learns of it before it is freed.
                 self.tell_server(server, Told::Move(at, word));
                 self.dispatch(ix, orders);
             }
@@ -577,7 +577,7 @@ impl World {
                 let found = found.map(|text| text.parse().expect("servers have addresses"));
                 self.tell_server(server, Told::Located(shard, wanted, found));
             }
-            // Who carries them is a client: here they stay until they are replaced.
+            // A client evacuates them: here they stay until they are replaced.
             Effect::ValuesLeave { .. } => self.reach("large values to leave"),
             Effect::Raise { structure, at } => {
                 self.reach("wish to come up");
@@ -618,7 +618,7 @@ impl World {
         }
     }
 
-    /// What a block has asked before: whatever is answered, nobody hears it.
+    /// A request that a block repeats: the reply is not delivered.
     fn asked_again(&mut self, effect: &Effect) {
         let ix = effect.controller() as usize;
         let _ = match *effect {
@@ -652,8 +652,7 @@ impl World {
             Effect::CancelMove { structure, at, id } => {
                 self.command(ix, Command::CancelMove { structure, at, id: MoveId(id) })
             }
-            // One that is refused may be granted when it is asked again, and then somebody must
-            // hear of it.
+            // A repeated one that was refused may be granted, and then the reply must be delivered.
             Effect::BeginMove { .. }
             | Effect::LocateServer { .. }
             | Effect::ValuesLeave { .. }
@@ -661,7 +660,7 @@ impl World {
         };
     }
 
-    /// A server could not do what it was asked.
+    /// A server could not execute an order.
     fn refused(&mut self, server: ServerId, order: &Order) {
         if let Order::LowerBlock { at, .. } = *order {
             self.reach("lowering refused");
@@ -748,7 +747,7 @@ impl World {
         }
     }
 
-    /// Time has passed for one.
+    /// Advances one controller shard in time.
     pub fn tick_controller(&mut self, ix: usize) {
         let now = self.controller_now();
         let last = std::mem::replace(&mut self.controllers[ix].last_tick, now);
@@ -778,8 +777,8 @@ impl World {
 }
 
 impl World {
-    /// After a pause of the controller every lease that was running has as much left as before, and
-    /// none has ended whose renewal had arrived in time (INV-27).
+    /// After a pause of the controller every running lease has as much time left as before, and no
+    /// lease has ended whose renewal had arrived in time (INV-27).
     fn leases_stood_still(&mut self, ix: usize, gap: Duration, running: &Running) {
         let model = &self.controllers[ix].model;
         if gap > PAUSE_SEEN
@@ -790,7 +789,7 @@ impl World {
     }
 }
 
-/// Whether a server has done what it was told, though with an earlier generation.
+/// Whether a server has executed its order, although with an earlier generation.
 fn is_same(errand: &Order, done: &Order) -> bool {
     match (errand, done) {
         (Order::OpenBlock { at, .. }, Order::OpenBlock { at: done, .. }) => at == done,
@@ -798,12 +797,12 @@ fn is_same(errand: &Order, done: &Order) -> bool {
     }
 }
 
-/// Whether it makes a block ready.
+/// Whether an order makes a block ready.
 fn prepares(order: &Order, block: BlockAt) -> bool {
     matches!(order, Order::OpenBlock { at, .. } | Order::BeginImport { at, .. } if *at == block)
 }
 
-/// The block that an entry on the wire names.
+/// The block of an entry on the wire.
 fn block_of(moved: &[u8]) -> BlockAt {
     let entry = MovedArgs::decode(moved).expect("it came from here").entry;
     entry.at()

@@ -1,4 +1,4 @@
-//! Servers that are taken out while work goes on, and called back now and then.
+//! Servers that are drained during the run; some drains are cancelled.
 
 use crate::net::SERVERS;
 use crate::world::World;
@@ -6,12 +6,12 @@ use honeycomb_catalog::{Actor, Command};
 use honeycomb_env::Entropy;
 use honeycomb_server::Shard;
 
-/// One seed in this many takes servers out.
+/// One seed in this many drains servers.
 const DRAINING: u64 = 3;
-/// One wish in this many is that a server may stay.
+/// One wish in this many cancels a drain.
 const CANCELS: u64 = 4;
 
-/// How often a server is taken out in a seed, in events per million operations. It draws nothing from
+/// How often a server is drained in a seed, in events per million operations. It draws nothing from
 /// the run itself, as `lots::controllers`.
 pub fn rate(seed: u64) -> u64 {
     let mut entropy = Entropy::seeded(seed ^ 0xd7a1_4000);
@@ -19,7 +19,7 @@ pub fn rate(seed: u64) -> u64 {
 }
 
 impl World {
-    /// An operator takes a server out, or lets one stay.
+    /// An operator drains a server, or cancels that.
     pub fn disturb_servers(&mut self) {
         if self.faults.drain == 0 || !self.rng.chance(self.faults.drain) {
             return;
@@ -35,18 +35,18 @@ impl World {
         for ix in 0..self.controllers.len() {
             if self.controllers[ix].alive {
                 let command = Command::DrainServer { actor, address: &address, cancel };
-                // One that is the last, or unknown there, is refused: the model has agreed.
+                // The last server, or one that is unknown there, is refused: the model has agreed.
                 let _ = self.command(ix, command);
             }
         }
     }
 
-    /// Nobody is taken out any more.
+    /// Cancels all drains.
     pub fn cancel_drains(&mut self) {
         (0..SERVERS).for_each(|server| self.drain(server, true));
     }
 
-    /// A server whom all controller shards let go ends, with nothing (INV-47).
+    /// A server that all controller shards have released ends without blocks (INV-47).
     pub fn depart(&mut self, server: usize) {
         let sim = &self.servers[server];
         if !sim.alive || !sim.members.iter().all(|member| member.released) {

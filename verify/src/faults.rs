@@ -1,5 +1,5 @@
-//! What goes wrong in one run. Each seed turns classes of faults on or off and draws their rates
-//! (swarm testing), so that faults meet in many combinations and some runs are calm.
+//! The faults of one run. Each seed turns classes of faults on or off and draws their rates (swarm
+//! testing), so that faults occur in many combinations and some runs are calm.
 
 use crate::net::{Node, SERVERS, partition_lasts, stall_lasts};
 use crate::world::{Event, LEASE_SHORT, World};
@@ -8,8 +8,8 @@ use honeycomb_types::PolicyKind;
 use honeycomb_types::limits::{SERVER_LOSS_DEFAULT_MS, SERVER_LOSS_MIN_MS, SERVER_SILENCE};
 use std::time::Duration;
 
-/// Rates of one run, in events per million messages or per million steps; a step is an operation
-/// that begins.
+/// Rates of one run, in events per million messages or per million steps; a step is the start of an
+/// operation.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// Requests that never arrive.
@@ -20,15 +20,15 @@ pub struct Faults {
     pub duplicate: u64,
     /// Messages that take up to `delay_max` instead of `delay_usual`.
     pub delay: u64,
-    /// Longest usual way of a message.
+    /// Longest usual delay of a message.
     pub delay_usual: Duration,
-    /// Longest way of a delayed message.
+    /// Longest delay of a delayed message.
     pub delay_max: Duration,
     /// Connections that break in the middle of a large payload.
     pub cut_payload: u64,
-    /// Memory servers that crash, and maybe come back, with nothing.
+    /// Memory servers that crash, and may restart with nothing.
     pub crash: u64,
-    /// Controllers that are killed, or lose power, and come back with their log.
+    /// Controllers that are killed, or lose power, and restart with their log.
     pub crash_controller: u64,
     /// Logs that are replaced by a snapshot, in events per million ticks of the controller.
     pub renew_log: u64,
@@ -36,7 +36,7 @@ pub struct Faults {
     pub break_link: u64,
     /// Partitions of the network, of any shape.
     pub partition: u64,
-    /// Nodes that stand still for a while.
+    /// Nodes that freeze for a while.
     pub pause: u64,
     /// Prefixes whose owner stops renewing.
     pub abandon: u64,
@@ -45,9 +45,9 @@ pub struct Faults {
     /// Changes to the hierarchy: prefixes removed, readers declared, tasks committed, permissions
     /// changed.
     pub upheaval: u64,
-    /// Requests of those who may not: foreign grants, too few verbs.
+    /// Requests of intruders: foreign grants, too few verbs.
     pub intrude: u64,
-    /// How far clocks go wrong, in parts per million.
+    /// Clock drift, in parts per million.
     pub clock_ppm: u64,
     /// Grants last this long, in milliseconds; 0 for as long as the run.
     pub grant_ms: u64,
@@ -57,27 +57,27 @@ pub struct Faults {
     pub quota: u64,
     /// Values that are put and are too large for a block, in events per million puts.
     pub large: u64,
-    /// Queues and stores are kept as small as can be.
+    /// Queues and stores are kept as small as possible.
     pub tiny: bool,
-    /// Controller shards, which is not drawn with the rest (`lots::controllers`).
+    /// Number of controller shards, which is not drawn with the rest (`lots::controllers`).
     pub controllers: usize,
-    /// Servers that are taken out, in events per million operations; not drawn with the rest either
+    /// Servers that are drained, in events per million operations; also not drawn with the rest
     /// (`drain::rate`).
     pub drain: u64,
 }
 
-/// Settings of a cluster that a seed decides. They draw nothing from the run itself: what goes wrong in
-/// a seed is the same whatever they are.
+/// Settings of a cluster that a seed determines. They draw nothing from the run itself: the faults
+/// of a seed are independent of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
-    /// How memory is shared out.
+    /// How memory is shared.
     pub policy: PolicyKind,
     /// Milliseconds of silence after which a suspected server is lost.
     pub server_loss_ms: u32,
 }
 
 impl Shape {
-    /// That of a seed, with so many controller shards.
+    /// The shape of a seed, with so many controller shards.
     pub fn of(seed: u64, controllers: usize) -> Shape {
         let policy = crate::tiers::policy(seed, controllers);
         let each = [SERVER_LOSS_MIN_MS, SERVER_LOSS_MIN_MS, 6000, SERVER_LOSS_DEFAULT_MS];
@@ -130,7 +130,7 @@ impl Faults {
         }
     }
 
-    /// The classes that this run has, by name: what was drawn together.
+    /// The names of the classes that this run has.
     pub fn classes(&self) -> Vec<&'static str> {
         let all = [
             ("loss", self.lose_request + self.lose_reply),
@@ -157,7 +157,7 @@ impl Faults {
         all.into_iter().filter(|(_, rate)| *rate > 0).map(|(name, _)| name).collect()
     }
 
-    /// Nothing goes wrong any more; what is under way may finish. Clocks stay as they are.
+    /// Ends all faults; operations in progress may finish. Clocks stay as they are.
     pub fn heal(&mut self) {
         *self = Faults {
             delay_usual: self.delay_usual,
@@ -182,7 +182,7 @@ impl World {
         self.schedule(after, Event::LinkLost { server, link });
     }
 
-    /// What goes wrong with nodes and network, at the beginning of an operation.
+    /// Injects faults of nodes and network at the start of an operation.
     pub fn disturb(&mut self) {
         self.disturb_servers();
         if self.rng.chance(self.faults.crash) {
@@ -222,7 +222,7 @@ impl World {
     }
 }
 
-/// A time between the two, every order of magnitude as likely as another.
+/// A time between the two, with every order of magnitude equally likely.
 pub fn long_or_short(entropy: &mut Entropy, least: Duration, most: Duration) -> Duration {
     let octaves = (most.as_nanos() / least.as_nanos().max(1)).ilog2() as u64 + 1;
     let shift = entropy.below(octaves);

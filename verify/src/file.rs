@@ -1,7 +1,7 @@
-//! The reference model of a file: which appends it must hold, and where.
+//! The reference model of a file: the appends that it must hold, and their positions.
 //!
-//! Every append carries a record that tells who wrote it and its own length, with a body that
-//! follows from those, so that the bytes of a file explain themselves (INV-06, INV-16, INV-23).
+//! Every append carries a record with its writer and its own length, and a body that follows from
+//! those, so that the bytes of a file are self-describing (INV-06, INV-16, INV-23).
 
 use honeycomb_env::Entropy;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const HEAD: usize = 16;
 const MAGIC: u32 = 0x_5EED_F11E;
 
-/// Who appended what.
+/// The writer and the number of an append.
 pub type Key = (u32, u32);
 
 /// The bytes of one append of `length` bytes, at least a head.
@@ -28,14 +28,14 @@ pub fn record(key: Key, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What is known of one file.
+/// The knowledge about one file.
 #[derive(Debug, Default)]
 pub struct FileModel {
     /// Acknowledged appends by offset.
     acked: BTreeMap<u64, Vec<u8>>,
-    /// Appends whose outcome nobody knows.
+    /// Appends with an unknown outcome.
     unknown: BTreeSet<Key>,
-    /// Bytes that every read which begins from now on must find.
+    /// Bytes that every read from now on must find.
     acked_end: u64,
     /// Final size, once sealed.
     pub sealed: Option<u64>,
@@ -59,7 +59,7 @@ impl FileModel {
         Ok(())
     }
 
-    /// Nobody knows whether this append took effect.
+    /// Records that the outcome of this append is unknown.
     pub fn unknown(&mut self, key: Key) {
         self.unknown.insert(key);
     }
@@ -94,8 +94,8 @@ impl FileModel {
         Ok(())
     }
 
-    /// Judges the whole file: acknowledged appends are where they were said to be, and everything
-    /// else is one of the unknown ones, once.
+    /// Judges the whole file: acknowledged appends are at their reported positions, and every other
+    /// record is one of the unknown ones, once.
     pub fn whole(&self, bytes: &[u8]) -> Result<(), String> {
         self.read(0, bytes.len().max(self.acked_end as usize), self.acked_end, bytes)?;
         let (mut at, mut seen) = (0usize, BTreeSet::new());

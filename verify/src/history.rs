@@ -6,7 +6,7 @@ use honeycomb_env::Entropy;
 use honeycomb_types::Time;
 use serde_json::{Value, json};
 
-/// The longest history that is handed out: the other checker is not ours to make fast.
+/// The longest history that is printed: we cannot make the other checker fast.
 const LONGEST: usize = 60;
 
 fn line(seed: u64, key: &str, history: &[Op]) -> String {
@@ -22,7 +22,7 @@ fn line(seed: u64, key: &str, history: &[Op]) -> String {
     json!({ "seed": seed, "key": key, "linearizable": ok, "ops": ops }).to_string()
 }
 
-/// Name, operands and answer of an operation; an answer that is unknown is null.
+/// Name, operands and result of an operation; an unknown result is null.
 fn parts(did: Did) -> (&'static str, Option<u64>, Option<u64>, Value) {
     match did {
         Did::Get(found) => ("get", None, None, json!({ "found": found })),
@@ -57,7 +57,7 @@ fn told<T>(answer: Option<T>, show: impl Fn(T) -> Value) -> Value {
     answer.map_or(Value::Null, show)
 }
 
-/// The same history with one answer changed, if one can be.
+/// The same history with one result changed, if possible.
 fn spoilt(entropy: &mut Entropy, history: &[Op]) -> Option<Vec<Op>> {
     let mut history = history.to_vec();
     let chosen = entropy.below(history.len() as u64) as usize;
@@ -83,10 +83,10 @@ fn spoilt(entropy: &mut Entropy, history: &[Op]) -> Option<Vec<Op>> {
     Some(history)
 }
 
-/// Histories of one seed, as JSON lines, each followed by a spoilt one.
+/// Histories of one seed as JSON lines, each followed by a spoilt one.
 pub fn histories_of(seed: u64, operations: u64) -> Vec<String> {
     let mut world = World::new(seed, false);
-    // A violation is another command's business: here the referees are compared.
+    // Other commands report violations: here the referees are compared.
     let _ = world.run(operations);
     let mut entropy = Entropy::seeded(seed);
     let mut lines = Vec::new();

@@ -1,6 +1,6 @@
-//! The reference model of a key: is there an order of the operations that explains every answer?
+//! The reference model of a key: is there an order of the operations that explains every result?
 //!
-//! Linearizability is decided key by key, by a search over orders with a memory of states that led
+//! Linearizability is decided key by key, by a search over orders with a cache of states that led
 //! nowhere (Wing and Gong, with Lowe's cache). Values are numbers, each written once (INV-15).
 
 use honeycomb_types::Time;
@@ -8,57 +8,57 @@ use std::collections::HashSet;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// Of the number of a value: it is too large for a block.
+/// Flag in the number of a value: it is too large for a block.
 pub const LARGE: u64 = 1 << 61;
-/// Of the number of a value: it is too long for the reply of a batch.
+/// Flag in the number of a value: it is too long for the reply of a batch.
 pub const LONG: u64 = 1 << 60;
 
-/// What was asked of a key, and what was answered.
+/// An operation on a key, with its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Did {
     /// A read, and the value found.
     Get(Option<u64>),
-    /// A write that replaces; whether something was replaced.
+    /// A write that replaces; whether it replaced a value.
     Put(u64, Option<bool>),
     /// A write of an absent key; whether it was done.
     Insert(u64, Option<bool>),
-    /// A removal; whether there was something.
+    /// A removal; whether there was a value.
     Delete(Option<bool>),
-    /// A replacement; the old value, when there was one.
+    /// A replacement; the old value, if there was one.
     Update(u64, Option<Option<u64>>),
     /// A write; the old value.
     Upsert(u64, Option<Option<u64>>),
     /// Compare and swap from, to; `Ok` when done, else what was found.
     Swap(Option<u64>, u64, Option<Result<(), Option<u64>>>),
-    /// Something that needs the value at its block or in the reply, which was refused because it is too
-    /// large for that.
+    /// An operation that needs the value at its block or in the reply, and was refused because the
+    /// value is too large for that.
     TooLarge,
-    /// A removal of this value, if it is there; else whether there was another one.
+    /// A removal of this value, if it is the current one; else whether there was another one.
     Take(u64, Option<Result<(), bool>>),
-    /// This value is written elsewhere, if the key has it where it was; else whether it has any. Of one that
-    /// was written elsewhere before nobody knows.
+    /// An evacuation: this value is rewritten elsewhere, if the key has it at its old place; else
+    /// whether the key has any value. For a value that was evacuated before, the result is unknown.
     Carry(u64, Option<Result<(), bool>>),
-    /// An addition to what is there, which begins at 0; the sum.
+    /// An addition to the current value, which begins at 0; the sum.
     Add(u64, Option<u64>),
 }
 
-/// What can be asked of an object, with the answer in it.
+/// An operation on an object, with its result.
 pub trait Asked: Copy + Debug {
-    /// What the object is, between two operations.
+    /// The state of the object between two operations.
     type State: Clone + Eq + Hash + Default;
 
-    /// The state after the operation, when its answer is right for the state before.
+    /// The state after the operation, if its result is right for the state before.
     fn step(self, state: &Self::State) -> Option<Self::State>;
 }
 
-/// One operation of a history. An outcome that is unknown has no answer and never returns.
+/// One operation of a history. One with an unknown outcome has no result and never returns.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed<D> {
-    /// When it was asked.
+    /// When it was sent.
     pub begin: Time,
-    /// When the answer came; `NEVER` when it did not.
+    /// When its reply arrived; `NEVER` if it did not.
     pub end: Time,
-    /// What it was.
+    /// The operation.
     pub did: D,
 }
 
@@ -128,18 +128,18 @@ impl Asked for Did {
     }
 }
 
-/// Most operations of one history: they fit a set of bits.
+/// Maximum number of operations of one history: they fit into a bit set.
 pub const HISTORY_MAX: usize = 128;
 
-/// States that a search looks at before it gives up, which is as bad as a wrong answer.
+/// States that a search visits before it gives up, which is as bad as a wrong result.
 const STATES_MAX: usize = 2_000_000;
 
-/// Whether some order of the operations, each within its time, explains every answer. `Err` names
-/// the history.
+/// Whether some order of the operations, each within its time, explains every result. `Err` has the
+/// history.
 pub fn linearizable<D: Asked>(history: &[Timed<D>]) -> Result<(), String> {
     assert!(history.len() <= HISTORY_MAX, "histories are kept short enough to decide");
-    // In the order of their ends: what ended first is tried first, and what nobody heard of only
-    // when nothing else explains an answer.
+    // In the order of their ends: the operation that ended first is tried first, and one without a
+    // reply only if nothing else explains a result.
     let mut history: Vec<Timed<D>> = history.to_vec();
     history.sort_by_key(|op| (op.end, op.begin));
     let finished: u128 = (0..history.len())
@@ -157,8 +157,8 @@ pub fn linearizable<D: Asked>(history: &[Timed<D>]) -> Result<(), String> {
         if seen.len() > STATES_MAX {
             return Err(format!("undecided after {STATES_MAX} states: {history:?}"));
         }
-        // An operation may come next only if no other that is still due ended before it began: the
-        // first that is due ends first.
+        // An operation may be next only if no other remaining one ended before it began: the first
+        // remaining one ends first.
         let due = (!done).trailing_zeros() as usize;
         let horizon = history.get(due).map_or(Time::NEVER, |op| op.end);
         for (i, op) in history.iter().enumerate().skip(due).rev() {
@@ -166,7 +166,8 @@ pub fn linearizable<D: Asked>(history: &[Timed<D>]) -> Result<(), String> {
                 continue;
             }
             if let Some(next) = op.did.step(&state) {
-                // What need not have happened, and would have changed nothing, did not.
+                // An operation that need not have happened, and would have changed nothing, did
+                // not.
                 if op.end != Time::NEVER || next != state {
                     stack.push((done | 1 << i, next));
                 }

@@ -1,6 +1,6 @@
-//! Values that are too large for a block (ADR 0018): written and read in several calls, as
-//! `crates/client/src/large.rs` does it, though one extent after the other; and, at the end, whether
-//! stores and their extents agree.
+//! Values that are too large for a block (ADR 0018): written and read in several calls, as in
+//! `crates/client/src/large.rs`, but one extent after the other. At the end, judges whether stores
+//! and their extents agree.
 
 use crate::client::{Active, What, finish, go, lay_out};
 use crate::controller::{About, Question};
@@ -19,10 +19,10 @@ use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// How often a value is written again whose extents were gone when it was to be stored.
+/// How often a value is rewritten if its extents were gone at the put.
 const TRIES: u32 = 4;
 
-/// A value on its way into extents, or out of them.
+/// A value that is being written as extents, or read from them.
 #[derive(Debug)]
 pub(crate) struct Large {
     stage: Stage,
@@ -31,14 +31,14 @@ pub(crate) struct Large {
 
 #[derive(Debug)]
 enum Stage {
-    /// Nothing is asked of any block now: the controller is, or will be.
+    /// No request to a block is in progress; the controller is asked, or will be.
     Asking(Writing),
     /// A piece is written.
     Piece(Writing, BlockAt, usize),
-    /// The put that names what was written.
+    /// The put that names the written extents.
     Naming,
-    /// The list that a get brought is read, extent by extent; whether the controller was asked where
-    /// they are.
+    /// The list from a get is being read, extent by extent; whether the controller was asked for
+    /// the addresses.
     Reading { list: Vec<ExtentRef>, number: u64, bytes: Vec<u8>, asked: bool },
     /// The key is read again.
     Again,
@@ -52,12 +52,12 @@ impl Large {
         Some(Large { stage: Stage::Asking(writing), tries: 0 })
     }
 
-    /// Whether it waits for the controller, or to ask it again.
+    /// Whether it waits for the controller, or must ask it again.
     pub fn asks(&self) -> bool {
         matches!(self.stage, Stage::Asking(_) | Stage::Reading { .. })
     }
 
-    /// Whether no put has named anything yet that it has written.
+    /// Whether no put has named its written extents yet.
     pub fn is_unnamed(&self) -> bool {
         !matches!(self.stage, Stage::Naming)
     }
@@ -116,7 +116,7 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
             let new = written_by(&active.what).expect("it is written");
             let (op, target, args, payload) = lay_out(&active.what);
             active.call = Call::new(op, target, active.deadline);
-            // Of one that is carried the payload begins with the list that it had.
+            // For an evacuated value, the payload begins with the old list.
             (active.args, active.payload) = (args, [payload, put_extents(&list)].concat());
             active.large = Some(Large { stage: Stage::Naming, tries });
             let known = world.structures.get_mut(&key.1).expect("it has tasks");
@@ -137,7 +137,7 @@ fn read(world: &mut World, task: usize) {
     else {
         unreachable!("the caller saw it");
     };
-    // Where those are that the controller does not name, nothing is any more.
+    // If the controller does not name a server, its extents are lost.
     let knows = routings.get(&key).is_some_and(|routing| routing.knows_servers(list));
     if !knows && !*asked {
         *asked = true;
@@ -168,7 +168,7 @@ fn ask(world: &mut World, task: usize, about: About) {
     world.schedule(PATIENCE, Event::ToldExtents { task, number, answer: Box::new(Err(error)) });
 }
 
-/// The controller answered, or did not.
+/// The controller replied, or did not.
 pub fn told(world: &mut World, task: usize, number: u64, answer: Result<Vec<MapEntry>, Error>) {
     if world.tasks[task].number != number {
         return;
@@ -199,14 +199,14 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<Vec<MapE
             world.schedule(Duration::from_millis(5), Event::Wake(id));
         }
         Err(e) if e.status == Status::Unavailable => {
-            let text = format!("ExtentBlocks was not finished in time (last: {})", e.message);
+            let text = format!("ExtentBlocks did not finish in time (last: {})", e.message);
             finish(world, task, Err(Error::new(Status::DeadlineExceeded, text)));
         }
         Err(e) => finish(world, task, Err(e)),
     }
 }
 
-/// A call has ended: what its operation comes to, or nothing when it goes on.
+/// A call has ended: returns the result of its operation, or `None` if the operation continues.
 pub(crate) fn ended(
     world: &mut World,
     task: usize,
@@ -303,7 +303,7 @@ pub(crate) fn ended(
     }
 }
 
-/// A get may have brought a list instead of a value.
+/// A get may have returned a list instead of a value.
 fn begin_reading(
     world: &mut World,
     task: usize,
@@ -339,9 +339,9 @@ pub fn describe(header: &RequestHeader, args: &[u8]) -> String {
     }
 }
 
-/// INV-39, in every store that is still there: what its entries name are exactly the extents that are
-/// somebody's, and these make the values that were put. False when a store could not be read, because a part
-/// of it moves.
+/// INV-39, in every existing store: its entries name exactly the extents that have an owner, and
+/// these make the values that were put. False if a store could not be read because a part of it is
+/// moving.
 pub fn judge(world: &mut World) -> bool {
     let stores = world
         .structures
@@ -398,8 +398,8 @@ fn judge_store(world: &mut World, structure: StructureId) -> Result<bool, String
             return Err(format!("the extents of {number} have the value {found}"));
         }
     }
-    // A server that died may have had extents to give up of which another had not heard yet: nobody
-    // else knows of them, and they stay for as long as the store (ADR 0018).
+    // A server that died may have had drops that the servers of the extents had not received: no
+    // other node knows of them, and the extents stay as long as the store (ADR 0018).
     let died = world.servers.iter().any(|server| !server.alive || server.life > 0);
     match held.keys().find(|extent| !died && !due.contains(extent)) {
         Some(extent) => Err(format!("{extent:?} is kept, and nothing names it")),

@@ -1,12 +1,13 @@
-//! The simulator: the production state machines in a virtual world that one seed decides.
+//! The simulator: the production state machines in a virtual world that one seed determines.
 //!
-//! `world` owns the clock and the events, `net` says who reaches whom and what time it is where,
-//! `controller` and `server` are the nodes around the production catalog and shards. `client`,
-//! `storing` (with `large`), `queueing` and `owner` are the workload, through the production calls of the client;
-//! `member` is what a server is to each controller shard, `lots` the memory that these share; `faults` draws what goes wrong. The reference models say whether what was seen can be: `catalog`
-//! for the controller, `file`, `kv`, `accounts` and `queue` for what clients saw. `report` keeps what
-//! was drawn. `processes` is for the soaks, which run real
-//! ones. See docs/testing.md and docs/adr/0016.
+//! `world` owns the clock and the events. `net` decides which nodes reach each other, and has their
+//! clocks. `controller` and `server` are the nodes around the production catalog and shards.
+//! `client`, `storing` (with `large`), `queueing` and `owner` are the workload, through the
+//! production calls of the client. `member` is a server's membership in a controller shard, `lots`
+//! the memory that the shards share; `faults` draws the faults. The reference models judge the
+//! observations: `catalog` for the controller, `file`, `kv`, `accounts` and `queue` for the
+//! clients. `report` records what was drawn. `processes` is for the soaks, which run real
+//! processes. See docs/testing.md and docs/adr/0016.
 #![forbid(unsafe_code)]
 
 mod accounts;

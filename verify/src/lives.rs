@@ -1,8 +1,8 @@
-//! Lives of a job: three processes with handles of one job, which expires, is reopened, registered over
-//! and adopted. A plain model foretells whose handle is served (INV-55).
+//! Lives of a job: three processes with handles of one job, which expires, is reopened,
+//! re-registered and adopted. A plain model predicts whose handle is served (INV-55).
 //!
-//! It needs no server and no network, so it has a catalog and a stream of random numbers of its own: the
-//! rest of a seed's run stays as it was without the scene.
+//! It needs no server and no network, so it has its own catalog and its own stream of random
+//! numbers: the rest of a seed's run is the same as without the scene.
 
 use honeycomb_catalog::{
     Actor, Catalog, CatalogError, Claim, Command, Config, PrefixOptions, Reply,
@@ -13,10 +13,10 @@ use std::time::Duration;
 
 const LEASE_MS: u32 = 1000;
 const STEPS: u64 = 60;
-/// One seed in so many has the scene.
+/// One seed in this many has the scene.
 const EVERY: u64 = 4;
 
-/// A job as one process knows it.
+/// A process's knowledge of a job.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Handle {
     job: JobId,
@@ -91,7 +91,7 @@ impl Scene {
         }
     }
 
-    /// A renewal, or a prefix that is made.
+    /// Sends a renewal, or creates a prefix.
     fn request(&mut self, who: usize, renews: bool) -> Result<(), String> {
         let Handle { job, root } = self.handles[who];
         let actor = Actor { life: Some(root), ..Actor::driver(job) };

@@ -1,5 +1,5 @@
-//! Memory that controller shards share: what servers lend to each, who waits for it, and that all of it
-//! comes back (ADR 0021).
+//! Memory that controller shards share: the blocks that servers lend to each, the requests that
+//! wait for them, and their return (ADR 0021).
 
 use crate::controller::{Question, SimController, TICK};
 use crate::net::{Node, SERVERS};
@@ -14,23 +14,25 @@ use honeycomb_types::{BlockAt, BlockId, Epoch, ServerId, StructureId};
 /// One seed in this many has two controller shards.
 const TWO_SHARDS: u64 = 5;
 
-/// A request that found too few blocks, and is served again when servers were asked for more, once.
+/// A request that found too few blocks, and is served once more after servers were requested to
+/// lend.
 pub enum Parked {
-    /// What a block wants, over this link.
+    /// A block's request, over this link.
     Asked(ServerId, (usize, u64), Effect),
     Question(Question),
     Making(Making),
 }
 
-/// How many controller shards a seed has. It draws nothing from the run itself: what goes wrong in a
-/// seed with one is what it was before there were two.
+/// The number of controller shards of a seed. It draws nothing from the run itself: the faults of a
+/// seed with one shard are the same as before there were two.
 pub fn controllers(seed: u64) -> usize {
     let two = Entropy::seeded(seed ^ 0x10_7500).below(TWO_SHARDS) == 0;
     1 + usize::from(two)
 }
 
 impl World {
-    /// What a server says that it lends when it joins a controller shard; nothing where there is one.
+    /// The blocks that a server lends to a controller shard when it joins; empty if there is only
+    /// one shard.
     pub fn offers(&self, server: usize, ix: usize) -> Vec<u32> {
         match self.controllers.len() {
             1 => Vec::new(),
@@ -38,8 +40,8 @@ impl World {
         }
     }
 
-    /// A server is asked to lend so much in all; what it lends then. The sum is never more than there
-    /// is (INV-40).
+    /// A server is requested to lend this many in total; returns how many it lends then. The sum
+    /// never exceeds its blocks (INV-40).
     pub fn lend(&mut self, server: usize, ix: usize, lots: &[u32]) -> Vec<u32> {
         let ledger = &mut self.servers[server].lots;
         let had = ledger.lent(ix as u16);
@@ -57,8 +59,8 @@ impl World {
         lent
     }
 
-    /// No core holds more blocks for a controller shard than it has lent to it, and what it has lent to
-    /// all of them is there (INV-40).
+    /// No core holds more blocks for a controller shard than it has lent to it, and the blocks lent
+    /// to all shards exist (INV-40).
     pub fn check_lots(&mut self, server: usize) {
         if self.controllers.len() == 1 {
             return;
@@ -85,7 +87,7 @@ impl World {
         }
     }
 
-    /// A server has said what it lends.
+    /// A server has reported the blocks that it lends.
     pub fn lent(&mut self, id: ServerId, lent: &[u32]) {
         let ix = id.controller() as usize;
         if self.controllers[ix].catalog.is_awaited(id) {
@@ -97,7 +99,8 @@ impl World {
         self.unpark(ix);
     }
 
-    /// Whether something was refused for want of blocks that servers were asked for now.
+    /// Whether a request was refused for lack of blocks, which servers have now been requested to
+    /// lend.
     pub fn borrows(&mut self, ix: usize, refusal: &CatalogError) -> bool {
         let CatalogError::OutOfMemory(full) = refusal else { return false };
         if self.controllers.len() == 1 && self.below == 0 {
@@ -107,7 +110,7 @@ impl World {
         self.controllers[ix].catalog.awaits_room()
     }
 
-    /// What a block wants waits for blocks.
+    /// A block's request waits for blocks.
     pub fn park(&mut self, id: ServerId, effect: Effect) {
         let controller = self.controller_of(id);
         if let Some(link) = controller.links.get(&id).copied() {
@@ -115,7 +118,7 @@ impl World {
         }
     }
 
-    /// Serves what waited for blocks, when there is nothing more to wait for.
+    /// Serves requests that waited for blocks, when no more blocks are expected.
     pub fn unpark(&mut self, ix: usize) {
         let SimController { catalog, parked, .. } = &mut self.controllers[ix];
         let came = catalog.take_room_came();
@@ -129,7 +132,7 @@ impl World {
             });
             match parked {
                 Parked::Asked(id, link, effect) => {
-                    // Over another connection it has been asked again, or is not wanted any more.
+                    // On another connection it has been sent again, or is obsolete.
                     if self.controllers[ix].links.get(&id) == Some(&link) {
                         self.asked(id, effect, true);
                     }
@@ -140,7 +143,7 @@ impl World {
         }
     }
 
-    /// Time has passed for the controller.
+    /// Advances the controller in time.
     pub fn tick_controllers(&mut self) {
         self.schedule(TICK, Event::Tick(Node::Controller));
         for ix in 0..self.controllers.len() {
@@ -150,7 +153,7 @@ impl World {
         }
     }
 
-    /// Any of the controller shards.
+    /// A random controller shard.
     pub fn some_controller(&mut self) -> usize {
         match self.controllers.len() {
             1 => 0,
@@ -158,7 +161,7 @@ impl World {
         }
     }
 
-    /// Controllers die: one shard alone, as if it were in a process of its own, or all of them.
+    /// Controllers die: one shard alone, as if it were in its own process, or all of them.
     pub fn crash_controllers(&mut self) {
         let shards = self.controllers.len();
         let struck = if shards > 1 { self.rng.below(shards as u64 + 1) as usize } else { 0 };
@@ -171,7 +174,7 @@ impl World {
         }
     }
 
-    /// When all messages have arrived, servers and catalog agree on which blocks are sealed: a server
+    /// After all messages have arrived, servers and catalog agree on the sealed blocks: a server
     /// that forgot a seal could not report it to a controller that lost it (INV-26, INV-48).
     pub fn judge_seals(&mut self) {
         for server in 0..SERVERS {
@@ -197,7 +200,8 @@ impl World {
         }
     }
 
-    /// When all leases have ended, every block is free again (INV-02, INV-13), and no room is lent.
+    /// After all leases have ended, every block is free again (INV-02, INV-13), and no block is
+    /// lent.
     pub fn judge_memory(&mut self) {
         let now = self.controller_now();
         for ix in 0..self.controllers.len() {
@@ -225,7 +229,7 @@ impl World {
             if !held.is_empty() {
                 return self.broken(format!("{address} still holds {held:?} (INV-02)"));
             }
-            // Nobody has anything: nothing is lent, and no lot was lost.
+            // No structure exists: no block is lent, and no lot was lost.
             if self.controllers.len() > 1 && free.iter().any(|free| *free != all) {
                 let text = format!("{address} has {free:?} of {all} blocks to lend (INV-40)");
                 return self.broken(text);

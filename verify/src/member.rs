@@ -1,5 +1,5 @@
-//! What a simulated memory server is to each controller shard: a member under a number of that shard's
-//! own, over a link of its own. As `crates/server/src/link.rs` does it.
+//! The membership of a simulated memory server in each controller shard: with an id of that shard,
+//! over a separate link. As in `crates/server/src/link.rs`.
 
 use crate::controller::Said;
 use crate::net::Node;
@@ -15,32 +15,32 @@ use honeycomb_wire::messages::HeldBlock;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// A server that has no answer to its wish to join asks again after this.
+/// A server whose request to join has no reply repeats it after this time.
 const REJOIN: Duration = Duration::from_millis(200);
 
 /// A membership.
 #[derive(Default)]
 pub struct Member {
-    /// The name under which it joined; 0 until it has.
+    /// The id with which it joined; 0 before that.
     pub id: ServerId,
     /// Its connection to the controller shard, once it has joined over it.
     pub link: Option<u64>,
-    /// The controller shard knows it and all that it holds.
+    /// The controller shard knows it and all its held blocks.
     pub ready: bool,
-    /// The controller shard lets it go, and has said so over the present connection.
+    /// The controller shard has released it, over the present connection.
     pub released: bool,
-    /// It has told what it holds, and what came after waits in `later` until that is known.
+    /// It has reported its held blocks; later messages wait in `later` until that is known.
     telling: bool,
     later: Vec<Effect>,
-    /// Blocks of which it is not known whether the controller has heard what was taken.
+    /// Blocks whose report of taken items is not confirmed.
     unheard: BTreeSet<BlockAt>,
-    /// The same, told over the present connection.
+    /// The same, for reports over the present connection.
     taken: BTreeSet<BlockAt>,
-    /// The connection over which it asked to join last.
+    /// The connection of its last request to join.
     pub attempt: u64,
-    /// Blocks that asked for a successor and were not answered.
+    /// Blocks with an unanswered request for a successor.
     pub growing: BTreeSet<BlockAt>,
-    /// Blocks that asked to begin a move, and were not answered.
+    /// Blocks with an unanswered request to begin a move.
     moving: BTreeSet<BlockAt>,
     /// Usage for its next report.
     usage: Vec<BlockUsage>,
@@ -51,7 +51,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// The process has ended. Its name and its last connection are still known to others.
+    /// The process has ended. Others still know its id and its last connection.
     pub fn end(&mut self) {
         *self = Member { id: self.id, attempt: self.attempt, ..Member::default() };
     }
@@ -63,17 +63,17 @@ fn controller_of(prefix: PrefixId) -> u64 {
 }
 
 impl SimServer {
-    /// What it is to the controller shard that knows it, or another server, by this name.
+    /// Its membership in the controller shard of this id, which may be another server's.
     pub fn member(&mut self, id: ServerId) -> &mut Member {
         &mut self.members[id.controller() as usize]
     }
 
-    /// Whether a controller shard knows it by this name.
+    /// Whether a controller shard knows it by this id.
     pub fn is(&self, id: ServerId) -> bool {
         self.members.iter().any(|member| member.id == id)
     }
 
-    /// The controller shard to which a connection of it leads.
+    /// The controller shard at the other end of a link.
     pub fn controller_at(&self, link: u64) -> Option<usize> {
         self.members.iter().position(|member| member.link == Some(link))
     }
@@ -82,7 +82,7 @@ impl SimServer {
         self.member(at.block.server())
     }
 
-    /// It has joined under a new name: everything that it held for that controller shard is gone.
+    /// It has joined under a new id: all blocks that it held for that controller shard are gone.
     pub fn joined(&mut self, now: Time, link: u64, id: ServerId, now_ms: u64) {
         let member = self.member(id);
         let Member { attempt, next_report, next_activity, .. } = *member;
@@ -102,11 +102,11 @@ impl SimServer {
         for shard in &mut self.shards {
             shard.reset(id);
         }
-        // As `crates/server` does: the way of the answer is the error.
+        // As in `crates/server`: the travel time of the reply is the error.
         self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
     }
 
-    /// The controller's clock was told in answer to a report: half of the round trip is the error.
+    /// The controller's clock was sent in reply to a report: half of the round trip is the error.
     pub fn set_clock(&mut self, sent: Time, now: Time, now_ms: u64) {
         let here = (sent.as_millis() + now.as_millis()) / 2;
         let error = now.since(sent) / 2 + Duration::from_millis(2);
@@ -120,11 +120,12 @@ impl SimServer {
         }
     }
 
-    /// It is the member that it was, and tells what it holds for that controller shard.
+    /// It is the member that it was, and reports the blocks that it holds for that controller
+    /// shard.
     pub fn rejoined(&mut self, now: Time, link: u64, id: ServerId, now_ms: u64) -> Vec<HeldBlock> {
         let member = self.member(id);
         (member.link, member.telling) = (Some(link), true);
-        // What is told now is newer.
+        // The new report is more recent.
         member.usage.clear();
         self.adjust(now_ms as i64 - now.as_millis() as i64, Duration::from_secs(60), now);
         let mut held: Vec<HeldBlock> = self.shards.iter().flat_map(Shard::holdings).collect();
@@ -132,7 +133,8 @@ impl SimServer {
         held
     }
 
-    /// A controller shard knows what it holds: everything goes on. Answers what waited for that.
+    /// A controller shard knows its held blocks, and it continues. Returns the effects that waited
+    /// for that.
     pub fn known(&mut self, now: Time, controller: usize) -> Vec<Effect> {
         let member = &mut self.members[controller];
         member.ready = true;
@@ -143,7 +145,7 @@ impl SimServer {
         later
     }
 
-    /// A link is gone: what waits for an answer over it is told so.
+    /// A link is gone: requests that wait for a reply over it fail.
     pub fn unlink(&mut self, now: Time, controller: usize) {
         let member = &mut self.members[controller];
         member.link = None;
@@ -151,7 +153,7 @@ impl SimServer {
         for effect in std::mem::take(&mut member.later) {
             match effect {
                 Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
-                // What blocks tell of themselves does not say this.
+                // The reports of blocks do not contain this.
                 Effect::CancelMove { .. } => member.later.push(effect),
                 _ => {}
             }
@@ -168,8 +170,8 @@ impl SimServer {
         }
     }
 
-    /// What a controller shard is to be told once it is there again. What a shard wanted before it told
-    /// its holdings is in them.
+    /// Keeps an effect for a controller shard until it is reachable again. Requests from before a
+    /// shard's report of held blocks are in that report.
     pub fn keep(&mut self, now: Time, effect: Effect) {
         let controller = effect.controller() as usize;
         let member = &mut self.members[controller];
@@ -177,7 +179,7 @@ impl SimServer {
             Effect::Grow { at, .. } => self.deny_growth(now, at),
             Effect::BeginMove { at, .. } => self.refuse_move(now, at),
             Effect::CommitMove { at, .. } => self.move_word(now, at, MoveWord::NotAsked),
-            // It is asked for again.
+            // It is requested again.
             Effect::LocateServer { .. } => {}
             Effect::CancelMove { .. } => member.later.push(effect),
             effect if member.telling => member.later.push(effect),
@@ -192,9 +194,10 @@ impl SimServer {
         self.shard(at).move_word(now, at, word);
     }
 
-    /// The controller's word on a move.
+    /// The controller's reply about a move.
     pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
-        // A late reply on the commit of an earlier move does not answer the request for the next move.
+        // A late reply on the commit of an earlier move does not answer the request for the next
+        // move.
         if matches!(word, MoveWord::Begin { .. } | MoveWord::Refused(..)) {
             self.member_at(at).moving.remove(&at);
         }
@@ -207,7 +210,7 @@ impl SimServer {
         self.shard(at).tell(now, at, News::Successor(denied));
     }
 
-    /// Something is said to a controller shard.
+    /// Records a message to a controller shard.
     pub fn saying(&mut self, said: &Said) {
         match *said {
             Said::Asked(Effect::Grow { at, .. }) => drop(self.member_at(at).growing.insert(at)),
@@ -217,7 +220,7 @@ impl SimServer {
         }
     }
 
-    /// The controller's word for a block.
+    /// The controller's message for a block.
     pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
         let member = self.member_at(at);
         match news {
@@ -228,7 +231,7 @@ impl SimServer {
         self.shard(at).tell(now, at, news);
     }
 
-    /// What it has to report to a controller shard, when that is due.
+    /// The report to a controller shard, if it is due.
     pub fn report(&mut self, now: Time, controller: usize) -> Option<Said> {
         let member = &mut self.members[controller];
         if !member.ready {
@@ -254,7 +257,7 @@ impl SimServer {
         Some(Said::Report { sent: now, usage, active })
     }
 
-    /// A session that runs for a task was seen.
+    /// Activity of a session with a task.
     pub fn seen(&mut self, now: Time, job: JobId, prefix: PrefixId) {
         self.members[job.controller() as usize].active.insert((job, prefix), now);
     }
@@ -272,13 +275,13 @@ impl World {
         self.rejoin(server, life, ix);
     }
 
-    /// A server without a link to a controller shard asks to join, again and again.
+    /// A server without a link to a controller shard requests to join, repeatedly.
     pub fn rejoin(&mut self, server: usize, life: u64, ix: usize) {
         let sim = &self.servers[server];
         if sim.life != life || !sim.alive || sim.members[ix].link.is_some() {
             return;
         }
-        // The connection before, if there was one, is closed.
+        // The earlier connection, if there was one, is closed.
         let earlier = sim.members[ix].attempt;
         let at = self.arrival(Node::Server(server), Node::Controller, earlier);
         self.schedule_at(at, Event::LinkLost { server, link: earlier });

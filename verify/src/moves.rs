@@ -1,6 +1,6 @@
 //! Connections between servers, over which blocks move and extents are adopted and dropped: one for
-//! each move, and one of each shard to each that has extents. In order, with large payloads in pieces,
-//! and breaking at any of them.
+//! each move, and one from each shard to each shard that has extents. They keep order, carry large
+//! payloads in pieces, and can break at any of them.
 
 use crate::net::Node;
 use crate::server::{Caller, ShardLine};
@@ -11,33 +11,33 @@ use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// One connection. It is gone when either end's process is, or somebody hangs up.
+/// One connection. It ends with the process of either end, or when one end hangs up.
 pub struct Line {
     line: ShardLine,
-    /// Server and life of who dialled: of a move, the block that gives.
+    /// Server and life of the end that dialled: in a move, of the source block.
     pub from: (usize, u64),
-    /// Of the other end: of a move, the block that takes.
+    /// Of the other end: in a move, of the target block.
     pub to: (usize, u64),
     target: BlockAt,
-    /// Requests that have arrived while the one before them is still arriving.
+    /// Requests that have arrived before the previous one was complete.
     inbox: VecDeque<Request>,
     next_request: u64,
 }
 
 impl Line {
-    /// The controller shard of what it is about.
+    /// The controller shard of its target block.
     pub fn controller(&self) -> usize {
         self.target.block.server().controller() as usize
     }
 
-    /// Over others extents are adopted and dropped.
+    /// Whether it carries a move. Over other connections extents are adopted and dropped.
     pub fn is_of_a_move(&self) -> bool {
         matches!(self.line.key, LineKey::Move(_))
     }
 }
 
 impl World {
-    /// Does what the shards of a server want of the network, in order.
+    /// Executes the network requests of a server's shards, in order.
     pub fn carry_posts(&mut self, server: usize) {
         for (shard, post) in std::mem::take(&mut self.servers[server].posts) {
             match post {
@@ -83,7 +83,7 @@ impl World {
         args: Vec<u8>,
         payload: PostPayload,
     ) {
-        // Without a line the shard has heard, or will, that it is lost.
+        // Without a connection the shard has learned, or will learn, that it is lost.
         let Some(conn) = self.line_of(server, line) else { return };
         if self.rng.chance(self.faults.cut_payload / 20) {
             self.fault("cut move");
@@ -104,10 +104,10 @@ impl World {
         self.schedule_at(at, Event::Request { server: to, life, from, request });
     }
 
-    /// A request over a connection between servers waits until the one before it has arrived.
+    /// A request over a connection between servers waits until the previous one is complete.
     pub fn in_turn(&mut self, server: usize, from: Caller, request: Request) -> Option<Request> {
         let Caller::Peer(conn) = from else { return Some(request) };
-        // What was under way when the connection broke never arrives.
+        // A request in progress at the break of a connection never arrives.
         let line = self.lines.get_mut(&conn)?;
         if self.servers[server].filling_of(from).is_some() || !line.inbox.is_empty() {
             line.inbox.push_back(request);
@@ -116,7 +116,7 @@ impl World {
         Some(request)
     }
 
-    /// A payload has arrived whole: what waited behind it is read.
+    /// A payload is complete: the requests behind it are read.
     pub fn next_in_turn(&mut self, server: usize, conn: u64) {
         let Some(line) = self.lines.get_mut(&conn) else { return };
         let life = line.to.1;
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// The other end answers, in order.
+    /// The other end replies, in order.
     pub fn answer_line(&mut self, server: usize, conn: u64, status: Status) {
         let Some(line) = self.lines.get(&conn) else { return };
         let from = line.from.0;
@@ -135,7 +135,7 @@ impl World {
         self.schedule_at(at, Event::LineAnswered { conn, status });
     }
 
-    /// An answer arrives at who dialled.
+    /// A reply arrives at the end that dialled.
     pub fn line_answered(&mut self, conn: u64, status: Status) {
         let Some(line) = self.lines.get(&conn) else { return };
         let (line, (server, life)) = (line.line, line.from);
@@ -147,12 +147,12 @@ impl World {
         }
     }
 
-    /// Who dialled learns that a connection is gone.
+    /// The end that dialled learns that a connection is gone.
     pub fn line_lost(&mut self, server: usize, life: u64, line: ShardLine) {
         if !self.servers[server].alive || self.servers[server].life != life {
             return;
         }
-        // The shard had hung up, and has dialled anew since.
+        // The shard had hung up, and has dialled again since.
         if self.line_of(server, line).is_some() {
             return;
         }
@@ -162,7 +162,7 @@ impl World {
         self.send_all(server, messages);
     }
 
-    /// The other end learns it: what was arriving is given up.
+    /// The other end learns it: the incomplete request is abandoned.
     pub fn line_hung_up(&mut self, server: usize, life: u64, conn: u64) {
         if !self.servers[server].alive || self.servers[server].life != life {
             return;
@@ -174,7 +174,7 @@ impl World {
         }
     }
 
-    /// A connection between servers breaks: both ends hear of it.
+    /// A connection between servers breaks: both ends learn of it.
     pub fn break_line(&mut self, conn: u64) {
         let Some(line) = self.lines.get(&conn) else { return };
         let (line, (server, life)) = (line.line, line.from);
@@ -183,7 +183,7 @@ impl World {
         self.hang_up_line(conn);
     }
 
-    /// The giving end is done with a connection.
+    /// The source no longer needs a connection.
     fn hang_up_line(&mut self, conn: u64) {
         let Some(line) = self.lines.remove(&conn) else { return };
         let (server, life) = line.to;

@@ -1,5 +1,5 @@
-//! The network between the nodes and the clocks in them: who cannot reach whom until when, who
-//! stands still, what order connections keep, and what time it is for whom.
+//! The network between the nodes, and their clocks: partitions, frozen nodes, the order of
+//! connections, and each node's time.
 
 use crate::faults::long_or_short;
 use honeycomb_env::Entropy;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Memory servers of a world.
 pub const SERVERS: usize = 3;
-/// Client processes of a world: a session each.
+/// Client processes of a world, with one session each.
 pub const CLIENTS: usize = 3;
 /// The lease of jobs and sessions.
 pub const LEASE: Duration = Duration::from_millis(500);
@@ -47,7 +47,7 @@ impl Node {
     }
 }
 
-/// A node's clock: how it began and how fast it goes.
+/// A node's clock: its start and its rate.
 #[derive(Clone, Copy, Debug, Default)]
 struct NodeClock {
     begin: u64,
@@ -57,9 +57,9 @@ struct NodeClock {
 /// The state of the network.
 #[derive(Debug)]
 pub struct Net {
-    /// Until when nothing gets from one node to another.
+    /// Until when messages cannot get from one node to another.
     cut: [[Time; NODES]; NODES],
-    /// Until when a node stands still.
+    /// Until when a node is frozen.
     still: [Time; NODES],
     clocks: [NodeClock; NODES],
     /// When the last message of a connection that keeps order arrives.
@@ -67,11 +67,11 @@ pub struct Net {
 }
 
 impl Net {
-    /// A whole network; clocks that go wrong by up to `ppm`.
+    /// A network without partitions; clocks that drift by up to `ppm`.
     pub fn new(entropy: &mut Entropy, ppm: u64) -> Net {
         let clocks = std::array::from_fn(|_| {
             let ppm = if ppm == 0 { 0 } else { entropy.below(2 * ppm + 1) as i64 - ppm as i64 };
-            // Clocks count from origins of their own: never compared, never alike.
+            // Clocks have separate origins: values of two clocks cannot be compared.
             NodeClock { begin: entropy.below(1_000_000_000_000), ppm }
         });
         Net {
@@ -82,7 +82,7 @@ impl Net {
         }
     }
 
-    /// What a node's clock shows.
+    /// The value of a node's clock.
     pub fn local(&self, node: Node, now: Time) -> Time {
         let NodeClock { begin, ppm } = self.clocks[node.index()];
         let drift = now.0 as i128 * ppm as i128 / 1_000_000;
@@ -94,18 +94,18 @@ impl Net {
         self.cut[from.index()][to.index()]
     }
 
-    /// Until when a node does nothing.
+    /// Until when a node is frozen.
     pub fn still_until(&self, node: Node) -> Time {
         self.still[node.index()]
     }
 
-    /// A node stands still.
+    /// Freezes a node.
     pub fn pause(&mut self, node: Node, until: Time) {
         let still = &mut self.still[node.index()];
         *still = (*still).max(until);
     }
 
-    /// When a message that is sent so as to arrive at `at` arrives behind the others of its
+    /// The arrival time of a message on a connection, at `at` or after the earlier messages of the
     /// connection.
     pub fn in_order(&mut self, connection: u64, to: Node, at: Time) -> Time {
         let last = self.arrived.entry((connection, to)).or_default();
@@ -113,19 +113,19 @@ impl Net {
         *last
     }
 
-    /// When everybody goes on and all has arrived that was sent on connections.
+    /// When all nodes run and all messages on connections have arrived.
     pub fn settled_at(&self) -> Time {
         let times = self.still.iter().chain(self.arrived.values());
         times.copied().max().unwrap_or_default()
     }
 
-    /// Cuts one way until a time.
+    /// Cuts one direction until a time.
     pub fn cut(&mut self, from: Node, to: Node, until: Time) {
         let way = &mut self.cut[from.index()][to.index()];
         *way = (*way).max(until);
     }
 
-    /// Cuts all ways to and from a node until a time.
+    /// Cuts all directions to and from a node until a time.
     pub fn isolate(&mut self, node: Node, until: Time) {
         for other in (0..NODES).map(Node::of).filter(|other| *other != node) {
             self.cut(node, other, until);
@@ -133,7 +133,7 @@ impl Net {
         }
     }
 
-    /// Cuts some ways until a time; the name of the shape.
+    /// Cuts some directions until a time; returns the name of the shape.
     pub fn partition(&mut self, entropy: &mut Entropy, until: Time) -> &'static str {
         let mut cut = |from: usize, to: usize| {
             let way = &mut self.cut[from][to];
@@ -172,8 +172,8 @@ impl Net {
         }
     }
 
-    /// Everything reaches everything. Who stands still goes on in its time, as what came meanwhile
-    /// must be heard in order.
+    /// Ends all partitions. Frozen nodes resume at their time, because messages that arrived
+    /// meanwhile must be processed in order.
     pub fn heal(&mut self) {
         self.cut = [[Time::ZERO; NODES]; NODES];
     }
@@ -187,8 +187,8 @@ pub fn stall_lasts(entropy: &mut Entropy) -> Duration {
     long_or_short(entropy, Duration::from_millis(50), 10 * LEASE)
 }
 
-/// How long a partition lasts: one in eight from a suspicion to longer than any silence after which a
-/// server is lost.
+/// The duration of a partition: one in eight lasts from a suspicion to longer than any silence
+/// after which a server is lost.
 pub fn partition_lasts(entropy: &mut Entropy) -> Duration {
     if entropy.chance(125_000) {
         return long_or_short(entropy, SERVER_SILENCE, Duration::from_secs(20));
@@ -196,8 +196,8 @@ pub fn partition_lasts(entropy: &mut Entropy) -> Duration {
     trouble_lasts(entropy)
 }
 
-/// How long other trouble lasts: from shorter than any patience to longer than leases and the silence after
-/// which a server is suspected.
+/// The duration of other faults: from shorter than any patience to longer than leases and the
+/// silence after which a server is suspected.
 pub fn trouble_lasts(entropy: &mut Entropy) -> Duration {
     long_or_short(entropy, Duration::from_millis(1), Duration::from_secs(4))
 }

@@ -1,5 +1,6 @@
-//! What owners of data do: create prefixes and structures, renew them or stop, remove them, declare
-//! readers, commit tasks, change permissions. All of it goes over the network to the controller.
+//! The actions of data owners: they create prefixes and structures, renew them or stop, remove
+//! them, declare readers, commit tasks, change permissions. All of it goes over the network to the
+//! controller.
 
 use crate::lots::Parked;
 use crate::net::{CLIENTS, LEASE, Node};
@@ -11,34 +12,34 @@ use honeycomb_catalog::{Actor, CatalogError, Command, Hints, NewStructure, Prefi
 use honeycomb_types::{Kind, StructureId, Verbs};
 use std::time::Duration;
 
-/// Live prefixes that a job is kept at.
+/// Number of live prefixes that a job is kept at.
 const PREFIXES: usize = 3;
-/// How often a keeper renews: a quarter of the shortest lease.
+/// The interval of a keeper's renewals: a quarter of the shortest lease.
 const KEEP: Duration = Duration::from_millis(50);
-/// Leases of jobs and of the prefixes that sessions run for, in milliseconds.
+/// Leases of jobs and of the prefixes of sessions, in milliseconds.
 const LEASE_MS: u32 = LEASE.as_millis() as u32;
 
-/// What an owner wants of the controller.
+/// An owner's request to the controller.
 #[derive(Debug)]
 pub enum Wish {
     /// A prefix with a structure of each kind.
     Create { job: usize },
-    /// The prefix that a session runs for, which it has not or has no more.
+    /// Create the prefix of a session, which does not exist or exists no more.
     Session { job: usize, session: usize },
-    /// The end of a structure.
+    /// Remove a structure.
     RemoveStructure { structure: StructureId },
-    /// The end of a prefix.
+    /// Remove a prefix.
     RemovePrefix { job: usize, path: String },
-    /// Which sessions' tasks will read a prefix.
+    /// Declare the sessions whose tasks will read a prefix.
     Declare { job: usize, path: String, sessions: Vec<usize>, replace: bool },
-    /// A session's task has done its work, and begins another.
+    /// A session's task has finished, and begins another.
     Commit { job: usize, session: usize },
-    /// Grants so far are not good any more.
+    /// Revoke all grants so far.
     Revoke { job: usize, path: String },
 }
 
 impl Wish {
-    /// Whose wish it is.
+    /// The job of a wish.
     pub fn job(&self, world: &World) -> Option<usize> {
         Some(match self {
             Wish::Create { job }
@@ -56,7 +57,7 @@ fn session_path(session: usize) -> String {
     format!("t{session}")
 }
 
-/// Jobs, and what they begin with.
+/// Creates the jobs with their initial state.
 pub fn set_up(world: &mut World) {
     for (keeper, name) in ["a", "b"].into_iter().enumerate() {
         let quota_blocks = if keeper == 1 { world.faults.quota } else { 0 };
@@ -66,7 +67,7 @@ pub fn set_up(world: &mut World) {
             name,
             lease_ms: LEASE_MS,
             quota_blocks,
-            // The second one's blocks go by weight.
+            // The second one's blocks are placed by weight.
             hints: Hints { tasks: 5 * keeper as u32, ..Hints::default() },
             claim: Default::default(),
         };
@@ -94,12 +95,12 @@ fn wish(world: &mut World, job: usize, wish: Wish) {
     }
 }
 
-/// What owners do at the beginning of an operation.
+/// The actions of owners at the start of an operation.
 pub fn tend(world: &mut World) {
     for job in 0..world.jobs.len() {
-        // Crashes and removals leave prefixes without live structures: then there are more.
+        // Crashes and removals leave prefixes without live structures: then more are created.
         let live = world.structures.values().filter(|k| k.job == job && !k.gone).count();
-        // Where one structure is to be deep there are few others.
+        // If one structure must become deep, there are few others.
         let due = if world.sizes.deep { 1 } else { PREFIXES };
         let few = world.jobs[job].kept.len() < due || live < due;
         let patient = world.now >= world.jobs[job].wish_after;
@@ -259,8 +260,8 @@ fn create(world: &mut World, job: usize) {
     let command = Command::CreatePrefix { actor, job: id, path: &path, parents: &names, options };
     match world.command_of(id, command) {
         Ok(_) => {}
-        // Nothing can be created below a root that has expired: it is created again, as a driver
-        // does that was away.
+        // Nothing can be created under an expired root: it is created again, as by a driver that
+        // was away.
         Err(CatalogError::LeaseExpired { .. }) => {
             world.jobs[job].wish_after = world.now;
             return revive(world, job);
@@ -283,7 +284,7 @@ fn create(world: &mut World, job: usize) {
     }
 }
 
-/// A structure that is to be.
+/// A structure to be created.
 pub struct Making {
     job: usize,
     path: String,
@@ -296,7 +297,7 @@ pub struct Making {
     values: u64,
 }
 
-/// Makes a structure, at the first try or `again`, when servers were asked for blocks.
+/// Creates a structure, at the first try or `again` after servers were requested to lend blocks.
 pub fn make(world: &mut World, making: Making, again: bool) {
     let Making { job, kind, blocks, max_items, max_bytes, values, .. } = making;
     let id = world.jobs[job].id;
@@ -318,9 +319,9 @@ pub fn make(world: &mut World, making: Making, again: bool) {
         }
         _ => return,
     };
-    // Where there is no memory it is tried again after a while only.
+    // Without free memory, the next try is made only after a while.
     world.jobs[job].wish_after = world.now;
-    // Defects at the end of a block show when all values are alike.
+    // Defects at the end of a block show when all values have the same size.
     let usual = match kind {
         Kind::Kv if world.sizes.one_in(2) => {
             world.sizes.size(storing::VALUE_MIN, world.sizes.limit())
@@ -346,7 +347,7 @@ pub fn make(world: &mut World, making: Making, again: bool) {
     world.structures.insert(known.opened.structure, known);
 }
 
-/// The root of a job whose keeper was away for too long begins anew, in its place.
+/// The root of a job whose keeper was away for too long restarts in its place.
 fn revive(world: &mut World, job: usize) {
     let id = world.jobs[job].id;
     let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
@@ -355,7 +356,7 @@ fn revive(world: &mut World, job: usize) {
     let _ = world.command_of(id, command);
 }
 
-/// The keeper of a job renews what it keeps and what its sessions run for.
+/// The keeper of a job renews its prefixes and those of its sessions.
 pub fn keep(world: &mut World, job: usize) {
     world.schedule(KEEP, Event::Keep(job));
     let own = &world.jobs[job];
@@ -364,7 +365,7 @@ pub fn keep(world: &mut World, job: usize) {
         let running = own.tasks.iter().filter(|task| task.prefix.is_some());
         paths.extend(running.map(|task| task.path.clone()));
         if world.rng.chance(50_000) {
-            // One that nobody knows must not harm the others (INV-14).
+            // An unknown path must not affect the others (INV-14).
             paths.insert(0, "nobody".into());
         }
     }
@@ -377,7 +378,7 @@ pub fn keep(world: &mut World, job: usize) {
     }
 }
 
-/// A renewal arrives at the controller. A path that fails is kept no more.
+/// A renewal arrives at the controller. A path that fails is no longer kept.
 pub fn renew(world: &mut World, job: usize, paths: &[String]) {
     let id = world.jobs[job].id;
     let names: Vec<&str> = paths.iter().map(String::as_str).collect();

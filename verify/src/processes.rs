@@ -1,4 +1,4 @@
-//! A controller and memory servers as processes of their own, for the soaks.
+//! A controller and memory servers as separate processes, for the soaks.
 
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_env::Clock;
@@ -15,18 +15,18 @@ pub struct Cluster {
     data: Option<PathBuf>,
     controller: Child,
     servers: Vec<Child>,
-    /// host:port of the controller, for as long as the cluster lives.
+    /// host:port of the controller, for the life of the cluster.
     pub address: String,
     /// The cluster's token, likewise.
     pub token: Vec<u8>,
 }
 
-/// What the servers of a cluster are.
+/// The parameters of a cluster's servers.
 #[derive(Clone, Copy, Debug)]
 pub struct Servers {
-    /// How many.
+    /// Their number.
     pub count: usize,
-    /// Bytes of each one's pool.
+    /// Bytes of each server's memory.
     pub memory: u64,
     /// Bytes of a block.
     pub block_size: u64,
@@ -48,8 +48,8 @@ pub struct Lower {
 }
 
 impl Cluster {
-    /// Starts everything. The program sees nothing of the user's settings; `home` is its home. A
-    /// controller that is to be killed and started again needs a folder for its log.
+    /// Starts all processes. The program sees none of the user's settings; `home` is its home. A
+    /// controller that will be killed and restarted needs a folder for its log.
     pub fn start(
         program: &Path,
         home: &Path,
@@ -73,7 +73,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts one server more; host:port of it.
+    /// Starts one more server; returns its host:port.
     pub fn add_server(
         &mut self,
         servers: &Servers,
@@ -102,7 +102,7 @@ impl Cluster {
         Ok(told["address"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Waits until the server that was started first has ended, as one does that was taken out.
+    /// Waits until the server that was started first has ended, as a drained one does.
     pub fn await_first(&mut self, limit: Duration) -> Result<(), String> {
         let mut child = self.servers.remove(0);
         let clock = Clock::start();
@@ -127,25 +127,25 @@ impl Cluster {
         Client::new(ClientOptions::new(&self.address, self.token.clone()))
     }
 
-    /// Processes that have ended although nobody asked them to.
+    /// Number of processes that have ended unexpectedly.
     pub fn ended(&mut self) -> usize {
         let all = self.servers.iter_mut().chain([&mut self.controller]);
         all.map(|child| child.try_wait()).filter(|ended| !matches!(ended, Ok(None))).count()
     }
 
-    /// The servers' processes.
+    /// The process ids of the servers.
     pub fn server_pids(&self) -> Vec<u32> {
         self.servers.iter().map(Child::id).collect()
     }
 
-    /// Kills the controller (SIGKILL): it says goodbye to nobody.
+    /// Kills the controller (SIGKILL), without any shutdown.
     pub fn kill_controller(&mut self) -> Result<(), String> {
         self.controller.kill().map_err(|e| format!("cannot kill the controller: {e}"))?;
         self.controller.wait().map_err(|e| format!("the controller: {e}"))?;
         Ok(())
     }
 
-    /// Starts the controller again, where it was.
+    /// Restarts the controller at its address.
     pub fn restart_controller(&mut self) -> Result<(), String> {
         let (program, home) = (&self.program, &self.home);
         let (child, told) = controller(program, home, self.data.as_deref(), &self.address)?;
@@ -189,7 +189,7 @@ fn controller(
     Ok((child, Told { address: text("address"), token: text("token") }))
 }
 
-/// The program, with nothing of the user's settings.
+/// The program, with none of the user's settings.
 fn command(program: &Path, home: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in std::env::vars_os() {
@@ -202,7 +202,7 @@ fn command(program: &Path, home: &Path) -> Command {
     command
 }
 
-/// Starts a process that tells in its first line where it is.
+/// Starts a process that prints its address in its first line.
 fn begin(command: &mut Command) -> Result<(Child, Value), String> {
     let program = command.get_program().to_string_lossy().into_owned();
     let said = |e: std::io::Error| format!("cannot start {program}: {e}");
@@ -215,7 +215,7 @@ fn begin(command: &mut Command) -> Result<(Child, Value), String> {
         Err(_) => {
             let _ = child.kill();
             let _ = child.wait();
-            // It has said why on standard error.
+            // It has printed the reason on standard error.
             Err(format!("{program} did not start"))
         }
     }
@@ -233,7 +233,7 @@ fn unhex(text: &str) -> Result<Vec<u8>, String> {
     digits.collect()
 }
 
-/// A program beside this one.
+/// A program in the folder of this one.
 pub fn beside(name: &str) -> Result<PathBuf, String> {
     let own = std::env::current_exe().map_err(|e| e.to_string())?;
     let path = own.parent().unwrap_or(Path::new(".")).join(name);

@@ -1,17 +1,17 @@
-//! The reference model of a queue: what was put, what was given to whom, and what that allows.
+//! The reference model of a queue: puts, deliveries, and the results that they permit.
 //!
-//! Every item says who put it and is put once. The model keeps when each was put, when it was given
-//! out first, and when it was taken for good, and judges answers and the end of the queue by that
-//! (INV-22): nothing invented, lost, doubled or out of order, the bound never exceeded, "empty" only
-//! when it may have been.
+//! Every item names its producer and is put once. The model records when each item was put, first
+//! delivered, and taken for good, and judges results and the end of the queue by that (INV-22): no
+//! item invented, lost, duplicated or out of order, the bound never exceeded, "empty" only if it
+//! may have been.
 
 use honeycomb_types::Time;
 use std::collections::BTreeMap;
 
-/// Bytes before the filling of an item: who, which, how long.
+/// Bytes before the filling of an item: task, number, length.
 pub const HEAD: usize = 12;
 
-/// Who put what: task and number.
+/// The key of an item: task and number.
 pub type Key = (u32, u32);
 
 /// The bytes of an item.
@@ -40,9 +40,9 @@ fn key_of(bytes: &[u8]) -> Result<Key, String> {
 /// A span of time in which something happened.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
-    /// When it was asked for.
+    /// When it was sent.
     pub begin: Time,
-    /// When the answer came; `NEVER` when it did not.
+    /// When the reply arrived; `NEVER` if it did not.
     pub end: Time,
 }
 
@@ -52,38 +52,38 @@ struct Put {
     /// Whether it is known to have taken effect.
     sure: bool,
     bytes: u64,
-    /// When each delivery of it was asked for and answered, as far as anybody heard.
+    /// When each delivery of it was requested and returned, as far as is known.
     given: BTreeMap<u32, Span>,
     /// When it was taken for good.
     taken: Option<Span>,
 }
 
-/// How items were given out.
+/// How items were delivered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// For the nth time.
+    /// The number of the delivery.
     pub delivery: u32,
-    /// Not for good.
+    /// Reserved instead of taken for good.
     pub reserved: bool,
 }
 
-/// What is known of one queue.
+/// The knowledge about one queue.
 #[derive(Debug, Default)]
 pub struct QueueModel {
     puts: BTreeMap<Key, Put>,
-    /// Most items; 0 for no bound.
+    /// Maximum number of items; 0 for no bound.
     pub max_items: u64,
-    /// Most bytes; 0 for no bound.
+    /// Maximum bytes; 0 for no bound.
     pub max_bytes: u64,
-    /// Items that takes of unknown outcome may have swallowed.
+    /// Items that takes with an unknown outcome may have taken.
     swallowed: usize,
-    /// A reservation of unknown outcome may have hidden items for a while.
+    /// A reservation with an unknown outcome may have hidden items for a while.
     hazy: bool,
-    /// When gets found nothing.
+    /// When gets found no item.
     empty: Vec<Span>,
     /// When gets were told that the queue had ended.
     ended: Vec<Span>,
-    /// A close was asked for, and answered.
+    /// When a close was sent, and when it was confirmed.
     pub closing: Option<Time>,
     pub closed: Option<Time>,
 }
@@ -94,26 +94,26 @@ impl QueueModel {
         QueueModel { max_items, max_bytes, ..QueueModel::default() }
     }
 
-    /// How many items it has seen.
+    /// Number of items seen.
     pub fn len(&self) -> usize {
         self.puts.len()
     }
 
-    /// Items were put, or may have been when the span has no end.
+    /// Items were put, or may have been if the span has no end.
     pub fn put(&mut self, span: Span, items: &[(Key, usize)]) -> Result<(), String> {
         let sure = span.end != Time::NEVER;
         if sure && self.closed.is_some_and(|closed| closed < span.begin) {
             return Err("a put succeeded after the queue was closed".into());
         }
         for (key, bytes) in items {
-            // It may have been seen by a consumer before its producer heard that it was put.
+            // A consumer may have seen it before its producer got the reply.
             let put = self.puts.get_mut(key).expect("it was asked for");
             (put.span, put.sure, put.bytes) = (span, sure, *bytes as u64);
         }
         Ok(())
     }
 
-    /// Items were asked to be put, and may have been seen before the answer.
+    /// A put of items was sent; they may be seen before its reply.
     pub fn asked(&mut self, begin: Time, items: &[(Key, usize)]) {
         for (key, bytes) in items {
             let span = Span { begin, end: Time::NEVER };
@@ -134,13 +134,13 @@ impl QueueModel {
         Ok(())
     }
 
-    /// Items were given out, in this order.
+    /// Items were delivered, in this order.
     pub fn given(&mut self, span: Span, how: Given, items: &[Vec<u8>]) -> Result<Vec<Key>, String> {
         let mut keys = Vec::new();
         for bytes in items {
             let key = key_of(bytes)?;
             let put = self.puts.get_mut(&key).ok_or(format!("{key:?} was never put"))?;
-            // An answer that comes late may tell of a reservation that has run out since.
+            // A late reply may contain a reservation that has expired since.
             if let Some(taken) = put.taken
                 && (!how.reserved || taken.end < span.begin)
             {
@@ -157,7 +157,7 @@ impl QueueModel {
         Ok(keys)
     }
 
-    /// A reservation was settled: its item is taken for good.
+    /// A reservation was acknowledged: its item is taken for good.
     pub fn settled(&mut self, span: Span, key: Key, delivery: u32) -> Result<(), String> {
         let put = self.puts.get_mut(&key).expect("it was given out");
         if put.taken.is_some() {
@@ -173,31 +173,31 @@ impl QueueModel {
         Ok(())
     }
 
-    /// It is not known whether items were taken, at most so many.
+    /// At most so many items may have been taken.
     pub fn swallow(&mut self, items: usize) {
         self.swallowed += items;
     }
 
-    /// It is not known whether items were reserved.
+    /// Items may have been reserved.
     pub fn haze(&mut self) {
         self.hazy = true;
     }
 
-    /// A get found nothing.
+    /// A get found no item.
     pub fn empty(&mut self, span: Span) {
         self.empty.push(span);
     }
 
-    /// A get was told that the queue had ended.
+    /// A get returned the end of the queue.
     pub fn ended(&mut self, span: Span) {
         self.ended.push(span);
     }
 
-    /// Judges what was answered, once every answer has come.
+    /// Judges the results, after every reply has arrived.
     pub fn history(&self) -> Result<(), String> {
         self.bound()?;
         self.order()?;
-        // An unknown get may have taken what an empty answer missed.
+        // An unknown get may have taken the items that an empty reply missed.
         if self.swallowed > 0 || self.hazy {
             return Ok(());
         }
@@ -217,7 +217,7 @@ impl QueueModel {
             if self.closing.is_none_or(|asked| asked > span.end) {
                 return Err("a get was told of an end that nobody had asked for".into());
             }
-            // One that was reserved may come back to a block that was left behind.
+            // A reserved item may be returned to a block that was left behind.
             let left = self.puts.iter().find(|(_, put)| {
                 put.sure && !put.given.values().any(|given| given.begin <= span.end)
             });
@@ -228,7 +228,8 @@ impl QueueModel {
         Ok(())
     }
 
-    /// INV-22: what had certainly been put and cannot have been taken was within the bound, always.
+    /// INV-22: the items that had certainly been put and cannot have been taken were always within
+    /// the bound.
     fn bound(&self) -> Result<(), String> {
         for now in self.puts.values().filter(|put| put.sure).map(|put| put.span.end) {
             let held = || {
@@ -246,7 +247,7 @@ impl QueueModel {
         Ok(())
     }
 
-    /// Judges what was in the queue at its end: `left`, with the deliveries that they were.
+    /// Judges the content of the queue at its end: `left`, with the numbers of their deliveries.
     pub fn whole(&mut self, now: Time, left: &[(u32, Vec<u8>)]) -> Result<(), String> {
         let span = Span { begin: now, end: now };
         for (delivery, bytes) in left {
@@ -261,7 +262,7 @@ impl QueueModel {
         Ok(())
     }
 
-    /// An item that was put before another was put is not given out after that one.
+    /// An item that was put before another one was sent is not delivered after that one.
     fn order(&self) -> Result<(), String> {
         // Only first deliveries are in order.
         let mut seen: Vec<(&Key, &Put, Span)> = self
@@ -270,7 +271,7 @@ impl QueueModel {
             .filter_map(|(key, put)| put.given.get(&1).map(|given| (key, put, *given)))
             .collect();
         seen.sort_by_key(|(_, put, _)| put.span.end);
-        // In the order of their ends: the earliest end of a giving-out among those put later.
+        // In the order of their ends: the earliest end of a delivery among those put later.
         for (i, (key, put, given)) in seen.iter().enumerate() {
             for (other, later, first) in &seen[i + 1..] {
                 if put.span.end < later.span.begin && first.end < given.begin {

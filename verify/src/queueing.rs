@@ -1,4 +1,4 @@
-//! The workload on queues: puts and gets of several kinds, and how their answers are judged.
+//! The workload on queues: puts and gets of several kinds, and the judgement of their results.
 
 use crate::client::{Active, note_end};
 use crate::net::Node;
@@ -13,13 +13,13 @@ use honeycomb_wire::queue::{AckAction, AckArgs, GetArgs, Items, put_lengths};
 use honeycomb_wire::{Op, ReplyHeader, Status};
 use std::time::Duration;
 
-/// Items that one queue sees in a run: enough to fill blocks, few enough to judge their order.
+/// Items of one queue in a run: enough to fill blocks, few enough to judge their order.
 const ITEMS_MAX: usize = 400;
 
-/// Bytes by which a block knows where an item is.
+/// Bytes of an item's entry in the block's index.
 const PLACE: usize = 4;
 
-/// What an operation does to a queue.
+/// An operation on a queue.
 #[derive(Debug, Clone)]
 pub enum QueueDoes {
     Put(Vec<(Key, usize)>),
@@ -27,7 +27,7 @@ pub enum QueueDoes {
         items: u32,
         reserve_ms: u32,
     },
-    /// Looks at a block that was left behind.
+    /// Checks a block that was left behind.
     LookBack {
         at: BlockAt,
     },
@@ -78,7 +78,7 @@ pub fn choose(world: &mut World, task: usize, structure: StructureId) -> Queuein
     let left = world.routings.get(&(session, structure)).map_or(&[][..], |r| &r.left);
     let left = left.first().map(MapEntry::at);
     let full = world.structures[&structure].queue.len() >= ITEMS_MAX;
-    // Some tasks rather put, others rather take, so that queues fill and drain.
+    // Some tasks mostly put, others mostly take, so that queues fill and drain.
     let puts = if (task as u64 + structure.0).is_multiple_of(2) { 7 } else { 3 };
     let kind = match world.rng.below(12) {
         n if n < puts && !full => put(world, task, structure),
@@ -108,7 +108,7 @@ fn put(world: &mut World, task: usize, structure: StructureId) -> QueueDoes {
     let most = if max_items == 0 { 4 } else { max_items.min(4) };
     let count = if world.rng.chance(300_000) { 1 + world.rng.below(most) } else { 1 };
     let large = count == 1 && world.rng.chance(600_000);
-    // Of each item the place of it counts too.
+    // The index entry of each item counts too.
     let mut most_bytes = world.sizes.limit() - PLACE * count as usize;
     if max_bytes > 0 {
         most_bytes = most_bytes.min(max_bytes as usize);
@@ -137,7 +137,7 @@ fn settle(world: &mut World, task: usize) -> QueueDoes {
 }
 
 impl Queueing {
-    /// The structure that it must work on, when that is not free to choose.
+    /// The structure that it must use, if that cannot be chosen freely.
     pub fn structure(&self) -> Option<StructureId> {
         match &self.kind {
             QueueDoes::Settle { held, .. } => Some(held.structure),
@@ -174,7 +174,7 @@ impl Queueing {
     }
 }
 
-/// Holds the end of an operation against the model.
+/// Compares the result of an operation with the model.
 pub fn finished(
     known: &mut Known,
     active: &Active,
@@ -244,7 +244,7 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
     let unknown = match e.status {
         Status::OutcomeUnknown => true,
         Status::DeadlineExceeded => e.message.contains("may have taken effect"),
-        // A copy of the request, which only this world makes, may have been under way when the
+        // A copy of the request, which only this world makes, may have been in progress when the
         // structure ended.
         _ => ended,
     };
@@ -289,7 +289,7 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
             _ => Err(format!("a look back ended with {e}")),
         },
         QueueDoes::Settle { action, .. } => match e.status {
-            // Nobody knows whether it was taken: then it need not come back.
+            // Whether it was taken is unknown: then it need not be returned.
             _ if unknown && *action == AckAction::Done => {
                 known.queue.swallow(1);
                 Ok(())
@@ -306,7 +306,7 @@ fn failed(known: &mut Known, queueing: &Queueing, span: Span, e: &Error) -> Resu
     }
 }
 
-/// Every queue that is still there is emptied, straight from its blocks, and judged as a whole.
+/// Empties every existing queue, directly from its blocks, and judges it as a whole.
 pub fn judge(world: &mut World) {
     let queues: Vec<StructureId> = world
         .structures
@@ -333,10 +333,10 @@ pub fn judge(world: &mut World) {
     }
 }
 
-/// Everything that is still in a queue; nothing when the queue has ended meanwhile.
+/// The content of a queue; `None` if the queue has ended meanwhile.
 fn empty_out(world: &mut World, structure: StructureId) -> Option<Vec<Item>> {
     let mut items = Vec::new();
-    // While one block is waited for others move: what is left is where it went.
+    // During the wait for one block others move: the remaining items are at the new places.
     for lane in 1..=100 {
         match empty_blocks(world, structure, lane, &mut items)? {
             true => return Some(items),
@@ -347,7 +347,7 @@ fn empty_out(world: &mut World, structure: StructureId) -> Option<Vec<Item>> {
     None
 }
 
-/// Takes what is in the blocks that a queue has now; false when one has gone elsewhere meanwhile.
+/// Takes the content of the queue's present blocks; returns false if one has moved meanwhile.
 fn empty_blocks(
     world: &mut World,
     structure: StructureId,
@@ -361,14 +361,14 @@ fn empty_blocks(
         let (at, mut sequence, mut tries) = (entry.at, 1, 0);
         loop {
             let ix = world.servers.iter().position(|s| s.is(at.block.server()));
-            // It left, and its server with it.
+            // It moved, and its server has ended.
             let Some(ix) = ix else { return Some(false) };
             let now = world.local(Node::Server(ix));
             match world.servers[ix].take_next(now, &opened, at, (lane, sequence)) {
                 Ok(Some(item)) => items.push(item),
                 Ok(None) => break,
                 Err((Status::WrongEpoch | Status::UnknownBlock, _)) => return Some(false),
-                // It is below memory, and others have to leave the warm pool for it.
+                // It is in a lower tier, and others must leave the write cache for it.
                 Err((_, why)) if tries == 1000 => {
                     world.broken(format!("{at:?} is busy for 5 s: {why}"));
                     return None;

@@ -1,4 +1,4 @@
-//! What was drawn and reached: because what is never drawn is not tested.
+//! Statistics of what was drawn and reached: a case that is never drawn is not tested.
 
 use crate::cells::Cell;
 use std::collections::BTreeMap;
@@ -125,7 +125,7 @@ pub const STATES: &[&str] = &[
     "wish to come up",
 ];
 
-/// What was drawn and done in a run, or in many.
+/// The statistics of a run, or of many.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
     /// Operations finished.
@@ -140,7 +140,7 @@ pub struct Stats {
     pub classes: BTreeMap<&'static str, u64>,
     /// Runs that had two classes at once.
     pub pairs: BTreeMap<(&'static str, &'static str), u64>,
-    /// Crash cells that came up.
+    /// Crash cells that occurred.
     pub cells: BTreeMap<Cell, u64>,
     /// Blocks sealed with a successor.
     pub grown: u64,
@@ -148,7 +148,7 @@ pub struct Stats {
     pub retired: u64,
     /// Commands that the catalog and its model agreed on.
     pub commands: u64,
-    /// Histories of keys that an order was found for.
+    /// Histories of keys for which an order was found.
     pub histories: u64,
     /// Events that happened.
     pub events: u64,
@@ -159,12 +159,12 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Faults in all.
+    /// Total number of faults.
     pub fn fault_count(&self) -> u64 {
         self.faults.values().sum()
     }
 
-    /// Adds another run's.
+    /// Adds the statistics of another run.
     pub fn add(&mut self, more: &Stats) {
         self.operations += more.operations;
         self.grown += more.grown;
@@ -193,7 +193,7 @@ impl Stats {
     }
 
     /// Faults and states that should have been reached and were not, and names that were reached
-    /// but are not listed, which is as bad: nobody would miss them.
+    /// but are not listed, which is as bad: their absence would not be noticed.
     pub fn missed(&self) -> Vec<String> {
         let lists = [("fault", FAULTS, &self.faults), ("state", STATES, &self.states)];
         let mut missed = Vec::new();

@@ -24,21 +24,21 @@ use std::time::Duration;
 
 /// Shards of each server.
 pub const SHARDS: u8 = 2;
-/// Blocks of each shard that may be open below memory at a time, on servers with a disk.
+/// Blocks of each shard that may be open in lower tiers at a time, on servers with a disk.
 pub const WARM: u32 = 2;
-/// Payloads above this are reserved, filled and committed.
+/// Larger payloads are reserved, filled and committed.
 const WHOLE_MAX: usize = 3000;
 
-/// Who sent a request, and gets the answer.
+/// The sender of a request, which gets the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Caller {
     /// A try of a task.
     Task(TryId),
     /// Another server, over this connection.
     Peer(u64),
-    /// Somebody who has no right to what was asked.
+    /// An intruder without the right to the request.
     Intruder,
-    /// Nobody waits for the answer.
+    /// The reply is not awaited.
     Nobody,
 }
 
@@ -49,10 +49,11 @@ pub struct ShardLine {
     pub key: LineKey,
 }
 
-/// Longer payloads go out from where they lie, as in the product; shorter ones than there, so that it happens.
+/// Longer payloads are sent from their own memory, as in the product; the threshold is lower, so
+/// that it happens.
 const PIN_ABOVE: usize = 1000;
 
-/// An answer on its way.
+/// A reply in transit.
 pub struct Message {
     pub to: Caller,
     pub op: Op,
@@ -62,10 +63,10 @@ pub struct Message {
     pub payload: Sent,
 }
 
-/// The payload of an answer on its way.
+/// The payload of a reply in transit.
 pub enum Sent {
     Bytes(Vec<u8>),
-    /// Memory of a block, which nobody else has until it has arrived.
+    /// Memory of a block, which no other block gets until the reply has arrived.
     Pinned(Arc<Pin>),
 }
 
@@ -93,68 +94,68 @@ pub struct Layout {
     pub block: usize,
     /// Blocks of each core that may be in memory.
     pub frames: u32,
-    /// On its disk.
+    /// Blocks of each core on its disk.
     pub below: u32,
-    /// In its object store.
+    /// Blocks of each core in its object store.
     pub store: u32,
-    /// Blocks that may be read from below at a time.
+    /// Blocks that may be read from lower tiers at a time.
     pub buffers: usize,
 }
 
 /// A memory server's process.
 pub struct SimServer {
     pub alive: bool,
-    /// Which start of the process this is.
+    /// The number of this start of the process.
     pub life: u64,
     pub incarnation: u64,
     pub address: String,
     /// Bytes of a block.
     block: usize,
-    /// Blocks that each shard may have, wherever they are.
+    /// Blocks that each shard may have, in any tier.
     pub blocks: u32,
-    /// Those that may be in memory.
+    /// Blocks that may be in memory.
     pub frames: u32,
-    /// What is below, of each shard; all of them on one disk, if there is one.
+    /// The disk tier of all shards, on one disk, if there is one.
     pub disk: Arc<MemoryVolume>,
-    /// Its object store, where it has one.
+    /// Its object store, if it has one.
     pub store: Arc<MemoryVolume>,
-    /// What is below its memory, of each shard.
+    /// The lower tiers of each shard.
     tiers: Vec<TierSpec>,
-    /// What its shards want of their disk and was not begun yet, each with its shard.
+    /// Disk requests of its shards that were not begun yet, each with its shard.
     pub io: Vec<(u8, Io)>,
-    /// What it is to each controller shard.
+    /// Its membership in each controller shard.
     pub members: Vec<Member>,
-    /// What it lends to them.
+    /// The blocks that it lends to them.
     pub lots: Lots,
-    /// What its shards want of the controller and was not sent yet.
+    /// Requests of its shards to the controller that were not sent yet.
     pub wants: Vec<Effect>,
-    /// What its shards want of the network and was not done yet, each with its shard.
+    /// Network requests of its shards that were not executed yet, each with its shard.
     pub posts: Vec<(u8, Post)>,
     pub(crate) shards: Vec<Shard>,
-    /// Answers on their way from a block's own memory.
+    /// Replies in transit from a block's own memory.
     sent: Vec<(BlockAt, Weak<Pin>)>,
     next_ticket: u64,
     waiting: BTreeMap<Ticket, (Caller, RequestHeader)>,
     pub filling: BTreeMap<Ticket, Filling>,
     /// Generations below which it has confirmed to refuse grants.
     pub(crate) generations: BTreeMap<PrefixId, Generation>,
-    /// How far it takes the controller's clock to be ahead, by how much that may be wrong, and when
-    /// it was told.
+    /// Its estimate of the controller's clock: the offset, the possible error, and when it was
+    /// received.
     pub(crate) clock: (i64, Duration, Time),
 }
 
-/// An item that a queue had left: which delivery it was, and its bytes.
+/// An item left in a queue: the number of its delivery, and its bytes.
 pub type Item = (u32, Vec<u8>);
 
-/// What a server did with a request.
+/// The result of a request's arrival.
 pub enum Taken {
-    /// Answers to send.
+    /// Replies to send.
     Messages(Vec<Message>),
-    /// The payload is large: pieces must be brought under this ticket.
+    /// The payload is large: its pieces must be passed under this ticket.
     Filling(Ticket),
 }
 
-/// A disk of so many blocks for each shard, and a store below it.
+/// A disk of so many blocks for each shard, and a store under it.
 fn tiers(below: u32, store: u32) -> Vec<TierSpec> {
     let all = [(TierClass::default(), below), (TierClass::Object, store)];
     let tier = |(class, blocks)| TierSpec { class, blocks };
@@ -162,7 +163,7 @@ fn tiers(below: u32, store: u32) -> Vec<TierSpec> {
 }
 
 impl SimServer {
-    /// One that has joined nowhere, of a cluster with so many controller shards.
+    /// A server that has joined no controller shard yet, in a cluster with so many of them.
     pub fn new(
         server: usize,
         life: u64,
@@ -214,7 +215,7 @@ impl SimServer {
         }
     }
 
-    /// The process ends: nothing of it is left.
+    /// The process ends, and loses everything.
     pub fn crash(&mut self) {
         self.alive = false;
         self.members.iter_mut().for_each(Member::end);
@@ -227,22 +228,22 @@ impl SimServer {
         // The file of its disk had no name.
         self.io.clear();
         self.disk = Arc::new(MemoryVolume::new());
-        // What it left in the store is another's to delete, and nobody's to read.
+        // Its data in the store is left for other servers to delete, and for none to read.
         self.store = Arc::new(MemoryVolume::new());
     }
 
-    /// An answer that came over a line of one of its shards.
+    /// A reply arrived over a connection of one of its shards.
     pub fn line_answered(&mut self, now: Time, line: ShardLine, status: Status) {
         self.shards[line.shard as usize].line_answered(now, line.key, status);
         self.steps(now);
     }
 
-    /// A line of one of its shards is gone.
+    /// A connection of one of its shards is gone.
     pub fn line_lost(&mut self, now: Time, line: ShardLine) {
         self.shards[line.shard as usize].line_lost(now, line.key);
     }
 
-    /// The controller has said where another server is.
+    /// The controller has sent the address of another server.
     pub fn located(
         &mut self,
         now: Time,
@@ -253,7 +254,7 @@ impl SimServer {
         self.shards[shard.0 as usize].server_located(now, server, found);
     }
 
-    /// INV-29: what is past its time or was revoked is not served, as far as this server can know.
+    /// INV-29: an expired or revoked grant is not served, as far as this server can know.
     pub fn judge_access(
         &self,
         now: Time,
@@ -270,7 +271,7 @@ impl SimServer {
             return Ok(());
         }
         let (_, error, told) = self.clock;
-        // Two clocks that each go wrong by 1000 ppm at most.
+        // Two clocks that each drift by at most 1000 ppm.
         let slack = error + now.since(told) / 500 + Duration::from_millis(2);
         let end = grant.expires_ms.saturating_add(slack.as_millis() as u64);
         if controller_ms > end {
@@ -292,18 +293,18 @@ impl SimServer {
         &mut self.shards[at.block.shard().0 as usize]
     }
 
-    /// Blocks that are in use.
+    /// Blocks in use.
     pub fn held(&self) -> Vec<BlockAt> {
         self.shards.iter().flat_map(|s| s.inventory().map(|o| o.at)).collect()
     }
 
-    /// All bytes of a file's block, read as a client would; none while others have the buffers.
+    /// All bytes of a file's block, read as by a client; `None` while others have the buffers.
     pub fn read_all(&mut self, opened: &honeycomb_catalog::Opened, at: BlockAt) -> Option<Vec<u8>> {
         let access = self.reader(opened);
         let header = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::FileRead) };
         let mut bytes = Vec::new();
         loop {
-            // What is below memory comes in pieces.
+            // Bytes in lower tiers are returned in pieces.
             let mut args = Vec::new();
             ReadArgs { offset: bytes.len() as u64, length: self.block as u32 }.put(&mut args);
             let piece = self.read_at_once(&access, &header, &args);
@@ -311,7 +312,7 @@ impl SimServer {
             if status == Status::Busy {
                 return None;
             }
-            // At the end of a sealed block it says where it goes on.
+            // At the end of a sealed block the reply names the successor.
             let read = matches!(status, Status::Ok | Status::Moved);
             assert!(read, "{at:?} cannot be read: {status:?} {why}");
             let piece = self.reply(Caller::Nobody, &header, piece).payload.into_bytes();
@@ -322,14 +323,14 @@ impl SimServer {
         }
     }
 
-    /// The answer to a read, which waits for nothing but the disk.
+    /// The reply to a read that waits only for the disk.
     fn read_at_once(&mut self, access: &Access, header: &RequestHeader, args: &[u8]) -> Answer {
         let (ticket, ix) = (self.ticket(), header.at.block.shard().0);
         let shard = self.shard(header.at);
         if let Outcome::Done(answer) = shard.apply(Time::ZERO, access, header, args, &[], ticket) {
             return answer;
         }
-        // Of a store it learns from some parts which others it wants.
+        // For a store, some parts determine which other ones are needed.
         loop {
             if let Some((read, answer)) = self.shards[ix as usize].completed() {
                 assert_eq!(read, ticket, "nothing else was waited for");
@@ -345,7 +346,7 @@ impl SimServer {
         }
     }
 
-    /// A shard's part of the disk, to be read beside it.
+    /// A shard's part of the disk, for reads outside the shard.
     fn parts(&self, shard: u8) -> Parts {
         let all = (1..=self.tiers.len() as u8).map(|n| {
             let (volume, base) = self.volume(TierIx(n), shard);
@@ -354,20 +355,20 @@ impl SimServer {
         all.collect()
     }
 
-    /// A tier below memory, and where a shard's part of it begins.
+    /// The volume of a lower tier, and the start of a shard's part in it.
     pub fn volume(&self, tier: TierIx, shard: u8) -> (Arc<MemoryVolume>, u64) {
         let spec = self.tiers[tier.below().expect("a tier below memory")];
         let volume = if spec.class.takes_final_only() { &self.store } else { &self.disk };
         (volume.clone(), shard as u64 * spec.blocks as u64 * self.block as u64)
     }
 
-    /// What it tells a controller of what is below its memory.
+    /// The lower tiers that it reports to a controller.
     pub fn tiers(&self) -> Vec<TierSpec> {
         self.tiers.clone()
     }
 
-    /// The extents of a block that entries have, by their ids, as a flush would write them. The block
-    /// can be reached no more.
+    /// The extents of a block that belong to entries, by their ids, as a flush would write them.
+    /// The block can no longer be accessed.
     pub fn adopted(&mut self, at: BlockAt) -> Result<Vec<(u64, Vec<u8>)>, String> {
         let snapshot = self.shard(at).flush(at, (0, u64::MAX));
         let snapshot = snapshot.map_err(|_| format!("{at:?} is not there"))?;
@@ -385,8 +386,8 @@ impl SimServer {
         Ok(extents)
     }
 
-    /// The lists of a block's values that are extents, read as a client would. `None` while a part of the
-    /// block moves.
+    /// The lists of a block's values that are extents, read as by a client. `None` while a part of
+    /// the block moves.
     pub fn listed(
         &mut self,
         opened: &honeycomb_catalog::Opened,
@@ -413,7 +414,7 @@ impl SimServer {
                     listed.push(list.to_vec());
                 }
             }
-            // The next page is another block's, or there is none.
+            // The next page is in another block, or there is none.
             if next <= cursor || next > end {
                 return Ok(Some(listed));
             }
@@ -421,7 +422,7 @@ impl SimServer {
         }
     }
 
-    /// Somebody who may read a structure.
+    /// Access for a reader of a structure.
     fn reader(&self, opened: &honeycomb_catalog::Opened) -> Access {
         let grant = Grant {
             job: opened.job,
@@ -439,7 +440,7 @@ impl SimServer {
         Ticket(self.next_ticket)
     }
 
-    /// A request arrives, with its payload whole or about to.
+    /// A request arrives, with its payload complete or about to follow.
     pub fn request(
         &mut self,
         now: Time,
@@ -450,7 +451,7 @@ impl SimServer {
         payload: Vec<u8>,
     ) -> Taken {
         let ticket = self.ticket();
-        // Operations of many keys are worked on whole, however long.
+        // Operations with many keys are processed as a whole, of any length.
         let gathered = !self.shard(header.at).streams(header);
         if gathered && payload.len() > self.shard(header.at).gathers_most(header).max(WHOLE_MAX) {
             let text = "more than is gathered for such a request".to_owned();
@@ -476,7 +477,7 @@ impl SimServer {
         let mut out = Vec::new();
         match self.shard(header.at).apply(now, access, header, args, &payload, ticket) {
             Outcome::Done(answer) => out.push(self.reply(to, header, answer)),
-            // Its connection is gone already.
+            // Its connection is already gone.
             Outcome::Parked if to == Caller::Nobody => self.shard(header.at).hang_up(ticket),
             Outcome::Parked => {
                 self.waiting.insert(ticket, (to, *header));
@@ -486,7 +487,7 @@ impl SimServer {
         Taken::Messages(out)
     }
 
-    /// A piece of a large payload arrives; `None` when it was the last.
+    /// A piece of a large payload arrives; `None` if it was the last.
     pub fn piece(&mut self, now: Time, ticket: Ticket, bytes: usize) -> (bool, Vec<Message>) {
         let Some(mut filling) = self.filling.remove(&ticket) else { return (false, Vec::new()) };
         let at = filling.header.at;
@@ -497,7 +498,7 @@ impl SimServer {
             shard.filled(ticket, n);
             filling.written += n;
         } else {
-            // The block was freed meanwhile: the rest is thrown away.
+            // The block was freed meanwhile: the rest is discarded.
             filling.written = filling.payload.len();
         }
         if filling.written < filling.payload.len() {
@@ -509,12 +510,12 @@ impl SimServer {
         (false, self.settle())
     }
 
-    /// The payload that is arriving from somebody.
+    /// The incomplete payload of this sender.
     pub fn filling_of(&self, from: Caller) -> Option<Ticket> {
         self.filling.iter().find(|(_, filling)| filling.to == from).map(|(ticket, _)| *ticket)
     }
 
-    /// The connection that brought a payload breaks.
+    /// The connection of an incomplete payload breaks.
     pub fn cut(&mut self, now: Time, ticket: Ticket) -> Vec<Message> {
         if let Some(filling) = self.filling.remove(&ticket) {
             self.shard(filling.header.at).abort(now, ticket);
@@ -522,7 +523,7 @@ impl SimServer {
         self.settle()
     }
 
-    /// Carries out what the controller ordered: whether it could. `Err` says what is wrong with the
+    /// Executes an order of the controller; returns whether it could. `Err` describes a wrong
     /// result.
     pub fn order(&mut self, now: Time, order: &Order) -> Result<bool, String> {
         match order {
@@ -536,8 +537,8 @@ impl SimServer {
                 if let Err(refusal) = shard.open(owner) {
                     return Err(format!("{at:?} could not be opened: {refusal:?}"));
                 }
-                // A block that is opened in a lower tier has no bytes yet. A repeated order may find a block
-                // that has been demoted since the first.
+                // A block that is opened in a lower tier has no bytes yet. A repeated order may
+                // find a block that has been demoted since the first.
                 let shows = !known && !owner.tier.is_below();
                 let bytes = if shows { shard.bytes(*at, 0..block) } else { &[] };
                 let old = |part: &[u8]| part.iter().fold(0, |all, byte| all | byte) != 0;
@@ -556,8 +557,8 @@ impl SimServer {
                     return Err(format!("{at:?} was freed and is still held (INV-02)"));
                 }
             }
-            // What is written is the business of real processes; who reaches the block is ours, and that
-            // it can be read wherever it is.
+            // The writing of a flush is tested with real processes; here the access to the block is
+            // tested, and that it can be read in any tier.
             Order::FlushBlock { at, start, end, .. } => {
                 let Ok(kept) = self.shard(*at).flush(*at, (*start, *end)) else { return Ok(false) };
                 let parts = self.parts(at.block.shard().0);
@@ -607,18 +608,18 @@ impl SimServer {
                 let begun = self.shard(*at).begin_import(*at, id.0, *start, *end);
                 return Ok(begun.is_ok());
             }
-            // A block that has gone since has left.
+            // A block that has been removed since has left.
             Order::Evacuate { at, .. } => drop(self.shard(*at).evacuate(now, *at)),
             Order::Lots { .. } | Order::Release { .. } => unreachable!("its link answers it"),
             Order::EndImport { at, id, commit, .. } => {
-                // A block that has gone since has nothing to end.
+                // A block that has been removed since has nothing to end.
                 let _ = self.shard(*at).end_import(now, *at, id.0, *commit);
             }
         }
         Ok(true)
     }
 
-    /// The connection on which a request came is gone.
+    /// The connection of a request is gone.
     pub fn hang_up(&mut self, of: TryId) -> (Vec<Message>, bool) {
         if !self.alive {
             return (Vec::new(), false);
@@ -638,8 +639,8 @@ impl SimServer {
         (self.settle(), waited)
     }
 
-    /// Takes the next thing that a queue's block has, as a consumer would: `None` when it has nothing more.
-    /// `Err` when the block has to be brought up first, or is not there any more.
+    /// Takes the next item of a queue's block, as a consumer would: `None` if it has no more. `Err`
+    /// if the block must be promoted first, or no longer exists.
     pub fn take_next(
         &mut self,
         now: Time,
@@ -676,7 +677,7 @@ impl SimServer {
         Ok(Some((told.deliveries, bytes)))
     }
 
-    /// Time has passed.
+    /// Advances the server in time.
     pub fn tick(&mut self, now: Time) -> Vec<Message> {
         for shard in &mut self.shards {
             shard.tick(now);
@@ -685,15 +686,15 @@ impl SimServer {
         self.settle()
     }
 
-    /// What moves goes on by a step. It is called as often as something else happens, so that what is
-    /// being copied changes meanwhile.
+    /// Advances moves by one step. Called as often as other events happen, so that the content
+    /// changes while it is copied.
     pub fn steps(&mut self, now: Time) {
         for shard in self.shards.iter_mut().filter(|shard| shard.has_steps()) {
             shard.step(now);
         }
     }
 
-    /// Answers that were set free, and what the shards want from the controller.
+    /// Collects the replies that are ready, and the shards' requests to the controller.
     pub fn settle(&mut self) -> Vec<Message> {
         let mut out = Vec::new();
         for ix in 0..self.shards.len() {
@@ -712,12 +713,12 @@ impl SimServer {
         out
     }
 
-    /// It tells that a block has left memory, or is there again: whether that can be. Memory that an
-    /// answer is on its way from is not free (INV-41).
+    /// A shard reports that a block has left memory, or is back in it: returns whether that can be.
+    /// Memory with a reply in transit is not free (INV-41).
     pub fn may_tell(&mut self, at: BlockAt, tier: TierIx) -> bool {
         self.sent.retain(|(_, pin)| pin.strong_count() > 0);
         let sends = self.sent.iter().any(|(from, _)| *from == at);
-        // What comes up has other memory from then on.
+        // A promoted block has other memory from then on.
         self.sent.retain(|(from, _)| *from != at);
         !(sends && tier.is_below())
     }
@@ -730,7 +731,7 @@ impl SimServer {
             Payload::Pinned(pin) => Sent::Bytes(pin.bytes().to_vec()),
             Payload::Block(range) if range.len() > PIN_ABOVE && to != Caller::Nobody => {
                 let pin = Arc::new(self.shard(at).pin(at, range));
-                // Of the warm pool nobody is told.
+                // Blocks in the write cache are not reported.
                 if self.shard(at).has_frame_for(at) {
                     self.sent.push((at, Arc::downgrade(&pin)));
                 }

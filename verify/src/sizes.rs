@@ -1,7 +1,7 @@
-//! The sizes of a seed: of its blocks, and of the values, items, appends and reads that go to them. They
-//! are drawn log-uniformly and at the limits of the product, because defects sit at edges.
+//! The sizes of a seed: of its blocks, and of the values, items, appends and reads. They are drawn
+//! log-uniformly and at the limits of the product, because defects sit at edges.
 //!
-//! The draws have a random stream of their own. The limits come from the constants of the product, not
+//! The draws have their own random stream. The limits come from the constants of the product, not
 //! from copies.
 
 use honeycomb_env::Entropy;
@@ -10,15 +10,15 @@ use honeycomb_types::limits::{
     TIER_CHUNK, TIER_PIECE, inline_max,
 };
 
-/// Bytes that one seed writes, about: more cost time that further seeds use better.
+/// Approximate bytes that one seed writes: more would cost time that further seeds use better.
 const BYTES_MAX: usize = 8 << 20;
-/// The longest value, item or append when these bytes are used up.
+/// The longest value, item or append after these bytes are used up.
 const SMALL: usize = 64;
 /// Bytes of a page.
 const PAGE: usize = 4096;
 /// Bytes of a region that are patched together while it moves.
 const PATCH: usize = 128;
-/// Bytes by which entries and headers keep a length from its limit.
+/// Bytes of entries and headers between a length and its limit.
 const OVERHEAD: u64 = 64;
 /// The largest blocks that are drawn.
 const LARGEST_BLOCK: u64 = MIB;
@@ -28,7 +28,7 @@ pub struct Sizes {
     rng: Entropy,
     /// Bytes of a block.
     pub block: usize,
-    /// Whether sizes are drawn here; otherwise every kind has its own few.
+    /// Whether sizes are drawn here; otherwise every kind has a few fixed ones.
     pub drawn: bool,
     /// Whether one kind of structure gets most of the bytes and memory is small, so that most of the data is
     /// in lower tiers.
@@ -41,16 +41,16 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    /// Those of a seed; `scarce` when it has disks and little memory.
+    /// The sizes of a seed; `scarce` if it has disks and little memory.
     pub fn draw(seed: u64, scarce: bool) -> Sizes {
         let mut rng = Entropy::seeded(seed ^ 0x0005_12e5);
         let drawn = rng.below(3) > 0;
-        // Half of the seeds have the smallest blocks: they fill and divide for the least work.
+        // Half of the seeds have the smallest blocks: they fill and split with the least work.
         let octaves = (LARGEST_BLOCK / BLOCK_SIZE_MIN).ilog2() as u64;
         let octave = (rng.below(2) * (1 + rng.below(octaves))) * u64::from(drawn);
         let block = (BLOCK_SIZE_MIN << octave) as usize;
         let deep = drawn && scarce;
-        // As few as the product has beside the smallest memory, or more.
+        // As few as the product has with the smallest memory, or more.
         let buffers = if drawn { [1, 4][rng.below(2) as usize] } else { 4 };
         Sizes { rng, block, drawn, deep, buffers, left: BYTES_MAX, edges: edges(block) }
     }
@@ -60,12 +60,12 @@ impl Sizes {
         self.block as u64 == BLOCK_SIZE_MIN && !self.deep
     }
 
-    /// The longest extent, and the longest value, item or append that has none.
+    /// The longest extent, and the longest value, item or append without extents.
     pub fn limit(&self) -> usize {
         self.block / LARGE_FRACTION as usize
     }
 
-    /// A size between the two, which is written.
+    /// A size between the two, for a write.
     pub fn written(&mut self, least: usize, most: usize) -> usize {
         let most = if self.left == 0 { most.min(least.max(SMALL)) } else { most };
         let size = self.size(least, most);
@@ -117,7 +117,7 @@ impl Sizes {
         size
     }
 
-    /// One time in so many.
+    /// True one time in so many.
     pub fn one_in(&mut self, many: u64) -> bool {
         self.rng.below(many) == 0
     }

@@ -1,5 +1,5 @@
 //! The workload on key-value stores: single operations, batches, scans and transfers between
-//! accounts, and how their answers are judged.
+//! accounts, and the judgement of their results.
 
 use crate::accounts::{self, ACCOUNTS};
 use crate::client::{Active, TASKS};
@@ -16,53 +16,53 @@ use honeycomb_wire::extents::{PutExtents, StoredWhen};
 use honeycomb_wire::stored::{Function, NUMBER, Stored, accumulate_args};
 use honeycomb_wire::{Field, Op, ReplyHeader, Status, key_hash};
 
-/// Stores whose values are numbered from here on have large ones only.
+/// Stores whose values are numbered from here on have only large values.
 pub const FAT: u64 = 1_000_000;
-/// And from here on small ones, many to a region: only such regions are patched while they move.
+/// From here on, small values with many in a region: only such regions are patched while they move.
 pub const PLUMP: u64 = 2_000_000;
-/// And from here on ones of every length, under ever more keys.
+/// From here on, values of every length, under a growing number of keys.
 pub const DRAWN: u64 = 4_000_000;
-/// Of the number of a value: its length is in the number.
+/// Flag in the number of a value: the number contains the length.
 const SIZED: u64 = 1 << 62;
-/// Where that is.
+/// The position of that length.
 const LENGTH_AT: u32 = 40;
 const LENGTH_MASK: u64 = (1 << 20) - 1;
 /// The bits of a value's number that count the values of a store.
 const COUNTER_MASK: u64 = (1 << 24) - 1;
-/// The shortest value with a length of its own: its number.
+/// The shortest value with its own length: its number.
 pub const VALUE_MIN: usize = 8;
 /// The longest value of a batch: several fit in a request.
 const BATCHED_MAX: usize = 24 * 1024;
 /// Keys of one request that reads many.
 const MANY_MAX: usize = 200;
-/// Keys that are written once more at the end.
+/// Keys that are written again at the end.
 const AGAIN: usize = 4;
 
-/// What an operation does to a store.
+/// An operation on a store.
 #[derive(Debug, Clone)]
 pub enum Storing {
     One {
         key: Vec<u8>,
         did: Did,
     },
-    /// A removal of a large value that somebody may have read, by the list of its extents.
+    /// A removal of a large value, possibly during its read, by the list of its extents.
     Take {
         key: Vec<u8>,
         number: u64,
         list: Vec<u8>,
     },
-    /// A large value that is written anew elsewhere and put in place of the list of its extents, if the key
-    /// still has that.
+    /// A large value that is evacuated: rewritten elsewhere and put in place of the list of its
+    /// extents, if the key still has that list.
     Carry {
         key: Vec<u8>,
         number: u64,
         list: Vec<u8>,
     },
-    /// Operations of their own in one request.
+    /// Independent operations in one request.
     Batch(Vec<(Vec<u8>, Did)>),
     /// Reads of several keys of one block in one request.
     Many(Vec<Vec<u8>>),
-    /// All or nothing.
+    /// An atomic batch.
     Atomic {
         did: accounts::Did,
         sum: i64,
@@ -106,7 +106,7 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
             let most = BATCHED_MAX.min(world.sizes.limit());
             for _ in 0..count {
                 let (key, did) = choose_one(&mut world.rng, &mut world.sizes, most, known);
-                // Updates answer with old values, which batches do not have.
+                // Updates return old values, which batches do not have.
                 let did = match did {
                     Did::Update(new, _) | Did::Upsert(new, _) => Did::Put(new, None),
                     other => other,
@@ -120,7 +120,7 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
         _ => {
             let most = world.sizes.limit();
             let (mut key, mut did) = choose_one(&mut world.rng, &mut world.sizes, most, known);
-            // Few keys have large values: these are read, and replaced meanwhile.
+            // Few keys have large values, so that reads meet replacements.
             let again = known.large_key.as_ref().filter(|key| has_room(known, key));
             if let Some(again) = again
                 && world.rng.chance(world.faults.large.min(200_000))
@@ -141,7 +141,7 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
                 };
             }
             let large = world.rng.chance(world.faults.large);
-            // Different in every store, so that the value of another one is seen.
+            // Different in every store, so that a value of another store is noticed.
             let mut number = |new: u64| match new & SIZED {
                 0 => new | LARGE | (structure.0 & 0xFFFF) << 24,
                 _ => {
@@ -162,7 +162,7 @@ pub fn choose(world: &mut World, structure: StructureId) -> Storing {
     }
 }
 
-/// The value that an operation writes, when that is too large for a block.
+/// The value that an operation writes, if it is too large for a block.
 pub fn written_by(storing: &Storing) -> Option<u64> {
     match storing {
         Storing::One { did, .. } => large_of(*did),
@@ -171,7 +171,7 @@ pub fn written_by(storing: &Storing) -> Option<u64> {
     }
 }
 
-/// The value that it writes, when that is too large for a block.
+/// The value that it writes, if it is too large for a block.
 pub fn large_of(did: Did) -> Option<u64> {
     match did {
         Did::Put(new, _) | Did::Insert(new, _) => Some(new).filter(|new| new & LARGE != 0),
@@ -179,17 +179,18 @@ pub fn large_of(did: Did) -> Option<u64> {
     }
 }
 
-/// The list that was put last under a key, as far as is known, with its value.
+/// The last list put under a key, as far as is known, with its value.
 fn last_list(known: &Known, key: &[u8]) -> Option<(Vec<u8>, u64)> {
     let history = known.history.get(key)?;
     let number = history.iter().rev().find_map(|op| large_of(op.did))?;
-    // One that was written again, because extents were gone, has several: which of them is there is not known.
+    // A value that was rewritten because extents were gone has several lists: the current one is
+    // unknown.
     let mut lists = known.lists.iter().filter(|(_, of)| **of == number);
     let (list, _) = lists.next().filter(|_| lists.next().is_none())?;
     Some((list.clone(), number))
 }
 
-/// Whether more can be done to a key: its history is kept short enough to decide.
+/// Whether a key may have more operations: its history must stay short enough to decide.
 fn has_room(known: &Known, key: &[u8]) -> bool {
     known.history.get(key).is_none_or(|h| h.len() < HISTORY_MAX - 2 * TASKS)
 }
@@ -208,7 +209,7 @@ fn choose_transfer(rng: &mut Entropy, known: &Known) -> accounts::Did {
 
 /// The number of a value of this length.
 fn sized(number: u64, length: usize) -> u64 {
-    // With 10 bytes it could be read as a stored integer.
+    // With 10 bytes it could be mistaken for a stored integer.
     let length = if length == NUMBER { NUMBER + 1 } else { length };
     let long = if length + RESULT > KV_BATCH_BYTES_MAX { LONG } else { 0 };
     number | SIZED | long | (length as u64 & LENGTH_MASK) << LENGTH_AT
@@ -223,8 +224,8 @@ fn last_written(known: &Known, key: &[u8]) -> Option<u64> {
     })
 }
 
-/// The keys of a range that were used, in groups for one request each; `room` when something can be added
-/// to the history of each.
+/// The used keys of a range, in groups for one request each; with `room`, only keys whose history
+/// may grow.
 fn many(known: &Known, start: u64, end: u64, room: bool) -> Vec<Vec<Vec<u8>>> {
     let most = if room { HISTORY_MAX - 2 * TASKS } else { HISTORY_MAX - 2 };
     let fits = known.history.iter().filter(|(_, history)| history.len() < most);
@@ -233,7 +234,7 @@ fn many(known: &Known, start: u64, end: u64, room: bool) -> Vec<Vec<Vec<u8>>> {
     keys.chunks(MANY_MAX).map(<[Vec<u8>]>::to_vec).collect()
 }
 
-/// The request that puts new values under some keys of one block, all of one length.
+/// The request that puts new values of one length under some keys of one block.
 pub fn write_again(known: &mut Known, length: usize) -> Option<Storing> {
     let ranges: Vec<(u64, u64)> =
         known.opened.map.entries.iter().map(|entry| (entry.start, entry.end)).collect();
@@ -245,15 +246,15 @@ pub fn write_again(known: &mut Known, length: usize) -> Option<Storing> {
     Some(Storing::Batch(ops.collect()))
 }
 
-/// Requests that read everything that a store holds.
+/// Requests that read the whole content of a store.
 pub fn read_everything(known: &Known) -> Vec<Storing> {
     let entries = known.opened.map.entries.iter();
     let groups = entries.flat_map(|entry| many(known, entry.start, entry.end, false));
     groups.map(Storing::Many).collect()
 }
 
-/// The next operation on a store of values of all lengths. Blocks fill and are divided, and are
-/// emptied now and then.
+/// The next operation on a store with values of all lengths. Blocks fill and split, and are emptied
+/// sometimes.
 fn choose_drawn(
     rng: &mut Entropy,
     sizes: &mut Sizes,
@@ -262,7 +263,7 @@ fn choose_drawn(
 ) -> (Vec<u8>, Did) {
     known.next_value += 1;
     let count = known.next_value - DRAWN;
-    // Every step may add a key: stores outgrow memory.
+    // Every step may add a key, so that stores outgrow memory.
     let key = loop {
         let name = format!("k{}", rng.below(8 + count)).into_bytes();
         if has_room(known, &name) {
@@ -300,7 +301,7 @@ fn choose_one(
         return choose_drawn(rng, sizes, most, known);
     }
     let mut turn = 0;
-    // Numbers have keys of their own: what is put is no number.
+    // Numbers have separate keys: values that are put are not numbers.
     let counter = rng.chance(250_000);
     let kind = if counter { 'n' } else { 'k' };
     let fat = known.next_value >= FAT;
@@ -319,7 +320,7 @@ fn choose_one(
     known.next_value += 1;
     let new = known.next_value;
     let seen = new.saturating_sub(1 + rng.below(4));
-    // Blocks fill and are divided, empty and are merged.
+    // Blocks fill and split, become empty and merge.
     let shrinks = fat && known.next_value / 60 % 2 == 1;
     let did = match rng.below(12) {
         0..6 if shrinks => Did::Delete(None),
@@ -337,10 +338,10 @@ fn choose_one(
     (key, did)
 }
 
-/// The bytes of a value: its number, and a filling that follows from it.
+/// The bytes of a value: its number, and a filling derived from it.
 pub fn value(number: u64) -> Vec<u8> {
     if number & (LARGE | SIZED) != 0 {
-        // Two or three extents, or a drawn length; every word holds its offset.
+        // Two or three extents, or a drawn length; every word contains its offset.
         let length = match number & SIZED {
             0 => 8 * (1030 + (number & COUNTER_MASK) * 37 % 1100) as usize,
             _ => (number >> LENGTH_AT & LENGTH_MASK) as usize,
@@ -362,7 +363,7 @@ pub fn value(number: u64) -> Vec<u8> {
     bytes
 }
 
-/// The number of a value, when all of its bytes are there.
+/// The number of a value, if all of its bytes are right.
 pub fn number(bytes: &[u8]) -> Result<u64, String> {
     if let Stored::Integer(sum) = Stored::of(bytes) {
         return Ok(sum as u64);
@@ -472,7 +473,7 @@ fn lay_out_one(key: &[u8], did: Did) -> (Op, Vec<u8>, Vec<u8>) {
     }
 }
 
-/// The values that an operation of a batch brings: the expected one and the new one.
+/// The values in an operation of a batch: the expected one and the new one.
 fn bring(did: Did) -> [Vec<u8>; 2] {
     match did {
         Did::Put(new, _) | Did::Insert(new, _) => [Vec::new(), value(new)],
@@ -496,8 +497,8 @@ fn batch_op<'a>(key: &'a [u8], did: Did, [expected, new]: &'a [Vec<u8>; 2]) -> B
     }
 }
 
-/// Holds an answer against the model; `roomy` when nothing goes wrong and there is memory. The states that it
-/// reached are reported to `reach`.
+/// Compares a result with the model; `roomy` if there are no faults and there is memory. Reports
+/// the reached states to `reach`.
 pub fn judge_answer(
     known: &mut Known,
     active: &Active,
@@ -521,7 +522,7 @@ pub fn judge_answer(
         Storing::Take { key, number, .. } => {
             let answer = by_list(header.status);
             reach.push(if answer.is_ok() { "large value taken" } else { "large value not taken" });
-            // One that was carried elsewhere has another list, and is still there.
+            // An evacuated value has another list, and still exists.
             let carried = known.lists.values().filter(|of| *of == number).count() > 1;
             if answer == Err(true) && carried {
                 return Ok(());
@@ -549,7 +550,7 @@ pub fn judge_answer(
             }
             let count = header.value as usize;
             let told = results(found, count).map_err(|e| format!("the results: {e}"))?;
-            // What was not answered has not run.
+            // An operation without a result has not run.
             for ((key, did), result) in ops.iter().zip(told) {
                 if roomy && result.status == Status::OutOfMemory {
                     return Err("a tier has room, and an operation of a batch found none".into());
@@ -593,7 +594,8 @@ pub fn judge_answer(
     }
 }
 
-/// What became of a change of a value that is named by its list: else whether there was another one.
+/// The result of a change to a value that is named by its list; if it failed, whether there was
+/// another value.
 fn by_list(status: Status) -> Result<(), bool> {
     match status {
         Status::Ok => Ok(()),
@@ -601,7 +603,7 @@ fn by_list(status: Status) -> Result<(), bool> {
     }
 }
 
-/// What a kv operation did, with the answer in it.
+/// The operation on a key, with its result.
 fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String> {
     let (absent, ok) = (header.status == Status::KeyNotFound, header.status == Status::Ok);
     Ok(match did {
@@ -615,7 +617,7 @@ fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String>
         Did::Upsert(new, _) if header.value == 1 => Did::Upsert(new, Some(Some(number(found)?))),
         Did::Upsert(new, _) => Did::Upsert(new, Some(None)),
         Did::Swap(from, to, _) if ok => Did::Swap(from, to, Some(Ok(()))),
-        // It is not told what is there.
+        // The reply does not contain the current value.
         Did::Swap(..) if header.value > 1 => Did::TooLarge,
         Did::Swap(from, to, _) => {
             let found = if header.value == 1 { Some(number(found)?) } else { None };
@@ -628,7 +630,7 @@ fn answered(did: Did, header: &ReplyHeader, found: &[u8]) -> Result<Did, String>
     })
 }
 
-/// The same for one operation of a batch; nothing when it was refused.
+/// The same for one operation of a batch; `None` if it was refused.
 fn answered_in_batch(did: Did, result: &BatchResult<'_>) -> Result<Option<Did>, String> {
     match result.status {
         Status::Ok | Status::KeyNotFound | Status::KeyExists | Status::CompareFailed => {
@@ -641,8 +643,8 @@ fn answered_in_batch(did: Did, result: &BatchResult<'_>) -> Result<Option<Did>, 
     }
 }
 
-/// Whether it says that a value has no room: in its block, the cluster or the job's quota, or that
-/// nobody could be asked for more.
+/// Whether it reports a lack of space for a value: in its block, the cluster or the job's quota, or
+/// because no node could be asked for more.
 pub fn has_no_room(status: Status) -> bool {
     matches!(
         status,
@@ -695,7 +697,7 @@ fn transferred(
     }))
 }
 
-/// A page of a scan reads every key of its range at once: those that it brings, and those that it
+/// A page of a scan reads every key of its range at once: those that it contains, and those that it
 /// does not.
 fn scanned(
     known: &mut Known,
@@ -705,7 +707,7 @@ fn scanned(
     now: Time,
     reach: &mut Vec<&'static str>,
 ) -> Result<(), String> {
-    // Where the block's range ends: the map of the caller may be older or newer than the answer.
+    // The end of the block's range: the caller's map may be older or newer than the reply.
     let last = match header.value {
         0 => u64::MAX,
         next => {
@@ -744,7 +746,7 @@ fn scanned(
             history.push(KvOp { begin: active.begin, end: now, did });
         }
     }
-    // A key of which nothing is known yet may have been written by an operation under way.
+    // An operation in progress may have written a key without a known history.
     for (key, value) in seen {
         let did = Did::Get(Some(value));
         known.history.entry(key).or_default().push(KvOp { begin: active.begin, end: now, did });
@@ -752,14 +754,15 @@ fn scanned(
     Ok(())
 }
 
-/// The bytes of a batch when they are more than a request may have: a client divides such a batch.
+/// The size of a batch, if it exceeds the limit of a request: a client divides such a batch.
 fn too_long(storing: &Storing) -> Option<usize> {
     let Storing::Batch(_) = storing else { return None };
     let (.., payload) = storing.lay_out();
     Some(payload.len()).filter(|length| *length > KV_BATCH_BYTES_MAX)
 }
 
-/// A value that the operation needs at its block is too large to be there, or the request is too long.
+/// Judges the refusal of an operation because a value is too large for its block, or the request is
+/// too long.
 pub fn judge_too_large(
     known: &mut Known,
     active: &Active,
@@ -778,7 +781,7 @@ pub fn judge_too_large(
     Ok(())
 }
 
-/// Nobody knows whether the operation took effect.
+/// Records that the outcome of the operation is unknown.
 pub fn unknown(known: &mut Known, active: &Active, storing: &Storing) {
     let (begin, end) = (active.begin, Time::NEVER);
     match storing {
@@ -801,7 +804,7 @@ pub fn unknown(known: &mut Known, active: &Active, storing: &Storing) {
     }
 }
 
-/// Every key of every store, and its accounts: an order must explain the history.
+/// Judges every key of every store, and its accounts: an order must explain each history.
 pub fn judge(world: &mut World) {
     let mut wrong = None;
     let mut decided = 0;

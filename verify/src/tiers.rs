@@ -1,10 +1,10 @@
-//! What is below the memory of simulated servers: a disk of each, that takes its time and fails, and of
-//! some an object store below it, that is away now and then.
+//! The lower tiers of simulated servers: each has a disk with delays and faults, and some have an
+//! object store under it that is sometimes unreachable.
 //!
-//! Which seeds have one is decided by a stream of its own, so that what goes wrong in the others is what
-//! it was before there were disks. Whatever a shard wants of its disk is carried out at a time that is
-//! drawn, and then only: bytes that change meanwhile although they must not are written as they are
-//! then, and a place that has another owner by then is overwritten.
+//! A separate random stream decides which seeds have disks, so that the faults of the others are
+//! the same as before there were disks. A shard's disk request is executed at a drawn time, and
+//! only then: if its bytes wrongly change meanwhile, the changed bytes are written, and a slot that
+//! has another owner by then is overwritten.
 
 use crate::net::{Node, SERVERS};
 use crate::server::{SHARDS, WARM};
@@ -17,54 +17,56 @@ use honeycomb_types::limits::{BELOW_READ_MAX, BLOCK_SIZE_MIN, TIER_CHUNK};
 use honeycomb_types::{BlockAt, PolicyKind, StructureId, TierIx};
 use std::time::Duration;
 
-/// The tier that is a store, where there is one.
+/// The tier of the object store, if there is one.
 const STORE: TierIx = TierIx(2);
-/// Blocks in lower tiers that are free when there is room.
+/// Number of free blocks in lower tiers that counts as space.
 const ROOM: u64 = 24;
 /// One seed in this many has disks, of those with one controller shard.
 const WITH_DISKS: u64 = 2;
 
-/// What goes wrong with disks in one seed.
+/// The disk faults of one seed.
 pub struct Disks {
     rng: Entropy,
-    /// The longest that anything takes.
+    /// The longest time of a request.
     slowest_us: u64,
     /// Chances in a million.
     fail_write: u64,
     fail_read: u64,
     full: u64,
-    /// That the store cannot be reached for one request.
+    /// The chance that the store is unreachable for one request.
     away: u64,
 }
 
-/// Blocks that each shard of each server has room for on its disk: none in half of the seeds.
+/// Blocks of each shard of each server that fit on its disk: 0 in half of the seeds.
 pub fn below(seed: u64, controllers: usize) -> u32 {
     let mut rng = Entropy::seeded(seed ^ 0xd15c);
     let with = rng.below(WITH_DISKS) == 0 && controllers == 1;
     let below = if with { 4 + rng.below(21) as u32 } else { 0 };
-    // With a store below it there is little of it.
+    // With a store under it, the disk is small.
     if store(seed, below) > 0 { 3 } else { below }
 }
 
-/// Blocks that each shard has room for in an object store below its disk: where there are disks, in a
-/// third of the seeds.
+/// Blocks of each shard that fit in an object store under its disk: in a third of the seeds with
+/// disks.
 pub fn store(seed: u64, below: u32) -> u32 {
     let with = below > 0 && Entropy::seeded(seed ^ 0x57012e).below(3) == 0;
     if with { 24 } else { 0 }
 }
 
-/// Whether memory is so short in this seed, and so much goes to files, that blocks are below all the time.
+/// Whether memory is so short in this seed, and so much data goes to files, that some blocks are
+/// always in lower tiers.
 pub fn scarce(seed: u64, below: u32) -> bool {
     below > 0 && Entropy::seeded(seed ^ 0x5ca7ce).below(2) == 0
 }
 
-/// Blocks of memory of each shard where most of the data shall be in lower tiers: as few as data fills.
+/// Blocks of memory of each shard, if most of the data must be in lower tiers: as few as data
+/// fills.
 pub fn frames(sizes: &mut Sizes) -> u32 {
     let most = if sizes.block as u64 > BLOCK_SIZE_MIN { 2 } else { 5 };
     2 + sizes.below(most - 1) as u32
 }
 
-/// How memory is shared out: half of the seeds with disks have a fair policy.
+/// How memory is shared: half of the seeds with disks have a fair policy.
 pub fn policy(seed: u64, controllers: usize) -> PolicyKind {
     let fair = [PolicyKind::MaxMin, PolicyKind::Karma];
     match Entropy::seeded(seed ^ 0xfa1).below(4) {
@@ -74,7 +76,7 @@ pub fn policy(seed: u64, controllers: usize) -> PolicyKind {
 }
 
 impl Disks {
-    /// Those of a seed.
+    /// The disk faults of a seed.
     pub fn draw(seed: u64) -> Disks {
         let mut rng = Entropy::seeded(seed ^ 0xd15c5);
         let slow = rng.chance(200_000);
@@ -85,7 +87,7 @@ impl Disks {
         Disks { rng, slowest_us, fail_write, fail_read, full, away }
     }
 
-    /// Nothing goes wrong any more.
+    /// Ends all faults.
     pub fn heal(&mut self) {
         (self.fail_write, self.fail_read, self.full, self.away) = (0, 0, 0, 0);
         self.slowest_us = self.slowest_us.min(5000);
@@ -93,7 +95,7 @@ impl Disks {
 }
 
 impl World {
-    /// What the shards of a server want of its disk is carried out later.
+    /// Schedules the disk requests of a server's shards.
     pub fn carry_io(&mut self, server: usize) {
         for (shard, io) in std::mem::take(&mut self.servers[server].io) {
             if let IoWhat::Read { .. } = io.what {
@@ -106,25 +108,26 @@ impl World {
         }
     }
 
-    /// Whether there is room for more: a writer that is refused memory then has not waited for it.
+    /// Whether there is space for more: a writer that is refused memory then has not waited for it.
     pub fn has_room(&mut self) -> bool {
         let actor = Actor::CLUSTER;
         let Ok(Reply::Status(status)) = self.command(0, Command::ClusterStatus { actor }) else {
             return false;
         };
-        // Of each server a few places may be on their way from one block to another.
+        // A few slots of each server may be in transition from one block to another.
         let room =
             status.tiers.iter().map(|tier| tier.blocks.saturating_sub(tier.used)).sum::<u64>();
         self.below > 0 && room >= ROOM
     }
 
-    /// Bytes that one read brings at least, as far as there are so many: it may find its block in a lower tier.
+    /// Bytes that one read returns at least, if there are so many: its block may be in a lower
+    /// tier.
     pub fn piece_below(&self) -> usize {
         let buffers = self.sizes.buffers * self.sizes.block;
         if self.below > 0 { BELOW_READ_MAX.min(buffers / 2).max(TIER_CHUNK) } else { usize::MAX }
     }
 
-    /// A disk does what it was asked.
+    /// A disk executes a request.
     pub fn io(&mut self, server: usize, life: u64, shard: u8, io: Io) {
         if !self.servers[server].alive || self.servers[server].life != life {
             return;
@@ -141,11 +144,11 @@ impl World {
         }
         disk.set_away(away);
         if full {
-            // What is there stays; nothing more fits until it is healed, or something is given back.
+            // Existing data stays; nothing more fits until the disk is healed, or space is freed.
             disk.set_room(Some(disk.taken()));
         }
         disk.fail_writes(u32::from(write));
-        // One that erred once is right the second time.
+        // A fault that occurs once does not occur in the second try.
         disk.fail_reads(u32::from(read));
         disk.flip_reads(u32::from(flip && !read));
         for (seen, what) in [
@@ -185,12 +188,12 @@ impl World {
 
     /// Bytes of a block are lost with its disk.
     pub fn block_failed(&mut self, ix: usize, structure: StructureId, at: BlockAt, why: &str) {
-        // Only disks that err once err here.
+        // The disks here have only faults that occur once.
         self.broken(format!("{at:?} of {structure} cannot be read: {why} (INV-11)"));
         let _ = self.command(ix, Command::BlockFailed { structure, at });
     }
 
-    /// Everything was freed: nothing is left on any disk, or on its way there (INV-44).
+    /// After all blocks were freed: no disk has any data, and none is in transit (INV-44).
     pub fn judge_disks(&mut self) {
         if self.below == 0 {
             return;

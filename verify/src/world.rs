@@ -32,13 +32,13 @@ use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// A try without an answer is given up after this.
+/// A try without a reply is given up after this time.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Everything must have ended this long after the last fault (INV-34).
 const SETTLE: Duration = Duration::from_secs(30);
-/// The longest that a run goes on for want of something to work on.
+/// The longest time that a run continues while it has no structures to work on.
 const RUN_MAX: Duration = Duration::from_secs(60);
-/// The shortest lease of the workload: what is longer than this is longer than a lease.
+/// The shortest lease of the workload: any longer time exceeds a lease.
 pub const LEASE_SHORT: Duration = Duration::from_millis(200);
 
 /// One try of one task.
@@ -48,7 +48,7 @@ pub struct TryId {
     pub number: u64,
 }
 
-/// A request on its way.
+/// A request in transit.
 pub struct Request {
     pub access: Access,
     pub header: [u8; 64],
@@ -59,7 +59,7 @@ pub struct Request {
 /// The payload of a request.
 pub enum Body {
     Own(Vec<u8>),
-    /// Of a block that moves: read only when it arrives, as it must not change before.
+    /// Of a moving block: read only when it arrives, because it must not change before.
     Post(PostPayload),
 }
 
@@ -72,86 +72,87 @@ impl Body {
     }
 }
 
-/// What happens.
+/// The events.
 pub enum Event {
-    /// A request arrives at a server's process, if that still runs.
+    /// A request arrives at a server's process, if it is still running.
     Request { server: usize, life: u64, from: Caller, request: Box<Request> },
     /// More of a large payload arrives.
     Piece { server: usize, life: u64, ticket: Ticket },
-    /// An answer arrives at its caller.
+    /// A reply arrives at its caller.
     Reply(Box<Message>),
-    /// An answer arrives at the server that asked another one.
+    /// A reply arrives at a server from another server.
     LineAnswered { conn: u64, status: Status },
     /// A server learns that a connection to another one is gone.
     LineLost { server: usize, life: u64, line: ShardLine },
-    /// The other server learns the same.
+    /// The other server learns it too.
     LineHungUp { server: usize, life: u64, conn: u64 },
-    /// Something arrives at the controller over the link of a server.
+    /// A message arrives at the controller over the link of a server.
     Said { server: usize, link: u64, said: Box<Said> },
-    /// Something arrives at a server over its link.
+    /// A message arrives at a server over its link.
     ToldServer { server: usize, link: u64, told: Told },
     /// A server learns that its link is closed.
     LinkClosed { server: usize, link: u64 },
     /// The controller learns that a server's link is closed.
     LinkLost { server: usize, link: u64 },
-    /// The controller looks whether the process of a server without a connection has ended.
+    /// The controller probes whether the process of a server without a connection has ended.
     Probe { server: usize, id: ServerId },
-    /// A server wants to join a controller shard over a new connection, and says what it lends to it.
+    /// A server requests to join a controller shard over a new connection, and reports the blocks
+    /// that it lends.
     Join { server: usize, life: u64, link: u64, controller: usize, lent: Vec<u32> },
     /// A server has joined.
     Joined { server: usize, life: u64, link: u64, id: ServerId, known: bool, now_ms: u64 },
-    /// A server that has not joined a controller shard looks whether it should ask again.
+    /// A server that has not joined a controller shard checks whether it should repeat the request.
     Rejoin { server: usize, life: u64, controller: usize },
-    /// A server's process starts again.
+    /// A server's process restarts.
     Restart { server: usize },
-    /// A controller shard's does.
+    /// A controller shard restarts.
     RestartController(usize),
-    /// A task has waited long enough.
+    /// A task's wait is over.
     Wake(TryId),
-    /// A try had no answer for too long, or its connection failed.
+    /// A try had no reply for too long, or its connection failed.
     Lost(TryId, bool),
     /// A server learns that the connection of a try was closed.
     HungUp { server: usize, of: TryId },
-    /// A task's question to the controller arrives there.
+    /// A task's question arrives at the controller.
     Ask(Question),
-    /// The controller's answer arrives at the task, with the time at the controller.
+    /// The controller's reply arrives at the task, with the time at the controller.
     ToldClient { task: usize, number: u64, answer: Box<Result<(Opened, u64), Error>> },
-    /// The same, of blocks of extents.
+    /// The same, for blocks of extents.
     ToldExtents { task: usize, number: u64, answer: Box<Result<Vec<MapEntry>, Error>> },
-    /// The keeper of a job renews what it keeps.
+    /// The keeper of a job renews its prefixes.
     Keep(usize),
     /// The renewal arrives.
     Renew { job: usize, paths: Vec<String> },
-    /// What an owner asks for arrives at the controller.
+    /// An owner's wish arrives at the controller.
     Own(crate::owner::Wish),
-    /// The disk of a server does what one of its shards wanted.
+    /// A server's disk executes a request of one of its shards.
     Io { server: usize, life: u64, shard: u8, io: Box<Io> },
-    /// A node looks what is due.
+    /// A node checks what is due.
     Tick(Node),
 }
 
-/// A broken promise.
+/// A violated guarantee.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The seed that shows it.
+    /// The seed that reveals it.
     pub seed: u64,
-    /// When, in the virtual world.
+    /// Its time in the virtual world.
     pub at: Time,
-    /// How many events had happened.
+    /// The number of events before it.
     pub event: u64,
-    /// What was seen.
+    /// The observation.
     pub what: String,
 }
 
-/// What a session may do with a structure, as the controller said last.
+/// A session's permissions on a structure, from the controller's last reply.
 #[derive(Clone, Copy, Debug)]
 pub struct Permit {
     pub generation: honeycomb_types::Generation,
-    /// In the controller's milliseconds.
+    /// Expiry in the controller's milliseconds.
     pub expires_ms: u64,
 }
 
-/// A structure as the world knows it.
+/// The world's knowledge of a structure.
 pub struct Known {
     pub job: usize,
     pub path: String,
@@ -161,21 +162,21 @@ pub struct Known {
     pub queue: QueueModel,
     pub history: BTreeMap<Vec<u8>, Vec<crate::kv::Op>>,
     pub accounts: Vec<accounts::Op>,
-    /// Every list of extents that a put has named, and the value that it is.
+    /// Every list of extents that a put has named, with its value.
     pub lists: BTreeMap<Vec<u8>, u64>,
-    /// The key that was to have a large value last.
+    /// The key of the last large value.
     pub large_key: Option<Vec<u8>>,
     /// Its end is known: removed, expired or lost.
     pub gone: bool,
-    /// The length of most of its values; 0 when they have every length.
+    /// The length of most of its values; 0 if they have every length.
     pub usual: usize,
-    /// Values that were written, so that each is written once.
+    /// Number of values written, so that each is written once.
     pub next_value: u64,
-    /// A server has gone since it was created.
+    /// A server was lost since it was created.
     pub lost: bool,
 }
 
-/// A prefix that a session runs for.
+/// The prefix of a session.
 #[derive(Clone, Debug, Default)]
 pub struct SessionTask {
     pub path: String,
@@ -187,19 +188,19 @@ pub struct SimJob {
     pub id: JobId,
     pub keeper: usize,
     pub kept: Vec<String>,
-    /// What each session runs for.
+    /// The prefix of each session.
     pub tasks: Vec<SessionTask>,
-    /// An owner that has no answer to its wish for more asks again after this.
+    /// An owner without a reply to its wish repeats it after this time.
     pub wish_after: Time,
 }
 
-/// The whole world: nodes, network, models, and what was noted.
+/// The whole world: nodes, network, models, and observations.
 pub struct World {
     pub(crate) seed: u64,
     pub(crate) now: Time,
     pub(crate) rng: Entropy,
     pub(crate) faults: Faults,
-    /// Who dies in the middle of a move, and after how many steps of its kind.
+    /// The node that dies in the middle of a move, and after how many steps of its kind.
     pub(crate) cell: Option<(Cell, u64)>,
     pub(crate) stats: Stats,
     pub(crate) net: Net,
@@ -217,21 +218,21 @@ pub struct World {
     next_link: u64,
     /// Connections between servers that move blocks.
     pub(crate) lines: BTreeMap<u64, Line>,
-    /// What each session knows of each structure.
+    /// Each session's knowledge of each structure.
     pub(crate) routings: BTreeMap<(usize, StructureId), Routing>,
     pub(crate) permits: BTreeMap<(usize, StructureId), Permit>,
     trace: Option<Vec<String>>,
     line: String,
     pub(crate) working: bool,
-    /// The kind of structure that most operations of this run go to, so that it gets deep.
+    /// The kind of structure for most operations of this run, so that it grows deep.
     pub(crate) focus: Option<Kind>,
-    /// Blocks that each shard has room for on a disk; 0 where there are none.
+    /// Blocks of each shard that fit on its disk; 0 if there is none.
     pub(crate) below: u32,
-    /// The same in the store below it.
+    /// Blocks of each shard that fit in the store under it.
     pub(crate) store: u32,
     pub(crate) disks: Disks,
     pub(crate) sizes: Sizes,
-    /// Operations at the end, when nothing goes wrong any more: all of them must be done.
+    /// Operations at the end, after all faults: each must succeed.
     pub(crate) proofs: VecDeque<(StructureId, Storing)>,
     pub(crate) proving: bool,
 }
@@ -244,8 +245,8 @@ pub fn run_seed(seed: u64, operations: u64) -> Result<Stats, Violation> {
         .map(|()| stats)
 }
 
-/// A run without other faults in which nobody reaches the first server for so long. Its cluster loses
-/// a silent server after the default time.
+/// A run in which the first server is unreachable for so long, without other faults. Its cluster
+/// loses a silent server after the default time.
 pub fn run_cut_off(lasts: Duration) -> Result<Stats, Violation> {
     let fits = |seed: &u64| {
         let loss = Shape::of(*seed, 1).server_loss_ms;
@@ -267,7 +268,7 @@ pub fn run_cut_off(lasts: Duration) -> Result<Stats, Violation> {
 }
 
 impl World {
-    /// A world with its servers and clients, before anything has happened.
+    /// A world with its servers and clients, before the first event.
     pub fn new(seed: u64, keep_trace: bool) -> World {
         let mut rng = Entropy::seeded(seed);
         let controllers = crate::lots::controllers(seed);
@@ -276,7 +277,7 @@ impl World {
         let cell = Cell::draw(&mut rng);
         let focus = [None, None, Some(Kind::File), Some(Kind::Queue), Some(Kind::Kv)];
         let focus = focus[rng.below(5) as usize];
-        // Who dies in a move needs moves.
+        // A crash cell of moves needs moves.
         let mut focus = if cell.is_some() { Some(Kind::Kv) } else { focus };
         let below = crate::tiers::below(seed, controllers);
         let scarce = crate::tiers::scarce(seed, below);
@@ -348,13 +349,13 @@ impl World {
         world
     }
 
-    /// The text of everything that happened, when it was kept.
+    /// The text of all events, if it was kept.
     pub fn trace(&self) -> Option<&[String]> {
         self.trace.as_deref()
     }
 
-    /// As `run`; a state machine that panics breaks a promise like any other, and is told with its
-    /// seed.
+    /// As `run`; the panic of a state machine is a violation like any other, and is reported with
+    /// its seed.
     pub fn run_caught(&mut self, operations: u64) -> Result<Stats, Violation> {
         match catch_unwind(AssertUnwindSafe(|| self.run(operations))) {
             Ok(outcome) => outcome,
@@ -380,7 +381,7 @@ impl World {
             let text = format!("an operation did not end in {SETTLE:?}: {}", task.describe());
             return Err(self.violated(text));
         }
-        // What the servers still have to tell the controller arrives.
+        // The last messages from servers to the controller arrive.
         let deadline = self.net.settled_at().max(self.now) + Duration::from_secs(1);
         self.until(|w| w.now > deadline)?;
         self.judge_seals();
@@ -389,12 +390,12 @@ impl World {
         crate::queueing::judge(self);
         crate::storing::judge(self);
         self.until(|_| true)?;
-        // What nobody names any more is dropped by then.
+        // By then all unnamed extents are dropped.
         let deadline = self.now + ADOPT_MAX;
         self.until(|w| w.now > deadline)?;
         let deadline = self.now + SETTLE;
         while !crate::large::judge(self) {
-            // A range that moves cannot be read for a moment.
+            // A moving range cannot be read for a moment.
             let again = self.now + TICK;
             self.until(|w| w.now > again)?;
             assert!(self.now < deadline, "a range that moves cannot be read for {SETTLE:?}");
@@ -413,7 +414,7 @@ impl World {
         Ok(self.stats.clone())
     }
 
-    /// When nothing goes wrong any more everything can be read, as clients read it, and in time.
+    /// After all faults, the whole content can be read, as clients read it, and in time.
     fn prove(&mut self) -> Result<(), Violation> {
         crate::client::begin_proofs(self);
         let deadline = self.now + SETTLE;
@@ -456,7 +457,7 @@ impl World {
         self.cancel_drains();
     }
 
-    /// Lets time pass at the end, when nobody works any more. What breaks meanwhile is told by who lets it go on.
+    /// Lets time pass after all work. A violation meanwhile is recorded, and reported when the run goes on.
     pub(crate) fn pass(&mut self, time: Duration) {
         let until = self.now + time;
         if let Err(violation) = self.until(|world| world.now >= until) {
@@ -477,7 +478,7 @@ impl World {
             self.now = at;
             let place = &self.events[slot as usize];
             let event = place.as_ref().expect("every entry of the heap has its event");
-            // A node that stands still finds everything that came meanwhile, in order.
+            // A frozen node receives all messages of that time later, in order.
             let node = self.place_of(event);
             let still = node.map_or(Time::ZERO, |node| self.net.still_until(node));
             if still > at {
@@ -490,7 +491,7 @@ impl World {
         }
     }
 
-    /// Where an event happens; nothing for what no process does.
+    /// The node of an event; `None` for an event outside of all processes.
     fn place_of(&self, event: &Event) -> Option<Node> {
         let client = |task: usize| Node::Client(self.tasks[task].session());
         Some(match event {
@@ -524,7 +525,7 @@ impl World {
         })
     }
 
-    /// The controller shard that an event asks something of, from whoever that may be.
+    /// The controller shard to which an event has a request, whoever sent it.
     fn asked_of(&self, event: &Event) -> Option<usize> {
         let of = |job: usize| self.jobs[job].id.controller();
         let ix = match event {
@@ -541,12 +542,12 @@ impl World {
         Violation { seed: self.seed, at: self.now, event: self.next_event, what }
     }
 
-    /// Notes a broken promise; the first one counts.
+    /// Records a violation; the first one counts.
     pub fn broken(&mut self, what: String) {
         self.violation.get_or_insert(what);
     }
 
-    /// Adds to the trace.
+    /// Adds a line to the trace.
     pub fn note(&mut self, text: impl FnOnce() -> String) {
         self.line.clear();
         let _ = write!(self.line, "{} {}", self.now, text());
@@ -569,17 +570,17 @@ impl World {
         self.note(|| format!("fault {name}"));
     }
 
-    /// Counts that a state was reached which every long run must reach.
+    /// Counts a state that every long run must reach.
     pub fn reach(&mut self, name: &'static str) {
         *self.stats.states.entry(name).or_default() += 1;
     }
 
-    /// Lets an event happen later.
+    /// Schedules an event after a time.
     pub fn schedule(&mut self, after: Duration, event: Event) {
         self.schedule_at(self.now + after, event);
     }
 
-    /// Lets an event happen at a time.
+    /// Schedules an event at a time.
     pub fn schedule_at(&mut self, at: Time, event: Event) {
         self.next_event += 1;
         let slot = match self.vacant.pop() {
@@ -593,18 +594,18 @@ impl World {
         self.heap.push(Reverse((at, self.next_event, slot)));
     }
 
-    /// A connection that nobody had before.
+    /// A connection with a new number.
     pub fn new_link(&mut self) -> u64 {
         self.next_link += 1;
         self.next_link
     }
 
-    /// What a node's clock shows.
+    /// The value of a node's clock.
     pub fn local(&self, node: Node) -> Time {
         self.net.local(node, self.now)
     }
 
-    /// How long a message travels.
+    /// The travel time of a message.
     pub fn way(&mut self) -> Duration {
         let usual = self.faults.delay_usual.as_nanos() as u64;
         if self.rng.chance(self.faults.delay) {
@@ -615,15 +616,15 @@ impl World {
         Duration::from_nanos(usual / 2 + self.rng.below(usual))
     }
 
-    /// When a message arrives that nobody sends again, if it does: where the network is cut it may
-    /// be lost, or wait in somebody's buffers until the cut is over.
+    /// The arrival time of a message that is not repeated, if it arrives: during a partition it may
+    /// be lost, or wait in a buffer until the end of the partition.
     pub fn travel(&mut self, from: Node, to: Node) -> Option<Time> {
         let cut = self.net.cut_until(from, to);
         let way = self.way();
         if cut <= self.now {
             return Some(self.now + way);
         }
-        // The sender's kernel gives the request up (ADR 0044).
+        // The sender's kernel gives up the request (ADR 0044).
         let life = Duration::from_millis(MESSAGE_LIFE_MS);
         if self.rng.chance(500_000) || cut.since(self.now) >= life {
             return None;
@@ -632,7 +633,8 @@ impl World {
         Some(cut + way)
     }
 
-    /// When a message arrives on a connection that keeps its order and sends again what was lost.
+    /// The arrival time of a message on a connection that keeps its order and repeats lost
+    /// messages.
     pub fn arrival(&mut self, from: Node, to: Node, connection: u64) -> Time {
         let way = self.way();
         let at = self.net.cut_until(from, to).max(self.now) + way;
@@ -652,7 +654,7 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         if self.asked_of(&event).is_some_and(|ix| !self.controllers[ix].alive) {
-            return; // Nobody is there to hear it.
+            return; // No receiver exists.
         }
         match event {
             Event::Io { server, life, shard, io } => self.io(server, life, shard, *io),
@@ -712,7 +714,7 @@ impl World {
     }
 }
 
-/// An entry as the wire has it.
+/// An entry in its form on the wire.
 pub fn wire_entry(e: &honeycomb_catalog::MapEntry) -> MapEntry {
     MapEntry {
         start: e.start,
@@ -723,7 +725,7 @@ pub fn wire_entry(e: &honeycomb_catalog::MapEntry) -> MapEntry {
     }
 }
 
-/// Whether a status says that the request was not run because of who asked.
+/// Whether a status says that the request was not run because of its caller.
 pub fn is_refusal(status: Status) -> bool {
     matches!(
         status,

@@ -1,4 +1,4 @@
-//! Jobs of real processes that grow and shrink: the soak, as `make elastic-soak` runs it, in short.
+//! Jobs of real processes that grow and shrink: a short run of `make elastic-soak`.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -14,7 +14,7 @@ fn soak(args: &[&str]) -> Output {
 #[test]
 fn fifty_jobs_grow_and_shrink_and_leave_nothing_behind() {
     let load = ["--jobs", "50", "--seed", "1", "--lease-ms", "2000"];
-    // Small blocks: what grows does so many times.
+    // Small blocks, so that structures grow many times.
     let small = ["--structures", "file,queue", "--block-size", "65536", "--peak-mib", "24"];
     succeeds(soak(&[&["--seconds", "8"], &load[..], &small[..]].concat()));
     let stores = ["--structures", "kv", "--block-size", "4194304", "--peak-mib", "128"];

@@ -1,9 +1,9 @@
-//! Two controller shards and the servers that lend to them, as catalogs and ledgers with lines between
-//! that delay, break and lose what is on them.
+//! Two controller shards and the servers that lend to them, as catalogs and ledgers with
+//! connections that delay, break and lose messages.
 //!
-//! Checked after every step: no core holds more blocks than it has, whoever gave them out (INV-40), and
-//! no block is two structures' (INV-03). Checked at the end: when nobody has anything, nothing is lent,
-//! and one shard alone gets all there is: no lot was lost.
+//! Checked after every step: no core holds more blocks than it has, whichever shard allocated them
+//! (INV-40), and no block belongs to two structures (INV-03). Checked at the end: when no structure
+//! is left, no block is lent, and one shard alone can get all blocks: no lot was lost.
 #![allow(clippy::unwrap_used)] // all of it is test code, helpers included
 
 use honeycomb_catalog::{
@@ -19,18 +19,18 @@ const CONTROLLERS: usize = 2;
 const BLOCK: u64 = 65_536;
 const CLUSTER: Actor = Actor::CLUSTER;
 
-/// What a controller shard is told.
+/// A message to a controller shard.
 enum Told {
     Opened(BlockAt),
     Freed(BlockAt),
     Lent(Vec<u32>),
 }
 
-/// One server as one controller shard knows it, with the line between them.
+/// One server's membership in one controller shard, with the connection between them.
 #[derive(Default)]
 struct Member {
     id: ServerId,
-    /// By which structure each block is held.
+    /// The structure that holds each block.
     held: BTreeMap<BlockAt, (StructureId, Generation)>,
     down: VecDeque<Effect>,
     up: VecDeque<Told>,
@@ -132,7 +132,7 @@ impl World {
         world
     }
 
-    /// One command, with what follows from it on its way; what has changed is on the log at once.
+    /// Executes one command and sends its effects; its changes are in the log at once.
     fn apply(&mut self, c: usize, command: Command<'_>) -> Result<Reply, CatalogError> {
         let mut effects = Vec::new();
         let controller = &mut self.controllers[c];
@@ -151,7 +151,7 @@ impl World {
         reply
     }
 
-    /// A new membership: what was held for this controller shard is dropped.
+    /// A new membership: blocks held for this controller shard are dropped.
     fn join(&mut self, c: usize, s: usize) {
         let server = &mut self.servers[s];
         server.members[c] = Member::default();
@@ -165,7 +165,7 @@ impl World {
         self.apply(c, Command::Lent { server: id, lent: &lent }).unwrap();
     }
 
-    /// The line breaks, and the server is a new member.
+    /// The connection breaks, and the server becomes a new member.
     fn break_line(&mut self, c: usize, s: usize) {
         let server = self.servers[s].members[c].id;
         self.servers[s].members[c] = Member::default();
@@ -173,7 +173,7 @@ impl World {
         self.join(c, s);
     }
 
-    /// The controller shard ends, and what is on its lines with it; it comes back with its log.
+    /// The controller shard ends, with the messages on its connections; it restarts with its log.
     fn restart(&mut self, c: usize) {
         let controller = &mut self.controllers[c];
         let mut recovery = Recovery::new();
@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    /// The server does what it was asked first, or the controller shard hears its next answer.
+    /// The server executes its first order, or the controller shard receives its next reply.
     fn deliver(&mut self, c: usize, s: usize, down: bool) -> bool {
         let server = &mut self.servers[s];
         let member = &mut server.members[c];
@@ -267,7 +267,7 @@ impl World {
                 self.apply(c, Command::ShortOf { blocks }).unwrap();
                 false
             }
-            // The name of one that is waited for.
+            // The name of an awaited structure.
             Err(CatalogError::Recovering) => false,
             Err(other) => panic!("seed {}: {other}", self.seed),
         }
@@ -277,7 +277,7 @@ impl World {
         let name = self.controllers[c].structures.swap_remove(n);
         let (job, path, name) = (self.controllers[c].job, "/p", &name[..]);
         let command = Command::RemoveStructure { actor: CLUSTER, job, path, name };
-        // It may have gone with a server.
+        // It may have been lost with a server.
         let _ = self.apply(c, command);
     }
 
@@ -312,7 +312,7 @@ impl World {
         self.apply(c, Command::ServerReport { server, report }).unwrap();
     }
 
-    /// Everything that is on its way arrives.
+    /// All messages in transit arrive.
     fn quiet(&mut self) {
         for _ in 0..4 {
             self.now = self.now + limits::LOTS_AGAIN;
@@ -348,7 +348,7 @@ impl World {
                 assert_eq!(free, all, "seed {}: lots of {} were lost", self.seed, server.address);
             }
         }
-        // One shard alone can have everything that is not held in reserve.
+        // One shard alone can get every block that is not reserved.
         let all: u32 = self.servers.iter().map(|s| s.blocks * s.cores as u32).sum();
         let reserved = self.servers.iter().map(|s| {
             let total = s.blocks * s.cores as u32;

@@ -1,5 +1,5 @@
-//! Jobs that share a loop: the bytes that one of them holds and the requests that it sends take neither
-//! memory nor turns from another (INV-53, INV-57). Each planted bug of this class is caught by the test that holds
+//! Jobs that share a loop: the memory and the requests of one of them take neither memory nor turns
+//! from another (INV-53, INV-57). Each planted bug of this class is found by the test that passes
 //! without it.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
@@ -22,7 +22,7 @@ const BUDGET: usize = 8 << 20;
 const VALUE: usize = 64 << 10;
 /// Bytes by which one admitted request may exceed the budget.
 const ONE: usize = 2 << 20;
-/// A `SetPermissions` of more arguments is refused as soon as these have come.
+/// A `SetPermissions` with more arguments is refused as soon as these have arrived.
 const PART: usize = 100 << 10;
 
 #[derive(Default)]
@@ -31,15 +31,15 @@ struct Counts {
     most: AtomicUsize,
     held: AtomicUsize,
     closed: AtomicUsize,
-    /// The most requests that one job was served in a round.
+    /// The most requests of one job that were served in a round.
     in_a_round: AtomicUsize,
     puts_begun: AtomicUsize,
-    /// The loop stands at a `FindJob` while a test has this.
+    /// The loop blocks at a `FindJob` while a test holds this.
     gate: Mutex<()>,
 }
 
-/// The first argument of a handshake names the job. A get is answered with a value, the payload of a put is
-/// gathered, and every other request gets an empty reply.
+/// The first argument of a handshake names the job. The reply to a get has a value, the payload of
+/// a put is collected, and every other request has an empty reply.
 struct Shared {
     counts: Arc<Counts>,
     jobs: HashMap<ConnId, u8>,
@@ -196,8 +196,8 @@ impl Loop {
         peer
     }
 
-    /// Everything that this job and others have sent before has been read when this has been answered twice. A
-    /// job that rests (ADR 0045) is read later than others, so it is asked for itself.
+    /// When this has been answered twice, all earlier requests of this job and others have been
+    /// read. A resting job (ADR 0045) is read later than others, so it is checked separately.
     fn settled(&self, job: u8) {
         for job in [200, job] {
             let mut peer = self.job(job);
@@ -254,7 +254,7 @@ impl Peer {
         self.answer()
     }
 
-    /// A control request of which so much is sent, and a byte always misses.
+    /// A control request of which this much is sent, and one byte always lacks.
     fn announce(&mut self, bytes: usize) {
         self.send(Op::CreateHierarchy, &vec![0; bytes], (bytes + 1, 0));
     }
@@ -273,8 +273,8 @@ impl Peer {
 /// Connections of a hoard for each size of a body.
 const HOARDERS: usize = 24;
 
-/// Unfinished bodies of over 24 MiB from one job: large ones first, then smaller ones for the room that the
-/// refused ones have left.
+/// Unfinished bodies of over 24 MiB from one job: large ones first, then smaller ones for the space
+/// that the refused ones have left.
 fn hoard(shared: &Loop, job: u8) -> Vec<Peer> {
     let mut peers = Vec::new();
     for bytes in [1 << 20, 128 << 10, 16 << 10] {
@@ -312,7 +312,7 @@ fn replies_that_a_job_does_not_read_leave_its_neighbours_served_and_memory_bound
         peer
     };
     let unread: Vec<Peer> = (0..8).map(asks).collect();
-    // The job's own replies have no room.
+    // The job's own replies have no space.
     shared.settled(200);
     let mut victim = shared.job(2);
     (0..200).for_each(|_| assert_eq!(victim.ask(Op::KvGet, &[]), Status::Ok));
@@ -334,7 +334,7 @@ fn pipelined_requests_of_a_job_are_cut_after_its_turn() {
     assert!(most <= TURN / Shared::WORK + 1, "{most} requests of one job in a round");
 }
 
-/// The most requests of one job in a round, of two jobs whose requests are all there.
+/// The most requests of one job in a round, with two jobs whose requests have all arrived.
 fn most_in_a_shared_round(bug: Option<Bug>) -> usize {
     let shared = Loop::start(bug);
     let mut gate = shared.job(3);
@@ -374,7 +374,7 @@ fn request_that_is_refused_by_its_first_part_takes_no_memory_for_the_rest() {
     assert!(shared.most() < 1 << 20, "{} bytes were held", shared.most());
 }
 
-/// A renewal of which half is there when its job holds all that it may.
+/// A renewal of which half has arrived when its job has used up its share.
 fn renewal_of_a_job_that_holds_its_share(bug: Option<Bug>) -> Status {
     let shared = Loop::start(bug);
     let mut renewing = shared.job(1);
@@ -398,12 +398,12 @@ fn renewals_that_use_the_common_budget_are_caught() {
     assert_eq!(renewal_of_a_job_that_holds_its_share(bug), Status::Busy);
 }
 
-/// The bytes that the loop holds when all connections of a hoard have ended, and whether its job is served
-/// then.
+/// The bytes that the loop holds after all connections of a hoard have ended, and whether its job
+/// is served then.
 fn after_the_hoard_has_died(bug: Option<Bug>) -> (usize, Status) {
     let shared = Loop::start(bug);
     drop(hoard(&shared, 1));
-    // The three more are the probes of `hoard`.
+    // The other three are the probes of `hoard`.
     shared.closed(3 * HOARDERS + 3);
     let mut survivor = shared.job(1);
     let status = survivor.ask(Op::CreatePrefix, &[0; 100]);
@@ -447,7 +447,7 @@ fn shares_that_count_what_is_announced_are_caught() {
     assert_eq!(beside_announced_payloads(bug), Status::Busy);
 }
 
-/// How long a request may dribble, a byte a second.
+/// How long a request may take that sends a byte a second.
 fn dribbles_for(bytes: usize) -> Duration {
     let (mut arriving, begin) = (Arriving::default(), Time::from_millis(1000));
     let mut now = begin;

@@ -1,4 +1,4 @@
-//! A bounded queue of real processes whose clients are killed: the soak, as `make soak` runs it.
+//! A bounded queue of real processes whose clients are killed: the soak of `make soak`.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;

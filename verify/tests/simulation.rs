@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Operations of each seed here.
 const OPERATIONS: u64 = 600;
-/// Seeds within which every planted bug must have shown itself.
+/// Number of seeds within which every planted bug must be found.
 const PATIENCE: u64 = 400;
 
 #[test]
@@ -40,7 +40,7 @@ fn a_run_draws_what_it_is_meant_to_draw() {
     for seed in 1..=60 {
         sum.add(&run_seed(seed, OPERATIONS).unwrap());
     }
-    // What is drawn in less than one seed of ten is for longer runs: `simulate --strict`.
+    // Cases in less than one seed of ten are for longer runs: `simulate --strict`.
     let rare = [
         "amnesty",
         "block of a file left its server",
@@ -123,7 +123,7 @@ macro_rules! caught {
     )*};
 }
 
-// Those of the bank that few seeds are enough for; `simulate --bugs` plants all of them.
+// The bugs of the bank that few seeds can find; `simulate --bugs` plants all of them.
 caught! {
     a_lost_retry_record_is_caught: LostRetryRecord,
     an_acknowledgement_before_the_effect_is_caught: AckBeforeEffect,

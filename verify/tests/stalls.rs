@@ -1,4 +1,5 @@
-//! A controller's loop on virtual time, whose process stops at any moment: leases renewed in time stay.
+//! A controller's loop on virtual time, whose process stops at any moment: leases renewed in time
+//! must not end.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_catalog::{Actor, Catalog, Command, Config, Effect, PrefixOptions, Reply};
@@ -20,7 +21,7 @@ struct Loop {
     now: Time,
     /// When renewals arrive, in order. No two are further apart than a lease.
     arriving: VecDeque<Time>,
-    /// So long stood the process still.
+    /// The total time for which the process was stopped.
     stopped: Duration,
 }
 
@@ -48,7 +49,7 @@ impl Loop {
         let mut rng = Entropy::seeded(seed);
         let mut at = 0;
         let arriving = (0..200).map(|_| {
-            // Mostly in good time, sometimes at the last moment.
+            // Mostly early, sometimes at the last moment.
             at += if rng.below(4) == 0 { LEASE_MS - rng.below(3) } else { rng.below(LEASE_MS) };
             Time::from_millis(at)
         });
@@ -68,14 +69,15 @@ impl Loop {
         (self.now, self.stopped) = (self.now + length, self.stopped + length);
     }
 
-    /// One turn: whether the lease still runs.
+    /// One turn; returns whether the lease is still running.
     fn turn(&mut self) -> bool {
         let due = self.catalog.next_deadline().unwrap_or(Time::NEVER);
         let wake = due.min(self.now + LOOK_EVERY).min(self.arriving[0]);
         self.now = self.now.max(wake);
         let before = self.now;
         self.stop();
-        // A poll that was interrupted by a stop may return before it reports bytes that have arrived.
+        // A poll that was interrupted by a stop may return before it reports bytes that have
+        // arrived.
         let asked_all = self.now == before || self.rng.below(2) == 0;
         let polled = self.now;
         self.stop();
@@ -90,7 +92,7 @@ impl Loop {
             }
         }
         let worked = now.since(Time::ZERO) - self.stopped;
-        // It sleeps for most of that; sleeping is no work.
+        // It sleeps most of that time; sleeping is not work.
         let turn = self.turns.turn(now, asked_all, || worked / 100);
         if let Some(stall) = turn.stall {
             self.catalog.apply(now, stall, &mut self.effects).unwrap();
@@ -101,7 +103,7 @@ impl Loop {
     }
 }
 
-/// The first seed that loses a lease which was renewed in time.
+/// The first seed that loses a lease that was renewed in time.
 fn loses(seeds: u64) -> Option<u64> {
     (0..seeds).find(|&seed| {
         let mut run = Loop::new(seed);

@@ -1,4 +1,4 @@
-//! Structures four times as large as memory on real processes: the soak, as `make tier-soak` runs it.
+//! Structures four times as large as memory on real processes: the soak of `make tier-soak`.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -12,7 +12,7 @@ fn soak(args: &[&str]) -> Output {
     command.arg("--program").arg(program()).arg("--json").args(args).output().unwrap()
 }
 
-/// The last line: the sum of all runs.
+/// The last line: the summary of all runs.
 fn passed(args: &[&str]) -> Value {
     let output = soak(args);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();

@@ -11,23 +11,24 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-/// Blocks of at least so many bytes ask for huge pages.
+/// Blocks of at least this many bytes request huge pages.
 pub const HUGE_FROM: usize = 4 << 20;
 
 /// Bytes that the processor fetches together.
 #[cfg(target_arch = "x86_64")]
 const CACHE_LINE: usize = 64;
 
-/// The mapping behind a backing and its pins. Its drop hands the pages to the reclaimer, because
-/// unmapping many of them takes longer than a data core may be held up.
+/// The mapping behind a backing and its pins. Its drop passes the pages to the reclaimer, because
+/// unmapping many of them would delay a data core for too long.
 pub(crate) struct Mapping {
     raw: Option<MmapRaw>,
-    /// Bytes from the first to the last that was ever written, by whoever had these pages.
+    /// Bytes from the first to the last that was ever written, by any owner of these pages.
     written: AtomicUsize,
-    /// Who may have these pages as they are. Nobody, when they are not written in their place.
+    /// The tenant that may reuse these pages with their content; `None` if they are not written in
+    /// place.
     tenant: Option<Tenant>,
     reclaimer: Reclaimer,
-    /// Who counts these bytes for as long as anybody reads them.
+    /// A counter that includes these bytes for as long as they are readable.
     counted: Option<Arc<AtomicUsize>>,
 }
 
@@ -43,7 +44,8 @@ impl Drop for Mapping {
 }
 
 impl Mapping {
-    /// Of these pages, or of none. What there is counts as mapped until it is given to the reclaimer.
+    /// A mapping of these pages, or of none. Existing pages count as mapped until they are given to
+    /// the reclaimer.
     fn new(raw: Option<MmapRaw>, tenant: Option<Tenant>, reclaimer: &Reclaimer) -> Mapping {
         if let Some(raw) = &raw {
             reclaimer.maps(raw.len());
@@ -52,7 +54,7 @@ impl Mapping {
         Mapping { raw, written, tenant, reclaimer, counted: None }
     }
 
-    /// Everything up to `end` may be resident. Only the one `Backing` says so.
+    /// Everything up to `end` may be resident. Only the one `Backing` calls this.
     #[inline]
     fn wrote(&self, end: usize) {
         if end > self.written.load(Relaxed) {
@@ -64,16 +66,16 @@ impl Mapping {
         self.raw.as_ref().expect("memory that is there").as_mut_ptr()
     }
 
-    /// Gives whole pages back to the operating system: their bytes are zero from now on. Whether the
-    /// system took them.
+    /// Returns whole pages to the operating system: their bytes are zero from now on. Returns
+    /// whether the system took them.
     ///
     /// # Safety
     ///
-    /// The pages are inside the mapping, and while this runs nobody reads or writes them or relies on what
-    /// they hold: no borrow, no pin.
+    /// The pages are inside the mapping. While this runs, nothing reads or writes them or relies on
+    /// their content: no borrow, no pin.
     pub(crate) unsafe fn give_back(&self, pages: Range<usize>) -> bool {
         let raw = self.raw.as_ref().expect("taken only by drop");
-        // SAFETY: as the caller says.
+        // Guaranteed by the caller.
         unsafe { raw.unchecked_advise_range(UncheckedAdvice::DontNeed, pages.start, pages.len()) }
             .is_ok()
     }
@@ -81,15 +83,15 @@ impl Mapping {
 
 /// The memory of one block under one owner (one epoch).
 ///
-/// The bytes begin as zero, unless who maps it said that they need not (`map_for`). Nothing is resident
-/// but what was written. Reading and writing are checked against the length and against the pins: a
-/// pinned range cannot be written (the attempt is a defect and panics), which is what makes `Pin` sound.
+/// The bytes are zero at first, unless the caller waived that (`map_for`). Only written bytes are
+/// resident. Reading and writing are checked against the length and against the pins: a pinned
+/// range cannot be written (the attempt is a defect and panics), which makes `Pin` sound.
 pub struct Backing {
     mapping: Arc<Mapping>,
     length: usize,
-    /// Bytes before this are below memory, and cannot be reached here: none of most blocks.
+    /// Bytes before this are in a lower tier and cannot be accessed here; 0 for most blocks.
     floor: usize,
-    /// The mapping is of a memory file that nobody can write.
+    /// The mapping is of an immutable memory file.
     frozen: bool,
     /// Some of it was opened for writing since `taken_as_read`.
     changed: bool,
@@ -102,9 +104,9 @@ impl Backing {
         Ok(Backing::over(Backing::new_pages(length)?, 0, None, reclaimer))
     }
 
-    /// As `map`, for a tenant, who may have the memory again for a moment when it is freed. With `used`
-    /// the bytes begin as any, but no others than those of the same tenant: only for who reads nothing
-    /// before it has written it.
+    /// As `map`, for a tenant, which may reuse the memory shortly after it is freed. With `used`,
+    /// the bytes begin with any content of the same tenant, but of no other: only for a caller that
+    /// reads no byte before writing it.
     pub fn map_for(
         tenant: Tenant,
         used: bool,
@@ -123,12 +125,12 @@ impl Backing {
         assert!(length > 0, "a block has bytes");
         let mut options = MmapOptions::new();
         options.len(length);
-        // Miri, under which the tests of this module run (`make unsafe`), knows no reservation.
+        // Miri, which runs the tests of this module (`make unsafe`), does not support reservations.
         #[cfg(not(miri))]
         options.no_reserve_swap();
         let raw: MmapRaw = options.map_anon()?.into();
         if length >= HUGE_FROM {
-            // Only a hint: without huge pages the block works as well, with more page faults.
+            // Only a hint: without huge pages the block works too, with more page faults.
             let _ = raw.advise(memmap2::Advice::HugePage);
         }
         Ok(raw)
@@ -147,15 +149,15 @@ impl Backing {
         Backing { mapping, length, floor: 0, frozen: false, changed: false, pins: Vec::new() }
     }
 
-    /// A block of `length` bytes none of which is in memory: reading or writing any is a defect and
-    /// panics (INV-41).
+    /// A block of `length` bytes without memory: reading or writing any byte is a defect and panics
+    /// (INV-41).
     pub fn absent(length: usize, reclaimer: &Reclaimer) -> Backing {
         let mapping = Arc::new(Mapping::new(None, None, reclaimer));
         Backing { mapping, length, floor: length, frozen: false, changed: false, pins: Vec::new() }
     }
 
-    /// Memory that is no block's: its bytes are added to a count now, and taken from it when nobody
-    /// reads them any more. Begins as zero.
+    /// Memory outside of blocks: its bytes are added to a counter now, and subtracted when they are
+    /// no longer readable. Zero at first.
     pub fn counted(
         length: usize,
         count: &Arc<AtomicUsize>,
@@ -169,24 +171,24 @@ impl Backing {
         Ok(Backing { mapping, length, floor: 0, frozen: false, changed: false, pins: Vec::new() })
     }
 
-    /// The bytes before this are below memory, from now on: they can be reached here no more.
+    /// Moves the bytes before this to a lower tier: they can no longer be accessed here.
     pub fn set_floor(&mut self, floor: usize) {
         assert!(floor <= self.length, "a block has {} bytes, not {floor}", self.length);
         self.floor = floor;
     }
 
-    /// Where the bytes begin that are in memory: 0 of most blocks, the length when there are none.
+    /// Where the bytes in memory begin: 0 for most blocks, the length if there are none.
     pub fn floor(&self) -> usize {
         self.floor
     }
 
-    /// Takes the memory out of a block, which is absent from now on. What is pinned stays readable.
+    /// Moves the memory out of a block, which is absent from now on. Pinned ranges stay readable.
     pub fn extract(&mut self) -> Backing {
         let absent = Backing::absent(self.length, &self.mapping.reclaimer);
         std::mem::replace(self, absent)
     }
 
-    /// What is in it now is what is elsewhere as well: only what is written from here on is a change.
+    /// Records that another place has the current content too: only later writes are changes.
     pub fn taken_as_read(&mut self) {
         self.changed = false;
     }
@@ -196,14 +198,15 @@ impl Backing {
         self.changed
     }
 
-    /// Whether somebody besides this has the memory: a pin, however little it reads.
+    /// Whether a pin also holds the memory, however little it reads.
     pub fn is_held(&self) -> bool {
         Arc::strong_count(&self.mapping) > 1
     }
 
-    /// Puts a copy of the block's first bytes in its place, for good: the memory that it had goes back
-    /// to the operating system when the last pin on it is gone. It has as many bytes as the copy from
-    /// now on, and can only be read: writing is a defect and panics. After an error it is what it was.
+    /// Replaces the memory by a copy of the block's first bytes, for good: the old memory is
+    /// returned to the operating system when its last pin is dropped. The block now has the length
+    /// of the copy and is read-only: writing is a defect and panics. After an error the block is
+    /// unchanged.
     pub fn freeze(&mut self, copy: &Shared) -> io::Result<()> {
         assert!(copy.len() <= self.length, "a copy of these bytes");
         let raw = MmapOptions::new().len(copy.len()).map_raw_read_only(&copy.file())?;
@@ -213,7 +216,7 @@ impl Backing {
         Ok(())
     }
 
-    /// Bytes of the block.
+    /// Length of the block in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -232,8 +235,8 @@ impl Backing {
         unsafe { std::slice::from_raw_parts(self.mapping.ptr().add(range.start), range.len()) }
     }
 
-    /// Asks for the cache lines of a range, which is about to be read. Only a hint: where the
-    /// processor has none, or the range leaves the block, nothing happens.
+    /// Prefetches the cache lines of a range that is about to be read. Only a hint: without
+    /// hardware support, or for a range outside the block, it does nothing.
     #[inline]
     pub fn prefetch(&self, range: Range<usize>) {
         if range.end > self.length || range.start < self.floor {
@@ -250,8 +253,8 @@ impl Backing {
 
     /// Opens a range for writing.
     ///
-    /// Panics when the range is pinned: whoever lays out a block must not reuse what a pin still
-    /// reads (`is_pinned` tells).
+    /// Panics if the range is pinned: the layout of a block must not reuse bytes that a pin still
+    /// reads (see `is_pinned`).
     pub fn slice_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         self.check(&range);
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be written");
@@ -280,9 +283,9 @@ impl Backing {
         }
     }
 
-    /// Gives the memory behind a range back to the operating system, as far as it is made of whole
-    /// pages: its bytes are zero then, and take memory again when they are written. The range must
-    /// not be pinned. False when the system refused; the bytes are as they were then.
+    /// Returns the whole pages of a range to the operating system: their bytes are zero then, and
+    /// take memory again when they are written. The range must not be pinned. Returns false if the
+    /// system refused; the bytes are then unchanged.
     pub fn discard(&mut self, range: Range<usize>) -> bool {
         self.check(&range);
         assert!(!self.is_pinned(&range), "bytes {range:?} are pinned and cannot be discarded");
@@ -294,13 +297,13 @@ impl Backing {
         }
         self.changed = true;
         // SAFETY: the pages are inside the mapping (checked). `&mut self` excludes every borrow
-        // through this backing and the assertion every live pin, so that nobody relies on what the
-        // bytes are while they become zero.
+        // through this backing, and the assertion excludes every live pin, so nothing relies on the
+        // content of the bytes while they become zero.
         unsafe { self.mapping.give_back(from..to) }
     }
 
-    /// Keeps a range readable beyond the life of this backing. Until the pin is dropped the range
-    /// cannot be written.
+    /// Keeps a range readable beyond the life of this backing. The range cannot be written until
+    /// the pin is dropped.
     pub fn pin(&mut self, range: Range<usize>) -> Pin {
         self.check(&range);
         self.forget_dropped_pins();
@@ -320,8 +323,8 @@ impl Backing {
 
     fn forget_dropped_pins(&mut self) {
         self.pins.retain(|(_, token)| token.strong_count() > 0);
-        // A count of zero was stored by another thread's release; after this fence its reads of
-        // the range have happened before our writes to it.
+        // Another thread's release stored a count of zero; after this fence, its reads of the range
+        // have happened before our writes to it.
         std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
     }
 
@@ -336,8 +339,8 @@ impl Backing {
 }
 
 impl Drop for Backing {
-    /// Whoever still reads a part of the block has that part alone: a reply of some bytes that its
-    /// reader does not take keeps no block's memory.
+    /// The remaining pins keep only their own ranges: an unread reply of a few bytes does not keep
+    /// a whole block's memory.
     fn drop(&mut self) {
         if self.pins.is_empty() || self.frozen {
             return;
@@ -408,7 +411,7 @@ impl fmt::Debug for Pin {
     }
 }
 
-// SAFETY: a mapping is plain memory that belongs to no thread, and the pointer is only followed
+// SAFETY: a mapping is plain memory that belongs to no thread, and the pointer is followed only
 // under the rules above: shared by pins for reading, exclusive through `&mut Backing`.
 unsafe impl Send for Mapping {}
 // SAFETY: as for `Send`; `&Mapping` itself gives no access to the bytes outside this module.
@@ -458,7 +461,8 @@ mod tests {
         b.slice_mut(0..3);
     }
 
-    /// Everything that hands out bytes, at random, against a plain array; pins come and go meanwhile.
+    /// All accesses to bytes, at random, compared with a plain array, while pins are made and
+    /// dropped.
     #[test]
     fn a_block_is_an_array_with_pins() {
         const LENGTH: usize = 8192;
@@ -487,7 +491,7 @@ mod tests {
                         model.copy_within(start..end, to);
                     }
                 }
-                // To the last byte, and beyond it, where it is no more than ignored.
+                // To the last byte, and beyond it, where a prefetch is ignored.
                 4 => b.prefetch(start..LENGTH),
                 5 => b.prefetch(start..end + random(2 * LENGTH)),
                 _ => assert_eq!(b.slice(start..end), &model[start..end]),
@@ -499,8 +503,8 @@ mod tests {
         assert_eq!(b.slice(0..LENGTH), model);
     }
 
-    /// What another thread read through a pin, it has read before the bytes are written again: under
-    /// Miri anything else is told as a race.
+    /// Another thread's reads through a pin happen before the bytes are written again: Miri reports
+    /// any violation as a race.
     #[test]
     fn a_pin_that_another_thread_drops_was_read_before_the_bytes_change() {
         let mut b = backing(4096);
@@ -570,18 +574,18 @@ mod tests {
         b
     }
 
-    /// INV-04: what was freed is handed on to the tenant who had it, the last first, and to nobody else.
+    /// INV-04: freed memory is reused only by its own tenant, the last freed first.
     #[test]
     #[cfg_attr(miri, ignore = "looks at every byte of many pages, which takes Miri minutes")]
     fn freed_memory_is_handed_on_to_its_tenant_alone() {
-        // Nobody runs the worker: nothing goes by itself.
+        // The worker does not run, so nothing is reclaimed by time.
         let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
         let mut held = Vec::new();
         let mut begins_with = |tenant, used, length| {
             let b = Backing::map_for(tenant, used, length, &reclaimer).unwrap();
             let first = b.slice(0..1)[0];
             assert!(b.slice(0..length).iter().all(|x| *x == first));
-            // Without giving it up before the end.
+            // Held until the end.
             held.push(b);
             first
         };
@@ -594,14 +598,14 @@ mod tests {
         assert_eq!(begins_with(ONE, true, 65536), 8);
         assert_eq!(begins_with(ONE, true, 65536), 7);
         assert_eq!(begins_with(ONE, true, 65536), 0, "there is no other that was written");
-        // What is still read is not handed on, and what nobody writes never is.
+        // Pinned memory is not reused, and frozen memory never is.
         let mut read = filled(ONE, 65536, 5, &reclaimer);
         let pin = read.pin(0..1);
         drop(read);
         assert_eq!(begins_with(ONE, true, 65536), 0);
         drop(pin);
         assert_eq!(begins_with(ONE, true, 65536), 5);
-        // No more than there is room for: the oldest goes.
+        // Beyond the limit, the oldest is reclaimed.
         let many: Vec<Backing> =
             (1..=17).map(|with| filled(ONE, 65536, with, &reclaimer)).collect();
         drop(many);
@@ -609,7 +613,7 @@ mod tests {
         assert_eq!(found, (2..=17).rev().chain([0]).collect::<Vec<u8>>());
     }
 
-    /// A mapping of which a part is read keeps that part alone, once that takes longer than a tick.
+    /// A partly pinned mapping keeps only the pinned part, if the pin lives longer than a tick.
     #[test]
     #[cfg(not(miri))] // which would wait in its own time
     fn what_is_read_of_a_freed_block_keeps_no_more_than_that() {
@@ -635,7 +639,7 @@ mod tests {
         running.join().unwrap();
     }
 
-    /// INV-32: where all is in use nothing is kept, and what is kept makes way.
+    /// INV-32: if all memory is in use none is cached, and cached memory is reclaimed first.
     #[test]
     #[cfg_attr(miri, ignore = "looks at every byte of many pages, which takes Miri minutes")]
     fn what_is_kept_and_what_is_in_use_are_bounded_together() {
@@ -650,7 +654,7 @@ mod tests {
         assert_eq!(reclaimer.keeps(), 0);
     }
 
-    /// A steady stream of what is given back at once does not keep the worker from its ticks.
+    /// A steady stream of immediate reclaims does not delay the worker's ticks.
     #[test]
     #[cfg(not(miri))] // which would wait in its own time
     fn what_is_kept_goes_back_while_other_memory_comes_and_goes() {
@@ -658,7 +662,7 @@ mod tests {
         let running = std::thread::spawn(move || worker.run());
         drop(filled(ONE, 65536, 7, &reclaimer));
         let turns = (0..10_000_000).take_while(|_| {
-            // Without a tenant it is of no use to anybody, and goes at once.
+            // Without a tenant it cannot be reused, and is reclaimed at once.
             drop(Backing::map(4096, &reclaimer).unwrap());
             reclaimer.keeps() > 0
         });
@@ -667,14 +671,14 @@ mod tests {
         running.join().unwrap();
     }
 
-    /// What nobody takes goes back, by itself and when all is over.
+    /// Cached memory that is not reused is reclaimed by time, and at the end.
     #[test]
     #[cfg(not(miri))] // which would wait in its own time
     fn what_is_kept_too_long_is_given_back() {
         let (reclaimer, worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
         let running = std::thread::spawn(move || worker.run());
         drop(filled(ONE, 65536, 7, &reclaimer));
-        // Its time is the worker's own, which nobody can wait for.
+        // The time is the worker's own, so the test can only poll.
         while reclaimer.keeps() > 0 {
             std::thread::yield_now();
         }
@@ -693,7 +697,7 @@ mod tests {
         assert_eq!((b.len(), memory.slice(0..3)), (65536, &b"abc"[..]));
         drop(pin);
         assert!(!memory.is_held());
-        // Nobody hears of what is only asked for in advance.
+        // A prefetch is not visible.
         b.prefetch(0..64);
     }
 

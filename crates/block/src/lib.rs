@@ -1,13 +1,13 @@
-//! Fixed-size blocks of memory, each with a backing of its own.
+//! Fixed-size blocks of memory, each with its own backing.
 //!
-//! A `Backing` is private anonymous memory: zero and not resident until written, given back to the
-//! operating system when it is dropped, or a moment later: until then the next block of the same tenant
-//! may have it as it is. A `Pin` keeps a range readable after the block itself was freed or reused, so
-//! that a reply can be sent straight from it. What clients of the same machine map is a `Shared`, a
-//! memory file that nobody can change, and a `View` at their side (ADR 0019). All `unsafe` of server and
-//! client is in this crate, each use with its proof.
+//! A `Backing` is private anonymous memory: zero and not resident until written. When it is
+//! dropped, the next block of the same tenant may reuse it with its content for a moment; otherwise
+//! it is returned to the operating system. A `Pin` keeps a range readable after the block itself
+//! was freed or reused, so that a reply can be sent directly from it. Clients of the same machine
+//! map a `Shared`, an immutable memory file, as a `View` on their side (ADR 0019). All `unsafe`
+//! code of server and client is in this crate, each use with its proof.
 //!
-//! Who may call: one thread owns a `Backing`; pins may travel to others.
+//! Threads: one thread owns a `Backing`; pins may be sent to others.
 
 mod backing;
 mod reclaim;

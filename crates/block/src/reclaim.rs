@@ -1,9 +1,9 @@
-//! Where the memory of freed blocks goes: kept for a moment for the next block of the same tenant, then
-//! back to the operating system, off the data cores.
+//! Reuses the memory of freed blocks: it is cached briefly for the next block of the same tenant,
+//! then returned to the operating system, off the data cores.
 //!
-//! Memory that is new costs about as much as copying into it: the kernel makes it zero, page by page,
-//! while the core that serves waits. What the same tenant has just given up needs neither, and is handed
-//! on last in, first out, while it is warm.
+//! New memory costs about as much as copying into it: the kernel zeroes it, page by page, while the
+//! serving core waits. Memory that the same tenant has just freed needs no zeroing, and is reused
+//! last in, first out, while it is in the processor's caches.
 #![allow(unsafe_code)]
 
 use crate::backing::Mapping;
@@ -13,21 +13,21 @@ use std::ops::Range;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
-/// How often the worker looks at what is kept. What nobody took goes when it was there for four whole
-/// ticks: 60 to 75 ms after it was freed.
+/// How often the worker checks the cached memory. Memory that is not reused is reclaimed after four
+/// whole ticks: 60 to 75 ms after it was freed.
 const TICK: Duration = Duration::from_millis(15);
 const KEPT_TICKS: u64 = 4;
 
-/// Whose the memory of a block is. Nobody else is ever given it before the kernel has made it zero
+/// The owner of a block's memory. Another tenant gets it only after the kernel has zeroed it
 /// (INV-04).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tenant(pub u128);
 
-/// Where dropped mappings go. Cheap to clone.
+/// Takes dropped mappings. Cheap to clone.
 #[derive(Clone)]
 pub struct Reclaimer(Option<Arc<Handle>>);
 
-/// The other end: gives back what nobody took, until every `Reclaimer` is gone.
+/// The worker: reclaims unused memory until every `Reclaimer` is dropped.
 pub struct ReclaimWorker(Arc<Common>);
 
 /// Ends the worker when it is dropped.
@@ -43,24 +43,25 @@ impl Drop for Handle {
 struct Common {
     state: Mutex<State>,
     changed: Condvar,
-    /// Bytes that are kept, at most.
+    /// Maximum number of cached bytes.
     most: usize,
-    /// Bytes that are mapped and kept together, at most: where more is mapped nothing is kept (INV-32).
+    /// Maximum number of mapped and cached bytes together: if more is mapped, nothing is cached
+    /// (INV-32).
     whole: usize,
 }
 
 #[derive(Default)]
 struct State {
-    /// What may be used again, in the order in which it was freed.
+    /// Reusable memory, in the order in which it was freed.
     kept: VecDeque<Kept>,
-    /// Of those, what may be resident.
+    /// The bytes of these that may be resident.
     bytes: usize,
-    /// Bytes of what somebody has.
+    /// Bytes of mappings in use.
     mapped: usize,
-    /// What is to be given back at once.
+    /// Mappings to be unmapped at once.
     due: Vec<MmapRaw>,
-    /// Parts of what is mapped that nobody reads any more, and since when: they are given back if the
-    /// rest is still read after a tick. Mostly it is not, and all of it is kept.
+    /// Unpinned parts of mappings, and since when: they are reclaimed if the rest is still pinned
+    /// after a tick. Mostly it is not, and the whole mapping is cached.
     trims: VecDeque<(u64, Trim)>,
     tick: u64,
     ended: bool,
@@ -76,31 +77,32 @@ struct Kept {
 
 impl Common {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nobody panics while holding it: what it guards is plain bookkeeping.
+        // No code panics while holding the lock: it guards plain bookkeeping.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-/// A mapping that is read by those alone who have pins on parts of it, and the parts that they have not.
+/// A mapping that only pins still read, and the parts that no pin covers.
 pub(crate) struct Trim {
     pub mapping: Weak<Mapping>,
     pub parts: Vec<Range<usize>>,
 }
 
 impl Trim {
-    /// Gives the parts back, unless all of it has gone. What cannot be given back goes with the rest.
+    /// Reclaims the parts, unless the whole mapping is gone. Parts that cannot be reclaimed go with
+    /// the rest.
     fn carry_out(self) {
         let Some(mapping) = self.mapping.upgrade() else { return };
         for part in self.parts {
-            // SAFETY: the backing that could borrow, write or pin these pages is gone (its drop made
-            // this), and they are none of those that its live pins read.
+            // SAFETY: the backing that could borrow, write or pin these pages is gone (its drop
+            // made this), and no live pin reads them.
             unsafe { mapping.give_back(part) };
         }
     }
 }
 
 impl State {
-    /// Takes out what has been kept too long, or is too much: the oldest first.
+    /// Removes memory that was cached too long or exceeds the limit: the oldest first.
     fn expire(&mut self, common: &Common) {
         let room = common.most.min(common.whole.saturating_sub(self.mapped));
         let old = |kept: &Kept| kept.since + KEPT_TICKS < self.tick;
@@ -116,20 +118,20 @@ impl State {
 }
 
 impl Reclaimer {
-    /// A reclaimer that keeps at most `most` bytes, and with all that is mapped at most `whole`, with a
-    /// worker, which its owner runs on a thread of its own.
+    /// A reclaimer that caches at most `most` bytes, and together with all mapped bytes at most
+    /// `whole`. Also returns a worker, which its owner runs on a separate thread.
     pub fn with_worker(most: usize, whole: usize) -> (Reclaimer, ReclaimWorker) {
         let (state, changed) = (Mutex::default(), Condvar::new());
         let common = Arc::new(Common { state, changed, most, whole });
         (Reclaimer(Some(Arc::new(Handle(common.clone())))), ReclaimWorker(common))
     }
 
-    /// A reclaimer that keeps nothing and unmaps on the calling thread: for tests and the simulator.
+    /// A reclaimer without a cache that unmaps on the calling thread: for tests and the simulator.
     pub fn inline() -> Reclaimer {
         Reclaimer(None)
     }
 
-    /// Somebody has so many bytes more, until they are given.
+    /// Counts this many more mapped bytes, until they are given.
     pub(crate) fn maps(&self, length: usize) {
         let Some(Handle(common)) = self.0.as_deref() else { return };
         let mut state = common.lock();
@@ -140,8 +142,8 @@ impl Reclaimer {
         }
     }
 
-    /// Parts of a mapping are read no more, and the rest is: they are given back before it, if that takes
-    /// long.
+    /// Registers unpinned parts of a mapping whose rest is pinned: they are reclaimed first, if the
+    /// pins live long.
     pub(crate) fn trim(&self, trim: Trim) {
         let Some(Handle(common)) = self.0.as_deref() else { return trim.carry_out() };
         let mut state = common.lock();
@@ -152,10 +154,10 @@ impl Reclaimer {
         }
     }
 
-    /// Takes a mapping that nobody reads or writes any more, of which so many bytes may be resident.
-    /// Without any, or without a tenant, it is of no use to anybody.
+    /// Takes an unused mapping, of which so many bytes may be resident. If none is, or without a
+    /// tenant, it cannot be reused.
     pub(crate) fn give(&self, raw: MmapRaw, tenant: Option<Tenant>, written: usize) {
-        // Without a worker the drop at the end of this scope unmaps.
+        // Without a worker, the drop at the end of this scope unmaps.
         let Some(Handle(common)) = self.0.as_deref() else { return };
         let mut state = common.lock();
         state.mapped -= raw.len();
@@ -168,14 +170,14 @@ impl Reclaimer {
             }
             _ => state.due.push(raw),
         }
-        // A worker that waits for the end of a tick is let do so: or nothing would grow old.
+        // A worker that waits for the end of a tick is not woken; otherwise nothing would age.
         if !state.due.is_empty() || state.kept.len() == 1 {
             common.changed.notify_one();
         }
     }
 
-    /// The mapping of this length that the tenant has given up last, with what lies in it, and how many
-    /// bytes of it may be resident.
+    /// The mapping of this length that the tenant freed last, with its content, and how many of its
+    /// bytes may be resident.
     pub(crate) fn take(&self, tenant: Tenant, length: usize) -> Option<(MmapRaw, usize)> {
         let mut state = self.0.as_deref()?.0.lock();
         let fits = |kept: &Kept| kept.tenant == tenant && kept.raw.len() == length;
@@ -188,20 +190,21 @@ impl Reclaimer {
 
 #[cfg(test)]
 impl Reclaimer {
-    /// Bytes that are kept.
+    /// Number of cached bytes.
     pub(crate) fn keeps(&self) -> usize {
         self.0.as_deref().map_or(0, |handle| handle.0.lock().bytes)
     }
 }
 
 impl ReclaimWorker {
-    /// Gives back until the last `Reclaimer` is dropped, and then what is left.
-    // The clock of its own pauses decides nothing that a simulation sees: there nothing is kept.
+    /// Reclaims until the last `Reclaimer` is dropped, and then the rest.
+    // The clock of its pauses decides nothing in a simulation: there nothing is cached.
     #[allow(clippy::disallowed_methods)]
     pub fn run(self) {
         let ReclaimWorker(common) = self;
         let mut state = common.lock();
-        // When the tick ends, while something grows old. However often what is due wakes the worker before.
+        // When the tick ends, while something ages. Due mappings may wake the worker earlier, any
+        // number of times.
         let mut end = None;
         loop {
             let ages = !state.kept.is_empty() || !state.trims.is_empty();
@@ -222,7 +225,7 @@ impl ReclaimWorker {
             let trims: Vec<_> = state.trims.drain(..ripe).collect();
             if !due.is_empty() || !trims.is_empty() {
                 drop(state);
-                // Unmapping is what takes long.
+                // Unmapping takes long, so it happens without the lock.
                 drop(due);
                 trims.into_iter().for_each(|(_, trim)| trim.carry_out());
                 state = common.lock();

@@ -1,4 +1,4 @@
-//! Bytes that processes of one machine read where they lie: the server's side.
+//! Memory that processes of one machine read in place: the server's side.
 #![allow(unsafe_code)]
 
 use rustix::fs::{
@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Bytes of all `Shared` of this process: memory that the kernel counts neither as anonymous nor,
-/// where nobody has touched it, as this process's.
+/// Bytes of all `Shared` of this process: memory that the kernel does not count as anonymous, nor
+/// as this process's while it is untouched.
 static HELD: AtomicU64 = AtomicU64::new(0);
 
 /// Bytes of memory files that this process holds.
@@ -19,36 +19,37 @@ pub fn shared_bytes() -> u64 {
     HELD.load(Relaxed)
 }
 
-/// From the kernel's `asm-generic/fcntl.h`: which signal tells of an opening that a lease holds up.
+/// From the kernel's `asm-generic/fcntl.h`: chooses the signal that reports an opening blocked by a
+/// lease.
 const F_SETSIG: libc::c_int = 10;
 
-/// What nobody can do any more to a memory file whose seals these are: write, or change its length.
-/// The seals cannot be taken off.
+/// Seals that make a memory file immutable: no process can write it or change its length. Seals
+/// cannot be removed.
 pub(crate) const FROZEN: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Bytes in a memory file of their own that nobody can change, its maker included, to be mapped by
-/// other processes. The file has these bytes and no other, so that who has it sees nothing else.
+/// Bytes in a separate memory file that no process can change, its creator included, for mapping by
+/// other processes. The file has no other bytes, so its readers see nothing else.
 #[derive(Debug)]
 pub struct Shared {
-    /// Opened for reading alone: the only such opening while nobody else has the file.
+    /// Opened read-only: the only open descriptor while no other process has the file.
     file: OwnedFd,
     length: usize,
 }
 
 impl Shared {
-    /// Copies bytes, at least one, into a file and closes it for writing. Takes about a third of a
-    /// millisecond for each MiB.
+    /// Copies bytes, at least one, into a file and seals it against writing. Takes about a third of
+    /// a millisecond per MiB.
     pub fn copy(bytes: &[u8]) -> io::Result<Shared> {
         assert!(!bytes.is_empty(), "there is something to share");
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let name = c"honeycomb-block";
-        // Never a program, which some machines insist on. Kernels before 6.3 do not know the flag.
+        // Not executable, as some machines require. Kernels before 6.3 do not know the flag.
         let made = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
             Err(Errno::INVAL) => memfd_create(name, flags)?,
             made => made?,
         };
-        // Seals keep everybody from writing; this keeps them from opening it so in the first place.
+        // Seals prevent every write; this also prevents opening the file for writing.
         fchmod(&made, Mode::RUSR)?;
         let mut made = File::from(made);
         made.write_all(bytes)?;
@@ -58,31 +59,31 @@ impl Shared {
         Ok(Shared { file, length: bytes.len() })
     }
 
-    /// Bytes in it.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.length
     }
 
-    /// Always false: there is something to share.
+    /// Always false: there is at least one byte.
     pub fn is_empty(&self) -> bool {
         false
     }
 
-    /// A descriptor for another process, opened for reading alone.
+    /// A read-only descriptor for another process.
     pub fn reader(&self) -> io::Result<OwnedFd> {
         reopen(self.file.as_fd())
     }
 
-    /// Whether anybody else has the file open or mapped, or this cannot be found out.
+    /// Whether another process has the file open or mapped, or whether that cannot be determined.
     ///
-    /// The kernel gives a lease for writing on a file that is open nowhere else, mappings and
-    /// descriptors on their way included; it is given back at once.
+    /// The kernel grants a write lease only on a file that is open nowhere else, including mappings
+    /// and descriptors in transit. The lease is released at once.
     pub fn is_lent(&self) -> bool {
         let file = self.file.as_raw_fd();
         // SAFETY: these commands take numbers and no pointers, and the descriptor is open while
-        // `self` lives. Somebody who opens the file between the second and the third call raises
-        // the signal that the first one chose, whose default is to do nothing, and goes on when the
-        // third has been made.
+        // `self` lives. A process that opens the file between the second and the third call raises
+        // the signal that the first one chose, whose default is to do nothing, and continues after
+        // the third call.
         unsafe {
             let alone = libc::fcntl(file, F_SETSIG, libc::SIGURG) == 0
                 && libc::fcntl(file, libc::F_SETLEASE, libc::F_WRLCK) == 0;
@@ -104,7 +105,8 @@ impl Drop for Shared {
     }
 }
 
-/// The same file, opened anew and for reading alone: a duplicate would be open for what the first is.
+/// Opens the same file again, read-only: a duplicate would have the access mode of the first
+/// descriptor.
 fn reopen(file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     Ok(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
@@ -128,7 +130,7 @@ mod tests {
         assert_eq!(got[..5000], [7; 5000]);
         assert_eq!(reader.read_at(&mut got, 5000).unwrap(), 0, "there is nothing beyond");
         assert_eq!(fstat(&reader).unwrap().st_size, 5000);
-        // The rest of the last page, which a mapping shows, was nobody's.
+        // The rest of the last page, which a mapping shows, has no content.
         // SAFETY: a new mapping of two pages of a file that has two and cannot shrink.
         let pages = unsafe {
             let flags = MapFlags::SHARED;
@@ -143,7 +145,7 @@ mod tests {
         let shared = Shared::copy(&[7; 8192]).unwrap();
         let reader = shared.reader().unwrap();
         let path = format!("/proc/self/fd/{}", reader.as_raw_fd());
-        // As root nothing keeps one from opening it for writing; what the seals say holds all the same.
+        // Root may open it for writing; the seals hold nevertheless.
         let anew = open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty());
         for fd in [Some(reader), anew.ok()].into_iter().flatten() {
             assert!(fcntl_get_seals(&fd).unwrap().contains(FROZEN));

@@ -1,4 +1,4 @@
-//! Bytes that processes of one machine read where they lie: the reader's side.
+//! Memory that processes of one machine read in place: the reader's side.
 #![allow(unsafe_code)]
 
 use crate::shared::FROZEN;
@@ -11,19 +11,19 @@ use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-/// Memory files of another process, mapped one behind the other for reading. They stay what they
-/// are, whatever that process does, until this is dropped.
+/// Memory files of another process, mapped one after the other for reading. They stay unchanged
+/// until this is dropped, whatever that process does.
 #[derive(Debug)]
 pub struct View {
-    /// The first byte of the address range; dangling when there is none.
+    /// The first byte of the address range; dangling if there is none.
     base: NonNull<u8>,
     reserved: usize,
-    /// Where in it the bytes of each file are.
+    /// Positions of the files' bytes in it.
     parts: Vec<Range<usize>>,
 }
 
 impl View {
-    /// A view of nothing yet, with addresses for files of so many bytes, each rounded up to pages.
+    /// An empty view, with addresses for files of this many bytes, each rounded up to pages.
     pub fn reserve(bytes: usize) -> io::Result<View> {
         let reserved = bytes.next_multiple_of(page_size());
         if reserved == 0 {
@@ -37,20 +37,20 @@ impl View {
         Ok(View { base, reserved, parts: Vec::new() })
     }
 
-    /// Maps the first `length` bytes of a file, at least one, behind what is there, and makes them
-    /// resident.
+    /// Maps the first `length` bytes of a file, at least one, after the existing files, and makes
+    /// them resident.
     ///
-    /// `InvalidData` for a file that has fewer bytes or that somebody could still change: its bytes
-    /// would not be safe to borrow. `OutOfMemory` when it does not fit what was reserved.
+    /// `InvalidData` for a file that has fewer bytes or is still mutable: borrowing its bytes would
+    /// be unsafe. `OutOfMemory` if it exceeds the reserved addresses.
     pub fn push(&mut self, file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
         check(file, length)?;
         let start = self.parts.last().map_or(0, |part| part.end).next_multiple_of(page_size());
         let end = start.checked_add(length).filter(|end| *end <= self.reserved);
         let end = end.ok_or(io::ErrorKind::OutOfMemory)?;
         let flags = MapFlags::SHARED | MapFlags::FIXED | MapFlags::POPULATE;
-        // SAFETY: it begins at a page behind every part that is there, and its last page ends inside
-        // the range, which was reserved in whole pages and that nobody else knows: only pages that
-        // nobody has borrowed are replaced.
+        // SAFETY: the new part begins at a page after every existing part, and its last page ends
+        // inside the range, which was reserved in whole pages and is known only here: only pages
+        // without borrows are replaced.
         unsafe {
             let at = self.base.as_ptr().add(start).cast::<c_void>();
             mmap(at, length, ProtFlags::READ, flags, file, 0)?;
@@ -64,8 +64,7 @@ impl View {
         self.parts.iter().map(|part| self.slice(part.clone()))
     }
 
-    /// All bytes, when they lie behind each other without a gap: each file but the last ends with a
-    /// page.
+    /// All bytes, if they are contiguous: each file but the last ends at a page boundary.
     pub fn contiguous(&self) -> Option<&[u8]> {
         let ends = self.parts.iter().map(|part| part.end);
         let begins = self.parts.iter().skip(1).map(|part| part.start);
@@ -73,21 +72,22 @@ impl View {
         gapless.then(|| self.slice(0..self.parts.last().map_or(0, |part| part.end)))
     }
 
-    /// Bytes of all files.
+    /// Total number of bytes.
     pub fn len(&self) -> usize {
         self.parts.iter().map(Range::len).sum()
     }
 
-    /// Whether there are none.
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     fn slice(&self, range: Range<usize>) -> &[u8] {
-        // SAFETY: every range that comes here consists of bytes of files that were mapped (or is
-        // empty, and the pointer is not null; it is aligned as bytes always are). They stay mapped until `self` is dropped, and cannot
-        // change or go away while they are borrowed: `check` has found the seals by which the kernel
-        // refuses every write and every change of length, for everybody and for good.
+        // SAFETY: every range passed here consists of bytes of mapped files (or is empty, and the
+        // pointer is not null; bytes need no alignment). They stay mapped until `self` is dropped,
+        // and cannot change or disappear while they are borrowed: `check` has found the seals by
+        // which the kernel refuses every write and every change of length, for all processes and
+        // for good.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr().add(range.start), range.len()) }
     }
 }
@@ -95,8 +95,8 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         if self.reserved > 0 {
-            // SAFETY: the range was mapped by `reserve`, and borrows of it have ended with `&mut self`.
-            // Unmapping what is mapped does not fail.
+            // SAFETY: the range was mapped by `reserve`, and its borrows have ended with `&mut
+            // self`. Unmapping an existing mapping does not fail.
             let _ = unsafe { munmap(self.base.as_ptr().cast::<c_void>(), self.reserved) };
         }
     }
@@ -107,14 +107,14 @@ unsafe impl Send for View {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for View {}
 
-/// Whether the first `length` bytes of a file are there and stay what they are.
+/// Checks that the first `length` bytes of a file exist and are immutable.
 fn check(file: BorrowedFd<'_>, length: usize) -> io::Result<()> {
     let refuse = |text: &str| Err(io::Error::new(io::ErrorKind::InvalidData, text.to_owned()));
     if !fcntl_get_seals(file)?.contains(FROZEN) {
-        return refuse("the memory that was handed over could still be changed");
+        return refuse("the received memory can still be changed by its sender");
     }
     if (fstat(file)?.st_size as u64) < length as u64 {
-        return refuse("the memory that was handed over is shorter than was said");
+        return refuse("the received memory is shorter than announced");
     }
     Ok(())
 }
@@ -140,7 +140,7 @@ mod tests {
         let one_more = Shared::copy(&[1; 2]).unwrap().reader().unwrap();
         let full = view.push(one_more.as_fd(), 1).unwrap_err();
         assert_eq!(full.kind(), io::ErrorKind::OutOfMemory);
-        // What they were made by goes: the bytes stay.
+        // The `Shared` values are dropped: the bytes stay.
         view
     }
 

@@ -1,5 +1,6 @@
-//! Reads whose request is sent before anybody wants the answer: what comes next of a scan or a file is on
-//! its way while the caller works on what it has. No thread: the answer waits in the socket.
+//! Reads whose request is sent before the caller needs the result: the next part of a scan or a
+//! file is in transit while the caller processes the last one. There is no thread: the reply waits
+//! in the socket.
 
 use crate::error::Error;
 use crate::file::File;
@@ -7,14 +8,14 @@ use crate::kv::{Kv, ScanPage};
 use crate::structure::Under;
 use crate::transport::Sink;
 
-/// A part of a scan that was asked for; see `Kv::scan_ahead`.
+/// A part of a scan that was requested ahead; see `Kv::scan_ahead`.
 pub struct ScanAhead {
     args: Vec<u8>,
     cursor: u64,
     under: Option<Under>,
 }
 
-/// A range of a file that was asked for; see `File::read_ahead`.
+/// A range of a file that was requested ahead; see `File::read_ahead`.
 pub struct ReadAhead {
     position: u64,
     length: u32,
@@ -22,8 +23,8 @@ pub struct ReadAhead {
 }
 
 impl Kv {
-    /// Asks for a part of a scan without awaiting it; `scan_taken` takes it. The part is what `scan`
-    /// would have answered at some time in between.
+    /// Requests a part of a scan without awaiting it; `scan_taken` returns it. The part equals the
+    /// result of `scan` at some moment in between.
     pub fn scan_ahead(
         &self,
         cursor: u64,
@@ -36,8 +37,8 @@ impl Kv {
         ScanAhead { args, cursor, under }
     }
 
-    /// The part that was asked for. When it does not come, or was asked for too long ago, it is asked for
-    /// again.
+    /// Returns the part that was requested. If it does not arrive, or was requested too long ago,
+    /// it is requested again.
     pub fn scan_taken(&self, ahead: ScanAhead) -> Result<ScanPage, Error> {
         let ScanAhead { args, cursor, under } = ahead;
         let mut payload = Vec::new();
@@ -48,15 +49,16 @@ impl Kv {
 }
 
 impl File {
-    /// Asks for bytes without awaiting them; `read_taken` takes them.
+    /// Requests bytes without awaiting them; `read_taken` returns them.
     pub fn read_ahead(&self, position: u64, length: usize) -> ReadAhead {
         let length = length.min(File::PIECE) as u32;
         let under = self.0.set_out(File::read_exchange(position, length, Sink::None));
         ReadAhead { position, length, under }
     }
 
-    /// The bytes that were asked for, into a buffer that is as long as that or longer; how many there are.
-    /// None do not say that there are none now. When they do not come they are asked for again.
+    /// Copies the requested bytes into a buffer of at least their length and returns their number.
+    /// Zero does not mean that there are none now. If the bytes do not arrive, they are requested
+    /// again.
     pub fn read_taken(&self, ahead: ReadAhead, buffer: &mut [u8]) -> Result<usize, Error> {
         let ReadAhead { position, length, under } = ahead;
         let exchange = File::read_exchange(position, length, Sink::Slice(buffer));

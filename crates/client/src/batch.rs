@@ -1,4 +1,4 @@
-//! Many keys of a key-value store at a time, and combining a value where it lies.
+//! Batches of keys of a key-value store, and combining a value in place.
 
 use crate::error::Error;
 use crate::kv::{Kv, Swap};
@@ -15,7 +15,7 @@ use honeycomb_wire::{Op, Status, key_hash};
 /// Bytes of a list's count.
 const COUNT: usize = 4;
 
-/// What one operation of a batch answered.
+/// The result of one operation of a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Done {
     /// The value that was read; `None` without an entry.
@@ -24,20 +24,20 @@ pub enum Done {
     Stored(bool),
     /// Whether there was an entry to delete.
     Deleted(bool),
-    /// What compare-and-swap found.
+    /// The result of a compare-and-swap.
     Swapped(Swap),
-    /// What the value is now. A list is told by its number of items alone.
+    /// The new value; for a list, only its number of items.
     Combined(Accumulated),
 }
 
-/// What an accumulated value is now.
+/// The new value after an accumulation.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Accumulated {
     /// A whole number.
     Integer(i64),
     /// A floating-point number.
     Float(f64),
-    /// The length of what was appended to, in bytes.
+    /// The new length of the value, in bytes.
     Length(u64),
     /// A top list, best first.
     Top(Vec<TopItem>),
@@ -54,7 +54,7 @@ pub struct TopItem {
     pub item: Vec<u8>,
 }
 
-/// A number that is stored under a key.
+/// A number stored under a key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// A whole number.
@@ -63,58 +63,59 @@ pub enum Number {
     Float(f64),
 }
 
-/// The end of an atomic batch.
+/// The result of an atomic batch.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Atomic {
-    /// All operations took effect; what each answered.
+    /// All operations took effect, with these results.
     Applied(Vec<Done>),
-    /// None did: this one failed.
+    /// No operation took effect, because this one failed.
     Refused {
-        /// Which, from 0.
+        /// The index of the failed operation, from 0.
         index: usize,
         /// Why.
         error: Error,
-        /// What a compare-and-swap that failed found: a value, or `Some(None)` for no entry. `None` of
-        /// other operations, and of a value that has no room in the reply; `error` says so.
+        /// The value that a failed compare-and-swap found, or `Some(None)` for no entry. `None` for
+        /// other operations, and if the value does not fit into the reply; `error` says so.
         found: Option<Option<Vec<u8>>>,
     },
 }
 
-/// What is asked of many keys.
+/// A request for many keys.
 struct Ask<'a> {
     op: Op,
     args: &'a [u8],
     /// Requests to one block follow each other.
     ordered: bool,
-    /// The payload of a request for some of them.
+    /// The payload of a request for some of the keys.
     payload: &'a dyn Fn(&[usize]) -> Vec<u8>,
-    /// Bytes that one takes in a payload.
+    /// The bytes of one key in a payload.
     size: &'a dyn Fn(usize) -> usize,
 }
 
-/// What became of one key.
+/// The outcome for one key.
 enum Outcome<'a> {
     Answered(BatchResult<'a>),
-    /// It has no room in any request for many; nothing behind it in its block has been sent.
+    /// It does not fit into any request for many keys; no later operation on its block has been
+    /// sent.
     Alone,
     Failed(Error),
 }
 
-/// Some keys of one block, in one request.
+/// Keys of one block in one request.
 struct Group {
     indices: Vec<usize>,
-    /// The hashes of the block.
+    /// The range of hashes that the group needs.
     start: u64,
     end: u64,
 }
 
 impl Kv {
-    /// The values of many keys, in the order of the keys; `None` for those that have none. A key
-    /// that could not be read has its own error, and the others their values.
+    /// Reads the values of many keys, in the order of the keys; `None` for a key without an entry.
+    /// A key that could not be read has its own error and does not affect the others.
     ///
-    /// One request for each block that holds some of the keys (as far as keys and values have room
-    /// in one), all under way together; the time limit holds for each. Each key is read as by
-    /// `get`; nothing orders one with another.
+    /// Sends one request to each block that holds some of the keys (more if keys and values do not
+    /// fit into one), all concurrently. The deadline applies to each request. Each key is read as
+    /// by `get`; nothing orders the reads of different keys.
     pub fn multi_get(&self, keys: &[&[u8]]) -> Vec<Result<Option<Vec<u8>>, Error>> {
         let mut out: Vec<Result<Option<Vec<u8>>, Error>> = vec![Ok(None); keys.len()];
         let mut alone = Vec::new();
@@ -162,8 +163,8 @@ impl Kv {
         out
     }
 
-    /// Stores many entries, each on its own: for each whether it replaced one, or its error. Of
-    /// equal keys the last one stays.
+    /// Stores many entries independently. Returns for each whether it replaced an entry, or its
+    /// error. Of equal keys, the last value stays.
     pub fn multi_put(&self, entries: &[(&[u8], &[u8])]) -> Vec<Result<bool, Error>> {
         let ops: Vec<BatchOp<'_>> =
             entries.iter().map(|&(key, value)| BatchOp::Put { key, value }).collect();
@@ -171,19 +172,19 @@ impl Kv {
         done.map(|done| done.map(|done| done == Done::Stored(true))).collect()
     }
 
-    /// Deletes many keys, each on its own: for each whether there was an entry, or its error.
+    /// Deletes many keys independently. Returns for each whether there was an entry, or its error.
     pub fn multi_delete(&self, keys: &[&[u8]]) -> Vec<Result<bool, Error>> {
         let ops: Vec<BatchOp<'_>> = keys.iter().map(|&key| BatchOp::Delete { key }).collect();
         let done = self.batch(&ops).into_iter();
         done.map(|done| done.map(|done| done == Done::Deleted(true))).collect()
     }
 
-    /// Runs any number of operations, each on its own, and answers each in order. Operations on the
-    /// same key take effect in their order; nothing orders those on different keys. Each takes
-    /// effect once. One that fails leaves the others alone.
+    /// Runs any number of operations independently and returns the results in order. Operations on
+    /// the same key take effect in their order; nothing orders operations on different keys. Each
+    /// takes effect once. A failed operation does not affect the others.
     ///
-    /// Requests travel as for `multi_get`. After one that failed as a whole (a server that is gone,
-    /// a deadline), what is left for the same block is not sent, and its error says so.
+    /// Requests are sent as for `multi_get`. After a request that failed as a whole (lost server,
+    /// deadline), the remaining operations on the same block are not sent, and their errors say so.
     pub fn batch(&self, ops: &[BatchOp<'_>]) -> Vec<Result<Done, Error>> {
         let keys: Vec<&[u8]> = ops.iter().map(BatchOp::key).collect();
         let mut out: Vec<Result<Done, Error>> = vec![Ok(Done::Read(None)); ops.len()];
@@ -193,7 +194,7 @@ impl Kv {
             ordered: true,
             payload: &|group| put_batch(&group.iter().map(|i| ops[*i]).collect::<Vec<_>>()),
             size: &|index| match &ops[index] {
-                // Too large for its block, and so for a request to it.
+                // Too large for its block, and hence for a batch request.
                 BatchOp::Put { value, .. } | BatchOp::Insert { value, .. }
                     if value.len() > self.plain_limit() =>
                 {
@@ -207,7 +208,7 @@ impl Kv {
             out[index] = match result {
                 Outcome::Failed(e) => Err(e),
                 Outcome::Alone => self.single(op).map_err(|e| self.of_key(op.key(), e)),
-                // The block ran nothing behind it, so that this comes in its turn.
+                // The block ran no later operation, so this one runs in its turn.
                 Outcome::Answered(result)
                     if result.status == Status::ValueTooLarge
                         && matches!(op, BatchOp::Get { .. }) =>
@@ -220,13 +221,14 @@ impl Kv {
         out
     }
 
-    /// Runs operations on keys of one hash slot (give them the same `{tag}`): all take effect, at
-    /// once for every reader, or none does. Operations see what those before them in the batch did.
-    /// Reading or deleting an absent key is no failure; use compare-and-swap to demand an entry.
+    /// Runs operations on keys of one hash slot (give them the same `{tag}`). Either all take
+    /// effect, at once for every reader, or none does. An operation sees the effects of earlier
+    /// ones in the batch. Reading or deleting an absent key is not a failure; use compare-and-swap
+    /// to require an entry.
     ///
-    /// At most `KV_BATCH_MAX` operations of `KV_BATCH_BYTES_MAX` bytes in all. `InvalidArgument`
-    /// when the keys are of different slots; a full block has no room for an atomic batch whose
-    /// new values do not fit beside the old ones.
+    /// At most `KV_BATCH_MAX` operations and `KV_BATCH_BYTES_MAX` bytes in total. Returns
+    /// `InvalidArgument` if the keys are in different slots. A full block refuses an atomic batch
+    /// whose new values do not fit beside the old ones.
     pub fn atomic(&self, ops: &[BatchOp<'_>]) -> Result<Atomic, Error> {
         let Some(first) = ops.first() else { return Ok(Atomic::Applied(Vec::new())) };
         self.admit_atomic(ops)?;
@@ -252,12 +254,12 @@ impl Kv {
         let found = match (result.status, result.value) {
             (Status::CompareFailed, 0) => Some(None),
             (Status::CompareFailed, 1) => Some(Some(result.bytes.to_vec())),
-            // There is one, which is not told.
+            // The value exists but is not in the reply.
             _ => None,
         };
         let mut error = self.refusal(op.key(), result);
         error.message = format!(
-            "operation {value} of an atomic batch, none of which was applied: {}",
+            "operation {value} of an atomic batch failed, and no operation was applied: {}",
             error.message
         );
         Ok(Atomic::Refused { index: value, error, found })
@@ -284,9 +286,9 @@ impl Kv {
         Ok(())
     }
 
-    /// Combines the value of a key with an operand, in one step. Without an entry the operand alone
-    /// decides. `InvalidArgument`, and nothing changed, when what is stored has another type, when a
-    /// sum leaves an `i64` or becomes NaN, and for NaN operands.
+    /// Combines the value of a key with an operand, atomically. Without an entry, the operand
+    /// alone determines the value. Returns `InvalidArgument`, and changes nothing, if the stored
+    /// value has another type, if a sum overflows an `i64` or becomes NaN, and for NaN operands.
     pub fn accumulate(
         &self,
         key: &[u8],
@@ -314,7 +316,7 @@ impl Kv {
         Ok(accumulated(function, replied.header.value))
     }
 
-    /// Adds to the `i64` of a key; what it is now.
+    /// Adds to the `i64` of a key and returns the sum.
     pub fn add(&self, key: &[u8], n: i64) -> Result<i64, Error> {
         match self.accumulate(key, Function::SumI64, &n.to_le_bytes())? {
             Accumulated::Integer(n) => Ok(n),
@@ -322,8 +324,8 @@ impl Kv {
         }
     }
 
-    /// Appends to the value of a key, in one piece; its length now. The whole value is written
-    /// again: what grows long belongs into a file.
+    /// Appends to the value of a key, atomically, and returns the new length. The whole value is
+    /// written again, so data that grows long belongs in a file.
     pub fn append(&self, key: &[u8], bytes: &[u8]) -> Result<u64, Error> {
         match self.accumulate(key, Function::Append, bytes)? {
             Accumulated::Length(length) => Ok(length),
@@ -331,8 +333,8 @@ impl Kv {
         }
     }
 
-    /// Puts an item into the list of the `k` best; the list now. An item is there once, with its
-    /// best score; of equal scores the smaller item is first.
+    /// Adds an item to the list of the `k` best and returns the list. An item appears once, with
+    /// its best score; of equal scores the smaller item is first.
     pub fn top_add(
         &self,
         key: &[u8],
@@ -347,7 +349,8 @@ impl Kv {
         }
     }
 
-    /// The number of a key; `None` without an entry, `InvalidArgument` when it is none.
+    /// The number of a key; `None` without an entry, `InvalidArgument` if the value is not a
+    /// number.
     pub fn number(&self, key: &[u8]) -> Result<Option<Number>, Error> {
         let mut value = Vec::new();
         if !self.get(key, &mut value)? {
@@ -360,8 +363,8 @@ impl Kv {
         }
     }
 
-    /// The top list of a key, best first; `None` without an entry, `InvalidArgument` when it is
-    /// none.
+    /// The top list of a key, best first; `None` without an entry, `InvalidArgument` if the value
+    /// is not a top list.
     pub fn top(&self, key: &[u8]) -> Result<Option<Vec<TopItem>>, Error> {
         let mut value = Vec::new();
         if !self.get(key, &mut value)? {
@@ -378,11 +381,11 @@ impl Kv {
         self.about(Status::InvalidArgument, key, &what)
     }
 
-    /// Asks for many keys: grouped by block, every block at a time, again and again until each is
-    /// answered. `answer` gets the result of each, once.
+    /// Sends requests for many keys, grouped by block and to all blocks at once, until each key has
+    /// its result. Calls `answer` once for each key.
     ///
-    /// A group that the map has come to divide is divided by the fresh map in the next round; one
-    /// that was answered in part is asked for the rest.
+    /// If the map now divides a group, the next round divides it by the fresh map. If a group was
+    /// answered in part, the next round requests the rest.
     fn rounds(&self, ask: &Ask<'_>, keys: &[&[u8]], mut answer: impl FnMut(usize, Outcome<'_>)) {
         let hashes: Vec<u64> = keys.iter().map(|key| key_hash(key)).collect();
         let mut open = vec![true; keys.len()];
@@ -427,7 +430,7 @@ impl Kv {
         }
     }
 
-    /// Hands out what one request brought.
+    /// Distributes the results of one request.
     fn take_group(
         &self,
         (ask, group): (&Ask<'_>, &Group),
@@ -451,10 +454,10 @@ impl Kv {
                     answer(*index, Outcome::Answered(result));
                 }
             }
-            // The map divides them now: the next round does, too.
+            // The map now divides the group, and so will the next round.
             Err(e) if e.status == Status::WrongRange => {}
-            // There is no room for the first: it waited for that, and no later operation has run. The next
-            // ones may need none.
+            // The block has no space for the first operation: it waited for space, and no later
+            // operation has run. The later ones may need no space.
             Err(e) if ask.ordered && e.status == Status::OutOfMemory => {
                 open[group.indices[0]] = false;
                 answer(group.indices[0], Outcome::Failed(e));
@@ -469,7 +472,7 @@ impl Kv {
                     status => status,
                 };
                 let text = format!(
-                    "not sent, because what went to the block before failed: {}",
+                    "not sent, because an earlier request to the same block failed: {}",
                     e.message
                 );
                 for index in 0..hashes.len() {
@@ -482,12 +485,12 @@ impl Kv {
         }
     }
 
-    /// Divides keys into requests by the map: the first one for each block, or all of them when
+    /// Divides keys into requests by the map: the first request for each block, or all of them if
     /// order does not matter.
     fn groups(&self, ask: &Ask<'_>, pending: &[usize], hashes: &[u64]) -> Vec<Group> {
         let mut by_block: Vec<Group> = self.0.with_map(|map| {
             let mut blocks: Vec<Group> = Vec::new();
-            // The group of each entry of the map that has one.
+            // For each entry of the map, its group, if it has one.
             let mut groups = vec![None; map.entries.len().max(1)];
             for &index in pending {
                 let entry = position(map, hashes[index]);
@@ -513,7 +516,7 @@ impl Kv {
         groups
     }
 
-    /// What one operation answered, for its caller.
+    /// The result of one operation, for its caller.
     fn done(&self, op: &BatchOp<'_>, result: &BatchResult<'_>) -> Result<Done, Error> {
         let BatchResult { status, value, bytes } = *result;
         Ok(match (op, status) {
@@ -535,7 +538,7 @@ impl Kv {
         })
     }
 
-    /// An operation that has no room in a batch, as a request of its own.
+    /// Runs an operation that does not fit into a batch as its own request.
     pub(crate) fn single(&self, op: &BatchOp<'_>) -> Result<Done, Error> {
         Ok(match *op {
             BatchOp::Get { key } => {
@@ -563,7 +566,7 @@ impl Kv {
         })
     }
 
-    /// An error of a request of its own, told as one of many.
+    /// Adds the key to the error of a request for one key, because the caller asked for many.
     fn of_key(&self, key: &[u8], mut e: Error) -> Error {
         let key = format!("'{}'", String::from_utf8_lossy(&key[..key.len().min(80)]));
         if !e.message.contains(&key) {
@@ -575,19 +578,20 @@ impl Kv {
     /// The error of one operation.
     fn refusal(&self, key: &[u8], result: &BatchResult<'_>) -> Error {
         let what = match result.status {
-            Status::KeyExists => "has a value already".to_owned(),
+            Status::KeyExists => "already has a value".to_owned(),
             Status::KeyNotFound => "has no value".to_owned(),
             Status::CompareFailed if result.value == 2 => {
-                "is not as expected, and its value has no room in the reply".to_owned()
+                "does not have the expected value, and its value does not fit into the reply"
+                    .to_owned()
             }
-            Status::CompareFailed => "is not as expected".to_owned(),
+            Status::CompareFailed => "does not have the expected value".to_owned(),
             _ => format!("was refused: {}", String::from_utf8_lossy(result.bytes)),
         };
         self.about(result.status, key, &what)
     }
 }
 
-/// As many as go into one request; one that is too large for any is alone.
+/// How many of these fit into one request; one that is too large for any is alone.
 fn fitting(ask: &Ask<'_>, indices: &[usize]) -> usize {
     let (mut count, mut bytes) = (0, COUNT);
     for index in indices.iter().take(KV_BATCH_MAX) {
@@ -604,7 +608,7 @@ fn too_large(ask: &Ask<'_>, index: usize) -> bool {
     COUNT + (ask.size)(index) > KV_BATCH_BYTES_MAX
 }
 
-/// The hashes that a group's block has to serve.
+/// The range of hashes that a group's block must serve.
 fn span(indices: &[usize], hashes: &[u64]) -> Target {
     let of = indices.iter().map(|index| hashes[*index]);
     let (least, most) = of.fold((u64::MAX, 0), |(a, b), hash| (a.min(hash), b.max(hash)));
@@ -631,6 +635,6 @@ fn owned(items: &[Item<'_>]) -> Vec<TopItem> {
 fn unexpected(what: &str, number: u64) -> Error {
     Error::new(
         Status::BadFrame,
-        format!("{what} was answered with {number}, which is not possible"),
+        format!("the reply to {what} contains an invalid number, {number}"),
     )
 }

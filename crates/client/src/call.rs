@@ -1,9 +1,9 @@
-//! One data operation from first try to answer, without I/O: the only retry loop.
+//! One data operation from its first try to its result, without I/O: the only retry loop.
 //!
-//! A `Call` is asked what to do next and told what came of it. It chooses the block from the
-//! routing cache and the lane from the session's, follows `Moved`, waits out `Busy`, repeats after
-//! a lost connection, and decides when a mutation's outcome can no longer be known. Rules: see
-//! "Retries" in docs/design-notes.md.
+//! The caller asks a `Call` for its next step, carries it out, and passes the outcome back. The
+//! call chooses the block from the routing cache and the lane from those of the session. It follows
+//! `Moved`, waits out `Busy`, repeats after a lost connection, and decides when the outcome of a
+//! mutation can no longer be known. Rules: "Retries" in docs/design-notes.md.
 
 use crate::error::Error;
 use crate::route::{self, Target};
@@ -22,7 +22,7 @@ const BACKOFF_MAX: Duration = Duration::from_millis(100);
 /// `Moved` answers that one call follows: more than blocks can be added in a deadline.
 const HOPS_MAX: u32 = 100_000;
 
-/// One lane of this session to one block, not in use while it is here.
+/// One lane of this session to one block, while no operation uses it.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     id: LaneId,
@@ -30,36 +30,36 @@ struct Lane {
     next: Sequence,
 }
 
-/// What a client knows of one structure: the map, and its lanes to the blocks.
+/// A client's knowledge of one structure: the map, and its lanes to the blocks.
 #[derive(Debug)]
 pub struct Routing {
-    /// Who serves what, as far as known.
+    /// Which block serves which part, as far as this client knows.
     pub map: PartitionMap,
-    /// Blocks of a queue that were empty when they were asked last, and whose successors serve. An
-    /// item that was reserved may come back to one of them.
+    /// Blocks of a queue that were empty at the last request and whose successors serve. A reserved
+    /// item may be returned to one of them.
     pub left: Vec<MapEntry>,
-    /// Where servers are that have blocks of extents, by number.
+    /// Addresses of the servers that hold blocks of extents, by server number.
     pub servers: HashMap<u32, String>,
-    /// The block of extents that is written.
+    /// The block of extents that is being written.
     pub extents: Option<ExtentRoom>,
-    /// Not in use, by block and by the end of a queue that they serve.
+    /// Idle lanes, by block and by the end of a queue that they serve.
     lanes: HashMap<(BlockAt, End), Vec<Lane>>,
-    /// Results that were received, of lanes that will not be used again.
+    /// Received results of lanes that will not be used again.
     owed: Vec<Owed>,
 }
 
-/// Which end of a queue a lane serves, so that it is known when it will not be used again. Other
-/// structures have one.
+/// The end of a queue that a lane serves, which decides when the lane will not be used again. Other
+/// structures have one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum End {
     Tail,
     Head,
 }
 
-/// What a block should be told, so that it need not keep results for us.
+/// A block and the received results of its lanes: it need not keep these results any longer.
 pub type Owed = (MapEntry, Vec<(LaneId, Sequence)>);
 
-/// Hands out lane numbers; one for each session.
+/// Hands out lane numbers; one instance for each session.
 #[derive(Clone, Copy, Debug)]
 pub struct Lanes {
     /// The session that the numbers belong to.
@@ -68,44 +68,44 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// Numbers of a new session.
+    /// Starts the numbers of a new session.
     pub fn new(session: SessionId) -> Lanes {
         Lanes { session, next: 1 }
     }
 }
 
-/// Room in a block of extents, as far as is known.
+/// Free space in a block of extents, as far as this client knows.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtentRoom {
     /// The block.
     pub at: BlockAt,
-    /// Bytes that are free there.
+    /// Bytes that are free in the block.
     pub free: u64,
-    /// When something was last sent there, or when the controller named it.
+    /// When an extent was last sent to the block, or when the controller named the block.
     pub written: Time,
 }
 
 impl Routing {
-    /// Begins with a map.
+    /// Starts with this map.
     pub fn new(map: PartitionMap) -> Routing {
         let (servers, extents) = (HashMap::new(), None);
         let (left, lanes, owed) = (Vec::new(), HashMap::new(), Vec::new());
         Routing { map, left, servers, extents, lanes, owed }
     }
 
-    /// What blocks of a queue that were left behind should be told (`AckResults`): without it they
-    /// would be kept for as long as somebody could ask for our answers again.
+    /// Takes the acknowledgements (`AckResults`) for blocks of a queue that were left behind.
+    /// Without them a block keeps its results for as long as this client could request them again.
     pub fn take_owed(&mut self) -> Vec<Owed> {
         std::mem::take(&mut self.owed)
     }
 
-    /// Whether blocks leave the structure when they are empty, and nobody needs their answers.
+    /// Whether the structure drops empty blocks whose results no client needs.
     pub fn shrinks(&self) -> bool {
         Router::from_code(self.map.router).is_some_and(Router::shrinks)
     }
 
-    /// Whether lanes to a block will not be used again, or so rarely that the block must not be kept
-    /// waiting for it.
+    /// Whether lanes to a block are unused from now on, or used so rarely that the block must not
+    /// wait for them.
     fn is_behind(&self, at: BlockAt, end: End) -> bool {
         let entry = match end {
             End::Head if self.map.router == Router::Ends as u8 => self.map.entries.first(),
@@ -114,14 +114,14 @@ impl Routing {
         self.shrinks() && entry.is_none_or(|entry| entry.at() != at)
     }
 
-    /// The map has changed: lanes to blocks that were left behind are given up.
+    /// Gives up lanes to blocks that were left behind, after a change of the map.
     fn give_up_lanes(&mut self) {
         if !self.shrinks() {
             return;
         }
         let mut behind: Vec<(BlockAt, End)> =
             self.lanes.keys().filter(|(at, end)| self.is_behind(*at, *end)).copied().collect();
-        // In an order that the keys of the table do not decide (INV-35).
+        // A sorted order, because the order of the table's keys must not decide (INV-35).
         behind.sort_unstable();
         for key in behind {
             for lane in self.lanes.remove(&key).unwrap_or_default() {
@@ -146,24 +146,24 @@ impl Routing {
         self.map.entries.iter().chain(&self.left).find(|entry| entry.at() == at)
     }
 
-    /// The block that has taken the place of one that the map does not name any more: it was moved to
-    /// another server, with all that it knew. Where something begins in a file or a queue never changes,
-    /// and nothing else begins there; of hashes others are in charge of what one block had.
+    /// The block that replaced one that the map no longer names: the old block moved to another
+    /// server with all its records. In a file or a queue a position never changes, and no other
+    /// block begins at it. In a key-value store other blocks serve the hashes that one block had.
     fn took_place(&self, tried: Tried) -> Option<&MapEntry> {
         let stands =
             matches!(Router::from_code(self.map.router), Some(Router::Offset | Router::Ends));
         if !stands || self.named(tried.at).is_some() || Bug::RelocatedMeansRetired.active() {
             return None;
         }
-        // A consumer may have left it behind meanwhile; it knows what it has answered all the same.
+        // A consumer may have left it behind meanwhile; the block still knows its own results.
         self.map.entries.iter().chain(&self.left).find(|entry| entry.start == tried.start)
     }
 
-    /// The map has changed: lanes go on at the blocks that took the place of theirs.
+    /// Moves lanes to the blocks that replaced theirs, after a change of the map.
     fn follow(&mut self, old: &[MapEntry]) {
         let gone = self.lanes.keys().filter(|(at, _)| self.named(*at).is_none());
         let mut gone: Vec<(BlockAt, End)> = gone.copied().collect();
-        // In an order that the keys of the table do not decide (INV-35).
+        // A sorted order, because the order of the table's keys must not decide (INV-35).
         gone.sort_unstable();
         for (at, end) in gone {
             let entry = old.iter().find(|entry| entry.at() == at);
@@ -175,7 +175,7 @@ impl Routing {
         }
     }
 
-    /// A block of extents, when it is known where its server is.
+    /// The entry of a block of extents, if the address of its server is known.
     fn extents_at(&self, at: BlockAt) -> Option<MapEntry> {
         let address = self.servers.get(&at.block.server().0)?.clone();
         let (block, epoch) = (at.block.0, at.epoch.0);
@@ -189,25 +189,25 @@ impl Routing {
         }
     }
 
-    /// Makes sure that a block can be asked although the map may not name it any more.
+    /// Makes sure that a block can still be reached although the map may no longer name it.
     pub fn remember(&mut self, entry: &MapEntry) {
         if self.named(entry.at()).is_none() {
             self.left.push(entry.clone());
         }
     }
 
-    /// A queue's first block has nothing to take: the next one is asked from now on.
+    /// The first block of a queue has nothing to take: later requests go to the next one.
     fn leave(&mut self, at: BlockAt) {
         if self.map.entries.len() > 1 && self.map.entries[0].at() == at {
             self.left.push(self.map.entries.remove(0));
         }
     }
 
-    /// Takes a map from the controller unless a newer one is known.
+    /// Replaces the map by one from the controller, unless a newer one is known.
     pub fn refresh(&mut self, map: PartitionMap) {
         if map.version >= self.map.version {
             let old = std::mem::replace(&mut self.map, map);
-            // What the controller does not know any more is gone.
+            // Blocks that the controller no longer names no longer exist.
             let left = std::mem::take(&mut self.left);
             self.follow(&[old.entries, left].concat());
         }
@@ -219,7 +219,7 @@ impl Routing {
 
     fn take_lane(&mut self, lanes: &mut Lanes, at: BlockAt, end: End) -> Lane {
         let free = self.lanes.entry((at, end)).or_default();
-        // Lanes of an earlier session (before a fork) are somebody else's.
+        // Lanes of an earlier session (before a fork) belong to the parent process.
         while let Some(lane) = free.pop() {
             if lane.session == lanes.session {
                 return lane;
@@ -238,8 +238,8 @@ impl Routing {
     }
 }
 
-/// A block that was asked, by the name that it had then. Where a structure's blocks stand in a row it is
-/// known by its place as well, also when it has been given another name since.
+/// A block that received a try, by the name that it had then. Where a structure's blocks form a
+/// sequence, its position identifies it too, even after it has been renamed.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     at: BlockAt,
@@ -252,48 +252,48 @@ impl Tried {
     }
 }
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, PartialEq)]
 pub enum Step {
-    /// Send the request with these fields to this block. Lengths, request number and grant are the
-    /// sender's to set.
+    /// Send the request with these fields to this block. The sender sets lengths, request number
+    /// and grant.
     Send(MapEntry, RequestHeader),
-    /// Ask the controller for a fresh map and grant, or for the reason of the loss.
+    /// Request a fresh map and grant from the controller, or the reason of the loss.
     Refresh,
-    /// Wait, then go on.
+    /// Wait, then continue.
     Wait(Duration),
     /// Finished.
     Done(Result<ReplyHeader, Error>),
 }
 
-/// What came of it.
+/// The outcome of a step.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Begin, or the wait is over.
+    /// The call begins, or the wait is over.
     Go,
     /// The reply and its arguments.
     Reply(ReplyHeader, &'a [u8]),
-    /// The connection failed; `sent` when the request may have reached the server.
+    /// The connection failed; `sent` if the request may have reached the server.
     Lost {
         /// Whether any byte may have arrived.
         sent: bool,
-        /// What the operating system said.
+        /// The operating system's error.
         why: String,
     },
-    /// While the reply was awaited, the controller told why it will not come.
+    /// While the call awaited the reply, the controller reported why none will arrive.
     Gone {
         /// Whether any byte may have arrived.
         sent: bool,
-        /// Its reason.
+        /// The controller's reason.
         reason: Error,
     },
-    /// The map was refreshed; the caller has put it into the routing already.
+    /// The map was refreshed, and the caller has already put it into the routing.
     Refreshed,
-    /// The controller answered with a reason instead.
+    /// The controller returned a reason instead of a map.
     RefreshFailed(Error),
 }
 
-/// One operation on its way.
+/// One operation in progress.
 #[derive(Debug)]
 pub struct Call {
     op: Op,
@@ -301,36 +301,36 @@ pub struct Call {
     deadline: Time,
     mutation: bool,
     lane: Option<(Tried, Lane)>,
-    /// The block that answered `Busy`, or that the grant was past its time: it may have run a copy of
-    /// this request, or hold one that is under way, so it is asked again before any other, also when
-    /// the map has moved on.
+    /// The block that answered `Busy`, or that the grant had expired. It may have run a copy of
+    /// this request, or hold one in progress. The call therefore retries there before any other
+    /// block, even if the map has changed.
     stays_at: Option<Tried>,
-    /// A try may have reached a server and its answer did not come back.
+    /// A try may have reached a server, and its reply was lost.
     uncertain: Option<Tried>,
     /// When the current try was sent.
     sent_at: Time,
-    /// When the first try was sent whose outcome is in doubt.
+    /// When the first try with an unknown outcome was sent.
     doubt_since: Option<Time>,
     backoff: Duration,
     hops: u32,
     revoked: bool,
-    /// The refresh under way follows a failure, not an answer that asks for one.
+    /// The refresh in progress follows a failure, not a reply that requires one.
     troubled: bool,
     entry: Option<MapEntry>,
     last_trouble: String,
-    /// The last answer said that there is no room.
+    /// The last reply reported a lack of space.
     full: bool,
-    /// A block of extents was not there; the controller is asked whether the structure is.
+    /// A block of extents was missing; the controller decides whether the structure still exists.
     gone: bool,
 }
 
 impl Call {
-    /// An operation that must be finished by `deadline`.
+    /// An operation that must finish by `deadline`.
     pub fn new(op: Op, target: Target, deadline: Time) -> Call {
         Call::of(op, op.info().lane, target, deadline)
     }
 
-    /// The same for an operation of which the protocol does not say whether it is a mutation.
+    /// The same for an operation for which the protocol does not define whether it is a mutation.
     pub fn of(op: Op, mutation: bool, target: Target, deadline: Time) -> Call {
         Call {
             op,
@@ -353,17 +353,17 @@ impl Call {
         }
     }
 
-    /// The entry that answered last: a file's offsets count from its start.
+    /// The entry of the last block that replied: offsets in a file count from its start.
     pub fn entry(&self) -> Option<&MapEntry> {
         self.entry.as_ref()
     }
 
-    /// The same, at the end of the call.
+    /// As `entry`, at the end of the call.
     pub fn take_entry(&mut self) -> Option<MapEntry> {
         self.entry.take()
     }
 
-    /// What to do next, given what came of the last step.
+    /// The next step, given the outcome of the last one.
     pub fn next(
         &mut self,
         now: Time,
@@ -404,22 +404,23 @@ impl Call {
         if now >= self.deadline {
             return self.give_up();
         }
-        // A retry goes first to the block of the first try: only it can know the outcome.
+        // A retry goes first to the block of the first try, because only that block can know the
+        // outcome.
         let ended = |tried: Tried| routing.named(tried.at).is_none();
         let stood = |tried: Tried| routing.took_place(tried).is_some();
         if routing.shrinks() && self.uncertain.is_some_and(|tried| ended(tried) && !stood(tried)) {
-            // Such a block is retired only when it owes nobody an answer that can still be
-            // asked for: this request never ran there.
+            // Such a block is retired only when no client can still request a result of it. Hence
+            // this request never ran there.
             (self.uncertain, self.doubt_since, self.lane) = (None, None, None);
         }
-        // A block of a key-value store goes when everything in it has moved, its records included:
-        // whoever has the key now has them.
+        // A block of a key-value store is removed when all its entries have moved, its records
+        // included: the block that serves the key now has them.
         if let Target::Extents(at) = self.target {
             return self.send_to_extents(now, at, routing.extents_at(at));
         }
         let hashes = routing.map.router == route::ROUTER_HASHES;
-        // So does one that has refused for now, and may have run an earlier copy before it went. And one that
-        // was moved to another server as it was, whose place another one has.
+        // The same holds for a block that refused for now and may have run an earlier copy before
+        // it was removed; and for one that moved unchanged to another server and has a replacement.
         if let Some(tried) = self.stays_at.filter(|tried| hashes && ended(*tried) || stood(*tried))
         {
             self.stays_at = None;
@@ -431,7 +432,7 @@ impl Call {
         let entry = match self.uncertain {
             Some(tried) if !followed => find(tried),
             _ => match self.stays_at.and_then(|tried| routing.named(tried.at)).or_else(|| {
-                // An earlier copy may have run where it was refused since: there, or nowhere.
+                // An earlier copy may have run only at the block that has since refused it.
                 self.lane.and_then(|(tried, _)| routing.took_place(tried))
             }) {
                 Some(entry) => Some(entry),
@@ -444,10 +445,10 @@ impl Call {
                         && entry.end < last
                     {
                         if followed {
-                            let why = "the block that may have executed it was divided";
+                            let why = "the block that may have executed it has been split";
                             return Step::Done(Err(self.unknown(why)));
                         }
-                        let why = "the keys are no longer of one block";
+                        let why = "the keys are no longer in one block";
                         return Step::Done(Err(Error::new(Status::WrongRange, why)));
                     }
                     entry
@@ -459,7 +460,7 @@ impl Call {
                 let why = "the block is no longer part of the structure";
                 return Step::Done(Err(Error::new(Status::UnknownBlock, why)));
             }
-            let why = "the block that may have executed it is gone";
+            let why = "the block that may have executed it no longer exists";
             return Step::Done(Err(self.unknown(why)));
         };
         let at = entry.at();
@@ -467,11 +468,11 @@ impl Call {
         if self.mutation {
             let window = Duration::from_millis(RETRY_WINDOW_MS);
             if self.doubt_since.is_some_and(|since| now.since(since) >= window) {
-                return Step::Done(Err(self.unknown("it could not be repeated for 10 s")));
+                return Step::Done(Err(self.unknown("it could not be repeated within 10 s")));
             }
             let lane = match self.lane.take() {
-                // A store's block that went took its records along: should an earlier copy of this have
-                // run there, it is known by this number.
+                // A removed block of a key-value store passed its records on. If an earlier copy
+                // ran there, its successor recognises this number.
                 Some((held, lane))
                     if held.at == at
                         || hashes && routing.named(held.at).is_none()
@@ -479,7 +480,8 @@ impl Call {
                 {
                     lane
                 }
-                // Of another block that refused: nobody may use its number for something else.
+                // The lane belongs to another block that refused. Its number must not be used for
+                // another request.
                 Some(_) | None => routing.take_lane(lanes, at, self.end()),
             };
             let tried = Tried::of(&entry);
@@ -497,10 +499,11 @@ impl Call {
         Step::Send(entry, header)
     }
 
-    /// What is asked of extents changes nothing that anybody could see twice: no lane, no doubt.
+    /// Requests for extents have no effect that a reader could see twice: they need no lane, and
+    /// their outcome is never in doubt.
     fn send_to_extents(&mut self, now: Time, at: BlockAt, entry: Option<MapEntry>) -> Step {
         let Some(entry) = entry.filter(|_| !self.gone) else {
-            let text = format!("the block of extents {} is not there any more", at.block);
+            let text = format!("the block of extents {} no longer exists", at.block);
             return Step::Done(Err(Error::new(Status::ExtentGone, text)));
         };
         self.entry = Some(entry.clone());
@@ -528,16 +531,18 @@ impl Call {
             }
             Status::Moved => self.moved(now, routing, lanes, header, args),
             Status::Resume => {
-                // The lane was forgotten by the server, which has then not executed this.
+                // The server no longer remembers the lane, and hence has not executed this request.
                 self.lane = None;
                 if self.uncertain.is_some() {
-                    return Step::Done(Err(self.unknown("the server has forgotten the lane")));
+                    return Step::Done(
+                        Err(self.unknown("the server no longer remembers the lane")),
+                    );
                 }
                 self.send(now, routing, lanes)
             }
             Status::WrongEpoch | Status::UnknownBlock | Status::WrongRange => {
-                // The lane and its number stay with the block: should an earlier copy of this
-                // request still be on its way there, the two must be recognised as one.
+                // The lane and its number stay with the block. If an earlier copy of this request
+                // is still on its way there, the block must recognise the two as one.
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 self.gone = matches!(self.target, Target::Extents(_));
                 if Bug::ClientChangesLane.active() {
@@ -555,7 +560,7 @@ impl Call {
                 Step::Refresh
             }
             Status::GrantRevoked => {
-                // The controller could not be asked, or changed its mind again meanwhile.
+                // The controller was unreachable, or the permissions changed again meanwhile.
                 self.last_trouble = String::from_utf8_lossy(args).into_owned();
                 self.after_trouble(now)
             }
@@ -594,7 +599,7 @@ impl Call {
         if self.target == Target::Head {
             routing.leave(refused);
         }
-        // It said so after looking into its records: this was not executed there.
+        // The block checked its records before it replied: it has not executed this request.
         self.stays_at = None;
         self.uncertain = None;
         self.doubt_since = None;
@@ -602,20 +607,21 @@ impl Call {
         routing.give_up_lanes();
         self.hops += 1;
         if self.hops > HOPS_MAX {
-            let why = "blocks keep pointing elsewhere; this is a defect";
+            let why = "blocks keep redirecting the request; this is a defect";
             return Step::Done(Err(Error::new(Status::Internal, why)));
         }
         if routing.route(self.target).is_some_and(|entry| entry.at() == refused) {
-            // What it says is no news, and there it cannot be done: the controller may know more.
-            self.last_trouble = "the block says that another one serves this".into();
+            // The reply repeats what the map says, yet the block cannot serve the request: the
+            // controller may know more.
+            self.last_trouble = "the block replied that another block serves this".into();
             return self.after_trouble(now);
         }
         self.send(now, routing, lanes)
     }
 
-    /// The block did not run the request, and it may have run an earlier copy. A batch does not stay at its
-    /// block, because no other block can report the outcome once that block is divided. A batch has an
-    /// earlier copy only after a lost connection, which `doubt` records.
+    /// The block did not run the request, but it may have run an earlier copy. A batch does not
+    /// stay at its block, because no other block can report the outcome after a split. A batch has
+    /// an earlier copy only after a lost connection, which `doubt` records.
     fn stay(&mut self) {
         let stays = self.mutation && !matches!(self.target, Target::Hashes(..));
         self.stays_at = self.entry.as_ref().map(Tried::of).filter(|_| stays);
@@ -624,7 +630,7 @@ impl Call {
         }
     }
 
-    /// The current try may have taken effect, and nobody told.
+    /// The current try may have taken effect, and no reply reports it.
     fn doubt(&mut self) {
         if self.mutation && !Bug::ClientForgetsDoubt.active() {
             self.uncertain = self.entry.as_ref().map(Tried::of);
@@ -632,7 +638,7 @@ impl Call {
         }
     }
 
-    /// A result came: the lane's number is used up and the lane is free for the next operation.
+    /// A result arrived: the lane's number is used up, and the lane is free for the next operation.
     fn finish_lane(&mut self, routing: &mut Routing) {
         if let Some((tried, mut lane)) = self.lane.take() {
             lane.next = Sequence(lane.next.0 + 1);
@@ -647,7 +653,7 @@ impl Call {
         }
     }
 
-    /// Something is wrong with the block or its server: ask the controller, soon.
+    /// The block or its server has a problem: refresh from the controller soon.
     fn after_trouble(&mut self, now: Time) -> Step {
         if now >= self.deadline {
             return self.give_up();
@@ -656,7 +662,7 @@ impl Call {
         Step::Refresh
     }
 
-    /// The controller found nothing wrong: try again, less and less often.
+    /// The controller found no problem: retry with increasing pauses.
     fn pause(&mut self, now: Time) -> Step {
         let pause = self.backoff;
         self.backoff = (self.backoff * 2).min(BACKOFF_MAX);
@@ -664,7 +670,7 @@ impl Call {
     }
 
     fn wait(&mut self, now: Time, asked: Duration) -> Step {
-        // Clients that were refused together shall not come back together.
+        // The pauses differ, so that clients that were refused together do not retry together.
         let spread = asked.mul_f64((now.0 % 251) as f64 / 1000.0);
         let wait = (asked + spread).max(Duration::from_micros(50));
         if now + wait >= self.deadline {
@@ -686,7 +692,7 @@ impl Call {
         if self.full && self.uncertain.is_none() {
             return Step::Done(Err(Error::new(Status::OutOfMemory, self.last_trouble.as_str())));
         }
-        let text = format!("{} was not finished in time{effect}{trouble}", self.op.name());
+        let text = format!("{} did not finish in time{effect}{trouble}", self.op.name());
         Step::Done(Err(Error::new(Status::DeadlineExceeded, text)))
     }
 
@@ -697,7 +703,7 @@ impl Call {
 
     fn explain(&self, mut reason: Error) -> Error {
         if self.uncertain.is_some() && self.mutation {
-            reason.message.push_str("; the last operation may have taken effect before");
+            reason.message.push_str("; the last operation may have taken effect before that");
         }
         reason
     }

@@ -1,9 +1,10 @@
-//! Carrying large values off a server that is taken out.
+//! Evacuates large values from a draining server.
 //!
-//! A large value is a list of extents that its key's entry names by where they lie (ADR 0018), so that a
-//! block of extents cannot move. Its values are written anew instead, piece by piece, in blocks that have
-//! room, and then put in place of the old list if the key's value still is that one (ADR 0034). To readers
-//! and to who listens nothing has changed; who reads the old pieces at that moment reads the key again.
+//! A large value is a list of extents, and the entry of its key names them by their location (ADR
+//! 0018), so a block of extents cannot move. Instead, each value is rewritten piece by piece in
+//! blocks that have space. The new list then replaces the old one if the entry still has the old
+//! one (ADR 0034). For readers and listeners nothing changes; a client that is reading the old
+//! pieces at that moment reads the key again.
 
 use crate::client::Client;
 use crate::error::Error;
@@ -21,28 +22,28 @@ use std::collections::BTreeSet;
 /// Bytes of keys and lists of one part of a scan.
 const PAGE: u32 = 256 << 10;
 
-/// What came of carrying the large values of a store.
+/// The result of evacuating the large values of a store.
 #[derive(Debug, Default)]
 pub struct Carried {
-    /// How many are elsewhere now.
+    /// Number of values that have moved.
     pub values: u64,
-    /// The blocks that the store still had when it was asked, before anything was carried.
+    /// The blocks that the store still had before this evacuation.
     pub had: BTreeSet<BlockAt>,
-    /// Why one or more are not: there was no room for a copy, when it was asked last.
+    /// Why one or more values did not move: at the last attempt there was no space for a copy.
     pub failed: Option<Error>,
 }
 
 impl Client {
-    /// Writes the large values of a store anew of which `leaving` have parts: blocks of extents that take
-    /// no more, because their server is taken out. One that finds no room for a copy of it (`OutOfMemory`,
-    /// `QuotaExceeded`, `LimitExceeded`, `Busy`) stays, and the others are tried all the same.
+    /// Rewrites the large values that have parts in `leaving`: blocks of extents that accept no
+    /// more, because their server is draining. A value without space for a copy (`OutOfMemory`,
+    /// `QuotaExceeded`, `LimitExceeded`, `Busy`) stays, and the others are still tried.
     ///
-    /// A value that is put meanwhile is its writer's business. One that is put a moment later may still
-    /// name such a block, if it was being written before; so that this is to be called until the store
-    /// had none of them. It is not read then. Takes memory for one piece of a value at a time, an eighth of
-    /// a block, and reads the whole store for its keys.
+    /// A value that is put meanwhile is left to its writer. A put that was in progress may still
+    /// name such a block a moment later, so call this until the store has none of these blocks; the
+    /// store is then not read. Needs memory for one piece of a value at a time, an eighth of a
+    /// block, and reads the whole store for its keys.
     ///
-    /// Needs the cluster's token. Leases are neither renewed nor needed otherwise.
+    /// Needs the cluster's token. Leases are neither renewed nor needed.
     pub fn carry_values(
         &self,
         job: JobId,
@@ -78,21 +79,21 @@ impl Client {
     }
 }
 
-/// Whether another value may still find what this one did not.
+/// Whether another value may still find space although this one did not.
 fn finds_no_room(status: Status) -> bool {
     use Status::{Busy, LimitExceeded, OutOfMemory, QuotaExceeded};
     matches!(status, OutOfMemory | QuotaExceeded | LimitExceeded | Busy)
 }
 
 impl Kv {
-    /// Writes the value of a key anew, if it still is this list; whether it was.
+    /// Rewrites the value of a key if it still is this list. Returns whether it was.
     fn carry(&self, key: &[u8], list: &[u8]) -> Result<bool, Error> {
         let mut new: Vec<ExtentRef> = Vec::with_capacity(list.len() / EXTENT_REF);
         let (mut kept, mut bytes) = (self.0.now(), Vec::new());
         for piece in list.chunks_exact(EXTENT_REF) {
             bytes.resize(value_length(piece) as usize, 0);
             if !self.read_into(piece, &mut bytes)? {
-                return Ok(false); // The key has another value by now, or none.
+                return Ok(false); // The key now has another value, or none.
             }
             new.extend(self.write_extents(&[&bytes])?);
             self.keep_on(&mut kept, &new)?;
@@ -102,7 +103,8 @@ impl Kv {
         let (args, payload) = put.encode();
         match self.send_one(Op::KvPutExtents, key, &args, &[&payload], Sink::None) {
             Ok(replied) => Ok(replied.header.status == Status::Ok),
-            // Some of it went while it was written, which took long: it is carried the next time.
+            // Some of the new extents were freed while the value was written, which took long: the
+            // next round retries.
             Err(e) if e.status == Status::ExtentGone => Ok(false),
             Err(e) => Err(e),
         }

@@ -30,20 +30,19 @@ pub struct ClientOptions {
     pub address: String,
     /// The cluster's token, a job's, or one narrowed to a task.
     pub token: Vec<u8>,
-    /// The prefix that this client works for: its traffic renews that prefix. Zero for none.
+    /// The prefix of this client's task: the client's traffic renews that prefix. Zero for none.
     pub task_prefix: PrefixId,
     /// Time within which every call ends, with its result or an error.
     pub timeout: Duration,
-    /// How long to poll for an answer before sleeping. Zero never does.
+    /// How long to poll for a reply before sleeping. Zero never polls.
     pub spin: Duration,
-    /// Whether to go on over the Unix socket of a node on this machine, where it has one that this
-    /// user can reach.
+    /// Whether to switch to the Unix socket of a node on this machine, if it has one that this user
+    /// may use.
     pub unix: bool,
 }
 
 impl ClientOptions {
-    /// The usual: ten seconds for every call, polling for up to 50 us, over Unix sockets where there
-    /// are any.
+    /// The defaults: 10 s for every call, up to 50 us of polling, and Unix sockets where available.
     pub fn new(address: impl Into<String>, token: impl Into<Vec<u8>>) -> ClientOptions {
         ClientOptions {
             address: address.into(),
@@ -71,22 +70,23 @@ pub enum IfExists {
 /// How a job is registered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobOptions {
-    /// Whose it is; it is then found as `TENANT/NAME`. Without one it is its own.
+    /// The tenant that owns it; the job is then found as `TENANT/NAME`. Without one, the job is its
+    /// own tenant.
     pub tenant: Option<String>,
     /// Default lease of its prefixes in milliseconds; 0 takes the cluster's.
     pub lease_ms: u32,
     /// Most blocks that it may hold; 0 for no quota.
     pub quota_blocks: u64,
-    /// Its data should be in memory. So is every job's that does not say otherwise.
+    /// Its data should stay in memory. The same holds for every job that does not say otherwise.
     pub latency_sensitive: bool,
-    /// Tasks that will run at the same time; 0 when nobody knows.
+    /// Tasks that will run at the same time; 0 if unknown.
     pub tasks: u32,
-    /// Bytes that it will hold at its peak; 0 when nobody knows.
+    /// Bytes that it will hold at its peak; 0 if unknown.
     pub capacity: u64,
-    /// Bytes per second that it will read and write at its peak; 0 when nobody knows.
+    /// Bytes per second that it will read and write at its peak; 0 if unknown.
     pub peak_throughput: u64,
-    /// The fate of a live job of this name. One whose holder has ended on this machine is replaced
-    /// (or opened, with `Open`) in any case.
+    /// The fate of a live job of this name. A job whose holder has ended on this machine is
+    /// replaced (or opened, with `Open`) in any case.
     pub if_exists: IfExists,
     /// This process holds the job. When it has ended, the next registration of the name on this machine
     /// replaces the job. Without a holder a job lives by its leases alone.
@@ -109,7 +109,7 @@ impl Default for JobOptions {
     }
 }
 
-/// A job as its registration or a look-up tells it.
+/// A job, as returned by its registration or by a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobTicket {
     /// The job.
@@ -119,30 +119,30 @@ pub struct JobTicket {
     /// Its token, good for this life of the job: when its root's lease has ended and a client has
     /// reopened it, the token is refused with `LeaseExpired`.
     pub token: Vec<u8>,
-    /// It was there and another process holds it.
+    /// The job existed already, and another process holds it.
     pub found: bool,
 }
 
-/// How often a registration looks again at a job that others register and end meanwhile.
+/// How often a registration retries while other clients register and end the same job.
 const REGISTRATIONS: usize = 10;
 
-/// A ticket of an answer to `RegisterJob` or `FindJob`.
+/// The ticket for a reply to `RegisterJob` or `FindJob`.
 fn ticket(reply: &RegisterJobReply, found: bool) -> Result<JobTicket, Error> {
     let root = PrefixId(reply.root);
     let token = attenuate(&reply.token, Caveat::Life(root)).map_err(|e| {
-        Error::new(Status::Unauthenticated, format!("the controller issued no token: {e}"))
+        Error::new(Status::Unauthenticated, format!("the controller issued an invalid token: {e}"))
     })?;
     Ok(JobTicket { job: JobId(reply.job), root, token, found })
 }
 
-/// What has a quota.
+/// The owner of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaOf {
     /// All jobs of a tenant.
     Tenant(String),
     /// A job.
     Job(JobId),
-    /// A prefix with all below it, by its path.
+    /// A prefix and all its descendants, by its path.
     Prefix(JobId, String),
 }
 
@@ -156,33 +156,33 @@ impl QuotaOf {
     }
 }
 
-/// How many blocks may be held, and are.
+/// A quota in blocks, and its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// The most; 0 for as many as there are.
+    /// Maximum number of blocks; 0 for no limit.
     pub max_blocks: u64,
-    /// Those that are held; 0 of a prefix that has no quota.
+    /// Blocks held; 0 for a prefix that has no quota.
     pub held_blocks: u64,
-    /// Those in memory beyond which its blocks are the first to go below; 0 for none.
+    /// Blocks in memory above which its blocks are the first to be demoted; 0 for none.
     pub soft_blocks: u64,
-    /// What its share of memory counts for.
+    /// The weight of its share of memory.
     pub weight: u32,
-    /// Of those that are held, those in memory that do not go below.
+    /// The held blocks that are in memory and that are not demoted.
     pub memory_blocks: u64,
 }
 
-/// What becomes of a quota; `None` leaves it as it is.
+/// Changes to a quota; `None` leaves a value unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaChange {
-    /// The most blocks; 0 for as many as there are.
+    /// Maximum number of blocks; 0 for no limit.
     pub max_blocks: Option<u64>,
-    /// Blocks in memory beyond which its blocks are the first to go below; 0 for none.
+    /// Blocks in memory above which its blocks are the first to be demoted; 0 for none.
     pub soft_blocks: Option<u64>,
-    /// What its share of memory counts for, of a tenant or of a job that is no tenant's.
+    /// The weight of the memory share of a tenant, or of a job without a tenant.
     pub weight: Option<u32>,
 }
 
-/// A structure, as what it is.
+/// A structure with its kind.
 #[allow(missing_docs)] // each is what its type says
 pub enum Any {
     File(File),
@@ -201,7 +201,7 @@ struct Inner {
 pub struct Client(Arc<Inner>);
 
 impl Client {
-    /// Makes a client. Nothing is sent yet; `ping` tells whether the cluster is there.
+    /// Makes a client without sending anything; `ping` checks whether the cluster is reachable.
     pub fn new(options: ClientOptions) -> Client {
         let address = options.address.strip_prefix("honeycomb://").unwrap_or(&options.address);
         let address = address.split('/').next().unwrap_or(address).to_owned();
@@ -218,8 +218,9 @@ impl Client {
         &self.0.context.controller.0
     }
 
-    /// The Unix sockets of the nodes that this client has connected to: host:port, path, and whether
-    /// it is the way that connections go. One that is not is on another machine or another user's.
+    /// The Unix sockets of the nodes that this client has connected to: host:port, path, and
+    /// whether connections use it. A socket that is not used is on another machine, or belongs to
+    /// another user.
     pub fn unix_sockets(&self) -> Vec<(String, String, bool)> {
         self.0.context.pool.near()
     }
@@ -232,7 +233,7 @@ impl Client {
         self.0.context.ask(op, body, self.0.context.deadline())
     }
 
-    /// Whether the controller is there and takes the token.
+    /// Checks that the controller is reachable and accepts the token.
     pub fn ping(&self) -> Result<(), Error> {
         self.ask::<_, PingReply>(Op::Ping, &PingRequest {}).map(drop)
     }
@@ -248,8 +249,7 @@ impl Client {
         self.register_job_with(name, &options)
     }
 
-    /// Registers a job, with what is known of it beforehand (Pocket, register_job). Needs the
-    /// cluster's token.
+    /// Registers a job with hints about its use (Pocket, register_job). Needs the cluster's token.
     pub fn register_job_with(&self, name: &str, options: &JobOptions) -> Result<JobTicket, Error> {
         let name = match &options.tenant {
             Some(tenant) => format!("{tenant}/{name}"),
@@ -278,11 +278,11 @@ impl Client {
                 reply => return ticket(&reply?, false),
             };
             let there = match self.look_for_job(&body.name) {
-                // It ended between the two requests.
+                // The job ended between the two requests.
                 Err(e) if e.status == Status::UnknownJob => continue,
                 there => there?,
             };
-            // This process holds the jobs that it registered before.
+            // This process holds the jobs that it registered earlier.
             let ours = there.holder == body.holder && body.holder.process != 0;
             let free = holder::is_gone(&there.holder);
             match options.if_exists {
@@ -295,13 +295,13 @@ impl Client {
 
     fn look_for_job(&self, name: &str) -> Result<RegisterJobReply, Error> {
         check_job_name(name)?;
-        // The two replies are one in form.
+        // The two replies have the same form.
         self.ask(Op::FindJob, &FindJobRequest { name: name.into() })
     }
 
-    /// Begins a job anew whose root's lease has ended: the root prefix is made again, and prefixes that ended
-    /// are forgotten, so that their names are free. Prefixes that are live stay. For a job that lives it is
-    /// `find_job`. Needs the cluster's token.
+    /// Restarts a job whose root lease has ended: creates the root prefix again and forgets
+    /// prefixes that have ended, so that their names are free. Live prefixes stay. For a live job
+    /// it equals `find_job`. Needs the cluster's token.
     pub fn reopen_job(&self, name: &str) -> Result<JobTicket, Error> {
         let there = self.look_for_job(name)?;
         match self.create_prefix(JobId(there.job), "", &[], PrefixOptions::default()) {
@@ -318,12 +318,12 @@ impl Client {
         ticket(&self.look_for_job(name)?, true)
     }
 
-    /// Ends a job: its prefixes, structures and blocks go at once.
+    /// Ends a job and frees its prefixes, structures and blocks at once.
     pub fn deregister_job(&self, job: JobId) -> Result<(), Error> {
         self.deregister_job_within(job, self.0.context.timeout)
     }
 
-    /// The same within another time than the client's own.
+    /// The same, with a deadline other than the client's own.
     pub fn deregister_job_within(&self, job: JobId, time: Duration) -> Result<(), Error> {
         self.0.keeper.release(job, &[]);
         let body = DeregisterJobRequest { job: job.0 };
@@ -332,19 +332,19 @@ impl Client {
         context.ask::<_, DeregisterJobReply>(Op::DeregisterJob, &body, deadline).map(drop)
     }
 
-    /// Sets a quota, 0 for none. Needs the cluster's token, or for a prefix the job's.
+    /// Sets a quota; 0 removes it. Needs the cluster's token, or for a prefix the job's.
     pub fn set_quota(&self, of: &QuotaOf, max_blocks: u64) -> Result<Quota, Error> {
         self.change_quota(of, &QuotaChange { max_blocks: Some(max_blocks), ..Default::default() })
     }
 
-    /// Changes what is said of a quota; `None` leaves it as it is. Needs the cluster's token, or for a
-    /// prefix the job's.
+    /// Changes a quota; `None` leaves a value unchanged. Needs the cluster's token, or for a prefix
+    /// the job's.
     pub fn change_quota(&self, of: &QuotaOf, change: &QuotaChange) -> Result<Quota, Error> {
-        // These say on the wire that nothing changes.
+        // On the wire these values stand for no change.
         let blocks = [change.max_blocks, change.soft_blocks];
         if change.weight == Some(0) || blocks.contains(&Some(u64::MAX)) {
             let text = format!(
-                "a weight is 1 or more, and blocks are {} at the most, not as in {change:?}",
+                "a weight must be at least 1 and a block count at most {}, but got {change:?}",
                 u64::MAX - 1
             );
             return Err(Error::new(Status::InvalidArgument, text));
@@ -363,7 +363,7 @@ impl Client {
         Ok(Quota { max_blocks, held_blocks, soft_blocks, weight, memory_blocks })
     }
 
-    /// A quota, and what is held of it. Needs the cluster's token for a tenant.
+    /// A quota and its use. Needs the cluster's token for a tenant.
     pub fn quota(&self, of: &QuotaOf) -> Result<Quota, Error> {
         let (job, level, name) = of.parts();
         let body = GetQuotaRequest { job, level, name };
@@ -372,17 +372,17 @@ impl Client {
         Ok(Quota { max_blocks, held_blocks, soft_blocks, weight, memory_blocks })
     }
 
-    /// The jobs that the token may see.
+    /// The jobs that the token gives access to.
     pub fn list_jobs(&self) -> Result<Vec<JobInfo>, Error> {
         Ok(self.ask::<_, ListJobsReply>(Op::ListJobs, &ListJobsRequest {})?.jobs)
     }
 
-    /// Which servers the next blocks of a job with hints go to.
+    /// The servers for the next blocks of a job with hints, with their weights.
     pub fn weights(&self, job: JobId) -> Result<JobWeightsReply, Error> {
         self.ask(Op::JobWeights, &JobWeightsRequest { job: job.0 })
     }
 
-    /// What a job has used, or all that the token may see: those that ended first.
+    /// The usage of a job, or of all jobs that the token gives access to; ended jobs come first.
     pub fn bills(&self, job: Option<JobId>) -> Result<Vec<JobBill>, Error> {
         let body = JobCostRequest { job: job.map_or(0, |job| job.0) };
         Ok(self.ask::<_, JobCostReply>(Op::JobCost, &body)?.bills)
@@ -399,8 +399,9 @@ impl Client {
         self.ask(Op::ClusterStatus, &ClusterStatusRequest {})
     }
 
-    /// Takes the memory server at this address out, or (`cancel`) no longer. It is given no block from
-    /// then on and ends when it has none; how far that is, `status` tells. Needs the cluster's token.
+    /// Drains the memory server at this address, or with `cancel` stops doing so. A draining server
+    /// gets no new blocks and ends when it has none; `status` reports the progress. Needs the
+    /// cluster's token.
     pub fn drain_server(&self, address: &str, cancel: bool) -> Result<(), Error> {
         let body = DrainServerRequest { address: address.into(), cancel };
         self.ask::<_, DrainServerReply>(Op::DrainServer, &body).map(|_| ())
@@ -445,8 +446,8 @@ impl Client {
         self.ask::<_, RemovePrefixReply>(Op::RemovePrefix, &body).map(drop)
     }
 
-    /// Renews prefixes with their direct parents and all descendants; each path succeeds or fails
-    /// alone.
+    /// Renews prefixes with their direct parents and all descendants. Each path succeeds or fails
+    /// independently.
     pub fn renew(&self, job: JobId, paths: &[String]) -> Result<Vec<RenewResult>, Error> {
         let body = RenewLeasesRequest { job: job.0, paths: paths.to_vec() };
         Ok(self.ask::<_, RenewLeasesReply>(Op::RenewLeases, &body)?.results)
@@ -457,7 +458,7 @@ impl Client {
         self.ask(Op::LeaseInfo, &LeaseInfoRequest { job: job.0, path: path.into() })
     }
 
-    /// Changes who may do what with a prefix's structures, and revokes every earlier grant.
+    /// Changes the permissions of a prefix's structures, and revokes every earlier grant.
     pub fn set_permissions(
         &self,
         job: JobId,
@@ -474,9 +475,10 @@ impl Client {
         self.ask::<_, SetPermissionsReply>(Op::SetPermissions, &body).map(drop)
     }
 
-    /// Says which tasks will read a prefix, by the paths of their prefixes: when the last of them
-    /// has committed, the prefix is freed at once. Adds to those declared before, or takes their
-    /// place. Answers how many have not committed; 0 when that freed it, or nobody is declared.
+    /// Declares the tasks that will read a prefix, by the paths of their prefixes. When the last of
+    /// them has committed, the prefix is freed at once. Adds to or replaces earlier declarations.
+    /// Returns the number of tasks that have not committed; 0 if that freed the prefix, or if no
+    /// task is declared.
     pub fn declare_readers(
         &self,
         job: JobId,
@@ -489,15 +491,15 @@ impl Client {
         Ok(self.ask::<_, DeclareReadersReply>(Op::DeclareReaders, &body)?.left)
     }
 
-    /// Says that the attempt of the task of this prefix has committed, and with it what it read.
-    /// Answers how many prefixes that freed; said again, none.
+    /// Commits this prefix's task attempt and its reads. Returns the number of prefixes that this
+    /// freed; a repeated call returns 0.
     pub fn commit_task(&self, job: JobId, path: &str) -> Result<u32, Error> {
         let body = CommitTaskRequest { job: job.0, path: path.into() };
         Ok(self.ask::<_, CommitTaskReply>(Op::CommitTask, &body)?.freed)
     }
 
     fn create(&self, body: CreateStructureRequest) -> Result<Structure, Error> {
-        // The three replies that open a structure are one in form.
+        // The three replies that open a structure have the same form.
         let reply: OpenStructureReply = self.ask(Op::CreateStructure, &body)?;
         let opened = opened(reply)?;
         let address = join(&body.path, &body.name);
@@ -528,9 +530,9 @@ impl Client {
         self.create(body).map(Kv)
     }
 
-    /// Creates a queue under a prefix. `max_items` (maxQueueLength) and `max_bytes` bound what it
-    /// holds; 0 for no bound. One that exists is opened
-    /// when it has the bounds that are asked for; 0 accepts any.
+    /// Creates a queue under a prefix. `max_items` (maxQueueLength) and `max_bytes` bound its
+    /// content; 0 for no bound. An existing queue is opened if it has the requested bounds; 0
+    /// accepts any.
     pub fn create_queue(
         &self,
         job: JobId,
@@ -543,8 +545,8 @@ impl Client {
         self.create(CreateStructureRequest { max_items, max_bytes, ..body }).map(Queue::new)
     }
 
-    /// The custom kinds that the cluster's memory servers serve, each with the number of live servers
-    /// that do.
+    /// The custom kinds of the cluster's memory servers, each with the number of live servers that
+    /// serve it.
     pub fn kinds(&self) -> Result<Vec<(KindSpec, u32)>, Error> {
         let reply: ListKindsReply = self.ask(Op::ListKinds, &ListKindsRequest {})?;
         let read = |info: &KindInfo| match kind_spec(info) {
@@ -554,7 +556,7 @@ impl Client {
         reply.kinds.iter().map(read).collect()
     }
 
-    /// What a custom kind is; `UnknownKind` when no server has announced it.
+    /// The specification of a custom kind; `UnknownKind` if no server has announced it.
     fn kind(&self, wanted: KindRef<'_>) -> Result<KindSpec, Error> {
         let kinds = self.kinds()?;
         let known: Vec<String> = kinds.iter().map(|(spec, _)| format!("'{}'", spec.name)).collect();
@@ -564,7 +566,7 @@ impl Client {
         });
         found.map(|(spec, _)| spec).ok_or_else(|| {
             let there = match known.is_empty() {
-                true => "they serve none but file, queue and kv".to_owned(),
+                true => "they serve only file, queue and kv".to_owned(),
                 false => format!("they serve {}", known.join(", ")),
             };
             let text =
@@ -578,7 +580,7 @@ impl Client {
         Ok(Custom::new(structure, spec))
     }
 
-    /// Creates a structure of a custom kind under a prefix. `UnknownKind` when no live server serves
+    /// Creates a structure of a custom kind under a prefix; `UnknownKind` if no live server serves
     /// it.
     pub fn create_custom<'a>(
         &self,
@@ -594,7 +596,7 @@ impl Client {
         Ok(Custom::new(self.create(body)?, spec))
     }
 
-    /// Opens a structure of a custom kind; `WrongKind` when it is something else.
+    /// Opens a structure of a custom kind; `WrongKind` if it has another kind.
     pub fn open_custom<'a>(
         &self,
         job: JobId,
@@ -624,15 +626,15 @@ impl Client {
         of_kind(Structure::new(self.0.context.clone(), job, address, opened), Kind::Kv).map(Kv)
     }
 
-    /// Opens a structure as what it is.
+    /// Opens a structure as its own kind.
     pub fn open_any(&self, job: JobId, address: &str) -> Result<Any, Error> {
         self.any_of(self.open(job, address)?)
     }
 
-    /// Opens the structure of this address if it has this identity; otherwise fails with the error that says
-    /// how that structure ended.
+    /// Opens the structure of this address if it has this identity. Otherwise the error says how
+    /// that structure ended.
     pub fn open_same(&self, job: JobId, id: StructureId, address: &str) -> Result<Any, Error> {
-        // By its address first: that makes the edge by which a task keeps its input alive.
+        // Opening by address comes first: it makes the edge by which a task keeps its input alive.
         let structure = self.open(job, address)?;
         if structure.id() == id {
             return self.any_of(structure);
@@ -649,24 +651,25 @@ impl Client {
             Kind::Queue => Any::Queue(Queue::new(structure)),
             Kind::Kv => Any::Kv(Kv(structure)),
             Kind::Extents => {
-                let text = "the controller opened what is no structure; this is a defect";
+                let text =
+                    "the controller opened something that is not a structure; this is a defect";
                 return Err(Error::new(Status::Internal, text));
             }
             Kind::Custom(_) => Any::Custom(self.with_spec(structure)?),
         })
     }
 
-    /// Opens a file; `WrongKind` when it is something else.
+    /// Opens a file; `WrongKind` if it has another kind.
     pub fn open_file(&self, job: JobId, address: &str) -> Result<File, Error> {
         of_kind(self.open(job, address)?, Kind::File).map(File)
     }
 
-    /// Opens a key-value store; `WrongKind` when it is something else.
+    /// Opens a key-value store; `WrongKind` if it has another kind.
     pub fn open_kv(&self, job: JobId, address: &str) -> Result<Kv, Error> {
         of_kind(self.open(job, address)?, Kind::Kv).map(Kv)
     }
 
-    /// Opens a queue; `WrongKind` when it is something else.
+    /// Opens a queue; `WrongKind` if it has another kind.
     pub fn open_queue(&self, job: JobId, address: &str) -> Result<Queue, Error> {
         of_kind(self.open(job, address)?, Kind::Queue).map(Queue::new)
     }
@@ -678,24 +681,24 @@ impl Client {
         self.ask::<_, RemoveStructureReply>(Op::RemoveStructure, &body).map(drop)
     }
 
-    /// Renews these prefixes from now on, four times in each lease, until `release` or until the
-    /// last clone of this client is dropped.
+    /// Keeps these prefixes alive: renews them four times in each lease, until `release` or until
+    /// the last clone of this client is dropped.
     pub fn keep(&self, job: JobId, paths: &[String]) {
         self.0.keeper.keep(job, paths);
     }
 
-    /// Renews these prefixes no longer; with no paths, none of the job.
+    /// Stops renewing these prefixes; with no paths, all of the job's.
     pub fn release(&self, job: JobId, paths: &[String]) {
         self.0.keeper.release(job, paths);
     }
 
-    /// Calls `told` for every prefix whose lease could not be renewed, in the keeper's thread and until it
-    /// answers false. Without such an observer the first loss is printed on standard error.
+    /// Calls `told` in the keeper's thread for every prefix whose lease could not be renewed, until
+    /// it returns false. Without an observer, the first loss is printed on standard error.
     pub fn on_lost_leases(&self, told: impl FnMut(&LostLease) -> bool + Send + 'static) {
         self.0.keeper.tell(Box::new(told));
     }
 
-    /// Prefixes that could not be kept since the last call.
+    /// The prefixes that could not be renewed since the last call.
     pub fn lost_leases(&self) -> Vec<LostLease> {
         self.0.keeper.take_lost()
     }

@@ -1,4 +1,4 @@
-//! What everything of one client shares: connections, the controller's place, the deadline.
+//! State that everything of one client shares: connections, the controller's address, the deadline.
 
 use crate::control;
 use crate::error::Error;
@@ -20,7 +20,7 @@ impl Context {
         self.pool.clock().now() + self.timeout
     }
 
-    /// Asks the controller.
+    /// Sends a request to the controller and returns its reply.
     pub fn ask<Q: Field, R: Field>(&self, op: Op, body: &Q, deadline: Time) -> Result<R, Error> {
         control::ask(&self.pool, &self.controller, op, body, deadline)
     }

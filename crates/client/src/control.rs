@@ -12,16 +12,17 @@ use std::time::Duration;
 /// The pause between two tries while the controller cannot be reached.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a client that has never reached anybody asks a port where nobody listens. A controller
-/// that starts at this moment is found; an address that is wrong is told soon, and a name without an
-/// address at once. Who has been reached once is restarting, and is awaited up to the deadline.
+/// How long a client that has not yet reached any node retries a port without a listener. A
+/// controller that is just starting is found in this time; a wrong address is reported soon after,
+/// and a name without an address at once. A controller that was reached before is restarting, and
+/// the client waits for it up to the deadline.
 const FIRST_CONTACT: Duration = Duration::from_secs(1);
 
-/// How long a change is asked for again: half of the time for which controllers keep answers.
+/// How long a change is repeated: half of the time for which controllers keep results.
 const AGAIN_MAX: Duration = Duration::from_secs(CONTROL_ANSWERS_TIME.as_secs() / 2);
 
-/// Operations that change something: the controller knows each of them again by its number, also
-/// one that was started since, and answers it as the first time.
+/// Operations that change state: the controller recognises a repeated one by its number, even after
+/// a restart, and returns the first result again.
 fn changes(op: Op) -> bool {
     matches!(
         op,
@@ -42,9 +43,9 @@ fn changes(op: Op) -> bool {
     )
 }
 
-/// Asks the controller, and again until the deadline while it cannot be reached: it may be
-/// restarting. A change takes effect once, however often it is sent; when no answer came at all, the
-/// error says that it may have.
+/// Sends a request to the controller, and repeats it until the deadline while the controller is
+/// unreachable: it may be restarting. A change takes effect once, however often it is sent. If no
+/// reply arrived at all, the error says that it may have taken effect.
 pub(crate) fn ask<Q: Field, R: Field>(
     pool: &Pool,
     controller: &Place,
@@ -78,8 +79,8 @@ pub(crate) fn ask<Q: Field, R: Field>(
                 let (sent, why) = match failure {
                     Failure::Nobody { why, .. } => (false, why),
                     Failure::Lost { sent, why } => (sent, why),
-                    Failure::Interrupted => (true, "a signal came".to_owned()),
-                    Failure::Late { sent } => (sent, "no answer came in time".to_owned()),
+                    Failure::Interrupted => (true, "a signal interrupted the wait".to_owned()),
+                    Failure::Late { sent } => (sent, "no reply arrived in time".to_owned()),
                     Failure::Gone { sent, reason } => (sent, reason.message),
                     Failure::Refused(e) => (false, e.message),
                 };
@@ -88,7 +89,7 @@ pub(crate) fn ask<Q: Field, R: Field>(
                     header.flags |= flags::RETRY;
                 }
                 if clock.now() + PAUSE >= deadline && busy {
-                    let text = format!("{} was not finished in time (last: {why})", op.name());
+                    let text = format!("{} did not finish in time (last: {why})", op.name());
                     return Err(Error::new(Status::DeadlineExceeded, text));
                 }
                 if clock.now() + PAUSE >= deadline {
@@ -102,10 +103,8 @@ pub(crate) fn ask<Q: Field, R: Field>(
 
 fn unavailable(op: Op, controller: &str, why: &str, effect: bool) -> Error {
     let effect = if effect { "; it may have taken effect" } else { "" };
-    let text = format!(
-        "{} could not be asked of the controller at {controller}: {why}{effect}",
-        op.name()
-    );
+    let text =
+        format!("{} could not reach the controller at {controller}: {why}{effect}", op.name());
     Error::new(Status::Unavailable, text)
 }
 
@@ -116,7 +115,7 @@ fn try_once(
     body: &[u8],
     deadline: Time,
 ) -> Result<Vec<u8>, Failure> {
-    // Nobody knows better than the controller whether it is there.
+    // The controller itself is the only source of this information, so no idle check is needed.
     let mut wait = Wait { deadline, idle: &mut || Ok(()), interruptible: false };
     let mut transport = pool.take(controller, &mut wait)?;
     let mut args = Vec::new();

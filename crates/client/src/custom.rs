@@ -1,7 +1,7 @@
 //! Structures of kinds that servers bring with them (paper, 4.1): one handle for all of them.
 //!
-//! What the operations of a kind are called, where they go, and whether they change something is
-//! told by the servers that serve it, through the controller. This client knows no kind by itself.
+//! The servers that serve a kind report, through the controller, the names of its operations, their
+//! routes, and whether they are mutations. This client has no built-in knowledge of a kind.
 
 use crate::error::Error;
 use crate::route::Target;
@@ -14,7 +14,7 @@ use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, Status, key_hash};
 use std::time::Duration;
 
-/// How a custom kind is named: by its code or by its name.
+/// The reference to a custom kind: its code or its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KindRef<'a> {
     /// By its code, 0x80 to 0xEF.
@@ -44,7 +44,7 @@ impl std::fmt::Display for KindRef<'_> {
     }
 }
 
-/// What a custom structure is created with. What a kind makes of each is its own business.
+/// Options for the creation of a custom structure. Each kind interprets them itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CustomOptions {
     /// Initial capacity in blocks; 0 takes 1.
@@ -57,22 +57,23 @@ pub struct CustomOptions {
     pub open_existing: bool,
 }
 
-/// What an operation is asked with. `Ask::default()` is nothing of all that.
+/// The parameters of an operation. `Ask::default()` has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Ask<'a> {
     /// Arguments, as the operation reads them.
     pub args: &'a [u8],
-    /// The payload, of an operation that takes one.
+    /// The payload, for an operation that has one.
     pub payload: &'a [u8],
-    /// Where in the structure, of an operation that is routed by a position.
+    /// The position in the structure, for an operation that is routed by a position.
     pub position: Option<u64>,
-    /// The key, of an operation that is routed by one.
+    /// The key, for an operation that is routed by a key.
     pub key: Option<&'a [u8]>,
-    /// How long it may be kept waiting, of an operation that may. `NotYet` when that is over.
+    /// How long the server may let it wait, for an operation that may wait. `NotYet` after that
+    /// time.
     pub wait: Duration,
 }
 
-/// What an operation answered.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answered {
     /// Its number. A position counts from the beginning of the structure.
@@ -81,16 +82,16 @@ pub struct Answered {
     pub args: Vec<u8>,
     /// Its payload.
     pub payload: Vec<u8>,
-    /// Where the block that answered begins: what else it counts from its own start, counts from
-    /// here.
+    /// The start of the block that replied, for other values that the block counts from its own
+    /// start.
     pub start: u64,
 }
 
 /// An open structure of a custom kind.
 ///
-/// Operations that change something are exactly once in effect under retry, as for every structure;
-/// the others are simply repeated. What else holds is for the kind to say. Data is lost with its
-/// server (`memory`). Safe to share between threads.
+/// Mutations take effect exactly once under retry, as for every structure; other operations are
+/// simply repeated. Each kind defines its other guarantees. Data is lost with its server
+/// (`memory`). Safe to share between threads.
 pub struct Custom {
     structure: Structure,
     spec: KindSpec,
@@ -101,25 +102,26 @@ impl Custom {
         Custom { structure, spec }
     }
 
-    /// What every structure has.
+    /// The properties that every structure has.
     pub fn structure(&self) -> &Structure {
         &self.structure
     }
 
-    /// What its kind is called, and what its operations are.
+    /// The kind's name and its operations.
     pub fn spec(&self) -> &KindSpec {
         &self.spec
     }
 
-    /// Asks one block for an operation, by its name, and answers what the structure did.
+    /// Runs an operation, given by its name, on one block and returns the result.
     ///
-    /// A refusal of the structure's own is `Refused`, with its code (`Error::code`). A wait that
-    /// brought nothing is `NotYet`; a signal to the thread, or its interrupt, ends it early.
-    /// `InvalidArgument` when the operation is not asked as the kind's table says.
+    /// If the structure itself refuses, the error is `Refused`, with its code (`Error::code`). If a
+    /// wait ends without a result, the error is `NotYet`; a signal to the thread, or its interrupt,
+    /// ends the wait early. `InvalidArgument` if the parameters do not match the kind's table.
     pub fn call(&self, operation: &str, ask: Ask<'_>) -> Result<Answered, Error> {
         let spec = self.operation(operation)?;
         if !spec.route.is_single() {
-            let text = format!("'{operation}' asks several blocks: call_each answers for each");
+            let text =
+                format!("'{operation}' runs on several blocks; use call_each instead of call");
             return Err(self.refuse(&text));
         }
         self.check(spec, &ask)?;
@@ -131,32 +133,32 @@ impl Custom {
         };
         let until = self.structure.now() + ask.wait;
         loop {
-            // The server waits for a limited time; ours may be longer.
+            // The server's wait is limited; ours may be longer.
             let step = Duration::from_millis(WAIT_STEP_MS as u64);
             let asked = until.min(self.structure.now() + step);
             let answered = self.ask(spec, target, &ask, spec.waits.then_some(asked));
             let now = self.structure.now();
             match answered {
-                // A wait that ended before its time was ended by a signal.
+                // A wait that ended early was ended by a signal.
                 Err(e) if e.status == Status::NotYet && asked <= now && now < until => {}
                 other => return other,
             }
         }
     }
 
-    /// Asks every block, or every block up to the one that has a position, for an operation, one after
-    /// the other from the first; answers what each did. Blocks that were there before the call are
-    /// asked all; one that leaves meanwhile, empty for good, is left out. It is not atomic: what fails
-    /// at one block ends the call, and those before have done it.
+    /// Runs an operation on every block, or on every block up to a position, one after the other
+    /// from the first. Returns the result of each. The call covers all blocks that existed before
+    /// it, except a block that is removed meanwhile because it is empty for good. It is not atomic:
+    /// a failure at one block ends the call, and earlier blocks have run it.
     pub fn call_each(&self, operation: &str, ask: Ask<'_>) -> Result<Vec<Answered>, Error> {
         let spec = self.operation(operation)?;
         if spec.route.is_single() {
-            let text = format!("'{operation}' asks one block: call answers what it did");
+            let text = format!("'{operation}' runs on one block; use call instead of call_each");
             return Err(self.refuse(&text));
         }
         self.check(spec, &ask)?;
         if self.spec.router.grows() {
-            // What is known of the blocks may be old: the last one tells whether others follow.
+            // The known blocks may be outdated: the last one reports whether others follow.
             self.structure.run(Exchange {
                 op: Op::NextBlock,
                 target: Target::Tail,
@@ -217,10 +219,10 @@ impl Custom {
         Ok(Answered { value, args: replied.args, payload, start })
     }
 
-    /// Puts the operation's name where the retry loop, which knows no kinds, could only say that it
-    /// was a custom one.
+    /// Inserts the operation's name where the retry loop, which does not know kinds, could only
+    /// name a custom operation.
     fn explain(&self, spec: &OperationSpec, mut e: Error) -> Error {
-        for said in ["Custom was not finished", "whether Custom took effect"] {
+        for said in ["Custom did not finish", "whether Custom took effect"] {
             let named = said.replace("Custom", &format!("'{}'", spec.name));
             e.message = e.message.replacen(said, &named, 1);
         }
@@ -239,19 +241,19 @@ impl Custom {
         })
     }
 
-    /// Whether the operation is asked as its kind says.
+    /// Checks the parameters against the kind's table.
     fn check(&self, spec: &OperationSpec, ask: &Ask<'_>) -> Result<(), Error> {
         let name = &spec.name;
         let positioned = matches!(spec.route, Route::Position | Route::Through);
         let wrong = match (positioned, ask.position.is_some()) {
-            (true, false) => Some("goes by a position, and none is given"),
-            (false, true) => Some("does not go by a position"),
+            (true, false) => Some("needs a position, and none is given"),
+            (false, true) => Some("takes no position"),
             _ => None,
         };
         let wrong = wrong.or(match (spec.route == Route::Key, ask.key) {
-            (true, None) => Some("goes by a key, and none is given"),
-            (false, Some(_)) => Some("does not go by a key"),
-            (true, Some([])) => Some("goes by a key, and that is empty"),
+            (true, None) => Some("needs a key, and none is given"),
+            (false, Some(_)) => Some("takes no key"),
+            (true, Some([])) => Some("needs a key, and the given key is empty"),
             _ => None,
         });
         let wrong =

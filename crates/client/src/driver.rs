@@ -1,5 +1,5 @@
-//! Operations on stores for callers that must not wait, such as an event loop: a thread of its own
-//! carries them out, as a pipeline does, and a descriptor tells when there are answers to take.
+//! Key-value operations for callers that must not block, such as an event loop: a separate thread
+//! runs them as a pipeline, and a descriptor becomes readable when there are results.
 
 use crate::batch::Done;
 use crate::context::Context;
@@ -17,46 +17,46 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Operations under way at a time; more wait in line.
+/// Operations in progress at a time; further ones wait in a queue.
 const WINDOW: usize = 256;
-/// How long the thread stays without work.
+/// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// What came of an operation.
+/// The outcome of an operation.
 pub enum Answer {
-    /// Its answer.
+    /// Its result.
     Done(Result<Done, Error>),
-    /// The value is too large to come with others: read it alone.
+    /// The value is too large for a pipelined reply: read it alone.
     Alone,
 }
 
 struct Inner {
     context: Arc<Context>,
-    /// Set when something was asked for, or the thread is to end.
+    /// Set when an operation was submitted, or when the thread must end.
     bell: Interrupt,
-    /// Readable while there is something to take.
+    /// Readable while there are results to take.
     event: OwnedFd,
     desk: Mutex<Desk>,
 }
 
-/// What lies between the thread and its callers.
+/// The state that the thread and its callers share.
 #[derive(Default)]
 struct Desk {
     asked: VecDeque<Asked<Arc<Kv>>>,
     answers: Vec<(u64, Answer)>,
-    /// To be asked again with other contents.
+    /// Records to be reused for other operations.
     spare: Vec<Asked<Arc<Kv>>>,
     running: bool,
     ending: bool,
 }
 
-/// Carries out operations on the stores of one client. Each takes effect once; those on one key take
-/// effect in the order in which they were asked for, and nothing orders others. Dropped, it ends what is
-/// under way unseen.
+/// Runs operations on the stores of one client. Each takes effect once. Operations on one key take
+/// effect in the order of their submission; nothing orders others. Dropping it ends the operations
+/// in progress without reporting them.
 pub struct Driver(Arc<Inner>);
 
 impl Driver {
-    /// One for the stores of this one's client. Fails when the process has no descriptor left.
+    /// Makes a driver for the client of this store. Fails if the process has no descriptor left.
     pub fn new(kv: &Kv) -> io::Result<Driver> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (bell, desk) = (Interrupt::new()?, Mutex::default());
@@ -64,13 +64,13 @@ impl Driver {
         Ok(Driver(Arc::new(Inner { context, bell, event, desk })))
     }
 
-    /// Whether this store is of its client.
+    /// Whether this store belongs to the driver's client.
     pub fn serves(&self, kv: &Kv) -> bool {
         Arc::ptr_eq(&self.0.context, kv.structure().context())
     }
 
-    /// Takes an operation, which `wake` sends; false, and nothing taken, for one with a large value. The
-    /// answer comes under `ticket`.
+    /// Submits an operation, which `wake` sends. Returns false, without taking it, if its value is
+    /// large. The result arrives under `ticket`.
     pub fn ask(&self, kv: &Arc<Kv>, op: BatchOp<'_>, ticket: u64) -> Result<bool, Error> {
         if !kv.piped(op)? {
             return Ok(false);
@@ -88,7 +88,7 @@ impl Driver {
         Ok(true)
     }
 
-    /// Sees to it that what was asked for is sent. Fails when there can be no thread.
+    /// Makes sure that submitted operations are sent. Fails if no thread can be started.
     pub fn wake(&self) -> io::Result<()> {
         let mut desk = self.0.desk();
         if !desk.running && !desk.asked.is_empty() {
@@ -102,7 +102,7 @@ impl Driver {
         Ok(())
     }
 
-    /// The answers that have come, each with its ticket.
+    /// The results that have arrived, each with its ticket.
     pub fn take(&self) -> Vec<(u64, Answer)> {
         let mut desk = self.0.desk();
         if !desk.answers.is_empty() {
@@ -111,7 +111,7 @@ impl Driver {
         std::mem::take(&mut desk.answers)
     }
 
-    /// Readable while there are answers to take.
+    /// Readable while there are results to take.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.0.event.as_fd()
     }
@@ -137,7 +137,7 @@ fn work(inner: &Inner) {
     let mut pipe: Pipe<Arc<Kv>> = Pipe::new(inner.context.clone());
     let mut idle_since = clock.now();
     loop {
-        // Before the desk is looked at: what is asked for from here on rings again.
+        // Cleared before the desk is read: later submissions set it again.
         inner.bell.clear();
         let waiting = {
             let mut desk = inner.desk();
@@ -157,7 +157,7 @@ fn work(inner: &Inner) {
             0 => idle_since + IDLE,
             _ => Time::NEVER,
         };
-        // With a full window nothing new can begin: only an answer changes that.
+        // With a full window no operation can start: only a reply changes that.
         pipe.step(until, !waiting);
         let mut landed = Vec::new();
         while let Some(one) = pipe.landed() {

@@ -1,17 +1,17 @@
-//! What a call says when it cannot do what was asked.
+//! The error of a call: a cause and a message.
 
 use honeycomb_wire::{Malformed, Status};
 use std::fmt;
 
-/// Why a call failed: the cause, as the protocol names it, and a message that says what happened,
-/// to what, and what can be done.
+/// Why a call failed: the cause, as the protocol names it, and a message that says what failed, on
+/// what, and how to recover.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The cause.
     pub status: Status,
-    /// For people.
+    /// Text for people.
     pub message: String,
-    /// Of `Refused`: the code that the structure has for its reason. Otherwise 0.
+    /// For `Refused`: the structure's own code for its reason. Otherwise 0.
     pub code: u64,
 }
 
@@ -21,12 +21,12 @@ impl Error {
         Error { status, message: message.into(), code: 0 }
     }
 
-    /// The error that a refusal carries.
+    /// The error that a refused request returns.
     pub(crate) fn refused(status: Status, args: &[u8]) -> Error {
         Error::new(status, String::from_utf8_lossy(args))
     }
 
-    /// The same, with the code of a structure's own refusal.
+    /// The same error with the structure's own refusal code.
     pub(crate) fn with_code(self, value: u64) -> Error {
         let code = if self.status == Status::Refused { value } else { 0 };
         Error { code, ..self }
@@ -43,7 +43,10 @@ impl std::error::Error for Error {}
 
 impl From<Malformed> for Error {
     fn from(e: Malformed) -> Error {
-        Error::new(Status::BadFrame, format!("the peer sent a body that does not parse: {e}"))
+        Error::new(
+            Status::BadFrame,
+            format!("the peer sent a message body that cannot be parsed: {e}"),
+        )
     }
 }
 

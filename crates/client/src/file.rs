@@ -18,16 +18,16 @@ pub struct File(pub(crate) Structure);
 impl File {
     /// Most bytes of one request to read.
     pub(crate) const PIECE: usize = 16 << 20;
-    /// Most bytes with which a block is filled up at once: enough that the way there and back counts for
-    /// little, and no more, as other writers wait meanwhile.
+    /// Maximum bytes that fill up a block at once: enough to make the round trip negligible, and no
+    /// more, because other writers wait meanwhile.
     const FILL: usize = 1 << 20;
 
-    /// What every structure has.
+    /// The properties that every structure has.
     pub fn structure(&self) -> &Structure {
         &self.0
     }
 
-    /// The most bytes that one append takes: an eighth of a block.
+    /// The maximum size of one append: an eighth of a block.
     pub fn append_limit(&self) -> usize {
         (self.0.block_size() / LARGE_FRACTION) as usize
     }
@@ -50,7 +50,7 @@ impl File {
         Ok(self.append_piece(bytes)?.0)
     }
 
-    /// Where the bytes are in the file, and in the block that took them.
+    /// Appends a piece; returns its offset in the file, and its offset in the block that stored it.
     fn append_piece(&self, bytes: &[u8]) -> Result<(u64, u64), Error> {
         let replied = self.0.run(Exchange {
             op: Op::FileAppend,
@@ -63,21 +63,21 @@ impl File {
         Ok((replied.entry.start + replied.header.value, replied.header.value))
     }
 
-    /// Appends bytes of any length as several appends, in order; other writers' may come between
-    /// them. Returns the offset of the first.
+    /// Appends bytes of any length as several appends, in order; appends of other writers may come
+    /// between them. Returns the offset of the first.
     pub fn write_all(&self, bytes: &[u8]) -> Result<u64, Error> {
         let (limit, block) = (self.append_limit(), self.0.block_size());
         let most = limit.max(File::FILL);
         let (mut first, mut rest) = (None, bytes);
-        // What is left of the block that took the last piece: an append of more than the limit is taken
-        // where there is room for it. A block of which nothing is known, as the next one, is asked with
-        // a piece that any block takes.
+        // Free bytes of the block that stored the last piece: a block accepts an append above the
+        // limit if it has space for it. A block of unknown fill, such as the next one, gets a piece
+        // that any block accepts.
         let mut left = 0;
         loop {
             let length = if left == 0 { limit } else { left.min(most) };
             let (piece, behind) = rest.split_at(length.min(rest.len()));
             let (offset, within) = match self.append_piece(piece) {
-                // Other writers were there meanwhile.
+                // Other writers appended meanwhile.
                 Err(e) if e.status == Status::ValueTooLarge && piece.len() > limit => {
                     left = 0;
                     continue;
@@ -93,8 +93,8 @@ impl File {
         }
     }
 
-    /// Reads into a buffer from an offset; returns how many bytes there were. Fewer than the
-    /// buffer holds only at the end of what has been appended so far.
+    /// Reads into a buffer from an offset; returns the number of bytes. It is less than the
+    /// buffer's length only at the end of the data appended so far.
     pub fn read_into(&self, offset: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         let mut done = 0;
         while done < buffer.len() {
@@ -107,7 +107,7 @@ impl File {
         Ok(done)
     }
 
-    /// One request: what one block has of the range.
+    /// Sends one request: reads the range as far as one block has it.
     fn read_piece(&self, position: u64, buffer: &mut [u8]) -> Result<usize, Error> {
         let want = buffer.len().min(File::PIECE);
         let sink = Sink::Slice(&mut buffer[..want]);
@@ -147,8 +147,8 @@ impl File {
         Ok((replied.entry.start + replied.header.value, sealed))
     }
 
-    /// Waits until it is sealed, or has at least `size` bytes when that is given; false when `wait`
-    /// passed first, or a signal came to the thread.
+    /// Waits until the file is sealed, or until it has at least `size` bytes if that is given.
+    /// Returns false if `wait` elapsed first, or a signal interrupted the thread.
     pub fn wait_until(&self, size: Option<u64>, wait: Duration) -> Result<bool, Error> {
         let wanted = if size.is_some() { kinds::APPEND | kinds::SEAL } else { kinds::SEAL };
         self.0.wait_until(wanted, Filter::All, wait, || {
@@ -157,7 +157,7 @@ impl File {
         })
     }
 
-    /// Makes it immutable, for good; returns its final size. Sealing twice is fine.
+    /// Makes the file immutable for good; returns its final size. Sealing twice is allowed.
     pub fn seal(&self) -> Result<u64, Error> {
         let replied = self.0.run(Exchange {
             op: Op::FileSeal,

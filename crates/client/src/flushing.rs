@@ -1,4 +1,4 @@
-//! Flushes that are asked for while a prefix lives, and prefixes that are being loaded.
+//! Flushes on request while a prefix lives, and prefixes that are being loaded.
 
 use crate::{Client, Error};
 use honeycomb_types::JobId;
@@ -11,40 +11,41 @@ use honeycomb_wire::messages::{
 use honeycomb_wire::{Op, Status};
 use std::time::Duration;
 
-/// A flush that was asked for.
+/// A flush that was requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushTicket {
     /// Its number.
     pub number: u64,
-    /// Where it goes, in full.
+    /// Its destination, in full.
     pub place: String,
 }
 
-/// How far a flush is.
+/// The progress of a flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushProgress {
-    /// Its manifest is in its place.
+    /// Its manifest is written.
     pub done: bool,
-    /// Blocks that are to be written, as far as is known.
+    /// Blocks to be written, as far as is known.
     pub parts: u32,
-    /// Of these, those that are.
+    /// Of these, the blocks that are written.
     pub parts_done: u32,
     /// Bytes that are written.
     pub bytes: u64,
-    /// Why the last attempt failed, if one did: it is tried again.
+    /// Why the last attempt failed, if one did; the flush is retried.
     pub failing: Option<String>,
 }
 
 impl Client {
-    /// Begins to write what a live prefix holds (Table 1, flushAddrPrefix): to a path of names below
-    /// the servers' `flush_root` and the job's name, or to that place as a URL. The prefix goes on, and
-    /// does not expire meanwhile. One that is under way for both is answered again.
+    /// Begins to write the content of a live prefix (Table 1, flushAddrPrefix): to a path of names
+    /// under the servers' `flush_root` and the job's name, or to a place given as a URL. The prefix
+    /// stays usable and does not expire meanwhile. If a flush of this prefix to this place is in
+    /// progress, it is returned.
     pub fn begin_flush(&self, job: JobId, path: &str, place: &str) -> Result<FlushTicket, Error> {
         self.begin_flush_above(job, path, place, &[])
     }
 
-    /// The same of the uppermost prefix of a subtree, when those below it are flushed: `below` has their
-    /// paths from it on. Its manifest names them.
+    /// The same for the uppermost prefix of a subtree, after the flush of its descendants: `below`
+    /// has their paths relative to it. Its manifest names them.
     pub fn begin_flush_above(
         &self,
         job: JobId,
@@ -55,10 +56,11 @@ impl Client {
         self.begin(job, path, place, below, false)
     }
 
-    /// Begins to write what a live prefix holds at one moment, and with it what those of `below` hold then
-    /// (their paths from it on), each to its own path at the place (a checkpoint). All blocks stand still
-    /// for a moment: who changes them waits for it. The numbers of those below follow that of the ticket,
-    /// in their order; its own is done when all are.
+    /// Begins to write the content of a live prefix at one moment, together with the content of the
+    /// prefixes in `below` at the same moment (their paths relative to it), each to its own path at
+    /// the place (a checkpoint). All blocks freeze for a moment, and writers wait for its end. The
+    /// flush numbers of the descendants follow that of the ticket, in their order; the ticket's own
+    /// flush is done when all are.
     pub fn begin_barrier_flush(
         &self,
         job: JobId,
@@ -83,13 +85,13 @@ impl Client {
         Ok(FlushTicket { number: reply.flush, place: reply.place })
     }
 
-    /// How far it is; an error when it has come to nothing: `DeadlineExceeded` when a barrier found no
-    /// moment at which all blocks stood still.
+    /// The progress of a flush; an error if it failed: `DeadlineExceeded` if a barrier found no
+    /// moment at which all blocks were frozen.
     pub fn flush_progress(&self, job: JobId, number: u64) -> Result<FlushProgress, Error> {
         let body = FlushInfoRequest { job: job.0, flush: number };
         let told: FlushInfoReply = self.ask(Op::FlushInfo, &body)?;
         if told.state == 4 {
-            let text = format!("the flush has come to nothing: {}", told.message);
+            let text = format!("the flush failed: {}", told.message);
             return Err(Error::new(Status::Removed, text));
         }
         if told.state == 5 {
@@ -104,7 +106,8 @@ impl Client {
         })
     }
 
-    /// The flush of a live prefix to a place that is under way and can be cancelled, if there is one.
+    /// The flush of a live prefix to a place that is in progress and can be cancelled, if there is
+    /// one.
     pub fn flush_under_way(
         &self,
         job: JobId,
@@ -117,14 +120,14 @@ impl Client {
         Ok(Some(ticket).filter(|ticket| ticket.number != 0))
     }
 
-    /// Ends it, unless its manifest is being written already.
+    /// Cancels a flush, unless its manifest is already being written.
     pub fn cancel_flush(&self, job: JobId, number: u64) -> Result<(), Error> {
         let body = CancelFlushRequest { job: job.0, flush: number };
         self.ask::<_, CancelFlushReply>(Op::CancelFlush, &body).map(drop)
     }
 
-    /// Writes what a live prefix holds and waits until it is whole. `look` is told how far it is, and
-    /// ends the wait by `false`: the flush goes on.
+    /// Writes the content of a live prefix and waits until it is complete. `look` gets the
+    /// progress; if it returns `false`, the wait ends and the flush goes on.
     pub fn flush_prefix(
         &self,
         job: JobId,
@@ -137,7 +140,7 @@ impl Client {
         Ok((ticket, progress))
     }
 
-    /// Waits until a flush is whole that was begun. `look` is as that of `flush_prefix`.
+    /// Waits for the end of a flush that was begun. `look` is as for `flush_prefix`.
     pub fn await_flush(
         &self,
         job: JobId,
@@ -156,8 +159,9 @@ impl Client {
         }
     }
 
-    /// Ends a job and waits until what of it persists is written. `look` is told how far that is, and ends the
-    /// wait by `false`: the flushes go on. Blocks and bytes are those of flushes that are not whole.
+    /// Ends a job and waits until its persistent data is written. `look` gets the progress; if it
+    /// returns `false`, the wait ends and the flushes go on. Blocks and bytes count flushes that
+    /// are not complete.
     pub fn close_job(
         &self,
         job: JobId,
@@ -167,7 +171,7 @@ impl Client {
         self.await_close(job, look)
     }
 
-    /// The same of a job that has ended.
+    /// The same for a job that has ended.
     pub fn await_close(
         &self,
         job: JobId,
@@ -177,10 +181,10 @@ impl Client {
         self.await_flush(job, &all, look)
     }
 
-    /// Where what was persisted under this path is, in full: what an earlier job of this name has left, or
-    /// this one. While a flush goes there it waits for its end; `look` is told how far it is, and ends the
-    /// wait by `false`. The place may hold nothing yet: it tells. What was to go there and was lost with a
-    /// server is an error, because what is there instead is older.
+    /// The full place of the data persisted under this path, by an earlier job of this name or by
+    /// this one. Waits while a flush to it is in progress; `look` gets the progress, and ends the
+    /// wait by returning `false`. The result says whether the place may hold nothing yet. If data
+    /// for this place was lost with a server, the call fails, because the content there is older.
     pub fn persisted(
         &self,
         job: JobId,
@@ -203,8 +207,8 @@ impl Client {
                 1 | 2 if look(&progress) => {}
                 4 => {
                     let text = format!(
-                        "what was to be flushed to {} was lost ({}); what is there now is of an \
-                         earlier flush, and can be loaded by its place in full",
+                        "the data to be flushed to {} was lost ({}); the data there now is from an \
+                         earlier flush, and can be loaded by its full place",
                         told.place, told.message
                     );
                     return Err(Error::new(Status::DataLost, text));
@@ -216,7 +220,7 @@ impl Client {
         }
     }
 
-    /// Lets a prefix that was created as loading be opened.
+    /// Makes a prefix that was created as loading available for opening.
     pub fn publish_prefix(&self, job: JobId, path: &str) -> Result<(), Error> {
         let body = PublishPrefixRequest { job: job.0, path: path.into() };
         self.ask::<_, PublishPrefixReply>(Op::PublishPrefix, &body).map(drop)

@@ -1,13 +1,13 @@
-//! Which process holds a job, and whether that process is gone.
+//! The process that holds a job, and whether it has ended.
 
 use honeycomb_wire::key_hash;
 use honeycomb_wire::messages::JobHolder;
 use std::fs;
 
-/// Longest name of a machine that is sent.
+/// Maximum length of a host name that is sent.
 const HOST_MAX: usize = 255;
 
-/// This process. Nobody where the kernel does not say when it started.
+/// This process; no process if the kernel does not report when it started.
 pub(crate) fn this_process() -> JobHolder {
     let process = std::process::id();
     let (Some(scope), Some(started)) = (scope(), started(process)) else {
@@ -19,27 +19,27 @@ pub(crate) fn this_process() -> JobHolder {
     JobHolder { host: host.to_owned(), scope, process, started }
 }
 
-/// Whether the holder ran where this process runs, and has ended. Of a process elsewhere nothing is
-/// known: it counts as there.
+/// Whether the holder ran in the same scope as this process and has ended. A process elsewhere
+/// counts as alive, because nothing is known about it.
 pub(crate) fn is_gone(holder: &JobHolder) -> bool {
     holder.process != 0
         && scope() == Some(holder.scope)
         && started(holder.process) != Some(holder.started)
 }
 
-/// The machine since its start, and the namespace that numbers its processes.
+/// Identifies the boot of the machine and the namespace that numbers its processes.
 fn scope() -> Option<u64> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
     Some(key_hash(format!("{} {}", boot.trim(), namespace.display()).as_bytes()))
 }
 
-/// When a process started, in ticks since the machine did; `None` when it has ended, also when its
-/// parent has not asked for its exit code yet.
+/// When a process started, in ticks since the machine did; `None` if it has ended, even if its
+/// parent has not collected its exit code.
 fn started(process: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything; the state comes next, and the 20th field
-    // after the name is the start.
+    // The name is in parentheses and may contain anything; the state follows, and the start is the
+    // 20th field after the name.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     fields.nth(18)?.parse().ok().filter(|_| !ended)

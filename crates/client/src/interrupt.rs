@@ -1,9 +1,9 @@
-//! Ending another thread's wait before its time, as a signal to that thread would.
+//! Ends another thread's wait early, as a signal to that thread would.
 //!
-//! A thread adopts an `Interrupt`; whoever holds the other end sets it. A wait for something to
-//! happen (an item, room, a change) then ends as if its time were up: the server is asked once more
-//! without waiting, so that what already took effect is not lost, and that answer is the call's.
-//! Calls that do not wait are not touched.
+//! A thread adopts an `Interrupt`; any holder of a clone can set it. A wait for an event (an item,
+//! space, a change) then ends as if its time were up: the client sends the request once more
+//! without a wait, so that an effect that already happened is not lost, and returns that result.
+//! Calls that do not wait are not affected.
 
 use honeycomb_env::Clock;
 use honeycomb_types::Time;
@@ -18,11 +18,11 @@ use std::time::Duration;
 
 struct Inner {
     set: AtomicBool,
-    /// Readable while it is set, so that a thread that sleeps for a socket sees it too.
+    /// Readable while it is set, so that a thread that sleeps for a socket notices it.
     event: OwnedFd,
 }
 
-/// What ends the waits of the thread that adopted it. Clones are the same interrupt.
+/// Ends the waits of the thread that adopted it. Clones are the same interrupt.
 #[derive(Clone)]
 pub struct Interrupt(Arc<Inner>);
 
@@ -31,21 +31,21 @@ thread_local! {
 }
 
 impl Interrupt {
-    /// One that is not set. Fails when the process has no descriptor left.
+    /// An interrupt that is not set. Fails if the process has no descriptor left.
     pub fn new() -> io::Result<Interrupt> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Interrupt(Arc::new(Inner { set: AtomicBool::new(false), event })))
     }
 
-    /// From now on the waits of the calling thread end when this is set. A thread has one.
+    /// Makes this interrupt end the waits of the calling thread from now on. A thread has one.
     pub fn adopt(&self) {
         ADOPTED.set(Some(self.clone()));
     }
 
-    /// Ends the wait of the thread that adopted it, and each of its later ones until `clear`.
+    /// Ends the current wait of the thread that adopted it, and each later one until `clear`.
     pub fn set(&self) {
         if !self.0.set.swap(true, Ordering::SeqCst) {
-            // It cannot be full: it was not set.
+            // The counter cannot overflow: it was not set.
             let _ = rustix::io::write(&self.0.event, &1u64.to_ne_bytes());
         }
     }
@@ -67,22 +67,22 @@ pub(crate) fn adopted() -> Option<Interrupt> {
     ADOPTED.with_borrow(Clone::clone)
 }
 
-/// Whether the calling thread is to stop waiting.
+/// Whether the calling thread must stop waiting.
 pub fn interrupted() -> bool {
     ADOPTED.with_borrow(|one| one.as_ref().is_some_and(|one| one.0.set.load(Ordering::SeqCst)))
 }
 
-/// What came of a wait for sockets.
+/// The outcome of a wait for sockets.
 pub(crate) enum Woken {
     /// One of them is ready.
     Ready,
-    /// A signal came, or the interrupt was set.
+    /// A signal arrived, or the interrupt was set.
     Interrupted,
-    /// Neither, in the time.
+    /// Neither within the time.
     Late,
 }
 
-/// Waits for a socket, or for an end of the wait.
+/// Waits for a socket or an interruption.
 pub(crate) fn poll_one(
     socket: PollFd<'_>,
     time: Duration,
@@ -94,7 +94,7 @@ pub(crate) fn poll_one(
     }
 }
 
-/// Waits for any of several sockets, or for an end of the wait.
+/// Waits for any of several sockets or an interruption.
 pub(crate) fn poll_any<'a>(
     mut sockets: Vec<PollFd<'a>>,
     time: Duration,
@@ -105,7 +105,8 @@ pub(crate) fn poll_any<'a>(
     poll(&mut sockets, count, time)
 }
 
-/// The first `sockets` are what is waited for; what of them is ready comes before an interrupt.
+/// The first `sockets` descriptors are those of the wait; their readiness takes precedence over an
+/// interrupt.
 fn poll(fds: &mut [PollFd<'_>], sockets: usize, time: Duration) -> io::Result<Woken> {
     let timeout = Timespec { tv_sec: time.as_secs() as i64, tv_nsec: time.subsec_nanos() as i64 };
     match rustix::event::poll(fds, Some(&timeout)) {
@@ -116,7 +117,7 @@ fn poll(fds: &mut [PollFd<'_>], sockets: usize, time: Duration) -> io::Result<Wo
     }
 }
 
-/// Sleeps until then; true when a signal or the interrupt ended it before.
+/// Sleeps until then; returns true if a signal or the interrupt ended the sleep early.
 pub(crate) fn pause(clock: Clock, until: Time) -> bool {
     let interrupt = adopted();
     let woken = poll_any(Vec::new(), until.since(clock.now()), interrupt.as_ref());

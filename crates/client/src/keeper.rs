@@ -1,4 +1,4 @@
-//! The lease keeper: one thread that renews what the driver wants kept.
+//! The lease keeper: one thread that renews the prefixes that the driver keeps.
 
 use crate::context::Context;
 use honeycomb_types::JobId;
@@ -17,7 +17,7 @@ const RENEWALS_PER_LEASE: u32 = 4;
 /// Longest pause between two renewals.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 
-/// A prefix that the keeper could not renew, and keeps no longer.
+/// A prefix that the keeper could not renew and no longer keeps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostLease {
     /// The job.
@@ -26,19 +26,19 @@ pub struct LostLease {
     pub path: String,
     /// `LeaseExpired` when the lease had ended, otherwise why the prefix cannot be renewed.
     pub status: Status,
-    /// For people.
+    /// Text for people.
     pub message: String,
 }
 
-/// Hears of losses until it answers false.
+/// Called for each loss until it returns false.
 type Told = Box<dyn FnMut(&LostLease) -> bool + Send>;
 
 #[derive(Default)]
 struct State {
     kept: BTreeMap<JobId, BTreeSet<String>>,
-    /// Shortest lease among what is kept, as the controller last said.
+    /// Shortest lease among the kept prefixes, by the controller's last reply.
     shortest_ms: u32,
-    /// What could not be renewed and is kept no longer.
+    /// Prefixes that could not be renewed and are no longer kept.
     lost: Vec<LostLease>,
     running: bool,
     changed: bool,
@@ -75,19 +75,19 @@ impl Shared {
     }
 }
 
-/// What is kept. The thread that keeps it ends with its owner.
+/// The prefixes that are kept. The thread that renews them ends with its owner.
 pub(crate) struct Keeper {
     context: Arc<Context>,
     shared: Arc<Shared>,
 }
 
 impl Keeper {
-    /// A keeper of nothing; it has no thread until there is something to keep.
+    /// A keeper without prefixes; it has no thread until it has a prefix.
     pub fn new(context: Arc<Context>) -> Keeper {
         Keeper { context, shared: Arc::default() }
     }
 
-    /// Begins to keep these prefixes. The first renewal is sent at once.
+    /// Starts to keep these prefixes. The first renewal is sent at once.
     pub fn keep(&self, job: JobId, paths: &[String]) {
         let mut state = self.shared.state();
         state.kept.entry(job).or_default().extend(paths.iter().cloned());
@@ -98,15 +98,16 @@ impl Keeper {
             let spawned = std::thread::Builder::new()
                 .name("honeycomb-keeper".into())
                 .spawn(move || run(&context, &shared));
-            // Without a thread nothing would be renewed and data would vanish: better to stop.
+            // Without a thread no lease would be renewed and data would vanish, so it is better to
+            // stop.
             spawned.expect("a thread can be started");
         }
         drop(state);
         self.shared.wake.notify_all();
     }
 
-    /// This client made a prefix with this lease: when it keeps something of the job, the new one may
-    /// be among what it keeps, and wants its renewals in time.
+    /// Records that this client made a prefix with this lease. If the keeper keeps prefixes of the
+    /// job, the new one may be among them and need its renewals in time.
     pub fn created(&self, job: JobId, lease_ms: u32) {
         let mut state = self.shared.state();
         if lease_ms != 0 && state.kept.contains_key(&job) {
@@ -116,7 +117,7 @@ impl Keeper {
         }
     }
 
-    /// Keeps these prefixes no longer; with no paths, none of the job.
+    /// Stops keeping these prefixes; with no paths, all of the job's.
     pub fn release(&self, job: JobId, paths: &[String]) {
         let mut state = self.shared.state();
         if let Some(kept) = state.kept.get_mut(&job) {
@@ -127,7 +128,7 @@ impl Keeper {
         }
     }
 
-    /// Calls this for every loss from now on.
+    /// Adds an observer that is called for every later loss.
     pub fn tell(&self, told: Told) {
         self.shared.observers().push(told);
     }
@@ -160,8 +161,8 @@ fn run(context: &Context, shared: &Weak<Shared>) {
         }
         let lease = if state.shortest_ms == 0 { LEASE_DEFAULT_MS } else { state.shortest_ms };
         let pause = Duration::from_millis((lease / RENEWALS_PER_LEASE).max(1) as u64);
-        // Not later than this: others may have made a prefix of a shorter lease since, and a client
-        // that was dropped ends this thread soon.
+        // No longer than this, because other clients may have made a prefix with a shorter lease
+        // since, and this thread must end soon after its client is dropped.
         let pause = pause.min(PAUSE_MAX);
         if !state.changed {
             let waited = shared.wake.wait_timeout(state, pause);
@@ -181,7 +182,7 @@ fn renew(context: &Context, shared: &Shared, job: JobId, paths: Vec<String>) -> 
             let within = if reply.shortest_ms == 0 { u32::MAX } else { reply.shortest_ms };
             for (path, result) in body.paths.iter().zip(reply.results) {
                 match Status::from_code(result.status) {
-                    // Renewing a prefix renews what is below it, whose leases may be shorter.
+                    // Renewing a prefix also renews its descendants, whose leases may be shorter.
                     Some(Status::Ok) => shortest = shortest.min(result.lease_ms.min(within)),
                     status => {
                         let status = status.unwrap_or(Status::Internal);
@@ -190,7 +191,7 @@ fn renew(context: &Context, shared: &Shared, job: JobId, paths: Vec<String>) -> 
                 }
             }
         }
-        // The controller is away: try again at the next turn.
+        // The controller is unreachable: the next turn retries.
         Err(e) if e.status == Status::Unavailable => {}
         Err(e) => {
             for path in &body.paths {
@@ -214,7 +215,7 @@ fn lose(shared: &Shared, job: JobId, path: &str, status: Status, message: &str) 
     let (path, message) = (path.to_owned(), message.to_owned());
     let lost = LostLease { job, path, status, message };
     state.lost.push(lost.clone());
-    // Bounded: only the latest matter to a caller that never asks.
+    // Bounded: a caller that never reads them needs only the latest.
     let excess = state.lost.len().saturating_sub(1000);
     state.lost.drain(..excess);
     drop(state);

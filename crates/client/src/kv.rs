@@ -17,48 +17,48 @@ use std::time::Duration;
 /// `File::append`. Data is lost with its server (`memory`). Safe to share between threads.
 pub struct Kv(pub(crate) Structure);
 
-/// What compare-and-swap found.
+/// The result of a compare-and-swap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Swap {
-    /// The entry was as expected and has the new value now.
+    /// The entry had the expected value, and now has the new one.
     Done,
-    /// It was not; this is what it is, `None` for absent.
+    /// The entry had another value: this one, or `None` for no entry.
     Found(Option<Vec<u8>>),
 }
 
 /// A part of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScanPage {
-    /// Keys and values; values are empty when only keys were asked for.
+    /// Keys and values; values are empty if only keys were requested.
     pub entries: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where the next part begins; `None` at the end.
     pub next: Option<u64>,
 }
 
 impl Kv {
-    /// What every structure has.
+    /// The properties that every structure has.
     pub fn structure(&self) -> &Structure {
         &self.0
     }
 
-    /// Stores a value, whether or not there was one. Returns whether there was.
+    /// Stores a value, whether or not the key has one. Returns whether it had one.
     ///
-    /// One of more than `plain_limit` bytes travels in pieces, each with the time limit of a call, and
-    /// is seen whole or not at all; `ValueTooLarge` above `value_limit`.
+    /// A value of more than `plain_limit` bytes is sent in pieces, each with the deadline of a
+    /// call. Readers see all of it or nothing. `ValueTooLarge` above `value_limit`.
     pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, Error> {
         self.put_parts(key, &[value])
     }
 
-    /// As `put`, of a value that lies in several parts, which are not put together first.
+    /// As `put`, for a value that consists of several parts, which are not joined first.
     pub fn put_parts(&self, key: &[u8], value: &[&[u8]]) -> Result<bool, Error> {
         self.put_mode(key, value, false).map(|r| r.header.value == 1)
     }
 
-    /// Stores a value for a key that has none; `KeyExists` when it has.
+    /// Stores a value for a key without one; `KeyExists` otherwise.
     pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<(), Error> {
         let replied = self.put_mode(key, &[value], true)?;
         match replied.header.status {
-            Status::KeyExists => Err(self.about(Status::KeyExists, key, "has a value already")),
+            Status::KeyExists => Err(self.about(Status::KeyExists, key, "already has a value")),
             _ => Ok(()),
         }
     }
@@ -70,7 +70,7 @@ impl Kv {
         only_if_absent: bool,
     ) -> Result<Replied, Error> {
         let length = value.iter().map(|part| part.len()).sum();
-        self.check(length, self.value_limit(), "which blocks of this size can hold")?;
+        self.check(length, self.value_limit(), "the most that blocks of this size can hold")?;
         if length > self.plain_limit() {
             self.check_key(key)?;
             let when = if only_if_absent { StoredWhen::Absent } else { StoredWhen::Always };
@@ -80,28 +80,28 @@ impl Kv {
         self.send_one(Op::KvPut, key, &args, value, Sink::None)
     }
 
-    /// The value of a key into `out`; `false` when it has none. `Busy` when a large one was replaced
-    /// each time that it was read, until the time limit.
+    /// Reads the value of a key into `out`; returns `false` if it has none. `Busy` if a large value
+    /// was replaced during each read until the deadline.
     pub fn get(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool, Error> {
         let (_, length) = self.read(key, Sink::Vec(out))?;
         Ok(length.is_some())
     }
 
-    /// As `get`, into a buffer that `room` makes; `false`, and no buffer asked for, when the key has
-    /// no value.
+    /// As `get`, into a buffer that `room` makes. Returns `false`, without making a buffer, if the
+    /// key has no value.
     pub fn get_with(&self, key: &[u8], room: &mut dyn Room) -> Result<bool, Error> {
         let (_, length) = self.read(key, Sink::Room(room))?;
         Ok(length.is_some())
     }
 
-    /// The value of a key into a buffer, and its length; `None` when it has none. A longer value
-    /// is `InvalidArgument`.
+    /// Reads the value of a key into a buffer and returns its length; `None` if it has no value. A
+    /// longer value is `InvalidArgument`.
     pub fn get_into(&self, key: &[u8], buffer: &mut [u8]) -> Result<Option<usize>, Error> {
         let (_, length) = self.read(key, Sink::Slice(buffer))?;
         Ok(length.map(|length| length as usize))
     }
 
-    /// The length of the value of a key; `None` when it has none.
+    /// The length of the value of a key; `None` if it has none.
     pub fn exists(&self, key: &[u8]) -> Result<Option<u64>, Error> {
         let replied = self.send_one(Op::KvExists, key, key, &[], Sink::None)?;
         if replied.header.value == 0 {
@@ -109,18 +109,18 @@ impl Kv {
         }
         let length: [u8; 8] = replied.args[..]
             .try_into()
-            .map_err(|_| Error::new(Status::BadFrame, "KvExists answered without a length"))?;
+            .map_err(|_| Error::new(Status::BadFrame, "the reply to KvExists has no length"))?;
         Ok(Some(u64::from_le_bytes(length)))
     }
 
-    /// Deletes a key; whether there was one.
+    /// Deletes a key; returns whether it had a value.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
         let args = [&[0], key].concat();
         let replied = self.send_one(Op::KvDelete, key, &args, &[], Sink::None)?;
         Ok(replied.header.status == Status::Ok)
     }
 
-    /// Replaces the value of a key that has one and returns the old one; `KeyNotFound` otherwise.
+    /// Replaces the value of a key and returns the old one; `KeyNotFound` if it has none.
     pub fn update(&self, key: &[u8], value: &[u8]) -> Result<Vec<u8>, Error> {
         self.check_value(value)?;
         let mut old = Vec::new();
@@ -131,7 +131,7 @@ impl Kv {
         }
     }
 
-    /// Stores a value and returns the old one, if there was one.
+    /// Stores a value and returns the old one, if any.
     pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         self.check_value(value)?;
         let mut old = Vec::new();
@@ -139,7 +139,7 @@ impl Kv {
         Ok((replied.header.value == 1).then_some(old))
     }
 
-    /// Stores `new` when the key's value equals `expected` (`None`: when it has no value).
+    /// Stores `new` if the key's value equals `expected` (`None`: if it has no value).
     pub fn compare_and_swap(
         &self,
         key: &[u8],
@@ -163,9 +163,9 @@ impl Kv {
         })
     }
 
-    /// A part of all entries whose keys begin with `prefix`, in order of the keys' hashes. Begin
-    /// with cursor 0. An entry that is there throughout the scan is brought exactly once. Large values
-    /// are read one after the other, and do not count as bytes of the part.
+    /// Reads a part of all entries whose keys begin with `prefix`, in order of the keys' hashes.
+    /// Begin with cursor 0. An entry that exists throughout the scan is returned exactly once.
+    /// Large values are read one after the other and do not count as bytes of the part.
     pub fn scan(
         &self,
         cursor: u64,
@@ -203,23 +203,24 @@ impl Kv {
     pub(crate) fn scan_page(&self, replied: &Replied, payload: &[u8]) -> Result<ScanPage, Error> {
         let mut entries = Vec::new();
         for (key, value) in scanned(payload)? {
-            // One that was deleted meanwhile was not there throughout.
+            // An entry that was deleted meanwhile did not exist throughout.
             if let Some(value) = self.scanned_value(key, value)? {
                 entries.push((key.to_vec(), value));
             }
         }
-        // Zero: nothing has a hash behind those that were looked at.
+        // Zero: no entry has a hash above those that were scanned.
         let next = Some(replied.header.value).filter(|cursor| *cursor != 0);
         Ok(ScanPage { entries, next })
     }
 
-    /// Waits until a key has a value; false when `wait` passed first, or a signal came to the thread.
+    /// Waits until a key has a value; returns false if `wait` elapsed first, or a signal
+    /// interrupted the thread.
     pub fn wait_for(&self, key: &[u8], wait: Duration) -> Result<bool, Error> {
         let filter = Filter::Key(key.to_vec());
         self.0.wait_until(kinds::PUT, filter, wait, || Ok(self.exists(key)?.is_some()))
     }
 
-    /// The number of entries: exact when nobody is writing.
+    /// The number of entries: exact while no client writes.
     pub fn length(&self) -> Result<u64, Error> {
         let (mut sum, mut from) = (0, Some(0u64));
         while let Some(hash) = from {
@@ -232,10 +233,10 @@ impl Kv {
                 wait_until: None,
             })?;
             sum += replied.header.value;
-            // The block says up to where it has counted: what the map says may be older.
+            // The block reports the last hash that it counted, because the map may be outdated.
             let last: [u8; 8] = replied.args[..]
                 .try_into()
-                .map_err(|_| Error::new(Status::BadFrame, "KvLength answered without a range"))?;
+                .map_err(|_| Error::new(Status::BadFrame, "the reply to KvLength has no range"))?;
             from = u64::from_le_bytes(last).checked_add(1);
         }
         Ok(sum)
@@ -262,7 +263,8 @@ impl Kv {
         })
     }
 
-    /// Of what compares or returns a value: it works on values in the key's own block.
+    /// Checks the value of an operation that compares or returns values: these work on values in
+    /// the key's own block.
     fn check_value(&self, value: &[u8]) -> Result<(), Error> {
         self.check(value.len(), self.plain_limit(), "an eighth of a block; put takes larger ones")
     }

@@ -1,12 +1,12 @@
-//! Values of more than an eighth of a block: written and read as extents in blocks of their own
-//! (ADR 0018).
+//! Values of more than an eighth of a block: written and read as extents in separate blocks (ADR
+//! 0018).
 //!
-//! Writing: the value is cut into pieces of like length, each is written into a block of extents, and
-//! then one put names them all. Nobody sees anything of the value before that put, and a piece that no
-//! put names goes by itself; so a piece whose answer was lost is simply written again. Reading: the
-//! key's block answers which extents the value is, and these are read side by side. Extents do not
-//! change: what is read is one value, or one of them is gone because the value was replaced, and the
-//! key is read again.
+//! Writing: the value is divided into pieces of equal length, each piece is written to a block of
+//! extents, and then one put names them all. No reader sees any part of the value before that put.
+//! A piece that no put names is freed automatically, so a piece whose reply was lost is simply
+//! written again. Reading: the block of the key returns the list of extents, and they are read
+//! concurrently. Extents are immutable: either all bytes belong to one value, or an extent is gone
+//! because the value was replaced, and the key is read again.
 
 use crate::error::Error;
 use crate::kv::Kv;
@@ -25,28 +25,28 @@ use honeycomb_wire::{Op, Status};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// How often a value is written again whose extents were gone when it was to be stored.
+/// How often a value is rewritten if its extents are gone at the put.
 const TRIES: u32 = 4;
-/// Pieces that are sent to one block at a time, as far as it has room: what an empty one takes of the
-/// largest.
+/// Pieces that are sent to one block at a time, as far as it has space: an empty block holds so
+/// many pieces of maximum length.
 const AT_ONCE: usize = LARGE_FRACTION as usize;
-/// Extents that are told to be still wanted in one request: well within the arguments of one.
+/// Extents that one request retains: well within the size of a request's arguments.
 const KEEP_AT_ONCE: usize = 4096;
-/// How often that is done while a value is written.
+/// How often extents are retained while a value is being written.
 const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
 
 impl Kv {
-    /// The most bytes that a value may have which lies in its key's own block: an eighth of it.
+    /// Maximum bytes of a value in its key's own block: an eighth of the block.
     pub fn plain_limit(&self) -> usize {
         (self.0.block_size() / LARGE_FRACTION) as usize
     }
 
-    /// The most bytes that one value may have.
+    /// Maximum bytes of one value.
     pub fn value_limit(&self) -> usize {
         usize::try_from(kv_value_max(self.0.block_size())).unwrap_or(usize::MAX)
     }
 
-    /// Stores a value that is too long for its key's block.
+    /// Stores a value that is too large for its key's block.
     pub(crate) fn put_large(
         &self,
         key: &[u8],
@@ -61,7 +61,7 @@ impl Kv {
                 Err(e) if e.status == Status::ExtentGone => {
                     tries += 1;
                     if tries == TRIES {
-                        let what = format!("cannot be stored, after {TRIES} tries: {}", e.message);
+                        let what = format!("could not be stored in {TRIES} tries: {}", e.message);
                         return Err(self.about(Status::Busy, key, &what));
                     }
                 }
@@ -70,7 +70,7 @@ impl Kv {
         }
     }
 
-    /// Writes a value as extents that nobody names yet.
+    /// Writes a value as extents that no entry names yet.
     pub(crate) fn write_extents(&self, value: &[&[u8]]) -> Result<Vec<ExtentRef>, Error> {
         let length = value.iter().map(|part| part.len()).sum();
         let mut writing = Writing::new(length, self.plain_limit());
@@ -104,7 +104,7 @@ impl Kv {
         }
     }
 
-    /// Says that extents are still wanted, when it is time again.
+    /// Retains extents that are still needed, when the interval has elapsed.
     pub(crate) fn keep_on<'a>(
         &self,
         kept: &mut Time,
@@ -117,7 +117,7 @@ impl Kv {
         self.keep_extents(written.into_iter())
     }
 
-    /// Says that extents are still wanted. Whether they are there shows when they are named.
+    /// Retains extents that are still needed. Whether they exist is checked when a put names them.
     fn keep_extents<'a>(&self, list: impl Iterator<Item = &'a ExtentRef>) -> Result<(), Error> {
         let mut blocks: BTreeMap<BlockAt, Vec<u8>> = BTreeMap::new();
         for extent in list {
@@ -142,8 +142,8 @@ impl Kv {
         Ok(())
     }
 
-    /// Reads the value of a key, following it into its extents. The reply is that of `KvGet`, and with
-    /// it the length of the value, when there is one.
+    /// Reads the value of a key, from its extents if needed. Returns the reply to `KvGet` and the
+    /// length of the value, if there is one.
     pub(crate) fn read(
         &self,
         key: &[u8],
@@ -154,7 +154,7 @@ impl Kv {
             let replied = self.send_one(Op::KvGet, key, key, &[], sink.reborrow())?;
             let length = match replied.header.status {
                 Status::Ok => {
-                    // A room that was made for the value before is not that of an empty one.
+                    // A buffer made for the earlier value does not fit an empty one.
                     if let (true, 0, Sink::Room(room)) =
                         (again, replied.header.payload_len, &mut sink)
                     {
@@ -180,11 +180,11 @@ impl Kv {
         if self.0.now() < deadline {
             return Ok(());
         }
-        let what = "was replaced again and again while its value was read";
+        let what = "was replaced repeatedly while its value was read";
         Err(self.about(Status::Busy, key, what))
     }
 
-    /// Reads a value from its extents; false when one of them is gone.
+    /// Reads a value from its extents; returns false if one of them is gone.
     fn read_extents(&self, list: &[u8], sink: Sink<'_>) -> Result<bool, Error> {
         let total = value_length(list) as usize;
         let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
@@ -205,7 +205,7 @@ impl Kv {
         }
     }
 
-    /// As `read_extents`, of as many bytes as `out` has.
+    /// As `read_extents`, for exactly as many bytes as `out` has.
     pub(crate) fn read_into(&self, list: &[u8], mut out: &mut [u8]) -> Result<bool, Error> {
         let list = extents(list)?;
         self.0.know_servers(&list)?;
@@ -228,7 +228,7 @@ impl Kv {
                 Ok(replied) if replied.header.payload_len == extent.len => {}
                 Ok(replied) => {
                     let text = format!(
-                        "an extent of {} bytes was answered with {}",
+                        "the reply to a read of a {}-byte extent has {} bytes",
                         extent.len, replied.header.payload_len
                     );
                     return Err(Error::new(Status::BadFrame, text));
@@ -240,7 +240,7 @@ impl Kv {
         Ok(true)
     }
 
-    /// The value of a scanned entry; `None` when the key has none any more.
+    /// The value of a scanned entry; `None` if the key no longer has one.
     pub(crate) fn scanned_value(
         &self,
         key: &[u8],

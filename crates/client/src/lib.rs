@@ -1,8 +1,10 @@
 //! The client: routing cache, sessions, the only retry loop, deadlines, lease keeper.
 //!
-//! `call` decides (pure, what the simulator runs): which block, which lane, when to try again,
-//! when to give up and what to say; `writing` (as pure) where the pieces of a large value go.
-//! `line`, `transport` and `pool` move the bytes. `file`, `queue`, `kv` (with `large`) and `custom` are what
+//! `call` is a pure decision procedure, which the simulator also runs: it chooses the block and the
+//! lane, decides when to retry and when to give up, and makes the error. `writing`, equally pure,
+//! assigns the pieces of a large value to blocks. `line`, `transport` and `pool` move the bytes.
+//! `file`, `queue`, `kv` (with `large`) and `custom` are the handles that users hold. A `Client` is
+//! cheap to clone and may be used from any number of threads.
 //! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
@@ -62,5 +64,5 @@ pub use stopping::{STOP_PATIENCE, StopProgress, Stopped};
 pub use structure::{Opened, Structure};
 pub use transport::{Room, Sink};
 
-/// What every call of this crate answers.
+/// The result of every call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

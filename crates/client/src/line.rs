@@ -1,5 +1,5 @@
-//! One connected socket, and how it is waited for: a moment of polling, then sleep, a question now
-//! and then whether the peer is still there, and never past a deadline.
+//! One connected socket and its waits: poll briefly, then sleep, check periodically whether the
+//! peer is alive, and never exceed a deadline.
 
 use crate::error::Error;
 use crate::interrupt::{self, Woken};
@@ -18,8 +18,8 @@ use std::mem::MaybeUninit;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long a wait goes on without a byte before somebody asks whether the peer is still there, and
-/// how long that question may take.
+/// How long a wait goes on without a byte before the client checks whether the peer is alive, and
+/// how long that check may take.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Payloads of at least this size are awaited whole by the kernel, where it can: a wake-up for each
@@ -30,26 +30,26 @@ const WHOLE: usize = 256 * 1024;
 pub(crate) struct Wait<'a> {
     /// When to give up.
     pub deadline: Time,
-    /// Called each time that `PATIENCE` passed without a byte: a peer that is gone without a word
-    /// is noticed long before the deadline. An error ends the wait.
+    /// Called each time that `PATIENCE` elapsed without a byte, so that a peer that vanished
+    /// silently is noticed long before the deadline. An error ends the wait.
     pub idle: &'a mut dyn FnMut() -> Result<(), Error>,
     /// Whether a signal to this thread, or its interrupt, ends the wait.
     pub interruptible: bool,
 }
 
-/// A stream socket. It blocks: what must not wait says so call by call, and who has nothing else to
-/// do sleeps in the receiving call itself, which `PATIENCE` ends.
+/// A stream socket in blocking mode. A call that must not wait says so itself. A caller with no
+/// other work sleeps in the receiving call, which `PATIENCE` ends.
 pub(crate) struct Line {
     socket: OwnedFd,
     clock: Clock,
     spin: Duration,
     poller: Poller,
-    /// More is to be sent than the socket took: `await_some` waits for room too.
+    /// The socket did not take all bytes to be sent: `await_some` also waits for buffer space.
     pub sending: bool,
 }
 
 impl Line {
-    /// Connects to the first address of a name that takes it; `NotFound` when the name has none.
+    /// Connects to the first address of a name that accepts; `NotFound` if the name has none.
     pub fn connect(
         address: &str,
         timeout: Duration,
@@ -57,10 +57,10 @@ impl Line {
         spin: Duration,
     ) -> io::Result<Line> {
         let unknown = |why: String| io::Error::new(io::ErrorKind::NotFound, why);
-        let mut last = unknown("the name has no address".into());
+        let mut last = unknown("the host name has no address".into());
         let candidates = address
             .to_socket_addrs()
-            .map_err(|e| unknown(format!("the name is not known: {e}")))?;
+            .map_err(|e| unknown(format!("the host name cannot be resolved: {e}")))?;
         for candidate in candidates {
             match TcpStream::connect_timeout(&candidate, timeout) {
                 Ok(stream) => {
@@ -89,7 +89,8 @@ impl Line {
         Ok(Line { socket, clock, spin, poller: Poller::default(), sending: false })
     }
 
-    /// Reads what is there, without waiting: `WouldBlock` when there is nothing, 0 at the end.
+    /// Reads the available bytes without waiting: `WouldBlock` if there are none, 0 at the end of
+    /// the stream.
     pub fn read_now(&self, out: &mut [u8]) -> io::Result<usize> {
         self.receive(out, RecvFlags::DONTWAIT)
     }
@@ -98,8 +99,8 @@ impl Line {
         Ok(rustix::net::recv(&self.socket, out, flags).map(|(n, _)| n)?)
     }
 
-    /// Reads at least a byte. `near` when some is probably there already: then it is looked for
-    /// before anything else.
+    /// Reads at least one byte. With `near`, bytes are probably available already, so the socket is
+    /// read first.
     pub fn read(&mut self, out: &mut [u8], near: bool, wait: &mut Wait<'_>) -> io::Result<usize> {
         if near && let Some(n) = self.try_read(out)? {
             return Ok(n);
@@ -133,7 +134,7 @@ impl Line {
                 continue;
             }
             if !wait.interruptible && wait.deadline.since(now) >= PATIENCE {
-                // The read itself sleeps, no longer than until it is time to ask.
+                // The read itself sleeps, but at most until the next check of the peer.
                 let flags =
                     if out.len() >= WHOLE { RecvFlags::WAITALL } else { RecvFlags::empty() };
                 match self.receive(out, flags) {
@@ -153,7 +154,7 @@ impl Line {
         }
     }
 
-    /// As `read_now`; `None` when there is nothing, and an error at the end.
+    /// As `read_now`; `None` if there is nothing, and an error at the end of the stream.
     fn try_read(&self, out: &mut [u8]) -> io::Result<Option<usize>> {
         match self.read_now(out) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
@@ -164,7 +165,7 @@ impl Line {
         }
     }
 
-    /// Reads at least a byte, and keeps the descriptor that comes with what it reads.
+    /// Reads at least one byte, and keeps a descriptor that arrives with it.
     pub fn read_with(
         &mut self,
         out: &mut [u8],
@@ -193,7 +194,7 @@ impl Line {
         }
     }
 
-    /// Sends what the socket takes, at least a byte.
+    /// Sends as much as the socket takes, at least one byte.
     pub fn write(&mut self, pieces: &[IoSlice<'_>], wait: &mut Wait<'_>) -> io::Result<usize> {
         let mut ask_at = None;
         loop {
@@ -208,13 +209,13 @@ impl Line {
         }
     }
 
-    /// Sends what the socket takes, without waiting.
+    /// Sends as much as the socket takes, without waiting.
     pub fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)?)
     }
 
-    /// Sleeps until the socket is ready, or it is worth another look. `ask_at` is when to ask next
-    /// whether the peer is still there.
+    /// Sleeps until the socket is ready, or until the next check is due. `ask_at` is when to check
+    /// next whether the peer is alive.
     fn await_ready(
         &self,
         flags: PollFlags,
@@ -251,9 +252,9 @@ impl Line {
     }
 }
 
-/// Waits until one of several lines has something to read, and tells which have; none when `until`
-/// comes first. Polls for a moment first, as for a single one. When it is interruptible, a signal to
-/// this thread or its interrupt ends the wait as an error.
+/// Waits until one of several connections is readable and returns those that are; none if `until`
+/// passes first. Polls briefly first, as for a single connection. If the wait is interruptible, a
+/// signal to this thread or its interrupt ends it as an error.
 pub(crate) fn await_some(
     waiting: &mut [&mut Line],
     until: Time,
@@ -310,7 +311,7 @@ mod tests {
     use rustix::net::sockopt::tcp_user_timeout;
     use std::net::TcpListener;
 
-    /// A put ran twice when a copy of it came 21 s after the first. Seed 203136 of the simulator.
+    /// A put ran twice when a copy of it arrived 21 s after the first. Simulator seed 203136.
     #[test]
     fn kernel_gives_a_request_up_before_its_record_is_forgotten() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,9 +1,8 @@
-//! Notices of changes (paper, Table 1: subscribe, listener.get): pushed by the blocks, one
-//! connection to each, read when somebody asks for the next.
+//! Notices of changes (paper, Table 1: subscribe, listener.get). The blocks push them over one
+//! connection each; the listener reads them when the caller requests the next.
 //!
-//! Nothing here runs by itself. What is not read waits in the sockets; when a server cannot send any
-//! more it leaves notices out and tells so (`Heard::Gap`), so that a slow listener costs bounded
-//! memory.
+//! The listener has no thread. Unread notices wait in the sockets. If a server cannot send more, it
+//! drops notices and reports that (`Heard::Gap`), so that a slow listener costs bounded memory.
 
 use crate::context::Context;
 use crate::error::Error;
@@ -24,11 +23,11 @@ use std::time::Duration;
 /// The pause between two tries to subscribe.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Notices that are taken from one block at a time: the rest stays where its bytes are bounded, and
-/// no block stands before the others.
+/// Notices taken from one block at a time: the rest stays in the socket, where its bytes are
+/// bounded, and no block takes precedence over the others.
 const TAKEN_AT_A_TIME: usize = 256;
 
-/// What was heard.
+/// The content of a notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// Bytes were appended to a file.
@@ -40,18 +39,18 @@ pub enum Heard {
     },
     /// A file was sealed at this size.
     Seal {
-        /// Bytes.
+        /// Its size in bytes.
         size: u64,
     },
     /// A queue has more items to take.
     Data {
-        /// How many came. Those that came into a block while it was being subscribed to may be told
+        /// How many were added. Items added while the block was being subscribed to may be reported
         /// twice.
         items: u64,
     },
     /// Items were taken from a queue.
     Space {
-        /// How many.
+        /// How many were taken.
         items: u64,
     },
     /// A queue was closed.
@@ -66,37 +65,37 @@ pub enum Heard {
         /// The key.
         key: Box<[u8]>,
     },
-    /// Changes were not told, because those before them were not read in time; `None` when nobody
-    /// knows how many, because a connection was lost.
+    /// Changes were not reported because earlier ones were not read in time; `None` if the number
+    /// is unknown because a connection was lost.
     Gap {
-        /// How many.
+        /// How many were missed.
         missed: Option<u64>,
     },
 }
 
-/// One notice. Numbers grow within a block, and are not dense where a filter leaves changes out.
+/// One notice. Numbers grow within a block, with gaps where a filter leaves out changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// What happened.
+    /// The change.
     pub heard: Heard,
-    /// In which block.
+    /// The block in which it happened.
     pub at: BlockAt,
     /// Its number there.
     pub number: u64,
 }
 
-/// One block that is listened to.
+/// A block with a subscription.
 struct Source {
     entry: MapEntry,
     transport: Transport,
-    /// What follows happens elsewhere; only takes are still heard of.
+    /// Its successor reports later changes; only takes are still reported here.
     handed_over: bool,
 }
 
 /// A subscription to changes of one structure.
 ///
-/// Notices come in order per key, per end of a queue and per file, never before a reader can see what
-/// they tell of (INV-24). Not shared: one thread at a time asks for the next.
+/// Notices arrive in order per key, per end of a queue and per file, and never before a reader can
+/// see the change (INV-24). Not shared: one thread at a time requests the next.
 pub struct Listener {
     structure: Structure,
     context: Arc<Context>,
@@ -104,18 +103,18 @@ pub struct Listener {
     filter: Filter,
     sources: Vec<Source>,
     ready: VecDeque<Notification>,
-    /// Bytes of a file of which was told.
+    /// Bytes of a file that were reported.
     told_to: u64,
-    /// Bytes that the file had when its tail was subscribed to.
+    /// Bytes in the file when its tail was subscribed to.
     there_to: u64,
-    /// It was told that the file was sealed, or the queue closed.
+    /// The seal of the file or the end of the queue was reported.
     told_end: bool,
 }
 
 impl Listener {
-    /// Subscribes to every block that the changes can happen in. `wanted` is bits of
-    /// `wire::notice::kinds`, those of the structure's kind. From its return on nothing is missed
-    /// without being told.
+    /// Subscribes to every block in which the changes can happen. `wanted` is a set of bits from
+    /// `wire::notice::kinds` that the structure's kind has. After the return, every missed change
+    /// is reported as a gap.
     pub(crate) fn open(
         structure: Structure,
         context: Arc<Context>,
@@ -126,11 +125,11 @@ impl Listener {
             Kind::File => kinds::APPEND | kinds::SEAL,
             Kind::Queue => kinds::DATA | kinds::SPACE | kinds::CLOSE,
             Kind::Kv => kinds::PUT | kinds::DELETE,
-            // They let their callers wait instead.
+            // Their callers wait at the block instead.
             Kind::Extents | Kind::Custom(_) => 0,
         };
         if wanted == 0 || wanted & !possible != 0 {
-            let text = format!("a {} has no such changes to tell of", structure.kind());
+            let text = format!("a {} does not report changes of these kinds", structure.kind());
             return Err(Error::new(Status::InvalidArgument, text));
         }
         let mut listener = Listener {
@@ -165,17 +164,17 @@ impl Listener {
             if all {
                 return Ok(());
             }
-            // A block went in between, and with it perhaps the way to what follows it.
+            // A block was removed in between, and perhaps the link to its successor with it.
             if clock.now() >= deadline {
-                let text = "could not subscribe: its blocks went away while they were asked";
+                let text = "could not subscribe: its blocks were removed meanwhile";
                 return Err(Error::new(Status::DeadlineExceeded, text));
             }
             clock.sleep_until(clock.now() + PAUSE);
         }
     }
 
-    /// Subscribes to one block; false when it is gone, and then the map is fresh. `late` when changes
-    /// may have happened there that should be told.
+    /// Subscribes to one block. Returns false if it is gone; the map is then fresh. `late` if
+    /// changes that should be reported may have happened there.
     fn subscribe(&mut self, entry: MapEntry, late: bool) -> Result<bool, Error> {
         if self.sources.iter().any(|s| s.entry.at() == entry.at()) {
             return Ok(true);
@@ -212,7 +211,7 @@ impl Listener {
                     let (at, start) = (entry.at(), entry.start);
                     self.sources.push(Source { entry, transport, handed_over: false });
                     if late && self.structure.kind() == Kind::Kv && told.value > 0 {
-                        // It has changed since it took over, and nobody was there to hear of it.
+                        // It changed after it took over and before this subscription.
                         let heard = Heard::Gap { missed: None };
                         self.hear(Notification { heard, at, number: told.value });
                     }
@@ -226,7 +225,8 @@ impl Listener {
                     Status::GrantExpired | Status::GrantRevoked => {
                         self.structure.refresh(deadline)?
                     }
-                    // It went while we were on our way; the map knows better, or the reason.
+                    // It was removed meanwhile; the fresh map has its successor, or the error its
+                    // reason.
                     Status::WrongEpoch | Status::UnknownBlock => {
                         return self.structure.refresh(deadline).map(|()| false);
                     }
@@ -241,11 +241,15 @@ impl Listener {
                         beyond && map.entries.iter().all(|e| e.at() != at)
                     });
                     if ended {
-                        // It was moved to another server, and its own has ended.
+                        // It moved to another server, and the connection to it was closed.
                         return Ok(false);
                     }
                     if clock.now() >= deadline {
-                        let text = format!("could not subscribe: {failure:?}");
+                        let why = match failure {
+                            Failure::Lost { why, .. } | Failure::Nobody { why, .. } => why,
+                            _ => "no reply arrived in time".to_owned(),
+                        };
+                        let text = format!("could not subscribe: {why}");
                         return Err(Error::new(Status::DeadlineExceeded, text));
                     }
                     clock.sleep_until(clock.now() + PAUSE);
@@ -254,12 +258,13 @@ impl Listener {
         }
     }
 
-    /// Tells what happened in the newest source before it was subscribed to.
+    /// Reports the changes in the newest source before its subscription.
     fn catch_up(&mut self, number: u64, there: Content) {
         let source = self.sources.last().expect("just subscribed to");
         let (at, start) = (source.entry.at(), source.entry.start);
         let file = self.structure.kind() == Kind::File;
-        // What a block of a file had when it was subscribed to, and took along to this one, is no news.
+        // The content that a block of a file already had at its subscription, and that it passed on
+        // to this one, is not new.
         let from = if file { self.told_to.max(self.there_to).saturating_sub(start) } else { 0 };
         if there.length > from {
             let heard = match file {
@@ -275,7 +280,7 @@ impl Listener {
         }
     }
 
-    /// Tells something, unless it was told by what a block had when it was subscribed to.
+    /// Reports a change, unless it was reported with the content of a block at its subscription.
     fn hear(&mut self, notification: Notification) {
         let again = match notification.heard {
             Heard::Append { offset, length } => {
@@ -291,7 +296,7 @@ impl Listener {
         }
     }
 
-    /// What a block had may be of another kind than the server was asked to tell of.
+    /// The content of a block may be of a kind that the caller did not subscribe to.
     fn wants(&self, heard: &Heard) -> bool {
         let kind = match heard {
             Heard::Append { .. } => kinds::APPEND,
@@ -303,15 +308,15 @@ impl Listener {
         self.kinds & kind != 0
     }
 
-    /// The next notice, waiting up to `wait` for it; `None` when there is none, or when a signal came
-    /// to the thread. The error tells why there will be no more.
+    /// The next notice, after a wait of up to `wait`; `None` if there is none, or if a signal
+    /// interrupted the thread. The error says why no more will arrive.
     pub fn next(&mut self, wait: Duration) -> Result<Option<Notification>, Error> {
         self.context.pool.enter();
         let clock = self.context.pool.clock();
         let until = clock.now() + wait;
         let mut ask_at = clock.now() + PATIENCE;
         loop {
-            // What was taken is handed out before more is: who reads slowly reads ahead no further.
+            // Taken notices are returned before more are taken: a slow reader does not read ahead.
             if let Some(notification) = self.ready.pop_front() {
                 return Ok(Some(notification));
             }
@@ -333,7 +338,7 @@ impl Listener {
         }
     }
 
-    /// Waits for any source; true when a signal or the thread's interrupt came.
+    /// Waits for any source; returns true if a signal or the thread's interrupt ended the wait.
     fn sleep(&mut self, until: Time) -> Result<bool, Error> {
         if self.sources.is_empty() {
             return Ok(interrupt::pause(self.context.pool.clock(), until));
@@ -347,8 +352,8 @@ impl Listener {
         }
     }
 
-    /// Reads what the sources have pushed, without waiting; whether there may be more of it, which
-    /// then need not show at the sockets.
+    /// Reads the notices that the sources have pushed, without waiting. Returns whether there may
+    /// be more, which the sockets then need not show.
     fn take_pushed(&mut self) -> Result<bool, Error> {
         let (mut index, mut taken, mut more) = (0, 0, false);
         while index < self.sources.len() {
@@ -368,7 +373,7 @@ impl Listener {
                 }
                 Err(_) => Then::Lost,
             };
-            // What was subscribed to meanwhile is behind it.
+            // New subscriptions were appended after it.
             match next {
                 Then::Stay => {}
                 Then::Drop => {
@@ -399,7 +404,8 @@ impl Listener {
                 return Ok(Then::Stay);
             }
             Notice::Handover { length: 0, to } if self.structure.kind() == Kind::Queue => {
-                // All of it is elsewhere now, and what happened there so far nobody has told us.
+                // All of its content is elsewhere now, and the changes there so far have not been
+                // reported.
                 source.handed_over = true;
                 if !self.subscribe(MapEntry { start, ..to.entry }, false)? {
                     self.subscribe_all()?;
@@ -411,10 +417,12 @@ impl Listener {
                 source.handed_over = true;
                 let next = MapEntry { start: start + length, ..to.entry };
                 if !self.subscribe(next, true)? {
-                    // It came and went before we did, and nobody but the map knows what followed.
+                    // The successor was created and removed before the subscription, and only the
+                    // map knows what followed.
                     self.missed(at)?;
                 }
-                // A queue's items are still taken from it; a file's block has said everything.
+                // A queue's items are still taken from this block; a file's block has reported
+                // everything.
                 let file = self.structure.kind() == Kind::File;
                 return Ok(if file { Then::Drop } else { Then::Stay });
             }
@@ -424,13 +432,13 @@ impl Listener {
         Ok(Then::Stay)
     }
 
-    /// A source has ended or its connection broke: the structure is gone, or the block was retired,
-    /// or it is subscribed to again and what happened meanwhile is a gap.
+    /// A source has ended or its connection broke. Either the structure is gone, or the block was
+    /// retired, or the listener subscribes again and reports the changes meanwhile as a gap.
     fn lost(&mut self, source: &Source) -> Result<(), Error> {
         self.structure.refresh(self.context.deadline())?;
         let at = source.entry.at();
-        // Who listens to a store is told before the move is committed; when it was taken back the block
-        // has its range as before.
+        // Listeners of a key-value store get the notice before the move is committed; if the move
+        // was cancelled, the block still has its range.
         let kept = self.structure.kind() == Kind::Kv
             && self.structure.with_map(|map| map.entries.iter().any(|e| e.at() == at));
         if source.handed_over && !kept {
@@ -439,7 +447,7 @@ impl Listener {
         self.missed(at)
     }
 
-    /// Subscribes anew, and tells that nobody knows what happened meanwhile.
+    /// Subscribes again, and reports that an unknown number of changes was missed.
     fn missed(&mut self, at: BlockAt) -> Result<(), Error> {
         self.subscribe_all()?;
         self.hear(Notification { heard: Heard::Gap { missed: None }, at, number: 0 });
@@ -447,16 +455,16 @@ impl Listener {
     }
 }
 
-/// What becomes of a source after a notice.
+/// The action on a source after a notice.
 enum Then {
     Stay,
-    /// It has nothing more to say.
+    /// It will report nothing more.
     Drop,
-    /// It has ended before its time.
+    /// Its connection ended too early.
     Lost,
 }
 
-/// A change as users see it: the offsets of a file count from its beginning.
+/// A change as users see it: offsets in a file count from its beginning.
 fn heard(change: Change, start: u64) -> Heard {
     match change {
         Change::Append { offset, length } => Heard::Append { offset: start + offset, length },
@@ -469,12 +477,12 @@ fn heard(change: Change, start: u64) -> Heard {
     }
 }
 
-/// What a block has that is not told of any more.
+/// The content of a block before its subscription, which no notice reports.
 #[derive(Clone, Copy, Default)]
 struct Content {
-    /// Bytes of a file's, items of a queue's.
+    /// Bytes of a file's block, items of a queue's.
     length: u64,
-    /// The file was sealed in it, or the queue closed.
+    /// The file was sealed in it, or the queue was closed.
     ended: bool,
 }
 
@@ -494,7 +502,7 @@ fn content(
     let ended = match (reply.status, op) {
         (Status::Ok, Op::FileSize) => told.first() == Some(&1),
         (Status::Ok, _) => Counts::decode(&told).map_err(|e| Failure::Refused(e.into()))?.closed,
-        // A block that is full answers with its length as well, and is not the last one.
+        // A full block also replies with its length, and is not the last one.
         (Status::Moved, _) => false,
         _ => return Ok(Content::default()),
     };

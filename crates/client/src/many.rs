@@ -1,8 +1,8 @@
-//! Many operations of one structure at a time: every request is sent before any reply is awaited.
+//! Many operations on one structure at a time: every request is sent before any reply is awaited.
 //!
-//! Each is the same call with the same steps as a single one (`Structure::advance`); this only
-//! decides whose turn it is. Replies are taken as they come, so that a block that is slow, or a
-//! server that is gone, delays nobody else.
+//! Each operation is the same call with the same steps as a single one (`Structure::advance`); this
+//! module only chooses the next one to advance. Replies are taken in order of arrival, so that a
+//! slow block or a lost server delays no other operation.
 
 use crate::error::Error;
 use crate::line::{PATIENCE, await_some};
@@ -10,26 +10,26 @@ use crate::structure::{Exchange, Flight, Next, Replied, Sent, Structure};
 use crate::transport::Failure;
 use honeycomb_types::Time;
 
-/// Requests of one call that are under way at a time, each on a connection of its own. Below what a
-/// pool keeps idle, so that the next call finds the connections.
+/// Requests of one call in progress at a time, each on its own connection. Fewer than the idle
+/// connections of a pool, so that the next call can reuse them.
 const FLIGHTS_MAX: usize = 48;
 
-/// Where one operation is.
+/// The state of one operation.
 #[allow(clippy::large_enum_variant)] // a few dozen are large at a time, and boxes would be moved too
 enum Stage<'a, 'b> {
-    /// Its turn has not come.
+    /// It has not started.
     Waiting(Exchange<'a, 'b>),
-    /// It goes on at this time.
+    /// It continues at this time.
     Paused(Flight<'a, 'b>, Time),
-    /// It awaits its reply, and its server has been silent since.
+    /// It awaits its reply, and its server has been silent since this time.
     Awaits(Flight<'a, 'b>, Sent, Time),
     Done(Result<Replied, Error>),
-    /// Taken out, for as long as somebody has it in hand.
+    /// Moved out while it is being advanced.
     Taken,
 }
 
-/// Carries all operations through to their answers, which come in the order of the operations.
-/// Each has a deadline of its own, which counts from its first step.
+/// Runs all operations to their results, which are in the order of the operations. Each has its own
+/// deadline, which counts from its first step.
 pub(crate) fn run_many(
     structure: &Structure,
     exchanges: Vec<Exchange<'_, '_>>,
@@ -66,7 +66,7 @@ fn go_on<'a, 'b>(structure: &Structure, mut flight: Flight<'a, 'b>) -> Stage<'a,
     }
 }
 
-/// Waits until something can go on, and lets everything go on that can.
+/// Waits until an operation can continue, and advances all that can.
 fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
     let clock = structure.clock();
     let until = stages.iter().filter_map(next_at).min();
@@ -114,7 +114,7 @@ fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
     ask_about_the_silent(structure, stages, now);
 }
 
-/// When a stage wants to be looked at, if nothing comes before.
+/// When an operation needs attention if no reply arrives earlier.
 fn next_at(stage: &Stage<'_, '_>) -> Option<Time> {
     match stage {
         Stage::Paused(_, at) => Some(*at),
@@ -123,8 +123,8 @@ fn next_at(stage: &Stage<'_, '_>) -> Option<Time> {
     }
 }
 
-/// Gives up the replies whose deadline is over. Of servers that have been silent for a while it asks
-/// the controller, once for all of them: what it says of the structure holds for each.
+/// Gives up replies whose deadline has passed. If servers have been silent for a while, asks the
+/// controller once: its reply about the structure holds for all of them.
 fn ask_about_the_silent(structure: &Structure, stages: &mut [Stage<'_, '_>], now: Time) {
     let mut silent = false;
     let mut latest = now;

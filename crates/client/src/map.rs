@@ -1,4 +1,4 @@
-//! Sealed files in place: their blocks mapped where they lie, on the servers' machine.
+//! Sealed files in place: their blocks are mapped from the servers' memory on the same machine.
 
 use crate::error::Error;
 use crate::file::File;
@@ -11,11 +11,11 @@ use honeycomb_wire::{Op, Status};
 use std::io;
 use std::os::fd::AsFd;
 
-/// Bytes of the largest page of any machine.
+/// Largest page size of any machine, in bytes.
 const PAGE_MOST: u64 = 64 * 1024;
 
-/// All bytes of a sealed file, to be read in place. They do not change and do not go away while this
-/// lives, whatever becomes of the file.
+/// All bytes of a sealed file, readable in place. They stay unchanged and available while this
+/// value lives, even if the file is removed.
 #[derive(Debug)]
 pub struct FileView {
     bytes: Bytes,
@@ -27,22 +27,23 @@ pub struct FileView {
 enum Bytes {
     /// The memory of the servers.
     Shared(View),
-    /// A copy of ours.
+    /// A private copy.
     Read(Vec<u8>),
 }
 
 impl FileView {
-    /// Whether this is the servers' own memory. It is a copy otherwise, and `reason` says why.
+    /// Whether this is the servers' own memory. Otherwise it is a copy, and `reason` says why.
     pub fn shared(&self) -> bool {
         matches!(self.bytes, Bytes::Shared(_))
     }
 
-    /// Why the memory is not shared: `NotShared`, with what the server or the system said.
+    /// Why the memory is not shared: `NotShared`, with the reason given by the server or the
+    /// system.
     pub fn reason(&self) -> Option<&Error> {
         self.why.as_ref()
     }
 
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     pub fn len(&self) -> usize {
         match &self.bytes {
             Bytes::Shared(view) => view.len(),
@@ -50,14 +51,14 @@ impl FileView {
         }
     }
 
-    /// Whether the file has none.
+    /// Whether the file is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The file as one run of bytes: when it has one block, when all blocks but the last end with a
-    /// page (4096 bytes, which is so when everything appended to it has a multiple of that), and when
-    /// it is a copy. `segments` has it in every case.
+    /// The file as one run of bytes, if it is a copy, if it has one block, or if all blocks but the
+    /// last end at a page boundary (4096 bytes; this holds if every append has a multiple of that
+    /// size). `segments` works in every case.
     pub fn contiguous(&self) -> Option<&[u8]> {
         match &self.bytes {
             Bytes::Shared(view) => view.contiguous(),
@@ -65,7 +66,7 @@ impl FileView {
         }
     }
 
-    /// The file in order, in runs of bytes: one for each block, or a single one.
+    /// The file in order, as runs of bytes: one for each block, or a single one.
     pub fn segments(&self) -> Vec<&[u8]> {
         match &self.bytes {
             Bytes::Shared(view) => view.parts().collect(),
@@ -76,16 +77,16 @@ impl FileView {
 }
 
 impl File {
-    /// The whole of a sealed file without copying it, where this process is on the machine of its
-    /// servers and reaches them over Unix sockets. Everywhere else it is read over the network into
-    /// memory of this process, with the same result: `FileView::shared` tells which it was.
+    /// Returns the whole of a sealed file without copying it, if this process is on its servers'
+    /// machine and reaches them over Unix sockets. Otherwise the file is read over the network into
+    /// this process's memory, with the same content: `FileView::shared` distinguishes the two.
     ///
-    /// The first map of a block makes its server copy it aside, which takes it about a third of a
-    /// millisecond for each MiB; later ones, by any client, cost no copy. Mapped memory counts for
-    /// the job until every view of it is dropped, those of files that are gone included.
+    /// The first map of a block makes its server copy the block aside, at about a third of a
+    /// millisecond per MiB; later maps, by any client, need no copy. Mapped memory counts for the
+    /// job until every view of it is dropped, including views of removed files.
     ///
-    /// Errors: `NotSealed` for a file that may still grow, and what reading it may answer: a lease
-    /// that is over, permissions that were taken back.
+    /// Errors: `NotSealed` for a file that may still grow, and all errors of a read, such as an
+    /// expired lease or revoked permissions.
     pub fn map(&self) -> Result<FileView, Error> {
         let (size, sealed) = self.size_and_seal()?;
         if !sealed {
@@ -94,7 +95,7 @@ impl File {
         }
         let why = match self.map_blocks(size) {
             Ok(view) => return Ok(FileView { bytes: Bytes::Shared(view), why: None }),
-            // A server that is older does not know the operation.
+            // An older server does not know the operation.
             Err(e) if matches!(e.status, Status::NotShared | Status::UnknownOpcode) => e,
             Err(e) => return Err(e),
         };
@@ -108,7 +109,7 @@ impl File {
     fn map_blocks(&self, size: u64) -> Result<View, Error> {
         let not_shared = |why: String| Error::new(Status::NotShared, why);
         let unmapped = |e: io::Error| not_shared(format!("it cannot be mapped: {e}"));
-        // Addresses only: each block but the last is nearly full, and ends within a page.
+        // Addresses only: each block but the last is nearly full and ends within a page.
         let pages = 2 + size / (BLOCK_SIZE_MIN / 2);
         let mut view = View::reserve((size + pages * PAGE_MOST) as usize).map_err(unmapped)?;
         let mut position = 0;
@@ -123,7 +124,7 @@ impl File {
                 wait_until: None,
             })?;
             let length = replied.header.value;
-            let file = file.ok_or_else(|| not_shared("no memory came with the answer".into()))?;
+            let file = file.ok_or_else(|| not_shared("the reply has no memory attached".into()))?;
             if replied.entry.start != position || length == 0 {
                 return Err(not_shared(format!("no block begins at byte {position}")));
             }

@@ -1,10 +1,10 @@
-//! Several requests under way on one connection.
+//! Several requests in progress on one connection.
 //!
-//! Each is an operation like any other: a `Call` of its own decides where it goes, with a lane of its own
-//! and its own retries (ADR 0007), and `Structure::decide` carries that out. What is shared is the
-//! connection: requests that go to one shard of a server go out together, and their replies are told
-//! apart by the number of the request. Operations on one key follow each other when one of them changes
-//! something, so that they take effect in the order in which they came, also when one is repeated.
+//! Each is an operation like any other: its own `Call` decides its block, with its own lane and its
+//! own retries (ADR 0007), and `Structure::decide` runs it. Only the connection is shared: requests
+//! to one shard of a server are sent together, and their replies are distinguished by the request
+//! number. Operations on one key run one after the other if one of them is a mutation, so that they
+//! take effect in their order even if one is repeated.
 
 use crate::context::Context;
 use crate::error::Error;
@@ -23,11 +23,11 @@ use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Keys under way are looked for only where a counter for some of their bits says that there is one.
+/// Operations in progress are searched for a key only if a counter for some of its bits is not
+/// zero.
 const COUNTERS: usize = 1024;
 
-/// What is asked: an operation on one key of a store. What has come back keeps its buffers, to be asked
-/// again.
+/// A request: an operation on one key of a store. A finished one keeps its buffers for reuse.
 pub(crate) struct Asked<K> {
     pub kv: K,
     pub op: Op,
@@ -36,48 +36,48 @@ pub(crate) struct Asked<K> {
     pub payload: Vec<u8>,
     /// The payload of the reply.
     pub value: Vec<u8>,
-    /// Whose it is, for whoever asked.
+    /// Identifies the operation to its caller.
     pub ticket: u64,
 }
 
-/// An operation at its end.
+/// A finished operation.
 pub(crate) struct Landed<K> {
     pub asked: Asked<K>,
     pub result: Result<Replied, Error>,
 }
 
-/// One operation on its way.
+/// One operation in progress.
 struct Slot<K> {
     asked: Asked<K>,
     course: Course,
     stage: Stage,
-    /// Before whom it came.
+    /// Its place in the order of arrival.
     turn: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Another one on its key has to end first.
+    /// Another operation on its key must end first.
     Held,
     /// It is listed in `Pipe::ready`.
     Ready,
-    /// It goes on at this time.
+    /// It continues at this time.
     Paused(Time),
     /// It awaits its reply.
     Awaits,
 }
 
-/// A connection and what is under way on it: the numbers of requests, and whose they are.
+/// A connection and its requests in progress: their numbers and their slots.
 struct Channel {
     place: Place,
     transport: Transport,
     outstanding: VecDeque<(u64, usize)>,
-    /// When bytes last came, or a request was sent while nothing was awaited.
+    /// When bytes last arrived, or when a request was sent while none was in progress.
     heard: Time,
 }
 
-/// Operations of stores of one client that are under way together. Whoever has it drives it: nothing
-/// happens but in `step`.
+/// Operations on stores of one client that are in progress together. The owner drives it: all
+/// progress happens in `step`.
 pub(crate) struct Pipe<K> {
     context: Arc<Context>,
     slots: Vec<Option<Slot<K>>>,
@@ -85,7 +85,7 @@ pub(crate) struct Pipe<K> {
     ready: VecDeque<usize>,
     channels: Vec<Channel>,
     landed: VecDeque<Landed<K>>,
-    /// Operations under way, by some bits of the hash of their key.
+    /// Number of operations in progress, by some bits of the hash of their key.
     keys: Vec<u32>,
     held: usize,
     paused: usize,
@@ -108,17 +108,17 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         }
     }
 
-    /// Operations that have not landed.
+    /// Operations that have not finished.
     pub fn under_way(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The next operation that has ended, in no order.
+    /// The next finished operation, in no particular order.
     pub fn landed(&mut self) -> Option<Landed<K>> {
         self.landed.pop_front()
     }
 
-    /// Begins an operation; its deadline counts from now.
+    /// Starts an operation; its deadline counts from now.
     pub fn begin(&mut self, asked: Asked<K>) {
         let structure = asked.kv.structure();
         let mutates = asked.op.info().lane;
@@ -153,12 +153,12 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         self.slots[at].as_mut().expect("what is listed is there")
     }
 
-    /// Sends what can be sent and, when nothing has landed, waits until something comes, or until then.
-    /// An interruptible wait ends by a signal to this thread or its interrupt.
+    /// Sends as much as possible. If no operation has finished, waits until a reply arrives or
+    /// until the given time. A signal to this thread or its interrupt ends an interruptible wait.
     pub fn step(&mut self, until: Time, interruptible: bool) {
         self.launch();
         self.flush();
-        // What could not be sent goes another way.
+        // Requests that could not be sent are routed again.
         self.launch();
         if !self.landed.is_empty() || self.under_way() == 0 && !interruptible {
             return;
@@ -167,7 +167,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         self.launch();
     }
 
-    /// Lets everything go on that can, up to its next request.
+    /// Advances every ready operation up to its next request.
     fn launch(&mut self) {
         if self.paused > 0 {
             self.wake_the_paused();
@@ -215,7 +215,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         self.landed.push_back(Landed { asked, result });
     }
 
-    /// Lets those on a key go on that have nobody before them any more.
+    /// Releases the operations on a key that no longer have an earlier one before them.
     fn let_go(&mut self, hash: u64) {
         let mut on_key: Vec<usize> = (0..self.slots.len())
             .filter(|at| self.slots[*at].as_ref().is_some_and(|one| one.asked.hash == hash))
@@ -249,7 +249,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         let there = |c: &Channel| {
             c.place.1 == shard
                 && c.place.0 == entry.address
-                // Presenting a grant is an exchange of its own, which nothing may cross.
+                // Presenting a grant is an exchange of its own, during which no other request may
+                // be in progress.
                 && (c.outstanding.is_empty() || structure.presented(&c.transport).is_some())
         };
         let index = match self.channels.iter().position(there) {
@@ -290,7 +291,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         Ok(())
     }
 
-    /// Sends what is queued, as far as the sockets take it.
+    /// Sends queued requests as far as the sockets take them.
     fn flush(&mut self) {
         let mut index = 0;
         while index < self.channels.len() {
@@ -309,10 +310,10 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 interrupt::pause(self.context.pool.clock(), until);
                 Vec::new()
             }
-            // A signal, or an interrupt: whoever has us looks at what it means.
+            // After a signal or an interrupt, the caller decides what follows.
             false => await_some(&mut lines, until, interruptible).unwrap_or_default(),
         };
-        // From the last: one that is broken leaves, and the last takes its place.
+        // In reverse order: a broken connection is removed, and the last one takes its index.
         for index in ready.into_iter().rev() {
             if let Err(e) = self.take_replies(index) {
                 self.lose(index, None, &e);
@@ -322,7 +323,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         self.give_back();
     }
 
-    /// When somebody has to be looked at, if nothing comes before.
+    /// When a connection or an operation needs attention if no reply arrives earlier.
     fn next_at(&self) -> Time {
         let mut next = Time::NEVER;
         if self.paused > 0 {
@@ -345,7 +346,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         channel.outstanding.iter().map(|(_, at)| of(*at)).min().unwrap_or(Time::NEVER)
     }
 
-    /// Takes the replies that have come.
+    /// Takes the replies that have arrived.
     fn take_replies(&mut self, index: usize) -> Result<(), Failure> {
         loop {
             let channel = &mut self.channels[index];
@@ -357,7 +358,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
             let place =
                 channel.outstanding.iter().position(|(number, _)| *number == header.request);
             let Some((_, at)) = place.and_then(|place| channel.outstanding.remove(place)) else {
-                let text = "a reply to a request that was not made".into();
+                let text = "received a reply to a request that was not sent".into();
                 return Err(Failure::Lost { sent: true, why: text });
             };
             let slot = self.slots[at].as_mut().expect("what is awaited is there");
@@ -373,8 +374,9 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         }
     }
 
-    /// Gives up connections with a request whose deadline is over, and those on which the controller
-    /// knows that no answer will come. It is asked when a server has been silent for a while.
+    /// Gives up connections with a request whose deadline has passed, and those for which the
+    /// controller says that no reply will arrive. It is asked after a server has been silent for a
+    /// while.
     fn look_at_the_silent(&mut self) {
         let mut index = 0;
         while index < self.channels.len() {
@@ -406,15 +408,15 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         }
     }
 
-    /// Gives a connection up. `why` is true of all that is under way there, or of one; then the others
-    /// have lost their connection.
+    /// Gives up a connection. `why` applies to all requests on it, or only to `one`; the others
+    /// have then lost their connection.
     fn lose(&mut self, index: usize, one: Option<usize>, why: &Failure) {
         let channel = self.channels.swap_remove(index);
         self.context.pool.forget(&channel.place.0);
         for (_, at) in channel.outstanding {
             let failure = match one {
                 Some(one) if one != at => {
-                    let why = "another request on its connection was given up".into();
+                    let why = "another request on the same connection was abandoned".into();
                     Failure::Lost { sent: true, why }
                 }
                 _ => why.clone(),
@@ -426,7 +428,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         }
     }
 
-    /// Gives back the connections on which nothing is under way.
+    /// Returns connections without requests in progress to the pool.
     pub fn give_back(&mut self) {
         let mut index = 0;
         while index < self.channels.len() {
@@ -459,7 +461,7 @@ fn bits(hash: u64) -> usize {
     hash as usize % COUNTERS
 }
 
-/// Whether two operations have to follow each other.
+/// Whether two operations must run one after the other.
 fn conflict<K>(one: &Asked<K>, other: &Asked<K>) -> bool {
     one.hash == other.hash && (one.op.info().lane || other.op.info().lane)
 }

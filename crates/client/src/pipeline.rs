@@ -1,4 +1,4 @@
-//! Pipelines of a key-value store: many single operations under way at a time.
+//! Pipelines of a key-value store: many single operations in progress at a time.
 
 use crate::batch::{Accumulated, Done, accumulated};
 use crate::error::Error;
@@ -13,31 +13,31 @@ use honeycomb_wire::{Op, Status, key_hash};
 use std::collections::VecDeque;
 use std::ops::Deref;
 
-/// Operations that are under way at a time, and whose memory is kept.
+/// Operations in progress at a time, and records that are kept for reuse.
 const WINDOW: usize = 64;
 
-/// Values of more than this are asked for one at a time: they gain nothing, and would keep the others
-/// waiting.
+/// Larger values are read one at a time: they gain nothing from a pipeline, and would delay the
+/// others.
 pub(crate) const PIPED_MAX: usize = 64 * 1024;
 
-/// Operations on one store, sent without awaiting each other's answers and answered in the order in
-/// which they were asked; see `Kv::pipeline`.
+/// Operations on one store that are sent without awaiting earlier results. Results are returned in
+/// the order of submission; see `Kv::pipeline`.
 pub struct Pipeline<'a> {
     kv: &'a Kv,
     pipe: Pipe<&'a Kv>,
-    /// From the oldest whose answer was not taken.
+    /// Results, from the oldest that was not taken.
     answers: VecDeque<Option<Result<Done, Error>>>,
     /// Number of the oldest.
     first: u64,
-    /// To be asked again with other contents.
+    /// Records to be reused for other operations.
     spare: Vec<Asked<&'a Kv>>,
 }
 
 impl Kv {
-    /// A pipeline: operations share a connection for each shard that has some of the keys, up to 64 of
-    /// them under way. Each is what it is alone, with its own time limit and retries, and takes effect
-    /// once; operations on the same key take effect in their order, and nothing orders others. Unlike
-    /// `batch` it can be fed and emptied little by little.
+    /// Makes a pipeline: operations share a connection for each shard that has some of the keys, up
+    /// to 64 in progress. Each behaves as it does alone, with its own deadline and retries, and
+    /// takes effect once. Operations on the same key take effect in their order; nothing orders
+    /// others. Unlike `batch`, a pipeline can be filled and emptied gradually.
     pub fn pipeline(&self) -> Pipeline<'_> {
         Pipeline {
             kv: self,
@@ -50,8 +50,9 @@ impl Kv {
 }
 
 impl Pipeline<'_> {
-    /// Adds an operation. It is sent with others: by `next`, by `flush`, or when as many as there may be
-    /// are under way, some of which are awaited here first. Their answers wait for `next`.
+    /// Adds an operation. It is sent together with others: by `next`, by `flush`, or when the
+    /// maximum is in progress, in which case this call first awaits some of them. Their results
+    /// wait for `next`.
     pub fn ask(&mut self, op: BatchOp<'_>) {
         while self.pipe.under_way() >= WINDOW {
             self.step();
@@ -64,7 +65,7 @@ impl Pipeline<'_> {
                 asked.set(op, ticket);
                 self.pipe.begin(asked);
             }
-            // Alone, and behind all others: one of them may be on its key.
+            // Alone and after all others, because one of them may be on its key.
             Ok(false) => {
                 while self.pipe.under_way() > 0 {
                     self.step();
@@ -75,13 +76,13 @@ impl Pipeline<'_> {
         }
     }
 
-    /// Sends what was asked for.
+    /// Sends all submitted operations.
     pub fn flush(&mut self) {
         self.pipe.step(Time::ZERO, false);
         self.take_landed();
     }
 
-    /// The answer of the oldest operation whose answer was not taken; `None` when there is none.
+    /// The result of the oldest operation whose result was not taken; `None` if there is none.
     #[allow(clippy::should_implement_trait)] // what it answers grows while it is emptied
     pub fn next(&mut self) -> Option<Result<Done, Error>> {
         while self.answers.front()?.is_none() {
@@ -91,12 +92,12 @@ impl Pipeline<'_> {
         self.answers.pop_front()?
     }
 
-    /// How many answers were not taken.
+    /// Number of results that were not taken.
     pub fn len(&self) -> usize {
         self.answers.len()
     }
 
-    /// Whether every answer was taken.
+    /// Whether every result was taken.
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
@@ -116,8 +117,8 @@ impl Pipeline<'_> {
 }
 
 impl Drop for Pipeline<'_> {
-    /// Awaits what was sent: a connection with answers under way is of no use to anybody else, and what
-    /// was asked for has been asked for.
+    /// Awaits the requests that were sent: a connection with outstanding replies cannot be reused,
+    /// and the submitted operations must still take effect.
     fn drop(&mut self) {
         while self.pipe.under_way() > 0 {
             self.step();
@@ -127,8 +128,8 @@ impl Drop for Pipeline<'_> {
 }
 
 impl Kv {
-    /// Whether an operation goes with others; not one with a large value. An error for what cannot be
-    /// sent at all.
+    /// Whether an operation can be pipelined; false if it has a large value. An error if it cannot
+    /// be sent at all.
     pub(crate) fn piped(&self, op: BatchOp<'_>) -> Result<bool, Error> {
         if op.key().len() > KEY_MAX {
             return Err(self.too_long_a_key(op.key()));
@@ -144,13 +145,13 @@ impl Kv {
 }
 
 impl<K> Asked<K> {
-    /// Nothing yet, of this store.
+    /// An empty record for this store.
     pub(crate) fn of(kv: K) -> Asked<K> {
         let (args, payload, value) = (Vec::new(), Vec::new(), Vec::new());
         Asked { kv, op: Op::KvGet, hash: 0, args, payload, value, ticket: 0 }
     }
 
-    /// Takes an operation.
+    /// Sets the operation.
     pub(crate) fn set(&mut self, op: BatchOp<'_>, ticket: u64) {
         let key = op.key();
         (self.ticket, self.hash) = (ticket, key_hash(key));
@@ -189,7 +190,7 @@ impl<K> Asked<K> {
         self.args.extend_from_slice(key);
     }
 
-    /// The key, behind what comes before it.
+    /// The key, after the bytes that precede it in the arguments.
     fn key(&self) -> &[u8] {
         match self.op {
             Op::KvPut | Op::KvDelete => &self.args[1..],
@@ -199,7 +200,7 @@ impl<K> Asked<K> {
 }
 
 impl<K: Deref<Target = Kv>> Landed<K> {
-    /// What the operation answered. A value that is too large to come with others is read here.
+    /// The result of the operation. A value that is too large for a pipelined reply is read here.
     pub(crate) fn done(&self) -> Result<Done, Error> {
         let Landed { asked, result } = self;
         let replied = result.as_ref().map_err(Clone::clone)?;
@@ -210,7 +211,7 @@ impl<K: Deref<Target = Kv>> Landed<K> {
             }
             Op::KvGet => Done::Read((status == Status::Ok).then(|| asked.value.clone())),
             Op::KvPut if status == Status::KeyExists => {
-                return Err(kv.about(Status::KeyExists, asked.key(), "has a value already"));
+                return Err(kv.about(Status::KeyExists, asked.key(), "already has a value"));
             }
             Op::KvPut => Done::Stored(number == 1),
             Op::KvDelete => Done::Deleted(status == Status::Ok),
@@ -223,7 +224,7 @@ impl<K: Deref<Target = Kv>> Landed<K> {
     }
 }
 
-/// What an accumulated value is now; a list is told by its length.
+/// The new value after an accumulation; for a list, its length.
 fn combined(args: &[u8], value: &[u8], number: u64) -> Accumulated {
     match (function_and_key(args), Stored::of(value)) {
         (Ok((Function::Top, _)), Stored::Top(items)) => Accumulated::Items(items.len() as u64),

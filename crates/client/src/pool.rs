@@ -1,4 +1,4 @@
-//! Connections that are not in use, by node and shard, and the session that they belong to.
+//! Idle connections, by node and shard, and the session that they belong to.
 
 use crate::call::Lanes;
 use crate::line::Wait;
@@ -13,25 +13,26 @@ use std::time::Duration;
 /// Idle connections kept for each node and shard.
 const IDLE_MAX: usize = 64;
 
-/// Requests with such a number are the same request whenever their session sends it (PROTOCOL.md,
-/// section 9).
+/// A request number with this bit identifies the same request on every connection of the session
+/// (PROTOCOL.md, section 9).
 const NAMED_FOR_GOOD: u64 = 1 << 63;
 
-/// Which node, and which of its shards.
+/// A node and one of its shards.
 pub(crate) type Place = (String, u8);
 
-/// The connections of one client. Any thread may take one; it has it alone until it gives it back.
+/// The connections of one client. Any thread may take one and has it exclusively until it returns
+/// it.
 pub(crate) struct Pool {
     identity: Identity,
     clock: Clock,
     spin: Duration,
-    /// Whether to go on over the Unix socket of a node that has one which can be reached.
+    /// Whether to switch to the Unix socket of a node if it has one that can be reached.
     unix: bool,
     /// The process that the sockets belong to: a forked child must not touch them.
     process: AtomicU32,
     /// Whether any connection was ever made.
     connected: AtomicBool,
-    /// Changes that the controller was asked for, to number them.
+    /// Number of changes requested from the controller, used to number them.
     changes: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -39,16 +40,16 @@ pub(crate) struct Pool {
 struct Inner {
     lanes: Lanes,
     idle: HashMap<Place, Vec<Transport>>,
-    /// What is known of Unix sockets, by the address of their node.
+    /// State of the nodes' Unix sockets, by the address of the node.
     near: HashMap<String, Near>,
 }
 
-/// The Unix socket that a node told of.
+/// The Unix socket that a node announced.
 #[derive(Clone, PartialEq, Eq)]
 enum Near {
     /// It was reached.
     Reached(String),
-    /// It could not be: the node is on another machine, or another user's.
+    /// It was not reached: the node is on another machine, or belongs to another user.
     Out(String),
 }
 
@@ -72,14 +73,15 @@ impl Pool {
         self.clock
     }
 
-    /// Begins an operation. In a forked child the first one finds that the connections and the
-    /// session are the parent's, and begins its own (decision 15). Asked once per operation and not
-    /// at every step, because the kernel is asked each time; a thread does not fork in between.
+    /// Starts an operation. In a forked child, the first operation finds that the connections and
+    /// the session belong to the parent, and starts new ones (decision 15). Checked once per
+    /// operation and not at every step, because each check is a system call; a thread does not fork
+    /// in between.
     pub fn enter(&self) {
         let process = std::process::id();
         if self.process.load(Ordering::Relaxed) != process {
             let mut inner = self.inner();
-            // Under the lock: of two threads of the child, one begins the session for both.
+            // Under the lock: if two threads of the child race, one starts the session for both.
             if self.process.swap(process, Ordering::Relaxed) == process {
                 return;
             }
@@ -98,7 +100,7 @@ impl Pool {
         f(&mut self.inner().lanes)
     }
 
-    /// A connection to a node, an idle one when there is any.
+    /// A connection to a node, an idle one if possible.
     pub fn take(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
         if let Some(transport) = self.inner().idle.get_mut(place).and_then(Vec::pop) {
             return Ok(transport);
@@ -106,15 +108,15 @@ impl Pool {
         self.open(place, wait)
     }
 
-    /// A new connection to a node.
+    /// Opens a new connection to a node.
     pub fn open(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
         let made = self.nearest(place, wait)?;
         self.connected.store(true, Ordering::Relaxed);
         Ok(made)
     }
 
-    /// A connection over the node's Unix socket where that can be reached, else over TCP. The node
-    /// tells of the socket itself, so the first one goes over TCP.
+    /// Opens a connection over the node's Unix socket if that can be reached, else over TCP. The
+    /// node itself announces the socket, so the first connection uses TCP.
     fn nearest(&self, (address, shard): &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
         let mut open = |door| {
             let session = self.inner().lanes.session;
@@ -125,7 +127,7 @@ impl Pool {
             match open(Door::Unix(path)) {
                 Ok(made) => return Ok(made),
                 Err(refused @ Failure::Refused(_)) => return Err(refused),
-                // The node may have begun anew, with another socket: it is asked again.
+                // The node may have restarted with another socket: the next connection asks it.
                 Err(_) => drop(self.inner().near.remove(address)),
             }
         }
@@ -142,7 +144,8 @@ impl Pool {
         Ok(made)
     }
 
-    /// The Unix sockets that nodes told of, by address, and whether each can be reached from here.
+    /// The Unix sockets that nodes announced, by address, and whether each can be reached from
+    /// here.
     pub fn near(&self) -> Vec<(String, String, bool)> {
         let inner = self.inner();
         let told = inner.near.iter().map(|(address, near)| match near {
@@ -152,18 +155,18 @@ impl Pool {
         told.collect()
     }
 
-    /// The number of a change that the controller is asked for: the session has one for each, on
-    /// whatever connection it is sent.
+    /// The number of a change requested from the controller: unique in the session, whichever
+    /// connection carries it.
     pub fn number_of_change(&self) -> u64 {
         NAMED_FOR_GOOD | (self.changes.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Whether this client has ever reached anybody.
+    /// Whether this client has ever reached any node.
     pub fn has_connected(&self) -> bool {
         self.connected.load(Ordering::Relaxed)
     }
 
-    /// Gives a connection back after a complete exchange.
+    /// Returns a connection to the pool after a complete exchange.
     pub fn give(&self, place: &Place, transport: Transport) {
         let mut inner = self.inner();
         match inner.idle.get_mut(place) {

@@ -14,45 +14,45 @@ use honeycomb_wire::{Op, ReplyHeader, Status};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Bytes of one batch of puts: what the server takes in one piece, and may keep waiting.
+/// Maximum bytes of one batch of puts: the server takes it in one piece and may keep it waiting.
 const PUT_BATCH_BYTES: usize = 56 * 1024;
-/// Most bytes that one request to get brings, unless a single item has more.
+/// Maximum bytes that one request to get returns, unless a single item is larger.
 const GET_BYTES: u32 = 1 << 20;
 
 /// An open queue.
 ///
-/// Linearizable: an item that was put is got after all that were put before it. Each put and get is
-/// exactly once in effect under retry. An item that `get` answered to a consumer that then dies is
-/// gone; `reserve` and `acknowledge` deliver at least once instead. Data is lost with its server
+/// Linearizable: an item is got after all items that were put before it. Each put and get takes
+/// effect exactly once under retry. If a consumer dies after `get` returned an item to it, the item
+/// is lost; `reserve` and `acknowledge` deliver at least once instead. Data is lost with its server
 /// (`memory`). Safe to share between threads.
 pub struct Queue {
     structure: Structure,
     looked_back: Mutex<Time>,
 }
 
-/// An item, and what it takes to acknowledge it when it was reserved.
+/// An item, with the information to acknowledge it if it was reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The item.
     pub item: Vec<u8>,
-    /// Where it is kept until it is acknowledged.
+    /// The block that keeps it until it is acknowledged.
     pub entry: MapEntry,
     /// Its number within the block.
     pub number: u64,
-    /// How often it has been given out, this time included.
+    /// How often it has been delivered, including this time.
     pub deliveries: u32,
 }
 
-/// What a queue holds: exact when nobody puts or takes.
+/// The content of a queue: exact while no client puts or takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueCounts {
-    /// Items that are not taken for good; reserved ones included.
+    /// Items in the queue, including reserved ones.
     pub items: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Of the items, those that are reserved.
     pub reserved: u64,
-    /// Nothing can be put any more.
+    /// The queue accepts no more items.
     pub closed: bool,
 }
 
@@ -61,12 +61,12 @@ impl Queue {
         Queue { structure, looked_back: Mutex::new(Time::ZERO) }
     }
 
-    /// What every structure has.
+    /// The properties that every structure has.
     pub fn structure(&self) -> &Structure {
         &self.structure
     }
 
-    /// The most bytes that one item may have: an eighth of a block, less its place in the index.
+    /// Maximum bytes of one item: an eighth of a block, less its entry in the index.
     pub fn item_limit(&self) -> usize {
         (self.structure.block_size() / LARGE_FRACTION) as usize - 4
     }
@@ -76,15 +76,15 @@ impl Queue {
         self.structure.bounds()
     }
 
-    /// Puts an item at the end, waiting up to `wait` for room. `QueueFull` when there is none (or a
-    /// signal to the thread, or its interrupt, ended the wait and there is none now),
-    /// `QueueClosed` after `close`, `ValueTooLarge` above `item_limit`.
+    /// Puts an item at the end, after a wait of up to `wait` for space. `QueueFull` if there is
+    /// none (or if a signal to the thread, or its interrupt, ended the wait and there is still
+    /// none), `QueueClosed` after `close`, `ValueTooLarge` above `item_limit`.
     pub fn put(&self, item: &[u8], wait: Duration) -> Result<(), Error> {
         self.put_batch(&[item], self.structure.now() + wait).map(drop)
     }
 
-    /// Puts items at the end, in order, as many requests as it takes; those of one request have no
-    /// others between them. `Err` tells how many were put before it failed.
+    /// Puts items at the end, in order, with as many requests as needed; the items of one request
+    /// stay contiguous. `Err` has the number of items that were put before the failure.
     pub fn put_many(&self, items: &[&[u8]], wait: Duration) -> Result<(), (usize, Error)> {
         let until = self.structure.now() + wait;
         let mut done = 0;
@@ -96,7 +96,7 @@ impl Queue {
         Ok(())
     }
 
-    /// How many of the items go into one request.
+    /// How many of the items fit into one request.
     fn batch_of(&self, items: &[&[u8]]) -> usize {
         let part = |bound: u64| if bound == 0 { usize::MAX } else { (bound / 4).max(1) as usize };
         let (max_items, max_bytes) = self.structure.bounds();
@@ -114,7 +114,7 @@ impl Queue {
         let mut args = Vec::new();
         put_lengths(items, &mut args);
         loop {
-            // The server waits for a limited time; ours may be longer.
+            // The server's wait is limited; ours may be longer.
             let began = self.structure.now();
             let asked = until.min(began + Duration::from_millis(WAIT_STEP_MS as u64));
             let replied = self.structure.run(Exchange {
@@ -127,29 +127,30 @@ impl Queue {
             });
             let now = self.structure.now();
             match replied {
-                // A wait that ended before its time was ended by a signal.
+                // A wait that ended early was ended by a signal.
                 Err(e) if e.status == Status::QueueFull && asked <= now && now < until => {}
                 other => return other.map(drop),
             }
         }
     }
 
-    /// Takes the first item, waiting up to `wait` for one. `None` when there is none; `QueueClosed`
-    /// when the queue was closed and everything has been taken. A signal to the thread ends the
-    /// wait.
+    /// Takes the first item, after a wait of up to `wait` for one. `None` if there is none;
+    /// `QueueClosed` if the queue was closed and all items have been taken. A signal to the thread
+    /// ends the wait.
     pub fn get(&self, wait: Duration) -> Result<Option<Vec<u8>>, Error> {
         Ok(self.deliver(1, GET_BYTES, Duration::ZERO, wait)?.pop().map(|one| one.item))
     }
 
-    /// Takes up to `items` of the first items, waiting up to `wait` for one: what there is then, at
-    /// most `GET_BYTES` bytes or one item. Otherwise as `get`.
+    /// Takes up to `items` of the first items, after a wait of up to `wait` for the first: at most
+    /// `GET_BYTES` bytes, or one item. Otherwise as `get`.
     pub fn get_many(&self, items: usize, wait: Duration) -> Result<Vec<Vec<u8>>, Error> {
         let delivered = self.deliver(items, GET_BYTES, Duration::ZERO, wait)?;
         Ok(delivered.into_iter().map(|one| one.item).collect())
     }
 
-    /// As `get_many`, but the items stay in the queue until they are acknowledged. One that is not
-    /// within `timeout` goes to somebody else, before all others: each is delivered at least once.
+    /// As `get_many`, but the items stay in the queue until they are acknowledged. An item that is
+    /// not acknowledged within `timeout` is delivered again, before all others: each item is
+    /// delivered at least once.
     pub fn reserve(
         &self,
         items: usize,
@@ -157,7 +158,7 @@ impl Queue {
         wait: Duration,
     ) -> Result<Vec<Delivery>, Error> {
         if timeout.is_zero() {
-            let text = "a reservation needs a time-out of at least a millisecond";
+            let text = "a reservation needs a time-out of at least 1 ms";
             return Err(Error::new(Status::InvalidArgument, text));
         }
         self.deliver(items, GET_BYTES, timeout, wait)
@@ -182,7 +183,8 @@ impl Queue {
             let asked =
                 until.min(self.structure.now() + Duration::from_millis(WAIT_STEP_MS as u64));
             let (found, interrupted) = match self.ask(Target::Head, args, asked) {
-                // The last block has ended; one that was left behind may get an item back.
+                // The last block has ended; an item may be returned to a block that was left
+                // behind.
                 Err(e) if e.status == Status::QueueClosed && self.may_come_back()? => {
                     let clock = self.structure.clock();
                     let pause = asked.min(clock.now() + LOOK_BACK);
@@ -196,7 +198,7 @@ impl Queue {
         }
     }
 
-    /// Asks the blocks that were left behind empty, now and then.
+    /// Periodically requests items from the blocks that were left behind empty.
     fn look_back(&self, args: GetArgs) -> Result<Vec<Delivery>, Error> {
         let left = self.structure.left();
         if left.is_empty() {
@@ -214,10 +216,10 @@ impl Queue {
             let target = Target::Block(entry.at());
             match self.ask(target, GetArgs { stay: true, ..args }, Time::ZERO) {
                 Ok((found, _)) if found.is_empty() => {}
-                // It is gone, with nothing left in it; the map is fresh now.
+                // The block is gone with nothing left in it; the map is fresh now.
                 Err(e) if e.status == Status::UnknownBlock => {}
                 other => {
-                    // Where one came back there may be more: the next call looks at once.
+                    // If one item was returned there may be more: the next call checks at once.
                     *self.looked_back() = Time::ZERO;
                     return other.map(|(found, _)| found);
                 }
@@ -230,7 +232,7 @@ impl Queue {
         self.looked_back.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether an item of a block that was left behind is reserved by somebody.
+    /// Whether an item of a block that was left behind is reserved.
     fn may_come_back(&self) -> Result<bool, Error> {
         for entry in self.structure.left() {
             match self.count(Target::Block(entry.at()), 0) {
@@ -242,7 +244,7 @@ impl Queue {
         Ok(false)
     }
 
-    /// One request for items, and whether a signal ended its wait.
+    /// Sends one request for items. Also returns whether a signal ended its wait.
     fn ask(
         &self,
         target: Target,
@@ -281,7 +283,7 @@ impl Queue {
         Ok(items.collect())
     }
 
-    /// Settles reservations; for each, whether it was still held.
+    /// Completes or extends reservations. Returns for each whether it was still held.
     fn settle(
         &self,
         action: AckAction,
@@ -317,7 +319,7 @@ impl Queue {
                             held[*i] = *byte == 1;
                         }
                     }
-                    // A block goes only when nothing of it is reserved any more.
+                    // A block is removed only when none of its items is reserved.
                     Err(e) if e.status == Status::UnknownBlock => {}
                     Err(e) => return Err(e),
                 }
@@ -326,23 +328,23 @@ impl Queue {
         Ok(held)
     }
 
-    /// Takes reserved items for good. For each, whether it was still held by this delivery; when
-    /// not, its time had passed and somebody else has it or had it.
+    /// Removes reserved items for good. Returns for each whether this delivery still held it; if
+    /// not, its time had passed, and the item has been or will be delivered again.
     pub fn acknowledge(&self, deliveries: &[&Delivery]) -> Result<Vec<bool>, Error> {
         self.settle(AckAction::Done, Duration::ZERO, deliveries)
     }
 
-    /// Gives reserved items back: they are the next to go out. Otherwise as `acknowledge`.
+    /// Returns reserved items: they are the next to be delivered. Otherwise as `acknowledge`.
     pub fn give_back(&self, deliveries: &[&Delivery]) -> Result<Vec<bool>, Error> {
         self.settle(AckAction::GiveBack, Duration::ZERO, deliveries)
     }
 
-    /// Keeps reserved items for `timeout` from now on. Otherwise as `acknowledge`.
+    /// Holds reserved items for `timeout` from now on. Otherwise as `acknowledge`.
     pub fn extend(&self, deliveries: &[&Delivery], timeout: Duration) -> Result<Vec<bool>, Error> {
         self.settle(AckAction::Extend, timeout, deliveries)
     }
 
-    /// The first items, up to so many, left where they are. Empty when there is none now.
+    /// Returns up to so many of the first items without taking them. Empty if there is none now.
     pub fn peek(&self, items: usize) -> Result<Vec<Vec<u8>>, Error> {
         let (mut args, mut payload) = (Vec::new(), Vec::new());
         args.extend_from_slice(&(items.clamp(1, QUEUE_BATCH_MAX as usize) as u32).to_le_bytes());
@@ -358,7 +360,7 @@ impl Queue {
         Ok(self.deliveries(replied, payload)?.into_iter().map(|one| one.item).collect())
     }
 
-    /// What it holds.
+    /// The number of its items and bytes.
     pub fn counts(&self) -> Result<QueueCounts, Error> {
         self.structure.refresh(self.structure.deadline())?;
         let tail = self.count(Target::Tail, 1)?;
@@ -367,7 +369,7 @@ impl Queue {
             let (_, put, counts) = match entry.at() == tail.0 {
                 true => tail,
                 false => match self.count(Target::Block(entry.at()), 0) {
-                    // Empty and gone.
+                    // The block is empty and gone.
                     Err(e) if e.status == Status::UnknownBlock => continue,
                     other => other?,
                 },
@@ -392,15 +394,15 @@ impl Queue {
         Ok((replied.entry.at(), replied.header.value, counts))
     }
 
-    /// Waits until the queue was closed; false when `wait` passed first, or a signal came to the
-    /// thread.
+    /// Waits until the queue is closed; returns false if `wait` elapsed first, or a signal
+    /// interrupted the thread.
     pub fn wait_closed(&self, wait: Duration) -> Result<bool, Error> {
         let closed = || Ok(self.count(Target::Tail, 1)?.2.closed);
         self.structure.wait_until(kinds::CLOSE, Filter::All, wait, closed)
     }
 
-    /// Ends the queue for good: nothing can be put any more, what is there can be taken, and
-    /// consumers learn of the end after the last item. Closing twice is fine.
+    /// Ends the queue for good: it accepts no more items, the remaining ones can be taken, and
+    /// consumers get `QueueClosed` after the last item. Closing twice is allowed.
     pub fn close(&self) -> Result<(), Error> {
         self.structure
             .run(Exchange {

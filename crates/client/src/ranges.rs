@@ -12,12 +12,12 @@ use honeycomb_wire::{Op, Status, batch};
 
 /// Ranges of more bytes are read by plain reads, straight into their buffers.
 const PLAIN_FROM: usize = MANY_BYTES_MAX / 4;
-/// Bytes of a range in a reply beside its own.
+/// Bytes of a range in a reply besides its own.
 const LENGTH: usize = 4;
 
-/// What is still wanted of one range.
+/// The rest of one range that is still to be read.
 struct Wanted {
-    /// Which of the caller's.
+    /// The index of the caller's range.
     index: usize,
     at: u64,
     length: usize,
@@ -25,18 +25,18 @@ struct Wanted {
 
 impl File {
     /// Reads many ranges, each an offset and a length, and returns their bytes in the same order. A
-    /// result is short only where the file ends. Ranges may overlap and come in any order.
+    /// result is shorter only at the end of the file. Ranges may overlap and be in any order.
     ///
-    /// Ranges of one block travel in one request, of at most 1 MiB of replies; all requests are
-    /// under way together. The time limit holds for each of them. Each range is read as by
-    /// `read_into`; nothing orders one with another. An error of one fails the call.
+    /// Ranges in one block share a request, of at most 1 MiB of replies; all requests are in
+    /// progress together. The deadline applies to each of them. Each range is read as by
+    /// `read_into`; nothing orders the reads. An error in one fails the call.
     pub fn read_ranges(&self, ranges: &[(u64, usize)]) -> Result<Vec<Vec<u8>>, Error> {
         let mut out: Vec<Vec<u8>> = vec![Vec::new(); ranges.len()];
         let mut wanted = Vec::new();
         let mut size = None;
         for (index, &(at, length)) in ranges.iter().enumerate() {
             if length > PLAIN_FROM {
-                // What is asked for may be far more than what is there.
+                // The requested length may be far more than the file has.
                 let size = match size {
                     Some(size) => size,
                     None => *size.insert(self.size()?),
@@ -55,7 +55,7 @@ impl File {
         Ok(out)
     }
 
-    /// Asks for everything that is wanted; returns what is still wanted afterwards.
+    /// Requests all remaining ranges; returns those that remain afterwards.
     fn read_round(
         &self,
         mut wanted: Vec<Wanted>,
@@ -81,20 +81,21 @@ impl File {
         for ((group, reply), payload) in groups.into_iter().zip(replies).zip(&payloads) {
             let answered = reply?.header.value as usize;
             if answered == 0 || answered > group.len() {
-                let text = format!("{answered} of {} ranges were answered", group.len());
+                let text = format!("the reply covers {answered} of {} ranges", group.len());
                 return Err(Error::new(Status::BadFrame, text));
             }
             let answers = batch::ranges(payload, answered)?;
             for (at, want) in group.iter().enumerate() {
                 let got = answers.get(at).copied();
                 if got.is_some_and(|got| got.len() > want.length) {
-                    let text = "a range was answered with more than was asked";
+                    let text = "the reply has more bytes for a range than were requested";
                     return Err(Error::new(Status::BadFrame, text));
                 }
                 let bytes = got.unwrap_or_default();
                 out[want.index].extend_from_slice(bytes);
                 let (index, length) = (want.index, want.length - bytes.len());
-                // Nothing at all is the end of the file; less than asked may only be the block's.
+                // No bytes at all mean the end of the file; fewer than requested may only mean the
+                // end of the block.
                 if length > 0 && got.is_none_or(|got| !got.is_empty()) {
                     left.push(Wanted { index, at: want.at + bytes.len() as u64, length });
                 }
@@ -104,7 +105,7 @@ impl File {
     }
 }
 
-/// Divides what is wanted, in order of offset, into requests: of one block each, within the limits.
+/// Divides the ranges, in order of offset, into requests: each for one block and within the limits.
 fn group(wanted: &[Wanted], entry_of: impl Fn(Target) -> Option<MapEntry>) -> Vec<&[Wanted]> {
     let mut groups = Vec::new();
     let mut rest = wanted;

@@ -1,32 +1,32 @@
-//! The routing cache: which block serves a key or an offset, corrected by the answers themselves.
+//! The routing cache: the block that serves a key or an offset, corrected by replies.
 
 use honeycomb_types::BlockAt;
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 
-/// What an operation is routed by.
+/// The routing target of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The hash of a key.
     Hash(u64),
-    /// Hashes of several keys, from the first to the last, that one block is to serve. When the map
-    /// has come to divide them, the call ends with `WrongRange`, and its maker divides them too.
+    /// Hashes of several keys, from the first to the last, that one block must serve. If the map
+    /// divides them, the call ends with `WrongRange`, and its maker divides them too.
     Hashes(u64, u64),
     /// A position: the offset of a byte of a file, the number of a record.
     Offset(u64),
-    /// The block that takes a file's appends and a queue's puts.
+    /// The block that accepts a file's appends and a queue's puts.
     Tail,
     /// The block that a queue's items are taken from.
     Head,
     /// This block and no other.
     Block(BlockAt),
-    /// This block of extents, which is in no map. When it is gone and the structure is not, the call
-    /// ends with `ExtentGone`.
+    /// This block of extents, which is in no map. If it is gone and the structure still exists, the
+    /// call ends with `ExtentGone`.
     Extents(BlockAt),
 }
 
-/// The entry of a map that serves a target. A map without gaps always has one; the first also serves
-/// positions before it, whose blocks have left.
+/// The entry of a map that serves a target. A map without gaps always has one; the first entry also
+/// serves positions before it, whose blocks have been removed.
 pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
     let at = match target {
         Target::Hash(at) | Target::Hashes(at, _) | Target::Offset(at) => at,
@@ -38,7 +38,7 @@ pub fn route(map: &PartitionMap, target: Target) -> Option<&MapEntry> {
     map.entries.get(position(map, at))
 }
 
-/// Which entry of a map serves a hash or an offset.
+/// The index of the map entry that serves a hash or an offset.
 pub(crate) fn position(map: &PartitionMap, at: u64) -> usize {
     map.entries.partition_point(|e| e.start <= at).saturating_sub(1)
 }
@@ -46,15 +46,15 @@ pub(crate) fn position(map: &PartitionMap, at: u64) -> usize {
 /// The router of key-value stores: by ranges of hashes.
 pub(crate) const ROUTER_HASHES: u8 = 3;
 
-/// Corrects a map by what a block said when it refused: `length` is the length at which the block
-/// was sealed, `moved` what follows it, or where a range of its hashes is. Of a queue, see also
+/// Corrects a map by a block's refusal: `length` is the length at which the block was sealed,
+/// `moved` its successor, or the block that now has a range of its hashes. For a queue, see also
 /// `Routing::leave`.
 pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, moved: &MovedArgs) {
     if map.router == ROUTER_HASHES {
         return correct_ranges(map, refused, moved);
     }
     let Some(found) = map.entries.iter().position(|e| e.at() == refused) else { return };
-    // Older knowledge than the map's changes nothing.
+    // Information older than the map changes nothing.
     if found + 1 < map.entries.len() {
         return;
     }
@@ -69,9 +69,9 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     map.version = map.version.max(moved.version);
 }
 
-/// A block may be believed to have several ranges: what lies between them it gave away later than
-/// what lies behind them, and a client may learn of it earlier. Each that meets what has moved is
-/// corrected.
+/// The map may show several ranges for one block: the block gave away the range between them later
+/// than the range after them, and a client may learn of it earlier. Each range that overlaps the
+/// moved one is corrected.
 fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
     if moved.entry.at() == refused {
         return;
@@ -84,8 +84,8 @@ fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
     }
 }
 
-/// Gives what a block has said to be elsewhere to the block that has it. Only what the map believed
-/// of that block is changed: of other blocks the map may know better.
+/// Assigns a range that a block reported as moved to the block that has it. Changes only the map's
+/// ranges of that block, because the map may have newer information about other blocks.
 fn correct_range(map: &mut PartitionMap, found: usize, moved: &MapEntry) {
     let old = map.entries[found].clone();
     let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
@@ -146,7 +146,8 @@ mod tests {
         BlockAt::of(n, 1)
     }
 
-    /// A block splits twice, and a client that knows of neither learns of the second split first.
+    /// A block splits twice, and a client that knows of neither split learns of the second one
+    /// first.
     #[test]
     fn a_block_with_a_hole_in_what_is_believed_of_it_is_corrected_behind_the_hole() {
         let mut m = hashes(vec![entry(0, u64::MAX, 1)]);
@@ -167,7 +168,7 @@ mod tests {
         correct(&mut m, block(1), 0, &moved);
         correct(&mut m, block(1), 0, &moved);
         assert_eq!(m.entries, [entry(0, 99, 1), entry(100, u64::MAX, 2)]);
-        // An earlier move of another block is learned later, and is no less true.
+        // A client learns of an earlier move of another block later; it is still valid.
         let moved = MovedArgs { version: 3, entry: entry(200, u64::MAX, 3) };
         correct(&mut m, block(2), 0, &moved);
         assert_eq!(m.entries, [entry(0, 99, 1), entry(100, 199, 2), entry(200, u64::MAX, 3)]);

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 /// How long a cluster that is being stopped waits for flushes that fail, unless the caller says otherwise.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(30);
-/// Flushes that do not fail may take so many times longer to write a block: a slow store is no dead one.
+/// Flushes that do not fail may take this many times longer to write a block: a slow store is not a
+/// dead one.
 const WRITING_FACTOR: u32 = 4;
 
-/// How far the end of a cluster is.
+/// The progress of stopping a cluster.
 pub type StopProgress = StopClusterReply;
 
 /// How the wait for the end of a cluster ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// All jobs have ended, and nothing waits to be written.
+    /// All jobs have ended, and no data waits to be written.
     Complete,
     /// No block was written for too long.
     Stalled,
@@ -51,12 +52,13 @@ impl Patience {
 }
 
 impl Client {
-    /// Ends all jobs of the cluster and waits until everything with `flush_to` or `persist` is flushed. No
-    /// job is registered from then on. Needs the cluster's token.
+    /// Ends all jobs of the cluster and waits until all data with `flush_to` or `persist` is
+    /// flushed. No job can be registered from then on. Needs the cluster's token.
     ///
-    /// The wait goes on while blocks are written. If flushes fail and none is written for `patience`, it is
-    /// `Stalled`: the memory stays, the flushes go on, and the call may be repeated. `discard` flushes
-    /// nothing and gives up flushes under way. `look` gets the progress, and ends the wait by `false`.
+    /// The wait goes on while blocks are written. If flushes fail and none is written for
+    /// `patience`, the result is `Stalled`: the memory stays, the flushes go on, and the call may
+    /// be repeated. `discard` flushes nothing and gives up flushes in progress. `look` gets the
+    /// progress, and ends the wait by returning `false`.
     pub fn stop_cluster(
         &self,
         discard: bool,
@@ -85,8 +87,9 @@ impl Client {
         }
     }
 
-    /// As `stop_cluster`, and an incomplete end is an error that names the directories: `NotFlushed` while
-    /// their data is still in memory, `DataLost` when a server was lost that had not written its part.
+    /// As `stop_cluster`, but an incomplete end is an error that names the directories:
+    /// `NotFlushed` while their data is still in memory, `DataLost` if a server was lost before it
+    /// had written its part.
     pub fn stop_cluster_whole(
         &self,
         discard: bool,
@@ -144,16 +147,16 @@ mod tests {
         for step in 0..20 {
             assert!(!waits.is_over(&told(1, 0, 10, step / 2), second, patience), "{step}");
         }
-        // A failure counts from the last block that was written.
+        // The time of a failure counts from the last block that was written.
         assert!(!waits.is_over(&told(1, 1, 10, 9), second, patience));
         assert!(waits.is_over(&told(1, 1, 10, 9), second, patience));
-        // A slow store that does not fail has longer.
+        // A slow store that does not fail gets more time.
         let mut waits = Patience::new();
         for step in 0..12 {
             assert!(!waits.is_over(&told(1, 0, 10, 0), second, patience), "{step}");
         }
         assert!(waits.is_over(&told(1, 0, 10, 0), second, patience));
-        // Without patience it ends at once when something fails.
+        // Without patience the wait ends at the first failure.
         let mut waits = Patience::new();
         assert!(!waits.is_over(&told(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
         assert!(waits.is_over(&told(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));

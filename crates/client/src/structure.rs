@@ -1,4 +1,4 @@
-//! An open structure: its grant, its routing cache, and the loop that carries a call through.
+//! An open structure: its grant, its routing cache, and the loop that runs a call.
 
 use crate::call::{Call, Event, Routing, Step};
 use crate::context::Context;
@@ -24,17 +24,17 @@ use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The longest that one request waits at a server, in milliseconds. A request that changes something
-/// is repeated for `RETRY_WINDOW_MS` after it was sent and no longer: one that waited all of that and
-/// then lost its connection could not be asked for its outcome. Longer waits are several requests.
+/// The longest wait of one request at a server, in milliseconds. A mutation may be repeated until
+/// `RETRY_WINDOW_MS` after it was sent. If it waited that long and then lost its connection, its
+/// outcome could not be requested. Longer waits use several requests.
 pub(crate) const WAIT_STEP_MS: u32 = RETRY_WINDOW_MS as u32 / 2;
 const _: () = assert!(WAIT_STEP_MS <= WAIT_MAX_MS);
 
-/// How often blocks of a queue that were left behind empty are looked at: a reserved item may come
-/// back there, and nobody tells us.
+/// How often empty blocks of a queue that were left behind are checked: a reserved item may be
+/// returned to one of them without a notification.
 pub(crate) const LOOK_BACK: Duration = Duration::from_millis(500);
 
-/// What opening a structure yields.
+/// The result of opening a structure.
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The structure.
@@ -43,20 +43,20 @@ pub struct Opened {
     pub prefix: PrefixId,
     /// Its kind.
     pub kind: Kind,
-    /// What the grant allows.
+    /// Operations that the grant allows.
     pub verbs: Verbs,
-    /// For the data plane.
+    /// The grant, for the data plane.
     pub grant: Vec<u8>,
-    /// Who serves what.
+    /// Which block serves which part.
     pub map: PartitionMap,
-    /// Most items of a queue; 0 for no bound.
+    /// Maximum number of items of a queue; 0 for no bound.
     pub max_items: u64,
-    /// Most bytes of a queue's items; 0 for no bound.
+    /// Maximum bytes of a queue's items; 0 for no bound.
     pub max_bytes: u64,
 }
 
 struct Grant {
-    /// Tells one grant from the next on a connection.
+    /// Distinguishes this grant from the next one on a connection.
     version: u64,
     bytes: Vec<u8>,
 }
@@ -64,14 +64,14 @@ struct Grant {
 struct State {
     routing: Routing,
     grant: Arc<Grant>,
-    /// The error by which a call learned that the prefix's lease has ended; every later call fails with it.
+    /// The error of the first call that found the prefix's lease expired; every later call fails
+    /// with it.
     ended: Option<Error>,
-    /// Servers of the map that the controller suspected when it was asked last.
+    /// Servers of the map that the controller suspected at the last refresh.
     suspects: Vec<Suspect>,
 }
 
-/// A structure that was created or opened. Shared by threads; operations of different threads on
-/// it run side by side.
+/// A structure that was created or opened. Threads may share it; their operations run concurrently.
 pub struct Structure {
     context: Arc<Context>,
     job: JobId,
@@ -82,7 +82,8 @@ pub struct Structure {
     address: String,
     max_items: u64,
     max_bytes: u64,
-    /// Its blocks leave when they are empty: those left behind are told what has been received.
+    /// The structure drops empty blocks: results from blocks that were left behind are
+    /// acknowledged.
     shrinks: bool,
     state: Mutex<State>,
 }
@@ -90,14 +91,14 @@ pub struct Structure {
 /// The arguments of an operation.
 #[derive(Clone, Copy)]
 pub(crate) enum Args<'a> {
-    /// The same wherever it is sent.
+    /// The same for every block.
     Fixed(&'a [u8]),
-    /// A read of a file: its offset counts from the start of the block that it is sent to, so that
-    /// it is laid out anew for every hop.
+    /// A read of a file: its offset counts from the start of the block, so the arguments are
+    /// encoded anew for every block.
     Read { position: u64, length: u32 },
     /// The same for many ranges, none of which begins before the first.
     ReadMany { ranges: &'a [(u64, u32)], bytes: u32 },
-    /// Of a custom operation that is routed by a position: counted from the start of the block.
+    /// A custom operation that is routed by a position, counted from the start of the block.
     Positioned { position: u64, rest: &'a [u8] },
 }
 
@@ -114,7 +115,7 @@ impl Args<'_> {
                 ReadManyArgs { bytes, ranges: ranges.collect() }.put(buffer);
             }
             Args::Positioned { position, rest } => {
-                // Negative for one before the first block.
+                // Negative for a position before the first block.
                 let from_start = position.wrapping_sub(entry.start) as i64;
                 put_routed(Routed::By(from_start), buffer);
                 buffer.extend_from_slice(rest);
@@ -123,19 +124,18 @@ impl Args<'_> {
     }
 }
 
-/// What an operation sends, and where its reply goes.
+/// The request of an operation, and the destination of its reply.
 pub(crate) struct Exchange<'a, 'b> {
     pub op: Op,
     pub target: Target,
     pub args: Args<'a>,
     pub payload: &'a [&'a [u8]],
     pub sink: Sink<'b>,
-    /// Until when the server may let the operation wait for something to happen; a signal ends the
-    /// wait early.
+    /// Until when the server may let the operation wait for an event; a signal ends the wait early.
     pub wait_until: Option<Time>,
 }
 
-/// The end of a call: the reply's header and arguments, and the entry of the block that gave it.
+/// The end of a call: the reply's header and arguments, and the entry of the block that sent it.
 pub(crate) struct Replied {
     pub header: ReplyHeader,
     pub args: Vec<u8>,
@@ -144,13 +144,13 @@ pub(crate) struct Replied {
     pub interrupted: bool,
 }
 
-/// One operation on its way: where it is, and what its steps need.
+/// One operation in progress: its state, and the buffers that its steps need.
 pub(crate) struct Flight<'a, 'b> {
     exchange: Exchange<'a, 'b>,
     course: Course,
 }
 
-/// Where an operation is: the call that decides, and what came of its last step.
+/// The state of an operation: the call that decides, and the outcome of its last step.
 pub(crate) struct Course {
     call: Call,
     target: Target,
@@ -162,7 +162,7 @@ pub(crate) struct Course {
     interrupted: bool,
 }
 
-/// What came of the last step.
+/// The outcome of the last step.
 enum Happened {
     Nothing,
     Replied(ReplyHeader),
@@ -170,54 +170,54 @@ enum Happened {
     Refreshed(Result<(), Error>),
 }
 
-/// A request that was sent, and the connection that will bring its reply.
+/// A request that was sent, and the connection on which its reply will arrive.
 pub(crate) struct Sent {
     pub transport: Transport,
     place: Place,
 }
 
-/// An operation that was sent and whose answer nobody awaits yet.
+/// An operation that was sent and whose reply no caller awaits yet.
 pub(crate) struct Under {
     course: Course,
     sent: Sent,
 }
 
-/// What an operation does next, for whoever sends it.
+/// The next step of an operation, for its sender.
 #[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
 pub(crate) enum Decision {
-    /// It goes to this block. Lengths, request number and grant are still to be set.
+    /// It is sent to this block. Lengths, request number and grant are still to be set.
     Send(MapEntry, RequestHeader),
-    /// It goes on after this.
+    /// It continues after this pause.
     Pause(Duration),
     /// It is finished.
     Done(Result<Replied, Error>),
 }
 
-/// What an operation does next, on a connection that it has for itself.
+/// The next step of an operation that has a connection for itself.
 #[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
 pub(crate) enum Next {
     /// It awaits its reply: `Structure::collect`, then `Structure::advance`.
     Sent(Sent),
-    /// It goes on after this.
+    /// It continues after this pause.
     Pause(Duration),
     /// It is finished.
     Done(Result<Replied, Error>),
 }
 
 impl Flight<'_, '_> {
-    /// When it has to be finished.
+    /// The time by which it must finish.
     pub fn deadline(&self) -> Time {
         self.course.deadline
     }
 
-    /// Says why the reply to what was sent will not come. The connection must not be used again.
+    /// Records why the reply will not arrive. The connection must not be used again.
     pub fn fail(&mut self, why: Failure) {
         self.course.fail(why);
     }
 }
 
 impl Course {
-    /// When it has to be finished.
+    /// The time by which it must finish.
     pub fn deadline(&self) -> Time {
         self.deadline
     }
@@ -232,17 +232,17 @@ impl Course {
         self.wait_until = self.wait_until.map(|until| until.min(now + most));
     }
 
-    /// Where the arguments of the reply go, before `replied`.
+    /// The buffer for the arguments of the reply, to be filled before `replied`.
     pub fn reply_args(&mut self) -> &mut Vec<u8> {
         &mut self.args
     }
 
-    /// A reply came.
+    /// Records that a reply arrived.
     pub fn replied(&mut self, header: ReplyHeader) {
         self.happened = Happened::Replied(header);
     }
 
-    /// Says why the reply to what was sent will not come. The connection must not be used again.
+    /// Records why the reply will not arrive. The connection must not be used again.
     pub fn fail(&mut self, why: Failure) {
         self.happened = Happened::Failed(why);
     }
@@ -282,12 +282,12 @@ impl Structure {
         self.prefix
     }
 
-    /// What it is.
+    /// Its kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What this client may do with it.
+    /// The operations that this client may run on it.
     pub fn verbs(&self) -> Verbs {
         self.verbs
     }
@@ -297,13 +297,13 @@ impl Structure {
         &self.address
     }
 
-    /// Bytes of each of its blocks.
+    /// The size of each of its blocks, in bytes.
     pub fn block_size(&self) -> u64 {
         self.state().routing.map.block_size
     }
 
-    /// How many blocks its map names, as far as this client knows: just after it was opened, as many
-    /// as it has.
+    /// The number of blocks in the map, as far as this client knows: just after opening, all of the
+    /// structure's blocks.
     pub fn blocks(&self) -> usize {
         self.state().routing.map.entries.len()
     }
@@ -318,18 +318,19 @@ impl Structure {
         self.state().routing.map.entries.clone()
     }
 
-    /// Looks something up in the map, as far as this client knows it.
+    /// Reads the map, as far as this client knows it.
     pub(crate) fn with_map<T>(&self, look: impl FnOnce(&PartitionMap) -> T) -> T {
         look(&self.state().routing.map)
     }
 
-    /// What is known of the structure, for as long as `use_it` takes.
+    /// Passes the routing state to `use_it`, under the lock.
     pub(crate) fn with_routing<R>(&self, use_it: impl FnOnce(&mut Routing) -> R) -> R {
         use_it(&mut self.state().routing)
     }
 
-    /// Makes sure that it is known where the servers are that have these extents. One that the
-    /// controller does not name is gone with what it had, or the value was replaced since.
+    /// Makes sure that the addresses of the servers that hold these extents are known. If the
+    /// controller does not name a server, it was lost with its data, or the value has been replaced
+    /// since.
     pub(crate) fn know_servers(&self, list: &[ExtentRef]) -> Result<(), Error> {
         if !self.with_routing(|routing| routing.knows_servers(list)) {
             let entries = self.ask_for_extents(0, Vec::new())?;
@@ -338,8 +339,8 @@ impl Structure {
         Ok(())
     }
 
-    /// Asks the controller for a block with room for an extent of so many bytes that is none of those
-    /// that are full; of 0 bytes, for all blocks of extents.
+    /// Requests from the controller a block with room for an extent of this size, other than the
+    /// full ones; with 0 bytes, all blocks of extents.
     pub(crate) fn ask_for_extents(
         &self,
         bytes: u64,
@@ -359,12 +360,12 @@ impl Structure {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Makes sure that a block can be asked although the map may not name it any more.
+    /// Makes sure that a block can still be reached although the map may no longer name it.
     pub(crate) fn remember(&self, entry: &MapEntry) {
         self.state().routing.remember(entry);
     }
 
-    /// A queue's blocks that were left behind empty; see `Routing::left`.
+    /// The empty blocks of a queue that were left behind; see `Routing::left`.
     pub(crate) fn left(&self) -> Vec<MapEntry> {
         self.state().routing.left.clone()
     }
@@ -377,13 +378,13 @@ impl Structure {
         self.context.pool.clock()
     }
 
-    /// Carries one operation through to its answer.
+    /// Runs one operation to its result.
     pub(crate) fn run(&self, exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
         let mutates = exchange.op.info().lane;
         self.run_as(mutates, exchange)
     }
 
-    /// The same for an operation of which the protocol does not say whether it is a mutation.
+    /// The same for an operation for which the protocol does not define whether it is a mutation.
     pub(crate) fn run_as(
         &self,
         mutates: bool,
@@ -402,7 +403,7 @@ impl Structure {
                 Next::Done(result) => break result,
             }
         };
-        // Only of some are blocks left behind.
+        // Only some structures have blocks that are left behind.
         if self.shrinks {
             let owed = self.state().routing.take_owed();
             for (entry, acks) in owed {
@@ -412,7 +413,7 @@ impl Structure {
         result
     }
 
-    /// Sends the request of an operation that `arrive` awaits; nothing when it cannot be sent at once.
+    /// Sends the request of an operation that `arrive` awaits; `None` if it cannot be sent at once.
     pub(crate) fn set_out(&self, exchange: Exchange<'_, '_>) -> Option<Under> {
         let mut flight = self.depart(exchange);
         match self.advance(&mut flight) {
@@ -421,8 +422,8 @@ impl Structure {
         }
     }
 
-    /// Awaits the answer to what was sent, by an exchange of the same kind; sends it again when that was
-    /// nothing, or so long ago that half of its time is over.
+    /// Awaits the reply to an operation that was sent ahead, with an exchange of the same kind.
+    /// Sends it again if nothing was sent, or if half of its time is over.
     pub(crate) fn arrive(
         &self,
         under: Option<Under>,
@@ -440,8 +441,8 @@ impl Structure {
         }
     }
 
-    /// Tells a block that was left behind that our results have arrived. When it cannot be told it
-    /// keeps them until nobody could ask for them again, which only costs memory for that long.
+    /// Acknowledges our results at a block that was left behind. If that fails, the block keeps
+    /// them until no client could request them again, which costs only memory for that time.
     fn acknowledge(&self, entry: &MapEntry, acks: &[(LaneId, Sequence)]) {
         let header = RequestHeader { at: entry.at(), ..RequestHeader::new(Op::AckResults) };
         for part in acks.chunks(ACK_LANES_MAX as usize) {
@@ -462,7 +463,7 @@ impl Structure {
         }
     }
 
-    /// Begins an operation; its deadline counts from now.
+    /// Starts an operation; its deadline counts from now.
     pub(crate) fn depart<'a, 'b>(&self, exchange: Exchange<'a, 'b>) -> Flight<'a, 'b> {
         let mutates = exchange.op.info().lane;
         self.depart_as(mutates, exchange)
@@ -473,7 +474,7 @@ impl Structure {
         Flight { exchange, course }
     }
 
-    /// Begins an operation that somebody else sends.
+    /// Starts an operation that another component sends.
     pub(crate) fn course(
         &self,
         mutates: bool,
@@ -492,7 +493,7 @@ impl Structure {
         Course { call, target, deadline, wait_until, args, happened, interrupted }
     }
 
-    /// Takes an operation on, until it has sent something, has to wait or is finished.
+    /// Advances an operation until it has sent a request, must wait, or is finished.
     pub(crate) fn advance(&self, flight: &mut Flight<'_, '_>) -> Next {
         loop {
             match self.decide(&mut flight.course) {
@@ -506,7 +507,7 @@ impl Structure {
         }
     }
 
-    /// What an operation does next, after what happened.
+    /// The next step of an operation, after the last outcome.
     pub(crate) fn decide(&self, course: &mut Course) -> Decision {
         loop {
             let Course { call, args, happened, deadline, wait_until, interrupted, .. } = course;
@@ -519,13 +520,13 @@ impl Structure {
                 Happened::Failed(Failure::Gone { sent, reason }) => Event::Gone { sent, reason },
                 Happened::Failed(Failure::Nobody { why, .. }) => Event::Lost { sent: false, why },
                 Happened::Failed(Failure::Interrupted) => {
-                    // Asked once more, without waiting: it may have had its effect.
+                    // Sent once more without a wait, because it may have taken effect.
                     *wait_until = Some(Time::ZERO);
                     *interrupted = true;
-                    Event::Lost { sent: true, why: "a signal came".into() }
+                    Event::Lost { sent: true, why: "a signal interrupted the wait".into() }
                 }
                 Happened::Failed(Failure::Late { sent }) => {
-                    Event::Lost { sent, why: "no answer came in time".into() }
+                    Event::Lost { sent, why: "no reply arrived in time".into() }
                 }
                 Happened::Failed(Failure::Refused(e)) => match e.status {
                     Status::PermissionDenied
@@ -555,7 +556,7 @@ impl Structure {
                 Step::Wait(pause) => return Decision::Pause(pause),
                 Step::Refresh => *happened = Happened::Refreshed(self.refresh(*deadline)),
                 Step::Send(entry, mut header) => {
-                    // It may have been moved on by a block to which items can come back.
+                    // The item may have been handed on by a block to which items can be returned.
                     if course.target == Target::Head && !self.left().is_empty() {
                         course.may_wait_for(LOOK_BACK, self.now());
                     }
@@ -566,8 +567,8 @@ impl Structure {
         }
     }
 
-    /// Asks the controller, while a server says nothing, whether the structure is still there; the
-    /// error tells why not. A controller that does not answer says nothing about that.
+    /// Asks the controller, while a server is silent, whether the structure still exists; the error
+    /// gives the reason if not. If the controller does not reply, nothing follows from that.
     pub(crate) fn ask_whether_gone(&self, deadline: Time) -> Result<(), Error> {
         match self.refresh(deadline.min(self.now() + PATIENCE)) {
             Err(e) if e.status != Status::Unavailable => Err(e),
@@ -601,7 +602,7 @@ impl Structure {
         });
         match sent {
             Ok(()) => Ok(Sent { transport, place }),
-            // What else is idle there has most likely broken with it.
+            // The other idle connections to that server have most likely broken too.
             Err(failure) => {
                 pool.forget(&place.0);
                 Err(failure)
@@ -623,7 +624,7 @@ impl Structure {
                 self.context.pool.give(&place, transport);
                 Happened::Replied(reply)
             }
-            // Nothing is wrong with the other connections.
+            // The other connections are not affected.
             Err(failure @ Failure::Interrupted) => Happened::Failed(failure),
             Err(failure) => {
                 self.context.pool.forget(&place.0);
@@ -632,7 +633,7 @@ impl Structure {
         };
     }
 
-    /// Gives up a reply that will not come.
+    /// Gives up a reply that will not arrive.
     pub(crate) fn lose(&self, flight: &mut Flight<'_, '_>, sent: Sent, why: Failure) {
         self.context.pool.forget(&sent.place.0);
         flight.fail(why);
@@ -642,12 +643,12 @@ impl Structure {
         &self.context
     }
 
-    /// The number of the grant on a connection where it was presented.
+    /// The number of the grant on a connection to which it was presented.
     pub(crate) fn presented(&self, transport: &Transport) -> Option<u32> {
         transport.presented(self.id, self.state().grant.version)
     }
 
-    /// Presents the grant on a connection: the number by which requests name it there.
+    /// Presents the grant on a connection and returns the number that requests use for it there.
     pub(crate) fn present(
         &self,
         transport: &mut Transport,
@@ -657,13 +658,13 @@ impl Structure {
         transport.grant(self.id, grant.version, &grant.bytes, wait)
     }
 
-    /// Subscribes to changes: see `Listener`. `wanted` is bits of `wire::notice::kinds`.
+    /// Subscribes to changes: see `Listener`. `wanted` is a set of bits from `wire::notice::kinds`.
     pub fn listen(&self, wanted: u16, filter: Filter) -> Result<Listener, Error> {
         let (map, grant) = {
             let state = self.state();
             (state.routing.map.clone(), state.grant.clone())
         };
-        // One of its own, so that it lives as long as it likes.
+        // A structure of its own, so that the listener may outlive this one.
         let twin = Structure {
             context: self.context.clone(),
             job: self.job,
@@ -686,8 +687,8 @@ impl Structure {
         listener.map_err(|e| self.named(e))
     }
 
-    /// Waits until `check` says yes, asking it again after each change of the wanted kinds; false
-    /// when `wait` passed first, or a signal came to the thread.
+    /// Waits until `check` returns true; runs it again after each change of the wanted kinds.
+    /// Returns false if `wait` elapsed first, or a signal interrupted the thread.
     pub(crate) fn wait_until(
         &self,
         wanted: u16,
@@ -701,7 +702,8 @@ impl Structure {
         }
         let mut listener = self.listen(wanted, filter)?;
         loop {
-            // After the subscription: a change before it is seen here, one after it is told.
+            // After the subscription: `check` sees earlier changes, and a notice reports later
+            // ones.
             if check()? {
                 return Ok(true);
             }
@@ -724,7 +726,7 @@ impl Structure {
         Ok(())
     }
 
-    /// Why a call failed; with the suspicion against the server that it waited for.
+    /// Adds to the error of a call the suspicion against the server that it waited for.
     fn or_suspected(&self, mut e: Error, entry: Option<&MapEntry>) -> Error {
         let waited = matches!(e.status, Status::DeadlineExceeded | Status::OutcomeUnknown);
         let Some(entry) = entry.filter(|_| waited) else { return e };
@@ -740,7 +742,8 @@ impl Structure {
         e
     }
 
-    /// The error of a failed call. Once the lease has ended it is `LeaseExpired`, even under a reused name.
+    /// The error of a failed call. After the lease has ended it is `LeaseExpired`, even if the name
+    /// is in use again.
     fn or_ended(&self, e: Error) -> Error {
         let mut state = self.state();
         match &state.ended {

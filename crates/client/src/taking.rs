@@ -1,8 +1,8 @@
-//! Taking: a value is read and deleted in one step, by one of all who ask.
+//! Taking: one of several concurrent callers reads and deletes a value atomically.
 //!
-//! One that lies in its key's own block is returned by the delete. A larger one is read from its extents,
-//! and then deleted if it still is these extents: who deletes it has it, and the others hear that it is
-//! gone, or that there is another one by now.
+//! The delete returns a value that is in its key's own block. A larger one is read from its extents
+//! and then deleted if the key still has these extents: the caller that deletes it has it. The
+//! others learn that the value is gone or has been replaced.
 
 use crate::error::Error;
 use crate::kv::Kv;
@@ -10,9 +10,9 @@ use crate::transport::Sink;
 use honeycomb_wire::{Op, Status};
 
 impl Kv {
-    /// Deletes a key and returns the value that it had, however large. It takes effect once, also when a
-    /// request had to be repeated. `Busy` when a large value was replaced each time that it was read,
-    /// until the time limit.
+    /// Deletes a key and returns its value, of any size. It takes effect once, even if a request
+    /// had to be repeated. `Busy` if a large value was replaced during each read until the
+    /// deadline.
     pub fn take(&self, key: &[u8]) -> Result<Option<Vec<u8>>, Error> {
         let deadline = self.0.deadline();
         loop {
@@ -32,7 +32,7 @@ impl Kv {
                 match deleted.header.status {
                     Status::Ok => return Ok(Some(old)),
                     Status::KeyNotFound => return Ok(None),
-                    // There is another value by now.
+                    // The key now has another value.
                     _ => {}
                 }
             }

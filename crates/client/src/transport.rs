@@ -16,36 +16,36 @@ use std::time::Duration;
 /// Bytes read at a time while a reply's header and small parts are awaited.
 const RECEIVE: usize = 64 * 1024;
 
-/// Payloads of at least this size are read straight into their place. After one of them only so many
-/// bytes are read with the next header: what is behind them would be copied.
+/// Payloads of at least this size are read directly into their destination. After one of them only
+/// so many bytes are read with the next header: bytes after the header would have to be copied.
 const LARGE: usize = 64 * 1024;
 const HEAD: usize = 512;
 
-/// Bytes of a payload that are read at a time: while a read goes on, nothing is acknowledged, and the
-/// server stands still once its window is full.
+/// Bytes of a payload that are read at a time: during a read nothing is acknowledged, and the
+/// server stalls when its window is full.
 const PIECE: usize = 256 * 1024;
 
-/// Pieces of a payload that go out with the header in one write.
+/// Payload pieces that are sent with the header in one write.
 const PAYLOADS: usize = 4;
-/// Further pieces of one write: fewer than the kernel takes.
+/// Further pieces of one write: fewer than the kernel's limit.
 const PIECES: usize = 512;
 
-/// Where the payload of a reply goes.
+/// The destination of a reply's payload.
 pub enum Sink<'a> {
     /// Into a vector, whatever its length.
     Vec(&'a mut Vec<u8>),
-    /// Into a buffer that the caller owns; a longer payload is an error, and is read off.
+    /// Into a buffer that the caller owns; a longer payload is an error, and is read and dropped.
     Slice(&'a mut [u8]),
-    /// Into a buffer that somebody makes when the length is known.
+    /// Into a buffer that is made when the length is known.
     Room(&'a mut dyn Room),
-    /// Nowhere: none is expected. A descriptor that comes with the reply goes here.
+    /// Nowhere: no payload is expected. A descriptor that arrives with the reply is stored here.
     Descriptor(&'a mut Option<OwnedFd>),
-    /// Nowhere: none is expected.
+    /// Nowhere: no payload is expected.
     None,
 }
 
 impl Sink<'_> {
-    /// The same place again, for another try.
+    /// The same destination again, for another try.
     pub(crate) fn reborrow(&mut self) -> Sink<'_> {
         match self {
             Sink::Vec(out) => Sink::Vec(out),
@@ -57,10 +57,10 @@ impl Sink<'_> {
     }
 }
 
-/// Makes the buffer for a payload when its length is known: for languages whose objects cannot be
-/// resized afterwards.
+/// Makes the buffer for a payload when its length is known, for languages whose objects cannot be
+/// resized.
 pub trait Room {
-    /// A buffer of exactly this many bytes. Called at most once for each reply, the last one
+    /// A buffer of exactly this many bytes. Called at most once for each reply; the last one
     /// counts.
     fn room(&mut self, length: usize) -> &mut [u8];
 }
@@ -68,23 +68,23 @@ pub trait Room {
 /// How long one attempt to connect may take.
 const CONNECT: Duration = Duration::from_secs(1);
 
-/// Who this side is, for the handshake.
+/// The identity of this side in the handshake.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
     pub token: Vec<u8>,
     pub task_prefix: PrefixId,
 }
 
-/// Why an exchange did not bring a reply.
+/// Why an exchange had no reply.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The connection failed; `sent` when the peer may have received the request.
+    /// The connection failed; `sent` if the peer may have received the request.
     Lost { sent: bool, why: String },
-    /// Nobody is at the address: no port there listens, or (not `known`) its name has no address.
+    /// The address has no listener on its port, or (not `known`) the name has no address.
     Nobody { known: bool, why: String },
     /// The deadline passed first; the connection cannot be used again.
     Late { sent: bool },
-    /// The controller told, while the reply was awaited, why it will not come.
+    /// While the reply was awaited, the controller reported why none will arrive.
     Gone { sent: bool, reason: Error },
     /// A signal ended the wait for a reply.
     Interrupted,
@@ -99,7 +99,7 @@ struct Presented {
     number: u32,
 }
 
-/// Where a node listens.
+/// The address on which a node listens.
 #[derive(Clone, Copy)]
 pub(crate) enum Door<'a> {
     /// host:port.
@@ -111,35 +111,35 @@ pub(crate) enum Door<'a> {
 /// A connection after its handshake. One exchange at a time.
 pub(crate) struct Transport {
     line: Line,
-    /// What was read and not taken yet: `received[taken..filled]`.
+    /// Bytes that were read and not yet taken: `received[taken..filled]`.
     received: Vec<u8>,
     taken: usize,
     filled: usize,
     /// The last payload was large.
     large: bool,
-    /// Nothing more was there when notices were last read.
+    /// The socket was empty when notices were last read.
     drained: bool,
-    /// Notices that came while a reply was awaited.
+    /// Notices that arrived while a reply was awaited.
     notices: VecDeque<(u64, Vec<u8>)>,
     next_request: u64,
     /// Number of the request whose reply is awaited.
     awaited: u64,
     grants: HashMap<StructureId, Presented>,
-    /// Requests that were queued, of which so many bytes are sent.
+    /// Queued requests, and how many of their bytes have been sent.
     queued: Vec<u8>,
     sent: usize,
-    /// Where the process is to die when the reply has come (`failpoint`).
+    /// The point at which the process must die after the reply (`failpoint`).
     doomed: Option<(Point, Op)>,
     pub hello: HelloReply,
 }
 
 impl Transport {
-    /// The socket under it.
+    /// The underlying socket.
     pub fn line(&mut self) -> &mut Line {
         &mut self.line
     }
 
-    /// Connects and shakes hands.
+    /// Connects and performs the handshake.
     pub fn open(
         door: Door<'_>,
         shard: u8,
@@ -212,14 +212,14 @@ impl Transport {
         Ok(())
     }
 
-    /// The number under which this connection knows a grant.
+    /// The number of a grant on this connection.
     pub fn presented(&self, structure: StructureId, version: u64) -> Option<u32> {
         let presented = self.grants.get(&structure).filter(|one| one.version == version);
         presented.map(|one| one.number)
     }
 
-    /// The number under which this connection knows a grant, presenting it first when needed.
-    /// `version` tells one grant of a structure from the next.
+    /// The number of a grant on this connection; presents the grant first if necessary. `version`
+    /// distinguishes successive grants of a structure.
     pub fn grant(
         &mut self,
         structure: StructureId,
@@ -236,13 +236,13 @@ impl Transport {
         let reply =
             self.exchange(header, &body, &[], wait, &mut args, Sink::None).map_err(|failure| {
                 match failure {
-                    // The request itself has not been sent: only its grant.
+                    // Only the grant has been sent, not the request itself.
                     Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
                     Failure::Late { .. } => Failure::Late { sent: false },
                     Failure::Nobody { known, why } => Failure::Nobody { known, why },
                     Failure::Gone { reason, .. } => Failure::Gone { sent: false, reason },
                     Failure::Interrupted => {
-                        let why = "a signal came".to_owned();
+                        let why = "a signal interrupted the wait".to_owned();
                         Failure::Lost { sent: false, why }
                     }
                     refused => refused,
@@ -270,8 +270,8 @@ impl Transport {
         self.answer(wait, reply_args, sink)
     }
 
-    /// Sends a request, under a number of this connection unless it has its own. Its reply is to be
-    /// taken by `answer` before the next one is sent.
+    /// Sends a request, under a number of this connection unless it has its own. `answer` must take
+    /// its reply before the next request is sent.
     pub fn ask(
         &mut self,
         mut header: RequestHeader,
@@ -332,8 +332,8 @@ impl Transport {
         Ok(())
     }
 
-    /// Awaits the reply to what `ask` sent. The payload of one with the status `Extents` comes as its
-    /// arguments.
+    /// Awaits the reply to the request sent by `ask`. If its status is `Extents`, its payload is
+    /// returned as its arguments.
     pub fn answer(
         &mut self,
         wait: &mut Wait<'_>,
@@ -355,7 +355,7 @@ impl Transport {
         Ok(reply)
     }
 
-    /// Queues a request behind others, under a number of this connection, which it returns. `flush`
+    /// Queues a request after others, under a number of this connection, which it returns. `flush`
     /// sends it.
     pub fn queue(&mut self, mut header: RequestHeader, args: &[u8], payload: &[u8]) -> u64 {
         self.next_request += 1;
@@ -371,7 +371,8 @@ impl Transport {
         header.request
     }
 
-    /// Sends what is queued, as far as the socket takes it now; the line awaits room for the rest.
+    /// Sends queued requests as far as the socket takes them now; the line awaits buffer space for
+    /// the rest.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.queued.len() {
             match self.line.write_now(&self.queued[self.sent..]) {
@@ -392,7 +393,7 @@ impl Transport {
         Ok(())
     }
 
-    /// The header of the next reply, if it is there; `body` takes what follows it. Does not wait.
+    /// The header of the next reply, if it has arrived; `body` takes the rest of it. Does not wait.
     pub fn next_reply(&mut self) -> io::Result<Option<ReplyHeader>> {
         loop {
             if let Some(header) = self.buffered_header()? {
@@ -405,7 +406,7 @@ impl Transport {
         }
     }
 
-    /// What follows the header of a reply.
+    /// Reads the rest of a reply after its header.
     pub fn body(
         &mut self,
         header: &ReplyHeader,
@@ -428,14 +429,14 @@ impl Transport {
     ) -> io::Result<ReplyHeader> {
         let header = self.next_header(wait)?;
         if header.request != self.awaited && header.request != 0 {
-            let text = "a reply to a request that was not made";
+            let text = "received a reply to a request that was not sent";
             return Err(io::Error::other(Error::new(Status::BadFrame, text)));
         }
         self.read_body(&header, wait, reply_args, sink)?;
         Ok(header)
     }
 
-    /// The header of the next reply; notices that come before it are kept.
+    /// The header of the next reply; notices that arrive before it are kept.
     fn next_header(&mut self, wait: &mut Wait<'_>) -> io::Result<ReplyHeader> {
         loop {
             let header = loop {
@@ -460,7 +461,7 @@ impl Transport {
         header.map_err(|r| io::Error::other(Error::new(Status::BadFrame, r.reason)))
     }
 
-    /// What follows a header.
+    /// Reads the rest of a frame after its header.
     fn read_body(
         &mut self,
         header: &ReplyHeader,
@@ -471,7 +472,7 @@ impl Transport {
         reply_args.resize(header.args_len as usize, 0);
         self.read_into(reply_args, wait)?;
         if header.status == Status::Extents {
-            // Not the value, but where it is: that has no place in the sink.
+            // The payload is not the value but its location, which does not belong in the sink.
             reply_args.resize(header.payload_len as usize, 0);
             return self.read_into(reply_args, wait);
         }
@@ -479,7 +480,7 @@ impl Transport {
         self.read_payload(header.payload_len as usize, wait, sink)
     }
 
-    /// The next notice that was pushed, if a whole one is there: its number and arguments. Does not
+    /// The next pushed notice, if it has arrived completely: its number and arguments. Does not
     /// wait.
     pub fn pushed(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
         if let Some(notice) = self.notices.pop_front() {
@@ -489,7 +490,7 @@ impl Transport {
             if let Some(header) = self.buffered_header()? {
                 let whole = REPLY_HEADER + header.args_len as usize;
                 if header.status != Status::Notice || whole > RECEIVE {
-                    let text = "something else than a notice came unasked";
+                    let text = "received an unrequested message that is not a notice";
                     return Err(io::Error::other(Error::new(Status::BadFrame, text)));
                 }
                 if self.filled - self.taken >= whole {
@@ -505,9 +506,9 @@ impl Transport {
         }
     }
 
-    /// Reads what is there behind what is buffered, without waiting; false when nothing is.
+    /// Reads available bytes into the buffer without waiting; returns false if there are none.
     fn fill_now(&mut self) -> io::Result<bool> {
-        // A short read means that the socket was empty: no second one to learn that.
+        // A short read means that the socket was empty, so a second one is unnecessary.
         if std::mem::take(&mut self.drained) {
             return Ok(false);
         }
@@ -568,7 +569,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Reads whatever is there, at least a byte, behind what is buffered.
+    /// Reads at least one byte into the buffer.
     fn fill_some(&mut self, wait: &mut Wait<'_>) -> io::Result<()> {
         self.make_room();
         let end = match self.large {
@@ -579,7 +580,7 @@ impl Transport {
         Ok(())
     }
 
-    /// Reads until a reply's header is there, and keeps the descriptor that comes with it.
+    /// Reads until the header of a reply is complete, and keeps a descriptor that arrives with it.
     fn fill_header(&mut self, place: &mut Option<OwnedFd>, wait: &mut Wait<'_>) -> io::Result<()> {
         while self.filled - self.taken < REPLY_HEADER {
             self.make_room();
@@ -595,7 +596,7 @@ impl Transport {
         }
     }
 
-    /// Moves what is buffered to the front, when a frame would not fit behind it.
+    /// Moves buffered bytes to the front if the buffer is full.
     fn make_room(&mut self) {
         if self.filled == self.received.len() {
             self.received.copy_within(self.taken.., 0);
@@ -605,8 +606,8 @@ impl Transport {
     }
 }
 
-/// Gives a vector a length; all of it is written over next. The system's own zeros cost nothing, and
-/// what was there need not be made zero first.
+/// Sets the length of a vector whose bytes are all overwritten next. New memory is already zeroed
+/// by the system, and old bytes need not be zeroed first.
 pub(crate) fn make_length(out: &mut Vec<u8>, length: usize) {
     match out.capacity() < length {
         true => *out = vec![0; length],

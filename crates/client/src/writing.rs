@@ -1,8 +1,9 @@
-//! A value on its way into extents, without I/O: which piece is written to which block, and when a
-//! block has to be asked for (ADR 0018).
+//! Writes a value as extents, without I/O: assigns pieces to blocks and decides when to request
+//! another block (ADR 0018).
 //!
-//! The value is cut into pieces of like length, each of which becomes an extent. A piece whose answer
-//! was lost is simply written again, because an extent that no put names goes by itself.
+//! The value is divided into pieces of equal length, each of which becomes an extent. A piece whose
+//! reply was lost is simply written again, because an extent that no put names is freed
+//! automatically.
 
 use crate::call::{ExtentRoom, Routing};
 use crate::error::Error;
@@ -12,39 +13,39 @@ use honeycomb_wire::Status;
 use honeycomb_wire::extents::ExtentRef;
 use honeycomb_wire::messages::MapEntry;
 
-/// What to do next.
+/// The next step.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Ask the controller for a block that has room for so many bytes and is none of these.
+    /// Ask the controller for a block, other than the full ones, that has this much space.
     Ask {
-        /// Bytes of the longest piece that is missing.
+        /// Bytes of the longest missing piece.
         bytes: usize,
         /// Blocks that refused a piece or have just been filled.
         full: Vec<u64>,
     },
-    /// Write pieces to a block, side by side or one after the other.
+    /// Write pieces to a block, concurrently or one after the other.
     Put {
         /// The block.
         at: BlockAt,
-        /// Those that are missing and have room there, as far as is known; at least one.
+        /// The missing pieces that fit into the block, as far as is known; at least one.
         pieces: Vec<usize>,
     },
     /// Every piece is an extent: a put may name them.
     Done(Vec<ExtentRef>),
 }
 
-/// One value that becomes extents.
+/// A value that is being written as extents.
 #[derive(Debug)]
 pub struct Writing {
     lengths: Vec<usize>,
     written: Vec<Option<ExtentRef>>,
     full: Vec<BlockAt>,
-    /// What the controller answered to the last question, until it is made use of.
+    /// The block from the controller's last reply, until it is used.
     given: Option<ExtentRoom>,
 }
 
 impl Writing {
-    /// A value of so many bytes, more than none, in pieces of at most `most`.
+    /// A value of this length (not 0), in pieces of at most `most` bytes.
     pub fn new(length: usize, most: usize) -> Writing {
         let longest = length.div_ceil(length.div_ceil(most));
         let starts = (0..length).step_by(longest);
@@ -53,7 +54,7 @@ impl Writing {
         Writing { lengths, written, full: Vec::new(), given: None }
     }
 
-    /// The pieces of a value that lies in several parts.
+    /// Cuts a value that consists of several parts into the pieces.
     pub fn cut<'a>(&self, parts: &[&'a [u8]]) -> Vec<Vec<&'a [u8]>> {
         let mut parts = parts.iter().copied();
         let mut rest: &[u8] = &[];
@@ -73,12 +74,13 @@ impl Writing {
         self.lengths.iter().map(piece).collect()
     }
 
-    /// Those that are written.
+    /// The extents that are written.
     pub fn written(&self) -> impl Iterator<Item = &ExtentRef> {
         self.written.iter().flatten()
     }
 
-    /// What to do next. At most `at_once` pieces are for one block, and count there from now on.
+    /// The next step. At most `at_once` pieces are for one block, and they count as its content
+    /// from now on.
     pub fn next(&mut self, routing: &mut Routing, now: Time, at_once: usize) -> Next {
         let missing: Vec<usize> =
             (0..self.lengths.len()).filter(|i| self.written[*i].is_none()).collect();
@@ -88,8 +90,9 @@ impl Writing {
         let current = routing.extents.filter(|room| !self.full.contains(&room.at));
         let room = self.given.take().or(current.filter(|room| room.free >= longest));
         let Some(ExtentRoom { at, free, .. }) = room else {
-            // The controller learns from reports how much a block holds, and would give one again that
-            // has just been filled. What was written before may be gone, and there is room.
+            // The controller learns from reports how full a block is, and might return one that has
+            // just been filled. Extents written earlier may have been freed since, so that it has
+            // space again.
             let full = current.filter(|room| now < room.written + 2 * REPORT_INTERVAL);
             self.full.extend(full.map(|room| room.at));
             let full = self.full.iter().map(|at| at.block.0).collect();
@@ -97,8 +100,9 @@ impl Writing {
         };
         let fit = (free / longest).clamp(1, at_once as u64) as usize;
         let pieces: Vec<usize> = missing.into_iter().take(fit).collect();
-        // Counted before they are sent: others of this process may write there at the same time. And
-        // however long that takes, it has no room for another one of this value.
+        // Counted before they are sent, because other threads of this process may write to the
+        // block at the same time. However long that takes, the block has no space for another piece
+        // of this value.
         if let Some(room) = routing.extents.as_mut().filter(|room| room.at == at) {
             let sent: usize = pieces.iter().map(|i| self.lengths[*i]).sum();
             room.free = room.free.saturating_sub(sent as u64);
@@ -110,14 +114,14 @@ impl Writing {
         Next::Put { at, pieces }
     }
 
-    /// A block has no room for this value any more.
+    /// Marks a block as full for this value.
     fn leave(&mut self, at: BlockAt) {
         if !self.full.contains(&at) {
             self.full.push(at);
         }
     }
 
-    /// The controller has answered the question.
+    /// Takes the controller's reply to the request for a block.
     pub fn given(
         &mut self,
         routing: &mut Routing,
@@ -125,7 +129,7 @@ impl Writing {
         entries: &[MapEntry],
     ) -> Result<(), Error> {
         let entry = entries.first().ok_or_else(|| {
-            Error::new(Status::BadFrame, "ExtentBlocks was answered without a block")
+            Error::new(Status::BadFrame, "the reply to ExtentBlocks names no block")
         })?;
         routing.learn_servers(entries);
         self.given = Some(ExtentRoom { at: entry.at(), free: entry.end, written: now });
@@ -133,7 +137,8 @@ impl Writing {
         Ok(())
     }
 
-    /// A piece was written to a block under this id, or was not. `Err` ends it all.
+    /// Records that a piece was written to a block under this id, or why not. `Err` ends the whole
+    /// value.
     pub fn wrote(
         &mut self,
         routing: &mut Routing,
@@ -147,7 +152,7 @@ impl Writing {
                 self.written[piece] = Some(ExtentRef { at, id, len: len as u32 });
                 Ok(())
             }
-            // Another one has room, or is made.
+            // Another block has space, or is created.
             Err(e) if matches!(e.status, Status::BlockFull | Status::ExtentGone) => {
                 self.leave(at);
                 routing.extents = routing.extents.filter(|current| current.at != at);
@@ -159,14 +164,14 @@ impl Writing {
 }
 
 impl Routing {
-    /// Notes where the servers are that have these blocks of extents.
+    /// Records the servers that have these blocks of extents.
     pub fn learn_servers(&mut self, entries: &[MapEntry]) {
         for entry in entries {
             self.servers.insert(BlockId(entry.block).server().0, entry.address.clone());
         }
     }
 
-    /// Whether it is known where the servers are that have these extents.
+    /// Whether the addresses of the servers with these extents are known.
     pub fn knows_servers(&self, list: &[ExtentRef]) -> bool {
         list.iter().all(|extent| self.servers.contains_key(&extent.at.block.server().0))
     }
@@ -195,7 +200,7 @@ mod tests {
         for length in [1, 99, 100, 101, 150, 199, 200, 201, 999, 1000, 1001] {
             let value: Vec<u8> = (0..length).map(|i| i as u8).collect();
             let writing = Writing::new(length, 100);
-            // However the value lies, empty parts included.
+            // The parts may be of any lengths, including empty ones.
             let (first, rest) = value.split_at(length / 3);
             let scattered: Vec<&[u8]> = [first, &[]].into_iter().chain(rest.chunks(7)).collect();
             assert_eq!(writing.cut(&[&value]).len(), length.div_ceil(100));
@@ -222,7 +227,7 @@ mod tests {
         let full = Error::new(Status::BlockFull, "full");
         writing.wrote(&mut routing, at(1), 1, Err(full)).unwrap();
         assert_eq!(writing.next(&mut routing, now, 8), ask(&[1]));
-        // What the controller gives is tried, whatever is believed of its room.
+        // The block from the controller is tried even if it is believed to be full.
         writing.given(&mut routing, now, &[entry(2, 10)]).unwrap();
         assert_eq!(writing.next(&mut routing, now, 8), put(2, &[1]));
         writing.wrote(&mut routing, at(2), 1, Ok(3)).unwrap();
@@ -234,8 +239,8 @@ mod tests {
         assert_eq!(writing.next(&mut routing, now, 8), Next::Done(list));
     }
 
-    /// The controller knows only from the last report how full a block is: one that was filled since
-    /// is named with the question, by whoever filled it.
+    /// The controller knows a block's content only from the last report: the client that has filled
+    /// a block since excludes it in its request.
     #[test]
     fn what_was_just_filled_is_not_asked_for_again() {
         let (mut first, mut routing, now) = (Writing::new(250, 100), routing(), Time::ZERO);
@@ -246,7 +251,7 @@ mod tests {
         let ask = |bytes, full: &[u64]| Next::Ask { bytes, full: full.to_vec() };
         assert_eq!(first.next(&mut routing, now, 8), ask(82, &[1]));
         assert_eq!(Writing::new(250, 100).next(&mut routing, now, 8), ask(84, &[1]));
-        // By then the controller has heard of it, and what was there may be gone.
+        // By then the controller has a newer report, and old extents may have been freed.
         let later = now + 2 * REPORT_INTERVAL;
         assert_eq!(Writing::new(250, 100).next(&mut routing, later, 8), ask(84, &[]));
     }

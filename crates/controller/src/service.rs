@@ -336,7 +336,7 @@ impl ControllerService {
             return Err((Status::NotServedHere, text));
         }
         if now.as_millis() >= peer.scope.expires_ms {
-            return Err((Status::Unauthenticated, "the token is past its time".into()));
+            return Err((Status::Unauthenticated, "the token has expired".into()));
         }
         if info.auth == Auth::Cluster && peer.scope.job.is_some() {
             let text = format!("{} needs the cluster's token", op.name());

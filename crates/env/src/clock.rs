@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Instant,
-    /// What it showed at its origin.
+    /// Its value at its origin.
     base: Time,
 }
 
@@ -17,7 +17,7 @@ impl Clock {
         Clock::start_at(Time::ZERO)
     }
 
-    /// Starts a clock that goes on from where an earlier process's stood.
+    /// Starts a clock that continues from the value of an earlier process's clock.
     #[allow(clippy::disallowed_methods)]
     pub fn start_at(base: Time) -> Clock {
         Clock { origin: Instant::now(), base }
@@ -29,7 +29,7 @@ impl Clock {
         self.base + self.origin.elapsed()
     }
 
-    /// Waits until a time, for callers that have nothing better to wait for.
+    /// Sleeps until a time, for callers that wait for no other event.
     #[allow(clippy::disallowed_methods)]
     pub fn sleep_until(&self, until: Time) {
         let left = until.since(self.now());
@@ -39,8 +39,8 @@ impl Clock {
     }
 }
 
-/// The time of day, since 1970 in UTC, to be shown to people and for nothing else: it jumps, and
-/// nodes differ. Zero when the machine believes to be before that.
+/// The time of day, since 1970 in UTC, only for display: it jumps, and differs between nodes. Zero
+/// if the machine's clock is before 1970.
 #[allow(clippy::disallowed_methods)]
 pub fn time_of_day() -> Duration {
     SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! One connection: what has arrived of the next frame, and what waits to be sent.
+//! One connection: the received bytes of the next frame, and the bytes that wait to be sent.
 
 use crate::arriving::Arriving;
 use crate::budget::{Budget, Permit, Share};
@@ -12,23 +12,23 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// Replies of more than this are sent straight from where they are instead of being copied behind
-/// the ones before. No value that lies within a region of a kv is longer: one that is read slowly
-/// would keep the region from being moved about.
+/// Longer payloads are sent from their own memory instead of being copied into the queue. No value
+/// inside a region of a kv is longer: a slow reader of it would prevent the region from being
+/// moved.
 const CHUNK_OWN: usize = 16 * 1024;
 const _: () = assert!(inline_max(BLOCK_SIZE_MAX) as usize <= CHUNK_OWN);
-/// A reply of more than this that has memory of its own is sent from there: a piece more of a write
-/// costs less than the copy.
+/// A longer payload that has its own memory is sent from there: one more piece in a write costs
+/// less than the copy.
 const SHARED_OWN: usize = 2 * 1024;
-/// Pieces handed to one write.
+/// Maximum number of pieces in one write.
 const PIECES: usize = 64;
-/// A buffer of more than this is not kept for the next reply.
+/// A larger buffer is not kept for the next reply.
 const SPARE_MAX: usize = 2 * CHUNK_OWN;
-/// Buffers that are kept: more connections than that seldom have replies at the same time.
+/// Buffers that are kept: more connections seldom have replies at the same time.
 const SPARES: usize = 64;
 
-/// Buffers that replies were sent from, for the next ones: a small operation allocates nothing. One
-/// pool for all connections of a loop, so that those that are idle keep none.
+/// Buffers of sent replies, for reuse: a small operation allocates nothing. All connections of a
+/// loop share one pool, so that idle ones keep no buffer.
 #[derive(Default)]
 pub(crate) struct Spares(Vec<Vec<u8>>);
 
@@ -47,14 +47,14 @@ impl Spares {
     }
 }
 
-/// The payload of a reply, wherever it is.
+/// The payload of a reply, by its location.
 #[derive(Debug)]
 pub enum ReplyPayload<'a> {
     /// Bytes that are copied into the connection's queue.
     Copy(&'a [u8]),
-    /// Bytes of their own, sent from where they are.
+    /// Bytes in their own memory, sent from there.
     Shared(Arc<[u8]>),
-    /// A range of a block, sent from where it is.
+    /// A range of a block, sent from the block.
     Pinned(Pin),
 }
 
@@ -68,7 +68,7 @@ impl ReplyPayload<'_> {
         }
     }
 
-    /// Whether there is none.
+    /// Whether the payload is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -90,25 +90,25 @@ impl Chunk {
     }
 }
 
-/// What the next bytes from the socket are.
+/// The meaning of the next bytes from the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     /// Frames.
     Frames,
-    /// The payload of a large write, to be put where the service says.
+    /// The payload of a large write, stored where the service decides.
     Fill { left: usize },
-    /// The body of a refused request, to be thrown away.
+    /// The body of a refused request, which is discarded.
     Skip { left: usize },
 }
 
-/// What a flush has left.
+/// The state after a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Left {
     /// Everything is sent.
     Nothing,
     /// The socket takes no more for now.
     NoRoom,
-    /// It was asked for no more.
+    /// The flush reached its byte limit.
     More,
 }
 
@@ -119,47 +119,48 @@ pub(crate) struct Conn {
     pub greeted: bool,
     /// This node sends requests on it, so replies may come.
     pub link: bool,
-    /// Close when everything is sent.
+    /// Close after all bytes are sent.
     pub closing: bool,
-    /// Another loop shall have it after the current frame.
+    /// The loop that gets the connection after the current frame.
     pub hand_over: Option<u8>,
-    /// Whose share it has; none for the cluster's token. Of no meaning before the handshake.
+    /// The job whose share it uses; `None` for the cluster's token. Without meaning before the
+    /// handshake.
     pub job: Option<u64>,
-    /// Bytes of a frame that is not complete yet.
+    /// Received bytes of an incomplete frame.
     pub inbuf: Vec<u8>,
-    /// Bytes that the frame needs before it can be handled, where its header is there.
+    /// Bytes that the frame must have before it can be handled, if its header has arrived.
     pub wants: usize,
-    /// The frame that is not complete is a request that must not wait.
+    /// The incomplete frame is a request that must not wait.
     pub urgent: bool,
-    /// The request that has arrived in part.
+    /// The incomplete request.
     pub arriving: Arriving,
     pub opened: Time,
-    /// Last time that bytes moved in a direction in which some are owed.
+    /// Last time that bytes moved in a direction that has outstanding bytes.
     pub progress: Time,
     /// Listed for the next flush.
     pub dirty: bool,
-    /// Whether it is listed to go on when its job has rested.
+    /// Whether it is listed to continue after its job has rested.
     pub resting: bool,
-    /// Not read because too much waits to be sent.
+    /// Not read, because too many bytes wait to be sent.
     pub paused: bool,
-    /// The peer sends no more: the end follows what is still unread.
+    /// The peer sends no more: the connection ends after the unread bytes.
     pub hung_up: bool,
-    /// It is not known yet whether the other end is there.
+    /// The connection is still being established.
     pub connecting: bool,
-    /// The loop is to be told when there is room to send.
+    /// The poll must report when there is space to send.
     pub awaits_room: bool,
-    /// Requests that other loops have and have not answered.
+    /// Unanswered requests at other loops.
     pub elsewhere: Elsewhere,
-    /// The last payload was one that is filled in place: the next one likely is, too.
+    /// The last payload was filled in place, so the next one probably is too.
     pub brings_large: bool,
-    /// Its bytes move a piece at a time, when nobody else waits: `Net::yields`.
+    /// Its bytes move a piece at a time, when no other connection waits: `Net::yields`.
     pub yields: bool,
-    /// Of one that yields: it is in line for a step.
+    /// For a yielding connection: it is queued for a step.
     pub in_line: bool,
-    /// Of one that yields: there may be something to read.
+    /// For a yielding connection: there may be bytes to read.
     pub unread: bool,
     out: VecDeque<Chunk>,
-    /// Bytes of the first chunk that are sent.
+    /// Number of bytes of the first chunk that are sent.
     sent: usize,
     backlog: usize,
     permit: Permit,
@@ -206,12 +207,12 @@ impl Conn {
         self.backlog
     }
 
-    /// Bytes that wait to be sent, and the room reserved for replies of other loops.
+    /// Bytes that wait to be sent, and the space reserved for replies from other loops.
     pub fn owed(&self) -> usize {
         self.backlog + self.elsewhere.reserved()
     }
 
-    /// Whether bytes are owed in either direction.
+    /// Whether bytes are outstanding in either direction.
     pub fn in_debt(&self) -> bool {
         self.backlog > 0 || !self.inbuf.is_empty() || self.mode != Mode::Frames
     }
@@ -223,7 +224,7 @@ impl Conn {
         }
         let needed = self.inbuf.len() + rest.len();
         if needed > self.inbuf.capacity() {
-            // Doubled, but never beyond the length of the frame: capacity is memory, too.
+            // Doubled, but never larger than the frame, because capacity is memory too.
             let room = (2 * self.inbuf.len()).min(self.wants).max(needed);
             self.inbuf.reserve_exact(room - self.inbuf.len());
         }
@@ -237,7 +238,7 @@ impl Conn {
             .then(|| self.wants - self.inbuf.len())
     }
 
-    /// Whether it may have more. Connections to other nodes of the cluster always may.
+    /// Whether it may use more memory. Connections to other nodes of the cluster always may.
     pub fn admits(&self, urgent: bool) -> bool {
         self.link || self.permit.admits(urgent)
     }
@@ -246,20 +247,20 @@ impl Conn {
         self.permit.share()
     }
 
-    /// From now on it is this job's.
+    /// Assigns the connection to this job.
     pub fn belongs_to(&mut self, share: &Arc<Share>) {
         self.permit.transfer(share);
         self.in_permit.transfer(share);
     }
 
-    /// Takes what was kept.
+    /// Takes the retained bytes.
     pub fn take_kept(&mut self) -> Vec<u8> {
         self.in_permit.resize(0);
         self.wants = 0;
         std::mem::take(&mut self.inbuf)
     }
 
-    /// Queues a frame. Small frames share a buffer, so that a batch of them is one write.
+    /// Queues a frame. Small frames share a buffer, so that a batch of them needs one write.
     pub fn send(
         &mut self,
         header: &[u8],
@@ -295,8 +296,8 @@ impl Conn {
         self.permit.resize(self.backlog);
     }
 
-    /// Sends what is queued and `bytes` behind it, from where they are; what the socket does not take
-    /// of them now is queued. An error is found again by `flush`.
+    /// Sends the queued bytes and then `bytes`, without copying them; queues the part of them that
+    /// the socket does not take now. `flush` will find an error again.
     pub fn send_through(&mut self, bytes: &[u8], now: Time, spares: &mut Spares) {
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let mut taken = 0;
@@ -315,7 +316,7 @@ impl Conn {
         }
     }
 
-    /// Sends what the socket takes of the first `most` bytes.
+    /// Sends as much of the first `most` bytes as the socket takes.
     pub fn flush(&mut self, now: Time, spares: &mut Spares, most: usize) -> io::Result<Left> {
         let mut most = most;
         while self.backlog > 0 {
@@ -343,7 +344,7 @@ impl Conn {
         Ok(Left::Nothing)
     }
 
-    /// One system call: how many bytes it was offered, and how many it took.
+    /// Makes one system call; returns the number of bytes offered and its result.
     fn write(&self, most: usize) -> (usize, rustix::io::Result<usize>) {
         // A batch of small replies is one piece.
         if let [Chunk::Bytes(only)] = self.out.as_slices().0
@@ -358,8 +359,8 @@ impl Conn {
         (offered, rustix::io::writev(&self.stream, &pieces[..count]))
     }
 
-    /// The first `most` bytes that are queued, as far as there is space for pieces: how many these are,
-    /// and of how many bytes.
+    /// Collects the first `most` queued bytes, as far as `pieces` has space. Returns the number of
+    /// pieces and of bytes.
     fn pieces<'a>(&'a self, pieces: &mut [IoSlice<'a>; PIECES], most: usize) -> (usize, usize) {
         let (mut count, mut offered) = (0, 0);
         for (i, chunk) in self.out.iter().take(PIECES).enumerate() {
@@ -407,7 +408,8 @@ impl Conn {
         self.read_by(now, |stream| rustix::io::readv(stream, &mut both))
     }
 
-    /// Reads into a buffer. `Ok(None)` when there is nothing for now, `Ok(Some(0))` at the end.
+    /// Reads into a buffer. `Ok(None)` if no bytes are available, `Ok(Some(0))` at the end of the
+    /// stream.
     pub fn read(&mut self, buffer: &mut [u8], now: Time) -> io::Result<Option<usize>> {
         self.read_by(now, |stream| rustix::io::read(stream, &mut *buffer))
     }

@@ -1,4 +1,4 @@
-//! What the kernel says about the time that threads run.
+//! The kernel's accounting of threads' CPU time.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
@@ -20,7 +20,7 @@ mod tests {
         while thread_cpu() - before < Duration::from_millis(2) {
             sum = std::hint::black_box(sum.wrapping_mul(31) + 7);
         }
-        // Another thread has done nothing of that.
+        // Another thread has none of this CPU time.
         let other = std::thread::spawn(thread_cpu).join().expect("it only looks");
         assert!(other < thread_cpu(), "{other:?}");
     }

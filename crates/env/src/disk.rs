@@ -1,8 +1,8 @@
-//! The file door: one folder with small files that are appended to, synced and renamed.
+//! The interface to files: one folder with small files that are appended to, synced and renamed.
 //!
-//! Whoever keeps state on disk does it through [`Disk`], so that tests and the simulator can take the
-//! place of the disk ([`MemoryDisk`]): lose what was not synced, tear the last write, be full, or
-//! fail to sync.
+//! All state on disk is accessed through [`Disk`], so that tests and the simulator can replace the
+//! disk ([`MemoryDisk`]): it can lose unsynced bytes, tear the last write, be full, or fail to
+//! sync.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -16,47 +16,47 @@ pub type Syncer = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// One folder. Names are plain file names. Errors are those of the operating system.
 ///
-/// What `append` wrote is there after a crash of the process, and after one of the machine once
-/// `sync` has returned. After an error of `append` any part of the bytes may be in the file; after
-/// one of `sync` any of what was not synced before may be lost, also if a later `sync` succeeds.
+/// Appended bytes survive a crash of the process, and after `sync` has returned also one of the
+/// machine. After an error of `append`, any part of the bytes may be in the file. After an error of
+/// `sync`, any unsynced bytes may be lost, even if a later `sync` succeeds.
 pub trait Disk: Send {
     /// The names of all files.
     fn list(&mut self) -> io::Result<Vec<String>>;
-    /// All bytes of a file; `NotFound` when there is none, `PermissionDenied` when others than its
-    /// owner could read or write it.
+    /// All bytes of a file; `NotFound` if it does not exist, `PermissionDenied` if users other than
+    /// its owner could read or write it.
     fn read(&mut self, name: &str) -> io::Result<Vec<u8>>;
-    /// Adds bytes at the end of a file, which is made when there is none.
+    /// Adds bytes at the end of a file, which is created if needed.
     fn append(&mut self, name: &str, bytes: &[u8]) -> io::Result<()>;
-    /// Cuts a file.
+    /// Truncates a file.
     fn truncate(&mut self, name: &str, length: u64) -> io::Result<()>;
     /// Waits until the bytes and the length of a file are on the disk.
     fn sync(&mut self, name: &str) -> io::Result<()>;
-    /// What does the same from another thread, while this one appends: everything is on the disk that
-    /// was in the file when it was called.
+    /// Makes a function that syncs from another thread while this one appends: it covers all bytes
+    /// that were in the file at its call.
     fn syncer(&mut self, name: &str) -> io::Result<Syncer>;
-    /// Gives a file another name, in place of one that has it, and waits until that is on the disk.
+    /// Renames a file, replacing an existing one, and waits until the rename is on the disk.
     fn rename(&mut self, from: &str, to: &str) -> io::Result<()>;
-    /// Removes a file; one that is not there is no error. May come back after a crash.
+    /// Removes a file; a missing one is not an error. The file may reappear after a crash.
     fn remove(&mut self, name: &str) -> io::Result<()>;
 }
 
-/// The name of the file whose lock says that a process has the folder.
+/// The name of the file whose lock marks the folder as in use by a process.
 const LOCK: &str = "lock";
 
-/// A folder of the file system, which this process has for itself.
+/// A folder of the file system, for the exclusive use of this process.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
     folder: File,
     /// The file that was appended to last.
     open: Option<(String, File)>,
-    /// Held for as long as this exists; the system gives it up when the process ends, however.
+    /// Held while this value exists; the system releases it at any end of the process.
     _lock: File,
 }
 
 impl Folder {
-    /// Makes the folder if there is none, readable by its user alone, and takes it for this process.
-    /// `ResourceBusy` when another process has it.
+    /// Creates the folder if needed, accessible by its user alone, and locks it for this process.
+    /// `ResourceBusy` if another process has it.
     pub fn open(path: &Path) -> io::Result<Folder> {
         DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         let lock = options().open(path.join(LOCK))?;
@@ -108,7 +108,7 @@ impl Disk for Folder {
     fn read(&mut self, name: &str) -> io::Result<Vec<u8>> {
         let path = self.path.join(name);
         if std::fs::metadata(&path)?.mode() & 0o077 != 0 {
-            let text = "others than its owner may read or write it: chmod 600 it";
+            let text = "users other than its owner may read or write it; run chmod 600 on it";
             return Err(io::Error::new(ErrorKind::PermissionDenied, text));
         }
         std::fs::read(path)
@@ -150,14 +150,14 @@ impl Disk for Folder {
 #[derive(Clone, Debug, Default)]
 struct MemoryFile {
     bytes: Vec<u8>,
-    /// So many of them survive a crash of the machine.
+    /// Number of bytes that survive a crash of the machine.
     synced: usize,
 }
 
 #[derive(Debug, Default)]
 struct Memory {
     files: BTreeMap<String, MemoryFile>,
-    /// Bytes that can still be written, if there is an end to them.
+    /// Bytes that can still be written, if limited.
     room: Option<u64>,
     failing_syncs: u32,
     syncs: u64,
@@ -165,8 +165,8 @@ struct Memory {
     held: bool,
 }
 
-/// A folder in memory, with the faults of disks. Clones share it: one survives the controller that
-/// had the other.
+/// A folder in memory, with the faults of disks. Clones share it: a clone survives the controller
+/// that had the other one.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk(Arc<(Mutex<Memory>, Condvar)>);
 
@@ -185,16 +185,16 @@ impl MemoryDisk {
         drop(held.unwrap_or_else(|poisoned| poisoned.into_inner()));
     }
 
-    /// A disk that is very slow: what other threads sync (`Disk::syncer`) waits until this is called
-    /// again with false.
+    /// Simulates a very slow disk: syncs from other threads (`Disk::syncer`) wait until this is
+    /// called again with false.
     pub fn hold_syncs(&self, held: bool) {
         self.inner().held = held;
         self.0.1.notify_all();
     }
 
-    /// The machine loses power: of what was not synced, each file keeps as many bytes as `choose`
-    /// says, given how many there are; and when `choose` answers 1 to 2, some of these are zeros,
-    /// because pages reach a disk in any order.
+    /// Simulates a loss of power. Each file keeps as many of its unsynced bytes as `choose`
+    /// returns, given their number. If `choose` returns 1 to 2, some of these are zeros, because
+    /// pages reach a disk in any order.
     pub fn crash(&self, choose: &mut dyn FnMut(u64) -> u64) {
         for file in self.inner().files.values_mut() {
             let loose = file.bytes.len() - file.synced;
@@ -212,17 +212,17 @@ impl MemoryDisk {
         }
     }
 
-    /// After so many more bytes the disk is full; none for an end of that.
+    /// The disk is full after this many more bytes; `None` for no limit.
     pub fn set_room(&self, bytes: Option<u64>) {
         self.inner().room = bytes;
     }
 
-    /// The next so many syncs fail, and what they were to save is not saved.
+    /// The next `count` syncs fail, and do not save their bytes.
     pub fn fail_syncs(&self, count: u32) {
         self.inner().failing_syncs = count;
     }
 
-    /// How often something was synced.
+    /// The number of syncs.
     pub fn syncs(&self) -> u64 {
         self.inner().syncs
     }
@@ -233,7 +233,7 @@ impl MemoryDisk {
         MemoryDisk(Arc::new((Mutex::new(Memory { files, ..Memory::default() }), Condvar::new())))
     }
 
-    /// Replaces a file, as something outside might.
+    /// Replaces a file, as an external program might.
     pub fn put(&self, name: &str, bytes: &[u8]) {
         let file = MemoryFile { bytes: bytes.to_vec(), synced: bytes.len() };
         self.inner().files.insert(name.to_owned(), file);

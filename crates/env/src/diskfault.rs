@@ -1,7 +1,8 @@
-//! Faults of a disk on purpose, for tests with real processes.
+//! Deliberate faults of a disk, for tests with real processes.
 //!
-//! Builds with debug assertions look at the environment's `HONEYCOMB_DISK_FAULTS`: names and numbers,
-//! separated by commas. `seed` decides the faults; the others are rates in a million requests.
+//! Builds with debug assertions read the environment variable `HONEYCOMB_DISK_FAULTS`: names and
+//! numbers, separated by commas. `seed` determines the faults; the other numbers are rates per
+//! million requests.
 //!
 //! ```text
 //! HONEYCOMB_DISK_FAULTS=seed=7,once=5000,write=1000,slow=2000,lost=20
@@ -12,11 +13,11 @@
 //! lost     a page is damaged as it is written: every read gives a wrong byte until it is written again
 //! ```
 //!
-//! Other builds have none of this: `faulty` returns the volume as it is there. A value that cannot be read is
-//! an end of the process, because a test without faults would pass. Each damaged page that is read is one line
-//! on standard error: nothing but these explains a loss.
+//! Other builds have no faults: `faulty` returns the volume unchanged. An invalid value ends the
+//! process, because a test without faults would pass. Each read of a damaged page prints a line on
+//! standard error: only these explain a loss.
 
-/// The volume, with the faults that the environment asks for.
+/// The volume, with the faults that the environment requests.
 #[cfg(not(debug_assertions))]
 pub fn faulty(volume: std::sync::Arc<dyn crate::Volume>) -> std::sync::Arc<dyn crate::Volume> {
     volume
@@ -36,7 +37,7 @@ mod armed {
 
     const NAME: &str = "HONEYCOMB_DISK_FAULTS";
 
-    /// Faults in a million requests.
+    /// Faults per million requests.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct Rates {
         seed: u64,
@@ -48,7 +49,7 @@ mod armed {
 
     struct State {
         rng: Entropy,
-        /// Reads that failed once: where, and how many bytes.
+        /// Reads that failed once: position and length.
         again: BTreeSet<(u64, usize)>,
         /// First bytes of pages that give wrong bytes.
         damaged: BTreeSet<u64>,
@@ -60,7 +61,7 @@ mod armed {
         state: Mutex<State>,
     }
 
-    /// See the one that other builds have.
+    /// As in other builds, but with faults.
     pub fn faulty(volume: Arc<dyn Volume>) -> Arc<dyn Volume> {
         let Ok(text) = std::env::var(NAME) else { return volume };
         let rates = parse(&text).unwrap_or_else(|why| {
@@ -75,7 +76,7 @@ mod armed {
         let mut rates = Rates::default();
         for part in text.split(',') {
             let (name, number) = part.split_once('=').ok_or(format!("`{part}` has no number"))?;
-            let number = number.parse().map_err(|_| format!("`{number}` is no number"))?;
+            let number = number.parse().map_err(|_| format!("`{number}` is not a number"))?;
             *match name {
                 "seed" => &mut rates.seed,
                 "once" => &mut rates.once,
@@ -103,7 +104,7 @@ mod armed {
             self.state.lock().unwrap_or_else(|e| e.into_inner())
         }
 
-        #[allow(clippy::disallowed_methods)] // A disk that is slow makes its thread wait.
+        #[allow(clippy::disallowed_methods)] // A slow disk makes its thread wait.
         fn maybe_slow(&self) {
             let mut state = self.state();
             let slow = state.hits(self.rates.slow).then(|| 5 + state.rng.below(46));
@@ -182,7 +183,7 @@ mod armed {
         use super::*;
         use crate::MemoryVolume;
 
-        /// Memory at an offset that a volume takes.
+        /// Memory at an offset that is valid for a volume.
         #[repr(align(4096))]
         struct Page([u8; VOLUME_ALIGN]);
 

@@ -1,33 +1,34 @@
-//! Requests of a connection that other loops have: how many there may be, and the room for their replies.
+//! Requests of a connection at other loops: their maximum number, and the space for their replies.
 
-/// Requests of one connection that may be with other loops at a time.
+/// Maximum number of requests of one connection at other loops.
 const REQUESTS_MAX: usize = 16;
-/// Of a connection's room, 1 / this is reserved for a reply before the size of any is known.
+/// Fraction (1 / this) of a connection's space that is reserved for a reply before any reply's size
+/// is known.
 const FIRST_FRACTION: usize = 4;
 /// The expected size of a reply falls by 1 / this with each smaller reply.
 const DECAY: usize = 8;
 
-/// Requests that other loops have and have not answered. A reply takes memory when it returns, and a peer
-/// that does not read would be owed all of them: each request reserves the room that its reply may need.
+/// Unanswered requests at other loops. A reply takes memory when it returns, and all replies could
+/// wait for a peer that does not read. So each request reserves the space that its reply may need.
 #[derive(Debug, Default)]
 pub(crate) struct Elsewhere {
     /// Number and reservation of each request.
     under_way: Vec<(u64, usize)>,
     reserved: usize,
-    /// Bytes that the next reply likely has, once there was one.
+    /// Expected bytes of the next reply, after the first one.
     expected: Option<usize>,
 }
 
 impl Elsewhere {
-    /// A request went to another loop. `most` is the largest reply that it may have, where that is known;
-    /// `room` is the number of bytes that may wait for the connection.
+    /// Records a request that went to another loop. `most` is the size of its largest possible
+    /// reply, if known; `room` is the number of bytes that may wait for the connection.
     pub fn forwarded(&mut self, request: u64, most: Option<usize>, room: usize) {
         let bytes = most.or(self.expected).unwrap_or(room / FIRST_FRACTION);
         self.under_way.push((request, bytes));
         self.reserved += bytes;
     }
 
-    /// The reply to one of them is here and has so many bytes.
+    /// The reply to one of them has arrived and has this many bytes.
     pub fn returned(&mut self, request: u64, bytes: usize) {
         let found = self.under_way.iter().position(|(number, _)| *number == request);
         let Some(at) = found else { return };
@@ -42,7 +43,7 @@ impl Elsewhere {
         self.reserved
     }
 
-    /// Whether no further request may be under way, even one with an empty reply.
+    /// Whether no further request may be forwarded, even one with an empty reply.
     pub fn is_full(&self) -> bool {
         self.under_way.len() >= REQUESTS_MAX
     }
@@ -55,7 +56,7 @@ mod tests {
     const ROOM: usize = 1600 << 10;
     const PAGE: usize = 700 << 10;
 
-    /// Forwards as many requests as a connection may have while so many bytes wait for it.
+    /// Forwards as many requests as a connection may have while this many bytes wait for it.
     fn forward_all(of: &mut Elsewhere, most: Option<usize>, backlog: usize) -> usize {
         let first = of.under_way.len();
         while !of.is_full() && backlog + of.reserved() <= ROOM {

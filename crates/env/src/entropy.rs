@@ -1,23 +1,23 @@
-//! Randomness: from the operating system, or from a seed when a run must repeat.
+//! Randomness: from the operating system, or from a seed for repeatable runs.
 
-/// A stream of random numbers (SplitMix64). Good for ids, jitter and schedules; secrets are taken
-/// from the operating system directly (`Entropy::secret`).
+/// A stream of random numbers (SplitMix64). Good for ids, jitter and schedules; secrets come from
+/// the operating system directly (`Entropy::secret`).
 #[derive(Clone, Debug)]
 pub struct Entropy(u64);
 
 impl Entropy {
-    /// A stream that the operating system seeds.
+    /// A stream that is seeded by the operating system.
     pub fn system() -> Entropy {
         let bytes = Entropy::secret();
         Entropy(u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")))
     }
 
-    /// A stream that one number decides.
+    /// A stream that is determined by one number.
     pub fn seeded(seed: u64) -> Entropy {
         Entropy(seed)
     }
 
-    /// Thirty-two bytes that nobody can guess, from the operating system.
+    /// Thirty-two unpredictable bytes from the operating system.
     #[allow(clippy::disallowed_methods)]
     pub fn secret() -> [u8; 32] {
         let mut bytes = [0; 32];

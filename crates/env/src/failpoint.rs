@@ -1,37 +1,37 @@
-//! Dying at a chosen request, for tests of what a crash leaves behind.
+//! Dies at a chosen request, for tests of the state after a crash.
 //!
-//! Builds with debug assertions look at the environment's `HONEYCOMB_DIE_AT`: one or more of
-//! `point:operation:count`, separated by commas. Each becomes the one that is waited for when those
-//! before it were reached; at the last the process aborts, as suddenly as SIGKILL would end it: nothing
-//! is sent, written or dropped any more. So
+//! Builds with debug assertions read the environment variable `HONEYCOMB_DIE_AT`: one or more items
+//! of the form `point:operation:count`, separated by commas. An item is active after those before
+//! it were reached. At the last one the process aborts, as abruptly as by SIGKILL: it sends, writes
+//! and drops nothing more. Examples:
 //!
 //! ```text
-//! HONEYCOMB_DIE_AT=sending:CommitMove:1                        who gives, before it asks for the commit
-//! HONEYCOMB_DIE_AT=handled:BeginImport:1,answered:MoveDone:1   who takes, in its first merge
+//! HONEYCOMB_DIE_AT=sending:CommitMove:1                        the source, before it requests the commit
+//! HONEYCOMB_DIE_AT=handled:BeginImport:1,answered:MoveDone:1   the target, in its first merge
 //! ```
 //!
-//! Other builds have none of this: `reached` is a constant there. A value that says nothing is an end of
-//! the process too, because a test that does not kill would pass.
+//! Other builds have no failpoints: `reached` is a constant there. An invalid value also ends the
+//! process, because a test without a kill would pass.
 
 use honeycomb_wire::Op;
 
-/// Where in the life of a request.
+/// A point in the life of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(not(debug_assertions), allow(dead_code))]
 pub enum Point {
-    /// It is about to be sent; what was queued before it is not sent either.
+    /// It is about to be sent; requests queued before it are not sent either.
     Sending,
-    /// It has left for the peer, with all that was queued before it.
+    /// It has been sent to the peer, with all requests queued before it.
     Sent,
-    /// Its answer has come, and nothing was made of it.
+    /// Its reply has arrived and has not been used yet.
     Heard,
-    /// It has come whole (or, for a large payload, but for that), and nothing was made of it.
+    /// It has arrived completely (a large payload excepted) and has not been processed yet.
     Handling,
-    /// It was handled, as far as the thread that read it does that: nothing of an answer has left.
+    /// The thread that read it has handled it; no part of a reply has been sent.
     Handled,
-    /// The answer is known and what hangs on it is done; nothing of it has left.
+    /// The reply is known and its effects are complete; no part of it has been sent.
     Answering,
-    /// The answer has left for the peer.
+    /// The reply has been sent to the peer.
     Answered,
 }
 
@@ -43,8 +43,8 @@ impl Point {
     }
 }
 
-/// Counts a request, one that this process sends (`own`) or one that came. It is the last that was
-/// waited for if this says where in its life `die` is to be called.
+/// Counts a request, one that this process sends (`own`) or receives. If it is the last awaited
+/// one, returns the point at which `die` must be called.
 #[cfg(not(debug_assertions))]
 #[inline(always)]
 pub fn reached(_own: bool, _op: Op) -> Option<Point> {
@@ -54,7 +54,7 @@ pub fn reached(_own: bool, _op: Op) -> Option<Point> {
 #[cfg(debug_assertions)]
 pub use armed::reached;
 
-/// Ends the process as SIGKILL would, after one line on standard error.
+/// Ends the process as by SIGKILL, after one line on standard error.
 #[cold]
 pub fn die(point: Point, op: Op) -> ! {
     eprintln!(
@@ -89,7 +89,7 @@ mod armed {
         Some(Mutex::new(steps))
     });
 
-    /// See the one that other builds have.
+    /// As in other builds, but with failpoints.
     pub fn reached(own: bool, op: Op) -> Option<Point> {
         let steps = STEPS.as_ref()?;
         let point = count(&mut steps.lock().expect("nobody panics with it"), own, op)?;

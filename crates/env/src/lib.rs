@@ -1,7 +1,7 @@
-//! The only doors to the outside world: clock, entropy, network, files.
+//! The only interfaces to the outside world: clock, entropy, network, files.
 //!
-//! State machines get time and randomness handed in; the loops that drive them take both from
-//! here. The lint in `clippy.toml` keeps every other crate from going around.
+//! State machines receive time and randomness as arguments; the loops that drive them take both
+//! from this crate. The lint in `clippy.toml` prevents every other crate from bypassing it.
 #![forbid(unsafe_code)]
 
 mod arriving;

@@ -1,8 +1,8 @@
-//! A lock that is a file which its holder may remove.
+//! A lock file that its holder may remove.
 //!
-//! The system releases the lock at every end of the process, so that a file which was left behind locks
-//! nothing. A process may wait for a file that is removed meanwhile, and then hold a lock that no other
-//! process sees. Each holder therefore checks that the file is still the one of this name, and begins again
+//! The system releases the lock at every end of the process, so a leftover file locks nothing. A
+//! process may wait for a file that is removed meanwhile, and would then hold a lock that no other
+//! process sees. Each holder therefore checks that the file still has this name, and starts again
 //! otherwise.
 
 use std::fs::{self, File, TryLockError};
@@ -18,7 +18,7 @@ pub struct LockFile {
 }
 
 impl LockFile {
-    /// Waits for the lock. The file is made when it is not there.
+    /// Waits for the lock. The file is created if needed.
     pub fn wait(path: &Path) -> io::Result<LockFile> {
         loop {
             let file = open(path)?;
@@ -29,7 +29,7 @@ impl LockFile {
         }
     }
 
-    /// Takes the lock; `None` when another process has it, or another lock of this process.
+    /// Takes the lock; `None` if another process, or another lock of this process, holds it.
     pub fn take(path: &Path) -> io::Result<Option<LockFile>> {
         loop {
             let file = open(path)?;
@@ -44,7 +44,7 @@ impl LockFile {
         }
     }
 
-    /// Removes the file while it is locked, and gives the lock up.
+    /// Removes the file while it is locked, and releases the lock.
     pub fn remove(self) -> io::Result<()> {
         let removed = fs::remove_file(&self.path);
         drop(self.file);

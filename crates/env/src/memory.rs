@@ -1,7 +1,7 @@
-//! What the kernel says about this process's memory.
+//! The kernel's accounting of this process's memory.
 
-/// Resident anonymous memory of the calling process in bytes, as the kernel counts it; zero where
-/// it does not say.
+/// Resident anonymous memory of the calling process in bytes, as the kernel counts it; zero if it
+/// is not available.
 pub fn resident_anonymous_bytes() -> u64 {
     let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return 0 };
     let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));

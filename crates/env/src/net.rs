@@ -1,8 +1,9 @@
 //! The event loop: one thread, many connections, one service.
 //!
-//! A loop reads frames, hands complete ones to its `Service`, and sends what the service queued,
-//! one write per connection and round. It knows the framing and the limits; it does not know what
-//! an operation means. Controller, memory-server shards and the link between them all run on it.
+//! A loop reads frames, passes complete ones to its `Service`, and sends the replies that the
+//! service queued, with one write per connection and round. It knows the framing and the limits,
+//! but not the meaning of operations. Controller, memory-server shards and the link between them
+//! all run on it.
 
 mod accepting;
 mod by_conn;
@@ -41,52 +42,53 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::Duration;
 
-/// Payloads of up to this size are awaited whole; larger ones are filled in place.
+/// A payload of up to this size is received whole before it is handled; larger ones are filled in
+/// place.
 const WHOLE_PAYLOAD_MAX: usize = 64 * 1024;
-/// The buffer that all connections of a loop read into.
+/// The buffer into which all connections of a loop are read.
 const SCRATCH: usize = 256 * 1024;
-/// What is read of a connection that brings large payloads, to find out where the next one goes.
+/// Bytes to read from a connection with large payloads, to find the destination of the next one.
 const HEAD_ALONE: usize = 4 * 1024;
-/// Of a large payload so much is read at a time. While a read goes on, what arrives is not acknowledged
-/// and the sender stands still once its window is full: in one read of all of it, both sides would take
-/// turns instead of working side by side.
+/// Bytes of a large payload that are read at a time. During a read, arriving bytes are not
+/// acknowledged, and the sender stalls when its window is full: if one read took the whole payload,
+/// the two sides would take turns instead of working concurrently.
 const FILL_PIECE: usize = 128 * 1024;
-/// Unfinished frames of up to this size are kept even when the job's share is used up.
+/// Unfinished frames of up to this size are kept even if the job's share is used up.
 const SMALL_FRAME: usize = 1024;
-/// Larger rests of a reply wait when their job has been sent its part of a round.
+/// Larger rests of a reply wait after their job has been sent its part of a round.
 const LARGE_REST: usize = 64 * 1024;
-/// Microseconds that a client waits when its job holds its share of the buffers.
+/// Microseconds that a client waits if its job has used up its share of the buffers.
 const BUSY_RETRY_US: u64 = 1000;
-/// A connection that has not finished its handshake after this is closed.
+/// A connection without a finished handshake is closed after this time.
 const GREETING: Duration = Duration::from_secs(5);
-/// How often the deadlines of connections are looked at.
+/// How often the deadlines of connections are checked.
 const SWEEP: Duration = Duration::from_millis(500);
 
-/// Events that one poll brings.
+/// Maximum number of events of one poll.
 const EVENTS: usize = 1024;
 
-/// Requests of one connection that are looked at before the first of them runs.
+/// Requests of one connection that are prefetched before the first of them runs.
 const AHEAD: usize = 16;
 
-/// A payload of at least this size is sent at once and without a copy where no other reply follows.
+/// A payload of at least this size is sent at once and without a copy if no other reply follows.
 const THROUGH: usize = 4 * 1024;
 
-/// What a client waits when a descriptor did not fit its socket, in microseconds.
+/// Microseconds that a client waits if a descriptor did not fit into its socket.
 const PASS_RETRY_US: u64 = 1000;
 
-/// Bytes of a connection that yields which are read or sent at a time: some microseconds' work.
+/// Bytes of a yielding connection that are read or sent at a time: a few microseconds of work.
 const PIECE: usize = 16 * 1024;
 
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
 
-/// Names a connection of one loop. Never reused while the loop runs.
+/// Identifies a connection of one loop. Never reused while the loop runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId(u64);
 
 impl ConnId {
-    /// A name that no connection has: for a request that came another way. Telling `Net` anything about
-    /// it does nothing.
+    /// An id that no connection has, for a request that arrived by another path. `Net` ignores all
+    /// calls about it.
     pub fn stand_in(n: u32) -> ConnId {
         ConnId((n as u64) << 32 | u64::from(u32::MAX))
     }
@@ -102,34 +104,36 @@ impl ConnId {
     }
 }
 
-/// What a service says to a large write.
+/// The service's answer to a large write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// Bring the payload through `fill`.
+    /// Pass the payload through `fill`.
     Fill,
-    /// It was refused and answered; throw the payload away.
+    /// The write was refused and answered; discard the payload.
     Skip,
 }
 
-/// Requests that are admitted when others are refused, from the part of the budget that is kept for them:
-/// a lease must not end because of the load of its neighbours or of its own job.
+/// Requests that are admitted from a reserved part of the budget when others are refused: a lease
+/// must not end because of the load of other jobs or of its own.
 pub fn is_urgent(op: Op) -> bool {
     matches!(op, Op::RenewLeases | Op::Ping | Op::Hello)
 }
 
-/// What runs on a loop. Every method is called by the loop's own thread and must not block.
+/// A service that runs on a loop. Every method is called by the loop's own thread and must not
+/// block.
 pub trait Service {
-    /// What other threads may tell this loop.
+    /// Messages from other threads to this loop.
     type Note: Send + 'static;
 
-    /// Bytes that a request costs of its job's turn beside its own: 4 KiB is about a microsecond.
+    /// Bytes that a request costs of its job's turn besides its own: 4 KiB is about a microsecond.
     const WORK: usize = 2 * 1024;
 
-    /// Whether some requests take so much longer than `WORK` that each is measured by the clock.
+    /// Whether some requests take so much longer than `WORK` that each is measured with the clock.
     const TIMED: bool = false;
 
-    /// Some of the arguments of a request have come, which is not here whole: a refusal gives it up before
-    /// the rest takes memory and turns. Called again with more of them, the first ones included.
+    /// Some of the arguments of an incomplete request have arrived. A refusal abandons the request
+    /// before its rest takes memory and turns. Called again as more arguments arrive, with the
+    /// earlier ones included.
     fn part(
         &mut self,
         from: ConnId,
@@ -140,15 +144,15 @@ pub trait Service {
         Ok(())
     }
 
-    /// A complete request of a batch will be handled in a moment, after those before it: a chance to
-    /// ask the memory for what it needs. What is returned is brought to `prefetch_more` when the
-    /// whole batch was asked for. Nothing may depend on it.
+    /// A complete request of a batch will be handled soon, after the earlier ones: an opportunity
+    /// to prefetch its memory. The result is passed to `prefetch_more` after the whole batch.
+    /// Nothing may depend on it.
     fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
         let _ = (header, args);
         None
     }
 
-    /// Asks for what the answer to `prefetch`'s question leads to.
+    /// Prefetches the memory to which the result of `prefetch` leads.
     fn prefetch_more(&self, header: &RequestHeader, hint: u64) {
         let _ = (header, hint);
     }
@@ -164,7 +168,7 @@ pub trait Service {
         payload: &[u8],
     );
 
-    /// A request whose payload is large and still arriving.
+    /// A request with a large payload that is still arriving.
     fn begin_fill(
         &mut self,
         net: &mut Net,
@@ -174,22 +178,27 @@ pub trait Service {
         args: &[u8],
     ) -> Begin {
         let _ = (now, args);
-        net.refuse(from, header.request, Status::NotServedHere, "no large payloads here");
+        net.refuse(
+            from,
+            header.request,
+            Status::NotServedHere,
+            "large payloads are not accepted here",
+        );
         Begin::Skip
     }
 
-    /// Where the next bytes of the payload go. `None` when its place is gone.
+    /// The destination of the payload's next bytes; `None` if it no longer exists.
     fn fill(&mut self, from: ConnId) -> Option<&mut [u8]> {
         let _ = from;
         None
     }
 
-    /// So many bytes were put there.
+    /// This many bytes were stored there.
     fn filled(&mut self, now: Time, from: ConnId, n: usize) {
         let _ = (now, from, n);
     }
 
-    /// The payload is complete (or its place is gone and the rest was thrown away).
+    /// The payload is complete (or its destination is gone and the rest was discarded).
     fn end_fill(&mut self, net: &mut Net, now: Time, from: ConnId) {
         let _ = (net, now, from);
     }
@@ -210,31 +219,31 @@ pub trait Service {
     /// A connection ended, from either side.
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId);
 
-    /// A connection leaves for another loop, as `Net::hand_over` asked.
+    /// A connection moves to another loop, as `Net::hand_over` requested.
     fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
         let _ = (from, target, conn);
     }
 
-    /// Another thread said something.
+    /// A message from another thread.
     fn on_note(&mut self, net: &mut Net, now: Time, note: Self::Note);
 
-    /// Called at least when the time that it returned last has come, and after every round.
+    /// Called at the latest at the time that it returned last, and after every round.
     fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time>;
 
-    /// Does a little of what nobody waits for, in some microseconds: whether there was something. Called
-    /// when everything else of a round is done; before the next time it is looked who has come.
+    /// Does a few microseconds of background work; returns whether there was any. Called after all
+    /// other work of a round; the loop polls for requests before the next call.
     fn step(&mut self, net: &mut Net, now: Time) -> bool {
         let _ = (net, now);
         false
     }
 
-    /// Whether the loop shall end.
+    /// Whether the loop must end.
     fn finished(&self) -> bool {
         false
     }
 }
 
-/// Where other threads put notes for a loop. Bounded: `post` says when it is full.
+/// The mailbox of a loop for messages from other threads. Bounded: `post` reports when it is full.
 pub struct Mailbox<N> {
     send: SyncSender<N>,
     waker: Arc<Waker>,
@@ -246,21 +255,21 @@ impl<N> Clone for Mailbox<N> {
     }
 }
 
-/// Why a note was not left.
+/// Why a message was not posted.
 #[derive(Debug)]
 pub enum NotPosted<N> {
-    /// The ring is full for now; here is the note again.
+    /// The ring is full for now; the message is returned.
     Full(N),
     /// The loop has ended.
     Ended,
 }
 
 impl<N> Mailbox<N> {
-    /// Leaves a note and wakes the loop.
+    /// Posts a message and wakes the loop.
     pub fn post(&self, note: N) -> Result<(), NotPosted<N>> {
         match self.send.try_send(note) {
             Ok(()) => {
-                // A wake-up that fails leaves the note for the next round of the loop.
+                // If the wake-up fails, the next round of the loop finds the message.
                 let _ = self.waker.wake();
                 Ok(())
             }
@@ -270,7 +279,7 @@ impl<N> Mailbox<N> {
     }
 }
 
-/// A connection between two loops.
+/// A connection on its way between two loops.
 pub struct Detached {
     stream: TcpStream,
     kept: Vec<u8>,
@@ -279,18 +288,18 @@ pub struct Detached {
     opened: Time,
 }
 
-/// How a loop behaves.
+/// Options of a loop.
 #[derive(Clone, Debug)]
 pub struct NetOptions {
-    /// How long to poll before sleeping when requests come in quick succession. Zero never does.
+    /// How long to poll before sleeping when requests arrive in quick succession. Zero never polls.
     pub spin: Duration,
     /// Bytes of requests and replies that the loop may hold.
     pub budget: usize,
-    /// Open connections of all loops of the node, which together have one limit.
+    /// Open connections of all loops of the node, which share one limit.
     pub connections: Arc<AtomicUsize>,
 }
 
-/// The connection of this name, unless it is gone.
+/// The connection with this id, unless it is gone.
 fn look_up<'a>(
     conns: &'a mut [Option<Conn>],
     generations: &[u32],
@@ -315,41 +324,41 @@ pub struct Net {
     dirty: Vec<ConnId>,
     /// Connections that may have more to read without a new event.
     ready: VecDeque<ConnId>,
-    /// Connections that yield and have something to read or to send.
+    /// Yielding connections with bytes to read or to send.
     line: VecDeque<ConnId>,
     closed: Vec<ConnId>,
     spares: Spares,
     budget: Arc<Budget>,
-    /// Of jobs that have connections; `None` is the cluster.
+    /// Shares of jobs that have connections; `None` is the cluster.
     shares: HashMap<Option<u64>, Arc<Share>>,
-    /// Of connections before their handshake.
+    /// The share of connections before their handshake.
     strangers: Arc<Share>,
-    /// Rounds that the loop has made.
+    /// Number of rounds of the loop.
     rounds: u64,
     sharing: Sharing,
     resting: Resting,
-    /// The request at hand may have memory.
+    /// The current request may use memory.
     admitted: bool,
     /// The frames of a connection were handled in part: its job's turn is over.
     cut: bool,
-    /// Bytes that may wait for one connection before it is read no further.
+    /// Bytes that may wait for one connection before it is no longer read.
     backlog_max: usize,
     options: NetOptions,
     waker: Arc<Waker>,
-    /// When this round began.
+    /// The start of this round.
     round: Time,
     /// Every socket was polled in this round, and its bytes were read.
     asked_all: bool,
-    /// Polls in a row that brought as many events as one can: there may be more.
+    /// Consecutive polls with the maximum number of events: there may be more.
     full_polls: usize,
-    /// The request that is handled is not the last of those that came with it.
+    /// More requests follow the current one in the same batch.
     more: bool,
-    /// The request, by its connection and number, with whose answer the process is to die.
+    /// The request, by connection and number, at whose reply the process must die.
     doomed: Option<(ConnId, u64, Point, Op)>,
 }
 
 impl Net {
-    /// A loop's connections, none yet.
+    /// The connections of a loop, initially none.
     pub fn new(clock: Clock, options: NetOptions) -> io::Result<Net> {
         let poll = Poll::new()?;
         let waker = Arc::new(Waker::new(poll.registry(), WAKER)?);
@@ -386,13 +395,13 @@ impl Net {
         })
     }
 
-    /// The ring by which other threads reach this loop, and its inner end.
+    /// A ring by which other threads reach this loop, and its inner end.
     pub fn mailbox<N>(&self) -> (Mailbox<N>, Receiver<N>) {
         let (send, receive) = sync_channel(RING_CAPACITY);
         (Mailbox { send, waker: self.waker.clone() }, receive)
     }
 
-    /// Takes connections from this listener.
+    /// Accepts connections from this listener.
     pub fn listen(&mut self, listener: std::net::TcpListener) -> io::Result<()> {
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
@@ -401,7 +410,7 @@ impl Net {
         Ok(())
     }
 
-    /// Takes connections from this socket too.
+    /// Also accepts connections from this socket.
     pub fn listen_near(&mut self, door: UnixDoor) -> io::Result<()> {
         let listener = door.listener().as_raw_fd();
         self.poll.registry().register(&mut SourceFd(&listener), LISTENER, Interest::READABLE)?;
@@ -409,7 +418,7 @@ impl Net {
         Ok(())
     }
 
-    /// The path of that socket, for clients on this machine; empty when there is none.
+    /// The path of that socket, for clients on this machine; empty if there is none.
     pub fn near(&self) -> &str {
         self.door.as_ref().map_or("", UnixDoor::path)
     }
@@ -428,8 +437,8 @@ impl Net {
         Ok(id)
     }
 
-    /// As `connect`, without waiting: what is sent goes out when the connection is there. One that
-    /// cannot be made ends by `Service::on_close`.
+    /// As `connect`, without waiting: bytes are sent when the connection is established. If that
+    /// fails, `Service::on_close` is called.
     pub fn dial(&mut self, address: SocketAddr) -> io::Result<ConnId> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -441,7 +450,7 @@ impl Net {
         self.insert(conn)
     }
 
-    /// Takes a connection that another loop gave away.
+    /// Adopts a connection from another loop.
     pub fn attach(&mut self, from: Detached) -> io::Result<ConnId> {
         let share = if from.greeted { self.share(from.job) } else { self.strangers.clone() };
         let mut conn = Conn::new(from.stream, self.clock.now(), &self.budget, &share);
@@ -453,15 +462,16 @@ impl Net {
         Ok(id)
     }
 
-    /// Whether all that had arrived when the last round began has been read by now, as far as its
-    /// connections had a turn. Not so in rounds that looked at one busy connection only.
+    /// Whether all bytes that had arrived at the start of the last round have been read, as far as
+    /// their connections had a turn. False in rounds that read one busy connection only.
     pub fn asked_all(&self) -> bool {
         self.asked_all
     }
 
-    /// A poll of all sockets brought so many events, which will be read in this round.
+    /// A poll of all sockets returned this many events, which will be read in this round.
     fn polled(&mut self, events: usize) {
-        // The kernel lists the longest waiting sockets first: so many polls have listed them all.
+        // The kernel lists the longest waiting sockets first, so this many polls have listed them
+        // all.
         self.full_polls = if events == EVENTS { self.full_polls + 1 } else { 0 };
         self.asked_all = self.full_polls == 0 || self.full_polls > CONNECTIONS_MAX / EVENTS;
         if self.asked_all {
@@ -474,12 +484,12 @@ impl Net {
         self.open
     }
 
-    /// Bytes that wait to be sent on a connection; none for one that is gone.
+    /// Bytes that wait to be sent on a connection; 0 if it is gone.
     pub fn backlog(&mut self, id: ConnId) -> usize {
         self.conn(id).map_or(0, |conn| conn.backlog())
     }
 
-    /// An empty loan to the connection's job, for the bytes of a request that a service holds.
+    /// An empty permit of the connection's job, for the bytes of a request that a service holds.
     pub fn permit(&mut self, of: ConnId) -> Permit {
         let share = self.conn(of).map(|conn| conn.share().clone());
         self.budget.permit(share.as_ref().unwrap_or(&self.strangers))
@@ -490,14 +500,14 @@ impl Net {
         self.budget.used()
     }
 
-    /// Whether the request at hand is to be refused, because its job or its connection holds its share of
-    /// the loop's memory.
+    /// Whether the current request must be refused, because its job or its connection has used up
+    /// its share of the loop's memory.
     pub fn exhausted(&self) -> bool {
         !self.admitted
     }
 
-    /// Work was done for the job of this connection beyond what its request looked like: it is taken
-    /// off its next turns.
+    /// Charges the job of this connection for work beyond the size of its request; its next turns
+    /// are shorter.
     pub fn worked(&mut self, of: ConnId, work: usize) {
         let Some(conn) = look_up(&mut self.conns, &self.generations, of) else { return };
         let share = conn.share();
@@ -511,8 +521,8 @@ impl Net {
         self.shares.entry(job).or_default().clone()
     }
 
-    /// The handshake of this connection has succeeded, as one of this job's, or with the cluster's token.
-    /// False when the job has its share of all connections.
+    /// Records the successful handshake of this connection, for this job or with the cluster's
+    /// token. Returns false if the job already has its share of all connections.
     pub fn greet(&mut self, id: ConnId, job: Option<u64>) -> bool {
         let share = self.share(job);
         if !self.takes_connection(&share) {
@@ -528,7 +538,7 @@ impl Net {
         true
     }
 
-    /// As with memory: any number of greedy jobs leave room for one more.
+    /// As with memory: however many jobs are greedy, there is space for one more.
     fn takes_connection(&self, share: &Share) -> bool {
         let open = self.options.connections.load(Relaxed);
         open + share.connections.load(Relaxed) / 2 < CONNECTIONS_MAX
@@ -539,17 +549,17 @@ impl Net {
         self.conn(id).is_some_and(|c| c.greeted)
     }
 
-    /// This node will send requests on the connection: replies are taken from now on.
+    /// This node will send requests on the connection: replies are accepted from now on.
     pub fn link(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.link = true;
         }
     }
 
-    /// A request of this connection went to another loop: its reply, of a size not known yet, will
-    /// come through `returned`. Room for it is reserved: `most` bytes where the largest possible reply is
-    /// known, else an estimate from earlier replies. A connection whose room is used up is not read: a
-    /// peer that reads no replies must not hold its job's share.
+    /// Records that a request of this connection went to another loop: its reply, of unknown size,
+    /// will arrive through `returned`. Space for it is reserved: `most` bytes if the largest
+    /// possible reply is known, else an estimate from earlier replies. A connection without free
+    /// space is not read, because a peer that reads no replies must not hold its job's share.
     pub fn forwarded(&mut self, id: ConnId, request: u64, most: Option<usize>) {
         let room = self.backlog_max;
         if let Some(conn) = self.conn(id) {
@@ -557,34 +567,35 @@ impl Net {
         }
     }
 
-    /// The other loop has answered a request; its reply of so many bytes follows.
+    /// The other loop has answered a request; its reply of this many bytes follows.
     pub fn returned(&mut self, id: ConnId, request: u64, bytes: usize) {
         if let Some(conn) = self.conn(id) {
             conn.elsewhere.returned(request, bytes);
-            // A reply that the socket takes at once lists the connection for no flush, which resumes it.
+            // If the socket takes a reply at once, no flush is listed that would resume the
+            // connection.
             if conn.paused {
                 self.mark(id);
             }
         }
     }
 
-    /// Gives a connection to another loop once the current frame is handled.
+    /// Moves a connection to another loop after the current frame.
     pub fn hand_over(&mut self, id: ConnId, target: u8) {
         if let Some(conn) = self.conn(id) {
             conn.hand_over = Some(target);
         }
     }
 
-    /// From now on this connection lets all others go first: of its bytes a piece is read or sent when
-    /// the others of a round have been answered, and before each further one it is looked whether there
-    /// is somebody again. For work that goes on for long and that nobody waits for.
+    /// Makes this connection yield to all others: one piece of its bytes is read or sent after the
+    /// others of a round have been answered, and the loop polls the others before each further
+    /// piece. For long work that no client waits for.
     pub fn yields(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.yields = true;
         }
     }
 
-    /// Closes a connection as soon as everything queued is sent.
+    /// Closes a connection after all queued bytes are sent.
     pub fn close(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
             conn.closing = true;
@@ -592,7 +603,7 @@ impl Net {
         }
     }
 
-    /// Queues a reply. The lengths in `header` are set here. A connection that is gone is no error.
+    /// Queues a reply. Sets the lengths in `header`. A connection that is gone is not an error.
     pub fn reply(
         &mut self,
         to: ConnId,
@@ -620,14 +631,15 @@ impl Net {
         self.reply(to, header, &message.as_bytes()[..cut], ReplyPayload::Copy(&[]));
     }
 
-    /// Whether a descriptor can go to this peer: it came over a Unix socket.
+    /// Whether a descriptor can be sent to this peer: it is connected over a Unix socket.
     pub fn passes(&mut self, to: ConnId) -> bool {
         let unix = |conn: &mut Conn| socket_domain(&conn.stream) == Ok(AddressFamily::UNIX);
         self.conn(to).is_some_and(unix)
     }
 
-    /// Sends a reply that has nothing but its header, and a descriptor with its first byte. It goes at
-    /// once or not at all: `Busy` is answered where the socket has no room, or replies wait before it.
+    /// Sends a reply that consists of its header, with a descriptor at its first byte. It is sent
+    /// at once or not at all: the reply is `Busy` if the socket has no space, or if earlier replies
+    /// wait.
     pub fn pass(&mut self, to: ConnId, header: ReplyHeader, file: OwnedFd) {
         self.flush_one(to, self.clock.now());
         let Some(conn) = self.conn(to) else { return };
@@ -640,14 +652,14 @@ impl Net {
             Ok(n) if n == frame.len() => {}
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 let busy = ReplyHeader::new(Status::Busy, header.request, PASS_RETRY_US);
-                self.reply(to, busy, b"the socket is full", ReplyPayload::Copy(&[]));
+                self.reply(to, busy, b"the socket's send buffer is full", ReplyPayload::Copy(&[]));
             }
-            // A part of so few bytes is as good as a broken connection.
+            // If so few bytes are sent in part, the connection is as good as broken.
             Ok(_) | Err(_) => self.drop_conn(to),
         }
     }
 
-    /// Queues a request of this node's own. The lengths in `header` are set here.
+    /// Queues a request of this node. Sets the lengths in `header`.
     pub fn request(
         &mut self,
         to: ConnId,
@@ -669,14 +681,15 @@ impl Net {
         }
     }
 
-    /// Where the process is to die when the answer to this request goes out, or (`own`) has come.
+    /// The point at which the process must die when the reply to this request is sent, or (`own`)
+    /// has arrived.
     fn doomed(&self, conn: ConnId, request: u64, own: bool) -> Option<(Point, Op)> {
         let (with, number, point, op) = self.doomed?;
         let due = with == conn && number == request && (point == Point::Heard) == own;
         due.then_some((point, op))
     }
 
-    /// Queues a frame, and the connection for the next flush.
+    /// Queues a frame, and lists the connection for the next flush.
     fn send(&mut self, to: ConnId, header: &[u8], args: &[u8], payload: ReplyPayload<'_>) {
         let Some(conn) = look_up(&mut self.conns, &self.generations, to) else { return };
         let last = !self.more && self.doomed.is_none();
@@ -727,7 +740,8 @@ impl Net {
     fn remove(&mut self, id: ConnId) -> Option<Conn> {
         self.conn(id)?;
         let mut conn = self.conns[id.index()].take().expect("looked up just now");
-        // Closing the descriptor removes it as well; this matters when it moves to another loop.
+        // Closing the descriptor also deregisters it; this matters for a connection that moves to
+        // another loop.
         let _ = conn.stream.deregister(self.poll.registry());
         self.generations[id.index()] = self.generations[id.index()].wrapping_add(1);
         self.open -= 1;
@@ -740,7 +754,8 @@ impl Net {
         Some(conn)
     }
 
-    /// The service knows that a connection is gone: another one may have its place (`ByConn`).
+    /// The service has been notified that a connection is gone: another one may take its place
+    /// (`ByConn`).
     fn release(&mut self, gone: ConnId) {
         self.free.push(gone.index());
     }
@@ -751,7 +766,7 @@ impl Net {
         }
     }
 
-    /// Sends what is queued, closes what is to be closed, and lets paused connections go on.
+    /// Sends queued bytes, closes the connections that are marked for it, and resumes paused ones.
     fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
         if !dirty.is_empty() && self.sharing.is_shared(self.round) {
@@ -781,7 +796,8 @@ impl Net {
             }
             self.end_work(work);
         }
-        // The list's own memory serves the next round; what was added meanwhile comes then.
+        // The list's memory is reused; connections that were added meanwhile are for the next
+        // round.
         dirty.append(&mut self.dirty);
         self.dirty = dirty;
     }
@@ -790,8 +806,8 @@ impl Net {
         self.flush_some(id, now, usize::MAX, true);
     }
 
-    /// Sends some of what a connection has queued, but of one that yields nothing before its turn:
-    /// whether it would take more at once.
+    /// Sends some of a connection's queued bytes, but nothing for a yielding one before its turn.
+    /// Returns whether it could send more at once.
     #[inline]
     fn flush_some(&mut self, id: ConnId, now: Time, most: usize, its_turn: bool) -> bool {
         let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { return false };
@@ -831,7 +847,7 @@ impl Net {
         false
     }
 
-    /// One that yields has something to do.
+    /// Lists a yielding connection that has work to do.
     fn get_in_line(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id)
             && !conn.in_line
@@ -844,7 +860,7 @@ impl Net {
     fn sweep(&mut self, now: Time) {
         for index in 0..self.conns.len() {
             let Some(conn) = &self.conns[index] else { continue };
-            // Others may wait behind a large write that stands still; it gets less patience.
+            // Other requests may wait behind a large write that stalls, so it gets less patience.
             let patience = match conn.mode {
                 Mode::Fill { .. } => FILL_STALL,
                 _ => CONNECTION_STALL,
@@ -863,13 +879,13 @@ fn token(id: ConnId) -> Token {
     Token(id.0 as usize)
 }
 
-/// What to be told of a connection. Room to send only while there is something that waits for it: a
-/// Unix socket tells of it each time that its peer has read something.
+/// The events to poll for. Writable only while bytes wait: a Unix socket reports it each time that
+/// its peer has read something.
 fn interest(room: bool) -> Interest {
     if room { Interest::READABLE | Interest::WRITABLE } else { Interest::READABLE }
 }
 
-/// Sends bytes, and a descriptor with the first of them.
+/// Sends bytes, with a descriptor at the first of them.
 fn send_with(stream: &TcpStream, bytes: &[u8], file: BorrowedFd<'_>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut with = SendAncillaryBuffer::new(&mut space);

@@ -1,21 +1,21 @@
-//! Whether to poll for a moment before sleeping.
+//! Whether to poll briefly before sleeping.
 //!
-//! A wake-up costs more than most of the work that is waited for, so polling pays while answers or
-//! requests follow each other quickly and a core is idle. It must not cost more than that: where it
-//! finds nothing it stops by itself, and where the core is wanted by others it stops at once,
-//! because a thread that yields there gets the core back only a time slice later.
+//! A wake-up costs more than most of the awaited work, so polling pays while replies or requests
+//! follow each other quickly and a core is idle. Its cost is limited: it stops when it finds
+//! nothing, and it stops at once if other threads need the core, because a thread that yields then
+//! gets the core back only a time slice later.
 
 use honeycomb_types::Time;
 use std::time::Duration;
 
-/// A yield of this length means that somebody else ran.
+/// A yield of this length means that another thread ran.
 const SLICE: Duration = Duration::from_micros(200);
-/// For how long polling rests after that; it doubles each time, up to `REST_MAX`.
+/// How long polling rests after that; it doubles each time, up to `REST_MAX`.
 const REST_MIN: Duration = Duration::from_millis(10);
 /// Longest rest.
 const REST_MAX: Duration = Duration::from_secs(10);
 
-/// Decides for one waiter. It remembers what polling brought lately.
+/// Decides for one waiter, by the recent success of polling.
 #[derive(Debug)]
 pub struct Poller {
     score: u32,
@@ -31,8 +31,8 @@ impl Default for Poller {
 }
 
 impl Poller {
-    /// Whether to poll at all, now. Yes while it has lately paid; now and then anyway, to notice a
-    /// change; never while it rests.
+    /// Whether to poll now. Yes while it has paid recently; occasionally otherwise, to notice a
+    /// change; never during a rest.
     pub fn worth_it(&mut self, now: Time) -> bool {
         if now < self.rests_until {
             return false;
@@ -44,8 +44,8 @@ impl Poller {
         self.idle.is_multiple_of(16)
     }
 
-    /// Lets others run for a moment; the time after it. `None` when they wanted to run: the core is not
-    /// idle, go to sleep.
+    /// Yields to other threads and returns the time afterwards. `None` if another thread ran: the
+    /// core is not idle, so the caller should sleep.
     pub fn yielded(&mut self, before: Time, now: impl Fn() -> Time) -> Option<Time> {
         std::thread::yield_now();
         let after = now();
@@ -57,14 +57,14 @@ impl Poller {
         None
     }
 
-    /// Polling found what was waited for.
+    /// Records that polling was successful.
     pub fn hit(&mut self) {
         self.score = (self.score + 4).min(64);
-        // A thousand hits forgive one busy moment.
+        // A thousand hits compensate for one busy moment.
         self.rest = (self.rest - self.rest / 1000).max(REST_MIN);
     }
 
-    /// It did not.
+    /// Records that polling found nothing.
     pub fn miss(&mut self) {
         self.score = self.score.saturating_sub(1);
     }

@@ -1,12 +1,12 @@
-//! Asks whether anybody listens at an address.
+//! Checks whether an address has a listener.
 
 use std::io::ErrorKind;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Whether the machine of `address` (host:port) answers that nobody listens there. No answer is not that
-/// answer: a link may be down, or a name unknown for a moment. Blocks for up to `patience` for each
-/// address of the name, and for as long as its resolution takes.
+/// Whether the machine of `address` (host:port) replies that the port has no listener. The absence
+/// of a reply does not count: a link may be down, or a name temporarily unknown. Blocks for up to
+/// `patience` for each address of the name, and for the resolution of the name.
 pub fn nobody_listens(address: &str, patience: Duration) -> bool {
     let Ok(candidates) = address.to_socket_addrs() else { return false };
     let mut refused = candidates.map(|candidate| {

@@ -1,4 +1,4 @@
-//! A volume that takes the time of a slower disk, so that benchmarks find the same disk everywhere.
+//! A volume with the timing of a slower disk, so that benchmarks see the same disk everywhere.
 
 use crate::{Clock, Volume};
 use honeycomb_types::Time;
@@ -7,36 +7,36 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// How fast a disk is taken to be.
+/// The speed of a simulated disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskShape {
-    /// Bytes per second, of all reads and writes together; more than 0.
+    /// Bytes per second, for all reads and writes together; more than 0.
     pub bytes_per_s: u64,
-    /// What each request takes besides. Those of several requests pass at the same time.
+    /// Extra time of each request. The extra times of several requests overlap.
     pub request: Duration,
 }
 
-/// A volume in whose place no request ends earlier than a disk of this shape would end it.
+/// A volume on which no request ends earlier than on a disk of this shape.
 ///
-/// Bytes go one request after the other, in the order in which they came; a request waits on the
-/// thread that asked for it. What the volume takes itself is part of that time, and when it is slower
-/// than the shape, its own time counts.
+/// The bytes of requests pass one after the other, in order of arrival; a request waits on its
+/// caller's thread. The volume's own time is a part of this time; if it is slower than the shape,
+/// its own time counts.
 #[derive(Debug)]
 pub struct Shaped<V> {
     volume: V,
     shape: DiskShape,
     clock: Clock,
-    /// When the bytes of all that came so far have passed.
+    /// When the bytes of all requests so far have passed.
     passed: Mutex<Time>,
 }
 
 impl<V: Volume> Shaped<V> {
-    /// A volume within a shape.
+    /// Limits a volume to a shape.
     pub fn new(volume: V, shape: DiskShape, clock: Clock) -> Shaped<V> {
         Shaped { volume, shape, clock, passed: Mutex::new(Time::ZERO) }
     }
 
-    /// Takes the next place for so many bytes; when a request that came now has ended at the earliest.
+    /// Queues this many bytes; returns the earliest end of the request.
     fn enter(&self, bytes: usize) -> Time {
         let nanos = bytes as u128 * 1_000_000_000 / u128::from(self.shape.bytes_per_s.max(1));
         let takes = Duration::from_nanos(nanos.min(u128::from(u64::MAX)) as u64);
@@ -110,7 +110,7 @@ mod tests {
         let took = clock.now().since(Time::ZERO);
         assert!(took >= Duration::from_micros(8 * 7812 + 50_000), "{took:?}");
         let after = *disk.passed.lock().unwrap();
-        // Delays were waited for together: they are no part of when the bytes have passed.
+        // The extra times overlapped: they do not delay the bytes.
         assert!(clock.now().since(after) >= Duration::from_millis(50), "{after:?}");
     }
 

@@ -1,10 +1,10 @@
-//! Unix sockets: the way to a node for clients on its machine.
+//! Unix sockets: connections to a node for clients on its machine.
 //!
-//! A node that listens on TCP listens on a Unix socket too and tells its path in the handshake; a
-//! client that can connect to it goes on there. Nobody but the node's own user can: the socket lies
-//! in a directory of that user's, and each side looks at who the other one is before a token is sent
-//! (`connect`). The path has a random part, so that no other node ever has the same one: a client of
-//! another machine, or of a container that does not share the directory, finds nothing there.
+//! A node that listens on TCP also listens on a Unix socket and sends its path in the handshake; a
+//! client that can connect to it switches to it. Only the node's own user can: the socket is in a
+//! directory of that user, and each side checks the identity of the other before a token is sent
+//! (`connect`). The path has a random part, so that no two nodes ever have the same one: a client
+//! on another machine, or in a container that does not share the directory, finds no socket there.
 
 use crate::entropy::Entropy;
 use crate::lockfile::LockFile;
@@ -19,16 +19,16 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-/// The name of the file whose lock is held while sockets are made or removed.
+/// The name of the file that is locked while sockets are created or removed.
 const LOCK: &str = "lock";
-/// How the names of sockets end.
+/// The suffix of socket names.
 const SUFFIX: &str = "sock";
-/// Sockets of nodes that were killed which one start looks at.
+/// Maximum number of sockets of killed nodes that one start checks.
 const SWEPT_MAX: usize = 1024;
-/// Bytes of the longest path that a socket can have on Linux.
+/// Maximum length of a socket's path on Linux, in bytes.
 const PATH_MAX: usize = 107;
 
-/// The socket that a node listens on beside its TCP port. Its file goes when it is dropped.
+/// The socket on which a node listens besides its TCP port. Its file is removed when it is dropped.
 #[derive(Debug)]
 pub struct UnixDoor {
     listener: UnixListener,
@@ -36,11 +36,11 @@ pub struct UnixDoor {
 }
 
 impl UnixDoor {
-    /// Listens on a new socket in `directory`, which is made when it is not there, and removes those
-    /// there that nobody listens on any more.
+    /// Listens on a new socket in `directory`, which is created if needed, and removes sockets
+    /// there that no longer have a listener.
     ///
-    /// Errors: the directory is not this user's alone (`PermissionDenied`), a path in it would be
-    /// too long or is not UTF-8 (`InvalidInput`), or what the system says.
+    /// Errors: the directory is accessible by other users (`PermissionDenied`), a path in it would
+    /// be too long or is not UTF-8 (`InvalidInput`), or an error of the system.
     pub fn open(directory: &Path) -> io::Result<UnixDoor> {
         own(directory)?;
         let name = format!("{:016x}.{SUFFIX}", Entropy::system().next_u64());
@@ -48,23 +48,23 @@ impl UnixDoor {
         let path = match place.to_str() {
             Some(path) if path.len() <= PATH_MAX => path.to_owned(),
             _ => {
-                let text = format!("{}: no path for a socket", place.display());
+                let text = format!("{} cannot be the path of a socket", place.display());
                 return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
             }
         };
-        // A socket that is bound and not listened on yet looks like one whose node is gone.
+        // A socket that is bound but not listening yet looks like that of a dead node.
         let lock = LockFile::wait(&directory.join(LOCK))?;
         sweep(directory)?;
         let listener = UnixListener::bind(&path)?;
         drop(lock);
         let door = UnixDoor { listener, path };
-        // Nobody else can enter the directory; this is for those who move sockets about.
+        // No other user can enter the directory; the mode matters if a socket is moved elsewhere.
         fs::set_permissions(&door.path, Permissions::from_mode(0o600))?;
         door.listener.set_nonblocking(true)?;
         Ok(door)
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &str {
         &self.path
     }
@@ -73,8 +73,8 @@ impl UnixDoor {
         &self.listener
     }
 
-    /// The next connection. It is read and written by the same calls as one of TCP, so the type of
-    /// those stands for both.
+    /// The next connection. It supports the same reads and writes as a TCP connection, so one type
+    /// serves for both.
     pub(crate) fn accept(&self) -> io::Result<TcpStream> {
         let (stream, _) = self.listener.accept()?;
         stream.set_nonblocking(true)?;
@@ -88,8 +88,8 @@ impl Drop for UnixDoor {
     }
 }
 
-/// Removes a socket, and the lock of its directory with the last one. The next node that starts sweeps files
-/// that could not be removed.
+/// Removes a socket, and with the last one the lock of its directory. The next node that starts
+/// removes files that could not be removed here.
 pub fn remove(socket: &Path) {
     let Some(directory) = socket.parent() else { return };
     let lock = match directory.is_dir() {
@@ -105,24 +105,24 @@ pub fn remove(socket: &Path) {
     }
 }
 
-/// Connects to a node's socket, without blocking: the stream does not block either.
+/// Connects to a node's socket, without blocking; the stream is non-blocking too.
 ///
-/// Errors: nobody listens there, it has more connections waiting than it takes (`WouldBlock`), or it
-/// is another user's (`PermissionDenied`): only a node of this user, or of the machine's
-/// administrator, is told a token.
+/// Errors: the socket has no listener, its queue of connections is full (`WouldBlock`), or it
+/// belongs to another user (`PermissionDenied`): a token is sent only to a node of this user, or of
+/// the machine's administrator.
 pub fn connect(path: &str) -> io::Result<TcpStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     let peer = socket_peercred(&socket)?.uid;
     if peer != rustix::process::geteuid() && !peer.is_root() {
-        let text = format!("{path} is listened on by user {}", peer.as_raw());
+        let text = format!("the listener on {path} belongs to user {}", peer.as_raw());
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(TcpStream::from(socket))
 }
 
-/// Makes a directory that only this user can enter, or finds that it is one.
+/// Creates a directory that only this user can enter, or checks an existing one.
 fn own(directory: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     let found = fs::symlink_metadata(directory)?;
@@ -135,7 +135,7 @@ fn own(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes sockets that nobody listens on: their nodes were killed.
+/// Removes sockets without a listener: their nodes were killed.
 fn sweep(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)?.take(SWEPT_MAX) {
         let path = entry?.path();
@@ -145,7 +145,7 @@ fn sweep(directory: &Path) -> io::Result<()> {
         let Some(text) = path.to_str() else { continue };
         let refused = |e: io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
         if connect(text).is_err_and(refused) {
-            // Another user cannot have been here; what cannot be removed is left.
+            // No other user has access; a file that cannot be removed stays.
             let _ = fs::remove_file(&path);
         }
     }
@@ -203,7 +203,7 @@ mod tests {
         let scratch = Scratch::new();
         let living = UnixDoor::open(&scratch.0).unwrap();
         let killed = UnixDoor::open(&scratch.0).unwrap();
-        // As a process that is killed leaves it: closed, and the file still there.
+        // The state after a kill: closed, with the file still there.
         let UnixDoor { listener, path } = &*std::mem::ManuallyDrop::new(killed);
         rustix::net::shutdown(listener, rustix::net::Shutdown::Both).unwrap();
         assert_eq!(connect(path).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);

@@ -1,8 +1,8 @@
-//! Room on a disk for what need not outlive the process: blocks that are below memory.
+//! Disk space for data that need not outlive the process: blocks in a tier under memory.
 //!
-//! A volume is one place of a fixed size that is read and written at any offset, by several threads.
-//! Nothing in it has a name, and nothing of it is found again: when the process ends, however it ends,
-//! the file system takes everything back.
+//! A volume is one area of a fixed size that several threads read and write at any offset. Its
+//! content has no names and cannot be found again: at any end of the process, the file system frees
+//! all of it.
 
 use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-/// Offsets, lengths and addresses are multiples of this: what direct I/O asks for.
+/// Offsets, lengths and addresses are multiples of this, as direct I/O requires.
 pub const VOLUME_ALIGN: usize = 4096;
 
 /// Bytes that need not outlive this process. Called from several threads at a time, never for
@@ -21,21 +21,21 @@ pub const VOLUME_ALIGN: usize = 4096;
 pub trait Volume: Send + Sync {
     /// Reads all of it, or fails.
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
-    /// Writes all of it. After an error any part of the bytes may be there.
+    /// Writes all of it. After an error, any part of the bytes may have been written.
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
-    /// Gives room back. What is read there afterwards is any bytes.
+    /// Frees space. Later reads of it return arbitrary bytes.
     fn discard(&self, range: Range<u64>) -> io::Result<()>;
-    /// Whether it goes past the page cache.
+    /// Whether it bypasses the page cache.
     fn is_direct(&self) -> bool;
-    /// Requests at a time with which it gives all it has: with a megabyte for each every disk we know
-    /// does so with these.
+    /// Number of concurrent requests at which it reaches its full throughput: with a megabyte each,
+    /// every disk we know does so with this many.
     fn width(&self) -> usize {
         4
     }
 }
 
-/// The kind of error by which a volume says that it cannot be reached now: nothing of it is lost, and it
-/// may be there again in a moment. A disk does not say it.
+/// The kind of error for a volume that is temporarily unreachable: nothing of it is lost, and it
+/// may be back in a moment. A disk never returns it.
 pub const AWAY: ErrorKind = ErrorKind::HostUnreachable;
 
 fn aligned(at: u64, bytes: &[u8]) {
@@ -48,7 +48,7 @@ fn aligned(at: u64, bytes: &[u8]) {
     );
 }
 
-/// A file without a name in a directory.
+/// An unnamed file in a directory.
 #[derive(Debug)]
 pub struct Scratch {
     file: File,
@@ -56,9 +56,9 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Makes one of `size` bytes, none of which takes room before it is written. On a file system that
-    /// knows no files without names it has one for an instant; on one that knows no direct I/O the page
-    /// cache is gone through (`is_direct` tells).
+    /// Creates a file of `size` bytes, which take no space until they are written. On a file system
+    /// without unnamed files it has a name for an instant; on one without direct I/O it uses the
+    /// page cache (see `is_direct`).
     pub fn open(directory: &Path, size: u64) -> io::Result<Scratch> {
         let open = |flags: OFlags| {
             let mut options = OpenOptions::new();
@@ -81,12 +81,12 @@ impl Scratch {
     }
 }
 
-/// What file systems answer that have no files without names.
+/// The errors of file systems without unnamed files.
 fn no_unnamed_files(e: &io::Error) -> bool {
     matches!(e.kind(), ErrorKind::Unsupported | ErrorKind::IsADirectory | ErrorKind::InvalidInput)
 }
 
-/// A file whose name is gone at once.
+/// A file whose name is removed at once.
 fn named(directory: &Path) -> io::Result<File> {
     let mut entropy = crate::Entropy::system();
     let name = format!("honeycomb-spill-{}-{:016x}", std::process::id(), entropy.next_u64());
@@ -107,7 +107,7 @@ impl Volume for Scratch {
         aligned(at, bytes);
         self.file.write_all_at(bytes, at)?;
         if !self.direct {
-            // Only a hint: memory that the page cache takes is not there for blocks.
+            // Only a hint: memory of the page cache is not available for blocks.
             let length = std::num::NonZeroU64::new(bytes.len() as u64);
             let _ = fadvise(&self.file, at, length, Advice::DontNeed);
         }
@@ -125,19 +125,19 @@ impl Volume for Scratch {
     }
 }
 
-/// A volume in memory that fails when it is told to, for tests and the simulator.
+/// A volume in memory with faults on request, for tests and the simulator.
 #[derive(Debug, Default)]
 pub struct MemoryVolume(Mutex<Pages>);
 
 #[derive(Debug, Default)]
 struct Pages {
     pages: BTreeMap<u64, Box<[u8]>>,
-    /// Bytes that fit; `None` for as many as come.
+    /// Bytes that fit; `None` for no limit.
     room: Option<u64>,
     failing_reads: u32,
     failing_writes: u32,
     flipped_reads: u32,
-    /// Nothing can be done with it.
+    /// All operations fail.
     away: bool,
 }
 
@@ -151,32 +151,32 @@ impl MemoryVolume {
         self.0.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// So much fits from now on; what is there stays.
+    /// Sets the space from now on; existing data stays.
     pub fn set_room(&self, room: Option<u64>) {
         self.lock().room = room;
     }
 
-    /// The next so many reads fail.
+    /// The next `times` reads fail.
     pub fn fail_reads(&self, times: u32) {
         self.lock().failing_reads = times;
     }
 
-    /// The next so many writes fail, after a part of the bytes.
+    /// The next `times` writes fail, after a part of the bytes.
     pub fn fail_writes(&self, times: u32) {
         self.lock().failing_writes = times;
     }
 
-    /// The next so many reads bring a wrong bit.
+    /// The next `times` reads return a wrong bit.
     pub fn flip_reads(&self, times: u32) {
         self.lock().flipped_reads = times;
     }
 
-    /// It cannot be reached from now on, or can again.
+    /// Makes it unreachable, or reachable again.
     pub fn set_away(&self, away: bool) {
         self.lock().away = away;
     }
 
-    /// Bytes that are taken.
+    /// Bytes in use.
     pub fn taken(&self) -> u64 {
         (self.lock().pages.len() * VOLUME_ALIGN) as u64
     }
@@ -184,11 +184,11 @@ impl MemoryVolume {
 
 impl Pages {
     fn reached(&self) -> io::Result<()> {
-        if self.away { Err(io::Error::new(AWAY, "the store is away")) } else { Ok(()) }
+        if self.away { Err(io::Error::new(AWAY, "the store cannot be reached")) } else { Ok(()) }
     }
 }
 
-/// Counts one down; whether there was one.
+/// Decrements a counter; returns whether it was more than zero.
 fn due(times: &mut u32) -> bool {
     let some = *times > 0;
     *times -= u32::from(some);

@@ -1,4 +1,4 @@
-//! The loop with real sockets: who is served when, and what a full socket means.
+//! The loop with real sockets: the order of service, and the effect of a full socket.
 
 #![allow(clippy::unwrap_used)]
 
@@ -23,8 +23,8 @@ const SMALL: usize = 2 << 10;
 /// So many of it are more than the sockets hold.
 const REQUESTS: usize = 128;
 
-/// Answers a get with many bytes, a question whether something exists with some, and everything else
-/// with none; `Ping` ends the loop. Each request uses `WORK` bytes of its job's turn.
+/// Replies to a get with many bytes, to `KvExists` with some, and to everything else with none;
+/// `Ping` ends the loop. Each request uses `WORK` bytes of its job's turn.
 struct Answering<const WORK: usize> {
     value: Arc<[u8]>,
     /// Channels of a test: the service reports the number of each `KvLength` and then waits for the test.
@@ -119,7 +119,7 @@ fn exchange<S: Read + Write>(stream: &mut S, op: Op) {
 
 #[test]
 fn a_connection_that_is_polled_alone_keeps_nobody_waiting() {
-    // Long enough that it polls all the time, wherever a core can be had.
+    // Long enough that it polls all the time if a core is free.
     let (server, connect) = listening(Duration::from_secs(1));
     let (mut busy, mut other) = (connect(), connect());
     for _ in 0..10 {
@@ -127,7 +127,7 @@ fn a_connection_that_is_polled_alone_keeps_nobody_waiting() {
             exchange(&mut busy, Op::Hello);
         }
         send(&mut other, Op::Hello);
-        // As many rounds as the loop may look at the busy one alone, and then some.
+        // More rounds than the loop may read only the busy connection.
         for _ in 0..100 {
             exchange(&mut busy, Op::Hello);
         }
@@ -155,10 +155,10 @@ fn check(value: &[u8]) {
     assert_eq!(value.iter().enumerate().find(|(at, b)| **b != (at / 7) as u8), None);
 }
 
-/// Asks for more than the socket takes, in one piece or in many, and takes it in small ones.
+/// Requests more than the socket takes, in one piece or in many, and reads it in small ones.
 fn read_slowly<S: Read + Write>(stream: &mut S, nonblocking: impl Fn(&S, bool)) {
     for _ in 0..2 {
-        // No more requests than its socket takes while the loop waits for room.
+        // No more requests than its socket takes while the loop waits for space.
         for _ in 0..REQUESTS {
             send(stream, Op::KvExists);
         }
@@ -168,7 +168,7 @@ fn read_slowly<S: Read + Write>(stream: &mut S, nonblocking: impl Fn(&S, bool)) 
             check(&got[REPLY_HEADER..]);
         }
         send(stream, Op::KvGet);
-        // Its first byte: by then the socket is being filled.
+        // After its first byte the socket is being filled.
         let mut got = vec![0; REPLY_HEADER + LARGE];
         stream.read_exact(&mut got[..1]).unwrap();
         nonblocking(stream, true);
@@ -183,7 +183,7 @@ fn read_slowly<S: Read + Write>(stream: &mut S, nonblocking: impl Fn(&S, bool)) 
         }
         nonblocking(stream, false);
         check(&got[REPLY_HEADER..]);
-        // What is small goes on afterwards.
+        // Small requests continue to work afterwards.
         exchange(stream, Op::Hello);
     }
     exchange(stream, Op::Ping);
@@ -210,8 +210,8 @@ fn what_a_full_socket_does_not_take_is_sent_when_there_is_room() {
     }
 }
 
-/// With many requests of one job a connection whose turn had ended was read after all that had more by
-/// then, round after round: the slowest hundredth took twice as long.
+/// With many requests of one job, a connection whose turn had ended was read after all that had
+/// more by then, round after round: the slowest hundredth took twice as long.
 #[test]
 fn connection_that_waits_for_the_next_turn_is_read_first_in_it() {
     let (begun, begins) = channel();
@@ -228,7 +228,7 @@ fn connection_that_waits_for_the_next_turn_is_read_first_in_it() {
         stream.write_all(&header.encode()).unwrap();
     };
     for _ in 0..20 {
-        // The number of a request says whose it is.
+        // The number of a request identifies its connection.
         ask(&mut connections[0], 0);
         assert_eq!(begins.recv(), Ok(0));
         (0..2).for_each(|of| ask(&mut connections[of], of as u64));

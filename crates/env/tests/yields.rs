@@ -1,5 +1,5 @@
-//! A connection that yields: its bytes move a piece at a time, all of them arrive, and nobody else waits
-//! for more than a piece.
+//! A yielding connection: its bytes move a piece at a time, all of them arrive, and no other
+//! connection waits for more than a piece.
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 const LARGE: usize = 3 << 20;
-/// What may be read at a time.
+/// Maximum bytes that may be read at a time.
 const PIECE: usize = 16 * 1024;
 
-/// Answers a large payload with the same bytes. Who comes first yields; a note ends it.
+/// Replies to a large payload with the same bytes. The first connection yields; a message ends it.
 struct Echo {
     payload: Vec<u8>,
     filled: usize,
     header: RequestHeader,
-    /// The most that was put into the payload at a time.
+    /// The most bytes that were stored in the payload at a time.
     most: Arc<AtomicUsize>,
     greeted: u32,
     stopped: bool,
@@ -112,7 +112,8 @@ fn greeted(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// A loop with that service: how to end it, where it is, and the most that it put into a payload at a time.
+/// Starts a loop with that service. Returns a function to end it, its address, and the most bytes
+/// that it stored in a payload at a time.
 fn serve() -> (impl FnOnce(), SocketAddr, Arc<AtomicUsize>) {
     let options =
         NetOptions { spin: Duration::ZERO, budget: 64 << 20, connections: Default::default() };
@@ -138,7 +139,7 @@ fn serve() -> (impl FnOnce(), SocketAddr, Arc<AtomicUsize>) {
     (end, address, most)
 }
 
-/// The head of a put of so many bytes.
+/// The header of a put of this many bytes.
 fn put(request: u64, length: usize) -> [u8; REQUEST_HEADER] {
     let mut header = RequestHeader { request, ..RequestHeader::new(Op::KvPut) };
     header.payload_len = length as u32;
@@ -159,7 +160,7 @@ fn a_connection_that_yields_is_read_and_answered_in_pieces() {
     let sent = bytes(LARGE);
     slow.write_all(&put(2, LARGE)).unwrap();
     slow.write_all(&sent[..LARGE / 2]).unwrap();
-    // The other one is served while this payload is half here.
+    // The other one is served while half of this payload has arrived.
     assert_eq!(ask(&mut other, Op::Ping), Status::Ok);
     let mut writer = slow.try_clone().unwrap();
     std::thread::scope(|scope| {
@@ -173,11 +174,11 @@ fn a_connection_that_yields_is_read_and_answered_in_pieces() {
     end();
 }
 
-/// The last piece of a payload is read together with what follows it.
+/// The last piece of a payload is read together with the bytes that follow it.
 #[test]
 fn what_follows_a_large_payload_is_neither_lost_nor_mixed_with_it() {
     const SMALL: usize = 0;
-    // On both sides of what is read at a time, with small requests between them and none.
+    // Lengths around the size of a read, with and without small requests between them.
     let lengths = [70_000, SMALL, 131_072, 131_073, SMALL, SMALL, 65_537, 135_168, 300_001, SMALL];
     let (end, address, _) = serve();
     // The first one yields, the second does not.

@@ -92,7 +92,7 @@ fn attributes_of(
     };
     if attributes.mutates != (header.lane != LaneId(0)) {
         let text = match attributes.mutates {
-            true => "a mutation names its lane and sequence",
+            true => "a mutation must name its lane and sequence",
             false => "only a mutation has a lane",
         };
         return Err(Answer::refuse(Status::BadFrame, text));

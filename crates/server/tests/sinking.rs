@@ -275,7 +275,7 @@ fn one_whose_store_is_away_stays_and_leaves_nothing_there() {
     let (of, answer) = world.shard.completed().unwrap();
     assert_eq!((of, answer.status), (asked, Status::Busy));
     let text = String::from_utf8(answer.args.to_vec()).unwrap();
-    assert!(text.ends_with("cannot be read now: the store is away"), "{text}");
+    assert!(text.ends_with("cannot be read now: the store cannot be reached"), "{text}");
     world.volumes[1].set_away(false);
     let asked = world.begin_read(0, 0);
     world.carry_out(0);

@@ -1,4 +1,4 @@
-//! How object stores are reached: endpoints, regions, credentials.
+//! Access to object stores: endpoints, regions, credentials.
 
 use crate::place::Place;
 use crate::{FlushError, reason};
@@ -9,19 +9,19 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// What a process knows of object stores beside their names: variables of the environment that begin
-/// with `AWS_`, `GOOGLE_` or `AZURE_`, as other tools have them too. They are secret: neither shown nor
-/// sent to anybody but the stores.
+/// Access settings for object stores: environment variables that begin with `AWS_`, `GOOGLE_` or
+/// `AZURE_`, as other tools use them. They are secret: never displayed, and sent only to the
+/// stores.
 #[derive(Clone, Default)]
 pub struct Access(Vec<(String, String)>);
 
 impl Access {
-    /// None: for directories, and stores that ask for none.
+    /// No settings: for directories, and for stores that need none.
     pub fn none() -> Access {
         Access::default()
     }
 
-    /// What the environment says.
+    /// The settings of the environment.
     pub fn of_environment() -> Access {
         let said = std::env::vars_os().filter_map(|(name, value)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -29,7 +29,7 @@ impl Access {
         said.fold(Access::none(), |access, (name, value)| access.with(&name, &value))
     }
 
-    /// With one variable more.
+    /// Adds one variable.
     pub fn with(mut self, name: &str, value: &str) -> Access {
         if ["AWS_", "GOOGLE_", "AZURE_"].iter().any(|cloud| name.starts_with(cloud)) {
             self.0.push((name.to_ascii_lowercase(), value.to_owned()));
@@ -53,7 +53,8 @@ impl fmt::Debug for Access {
     }
 }
 
-/// Opens the store of a place; nothing is sent yet. Answers it with the path that the place has in it.
+/// Opens the store of a place without sending anything. Returns it with the place's path in the
+/// store.
 pub(crate) fn open(
     place: &Place,
     access: &Access,
@@ -68,8 +69,8 @@ pub(crate) fn open(
     }
 }
 
-/// The same for what need not outlive the process: nothing is synchronised, and no empty directories are
-/// left.
+/// The same for data that need not outlive the process: writes are not synchronised, and empty
+/// directories are removed.
 pub(crate) fn open_scratch(
     place: &Place,
     access: &Access,
@@ -82,7 +83,7 @@ pub(crate) fn open_scratch(
     }
 }
 
-/// A directory as a store, which is looked for now: one that is gone is not made again.
+/// A directory as a store. It must exist now: a missing directory is not created again.
 pub(crate) fn directory(root: &std::path::Path) -> Result<Arc<dyn ObjectStore>, FlushError> {
     Ok(Arc::new(disk(root)?.with_fsync(true)))
 }
@@ -98,7 +99,7 @@ fn disk(root: &std::path::Path) -> Result<LocalFileSystem, FlushError> {
 
 #[cfg(not(feature = "clouds"))]
 fn bucket(place: &Place, _access: &Access) -> Result<Arc<dyn ObjectStore>, FlushError> {
-    let why = "this program was built for directories only (without its feature `clouds`)";
+    let why = "this program was built without its feature `clouds` and supports only directories";
     Err(FlushError::Root { root: place.to_string(), why: why.into() })
 }
 
@@ -112,7 +113,7 @@ fn bucket(place: &Place, access: &Access) -> Result<Arc<dyn ObjectStore>, FlushE
     let Place::Bucket { cloud, bucket, .. } = place else {
         unreachable!("a directory is no bucket")
     };
-    // The provider of this process; another one that is there already does as well.
+    // Sets the crypto provider of this process; one that is already set serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let built: object_store::Result<Arc<dyn ObjectStore>> = match cloud {
         Cloud::S3 => {
@@ -140,7 +141,7 @@ fn bucket(place: &Place, access: &Access) -> Result<Arc<dyn ObjectStore>, FlushE
     built.map_err(|e| FlushError::Root { root: place.to_string(), why: reason(&e) })
 }
 
-/// How long one request is repeated before it counts as failed: who asked decides what then.
+/// How long one request is repeated before it fails; the caller then decides how to continue.
 #[cfg(feature = "clouds")]
 fn patience() -> object_store::RetryConfig {
     use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a store takes by itself: for measurements, beside which a flush is held.
+//! The raw speed of a store: a baseline against which a flush is measured.
 
 use crate::access::{self, Access};
 use crate::place::Place;
@@ -9,8 +9,8 @@ use object_store::path::Path;
 use object_store::{Error, ObjectStoreExt, PutPayload};
 use std::collections::VecDeque;
 
-/// A place of which nothing is asked but that it takes objects. The same library speaks to it as for
-/// flushes; there are no blocks behind it, no checksums and no manifest.
+/// A place that only stores objects. The same library accesses it as for flushes, but without
+/// blocks, checksums and manifest.
 pub struct Alone(Session);
 
 impl Alone {
@@ -20,8 +20,8 @@ impl Alone {
         Session::with(place, store, path).map(Alone)
     }
 
-    /// Writes objects of the same bytes under these names, so many of them at a time, in the place of those
-    /// that are there.
+    /// Writes objects with the same bytes under these names, `at_a_time` concurrently, and replaces
+    /// existing ones.
     pub fn put(&self, names: &[String], bytes: &[u8], at_a_time: usize) -> Result<(), FlushError> {
         let Alone(session) = self;
         let bytes = Bytes::copy_from_slice(bytes);
@@ -40,7 +40,7 @@ impl Alone {
         }
     }
 
-    /// Deletes objects; those that are not there are deleted.
+    /// Deletes objects; missing objects count as deleted.
     pub fn delete(&self, names: &[String]) -> Result<(), FlushError> {
         let Alone(session) = self;
         for name in names {

@@ -1,65 +1,67 @@
-//! The commit of a flush as a machine without I/O: what is asked of the store next, after what it answered.
+//! The commit of a flush as a state machine without I/O: the next request to the store after each
+//! reply.
 //!
-//! A store may do what it was asked and not say so, say that it did not and have done it, or do it much
-//! later. So no answer to a write is believed but a plain yes: anything else is settled by reading the
-//! manifest back. A write names what it replaces (`Condition`), so that one that arrives late finds another
-//! manifest and does nothing.
+//! A store may execute a request without reporting it, report a failure although it has executed
+//! it, or execute it much later. Hence only an explicit success of a write is trusted; after any
+//! other reply the commit reads the manifest back. A write names the manifest that it replaces
+//! (`Condition`), so that a late write finds another manifest and has no effect.
 //!
-//! What a flush replaces is in its manifest (`replaces`): whoever comes next deletes it if the one who wrote
-//! the manifest did not get so far. Names are deleted one by one, never by a listing, which may be old.
+//! A manifest lists the objects that its flush replaces (`replaces`): the next flush deletes them
+//! if the writer of the manifest did not. Objects are deleted by name, never by a listing, which
+//! may be stale.
 
 use crate::manifest::{Manifest, Unreadable};
 use honeycomb_types::FLUSH_MANIFEST;
 use std::collections::BTreeSet;
 
-/// How often the manifest is written in one attempt, before whoever asked decides when to go on.
+/// How often one attempt writes the manifest, before its caller decides when to continue.
 const WRITES: u32 = 3;
 
-/// What was in the way of a request.
+/// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It may go away: too many requests, an inner error, no connection, no answer.
+    /// It may be temporary: too many requests, an internal error, no connection, no reply.
     Passing(String),
-    /// It stays until somebody mends it: credentials, permissions, no such bucket.
+    /// It lasts until somebody repairs it: credentials, permissions, no such bucket.
     Refused(String),
-    /// There is no such object.
+    /// The object does not exist.
     Absent,
-    /// The store says that the condition does not hold. It may have come to that by the write itself.
+    /// The store reports that the condition does not hold. The write itself may have caused that.
     Changed,
-    /// The store has no such operation.
+    /// The store does not support the operation.
     NotPossible,
 }
 
-/// Which bytes an object had when it was read, as the store numbers them.
+/// The version of an object that was read, as the store numbers it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tag {
     pub etag: Option<String>,
     pub version: Option<String>,
 }
 
-/// What must be there for a write to happen.
+/// The precondition of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Condition {
     Absent,
     Is(Tag),
-    /// Of a store that knows no conditions.
+    /// For a store without conditional writes.
     Any,
 }
 
-/// What a store is asked. Names are relative to the place of the flush.
+/// A request to the store. Names are relative to the place of the flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Whether these are there, and how long.
+    /// Whether these exist, and their lengths.
     Look(Vec<String>),
-    /// The manifest.
+    /// Read the manifest.
     Read,
-    /// To write the manifest.
+    /// Write the manifest.
     Write(Vec<u8>, Condition),
-    /// To delete these; those that are not there are deleted.
+    /// Delete these; missing ones count as deleted.
     Delete(Vec<String>),
 }
 
-/// What it answered.
+/// The reply of the store.
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
     Looked(Vec<Result<u64, Fault>>),
@@ -68,21 +70,21 @@ pub(crate) enum Answer {
     Deleted(Result<(), Fault>),
 }
 
-/// How a commit ended well.
+/// A successful end of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Committed {
-    /// The manifest is there.
+    /// The manifest is written.
     Whole,
-    /// A later flush of the same controller is there: this one was held up, and is over.
+    /// A later flush of the same controller is in place: this one was delayed, and is over.
     Superseded,
 }
 
-/// Why it did not.
+/// Why a commit failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Hindrance {
-    /// A part is not there as it should be.
+    /// A part is missing or has another length.
     Missing { part: String, expected: u64, found: String },
-    /// The store did not do what it was asked.
+    /// The store did not execute a request.
     Store { what: &'static str, fault: Fault },
 }
 
@@ -94,29 +96,29 @@ pub(crate) enum Next {
 
 #[derive(Clone, Debug)]
 enum Stage {
-    /// What is there: nothing, what is to be replaced, or this flush itself? Also after each write that was
-    /// not said to be done.
+    /// Reads the manifest: none, one to be replaced, or that of this flush? Also after each write
+    /// without an explicit success.
     Read,
-    /// Are all parts there? Then follows the sweep of these names.
+    /// Checks that all parts exist. The sweep of these names follows.
     Look(Vec<String>, Condition),
-    /// What the earlier one replaced, in case that its writer did not get so far.
+    /// Deletes the objects that the earlier flush replaced, if its writer did not.
     SweepOlder(Condition),
     Write,
     Sweep(Committed),
     Ended,
 }
 
-/// A commit under way.
+/// A commit in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Commit {
     manifest: Manifest,
     stage: Stage,
     looked: bool,
     writes: u32,
-    /// What the last write was to replace.
+    /// The manifest that the last write was to replace.
     replacing: Option<Condition>,
     conditional: bool,
-    /// Why the last write did not say yes.
+    /// Why the last write had no explicit success.
     doubt: Option<Fault>,
 }
 
@@ -139,7 +141,7 @@ impl Commit {
         Ask::Read
     }
 
-    /// What follows from an answer.
+    /// The next step after a reply.
     pub fn next(&mut self, answer: Answer) -> Next {
         match (std::mem::replace(&mut self.stage, Stage::Ended), answer) {
             (Stage::Read, Answer::Read(found)) => self.judge(found),
@@ -153,7 +155,8 @@ impl Commit {
             (Stage::SweepOlder(_), Answer::Deleted(Err(fault @ Fault::Passing(_)))) => {
                 Next::End(Err(Hindrance::Store { what: "objects of earlier flushes", fault }))
             }
-            // Who may not delete does not: the bucket's owner has said so.
+            // Without the permission to delete, the objects stay: the bucket's owner has decided
+            // so.
             (Stage::SweepOlder(condition), Answer::Deleted(_)) => self.write(condition),
             (Stage::Write, Answer::Written(Ok(()))) => self.sweep(),
             (Stage::Write, Answer::Written(Err(Fault::NotPossible))) if self.conditional => {
@@ -168,12 +171,13 @@ impl Commit {
                 self.stage = Stage::Read;
                 Next::Ask(Ask::Read)
             }
-            // Nobody names the parts of a flush that is over.
+            // No manifest names the parts of a superseded flush.
             (
                 Stage::Sweep(Committed::Superseded),
                 Answer::Deleted(Err(fault @ Fault::Passing(_))),
             ) => Next::End(Err(Hindrance::Store { what: "the parts", fault })),
-            // What stays behind is named by the manifest, and the next flush deletes it.
+            // Objects that could not be deleted are named by the manifest, and the next flush
+            // deletes them.
             (Stage::Sweep(how), Answer::Deleted(_)) => Next::End(Ok(how)),
             (stage, answer) => unreachable!("{answer:?} is no answer at {stage:?}"),
         }
@@ -183,8 +187,8 @@ impl Commit {
         for (part, found) in self.manifest.parts().zip(found) {
             let found = match found {
                 Ok(bytes) if bytes == part.bytes => continue,
-                Ok(bytes) => format!("it has {bytes}"),
-                Err(Fault::Absent) => "there is none".into(),
+                Ok(bytes) => format!("it has {bytes} bytes"),
+                Err(Fault::Absent) => "it does not exist".into(),
                 Err(fault) => return Some(Hindrance::Store { what: "a part", fault }),
             };
             let (part, expected) = (part.name.clone(), part.bytes);
@@ -193,10 +197,11 @@ impl Commit {
         None
     }
 
-    /// Replaces what is there: after a look at the parts, and without what it had replaced.
+    /// Replaces the current manifest: first checks the parts, then deletes the objects that it had
+    /// replaced.
     fn replace(&mut self, older: Vec<String>, condition: Condition) -> Next {
-        // Somebody else was there since the last write. Who asks for this flush decides whether it is still
-        // wanted: it may be that nobody waits for it any more.
+        // Another writer replaced the manifest since the last write. The caller decides whether
+        // this flush is still needed: perhaps no client waits for it any more.
         if self.replacing.as_ref().is_some_and(|before| *before != condition) {
             let (what, fault) = ("the manifest", Fault::Changed);
             return Next::End(Err(Hindrance::Store { what, fault }));
@@ -208,7 +213,7 @@ impl Commit {
         Next::Ask(Ask::Look(self.manifest.names().map(str::to_owned).collect()))
     }
 
-    /// What is to be done about the manifest that is there.
+    /// Decides what to do about the current manifest.
     fn judge(&mut self, found: Result<(Vec<u8>, Tag), Fault>) -> Next {
         let (text, tag) = match found {
             Ok(found) => found,
@@ -266,7 +271,7 @@ impl Commit {
     }
 
     fn delete(&mut self, names: Vec<String>, stage: Stage) -> Next {
-        // A manifest is never a part, whatever somebody wrote into it.
+        // A manifest is never a part, whatever its text says.
         let names: Vec<String> = names.into_iter().filter(|name| is_object(name)).collect();
         self.stage = stage;
         match names.is_empty() {
@@ -276,7 +281,8 @@ impl Commit {
     }
 }
 
-/// Whether a name can be that of an object of a flush: nothing else is deleted by what a manifest says.
+/// Whether a name can be that of a flush's object: a manifest never causes other objects to be
+/// deleted.
 fn is_object(name: &str) -> bool {
     name != FLUSH_MANIFEST && name.ends_with(honeycomb_types::FLUSH_PART) && !name.contains('/')
 }

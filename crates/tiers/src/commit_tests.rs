@@ -1,10 +1,10 @@
-//! The commit against a store that does everything a store may do: every order, every answer.
+//! The commit against a store with every permitted behaviour: all orders and all replies.
 
 use super::*;
 use crate::manifest::{FlushedPart, FlushedStructure};
 use std::collections::BTreeMap;
 
-/// Goes through all sequences of choices, one run after the other.
+/// Enumerates all sequences of choices, one per run.
 #[derive(Default)]
 struct Choices {
     script: Vec<(usize, usize)>,
@@ -21,7 +21,7 @@ impl Choices {
         chosen
     }
 
-    /// The next sequence; false after the last.
+    /// Advances to the next sequence; returns false after the last.
     fn next(&mut self) -> bool {
         self.at = 0;
         while let Some((chosen, of)) = self.script.pop() {
@@ -39,7 +39,7 @@ struct Store {
     objects: BTreeMap<String, Vec<u8>>,
     manifest: Option<(Vec<u8>, u64)>,
     writes: u64,
-    /// Requests that were given up and may still arrive.
+    /// Abandoned requests that may still arrive.
     late: Vec<Ask>,
 }
 
@@ -81,7 +81,7 @@ impl Store {
         }
     }
 
-    /// INV-10: at every moment the manifest names only what is there, with its bytes.
+    /// INV-10: at every moment the manifest names only existing objects, with their bytes.
     fn check(&self) -> Option<Manifest> {
         let manifest = Manifest::decode(&self.manifest.as_ref()?.0).unwrap();
         for part in manifest.parts() {
@@ -119,7 +119,7 @@ fn manifest(lineage: &str, number: u64) -> Manifest {
     Manifest::new(lineage.into(), number, "job".into(), "t".into(), vec![structure])
 }
 
-/// A store in which an earlier flush is, and the parts of these.
+/// A store with an earlier flush and the parts of these flushes.
 fn store(earlier: Option<Manifest>, flushes: &[(&str, u64)]) -> Store {
     let mut store = Store::default();
     if let Some(mut earlier) = earlier {
@@ -131,7 +131,7 @@ fn store(earlier: Option<Manifest>, flushes: &[(&str, u64)]) -> Store {
                 .unwrap();
             store.objects.insert(part.name.clone(), bytes);
         }
-        // Whoever wrote it ended before it had deleted what it replaced.
+        // Its writer ended before it had deleted the objects that it replaced.
         store.objects.insert("older.part".into(), b"older".to_vec());
         earlier.replaces = vec!["older.part".into()];
         store.does(&Ask::Write(earlier.encode(), Condition::Any));
@@ -142,7 +142,7 @@ fn store(earlier: Option<Manifest>, flushes: &[(&str, u64)]) -> Store {
     store
 }
 
-/// One who commits, and begins again when that failed, as the catalog has it done.
+/// A writer that commits, and retries after a failure, as under the catalog.
 struct Committer {
     manifest: Manifest,
     commit: Commit,
@@ -157,8 +157,8 @@ impl Committer {
         Committer { manifest, commit, ask }
     }
 
-    /// One request; whether it may have changed something. What may go wrong with it is chosen while there
-    /// are `faults`.
+    /// Sends one request; returns whether it may have changed something. While there are `faults`,
+    /// its failure is one of the choices.
     fn step(&mut self, store: &mut Store, choices: &mut Choices, faults: &mut usize) -> bool {
         let ask = self.ask.clone().unwrap();
         let passing = || Fault::Passing("no answer".into());
@@ -179,24 +179,24 @@ impl Committer {
         };
         let answer = match chosen {
             0 => store.does(&ask),
-            // Without effect.
+            // Not executed.
             1 => fail(passing()),
-            // With it, and nobody hears of it.
+            // Executed, but the reply is lost.
             2 => {
                 store.does(&ask);
                 fail(passing())
             }
-            // Later, or never.
+            // Executed later, or never.
             3 => {
                 store.late.push(ask.clone());
                 fail(passing())
             }
-            // Done, and the library asked again and was told that it is there.
+            // Executed; the library repeated it and got the reply that the object exists.
             4 => {
                 store.does(&ask);
                 fail(Fault::Changed)
             }
-            // Not done, because the store was busy with the name.
+            // Not executed, because the store was busy with the name.
             _ => fail(Fault::Changed),
         };
         assert!(chosen < 2 || changes);
@@ -213,7 +213,7 @@ impl Committer {
     }
 }
 
-/// Runs all orders of the committers and all faults, up to so many; how many runs that were.
+/// Runs all orders of the committers with all faults, up to so many; returns the number of runs.
 fn explore(earlier: Option<(&str, u64)>, flushes: &[(&str, u64)], faults: usize) -> u64 {
     let mut choices = Choices::default();
     let mut runs = 0;
@@ -249,7 +249,7 @@ fn explore(earlier: Option<(&str, u64)>, flushes: &[(&str, u64)], faults: usize)
     }
 }
 
-/// The latest flush is there, and nothing that nobody names.
+/// The latest flush is in place, and every object is named by it.
 fn settled(store: &Store, flushes: &[(&str, u64)]) {
     let there = store.check().expect("somebody committed");
     let last = flushes.iter().map(|(_, number)| *number).max().unwrap();

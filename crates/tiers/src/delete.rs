@@ -1,4 +1,5 @@
-//! Deleting a flush: the manifest first, so that it is none from then on, then what it named.
+//! Deletes a flush: the manifest first, so that the flush ceases to exist, then the objects that it
+//! named.
 
 use crate::access::Access;
 use crate::journal;
@@ -12,11 +13,11 @@ use object_store::{Error, ObjectStoreExt};
 const AT_A_TIME: usize = 16;
 
 impl Flushed {
-    /// Deletes it, with what is left of the flushes that it replaced; answers how many objects it had. A
-    /// flush that took its place since it was opened is left alone (`Replaced`).
+    /// Deletes the flush with the remains of the flushes that it replaced; returns how many objects
+    /// it had. A flush that has replaced it since it was opened is not deleted (`Replaced`).
     ///
-    /// Whoever is killed in between leaves objects without a manifest, which mean nothing; so does a store
-    /// that fails (`Left`).
+    /// If the process is killed in between, objects without a manifest remain, which have no
+    /// meaning; so do those after a failure of the store (`Left`).
     pub fn delete(self, access: &Access) -> Result<usize, FlushError> {
         let place = self.place().clone();
         let now = Flushed::at(place.clone(), access)?;
@@ -34,7 +35,7 @@ impl Flushed {
         let failed = |why| FlushError::Write { what: place.join(FLUSH_MANIFEST).to_string(), why };
         bucket.wait(one(FLUSH_MANIFEST)).map_err(failed)?;
         if let Some(directory) = place.directory() {
-            // Not to be seen again after a loss of power, when its parts are gone.
+            // The manifest must not reappear after a loss of power, when its parts are gone.
             let synced = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
             synced.map_err(|e| failed(e.to_string()))?;
         }
@@ -48,7 +49,7 @@ impl Flushed {
             return Err(FlushError::Left { place, count, why: why.clone() });
         }
         if let Some(directory) = place.directory() {
-            // It stays where something else is in it.
+            // The directory stays if it contains something else.
             let _ = std::fs::remove_dir(directory);
         }
         Ok(manifest.parts().count() + 1)

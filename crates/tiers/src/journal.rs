@@ -1,12 +1,12 @@
-//! The journal of a prefix whose changes are answered when they are stored.
+//! The journal of a prefix whose writes are acknowledged when they are stored.
 //!
-//! It lies where the flush of the prefix would: `journal.json` says whose it is, an object for each structure
-//! what that is and in which block it begins, and records hold what was changed, in the order of their
-//! numbers. A record that ends a block says where the structure goes on. So a reader follows it without
-//! knowing anything of the cluster, and a flush that is whole takes its place.
+//! It is at the place of the prefix's flush. `journal.json` names its owner. One object for each
+//! structure gives its kind and its first block. Records hold the changes in the order of their
+//! numbers, and a record that ends a block names the next block. Thus a reader needs no knowledge
+//! of the cluster, and a complete flush replaces the journal.
 //!
-//! Names begin with the tag of the journal, which is never given twice: a write that comes late can spoil
-//! nothing that was begun since. What was written under a name is written again only with the same bytes.
+//! Names begin with the tag of the journal, which is never reused: a late write cannot damage a
+//! journal begun since. Under an existing name, only the same bytes are written again.
 
 use crate::access::{self, Access};
 use crate::manifest::{FlushedPart, FlushedStructure, Manifest};
@@ -32,17 +32,17 @@ use std::sync::Arc;
 const FORMAT: &str = "honeycomb-journal";
 const VERSION: u32 = 1;
 const MAGIC: [u8; 4] = *b"HCJR";
-/// Bytes of a record before what was changed.
+/// Bytes of a record before its changes.
 const HEADER: usize = 48;
-/// Where in them the checksum is.
+/// Position of the checksum in the header.
 const CRC: std::ops::Range<usize> = 28..32;
-/// Objects that are deleted, or looked at, at the same time.
+/// Objects that are deleted, or checked, at the same time.
 const AT_A_TIME: usize = 16;
 
-/// Whose a journal is.
+/// The owner of a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalOwner {
-    /// Names it among all that were ever there.
+    /// Identifies it among all journals that ever existed.
     pub tag: String,
     /// Name of the job.
     pub job: String,
@@ -50,10 +50,10 @@ pub struct JournalOwner {
     pub address: String,
 }
 
-/// One structure of a journal, and where it begins.
+/// One structure of a journal, and its first block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalStructure {
-    /// Its number: of two of one name the greater came later.
+    /// Its number: of two structures with one name, the later one has the greater number.
     pub structure: u64,
     /// Its name; empty for the unnamed one.
     pub name: String,
@@ -65,7 +65,7 @@ pub struct JournalStructure {
     pub epoch: u64,
 }
 
-/// What a journal's objects of text say that they are.
+/// The identification in a journal's text objects.
 #[derive(Serialize, Deserialize)]
 struct Told<T> {
     format: String,
@@ -74,25 +74,25 @@ struct Told<T> {
     what: T,
 }
 
-/// One record of a block: which it is, and what it says beside its bytes.
+/// One record of a block: its header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// From 0, without gaps.
     pub number: u64,
-    /// Where its bytes begin in the block.
+    /// The position of its bytes in the block.
     pub start: u64,
     /// How the block ends after it.
     pub ends: RecordEnds,
 }
 
-/// How a block ends.
+/// The end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordEnds {
-    /// It does not.
+    /// The block has not ended.
     Open,
     /// The structure was sealed.
     Final,
-    /// The structure goes on in this block.
+    /// The structure continues in this block.
     Continues(BlockAt),
 }
 
@@ -103,7 +103,7 @@ impl Record {
         format!("{tag}-{structure:016x}-{block:016x}-{epoch:016x}-{number:08}{FLUSH_RECORD}")
     }
 
-    /// What stands before its bytes.
+    /// The header before its bytes.
     fn header(&self, bytes: &[u8]) -> [u8; HEADER] {
         let (code, next) = match self.ends {
             RecordEnds::Open => (0u32, BlockAt::default()),
@@ -123,32 +123,32 @@ impl Record {
         header
     }
 
-    /// A record and its bytes; otherwise what is wrong.
+    /// Decodes a record and its bytes; the error says what is wrong.
     pub(crate) fn decode(object: &[u8]) -> Result<(Record, &[u8]), String> {
         let header: &[u8; HEADER] = object.first_chunk().ok_or("it is too short for a record")?;
         let bytes = &object[HEADER..];
         let word = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("in it"));
         let wide = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("in it"));
         if header[..4] != MAGIC {
-            return Err("it is no record of a journal".into());
+            return Err("it is not a record of a journal".into());
         }
         if word(4) != VERSION {
             return Err(format!("it is a record of version {}, not {VERSION}", word(4)));
         }
         if word(CRC.start) != sum(header, bytes) {
-            return Err("its checksum is not that of its bytes".into());
+            return Err("its checksum does not match its bytes".into());
         }
         let ends = match word(24) {
             0 => RecordEnds::Open,
             1 => RecordEnds::Final,
             2 => RecordEnds::Continues(BlockAt::of(wide(32), wide(40))),
-            code => return Err(format!("its block ends in no known way ({code})")),
+            code => return Err(format!("the code for the end of its block, {code}, is unknown")),
         };
         Ok((Record { number: wide(8), start: wide(16), ends }, bytes))
     }
 }
 
-/// The checksum of a record: all of it but the four bytes in which that stands.
+/// The checksum of a record: over all bytes except the four of the checksum itself.
 fn sum(header: &[u8; HEADER], bytes: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&header[..CRC.start]);
@@ -169,22 +169,22 @@ fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     let end = text.iter().position(|b| *b == b'\n').ok_or("it has no second line")?;
     let (body, last) = (&text[..end], &text[end + 1..]);
     if last != format!("crc32 {:08x}\n", crc32fast::hash(body)).as_bytes() {
-        return Err("its checksum is not that of its bytes".into());
+        return Err("its checksum does not match its bytes".into());
     }
     let told: Told<T> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
     match (&*told.format, told.version) {
         (FORMAT, VERSION) => Ok(told.what),
         (FORMAT, version) => Err(format!("it is a journal of version {version}, not {VERSION}")),
-        _ => Err("it is no journal".into()),
+        _ => Err("it is not a journal".into()),
     }
 }
 
-/// The name of the object that says what a structure is.
+/// The name of the object that describes a structure.
 fn head_of(tag: &str, structure: u64) -> String {
     format!("{tag}-{structure:016x}{FLUSH_RECORD}")
 }
 
-/// Whether an object with the name of a record says what a structure is: a tag has no `-`.
+/// Whether an object with the name of a record describes a structure: a tag has no `-`.
 fn is_head(name: &str) -> bool {
     name.matches('-').count() == 1
 }
@@ -195,8 +195,8 @@ pub(crate) fn is_journal(name: &str) -> bool {
 }
 
 impl FlushStore {
-    /// Begins the journal of a structure, and that of its prefix if it is the first: refused where
-    /// a flush or another journal lies. `done` is called on the thread of the stores.
+    /// Begins the journal of a structure, and that of its prefix if it is the first. Fails if the
+    /// place has a flush or another journal. `done` is called on the thread of the stores.
     pub fn begin_journal(
         &self,
         directory: String,
@@ -250,7 +250,7 @@ impl Root {
         let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
         let made = store.put_opts(&path, PutPayload::from(text.clone()), options).await;
         if let Err(e) = made {
-            // Whatever it says, what is there now tells whose it is.
+            // Whatever the store's reply, the current content shows the owner.
             match self.read(&store, &path).await {
                 Ok((there, _)) if there == text => {}
                 Ok(_) => return Err(occupied()),
@@ -261,7 +261,7 @@ impl Root {
         self.put_all(&head, PutPayload::from(encode(structure))).await
     }
 
-    /// A manifest was written where the journal of its prefix lies: that is no more.
+    /// Removes the journal at the place of a prefix whose manifest has been written.
     pub(crate) async fn cover_journal(
         &self,
         limits: &Limits,
@@ -276,7 +276,7 @@ impl Root {
         }
     }
 
-    /// Whose journal lies there.
+    /// The owner of the journal at this place.
     async fn claim(&self, directory: &str) -> Result<Option<JournalOwner>, FlushError> {
         let store = self.store().await?;
         let object = format!("{directory}/{FLUSH_JOURNAL}");
@@ -286,15 +286,15 @@ impl Root {
             Err(e) => Err(e),
         };
         match got {
-            // One that is none of ours, or damaged, is left alone.
+            // An object of another format, or a damaged one, is left unchanged.
             Ok(text) => Ok(decode(&text).ok()),
             Err(Error::NotFound { .. }) => Ok(None),
             Err(e) => Err(self.failed(&object, &e)),
         }
     }
 
-    /// Deletes the objects that a name of `journal_sweep` stands for; of a whole journal the object that
-    /// says whose it is comes last, so that nobody begins another there before.
+    /// Deletes the objects that a name of `journal_sweep` stands for. If it is a whole journal, the
+    /// object with its owner is deleted last, so that no other journal can begin there earlier.
     pub(crate) async fn sweep_journal(
         &self,
         limits: &Limits,
@@ -318,7 +318,8 @@ impl Root {
             Err(Error::NotFound { .. }) => Ok(()),
             deleted => deleted,
         };
-        // What says that a structure is there goes first: of one that is deleted in part nothing is read.
+        // The objects that describe structures are deleted first, so that a partly deleted
+        // structure is not read.
         let (heads, records): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| is_head(name));
         let mut deleted = self.for_each(limits, directory, heads, delete).await?;
         if deleted.iter().all(Result::is_ok) {
@@ -334,12 +335,12 @@ impl Root {
     }
 
     fn not_swept(&self, directory: &str, why: String) -> FlushError {
-        let what = format!("what is to be deleted in {}", self.place.join(directory));
+        let what = format!("objects that are no longer needed in {}", self.place.join(directory));
         FlushError::Write { what, why }
     }
 }
 
-/// The objects right below a path, with their lengths.
+/// The objects directly under a path, with their lengths.
 async fn list(
     store: &dyn ObjectStore,
     above: &Path,
@@ -353,7 +354,7 @@ async fn list(
     Ok(named.collect())
 }
 
-/// A journal that is read.
+/// A journal that is being read.
 struct Journal<'a> {
     place: &'a Place,
     bucket: Bucket,
@@ -382,14 +383,14 @@ impl Journal<'_> {
         FlushError::Damaged { object: self.place.join(name).to_string(), why: why.into() }
     }
 
-    /// A record that was listed, or one that is looked for.
+    /// Reads a record that was listed, or checks for one that was not.
     fn record(&self, name: &str) -> Result<Option<(Record, u64)>, FlushError> {
         let Some(object) = self.get(name)? else { return Ok(None) };
         let (record, bytes) = Record::decode(&object).map_err(|why| self.damaged(name, why))?;
         Ok(Some((record, bytes.len() as u64)))
     }
 
-    /// The structures, in the order of their creation; of two of one name the later one.
+    /// The structures, in the order of their creation; of two with one name, the later one.
     fn heads(&self) -> Result<Vec<JournalStructure>, FlushError> {
         let stem = format!("{}-", self.tag);
         let is_head = |name: &&String| {
@@ -420,7 +421,8 @@ impl Journal<'_> {
             loop {
                 let name = Record::name(&self.tag, head.structure, at, number);
                 let listed = self.there.get(&name).map(|size| size.saturating_sub(HEADER as u64));
-                // What was listed may be old: whether nothing follows the last one is asked by name.
+                // The listing may be stale: whether a record follows the last one is checked by
+                // name.
                 let (found, bytes) = match listed {
                     Some(bytes) => (None, bytes),
                     None => match self.record(&name)? {
@@ -437,14 +439,14 @@ impl Journal<'_> {
                 (position, number) = (position + bytes, number + 1);
             }
             self.need_no_gap(head, at, number)?;
-            // Only the last record can say that the block ended; and where it begins says that those
-            // before it have the lengths that they had.
+            // Only the last record can end the block, and its position proves the lengths of the
+            // records before it.
             let Some((name, found, start, number)) = last else { break };
             let record = match found {
                 Some(record) => record,
                 None => match self.record(&name)? {
                     Some((record, _)) => record,
-                    None => return Err(self.damaged(&name, "it is gone")),
+                    None => return Err(self.damaged(&name, "it no longer exists")),
                 },
             };
             if (record.start, record.number) != (start, number) {
@@ -463,7 +465,7 @@ impl Journal<'_> {
         Ok(FlushedStructure { name, kind, sealed, max_items: 0, max_bytes: 0, parts })
     }
 
-    /// Records have numbers without gaps: one beyond the last that was found means that one is missing.
+    /// Record numbers have no gaps: a record beyond the last one found means that one is missing.
     fn need_no_gap(
         &self,
         head: &JournalStructure,
@@ -475,19 +477,19 @@ impl Journal<'_> {
         let beyond = self.there.range(missing.clone()..).next().map(|(name, _)| name);
         match beyond {
             Some(name) if name.get(..numbered) == missing.get(..numbered) => {
-                Err(self.damaged(&missing, format!("it is missing, and {name} is there")))
+                Err(self.damaged(&missing, format!("it is missing, but {name} exists")))
             }
             _ => Ok(()),
         }
     }
 }
 
-/// What a journal has, as the manifest of a flush would say it, whose parts are its records; none when there
-/// is no journal.
+/// The content of a journal as a flush manifest, with its records as parts; `None` if there is no
+/// journal.
 pub(crate) fn manifest_of(place: &Place, access: &Access) -> Result<Option<Manifest>, FlushError> {
     let bucket = match Bucket::open(place, access) {
         Ok(bucket) => bucket,
-        // Where no directory is there is no journal.
+        // Without a directory there is no journal.
         Err(_) if place.directory().is_some_and(|directory| !directory.is_dir()) => {
             return Ok(None);
         }
@@ -512,7 +514,7 @@ impl Journal<'_> {
     }
 }
 
-/// Copies what a journal has, as a flush.
+/// Copies the content of a journal as a flush.
 pub(crate) fn copy_as_flush(
     flushed: &Flushed,
     put: impl Fn(&str, &[u8]) -> Result<(), FlushError>,
@@ -527,7 +529,7 @@ pub(crate) fn copy_as_flush(
     put(FLUSH_MANIFEST, &manifest.encode())
 }
 
-/// Deletes the journal at a place, that which says whose it is last; answers how many objects it had.
+/// Deletes the journal at a place, the object with its owner last; returns how many objects it had.
 pub(crate) fn delete(place: &Place, access: &Access) -> Result<usize, FlushError> {
     let (store, above) = access::open(place, access)?;
     let bucket = Bucket::open(place, access)?;
@@ -540,7 +542,7 @@ pub(crate) fn delete(place: &Place, access: &Access) -> Result<usize, FlushError
         Ok(()) | Err(Error::NotFound { .. }) => Ok(()),
         Err(e) => Err(failed(name, reason(&e))),
     };
-    // As in `sweep_journal`.
+    // The same order as in `sweep_journal`.
     for heads in [true, false] {
         let names = names.iter().filter(|name| is_head(name) == heads);
         let each = stream::iter(names).map(|name| one(name)).buffer_unordered(AT_A_TIME);
@@ -551,7 +553,7 @@ pub(crate) fn delete(place: &Place, access: &Access) -> Result<usize, FlushError
         staged::delete_now(directory, |of| of.ends_with(FLUSH_RECORD));
         let synced = std::fs::File::open(directory).and_then(|directory| directory.sync_all());
         synced.map_err(|e: io::Error| failed(FLUSH_JOURNAL, e.to_string()))?;
-        // It stays where something else is in it.
+        // The directory stays if it contains something else.
         let _ = std::fs::remove_dir(directory);
     }
     Ok(names.len() + 1)

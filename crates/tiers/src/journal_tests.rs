@@ -1,4 +1,4 @@
-//! Records are what they were, and a journal is read as far as it goes and no further than it is whole.
+//! Records keep their bytes, and a journal is read up to its end but not past a damaged record.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -10,7 +10,7 @@ const FIRST: BlockAt =
 const SECOND: BlockAt =
     BlockAt { block: honeycomb_types::BlockId(4), epoch: honeycomb_types::Epoch(11) };
 
-/// A journal that is written as a store would have it.
+/// A journal written as a store would have it.
 struct Written(std::path::PathBuf);
 
 impl Drop for Written {
@@ -73,7 +73,7 @@ fn a_structure_is_followed_from_block_to_block() {
     journal.record(FIRST, 0, 0, RecordEnds::Open, b"one ");
     journal.record(FIRST, 1, 4, RecordEnds::Open, b"two ");
     journal.record(FIRST, 2, 8, RecordEnds::Continues(SECOND), b"");
-    // Of one that was here before, under another tag: none of this.
+    // A record of an earlier journal under another tag is ignored.
     journal.put("00aa.0.0001-0000000000000001.journal", b"of an earlier one");
     let flushed = journal.open().unwrap();
     assert!(flushed.is_journal() && !flushed.manifest().structures[0].sealed);
@@ -94,7 +94,7 @@ fn a_structure_is_followed_from_block_to_block() {
     assert!(!copied.is_journal());
     assert_eq!(copied.file("log").unwrap(), b"one two three");
 
-    // Deleted, nothing of it is left but what is another's.
+    // After the deletion only other owners' objects remain.
     flushed.delete(&Access::none()).unwrap();
     assert!(matches!(journal.open(), Err(FlushError::NoManifest { .. })));
 }
@@ -126,7 +126,7 @@ fn a_missing_or_damaged_record_is_told_and_not_skipped() {
         matches!(&why, FlushError::Damaged { object, .. } if object.ends_with(&name(1))),
         "{why}"
     );
-    // Shorter than it was: what follows it does not follow it.
+    // Shorter than before: its successor no longer follows it.
     std::fs::write(&second, &there[..there.len() - 1]).unwrap();
     assert!(matches!(journal.open(), Err(FlushError::Damaged { .. })));
     let mut changed = there.clone();

@@ -1,4 +1,4 @@
-//! Large values of a flushed kv: their extents are in parts of their own.
+//! Large values of a flushed kv: their extents are in separate parts.
 
 use crate::FlushError;
 use crate::manifest::FlushedStructure;
@@ -9,11 +9,11 @@ use std::collections::HashMap;
 /// Bytes before each extent in its part: id u64, length u32.
 const HEAD: usize = 12;
 
-/// Where an extent is: in which object, from which byte, how long; and its checksum, because it is read
+/// The location of an extent: object, first byte, length; and its checksum, because it is read
 /// again.
 type Spot = (usize, u64, u32, u32);
 
-/// Where each extent of a structure is, by block, epoch and id.
+/// The location of each extent of a structure, by block, epoch and id.
 pub(crate) struct Extents<'a> {
     flushed: &'a Flushed,
     /// Names of the objects.
@@ -30,7 +30,7 @@ fn length(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 impl<'a> Extents<'a> {
-    /// Reads and checks the parts, one after the other, and keeps where everything is.
+    /// Reads and checks the parts, one after the other, and records the location of every extent.
     pub fn read(
         flushed: &'a Flushed,
         structure: &'a FlushedStructure,
@@ -44,7 +44,7 @@ impl<'a> Extents<'a> {
             let (mut at, mut seen) = (0, 0);
             while at < bytes.len() {
                 let (Some(id), Some(len)) = (number(&bytes, at), length(&bytes, at + 8)) else {
-                    return Err(damaged("an extent leaves it"));
+                    return Err(damaged("an extent extends past its end"));
                 };
                 at += HEAD;
                 let end = at + len as usize;
@@ -55,24 +55,24 @@ impl<'a> Extents<'a> {
                 seen += 1;
             }
             if at != bytes.len() || seen != part.items {
-                return Err(damaged("its extents are not those of the manifest"));
+                return Err(damaged("its extents do not match the manifest"));
             }
             all.objects.push(&part.name);
         }
         Ok(all)
     }
 
-    /// The value that a list of extents makes.
+    /// The value of a list of extents.
     pub fn value(&self, list: &[u8]) -> Result<Vec<u8>, FlushError> {
         let mut value = Vec::new();
         for one in list.chunks(EXTENT_REF) {
             let name = (number(one, 0), number(one, 8), number(one, 16), length(one, 24));
             let (Some(block), Some(epoch), Some(id), Some(len)) = name else {
-                return Err(self.missing("a list of extents is cut".into()));
+                return Err(self.missing("a list of extents is truncated".into()));
             };
             let place = self.places.get(&(block, epoch, id));
             let Some(&(object, at, _, crc)) = place.filter(|(_, _, there, _)| *there == len) else {
-                return Err(self.missing(format!("extent {id} of block {block:016x} is not there")));
+                return Err(self.missing(format!("extent {id} of block {block:016x} is missing")));
             };
             let name = self.objects[object];
             value.extend(self.flushed.range(name, at..at + len as u64, crc)?);

@@ -1,17 +1,18 @@
-//! Where data goes that does not stay in memory.
+//! Storage for data that does not stay in memory.
 //!
-//! That are two things. One is the data of a prefix whose lease has ended and that says `flush_to`. A
-//! memory server writes a part for each block (`FlushStore::part`), then one of them the manifest
-//! (`FlushStore::commit`), which is the flush: without it there is none. The format is that of
-//! `docs/flush.md`; `Flushed` reads it. Where it goes is a `Place`: a directory or a part of a bucket.
+//! There are two kinds. The first is the flush of a prefix with `flush_to` whose lease has ended. A
+//! memory server writes a part for each block (`FlushStore::part`). Then one server writes the
+//! manifest (`FlushStore::commit`), which makes the flush: without it there is none.
+//! `docs/flush.md` defines the format; `Flushed` reads it. Its destination is a `Place`: a
+//! directory or a part of a bucket.
 //!
-//! Beside them a file can be one plain object (`RawWriter`, `RawReader`).
+//! In addition, a file can be one plain object (`RawWriter`, `RawReader`).
 //!
-//! The other is what lies below memory and disks (`ObjectVolume`): blocks that take no more, for as long as
-//! their server lives.
+//! The second is the lowest tier, under memory and disks (`ObjectVolume`): sealed blocks, for as
+//! long as their server lives.
 //!
-//! Stores are spoken to on one thread (`Objects`), with an asynchronous runtime that nothing else here
-//! knows of. What hands it bytes may block, and is never a data core's thread.
+//! One thread accesses the stores (`Objects`), with an asynchronous runtime that no other module
+//! here uses. The threads that give it bytes may block, and are never the threads of data cores.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -42,54 +43,54 @@ pub use volume::{ObjectVolume, TierWorker};
 
 use thiserror::Error;
 
-/// What went wrong with a flush, and where.
+/// The failure of a flush, with its object or place.
 #[derive(Debug, Error)]
 pub enum FlushError {
-    /// The place where everything goes is not there.
+    /// The root of all flushes does not exist.
     #[error(
         "the place {root} cannot be used: {why}; name a directory that may be written, or a bucket"
     )]
     Root {
         /// The setting.
         root: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// A path that leads nowhere below the root.
-    #[error("'{path}' is no path below the flush_root: {why}")]
+    /// A path that is not under the root.
+    #[error("'{path}' is not a path under the flush_root: {why}")]
     Path {
-        /// What was asked for.
+        /// The requested path.
         path: String,
         /// Why not.
         why: String,
     },
     /// Writing failed: no space, no permission, a directory that is gone.
-    #[error("{what} could not be written: {why}")]
+    #[error("{what} could not be written or deleted: {why}")]
     Write {
         /// Which object.
         what: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// A part is not where the manifest would say it is.
+    /// A part is not at the place that the manifest would name.
     #[error(
-        "the part {part} is not to be seen here with its {expected} bytes ({found}); servers that \
-         flush one structure share one flush_root"
+        "the part {part} of {expected} bytes cannot be found here ({found}); servers that flush \
+         one structure must share one flush_root"
     )]
     MissingPart {
         /// Its path.
         part: String,
         /// Its length.
         expected: u64,
-        /// What there is instead.
+        /// The actual state.
         found: String,
     },
     /// There is no manifest, so there is no flush.
     #[error("{place} holds no flush: {why}")]
     NoManifest {
-        /// Where it was looked for.
+        /// The place that was checked.
         place: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
     /// Written by a later version of this program.
@@ -103,17 +104,18 @@ pub enum FlushError {
         /// Its version.
         version: u32,
     },
-    /// The bytes are not those that were written.
+    /// The bytes differ from those that were written.
     #[error("{object} is damaged: {why}; put back a copy of it, or create the data again")]
     Damaged {
         /// Which object.
         object: String,
-        /// How that was seen.
+        /// How the damage was found.
         why: String,
     },
-    /// An object that the manifest names is not there.
+    /// An object that the manifest names does not exist.
     #[error(
-        "{object} is missing, which the manifest names; put back a copy of it, or create the data again"
+        "{object}, which the manifest names, is missing; put back a copy of it, or create the data \
+         again"
     )]
     Missing {
         /// Which object.
@@ -124,60 +126,62 @@ pub enum FlushError {
     Read {
         /// Which object.
         object: String,
-        /// What the system said.
+        /// The system's error.
         why: String,
     },
-    /// A place that can be no plain object.
+    /// A place that cannot be a plain object.
     #[error("{place} cannot be one object: {why}")]
     NotAnObject {
-        /// Where it was to be.
+        /// The place.
         place: String,
         /// Why not.
         why: String,
     },
-    /// There is no plain object.
-    #[error("there is no object {object}")]
+    /// The plain object does not exist.
+    #[error("object {object} does not exist")]
     NoObject {
-        /// Where it was looked for.
+        /// Its place.
         object: String,
     },
-    /// Somebody else's flush or journal is where one is to begin.
+    /// The place has the flush or journal of another owner.
     #[error(
-        "{place} has what another prefix has left there: load it, and delete it with `honeycomb flushed {place} --delete`, or name another place with flush_to"
+        "{place} holds the flush or journal of another prefix: load it, and delete it with \
+         `honeycomb flushed {place} --delete`, or name another place with flush_to"
     )]
     Occupied {
         /// Where it is.
         place: String,
     },
-    /// A later flush is where this one was.
-    #[error("{place} holds a later flush by now; look at that one first")]
+    /// A later flush has replaced this one.
+    #[error("{place} now holds a later flush; inspect that one first")]
     Replaced {
         /// Where it is.
         place: String,
     },
-    /// The manifest is deleted, and some of what it named is not.
+    /// The manifest is deleted, but some of the objects that it named are not.
     #[error(
-        "{place} is no flush any more, but {count} objects of it could not be deleted: {why}; they mean nothing, and nothing will delete them by itself"
+        "the flush at {place} is deleted, but {count} of its objects could not be: {why}; they are \
+         unused, and nothing deletes them automatically"
     )]
     Left {
-        /// Where they are.
+        /// Their place.
         place: String,
         /// How many.
         count: usize,
-        /// What the store said of one.
+        /// The store's error for one of them.
         why: String,
     },
-    /// No structure of this name, or it is of another kind.
+    /// No structure has this name, or it has another kind.
     #[error("the flush has no {kind} named '{name}'")]
     NoStructure {
-        /// What was asked for.
+        /// The requested kind.
         kind: &'static str,
         /// Its name.
         name: String,
     },
 }
 
-/// An error with what is behind it: the store names the object, the system says why.
+/// An error with its causes: the store names the object, the system gives the reason.
 pub(crate) fn reason(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,35 +1,37 @@
-//! The manifest: what a flush consists of. One line of JSON, and one with its checksum.
+//! The manifest: the content of a flush. One line of JSON, and one with its checksum.
 
 use honeycomb_types::{FLUSH_EXTENTS, Kind};
 use serde::{Deserialize, Serialize};
 
-/// What every manifest says that it is.
+/// The identification in every manifest.
 const FORMAT: &str = "honeycomb-flush";
-/// The version that is written. Earlier ones are read: 1 and 2 had the hash slots of a kv, and 2 was one
-/// with large values.
+/// The version that is written. Earlier ones are readable: 1 and 2 had the hash slots of a kv, and
+/// 2 was a version with large values.
 pub(crate) const VERSION: u32 = 3;
 
-/// Everything that a prefix held, as it was flushed.
+/// The content of a prefix, as it was flushed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     format: String,
     version: u32,
-    /// Whose numbers are compared: one run of one controller. Empty when it did not say.
+    /// The scope of the flush numbers: one run of one controller. Empty if the controller did not
+    /// name it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub lineage: String,
-    /// Numbers the flush; of two of one lineage in one place the later has the greater.
+    /// The number of the flush; of two with one lineage in one place, the later one has the greater
+    /// number.
     pub number: u64,
     /// Name of the job.
     pub job: String,
     /// Path of the prefix; empty for the root.
     pub address: String,
-    /// What it held, in the order of creation.
+    /// Its structures, in the order of creation.
     pub structures: Vec<FlushedStructure>,
-    /// Of a subtree: paths, from this prefix on, of those below it, which have flushes of their own
-    /// (`Place::below`).
+    /// For a subtree: the paths of its descendants, relative to this prefix, which have flushes of
+    /// their own (`Place::below`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub below: Vec<String>,
-    /// Names of objects of the flush that was here before, which are to be deleted.
+    /// Names of objects of the previous flush at this place, which are to be deleted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub replaces: Vec<String>,
 }
@@ -41,7 +43,7 @@ pub struct FlushedStructure {
     pub name: String,
     /// `file`, `queue` or `kv`.
     pub kind: String,
-    /// It took no more: a sealed file, a closed queue.
+    /// It accepted no more writes: a sealed file, a closed queue.
     pub sealed: bool,
     /// Bound of a queue, in items; 0 for none.
     pub max_items: u64,
@@ -51,16 +53,16 @@ pub struct FlushedStructure {
     pub parts: Vec<FlushedPart>,
 }
 
-/// What one block left, in an object of its own.
+/// The content of one block, in an object of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlushedPart {
     /// Name of the object, in the manifest's directory.
     pub name: String,
-    /// First position of the block's range; 2^64-1 where the server had not told it yet.
+    /// First position of the block's range; 2^64-1 if the server had not reported it yet.
     pub start: u64,
     /// Length of the object.
     pub bytes: u64,
-    /// Bytes of a file, items of a queue, entries of a kv; extents of one of those.
+    /// Bytes of a file, items of a queue, entries of a kv; extents in a part of extents.
     pub items: u64,
     /// CRC-32 of the object.
     pub crc32: u32,
@@ -99,8 +101,8 @@ impl Manifest {
         self.structures.iter().find(|s| s.name == name && s.kind == kind.name())
     }
 
-    /// Whether it tells of the same flush. Names of objects are never given twice, so that these say it,
-    /// whatever controller had it written and whatever was there before.
+    /// Whether it describes the same flush. Names of objects are never reused, so these fields
+    /// identify a flush, whichever controller had it written and whichever flush it replaced.
     pub(crate) fn is_as(&self, other: &Manifest) -> bool {
         let own = (self.number, &self.job, &self.address, &self.structures);
         own == (other.number, &other.job, &other.address, &other.structures)
@@ -123,14 +125,14 @@ impl Manifest {
         text
     }
 
-    /// `Err` tells what is wrong; of a newer version, which one.
+    /// The error says what is wrong; for a newer version, which one it is.
     pub(crate) fn decode(text: &[u8]) -> Result<Manifest, Unreadable> {
         let damaged = |why: &str| Unreadable::Damaged(why.to_owned());
         let end = text.iter().position(|b| *b == b'\n').ok_or(damaged("it has no second line"))?;
         let (body, last) = (&text[..end], &text[end + 1..]);
         let crc = format!("crc32 {:08x}\n", crc32fast::hash(body));
         if last != crc.as_bytes() {
-            return Err(damaged("its checksum is not that of its bytes"));
+            return Err(damaged("its checksum does not match its bytes"));
         }
         let value: serde_json::Value =
             serde_json::from_slice(body).map_err(|e| Unreadable::Damaged(e.to_string()))?;

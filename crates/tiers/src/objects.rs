@@ -1,4 +1,4 @@
-//! The thread on which stores are spoken to, and what bounds its work.
+//! The thread that accesses stores, and the limits of its work.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-/// Requests to stores that are under way at a time.
+/// Requests to stores in progress at a time.
 pub(crate) const REQUESTS: usize = 16;
 /// Threads for disks, which have no sockets to wait for.
 const DISK_THREADS: usize = 2;
-/// What the budget is counted in.
+/// The unit of the budget, in bytes.
 pub(crate) const UNIT: usize = 64 * 1024;
 
-/// The way to the thread that speaks to stores. Cheap to clone; when the last clone is gone the thread
-/// ends, and what was under way with it.
+/// The handle to the thread that accesses stores. Cheap to clone; when the last clone is dropped,
+/// the thread ends and its requests with it.
 #[derive(Clone)]
 pub struct Objects {
     handle: Handle,
@@ -23,7 +23,7 @@ pub struct Objects {
     _alive: mpsc::Sender<Infallible>,
 }
 
-/// What tasks of the thread keep to; they do not keep the thread alive.
+/// The limits for tasks of the thread; they do not keep the thread alive.
 #[derive(Clone)]
 pub(crate) struct Limits {
     requests: Arc<Semaphore>,
@@ -31,15 +31,15 @@ pub(crate) struct Limits {
     buffers_max: usize,
 }
 
-/// The other end: what the thread does.
+/// The worker: the loop of the thread.
 pub struct ObjectsWorker {
     runtime: Runtime,
     gone: mpsc::Receiver<Infallible>,
 }
 
 impl Objects {
-    /// With the worker that its owner runs on a thread of its own. `buffers` are the bytes of copies
-    /// that may wait to be sent.
+    /// Returns the handle and the worker, which the owner runs on a separate thread. `buffers` is
+    /// the number of bytes of copies that may wait to be sent.
     pub fn with_worker(buffers: usize) -> io::Result<(Objects, ObjectsWorker)> {
         let runtime = Builder::new_current_thread()
             .enable_all()
@@ -61,12 +61,12 @@ impl Objects {
         &self.limits
     }
 
-    /// Waits for it on this thread, which is none of the runtime's.
+    /// Waits for a task on this thread, which is not the runtime's.
     pub(crate) fn wait<T>(&self, task: impl Future<Output = T>) -> T {
         self.handle.block_on(task)
     }
 
-    /// Does what needs the runtime to be there and waits for nothing.
+    /// Runs code that needs the runtime's context and does not wait.
     pub(crate) fn enter<T>(&self, task: impl FnOnce() -> T) -> T {
         let _entered = self.handle.enter();
         task()
@@ -79,24 +79,24 @@ impl Objects {
         self.handle.spawn(task)
     }
 
-    /// Room for the bytes of a copy, as soon as earlier ones are sent. Not for more than there is at
-    /// all: what is larger has all of it. `None` when the owner ends.
+    /// Reserves space for the bytes of a copy, as soon as earlier ones are sent. A copy larger than
+    /// the whole budget reserves all of it. `None` when the owner ends.
     ///
-    /// Only one thread may ask while it holds some: two could wait for each other.
+    /// Only one thread may call this while it holds space: two could wait for each other.
     pub(crate) fn room(&self, bytes: usize, held: usize) -> Option<OwnedSemaphorePermit> {
         let units = bytes.div_ceil(UNIT).min(self.limits.buffers_max.saturating_sub(held));
         let room = self.limits.buffers.clone().acquire_many_owned(units as u32);
         self.handle.block_on(room).ok()
     }
 
-    /// Nobody waits for room any more: the owner ends.
+    /// Ends all waits for space, because the owner ends.
     pub fn end(&self) {
         self.limits.buffers.close();
     }
 }
 
 impl Limits {
-    /// One request's turn.
+    /// Waits for a free request slot.
     pub(crate) async fn turn(&self) -> OwnedSemaphorePermit {
         let turn = self.requests.clone().acquire_owned().await;
         turn.expect("the requests' semaphore is never closed")
@@ -104,12 +104,12 @@ impl Limits {
 }
 
 impl ObjectsWorker {
-    /// Works until the last `Objects` is dropped.
+    /// Runs until the last `Objects` is dropped.
     pub fn run(self) {
         self.run_then(async {});
     }
 
-    /// The same, and something at the end.
+    /// The same, with a final task.
     pub(crate) fn run_then(mut self, last: impl Future<Output = ()>) {
         self.runtime.block_on(async {
             while self.gone.recv().await.is_some() {}

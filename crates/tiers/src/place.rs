@@ -1,14 +1,14 @@
-//! Where flushed data is: a directory, or a bucket of an object store with a path in it.
+//! The place of flushed data: a directory, or a bucket of an object store with a path in it.
 
 use honeycomb_types::flush_names;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// The object stores that there are, each with the scheme of its URLs.
+/// The supported object stores, each with the scheme of its URLs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cloud {
-    /// `s3://`: Amazon's, and whoever speaks its protocol.
+    /// `s3://`: Amazon's, and others with its protocol.
     S3,
     /// `gs://`
     Google,
@@ -31,33 +31,33 @@ impl Cloud {
 /// A directory or a part of a bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On this machine, or where it is mounted.
+    /// A directory of this machine or of a mounted file system.
     Directory(PathBuf),
     /// In an object store.
     Bucket {
-        /// Which one.
+        /// The store.
         cloud: Cloud,
         /// Its bucket; a container of Azure's.
         bucket: String,
-        /// Names with `/` between them; empty for all of the bucket.
+        /// Names separated by `/`; empty for the whole bucket.
         path: String,
     },
 }
 
-/// A text that is no place.
+/// A text that does not name a place.
 #[derive(Debug, Error, PartialEq, Eq)]
-#[error("'{text}' is no place for data: {why}")]
+#[error("'{text}' cannot be a place for data: {why}")]
 pub struct InvalidPlace {
     /// The text.
     pub text: String,
-    /// What is wrong with it.
+    /// The reason.
     pub why: &'static str,
 }
 
 impl Place {
-    /// A directory, as it is or as `file:///directory`; or `s3://`, `gs://` or `az://` with a bucket
-    /// and names behind it. Signs in a bucket's names that a URL would have to escape are refused,
-    /// and so are `.` and `..`: two texts do not mean one place.
+    /// A directory, as a path or as `file:///directory`; or `s3://`, `gs://` or `az://` with a
+    /// bucket and names. In the names, characters that a URL would escape are refused, and so are
+    /// `.` and `..`, so that no two texts name the same place.
     pub fn parse(text: &str) -> Result<Place, InvalidPlace> {
         let refuse = |why| Err(InvalidPlace { text: text.into(), why });
         if text.is_empty() {
@@ -77,7 +77,7 @@ impl Place {
         };
         let (bucket, path) = rest.split_once('/').unwrap_or((rest, ""));
         if !is_name(bucket) {
-            return refuse("the name of a bucket is of letters, digits, '-', '_' and '.'");
+            return refuse("a bucket's name has only letters, digits, '-', '_' and '.'");
         }
         let names = path.strip_suffix('/').unwrap_or(path);
         if !path.is_empty() && !names.split('/').all(is_name) {
@@ -89,7 +89,7 @@ impl Place {
         Ok(Place::Bucket { cloud, bucket: bucket.into(), path: names.into() })
     }
 
-    /// What is below it under this relative path.
+    /// The place of this relative path in it.
     pub fn join(&self, below: &str) -> Place {
         match self {
             Place::Directory(root) => Place::Directory(root.join(below)),
@@ -103,13 +103,13 @@ impl Place {
         }
     }
 
-    /// Where the flush of a prefix is that belongs to the subtree which was flushed here: `path` is one of
+    /// The place of a prefix's flush in a subtree that was flushed here: `path` is a path of
     /// prefixes.
     pub fn below(&self, path: &str) -> Place {
         self.join(&flush_names(path))
     }
 
-    /// The directory, when it is one.
+    /// The path, if it is a directory.
     pub fn directory(&self) -> Option<&Path> {
         match self {
             Place::Directory(path) => Some(path),

@@ -1,11 +1,14 @@
-//! One plain object, as any tool reads it: a file of a prefix without a manifest and without parts.
+//! One plain object that any tool can read: a file of a prefix without a manifest and without
+//! parts.
 //!
-//! It is written in parts of one upload, which the store makes an object in one step (a directory: another
-//! name, synchronised, renamed). So it is whole or not there, and what was there before stays until then.
-//! An upload that fails, or is dropped, is aborted: a store keeps, and bills, the parts of one that is not.
-//! Only a process that is killed leaves them; stores have rules that delete such uploads after a time.
+//! It is written as one multipart upload, which the store turns into an object atomically (in a
+//! directory: a file with another name, synchronised and renamed). So the object is complete or
+//! absent, and an earlier object stays until then. An upload that fails or is dropped is aborted,
+//! because a store keeps, and bills, its parts otherwise. Only a killed process leaves parts;
+//! stores have rules that delete such uploads after a time.
 //!
-//! Bytes in memory are those of `AT_A_TIME` parts and of one more that is being filled or used.
+//! The bytes in memory are those of `AT_A_TIME` parts, and of one more that is being filled or
+//! used.
 
 use crate::access::{self, Access};
 use crate::objects::Objects;
@@ -21,13 +24,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use tokio::task::JoinHandle as Task;
 
-/// Parts that are under way at the same time.
+/// Parts in progress at the same time.
 const AT_A_TIME: usize = 8;
-/// Bytes of a part, unless there would be too many: stores take 10,000, and none below 5 MiB but the last.
+/// Bytes of a part, unless there would be too many parts: stores accept 10,000, and none under 5
+/// MiB except the last.
 const PART: u64 = 8 << 20;
 const PARTS_MAX: u64 = 9_000;
 
-/// A store, and the thread that speaks to it for as long as this is there.
+/// A store, and the thread that accesses it during the session.
 pub(crate) struct Session {
     place: Place,
     pub(crate) store: Arc<dyn ObjectStore>,
@@ -60,7 +64,7 @@ impl Session {
         Session::with(place, store, path)
     }
 
-    /// With an object, or all below a path, of a store.
+    /// A session with an object, or with all objects under a path, of a store.
     pub(crate) fn with(
         place: &Place,
         store: Arc<dyn ObjectStore>,
@@ -68,7 +72,7 @@ impl Session {
     ) -> Result<Session, FlushError> {
         let failed = |e: std::io::Error| FlushError::Root {
             root: place.to_string(),
-            why: format!("no thread for it: {e}"),
+            why: format!("cannot start a thread: {e}"),
         };
         let (objects, worker) = Objects::with_worker(0).map_err(failed)?;
         let thread = std::thread::Builder::new().name("objects".into());
@@ -106,7 +110,7 @@ impl Drop for Session {
     }
 }
 
-/// An object that is being written. Dropped before `finish` it is none.
+/// An object that is being written. If dropped before `finish`, there is no object.
 pub struct RawWriter {
     session: Session,
     part: usize,
@@ -116,8 +120,8 @@ pub struct RawWriter {
 }
 
 impl RawWriter {
-    /// Begins the object at a place; nothing is sent yet. `length` is how long it is to be, by which parts
-    /// have their size.
+    /// Begins the object at a place without sending anything. `length` is the expected length,
+    /// which determines the size of the parts.
     pub fn begin(place: &Place, access: &Access, length: u64) -> Result<RawWriter, FlushError> {
         let session = Session::open(place, access)?;
         let part = length.div_ceil(PARTS_MAX).max(PART) as usize;
@@ -125,12 +129,13 @@ impl RawWriter {
         Ok(RawWriter { session, part, piece, upload: None, puts })
     }
 
-    /// Bytes that are given at a time.
+    /// Bytes of each appended piece.
     pub fn part(&self) -> usize {
         self.part
     }
 
-    /// Appends bytes, of which all but the last are `part` long. Waits while too many are on their way.
+    /// Appends bytes; all pieces but the last have `part` bytes. Waits while too many parts are in
+    /// progress.
     pub fn append(&mut self, bytes: Vec<u8>) -> Result<(), FlushError> {
         if !self.piece.is_empty() {
             self.send()?;
@@ -139,7 +144,7 @@ impl RawWriter {
         Ok(())
     }
 
-    /// Sends what is held back: the first part alone is no upload.
+    /// Sends the part that is held back: an upload cannot consist of the first part alone.
     fn send(&mut self) -> Result<(), FlushError> {
         let RawWriter { session, upload, puts, piece, .. } = self;
         let objects = session.objects();
@@ -160,7 +165,7 @@ impl RawWriter {
         Ok(())
     }
 
-    /// Makes the object.
+    /// Completes the object.
     pub fn finish(mut self) -> Result<(), FlushError> {
         if self.upload.is_none() {
             let bytes = PutPayload::from(std::mem::take(&mut self.piece));
@@ -171,7 +176,8 @@ impl RawWriter {
         self.send()?;
         let RawWriter { session, puts, upload, .. } = &mut self;
         let failed = |e: Error| session.unwritten(reason(&e));
-        // Those behind one that fails stay: an upload is not aborted before they have ended.
+        // Parts after a failed one stay in progress: an upload is aborted only after they have
+        // ended.
         while let Some(put) = puts.pop_front() {
             session.objects().wait(put).unwrap_or_else(|e| Err(e.into())).map_err(failed)?;
         }
@@ -186,16 +192,16 @@ impl Drop for RawWriter {
     fn drop(&mut self) {
         let Some(mut upload) = self.upload.take() else { return };
         let objects = self.session.objects();
-        // What is still on its way could arrive after the upload has ended, and stay.
+        // A part still in progress could arrive after the abort and remain.
         for put in self.puts.drain(..) {
             let _ = objects.wait(put);
         }
-        // What cannot be aborted now is the store's to delete.
+        // The store must delete an upload that cannot be aborted now.
         let _ = objects.wait(upload.abort());
     }
 }
 
-/// An object that is being read, from its beginning, some parts ahead.
+/// An object that is being read from its beginning, some parts ahead.
 pub struct RawReader {
     session: Session,
     size: u64,
@@ -205,7 +211,7 @@ pub struct RawReader {
 }
 
 impl RawReader {
-    /// Opens the object at a place. `NoObject` when there is none.
+    /// Opens the object at a place; `NoObject` if there is none.
     pub fn open(place: &Place, access: &Access) -> Result<RawReader, FlushError> {
         let session = Session::open(place, access)?;
         let found = session.objects().wait(session.store.head(&session.path));
@@ -214,13 +220,13 @@ impl RawReader {
         Ok(RawReader { session, size, etag, asked: 0, gets })
     }
 
-    /// How long it is.
+    /// Its length.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// The next bytes of it; none at its end. All are of the object that was opened: one that was replaced
-    /// meanwhile is an error.
+    /// Its next bytes; `None` at the end. All bytes are of the object that was opened: its
+    /// replacement meanwhile is an error.
     pub fn next_part(&mut self) -> Result<Option<Bytes>, FlushError> {
         while self.gets.len() < AT_A_TIME && self.asked < self.size {
             let end = self.size.min(self.asked + PART);

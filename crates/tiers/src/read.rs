@@ -18,9 +18,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::runtime::{Builder, Runtime};
 
-/// How often an object is read whose bytes are not those of the manifest: they may have changed on the way.
+/// How often an object is read whose bytes do not match the manifest: the transfer may have damaged
+/// them.
 const READS: u32 = 3;
-/// Of the length of a kv's value: it is a list of extents.
+/// Flag in the length of a kv's value: it is a list of extents.
 const OF_EXTENTS: u32 = 1 << 31;
 
 /// A flush in a directory or a bucket.
@@ -28,9 +29,9 @@ pub struct Flushed {
     place: Place,
     bucket: Option<Bucket>,
     manifest: Manifest,
-    /// The manifest as it lies there.
+    /// The text of the manifest.
     text: Vec<u8>,
-    /// There is none: it was made of a journal, whose records the parts are.
+    /// There is no manifest: this one was made from a journal, whose records are the parts.
     journal: bool,
 }
 
@@ -40,7 +41,7 @@ impl fmt::Debug for Flushed {
     }
 }
 
-/// A bucket or a directory, and what its sockets need.
+/// A bucket or a directory, with the runtime that its sockets need.
 pub(crate) struct Bucket {
     store: Arc<dyn ObjectStore>,
     path: Path,
@@ -60,7 +61,7 @@ impl Bucket {
         self.path.clone().join(name)
     }
 
-    /// Waits for what its sockets do.
+    /// Waits for a task of its sockets.
     pub(crate) fn wait<T>(&self, task: impl Future<Output = T>) -> T {
         self.runtime.block_on(task)
     }
@@ -85,7 +86,7 @@ impl Bucket {
     }
 }
 
-/// Reads an object, or some of its bytes. The error says whether there is none.
+/// Reads an object, or a range of it. The error says whether the object is missing.
 fn read(
     place: &Place,
     bucket: Option<&Bucket>,
@@ -117,8 +118,8 @@ impl Flushed {
         Flushed::at(Place::Directory(directory.into()), &Access::none())
     }
 
-    /// Opens the flush at this place: reads its manifest. `NoManifest` when there is none, also
-    /// when one was begun and never finished. `access` is for buckets.
+    /// Opens the flush at this place: reads its manifest. `NoManifest` if there is none, also if a
+    /// flush was begun but never finished. `access` is for buckets.
     pub fn at(place: Place, access: &Access) -> Result<Flushed, FlushError> {
         let bucket = match place.directory() {
             Some(_) => None,
@@ -144,12 +145,12 @@ impl Flushed {
         }
     }
 
-    /// What the flush consists of.
+    /// The content of the flush.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// Whether it is what a prefix had acknowledged that did not come to its end, and no flush.
+    /// Whether it is the journal of a prefix that did not reach its flush, and not a flush.
     pub fn is_journal(&self) -> bool {
         self.journal
     }
@@ -168,7 +169,7 @@ impl Flushed {
         Ok(all)
     }
 
-    /// The bytes of one part, compared with the manifest.
+    /// The bytes of one part, checked against the manifest.
     pub fn bytes_of(&self, part: &FlushedPart) -> Result<Vec<u8>, FlushError> {
         self.part(part)
     }
@@ -185,7 +186,7 @@ impl Flushed {
         Ok(Entries { records: Records::new(self, structure), extents })
     }
 
-    /// The entries of the parts of a kv of which the number, divided by `of`, leaves `share`.
+    /// The entries of the parts whose number modulo `of` is `share`.
     pub fn share_of_kv(
         &self,
         name: &str,
@@ -199,7 +200,7 @@ impl Flushed {
         Ok(entries)
     }
 
-    /// Reads every part and compares it with the manifest.
+    /// Reads every part and checks it against the manifest.
     pub fn check(&self) -> Result<(), FlushError> {
         for structure in &self.manifest.structures {
             match structure.kind.as_str() {
@@ -211,8 +212,9 @@ impl Flushed {
         Ok(())
     }
 
-    /// Copies it into a directory, which is made and must not hold anything yet. Each object is compared
-    /// with the manifest, which is written last: the copy is whole or none.
+    /// Copies the flush into a directory, which is created if needed and must be empty. Each object
+    /// is checked against the manifest, which is written last, so the copy is complete or does not
+    /// count as a flush.
     pub fn copy_to(&self, directory: &std::path::Path) -> Result<(), FlushError> {
         let failed = |what: &std::path::Path, why: String| FlushError::Write {
             what: what.display().to_string(),
@@ -257,7 +259,7 @@ impl Flushed {
         if self.journal {
             let record = Record::decode(&bytes).map_err(|why| self.damaged(&part.name, why))?;
             if record.1.len() as u64 != part.bytes {
-                return Err(self.damaged(&part.name, "it has another length by now".into()));
+                return Err(self.damaged(&part.name, "its length has changed".into()));
             }
             return Ok(record.1.to_vec());
         }
@@ -267,13 +269,13 @@ impl Flushed {
             return Err(self.damaged(&part.name, why));
         }
         if crc32fast::hash(&bytes) != part.crc32 {
-            let why = "its checksum is not that of the manifest".into();
+            let why = "its checksum does not match the manifest".into();
             return Err(self.damaged(&part.name, why));
         }
         Ok(bytes)
     }
 
-    /// Some bytes of an object, which have this checksum.
+    /// A range of an object, which must have this checksum.
     pub(crate) fn range(
         &self,
         name: &str,
@@ -286,7 +288,7 @@ impl Flushed {
                 return Ok(bytes);
             }
         }
-        Err(self.damaged(name, format!("bytes {range:?} are not those that were checked before")))
+        Err(self.damaged(name, format!("bytes {range:?} have changed since they were verified")))
     }
 
     fn read(&self, name: &str, range: Option<Range<u64>>) -> Result<Vec<u8>, FlushError> {
@@ -311,7 +313,7 @@ struct Records<'a> {
     bytes: Vec<u8>,
     at: usize,
     seen: u64,
-    /// The last field of the last record names the extents of the value.
+    /// The last field of the last record is a list of extents of the value.
     elsewhere: bool,
 }
 
@@ -322,7 +324,7 @@ impl<'a> Records<'a> {
         Records { flushed, parts, part: None, bytes: Vec::new(), at: 0, seen: 0, elsewhere: false }
     }
 
-    /// The next record, which has a length for each of its fields and then the fields.
+    /// The next record: a length for each of its fields, and then the fields.
     fn next<const FIELDS: usize>(&mut self) -> Option<Result<[Vec<u8>; FIELDS], FlushError>> {
         while self.at == self.bytes.len() {
             if let Some(part) = self.part.take().filter(|part| part.items != self.seen) {
@@ -342,7 +344,7 @@ impl<'a> Records<'a> {
             None => {
                 let part = self.part.take().expect("its bytes are being read");
                 (self.at, self.bytes) = (0, Vec::new());
-                Some(Err(self.damaged(part, "a record leaves it".into())))
+                Some(Err(self.damaged(part, "a record extends past its end".into())))
             }
         }
     }

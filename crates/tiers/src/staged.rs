@@ -1,12 +1,13 @@
-//! What a write to a directory leaves when its writer is killed, or the directory is taken away meanwhile.
+//! Remains of a write to a directory, if its writer was killed or the directory was removed
+//! meanwhile.
 //!
-//! There an object is written under a name of its own (`NAME#1`), and renamed. Listings of the store leave
-//! such names out, so that they are looked for beside it.
+//! In a directory, an object is written under a name of its own (`NAME#1`) and then renamed.
+//! Listings of the store omit such names, so this module looks for them in the file system.
 
 use std::path::{Path, PathBuf};
 
-/// Deletes what was being written under names that are `ours`. What cannot be deleted is tried with whoever
-/// deletes here next.
+/// Deletes unfinished objects under names that are `ours`. The next deletion here retries those
+/// that cannot be deleted.
 pub(crate) fn delete_now(directory: &Path, ours: impl Fn(&str) -> bool) {
     for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -17,7 +18,7 @@ pub(crate) fn delete_now(directory: &Path, ours: impl Fn(&str) -> bool) {
     }
 }
 
-/// The same, beside other tasks of the thread.
+/// The same, without blocking other tasks of the thread.
 pub(crate) async fn delete(directory: PathBuf, ours: impl Fn(&str) -> bool + Send + 'static) {
     let _ = tokio::task::spawn_blocking(move || delete_now(&directory, ours)).await;
 }

@@ -22,25 +22,25 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 
-/// The longest object, but for one item that is longer.
+/// The longest object, unless it has a single longer item.
 const OBJECT_MAX: usize = FLUSH_OBJECT_MAX as usize;
 
-/// What was written of a part: one of its objects.
+/// One of the objects that were written of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Written {
     /// Length of the object.
     pub bytes: u64,
-    /// What the content said that it has.
+    /// The number of items that the content reported.
     pub items: u64,
     /// CRC-32 of the object.
     pub crc32: u32,
 }
 
-/// The place below which a server flushes (the setting `flush_root`).
+/// The root under which a server flushes (the setting `flush_root`).
 ///
-/// Nothing is written outside of it, whatever path is asked for. A directory is looked for with each
-/// object: when it is gone (a disk that is no longer mounted), that is an error, and no directory of
-/// its name is made. What is done is there to stay: objects and the directories that name them are
+/// All writes stay under the root, whatever the requested path. A directory must exist at each
+/// write: if it is missing (such as a disk that is no longer mounted), the write fails and does not
+/// create it. Completed writes are durable: objects and the directories that name them are
 /// synchronised.
 #[derive(Clone)]
 pub struct FlushStore {
@@ -48,18 +48,18 @@ pub struct FlushStore {
     pub(crate) root: Arc<Root>,
 }
 
-/// Where a server flushes.
+/// A server's flush destination.
 #[derive(Clone, Debug)]
 pub struct FlushRoot {
     /// The place.
     pub place: Place,
-    /// How it is reached, when it is in an object store.
+    /// Access to it, if it is in an object store.
     pub access: Access,
 }
 
 pub(crate) struct Root {
     pub(crate) place: Place,
-    /// Of a bucket; a directory is opened anew.
+    /// The open bucket; a directory is opened anew.
     bucket: Option<(Arc<dyn ObjectStore>, Path)>,
 }
 
@@ -75,7 +75,7 @@ impl Root {
         })
     }
 
-    /// A path below the root, as the store takes it: it refuses `..`, and so do we.
+    /// A path under the root, in the store's form; the store refuses `..`, and so do we.
     pub(crate) fn located(&self, object: &str) -> Result<Path, FlushError> {
         let refuse = |e: object_store::path::Error| FlushError::Path {
             path: object.to_owned(),
@@ -124,7 +124,7 @@ impl Root {
         }
     }
 
-    /// What was being written under these names goes with them.
+    /// Unfinished writes under these names are deleted too.
     async fn delete_staged(&self, directory: &str, names: Vec<String>) {
         let Some(root) = self.place.directory() else { return };
         let names: HashSet<String> = names.into_iter().collect();
@@ -140,9 +140,9 @@ impl Root {
             Hindrance::Store { what, fault } => {
                 let why = match fault {
                     Fault::Passing(why) | Fault::Refused(why) => why,
-                    Fault::Absent => "it is gone".into(),
-                    Fault::Changed => "somebody else writes it at the same time".into(),
-                    Fault::NotPossible => "the store cannot do that".into(),
+                    Fault::Absent => "it does not exist".into(),
+                    Fault::Changed => "another writer changed it at the same time".into(),
+                    Fault::NotPossible => "the store does not support this operation".into(),
                 };
                 let what = format!("{what} in {}", self.place.join(directory));
                 FlushError::Write { what, why }
@@ -150,7 +150,7 @@ impl Root {
         }
     }
 
-    /// Asks the store; only a root that is not there at all is an error here.
+    /// Sends a request to the store; only a missing root is an error here.
     async fn carry_out(
         &self,
         limits: &Limits,
@@ -185,7 +185,7 @@ impl Root {
         })
     }
 
-    /// Does the same for each of these objects, many at a time.
+    /// Runs the same operation for each of these objects, many at a time.
     pub(crate) async fn for_each<
         T: Send + 'static,
         F: Future<Output = object_store::Result<T>> + Send,
@@ -224,7 +224,7 @@ impl Root {
         let text = Vec::from(found.bytes().await.map_err(|e| fault(&e))?);
         let tag = match self.bucket {
             Some(_) => Tag { etag, version },
-            // Of a directory times could be the same: the content is what it is compared by.
+            // In a directory two versions may have the same time, so their content is compared.
             None => {
                 let content = format!("{:08x}-{}", crc32fast::hash(&text), text.len());
                 Tag { etag: Some(content), version: None }
@@ -246,8 +246,8 @@ impl Root {
             (Some(_), Condition::Is(Tag { etag, version })) => {
                 PutMode::Update(UpdateVersion { e_tag: etag, version })
             }
-            // A directory knows no conditions that all file systems keep. Looking first leaves a moment in
-            // which another controller with the same directory may replace it.
+            // A directory has no conditions that all file systems support. Between the read and the
+            // write, another controller with the same directory may replace the manifest.
             (None, condition) => {
                 let there = match self.read(store, path).await {
                     Ok((_, tag)) => Condition::Is(tag),
@@ -266,8 +266,8 @@ impl Root {
     }
 }
 
-/// What an error of the library means. It keeps the numbers of HTTP to itself, so its kinds have to do;
-/// `AlreadyExists` it also says when the store was only busy.
+/// The meaning of a library error. The library hides HTTP status codes, so its error kinds must
+/// suffice. It also returns `AlreadyExists` if the store was only busy.
 pub(crate) fn fault(error: &Error) -> Fault {
     match error {
         Error::NotFound { .. } => Fault::Absent,
@@ -285,8 +285,8 @@ pub(crate) fn fault(error: &Error) -> Fault {
 }
 
 impl FlushStore {
-    /// A store below this place. A directory must exist; a bucket is not asked yet, because a store
-    /// that is away for a while does not keep a server from starting.
+    /// A store for this root. A directory must exist; a bucket is not contacted, so that an
+    /// unreachable store does not prevent a server from starting.
     pub fn open(root: &FlushRoot, objects: Objects) -> Result<FlushStore, FlushError> {
         let FlushRoot { place, access } = root;
         let opened = access::open(place, access)?;
@@ -294,7 +294,7 @@ impl FlushStore {
         Ok(FlushStore { objects, root: Arc::new(Root { place: place.clone(), bucket }) })
     }
 
-    /// Begins to write a part, whose first object has this name below the root.
+    /// Begins a part, whose first object has this name under the root.
     pub fn part(&self, first: &str) -> PartWriter {
         PartWriter {
             store: self.clone(),
@@ -308,8 +308,8 @@ impl FlushStore {
         }
     }
 
-    /// Deletes objects by their names in a directory; those that are not there are deleted. `done` is called
-    /// on the thread of the stores.
+    /// Deletes objects by their names in a directory; missing objects count as deleted. `done` is
+    /// called on the thread of the stores.
     pub fn sweep(
         &self,
         directory: String,
@@ -328,7 +328,7 @@ impl FlushStore {
             let swept = root.carry_out(&limits, &directory, Ask::Delete(names)).await;
             done(swept.and_then(|answer| match answer {
                 Answer::Deleted(Err(fault)) => {
-                    let what = "what is to be deleted";
+                    let what = "objects that are no longer needed";
                     Err(root.hindered(&directory, Hindrance::Store { what, fault }))
                 }
                 _ => Ok(()),
@@ -336,8 +336,9 @@ impl FlushStore {
         });
     }
 
-    /// Makes the flush: writes its manifest, when all parts are to be seen. What an earlier flush
-    /// left in the directory is deleted afterwards. `done` is called on the thread of the stores.
+    /// Completes the flush: writes its manifest after a check that all parts exist. Objects of an
+    /// earlier flush in the directory are deleted afterwards. `done` is called on the thread of the
+    /// stores.
     pub fn commit(
         &self,
         directory: String,
@@ -349,24 +350,24 @@ impl FlushStore {
     }
 }
 
-/// A part that is being written, as one object or several. Dropped before its end it is none: objects
-/// that were written already mean nothing.
+/// A part that is being written, as one object or several. If it is dropped before its end, there
+/// is no part: objects already written have no meaning.
 pub struct PartWriter {
     store: FlushStore,
     first: String,
-    /// The object that is being filled, and the room that its bytes have.
+    /// The object that is being filled, and the space reserved for its bytes.
     piece: Vec<u8>,
     room: Vec<OwnedSemaphorePermit>,
     items: u64,
     written: Vec<Written>,
     puts: Vec<JoinHandle<Result<(), FlushError>>>,
-    /// One of the objects could not be written: the rest need not be.
+    /// One of the objects could not be written, so the rest need not be.
     failed: Arc<AtomicBool>,
 }
 
 impl PartWriter {
-    /// Adds an item, which is not divided over objects. Waits while too much is on its way. Fails when
-    /// an earlier object did, and when the server ends; `finish` tells why.
+    /// Adds an item, which stays in one object. Waits while too many bytes are in progress. Fails
+    /// if an earlier object failed, and when the server ends; `finish` gives the reason.
     pub fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
         let length = bytes.iter().map(|run| run.len()).sum::<usize>();
         if !self.piece.is_empty() && self.piece.len() + length > OBJECT_MAX {
@@ -395,7 +396,7 @@ impl PartWriter {
         Ok(())
     }
 
-    /// Writes bytes that have no items, as they lie: nothing is copied.
+    /// Writes bytes without items directly, without a copy.
     pub fn plain(&mut self, bytes: impl AsRef<[u8]> + Send + 'static) {
         let bytes = Bytes::from_owner(bytes);
         for from in (0..bytes.len()).step_by(OBJECT_MAX) {
@@ -405,8 +406,8 @@ impl PartWriter {
         }
     }
 
-    /// Adds bytes that have no items, as they lie, by a copy: the objects are as `plain` makes them. Waits
-    /// and fails as `item` does.
+    /// Adds bytes without items by a copy, into the same objects as `plain`. Waits and fails as
+    /// `item` does.
     pub fn run(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             if self.piece.len() == OBJECT_MAX {
@@ -442,8 +443,9 @@ impl PartWriter {
         }));
     }
 
-    /// Hands on the rest, if all of the part was `given`. `done` is called on the thread of the stores,
-    /// when all objects are written or one could not be, with all of them in order: at least one.
+    /// Submits the rest, if all of the part was `given`. `done` is called on the thread of the
+    /// stores after all objects are written or one has failed, with all of them in order: at least
+    /// one.
     pub fn finish(
         mut self,
         given: io::Result<()>,

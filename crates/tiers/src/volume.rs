@@ -1,17 +1,19 @@
-//! An object store as a volume: what need not outlive the process, below memory and disks.
+//! An object store as a volume: data that need not outlive the process, in the tier under memory
+//! and disks.
 //!
-//! A volume is divided into units, each of which is written as a whole from its start and is an object
-//! then. An object is written once: a unit that is written anew has another name, so that no request that
-//! arrives late, after its answer was given up, changes what is read. Which name a unit has is known here
-//! alone, and nothing of it is found again when the process ends.
+//! A volume is divided into units. Each unit is written as a whole from its start and is then one
+//! object. An object is written once: a rewritten unit has a new name, so that a late request whose
+//! reply was abandoned cannot change what is read. The names are only in this process's memory, and
+//! the data is lost when the process ends.
 //!
 //! ```text
 //! PLACE/127.0.0.1=3a7420.4f0c9a0b1d2e3f40/alive     renewed while the server lives and has something here
 //! PLACE/127.0.0.1=3a7420.4f0c9a0b1d2e3f40/3e8-2f    unit 0x3e8, written as the 0x2f-th
 //! ```
 //!
-//! What a killed server leaves is deleted by another of the same place, when the mark of it is an hour
-//! older than its own by the store's clock. What has no such mark is nobody's of us and is not touched.
+//! The objects of a killed server are deleted by another server of the same place when its mark is
+//! an hour older than the other's own, by the store's clock. A folder without such a mark is not
+//! ours and is not touched.
 
 use crate::access::{self, Access};
 use crate::objects::{Objects, ObjectsWorker, REQUESTS};
@@ -29,47 +31,48 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// By which the folder of a server is known.
+/// The object that marks the folder of a server.
 const ALIVE: &str = "alive";
-/// What is in it, for people who look.
+/// Its content, for people who read it.
 const ALIVE_TEXT: &[u8] =
     b"Blocks of a Honeycomb memory server. They are of no use when it has ended; others delete \
     them when this object is an hour old.\n";
-/// Units of one read that are asked for at a time.
+/// Units of one read that are requested at a time.
 const READS: usize = 8;
 
-/// Room in an object store. Everything is done on the caller's thread, which may wait for seconds.
+/// Space in an object store. Every operation runs on the caller's thread, which may wait for
+/// seconds.
 pub struct ObjectVolume {
     objects: Objects,
     folder: Arc<Folder>,
     unit: u64,
-    /// By unit, as which it was written; 0 is none.
+    /// For each unit, the number under which it was written; 0 for none.
     units: Box<[AtomicU64]>,
     written: AtomicU64,
 }
 
-/// What the thread does that speaks to the store of a volume: until the volume is dropped, and then it
-/// deletes what is left there.
+/// The thread that accesses the store of a volume: it runs until the volume is dropped, and then
+/// deletes the remaining objects.
 pub struct TierWorker {
     worker: ObjectsWorker,
     folder: Arc<Folder>,
 }
 
-/// The part of the place that is one server's while it lives.
+/// The part of the place that belongs to one server while it lives.
 struct Folder {
     store: Arc<dyn ObjectStore>,
     place: Place,
     above: Path,
     own: Path,
-    /// It says that it lives.
+    /// The mark has been written.
     marked: AtomicBool,
     marking: tokio::sync::Mutex<()>,
 }
 
 impl ObjectVolume {
-    /// Room for `size` bytes below a place, for the server of this address, in this life of it. Blocks of
-    /// it have `block_size` bytes. A directory must be there; a bucket is not asked yet, because a store
-    /// that is away for a while does not keep a server from starting.
+    /// Space of `size` bytes under a place, for this life of the server with this address. Its
+    /// blocks have `block_size` bytes. A directory must exist; a bucket is not contacted, so that
+    /// an unreachable store does not prevent a server from starting.
     pub fn open(
         place: &Place,
         access: &Access,
@@ -102,7 +105,7 @@ impl ObjectVolume {
         Ok((volume, TierWorker { worker, folder }))
     }
 
-    /// The name of a unit, and how much of a range lies in it.
+    /// The units of a range, each with the part of the range in it.
     fn parts(&self, range: Range<u64>) -> impl Iterator<Item = (usize, Range<u64>)> + use<> {
         let unit = self.unit;
         (range.start / unit..range.end.div_ceil(unit)).map(move |n| {
@@ -116,12 +119,12 @@ impl ObjectVolume {
         let place = &self.folder.place;
         match error {
             Error::NotFound { .. } => {
-                let text = format!("{what} of the object tier at {place} is gone");
+                let text = format!("{what} the object tier at {place}: the object does not exist");
                 io::Error::new(ErrorKind::NotFound, text)
             }
             _ => {
                 let why = reason(error);
-                io::Error::new(AWAY, format!("the object tier at {place} is away: {why}"))
+                io::Error::new(AWAY, format!("{what} the object tier at {place}: {why}"))
             }
         }
     }
@@ -150,9 +153,9 @@ impl Volume for ObjectVolume {
             for ((_, range), got) in some.iter().zip(got) {
                 let length = (range.end - range.start) as usize;
                 let got = got.unwrap_or_else(|e| Err(e.into()));
-                let got = got.map_err(|e| self.failed("what is read", &e))?;
+                let got = got.map_err(|e| self.failed("cannot read from", &e))?;
                 if got.len() != length {
-                    let text = format!("an object gave {} bytes for {length}", got.len());
+                    let text = format!("the object store returned {} of {length} bytes", got.len());
                     return Err(io::Error::new(ErrorKind::UnexpectedEof, text));
                 }
                 into[done..done + length].copy_from_slice(&got);
@@ -178,12 +181,13 @@ impl Volume for ObjectVolume {
             folder.mark(&self.objects).await?;
             let put = folder.store.put(&folder.unit(n, number), payload).await;
             if before != 0 {
-                // Nobody gave it back; what is not deleted now goes with the folder.
+                // The unit was not discarded before; an object that is not deleted now is deleted
+                // with the folder.
                 let _ = folder.delete(&folder.unit(n, before)).await;
             }
             put.map(drop)
         });
-        put.map_err(|e| self.failed("what is written", &e))
+        put.map_err(|e| self.failed("cannot write to", &e))
     }
 
     fn discard(&self, range: Range<u64>) -> io::Result<()> {
@@ -197,7 +201,7 @@ impl Volume for ObjectVolume {
                 let _turn = limits.turn().await;
                 folder.delete(&folder.unit(n, written)).await
             });
-            deleted.map_err(|e| self.failed("what is deleted", &e))?;
+            deleted.map_err(|e| self.failed("cannot delete from", &e))?;
             self.units[n].store(0, Relaxed);
         }
         Ok(())
@@ -207,19 +211,19 @@ impl Volume for ObjectVolume {
         true
     }
 
-    /// Their latency is what requests take, and not their bytes.
+    /// A request is bound by its latency, not by its bytes.
     fn width(&self) -> usize {
         REQUESTS
     }
 }
 
 impl TierWorker {
-    /// Works until the volume is dropped, and deletes what is left of it.
+    /// Runs until the volume is dropped, and then deletes its objects.
     pub fn run(self) {
         let TierWorker { worker, folder } = self;
         worker.run_then(async move {
             if folder.marked.load(Relaxed) {
-                // What is not deleted in time is a leftover.
+                // Objects that are not deleted in time are left to other servers.
                 let _ = tokio::time::timeout(TIER_STOP_MAX, folder.delete_all(&folder.own)).await;
             }
         });
@@ -238,7 +242,7 @@ impl Folder {
         }
     }
 
-    /// Nothing is written here before it is known whose it is.
+    /// The mark is written before the first unit, so that the owner of every object is known.
     async fn mark(self: &Arc<Folder>, objects: &Objects) -> object_store::Result<()> {
         if self.marked.load(Relaxed) {
             return Ok(());
@@ -257,18 +261,19 @@ impl Folder {
         self.store.put(&self.own.clone().join(ALIVE), payload).await.map(drop)
     }
 
-    /// Says again and again that it lives, and looks for those that do so no more. It ends with the thread.
+    /// Renews the mark periodically, and deletes the folders of dead servers. It ends with the
+    /// thread.
     async fn keep(self: Arc<Folder>) {
         loop {
-            // What cannot be looked at now is looked at later.
+            // Folders that cannot be checked now are checked later.
             let _ = self.delete_leftovers(TIER_LEFTOVER_AFTER).await;
             tokio::time::sleep(TIER_ALIVE_EVERY).await;
             let _ = self.renew().await;
         }
     }
 
-    /// Deletes what is there of servers that have not said for so long that they live. Both times are the
-    /// store's own.
+    /// Deletes the folders of servers whose mark was not renewed for so long. Both times are from
+    /// the store's clock.
     async fn delete_leftovers(&self, after: Duration) -> object_store::Result<()> {
         let now = self.store.head(&self.own.clone().join(ALIVE)).await?.last_modified;
         let found = self.store.list_with_delimiter(Some(&self.above)).await?;
@@ -287,7 +292,7 @@ impl Folder {
         Ok(())
     }
 
-    /// Deletes a server's folder, its mark last: while something is there it is known whose it is.
+    /// Deletes a server's folder, its mark last: while the folder has objects, its owner is known.
     async fn delete_all(&self, folder: &Path) -> object_store::Result<()> {
         let alive = folder.clone().join(ALIVE);
         let mark = alive.clone();
@@ -306,7 +311,7 @@ impl Folder {
     }
 }
 
-/// Whether a folder has a name as we give it: an address and a number.
+/// Whether a folder's name has our form: an address and a number.
 fn is_ours(folder: &Path) -> bool {
     let name = folder.parts().next_back();
     let name = name.as_ref().map_or("", |name| name.as_ref());
@@ -315,7 +320,8 @@ fn is_ours(folder: &Path) -> bool {
     })
 }
 
-/// An address as part of a name that every store takes; no two have the same.
+/// An address as a part of a name that every store accepts; different addresses give different
+/// names.
 fn escaped(address: &str) -> String {
     let mut name = String::with_capacity(address.len() + 8);
     for b in address.bytes() {
@@ -353,7 +359,7 @@ mod tests {
             Place::Directory(self.0.clone())
         }
 
-        /// Files below it, and nothing of what they are in.
+        /// The files under it, without their directories.
         fn files(&self) -> Vec<PathBuf> {
             let mut found = Vec::new();
             for folder in std::fs::read_dir(&self.0).unwrap() {
@@ -384,8 +390,8 @@ mod tests {
         (0..length).map(|n| (n / 251) as u8 ^ (n as u8) ^ seed).collect()
     }
 
-    /// What is written is read, from the middle of one unit to that of another; what is given back is
-    /// gone, and so is everything in the end.
+    /// Written bytes can be read, across the boundary of two units; discarded units are deleted,
+    /// and all objects at the end.
     fn keeps_what_it_is_given(place: &Place, access: &Access, count: impl Fn() -> usize) {
         let (volume, worker) = open(place, access, 1);
         let mut got = vec![0; 8192];
@@ -404,7 +410,7 @@ mod tests {
         assert!(got == block[2 * PAGE..block.len() - PAGE], "other bytes than were written");
         let mut beyond = vec![0; 2 * PAGE];
         assert!(volume.read(BLOCK + 3 * TIER_PIECE as u64, &mut beyond).is_err());
-        // Written again it is another object, and the one before is gone.
+        // Rewriting makes a new object and deletes the earlier one.
         volume.write(BLOCK, &block[PAGE..2 * PAGE]).unwrap();
         assert_eq!(count(), 5);
         let mut got = vec![0; PAGE];
@@ -447,7 +453,7 @@ mod tests {
         let (volume, worker) = open(&Place::Directory(root.clone()), &Access::none(), 1);
         let mut page = bytes(9, PAGE);
         volume.write(0, &page).unwrap();
-        // Somebody else's thing is where it was.
+        // The root is elsewhere, and a file has its name.
         let elsewhere = scratch.0.join("elsewhere");
         std::fs::rename(&root, &elsewhere).unwrap();
         std::fs::write(&root, b"").unwrap();
@@ -458,11 +464,11 @@ mod tests {
         ];
         for error in done {
             assert_eq!(error.kind(), AWAY, "{error}");
-            assert!(error.to_string().contains("root is away: "), "{error}");
+            assert!(error.to_string().contains("root: "), "{error}");
         }
         std::fs::remove_file(&root).unwrap();
         std::fs::rename(&elsewhere, &root).unwrap();
-        // What was being written when it was taken away has a name that no listing tells.
+        // An unfinished write at the time of the removal has a name that no listing shows.
         let being_written = root.join(volume.folder.own.as_ref()).join("1-2#1");
         std::fs::write(being_written, b"half").unwrap();
         volume.read(0, &mut page).unwrap();
@@ -486,17 +492,18 @@ mod tests {
         let (other, others) = open(&scratch.place(), &Access::none(), alive);
         let page = bytes(1, PAGE);
         for volume in [&dead.0, &mine, &other] {
-            // Marked, none of them looks by itself: what is dead is found when it is looked for below.
+            // Marked in advance, so that none of them checks by itself: the call below finds the
+            // dead one.
             volume.objects.wait(volume.folder.renew()).unwrap();
             volume.folder.marked.store(true, Relaxed);
             volume.write(0, &page).unwrap();
         }
-        // As old as our mark by the clock of the store, and more.
+        // Older than our mark by the clock of the store.
         let of = |volume: &ObjectVolume| scratch.0.join(volume.folder.own.as_ref());
         let mark = std::fs::File::options().write(true).open(of(&dead.0).join(ALIVE)).unwrap();
         let then = mark.metadata().unwrap().modified().unwrap() - TIER_LEFTOVER_AFTER * 2;
         mark.set_modified(then).unwrap();
-        // One that looks like ours, and has no mark; and one that has, under another name.
+        // One with our form of name and no mark, and one with a mark under another name.
         for (name, file) in [("h=3a1.00000000000000ff", "kept"), ("mine", ALIVE)] {
             std::fs::create_dir(scratch.0.join(name)).unwrap();
             let path = scratch.0.join(name).join(file);

@@ -1,4 +1,5 @@
-//! What is asynchronous stays here (ADR 0024): no other crate names a runtime or a client of HTTP.
+//! Asynchronous code stays in this crate (ADR 0024): no other crate names a runtime or an HTTP
+//! client.
 
 use std::path::Path;
 

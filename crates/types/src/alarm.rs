@@ -1,15 +1,15 @@
-//! What can be wrong with a tier below memory.
+//! Faults of a tier under memory.
 
 use std::fmt;
 
-/// What is wrong with a tier, from what passes by itself to what does not.
+/// A fault of a tier, from temporary to permanent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AlarmKind {
-    /// What is there cannot be reached now.
+    /// Its data cannot be reached at the moment.
     Away,
-    /// It takes nothing more.
+    /// It accepts no more data.
     Refuses,
-    /// Bytes that were there are not there any more.
+    /// Data that it had is lost.
     Lost,
 }
 
@@ -27,7 +27,7 @@ impl AlarmKind {
         AlarmKind::ALL.into_iter().find(|kind| kind.code() == code)
     }
 
-    /// In a word.
+    /// Its short name.
     pub fn name(self) -> &'static str {
         match self {
             AlarmKind::Away => "away",

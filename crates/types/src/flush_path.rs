@@ -1,29 +1,29 @@
-//! Where the data of a prefix goes when its lease ends: `flush_to` as people write it, and the
-//! directory that it means below the servers' `flush_root`.
+//! The destination of a prefix's data at the end of its lease: `flush_to` as people write it, and
+//! the directory under the servers' `flush_root` that it denotes.
 
 use crate::limits::{FLUSH_DIRECTORY_MAX, NAME_MAX, PATH_DEPTH_MAX};
 use crate::name::{InvalidName, check_name};
 
 /// Name of the object that makes a flush: without it there is none.
 pub const FLUSH_MANIFEST: &str = "manifest.json";
-/// How the names of the other objects of a flush end.
+/// Suffix of the names of a flush's other objects.
 pub const FLUSH_PART: &str = ".part";
-/// How the names of those end that hold extents of large values. Before it stand the block and its
-/// epoch, as hexadecimal digits with `-` between them, by which entries name the extents.
+/// Suffix of the names of objects with extents of large values. It follows the block and its epoch,
+/// as hexadecimal digits separated by `-`, by which entries name the extents.
 pub const FLUSH_EXTENTS: &str = ".extents.part";
 
-/// The name of the object that says whose journal is there.
+/// The name of the object that names the owner of a journal.
 pub const FLUSH_JOURNAL: &str = "journal.json";
-/// How the names of the other objects of a journal end.
+/// Suffix of the names of a journal's other objects.
 pub const FLUSH_RECORD: &str = ".journal";
 
-/// The name that a sweep has for all objects of a journal whose names begin with this.
+/// The name by which a sweep denotes all objects of a journal whose names begin with this stem.
 pub fn journal_sweep(stem: &str) -> String {
     format!("{stem}*{FLUSH_RECORD}")
 }
 
-/// The name of the objects of one block, of which `first` is the first: the others have their number
-/// behind the block's, so that what ends the name stays.
+/// The name of one object of a block, whose first object is `first`: the others have their number
+/// after the block's, so that the suffix stays.
 pub fn flush_object(first: &str, object: usize) -> String {
     if object == 0 {
         return first.to_owned();
@@ -33,14 +33,15 @@ pub fn flush_object(first: &str, object: usize) -> String {
     format!("{}-{object:04}{}", &first[..end], &first[end..])
 }
 
-/// The directory of a flush, relative to the `flush_root`: one for the job, in it those of the path.
+/// The directory of a flush, relative to the `flush_root`: one for the job, with those of the path
+/// in it.
 ///
-/// The path is one of names, with `/` between them. It cannot leave the job's own directory: a name
-/// is never `..`, and no byte of one is taken literally but letters, digits, `_`, `-` and `.` that
-/// is not the first; any other is written `=` and two hexadecimal digits.
+/// The path consists of names separated by `/`. It cannot leave the job's own directory: a name is
+/// never `..`, and only letters, digits, `_`, `-`, and a `.` that is not the first byte are taken
+/// literally; every other byte is written as `=` and two hexadecimal digits.
 ///
-/// Refused when a name of it is none, or would be longer than 255 bytes so written, or all of it
-/// longer than 1,024.
+/// Refused if one of its names is invalid or would be longer than 255 bytes in this form, or if the
+/// whole is longer than 1,024 bytes.
 pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
     let refuse = |why| InvalidName { name: path.chars().take(80).collect(), why };
     if path.is_empty() {
@@ -67,18 +68,20 @@ pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
         }
         let name = encoded(name);
         if name.len() > NAME_MAX {
-            return Err(refuse("with its signs written out a name is longer than 255 bytes"));
+            return Err(refuse(
+                "a name is longer than 255 bytes after its special characters are escaped",
+            ));
         }
         directory.push('/');
         directory.push_str(&name);
     }
     if directory.len() > FLUSH_DIRECTORY_MAX {
-        return Err(refuse("with the job's name before it, it is longer than 1,024 bytes"));
+        return Err(refuse("with the job's name in front, it is longer than 1,024 bytes"));
     }
     Ok(directory)
 }
 
-/// A path of prefixes as it is in the places of their flushes.
+/// A path of prefixes in the form used in the places of their flushes.
 pub fn flush_names(path: &str) -> String {
     path.split('/').map(encoded).collect::<Vec<_>>().join("/")
 }

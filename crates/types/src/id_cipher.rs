@@ -1,9 +1,9 @@
-//! Ids as jobs see them: a keyed permutation of the counters from which they are given.
+//! Ids as jobs see them: a keyed permutation of the counters from which they are assigned.
 //!
-//! A counter would show each job how many prefixes or structures all others create between two of its
-//! own. A permutation keeps ids unique without a table, and the key is the cluster's.
+//! A plain counter would show each job how many prefixes or structures all others create between
+//! two of its own. A permutation keeps ids unique without a table; the key belongs to the cluster.
 
-/// Kinds of ids. Each has a permutation of its own.
+/// Kinds of ids. Each has its own permutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdOf {
     /// A job.
@@ -14,7 +14,7 @@ pub enum IdOf {
     Structure = 3,
 }
 
-/// Bits of a counter, below the controller shard of an id.
+/// Bits of a counter; the controller shard of an id is in the bits above.
 const BITS: u32 = 48;
 const HALF: u32 = BITS / 2;
 const MASK: u64 = (1 << HALF) - 1;
@@ -22,7 +22,7 @@ const MASK: u64 = (1 << HALF) - 1;
 /// Rackoff, 1988).
 const ROUNDS: u64 = 4;
 
-/// Permutes counters of 48 bits. The default one leaves them as they are, for tests.
+/// Permutes counters of 48 bits. The default one leaves them unchanged, for tests.
 #[derive(Clone, Copy, Default)]
 pub struct IdCipher {
     key: Option<(u64, u64)>,
@@ -42,12 +42,12 @@ impl IdCipher {
         IdCipher { key: Some((word(a), word(b))) }
     }
 
-    /// Whether ids are the counters.
+    /// Whether ids equal the counters.
     pub fn is_plain(&self) -> bool {
         self.key.is_none()
     }
 
-    /// The id that a counter becomes.
+    /// The id for a counter.
     pub fn seal(&self, of: IdOf, counter: u64) -> u64 {
         assert!(counter >> BITS == 0, "an id's counter has 48 bits");
         let Some(key) = self.key else { return counter };
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn siphash_is_that_of_its_reference() {
-        // SipHash-1-3 of the standard library, which hashes 8 bytes so.
+        // SipHash-1-3 of the standard library, which hashes 8 bytes in this way.
         use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher};
         let mut hasher = BuildHasherDefault::<DefaultHasher>::default().build_hasher();
         hasher.write(&0x1234_5678_9abc_def0u64.to_le_bytes());
@@ -129,7 +129,7 @@ mod tests {
                 let differs = id ^ cipher.seal(of, counter + 1);
                 (0..48).for_each(|bit| changed[bit] += (differs >> bit & 1) as u32);
             }
-            // Half of the time, within six standard deviations.
+            // Half of the draws, within six standard deviations.
             assert!(changed.iter().all(|n| (4700..5300).contains(n)), "{changed:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! Identifiers. Each is a type of its own, so that an epoch cannot be passed for a version.
+//! Identifiers. Each has its own type, so that an epoch cannot be passed as a version.
 
 use std::fmt;
 
@@ -29,13 +29,13 @@ id!(
     StructureId, u64
 );
 id!(
-    /// A move of a range between two blocks of a structure; the controller numbers them as it does
-    /// structures. See [`MoveId::NONE`].
+    /// A move of a range between two blocks of a structure; the controller numbers moves in the
+    /// same way as structures. See [`MoveId::NONE`].
     MoveId, u64
 );
 id!(
-    /// A memory server as a controller shard (top 8 bits) knows it, numbered (24 bits) when it joins
-    /// there; a restart gets a new number.
+    /// A memory server as a controller shard (top 8 bits) knows it, numbered (24 bits) when it
+    /// joins that shard; a restart gets a new number.
     ServerId, u32
 );
 id!(
@@ -43,8 +43,8 @@ id!(
     ShardIx, u8
 );
 id!(
-    /// Which ownership of a block a request means: controller term (top 24 bits) and counter.
-    /// Never reused, so that a stale handle cannot reach the next owner (INV-01).
+    /// An ownership of a block: controller term (top 24 bits) and counter. Never reused, so that a
+    /// stale handle cannot reach the next owner (INV-01).
     Epoch, u64
 );
 id!(
@@ -64,7 +64,7 @@ id!(
     MapVersion, u64
 );
 id!(
-    /// Version of a prefix's permissions: raising it revokes every earlier grant.
+    /// Version of a prefix's permissions: incrementing it revokes every earlier grant.
     Generation, u32
 );
 
@@ -83,13 +83,13 @@ impl StructureId {
 }
 
 impl ServerId {
-    /// The name by which this controller shard knows the server that was the `n`th to join.
+    /// The id by which this controller shard knows the `n`th server that joined it.
     pub fn new(controller: u16, n: u32) -> ServerId {
         assert!(controller < 1 << 8 && n < 1 << 24, "server out of range: {controller}.{n}");
         ServerId(u32::from(controller) << 24 | n)
     }
 
-    /// The controller shard that knows it by this name.
+    /// The controller shard that assigned this id.
     pub fn controller(self) -> u16 {
         (self.0 >> 24) as u16
     }
@@ -102,7 +102,7 @@ impl MoveId {
 
 /// A block's name: the server (top 32 bits), its shard (8 bits) and the index there (24 bits).
 ///
-/// Routing needs nothing but the id: the shard that owns a block is part of its name for ever.
+/// Routing needs only the id: the shard that owns a block is a permanent part of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct BlockId(pub u64);
 
@@ -138,12 +138,12 @@ impl fmt::Display for BlockId {
     }
 }
 
-/// A block together with the ownership that is meant: what every data request names.
+/// A block and its ownership: every data request names both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct BlockAt {
     /// The block.
     pub block: BlockId,
-    /// Which of its successive owners.
+    /// One of its successive owners.
     pub epoch: Epoch,
 }
 

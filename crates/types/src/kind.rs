@@ -1,9 +1,9 @@
-//! What structures there are: the kinds, how operations find their block, and what each operation of
-//! a kind is like.
+//! The kinds of structures, how operations find their block, and the properties of each operation
+//! of a kind.
 //!
 //! The built-in kinds have codes and operations in the protocol. Custom kinds have the codes from
-//! 0x80 to 0xEF; what they are called and what their operations need is told by the servers that
-//! serve them, as a `KindSpec`. The codes beyond are reserved.
+//! 0x80 to 0xEF; the servers that serve a kind report its name and the needs of its operations as a
+//! `KindSpec`. The codes above are reserved.
 
 use crate::{InvalidName, Verbs, check_name};
 use std::fmt;
@@ -18,7 +18,7 @@ impl CustomKind {
     /// The largest code.
     pub const LAST: u8 = 0xEF;
 
-    /// The custom kind with this code, if it is one of theirs.
+    /// The custom kind with this code; `None` if the code is not a custom one.
     pub const fn new(code: u8) -> Option<CustomKind> {
         if code >= CustomKind::FIRST && code <= CustomKind::LAST {
             return Some(CustomKind(code));
@@ -32,7 +32,7 @@ impl CustomKind {
     }
 }
 
-/// What a structure is; its code is the high byte of every data opcode.
+/// The kind of a structure; its code is the high byte of every data opcode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Append-only bytes, routed by offset.
@@ -41,16 +41,15 @@ pub enum Kind {
     Queue,
     /// Keys and values, routed by the hash of the key.
     Kv,
-    /// Not a structure of its own: blocks in which a key-value store keeps what is too large for its
+    /// Not a structure: blocks in which a key-value store keeps values that are too large for its
     /// entries.
     Extents,
-    /// One that servers bring with them.
+    /// A kind that servers bring with them.
     Custom(CustomKind),
 }
 
 impl Kind {
-    /// The kind with this code, if it can be one. Which custom kinds there are is for the servers to
-    /// say.
+    /// The kind with this code, if the code is valid. The servers decide which custom kinds exist.
     pub fn from_code(code: u8) -> Option<Kind> {
         match code {
             0x10 => Some(Kind::File),
@@ -72,8 +71,8 @@ impl Kind {
         }
     }
 
-    /// The word that people read: `file`, `queue`, `kv`, `extents`, or `custom` for all others, which
-    /// have names of their own in their `KindSpec`.
+    /// The name for people: `file`, `queue`, `kv`, `extents`, or `custom` for all others, which
+    /// have their own names in their `KindSpec`.
     pub fn name(self) -> &'static str {
         match self {
             Kind::File => "file",
@@ -94,20 +93,20 @@ impl fmt::Display for Kind {
     }
 }
 
-/// How a structure's blocks follow each other, and with that how operations find theirs. The code is
-/// the wire's.
+/// The order of a structure's blocks, and thus how operations find theirs. The code is that of the
+/// wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Router {
     /// Positions are byte offsets. Blocks are added at the end and stay.
     Offset = 1,
-    /// What matters is the first block and the last. Blocks are added at the end, and leave when
-    /// they are empty.
+    /// Only the first and the last block matter. Blocks are added at the end, and removed when they
+    /// are empty.
     Ends = 2,
     /// By the hash of a key. Each block owns a range of hashes.
     HashRange = 3,
-    /// Positions are numbers that the structure gives. Blocks are added at the end, and leave when
-    /// they are empty.
+    /// Positions are numbers that the structure assigns. Blocks are added at the end, and removed
+    /// when they are empty.
     Index = 4,
 }
 
@@ -124,13 +123,14 @@ impl Router {
         self != Router::HashRange
     }
 
-    /// Whether a block that is empty for good leaves the map.
+    /// Whether a block that is empty for good is removed from the map.
     pub fn shrinks(self) -> bool {
         matches!(self, Router::Ends | Router::Index)
     }
 }
 
-/// To which block, or blocks, an operation goes, and how its arguments begin. The code is the wire's.
+/// The block, or blocks, of an operation, and the beginning of its arguments. The code is that of
+/// the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Route {
@@ -139,15 +139,14 @@ pub enum Route {
     /// The last block.
     Tail = 2,
     /// The block that has a position. The arguments begin with the position, counted from the start
-    /// of the block that they are sent to (i64): negative for one before it, which no block has any
-    /// more.
+    /// of the receiving block (i64): negative for one before it, which no block has any more.
     Position = 3,
     /// The block that owns the hash of a key. The arguments begin with the key (length u16, bytes).
     Key = 4,
     /// Every block, one after the other, from the first to the last.
     Each = 5,
-    /// Every block from the first to the one that has a position. The arguments begin with it, as
-    /// those of `Position`.
+    /// Every block from the first to the one that has a position. The arguments begin with the
+    /// position, as for `Position`.
     Through = 6,
 }
 
@@ -159,7 +158,7 @@ impl Route {
             .find(|route| *route as u8 == code)
     }
 
-    /// Whether one block answers.
+    /// Whether one block replies.
     pub fn is_single(self) -> bool {
         !matches!(self, Route::Each | Route::Through)
     }
@@ -175,34 +174,34 @@ impl Route {
     }
 }
 
-/// What one operation of a kind is like: all that a server needs to know before it lets it run, and
-/// all that a client needs to know to send it.
+/// The properties of one operation of a kind: all that a server needs to know before it runs it,
+/// and all that a client needs to know to send it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OperationSpec {
     /// The low byte of its opcode.
     pub number: u8,
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
-    /// What a grant must allow.
+    /// The verbs that a grant must allow.
     pub verbs: Verbs,
-    /// Where it goes.
+    /// The route to its block or blocks.
     pub route: Route,
-    /// It changes something: it is ordered by a lane, and a retry takes effect once. Otherwise it is
-    /// simply repeated when its answer was lost.
+    /// It is a mutation: a lane orders it, and a retry takes effect once. Other operations are
+    /// simply repeated if their reply was lost.
     pub mutates: bool,
     /// Its request may carry a payload.
     pub payload: bool,
-    /// It may be kept waiting for something to happen.
+    /// It may wait for an event.
     pub waits: bool,
-    /// The reply's value is a position: the client adds where the block begins.
+    /// The value of the reply is a position: the client adds the start of the block.
     pub positional: bool,
-    /// Large payloads go straight into the block (`Structure::reserve`); otherwise they are gathered
-    /// first. Only the server needs to know, so that it is not told.
+    /// Large payloads are written directly into the block (`Structure::reserve`); otherwise they
+    /// are collected first. Only the server needs this, so it is not sent.
     pub streams: bool,
 }
 
 impl OperationSpec {
-    /// An operation that changes nothing and needs a grant to read.
+    /// An operation that is not a mutation and needs a grant to read.
     pub fn read(number: u8, name: &str, route: Route) -> OperationSpec {
         OperationSpec {
             number,
@@ -217,13 +216,14 @@ impl OperationSpec {
         }
     }
 
-    /// An operation that changes something and needs a grant to write.
+    /// A mutation that needs a grant to write.
     pub fn write(number: u8, name: &str, route: Route) -> OperationSpec {
         let read = OperationSpec::read(number, name, route);
         OperationSpec { verbs: Verbs::WRITE, mutates: true, ..read }
     }
 
-    /// The same, needing other verbs. (Taking an item out of a queue changes it, and is reading.)
+    /// The same, with other verbs. (Taking an item out of a queue is a mutation, and counts as
+    /// reading.)
     pub fn needing(self, verbs: Verbs) -> OperationSpec {
         OperationSpec { verbs, ..self }
     }
@@ -233,36 +233,36 @@ impl OperationSpec {
         OperationSpec { payload: true, ..self }
     }
 
-    /// The same, with a payload that goes straight into the block when it is large.
+    /// The same, with a payload that is written directly into the block if it is large.
     pub fn with_streamed_payload(self) -> OperationSpec {
         OperationSpec { payload: true, streams: true, ..self }
     }
 
-    /// The same, but it may be kept waiting.
+    /// The same, but it may wait.
     pub fn that_waits(self) -> OperationSpec {
         OperationSpec { waits: true, ..self }
     }
 
-    /// The same, answering a position.
+    /// The same, returning a position.
     pub fn answering_a_position(self) -> OperationSpec {
         OperationSpec { positional: true, ..self }
     }
 }
 
-/// A kind of structure, as a server tells it: its code, its name and its operations.
+/// A kind of structure, as servers announce it: its code, its name and its operations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindSpec {
     /// Its code.
     pub kind: Kind,
-    /// What people call it.
+    /// Its name for people.
     pub name: String,
-    /// How its blocks follow each other.
+    /// The order of its blocks.
     pub router: Router,
     /// In order of number.
     pub operations: Vec<OperationSpec>,
 }
 
-/// What is wrong with a `KindSpec`.
+/// The defect of a `KindSpec`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidKind {
     /// The kind's code.
@@ -291,8 +291,8 @@ impl KindSpec {
         found.ok().map(|at| &self.operations[at])
     }
 
-    /// Whether it is sound: names are names, operations have numbers and names of their own, and
-    /// each goes where a structure of this router has blocks.
+    /// Checks that names are valid, that operations have distinct numbers and names, and that each
+    /// has a route to blocks of this router.
     pub fn check(&self) -> Result<(), InvalidKind> {
         let refuse = |why: String| Err(InvalidKind { code: self.kind.code(), why });
         let named = |name: &str| check_name(name).map_err(|e: InvalidName| e.to_string());
@@ -305,25 +305,27 @@ impl KindSpec {
                 return refuse(format!("the name of operation {number}: {why}"));
             }
             if at > 0 && self.operations[at - 1].number >= *number {
-                return refuse(format!("operation {number} is out of order or there twice"));
+                return refuse(format!("operation {number} is out of order or appears twice"));
             }
             if self.operations[..at].iter().any(|other| other.name == *name) {
-                return refuse(format!("two operations are called '{name}'"));
+                return refuse(format!("two operations have the name '{name}'"));
             }
             if *verbs == Verbs::NONE || !Verbs::ALL.contains(*verbs) {
-                return refuse(format!("'{name}' needs verbs that no grant has, or none"));
+                return refuse(format!("'{name}' requires no verbs, or verbs that no grant has"));
             }
             if !route.fits(self.router) {
                 let router = self.router;
                 return refuse(format!(
-                    "'{name}' goes to {route:?}, which a router {router:?} has not"
+                    "'{name}' has route {route:?}, which router {router:?} does not support"
                 ));
             }
             if operation.waits && !route.is_single() {
-                return refuse(format!("'{name}' waits at several blocks; it can wait at one"));
+                return refuse(format!(
+                    "'{name}' waits at several blocks; an operation can wait at only one"
+                ));
             }
             if operation.positional && !matches!(self.router, Router::Offset | Router::Index) {
-                return refuse(format!("'{name}' answers a position, and there are none"));
+                return refuse(format!("'{name}' returns a position, but its router has none"));
             }
         }
         Ok(())
@@ -365,17 +367,17 @@ mod tests {
         let read = |number, name, route| OperationSpec::read(number, name, route);
         let refused = |spec: KindSpec| spec.check().expect_err("unsound").why;
         let twice = vec![read(1, "a", Route::Tail), read(1, "b", Route::Tail)];
-        assert!(refused(spec(Router::Index, twice)).contains("there twice"));
+        assert!(refused(spec(Router::Index, twice)).contains("appears twice"));
         let alike = vec![read(1, "a", Route::Tail), read(2, "a", Route::Tail)];
-        assert!(refused(spec(Router::Index, alike)).contains("are called 'a'"));
+        assert!(refused(spec(Router::Index, alike)).contains("have the name 'a'"));
         let key = vec![read(1, "a", Route::Key)];
-        assert!(refused(spec(Router::Ends, key)).contains("goes to Key"));
+        assert!(refused(spec(Router::Ends, key)).contains("has route Key"));
         let none = vec![read(1, "a", Route::Tail).needing(Verbs::NONE)];
         assert!(refused(spec(Router::Ends, none)).contains("verbs"));
         let waits = vec![read(1, "a", Route::Each).that_waits()];
         assert!(refused(spec(Router::Ends, waits)).contains("several blocks"));
         let position = vec![read(1, "a", Route::Head).answering_a_position()];
-        assert!(refused(spec(Router::Ends, position)).contains("there are none"));
+        assert!(refused(spec(Router::Ends, position)).contains("its router has none"));
         let unnamed = vec![read(1, "", Route::Head)];
         assert!(refused(spec(Router::Ends, unnamed)).contains("operation 1"));
         assert_eq!(spec(Router::Ends, vec![read(1, "a", Route::Head)]).check(), Ok(()));

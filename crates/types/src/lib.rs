@@ -1,7 +1,7 @@
 //! The nouns that every other crate shares: ids that cannot be mixed, time, limits.
 //!
-//! Nothing here does I/O, allocates more than a small string, or knows a byte format. The words
-//! are those of `docs/glossary.md`; a noun has the same name here, on the wire and in errors.
+//! Nothing here does I/O, allocates more than a small string, or knows a byte format. The words are
+//! those of `docs/glossary.md`; a noun has the same name here, on the wire and in errors.
 
 mod alarm;
 mod bug;
@@ -42,7 +42,7 @@ pub use tier::{TierClass, TierIx, TierSpec};
 pub use time::Time;
 pub use way::Way;
 
-/// What a grant lets its holder do with a structure. A set of bits.
+/// The operations that a grant permits on a structure. A set of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Verbs(pub u16);
 
@@ -53,7 +53,7 @@ impl Verbs {
     pub const READ: Verbs = Verbs(1);
     /// Change data.
     pub const WRITE: Verbs = Verbs(2);
-    /// Everything a data request can ask for.
+    /// Every verb of a data request.
     pub const ALL: Verbs = Verbs(3);
 
     /// Whether every verb of `other` is in this set.

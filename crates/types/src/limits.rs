@@ -1,7 +1,7 @@
 //! Every limit of the system, with the derived ones asserted at compile time.
 //!
-//! Limits that a client of another language must know are defined in `protocol/messages.toml` and
-//! arrive here generated (`wire_limits`); the rest are matters of this implementation.
+//! Limits that a client of another language must know are defined in `protocol/messages.toml`, and
+//! generated here (`wire_limits`); the rest are internal to this implementation.
 
 pub use crate::wire_limits::*;
 use std::time::Duration;
@@ -11,19 +11,19 @@ pub const KIB: u64 = 1024;
 /// MiB in bytes.
 pub const MIB: u64 = 1024 * KIB;
 
-/// Hashes of one slot of a key-value store: splits and moves are at multiples of it.
+/// Hashes of one slot of a key-value store: splits and moves are at its multiples.
 pub const SLOT_WIDTH: u64 = 1 << (u64::BITS - SLOTS.trailing_zeros());
-/// Block size when nobody says otherwise: that of a file chunk in analytics (paper, 3.1).
+/// Default block size: that of a file chunk in analytics (paper, 3.1).
 pub const BLOCK_SIZE_DEFAULT: u64 = 128 * MIB;
 /// Smallest region of a block: a block has at most block size / this many regions.
 pub const REGION_MIN: u64 = 16 * KIB;
-/// Largest region of a key-value block before it is divided (one with a single large slot grows).
-/// What moves in one piece, and what a put may have to lay out anew.
+/// Largest region of a key-value block before it is divided (a region with a single large slot
+/// grows). The unit of a move, and the most that a put may have to rewrite.
 pub const REGION_MAX: u64 = 192 * KIB;
 /// An append, a value or an item of more than 1/8 of a block needs blocks of its own.
 pub const LARGE_FRACTION: u64 = 8;
-/// The longest value that lies in its entry, and not in an extent of its block: 1/256 of the block, but
-/// 1 KiB to 16 KiB.
+/// The longest value that is stored in its entry, and not in an extent of its block: 1/256 of the
+/// block, within 1 KiB to 16 KiB.
 pub const fn inline_max(block_size: u64) -> u64 {
     match block_size / 256 {
         least if least < KIB => KIB,
@@ -31,11 +31,11 @@ pub const fn inline_max(block_size: u64) -> u64 {
         inline => inline,
     }
 }
-/// Bytes by which an entry names one extent of a large value.
+/// Bytes of an entry for each extent of a large value.
 pub const EXTENT_REF: usize = 28;
-/// Bytes before these: whose the extents are.
+/// Bytes before these, which name the owner of the extents.
 pub const EXTENT_OWNER: usize = 8;
-/// Extents of one value: as many as an entry that lies in its region whole can name.
+/// Extents of one value: as many as an entry inside its region can name.
 pub const fn extents_per_value(block_size: u64) -> u64 {
     (inline_max(block_size) - EXTENT_OWNER as u64) / EXTENT_REF as u64
 }
@@ -43,92 +43,94 @@ pub const fn extents_per_value(block_size: u64) -> u64 {
 pub const fn kv_value_max(block_size: u64) -> u64 {
     extents_per_value(block_size) * (block_size / LARGE_FRACTION)
 }
-/// A block of extents that has held nothing for this long is given back.
+/// A block of extents that has been empty for this long is freed.
 pub const EXTENTS_IDLE: Duration = Duration::from_secs(1);
 /// Time within which the blocks of extents have to confirm that a value's extents are its own;
 /// otherwise the put is refused.
 pub const ADOPT_MAX: Duration = Duration::from_secs(2);
 
-/// Memory of freed blocks that a memory server keeps for the next block of the same job, for less than a
-/// tenth of a second: at most so many bytes ...
+/// Memory of freed blocks that a memory server caches for the next block of the same job, for less
+/// than a tenth of a second: at most this many bytes ...
 pub const FREED_KEPT_MAX: u64 = 512 << 20;
 /// ... and at most 1 / this of its memory, ...
 pub const FREED_KEPT_FRACTION: u64 = 8;
-/// ... and when nearly all of it is in use, no more than 1 / this beyond it (INV-32).
+/// ... and, when nearly all of it is in use, at most 1 / this beyond it (INV-32).
 pub const FREED_BEYOND_FRACTION: u64 = 64;
 
-/// Tiers below memory that one server may have.
+/// Maximum number of tiers under memory of one server.
 pub const TIERS_MAX: usize = 8;
-/// Bytes of a block below memory that are summed together, and read together at the least.
+/// Bytes of a block in a lower tier that share a checksum; also the smallest read.
 pub const TIER_CHUNK: usize = 16 * 1024;
-/// Bytes that are written below memory at a time.
+/// Bytes of one write to a lower tier.
 pub const TIER_PIECE: usize = 1024 * 1024;
-/// Bytes of one answer that are read from below memory; a reader of more asks again for the rest.
+/// Bytes that one reply reads from a lower tier; a reader of more requests the rest again.
 pub const BELOW_READ_MAX: usize = 4 * 1024 * 1024;
-/// Of the memory of a server with tiers, 1 / this is for blocks that lie below: their open ends, and
-/// what is read of them. At least `WARM_BLOCKS_MIN` blocks of each core.
+/// Of the memory of a server with tiers, 1 / this is for blocks in lower tiers: their open ends,
+/// and the bytes that are read of them. At least `WARM_BLOCKS_MIN` blocks of each core.
 pub const WARM_FRACTION: u32 = 16;
 /// See `WARM_FRACTION`.
 pub const WARM_BLOCKS_MIN: u32 = 4;
-/// Bytes of memory that a block below keeps: what it is, who may use it, and sums.
+/// Bytes of memory for a block in a lower tier: its state, its permissions and its checksums.
 pub const BELOW_BYTES: u64 = 1024;
 /// All of them together take at most 1 / this of memory.
 pub const BELOW_FRACTION: u64 = 8;
-/// Blocks of one server that go down at a time.
+/// Blocks of one server that are demoted at a time.
 pub const LOWERING_MAX: u32 = 8;
-/// Blocks that are looked at for the coldest of a prefix.
+/// Blocks that are examined to find the coldest of a prefix.
 pub const LOWER_LOOKS: usize = 64;
-/// What is read of a block below memory is counted for so long.
+/// Period over which reads of a block in a lower tier are counted.
 pub const HEAT_WINDOW: Duration = Duration::from_secs(4);
-/// A block below memory that was read more than so many times over within that time would come up.
+/// A block in a lower tier that was read more than this many times over in that period requests
+/// promotion.
 pub const RAISE_AFTER: u64 = 2;
-/// One that wished to come up, and did not, wishes again after this, and then after twice as long...
+/// A block that was not promoted requests it again after this, and then after twice as long...
 pub const RAISE_AGAIN: Duration = Duration::from_secs(1);
 /// ...up to this.
 pub const RAISE_AGAIN_MAX: Duration = Duration::from_secs(16);
-/// A block comes up while more than so many times as much memory is free as is kept free by letting blocks
-/// go down.
+/// A block is promoted while more than this many times as much memory is free as demotions keep
+/// free.
 pub const RAISE_MARKS: u64 = 2;
-/// What was used within this is warm, and goes down only when nothing colder is found.
+/// A block that was used within this time is warm, and is demoted only if no colder one is found.
 pub const WARM_FOR: Duration = Duration::from_millis(500);
-/// So long whoever asks for memory is let wait while there may be some soon.
+/// How long a request for memory waits while some may become free soon.
 pub const FULL_PATIENCE: Duration = Duration::from_secs(2);
-/// What is used above the mark for so long lets a server be wanted.
+/// Use above the mark for this long advises another server.
 pub const ADD_AFTER: Duration = Duration::from_secs(5);
-/// What is used below the mark for so long lets a server be unwanted.
+/// Use below the mark for this long advises one server less.
 pub const REMOVE_AFTER: Duration = Duration::from_secs(60);
-/// A fair policy with a memory looks at what everybody had so often.
+/// How often a fair policy with a history samples what each holder had.
 pub const POLICY_QUANTUM: Duration = Duration::from_millis(250);
-/// Prefixes of a holder that are looked at for its coldest block.
+/// Prefixes of a holder that are examined for its coldest block.
 pub const LOWER_PREFIXES: usize = 4096;
-/// Holders above their share of whom the coldest block is looked for, when those further above have none
-/// that could go.
+/// Holders above their share that are examined for the coldest block, if those further above have
+/// none that could be demoted.
 pub const LOWER_GIVERS: usize = 16;
 /// The greatest weight of a tenant or a job.
 pub const SHARE_WEIGHT_MAX: u32 = 1 << 20;
-/// A block whose server refused to lower it is not chosen again before this.
+/// A block whose server refused to demote it is not chosen again before this.
 pub const LOWER_AGAIN: Duration = Duration::from_secs(1);
 
-/// Blocks of one server that go to an object store at a time, from memory and from disks: none of them
-/// keeps one from going to a disk.
+/// Blocks of one server that are demoted to an object store at a time, from memory and from disks:
+/// they do not limit demotions to disks.
 pub const SINKING_MAX: u32 = 8;
-/// Blocks of a prefix that are passed over while one on a disk is looked for that could go to a store.
+/// Blocks of a prefix that are skipped in the search for one on a disk that could be demoted to a
+/// store.
 pub const SINK_SCAN: usize = 4096;
-/// Pieces of one block that are on their way from a disk to a store at a time.
+/// Pieces of one block that are in transit from a disk to a store at a time.
 pub const SINK_PIECES: usize = 4;
-/// A store that could not give back its room is asked again after this.
+/// If a store could not free its space, the request is repeated after this.
 pub const DISCARD_AGAIN: Duration = Duration::from_secs(1);
-/// A server that has something in an object store below memory says so often that it lives.
+/// How often a server with data in an object store under memory renews its mark there.
 pub const TIER_ALIVE_EVERY: Duration = Duration::from_secs(600);
-/// What a server has left there that did not say so for this long is deleted by another.
+/// The data of a server that has not renewed its mark for this long is deleted by another server.
 pub const TIER_LEFTOVER_AFTER: Duration = Duration::from_secs(3600);
-/// A server that ends takes so long at most to delete what it has there.
+/// How long a server that ends may take to delete its data there.
 pub const TIER_STOP_MAX: Duration = Duration::from_secs(10);
 
-/// Results that one block keeps for retries, over all its lanes, in bytes.
+/// Bytes of the results that one block keeps for retries, over all its lanes.
 pub const RETRY_RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// What all blocks of a server remember of lanes takes 1 / this of its memory, and at least
-/// `RETRY_RECORDS_LEAST` bytes; beyond it mutations are `Busy` until lanes are forgotten.
+/// The lane records of all blocks of a server take 1 / this of its memory, and at least
+/// `RETRY_RECORDS_LEAST` bytes; beyond that mutations are `Busy` until lanes are forgotten.
 pub const RETRY_RECORDS_FRACTION: u64 = 32;
 /// See `RETRY_RECORDS_FRACTION`.
 pub const RETRY_RECORDS_LEAST: u64 = 16 << 20;
@@ -137,30 +139,32 @@ pub const LANES_PER_BLOCK_MAX: usize = 65_536;
 
 /// Connections that one memory server or controller accepts.
 pub const CONNECTIONS_MAX: usize = 10_000;
-/// Bytes of replies that may wait for one connection to drain before it is read no further.
+/// Bytes of replies that may wait for one connection before it is no longer read.
 pub const CONNECTION_BACKLOG_MAX: usize = 8 * 1024 * 1024;
-/// Time without progress after which a connection that owes or is owed bytes is closed.
+/// A connection with outstanding bytes is closed after this time without progress.
 pub const CONNECTION_STALL: Duration = Duration::from_secs(10);
-/// Time without progress after which a reserved large write is given up.
+/// A reserved large write is given up after this time without progress.
 pub const FILL_STALL: Duration = Duration::from_secs(2);
-/// A request whose bytes dribble in has `CONNECTION_STALL`, and a second more for so many of them.
+/// A request that arrives slowly has `CONNECTION_STALL`, and a second more for each so many of its
+/// bytes.
 pub const REQUEST_RATE_LEAST: usize = 256 * 1024;
-/// Bytes of requests and replies in flight that one server holds, at most; a memory server, whose memory
+/// Maximum bytes of requests and replies that one server holds; for a memory server, whose memory
 /// is bounded (INV-32), `SERVER_BUFFER_LEAST` and 1 / `SERVER_BUFFER_FRACTION` of its memory.
 pub const SERVER_BUFFER_BYTES: usize = 256 * 1024 * 1024;
 /// See `SERVER_BUFFER_BYTES`.
 pub const SERVER_BUFFER_LEAST: u64 = 24 << 20;
 /// See `SERVER_BUFFER_BYTES`.
 pub const SERVER_BUFFER_FRACTION: u64 = 32;
-/// One connection has no more than 1 / this of them waiting for it, or four that do not read would keep
-/// everybody from being served.
+/// At most 1 / this of them may wait for one connection; otherwise four connections that do not
+/// read would block all others.
 pub const CONNECTION_SHARE: usize = 8;
-/// Percent of a server's memory that clients may still map of blocks that were freed; above it no more
-/// is handed out.
+/// Percent of a server's memory that clients may still map of freed blocks; above it no more is
+/// mapped.
 pub const OWED_PERCENT_MAX: u64 = 5;
-/// Requests that may wait for the copy of one block that is to be mapped.
+/// Requests that may wait for the copy of one block to be mapped.
 pub const LENT_WAITING_MAX: usize = 1024;
-/// Bytes of notices that may wait for one subscriber; what comes then is left out, and the gap told.
+/// Bytes of notices that may wait for one subscriber; later notices are dropped, and the gap is
+/// reported.
 pub const NOTICE_BACKLOG_MAX: usize = 256 * 1024;
 /// Subscriptions to one block.
 pub const WATCHERS_PER_BLOCK_MAX: usize = 16_384;
@@ -169,148 +173,153 @@ pub const RING_CAPACITY: usize = 4096;
 
 /// Prefixes of one job.
 pub const PREFIXES_PER_JOB_MAX: usize = 1 << 20;
-/// Parents and readers that all nodes of one plan name.
+/// Parents and readers of all nodes of one plan together.
 pub const PLAN_EDGES_MAX: usize = 1 << 19;
 /// Parents of one prefix.
 pub const PARENTS_MAX: usize = 4096;
 /// Declared readers of one prefix that have not committed.
 pub const READERS_MAX: usize = 65_536;
-/// Prefixes that name one reader and wait for its commit: as many as it can have as parents.
+/// Prefixes that name one reader and wait for its commit: the maximum number of its parents.
 pub const READS_MAX: usize = PARENTS_MAX;
 /// Structures under one prefix.
 pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
-/// Reasons of loss that a job remembers; the oldest are forgotten first.
+/// Reasons of loss that a job keeps; the oldest are dropped first.
 pub const TOMBSTONES_PER_JOB_MAX: usize = 65_536;
 /// Jobs that one controller holds at a time.
 pub const JOBS_MAX: usize = 65_536;
-/// Tenants of one controller shard that have jobs or a quota, when another one gets a quota.
+/// Tenants of one controller shard with jobs or a quota, when another one gets a quota.
 pub const TENANTS_MAX: usize = 65_536;
-/// Tasks that a job with hints is taken to run at the same time when it does not say how many: as many as
-/// Pocket expects, the limit of its provider.
+/// Assumed concurrent tasks of a job with hints that does not give their number: as in Pocket, the
+/// limit of its provider.
 pub const HINT_TASKS_DEFAULT: u32 = 1000;
-/// Bytes per second that each of them is taken to read and write: Pocket's 600 Mb/s.
+/// Assumed bytes per second that each of them reads and writes: Pocket's 600 Mb/s.
 pub const HINT_TASK_BYTES_PER_S: u64 = 75_000_000;
-/// Bytes per second that a memory server is taken to have: the 8000 Mb/s of Pocket's nodes.
+/// Assumed bytes per second of a memory server: the 8000 Mb/s of Pocket's nodes.
 pub const HINT_SERVER_BYTES_PER_S: u64 = 1_000_000_000;
-/// Bytes per second that a tier of a memory server is taken to read and write, by what it is made of: flash on
-/// the bus what its network takes, as in Pocket ...
+/// Assumed bytes per second of a tier of a memory server, for reads and writes, by its medium: for
+/// flash on the bus, as much as the network of Pocket's nodes ...
 pub const TIER_NVME_BYTES_PER_S: u64 = 1_000_000_000;
-/// ... a disk of which no more is said ...
+/// ... for a disk without further description ...
 pub const TIER_SSD_BYTES_PER_S: u64 = 500_000_000;
-/// ... and one that turns.
+/// ... and for a rotating disk.
 pub const TIER_HDD_BYTES_PER_S: u64 = 100_000_000;
-/// Most that a hint can say, in bytes and in bytes per second: more is a mistake in a unit.
+/// The largest hint, in bytes and in bytes per second: a larger one is a mistake in a unit.
 pub const HINT_MAX: u64 = 1 << 60;
-/// How old the weights of a job's servers may be when one of its blocks is placed: Pocket's period.
+/// Maximum age of the weights of a job's servers when one of its blocks is placed: Pocket's period.
 pub const STEER_EVERY: Duration = Duration::from_secs(1);
-/// Over this time what servers report of their load is smoothed.
+/// The period over which reports of servers' load are smoothed.
 pub const LOAD_SMOOTHED: Duration = Duration::from_secs(2);
-/// A server that is busy for less than this, in thousandths of the time of its cores, gets its full weight
-/// ...
+/// A server that is busy for less than this, in thousandths of the time of its cores, gets its full
+/// weight ...
 pub const STEER_IDLE: u64 = 600;
-/// ... and one that is busy for this much or more gets the least: Pocket's thresholds, 60 and 80 %.
+/// ... and a server that is busy for this much or more gets the least: Pocket's thresholds, 60 and
+/// 80 %.
 pub const STEER_BUSY: u64 = 800;
-/// The least weight of a server that has room, in thousandths of its full one.
+/// The least weight of a server with space, in thousandths of its full one.
 pub const STEER_LEAST: u64 = 100;
-/// What jobs have used is written so often: a controller that is started again has lost no more of it.
+/// How often the use of jobs is written to the log: a restarted controller has lost at most this
+/// much of it.
 pub const BILL_EVERY: Duration = Duration::from_secs(10);
-/// Jobs that ended of which one controller shard remembers what they have used.
+/// Ended jobs whose use one controller shard keeps.
 pub const BILLS_KEPT: usize = 1024;
 
-/// Jobs that were deregistered after their leases had ended, and of which that is remembered.
+/// Jobs that were deregistered after their leases had ended, and that the controller still knows as
+/// such.
 pub const FORMER_JOBS_MAX: usize = 1024;
 /// A job whose prefixes have all expired is deregistered after this.
 pub const JOB_LINGER: Duration = Duration::from_secs(600);
 
-/// Blocks that each server keeps back for moves and repairs: at least this many, or 1/50.
+/// Blocks that each server reserves for moves and repairs: at least this many, or 1/50.
 pub const RESERVE_BLOCKS_MIN: u32 = 2;
 /// The other bound of the reserve: total / this.
 pub const RESERVE_FRACTION: u32 = 50;
 
-/// Percent of a block in use at which it grows or splits, when nobody says otherwise (paper, 3.3).
+/// Percent of a block in use at which it grows or splits, by default (paper, 3.3).
 pub const HIGH_MARK_DEFAULT: u8 = 95;
-/// Percent of a block in use below which it merges, when nobody says otherwise. The paper says 5
-/// (3.3); with more, stores that shrink hold less that nobody needs.
+/// Percent of a block in use under which it merges, by default. The paper has 5 (3.3); with a
+/// higher value, stores that shrink hold less unused memory.
 pub const LOW_MARK_DEFAULT: u8 = 40;
-/// A successor that was granted is given back when its block has taken nothing for this long.
+/// A granted successor is returned if its block has accepted nothing for this long.
 pub const SUCCESSOR_IDLE: Duration = Duration::from_secs(1);
 
 /// Longest path of a flush's directory below the `flush_root`, in bytes.
 pub const FLUSH_DIRECTORY_MAX: usize = 1024;
 /// The pause after the first failure of a flush; each further one doubles it.
 pub const FLUSH_RETRY_FIRST: Duration = Duration::from_millis(100);
-/// Copies of records that a server holds while a store takes them: this fraction of its memory, ...
+/// Memory for copies of records until a store has taken them: this fraction of the server's memory,
+/// ...
 pub const FLUSH_BUFFERS_FRACTION: u64 = 64;
-/// ... and at least so many bytes, ...
+/// ... at least this many bytes, ...
 pub const FLUSH_BUFFERS_MIN: u64 = 8 << 20;
-/// ... and at most so many.
+/// ... and at most this many.
 pub const FLUSH_BUFFERS_MAX: u64 = 64 << 20;
-/// The longest object of a flush, but for one record that is longer. What fails is sent again as a whole, so
-/// it is not larger; and stores take much smaller ones badly.
+/// The longest object of a flush, unless it has a single longer record. A failed object is sent
+/// again as a whole, so it is no larger; and stores handle much smaller objects badly.
 pub const FLUSH_OBJECT_MAX: u64 = 16 << 20;
-/// Bytes that one record of a journal has, but for one change that is larger. All that came while the one
-/// before it was on its way goes into the next.
+/// Bytes of one record of a journal, unless it has a single larger change. Changes that arrive
+/// during the write of a record are combined in the next one.
 pub const JOURNAL_RECORD_MAX: usize = 4 << 20;
-/// The longest pause after a record of a journal could not be written: somebody waits for it.
+/// The longest pause after a record of a journal could not be written: a client waits for it.
 pub const JOURNAL_RETRY_MAX: Duration = Duration::from_secs(2);
-/// When objects of a flush that came to nothing are deleted a second time: what was being written at that
-/// moment is there by then.
+/// When objects of a failed flush are deleted a second time: writes in progress at the first time
+/// are complete by then.
 pub const FLUSH_SWEEP_SOON: Duration = Duration::from_secs(1);
-/// And a last time after this: more than twice the time that a request to a store may take.
+/// When they are deleted for the last time: after more than twice the time of a request to a store.
 pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
-/// How often a block of extents is told that it is to leave its server, while that is taken out.
+/// How often a block of extents is notified that it must leave its server, during a drain.
 pub const EXTENTS_LEAVE_TELL: Duration = Duration::from_secs(20);
-/// One that was not told so for this long takes extents again: the server stays.
+/// A block without this notification for this long accepts extents again: the server stays.
 pub const EXTENTS_LEAVE_FOR: Duration = Duration::from_secs(60);
-/// Blocks of one server that a flush of a prefix that lives has copied at a time.
+/// Blocks of one server that a flush of a live prefix copies at a time.
 pub const FLUSH_COPIES_AT_ONCE: usize = 4;
-/// How long blocks stand still for the barrier of a flush, at most; each further try has twice as long.
+/// The longest freeze of blocks for the barrier of a flush; each further try has twice as long.
 pub const BARRIER_MAX: Duration = Duration::from_millis(200);
 /// Tries after which a barrier is given up.
 pub const BARRIER_TRIES: u32 = 5;
-/// Prefixes of a subtree that are cut at one moment, below the uppermost: how each has ended is remembered.
+/// Prefixes of one checkpoint under the uppermost one: the controller keeps how each has ended.
 pub const BARRIER_BELOW_MAX: usize = 1000;
-/// Prefixes below the uppermost of a subtree that is flushed.
+/// Prefixes of a subtree flush under the uppermost one.
 pub const FLUSH_BELOW_MAX: usize = 16_384;
-/// Flushes that were asked for of which a controller remembers how they ended.
+/// Requested flushes whose result a controller keeps.
 pub const FLUSHES_KEPT: usize = 1024;
-/// The pause before a client looks again how far a flush is that it waits for.
+/// The pause before a client checks the progress of a flush again.
 pub const FLUSH_LOOK_FIRST: Duration = Duration::from_millis(2);
 /// The longest of these pauses; each is twice the one before.
 pub const FLUSH_LOOK_MAX: Duration = Duration::from_millis(200);
 /// The longest pause between two attempts of a flush.
 pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// A move between blocks that was neither committed nor cancelled for this long is cancelled: nobody
-/// may be left who would.
+/// A move between blocks that was neither committed nor cancelled for this long is cancelled: its
+/// initiator may no longer exist.
 pub const MOVE_MAX: Duration = Duration::from_secs(20);
-/// Answers of a controller that are kept for requests that come again, in bytes.
+/// Bytes of a controller's results that are kept for repeated requests.
 pub const CONTROL_ANSWERS_MAX: usize = 32 * 1024 * 1024;
-/// How long they are kept, as far as there is room.
+/// How long they are kept, as far as there is space.
 pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 
 /// A stall of a controller's process that is longer is added to all leases.
 pub const STALL_LEAST: Duration = Duration::from_millis(50);
-/// After a longer one every prefix gets a whole lease.
+/// After a longer stall every prefix gets a whole lease.
 pub const AMNESTY_AFTER: Duration = Duration::from_millis(1000);
-/// A server that has said nothing for this long is suspected: it is given no blocks.
+/// A server that has been silent for this long is suspected: it gets no blocks.
 pub const SERVER_SILENCE: Duration = Duration::from_millis(2500);
-/// After this many milliseconds of silence a suspected server is lost, of clusters that do not say.
+/// After this many milliseconds of silence a suspected server is lost, by default.
 pub const SERVER_LOSS_DEFAULT_MS: u32 = 15_000;
-/// The shortest silence after which a cluster may give up a server, in milliseconds: longer than the
-/// one after which it is suspected.
+/// The shortest setting of that silence, in milliseconds: longer than the silence after which a
+/// server is suspected.
 pub const SERVER_LOSS_MIN_MS: u32 = 3000;
-/// The longest, in milliseconds.
+/// The longest setting, in milliseconds.
 pub const SERVER_LOSS_MAX_MS: u32 = 3_600_000;
-/// Controller shards of one controller: a server's number has 8 bits for them, and a handshake names
-/// them beside the value that means any.
+/// Controller shards of one controller: a server's number has 8 bits for them, and a handshake has
+/// one more value that means any.
 pub const CONTROLLER_SHARDS_MAX: u16 = 64;
-/// Room of a memory server's core is lent to controller shards in lots of 1/64 of its blocks, at least
-/// one.
+/// Blocks of a memory server's core are lent to controller shards in lots of 1/64 of its blocks, at
+/// least one.
 pub const LOTS_PER_CORE: u32 = 64;
-/// After a server had fewer lots than were wanted it is asked again no sooner, unless somebody waits.
+/// A server that had fewer lots than requested is asked again only after this time, unless a
+/// request waits.
 pub const LOTS_AGAIN: Duration = Duration::from_millis(100);
-/// How often a server reports when it has nothing urgent to say.
+/// How often a server reports when it has nothing urgent to report.
 pub const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 /// How often a server reports the task prefixes whose sessions were active: a quarter of the
 /// shortest lease.

@@ -1,4 +1,4 @@
-//! How full a block is let become: the marks at which it grows and merges.
+//! The fill levels at which a block grows and merges.
 
 use crate::limits::{HIGH_MARK_DEFAULT, LOW_MARK_DEFAULT};
 
@@ -19,8 +19,8 @@ impl Default for Marks {
 }
 
 impl Marks {
-    /// Marks that differ from `default` where they are not 0; `None` when they cannot be. A low mark
-    /// that is not given is that of `default`, or as much less as the high mark asks for.
+    /// Marks that replace those of `default` where they are not 0; `None` if they are invalid. A
+    /// low mark of 0 becomes that of `default`, or less if the high mark requires it.
     pub fn new(high: u8, low: u8, default: Marks) -> Option<Marks> {
         let high = if high == 0 { default.high } else { high };
         let low = if low == 0 { default.low.min((high - 1) / 2) } else { low };
@@ -38,17 +38,17 @@ impl Marks {
         self.low
     }
 
-    /// Bytes in use of a block of this size from which on it grows or splits.
+    /// Bytes in use at which a block of this size grows or splits.
     pub fn split_at(self, block_size: usize) -> usize {
         percent(block_size, self.high)
     }
 
-    /// Bytes in use of a block of this size up to which it merges.
+    /// Bytes in use up to which a block of this size merges.
     pub fn merge_at(self, block_size: usize) -> usize {
         percent(block_size, self.low)
     }
 
-    /// Free bytes of a block of this size below which it grows: the rest above the high mark.
+    /// Free bytes below which a block of this size grows: the rest above the high mark.
     pub fn rest(self, block_size: usize) -> usize {
         block_size - self.split_at(block_size)
     }

@@ -1,18 +1,18 @@
 //! Names and addresses as people write them.
 //!
-//! `T4/T6:part-0` is the structure `part-0` under the prefix reached by `T4` then `T6`; without
-//! the colon it is the unnamed structure. `honeycomb://host:port/job/T4/T6:part-0` adds where to
-//! find it. The paper's dotted form (`T4.T6`) is understood where a path is looked up and no prefix
-//! of that literal name exists (`dotted_path`); creating always takes `/`.
+//! `T4/T6:part-0` is the structure `part-0` under the prefix reached by `T4` then `T6`; without the
+//! colon it is the unnamed structure. `honeycomb://host:port/job/T4/T6:part-0` adds the cluster and
+//! the job. The paper's dotted form (`T4.T6`) is accepted in look-ups of a path if no prefix of
+//! that literal name exists (`dotted_path`); creation always requires `/`.
 
 use crate::limits::{NAME_MAX, PATH_DEPTH_MAX};
 use thiserror::Error;
 
-/// A name or path that cannot be one, and why.
+/// An invalid name or path, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("invalid name {name:?}: {why}")]
 pub struct InvalidName {
-    /// What was given, cut to a length that fits a message.
+    /// The given text, cut to a length that fits into a message.
     pub name: String,
     /// The rule that it breaks.
     pub why: &'static str,
@@ -42,7 +42,7 @@ pub fn check_name(name: &str) -> Result<(), InvalidName> {
     Ok(())
 }
 
-/// Checks the name of a job: a name, or that of its tenant and its own with `/` between them.
+/// Checks the name of a job: a name, or that of its tenant and its own separated by `/`.
 pub fn check_job_name(name: &str) -> Result<(), InvalidName> {
     let (tenant, own) = name.split_once('/').map_or((None, name), |(t, own)| (Some(t), own));
     if name.len() > NAME_MAX {
@@ -52,7 +52,7 @@ pub fn check_job_name(name: &str) -> Result<(), InvalidName> {
     check_name(own)
 }
 
-/// The tenant that a job's name begins with; a job without one is its own.
+/// The tenant at the start of a job's name; a job without one is its own tenant.
 pub fn tenant_of(job: &str) -> Option<&str> {
     job.split_once('/').map(|(tenant, _)| tenant)
 }
@@ -62,8 +62,8 @@ pub fn split_path(path: &str) -> Result<Vec<&str>, InvalidName> {
     split_at(path.strip_prefix('/').unwrap_or(path), '/')
 }
 
-/// The paper's dotted reading of a path (`T4.T6` as `T4/T6`), where it could be meant: the path
-/// has dots and no slash. Look-ups try it after the literal name.
+/// The paper's dotted form of a path (`T4.T6` as `T4/T6`), if it could be meant: the path has dots
+/// and no slash. Look-ups try it after the literal name.
 pub fn dotted_path(path: &str) -> Option<Vec<&str>> {
     if path.contains('/') || !path.contains('.') {
         return None;

@@ -1,16 +1,16 @@
-//! How memory is shared out when it is short.
+//! The policies by which scarce memory is shared.
 
 use std::fmt;
 
-/// Who has memory when there is not enough of it.
+/// The owner of memory when there is not enough of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyKind {
-    /// Whoever has it keeps it.
+    /// A holder keeps its memory.
     #[default]
     FirstCome,
-    /// The least share is as great as it can be.
+    /// The smallest share is as large as possible.
     MaxMin,
-    /// As max-min over time: who leaves memory to others now has more later.
+    /// As max-min over time: a holder that leaves memory to others now gets more later.
     Karma,
 }
 
@@ -18,7 +18,7 @@ impl PolicyKind {
     /// All of them.
     pub const ALL: [PolicyKind; 3] = [PolicyKind::FirstCome, PolicyKind::MaxMin, PolicyKind::Karma];
 
-    /// As settings and messages have it.
+    /// Its name in settings and messages.
     pub fn name(self) -> &'static str {
         match self {
             PolicyKind::FirstCome => "first-come",
@@ -32,7 +32,7 @@ impl PolicyKind {
         PolicyKind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether blocks of one may go below memory for another, who has less than its share.
+    /// Whether a holder's blocks may be demoted for another one with less than its share.
     pub fn is_fair(self) -> bool {
         self != PolicyKind::FirstCome
     }

@@ -1,25 +1,25 @@
 //! When a cluster should have more servers, or fewer.
 
-/// How much of what servers have may be used before others should come or go.
+/// The utilisation at which servers should be added or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScaleMarks {
     /// Percent of any resource in use above which a server should be added.
     pub add_above: u8,
-    /// Percent of all resources in use below which one should go.
+    /// Percent of all resources in use below which one should be removed.
     pub remove_below: u8,
     /// No advice to remove leaves fewer servers than this.
     pub min_servers: u32,
 }
 
 impl ScaleMarks {
-    /// Marks that agree: the lower one below the upper, both percents.
+    /// Valid marks: the lower one below the upper, both percents.
     pub fn new(add_above: u8, remove_below: u8, min_servers: u32) -> Option<ScaleMarks> {
         let agree = remove_below < add_above && add_above <= 100;
         agree.then_some(ScaleMarks { add_above, remove_below, min_servers })
     }
 
-    /// What is in use after a server was added or has gone: half-way, so that neither advice follows from
-    /// the other.
+    /// The target utilisation after a server was added or removed: half-way, so that neither advice
+    /// follows from the other.
     pub fn target(self) -> u8 {
         self.remove_below + (self.add_above - self.remove_below) / 2
     }

@@ -1,8 +1,8 @@
 //! Sizes of values, items and appends for tests: log-uniform, and at every limit with both its neighbours.
 //!
-//! Defects sit at edges that a uniform draw never hits. Property tests, soaks and the simulator draw
-//! from here, so that a new limit is added in one place. Pure functions of a random number: a caller brings
-//! its own source (`Entropy`, `proptest`), and a seed repeats the draw.
+//! Defects sit at edges that a uniform draw never hits. Property tests, soaks and the simulator
+//! draw from here, so that a new limit is added in one place. Pure functions of a random number:
+//! the caller has its own source (`Entropy`, `proptest`), and a seed repeats the draw.
 
 use crate::limits::{
     EXTENT_OWNER, EXTENT_REF, KIB, LARGE_FRACTION, MIB, REGION_MAX, REGION_MIN, TIER_CHUNK,

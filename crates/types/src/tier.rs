@@ -1,9 +1,9 @@
-//! Where the bytes of a block can be: in memory, or in a tier below it.
+//! The tiers for a block's bytes: memory, or a tier under it.
 
 use std::fmt;
 
-/// A tier of one memory server: 0 is memory; the others are those that the server declares, in the
-/// order in which it declares them.
+/// A tier of one memory server: 0 is memory; the others are in the order in which the server
+/// declares them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TierIx(pub u8);
 
@@ -11,12 +11,12 @@ impl TierIx {
     /// Memory.
     pub const MEMORY: TierIx = TierIx(0);
 
-    /// Whether it is a tier below memory.
+    /// Whether it is a tier under memory.
     pub fn is_below(self) -> bool {
         self != TierIx::MEMORY
     }
 
-    /// Its place among the tiers below memory.
+    /// Its index among the tiers under memory.
     pub fn below(self) -> Option<usize> {
         (self.0 as usize).checked_sub(1)
     }
@@ -31,18 +31,18 @@ impl fmt::Display for TierIx {
     }
 }
 
-/// What a tier below memory is made of: a name for people and for prices. The order in which a server
+/// The medium of a tier under memory: a name for people and for prices. The order in which a server
 /// declares its tiers decides which is used first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum TierClass {
     /// Flash on the bus.
     Nvme,
-    /// A disk of which no more is said.
+    /// A disk without further description.
     #[default]
     Ssd,
-    /// A disk that turns.
+    /// A rotating disk.
     Hdd,
-    /// An object store: what is written there is not written again. Last of all tiers of a server.
+    /// An object store: its data is never rewritten. The last tier of a server.
     Object,
 }
 
@@ -51,7 +51,7 @@ impl TierClass {
     pub const ALL: [TierClass; 4] =
         [TierClass::Nvme, TierClass::Ssd, TierClass::Hdd, TierClass::Object];
 
-    /// Whether only blocks go there that take no more, and none has its place there from the start.
+    /// Whether it takes only sealed blocks, and no block is opened there.
     pub fn takes_final_only(self) -> bool {
         self == TierClass::Object
     }
@@ -71,7 +71,7 @@ impl TierClass {
         TierClass::ALL.into_iter().find(|class| class.code() == code)
     }
 
-    /// Its name in settings and in what people read.
+    /// Its name in settings and in output.
     pub fn name(self) -> &'static str {
         match self {
             TierClass::Nvme => "nvme",
@@ -93,12 +93,12 @@ impl fmt::Display for TierClass {
     }
 }
 
-/// A tier below memory, as a server declares it.
+/// A tier under memory, as a server declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierSpec {
-    /// What it is made of.
+    /// Its medium.
     pub class: TierClass,
-    /// Blocks that each core has room for there.
+    /// Number of blocks for which each core has space there.
     pub blocks: u32,
 }
 

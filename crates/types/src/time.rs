@@ -1,4 +1,4 @@
-//! Time as the state machines see it: a number that only grows, handed in from outside.
+//! Time in the state machines: a number that only grows, passed in from outside.
 
 use std::fmt;
 use std::ops::{Add, Sub};
@@ -16,7 +16,7 @@ impl Time {
     /// Later than every other point.
     pub const NEVER: Time = Time(u64::MAX);
 
-    /// How long ago `earlier` was; zero when it is not earlier.
+    /// The duration since `earlier`; zero if it is not earlier.
     pub fn since(self, earlier: Time) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -1,4 +1,4 @@
-//! In which way a block gives what it has to another one.
+//! The ways in which a block passes its content to another one.
 
 /// How a block moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -6,7 +6,7 @@
 pub enum Way {
     /// The upper part of its range goes to a new block.
     Split = 0,
-    /// Everything goes to a neighbour, which serves meanwhile.
+    /// Everything goes to a neighbour, which stays in service meanwhile.
     Merge = 1,
     /// Everything goes to a new block elsewhere, which takes its place.
     Relocate = 2,
@@ -18,12 +18,12 @@ impl Way {
         [Way::Split, Way::Merge, Way::Relocate].into_iter().find(|way| *way as u8 == code)
     }
 
-    /// Whether the block that takes is a new one, which is in no map before the commit.
+    /// Whether the receiving block is new, and in no map before the commit.
     pub fn takes_anew(self) -> bool {
         self != Way::Merge
     }
 
-    /// Whether the block that gives keeps nothing, and goes with the commit.
+    /// Whether the giving block keeps nothing, and is removed by the commit.
     pub fn gives_all(self) -> bool {
         self != Way::Split
     }

@@ -1,13 +1,13 @@
 //! Bodies of the operations that carry many keys or ranges: `KvMultiGet`, `KvBatch` and
 //! `FileReadMany`, laid out by hand.
 //!
-//! Readers check every count and length against the bytes that are there before they take room.
+//! Readers check every count and length against the available bytes before they allocate memory.
 
 use crate::fields::{Field, Malformed, Reader};
 use crate::messages::Status;
 use crate::stored::Function;
 
-/// Bytes of a result without those that it brings.
+/// Bytes of a result without its value.
 pub const RESULT: usize = 14;
 
 /// Bytes of a range in the arguments of `FileReadMany`.
@@ -28,7 +28,7 @@ pub enum BatchOp<'a> {
         /// Its value.
         value: &'a [u8],
     },
-    /// Stores an entry where there is none.
+    /// Stores an entry if there is none.
     Insert {
         /// Its key.
         key: &'a [u8],
@@ -40,22 +40,22 @@ pub enum BatchOp<'a> {
         /// Its key.
         key: &'a [u8],
     },
-    /// Stores `new` when the entry is what is expected.
+    /// Stores `new` if the entry has the expected value.
     Swap {
         /// The key.
         key: &'a [u8],
         /// The value that the entry must have; `None` for no entry.
         expected: Option<&'a [u8]>,
-        /// The value that it gets.
+        /// The new value.
         new: &'a [u8],
     },
     /// Combines an entry with an operand.
     Accumulate {
         /// The key.
         key: &'a [u8],
-        /// How.
+        /// The function.
         function: Function,
-        /// With what.
+        /// The operand.
         operand: &'a [u8],
     },
 }
@@ -81,7 +81,7 @@ fn get_long<'a>(r: &mut Reader<'a>) -> Result<&'a [u8], Malformed> {
 }
 
 impl<'a> BatchOp<'a> {
-    /// The key that it is about.
+    /// The key of the operation.
     pub fn key(&self) -> &'a [u8] {
         match *self {
             BatchOp::Get { key }
@@ -93,7 +93,7 @@ impl<'a> BatchOp<'a> {
         }
     }
 
-    /// Bytes that it takes in a request.
+    /// The size of the operation in a request.
     pub fn size(&self) -> usize {
         let more = match self {
             BatchOp::Get { .. } | BatchOp::Delete { .. } => 0,
@@ -106,7 +106,7 @@ impl<'a> BatchOp<'a> {
         3 + self.key().len() + more
     }
 
-    /// Appends the bytes. The key must have less than 64 KiB.
+    /// Appends the encoded operation. The key must have less than 64 KiB.
     pub fn put(&self, out: &mut Vec<u8>) {
         let kind: u8 = match self {
             BatchOp::Get { .. } => 0,
@@ -186,12 +186,12 @@ pub fn keys(payload: &[u8]) -> Result<Vec<&[u8]>, Malformed> {
     Ok(keys)
 }
 
-/// What became of one key of a `KvMultiGet`, or of one operation of a `KvBatch`.
+/// The result for one key of a `KvMultiGet`, or for one operation of a `KvBatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchResult<'a> {
-    /// How it ended.
+    /// Its status.
     pub status: Status,
-    /// A number, as the single operation of this kind would answer it.
+    /// A number, as the single operation of this kind would return it.
     pub value: u64,
     /// The value found, or the message of a refusal.
     pub bytes: &'a [u8],
@@ -207,8 +207,7 @@ pub fn put_result(out: &mut Vec<u8>, result: &BatchResult<'_>) {
     out.extend_from_slice(result.bytes);
 }
 
-/// Reads the payload of a reply to `KvMultiGet` or `KvBatch`, which answers `count` of what was
-/// asked.
+/// Reads the payload of a reply to `KvMultiGet` or `KvBatch` with `count` results.
 pub fn results(payload: &[u8], count: usize) -> Result<Vec<BatchResult<'_>>, Malformed> {
     let mut r = Reader::new(payload);
     let mut out = Vec::with_capacity(count.min(payload.len() / RESULT));
@@ -222,10 +221,10 @@ pub fn results(payload: &[u8], count: usize) -> Result<Vec<BatchResult<'_>>, Mal
     Ok(out)
 }
 
-/// `FileReadMany`: which ranges of the block.
+/// `FileReadMany`: ranges of the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadManyArgs {
-    /// Most bytes of the reply's payload. A range that has no room in it is not answered.
+    /// Maximum bytes of the reply's payload. A range that does not fit gets no reply.
     pub bytes: u32,
     /// Offset within the block and length of each.
     pub ranges: Vec<(u64, u32)>,
@@ -254,12 +253,12 @@ impl ReadManyArgs {
     }
 }
 
-/// Appends what one range holds to the payload of a `FileReadMany` reply.
+/// Appends the bytes of one range to the payload of a `FileReadMany` reply.
 pub fn put_range(out: &mut Vec<u8>, bytes: &[u8]) {
     put_long(out, bytes);
 }
 
-/// Reads the payload of a `FileReadMany` reply, which answers `count` ranges.
+/// Reads the payload of a `FileReadMany` reply with `count` ranges.
 pub fn ranges(payload: &[u8], count: usize) -> Result<Vec<&[u8]>, Malformed> {
     let mut r = Reader::new(payload);
     let mut out = Vec::with_capacity(count.min(payload.len() / 4));

@@ -1,4 +1,5 @@
-//! Operations of custom kinds: how their arguments begin, and what servers tell of their kinds.
+//! Operations of custom kinds: the start of their arguments, and the descriptions of kinds by
+//! servers.
 
 use crate::fields::{Malformed, Reader};
 use crate::messages::{KindInfo, OperationInfo};
@@ -14,18 +15,18 @@ mod flags {
     pub const KNOWN: u16 = MUTATES | PAYLOAD | WAITS | POSITIONAL;
 }
 
-/// By what an operation was routed to its block.
+/// The routing field at the start of an operation's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Routed<'a> {
-    /// By nothing that is in the arguments.
+    /// No routing field.
     Plainly,
-    /// By a position, counted from the start of the block.
+    /// A position, counted from the start of the block.
     By(i64),
-    /// By this key.
+    /// A key.
     Key(&'a [u8]),
 }
 
-/// Takes what routed an operation off its arguments: that, and what is left.
+/// Splits the routing field of an operation from the rest of its arguments.
 pub fn split_args(route: Route, args: &[u8]) -> Result<(Routed<'_>, &[u8]), Malformed> {
     let mut from = Reader::new(args);
     let routed = match route {
@@ -46,7 +47,7 @@ pub fn split_args(route: Route, args: &[u8]) -> Result<(Routed<'_>, &[u8]), Malf
     Ok((routed, from.rest()))
 }
 
-/// Appends what routes an operation.
+/// Appends the routing field of an operation.
 pub fn put_routed(routed: Routed<'_>, out: &mut Vec<u8>) {
     match routed {
         Routed::Plainly => {}
@@ -58,7 +59,7 @@ pub fn put_routed(routed: Routed<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// What is told of a kind.
+/// The description of a kind as a message.
 pub fn kind_info(spec: &KindSpec, servers: u32) -> KindInfo {
     let operations = spec.operations.iter().map(|operation| {
         let bit = |set: bool, bit: u16| if set { bit } else { 0 };
@@ -82,7 +83,7 @@ pub fn kind_info(spec: &KindSpec, servers: u32) -> KindInfo {
     }
 }
 
-/// Reads what was told of a custom kind. The error says what is wrong with it.
+/// Reads the description of a custom kind. The error says what is wrong with it.
 pub fn kind_spec(info: &KindInfo) -> Result<KindSpec, String> {
     let Some(kind @ Kind::Custom(_)) = Kind::from_code(info.code) else {
         return Err(format!("{:#04x} is not the code of a custom kind (0x80 to 0xef)", info.code));
@@ -92,7 +93,7 @@ pub fn kind_spec(info: &KindInfo) -> Result<KindSpec, String> {
     };
     let operations = info.operations.iter().map(|told| {
         let Some(route) = Route::from_code(told.route) else {
-            return Err(format!("'{}' goes by an unknown route, {}", told.name, told.route));
+            return Err(format!("'{}' has an unknown route, {}", told.name, told.route));
         };
         if told.flags & !flags::KNOWN != 0 {
             return Err(format!("'{}' has unknown flags, {:#x}", told.name, told.flags));

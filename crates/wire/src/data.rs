@@ -5,12 +5,12 @@ use crate::messages::MapEntry;
 use honeycomb_types::limits::ACK_LANES_MAX;
 use honeycomb_types::{BlockAt, LaneId, Sequence};
 
-/// `FileRead`: which bytes of the block.
+/// `FileRead`: a range of the block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadArgs {
     /// Offset within the block.
     pub offset: u64,
-    /// Most bytes wanted.
+    /// Maximum number of bytes.
     pub length: u32,
 }
 
@@ -44,7 +44,7 @@ pub fn acks(args: &[u8]) -> Result<Vec<(LaneId, Sequence)>, Malformed> {
     let mut acks = Vec::new();
     while !r.is_empty() {
         if acks.len() == ACK_LANES_MAX as usize {
-            return Err(r.malformed("more lanes than one request takes"));
+            return Err(r.malformed("more lanes than one request may have"));
         }
         acks.push((LaneId(u32::get(&mut r)?), Sequence(u64::get(&mut r)?)));
     }
@@ -58,7 +58,7 @@ pub fn mode_and_key(args: &[u8]) -> Result<(bool, &[u8]), Malformed> {
     Ok((mode, r.rest()))
 }
 
-/// `KvCompareAndSwap`: the key, and how the payload divides into what is expected and what is new.
+/// `KvCompareAndSwap`: the key, and the expected and the new value in the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwapArgs<'a> {
     /// Whether an entry is expected at all.
@@ -67,7 +67,7 @@ pub struct SwapArgs<'a> {
     pub key: &'a [u8],
     /// The value that the entry must have.
     pub expected: &'a [u8],
-    /// The value that it gets.
+    /// The new value.
     pub new: &'a [u8],
 }
 
@@ -99,7 +99,7 @@ impl<'a> SwapArgs<'a> {
     }
 }
 
-/// What a scan brings.
+/// The content of a scan's reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Brings {
@@ -107,33 +107,33 @@ pub enum Brings {
     Values = 0,
     /// Keys alone.
     Keys = 1,
-    /// Of those whose values are lists of extents the keys and the lists; of the others nothing.
+    /// Keys and lists of entries whose values are lists of extents; nothing of the others.
     Lists = 2,
 }
 
 impl Brings {
-    /// That with this code.
+    /// The mode with this code.
     pub fn from_code(mode: u8) -> Option<Brings> {
         [Brings::Values, Brings::Keys, Brings::Lists].into_iter().find(|one| *one as u8 == mode)
     }
 
-    /// Keys, with their values or without.
+    /// Keys, with or without their values.
     pub fn keys(only: bool) -> Brings {
         if only { Brings::Keys } else { Brings::Values }
     }
 }
 
-/// `KvScan`: where to go on and how much to bring.
+/// `KvScan`: where to continue and how much to return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanArgs<'a> {
-    /// First hash to look at.
+    /// First hash to scan.
     pub cursor: u64,
-    /// Most bytes of entries in the reply. One entry may exceed it; a page may also be empty when a
-    /// prefix was sought in vain for a while: only the cursor tells the end.
+    /// Maximum bytes of entries in the reply. One entry may exceed it. A page may also be empty
+    /// after a long search for a prefix: only the cursor shows the end.
     pub bytes: u32,
-    /// What to bring of them.
+    /// The content to return.
     pub brings: Brings,
-    /// Only keys that begin like this.
+    /// Only keys with this prefix.
     pub prefix: &'a [u8],
 }
 
@@ -153,7 +153,7 @@ impl<'a> ScanArgs<'a> {
             cursor: u64::get(&mut r)?,
             bytes: u32::get(&mut r)?,
             brings: Brings::from_code(u8::get(&mut r)?)
-                .ok_or_else(|| r.malformed("no mode of a scan"))?,
+                .ok_or_else(|| r.malformed("a scan has no such mode"))?,
             prefix: r.rest(),
         })
     }
@@ -167,7 +167,7 @@ pub fn put_scan_entry(out: &mut Vec<u8>, key: &[u8], value: &[u8]) {
     out.extend_from_slice(value);
 }
 
-/// Of a scanned value's length: it is a list of extents (`crate::extents`).
+/// Flag in the length of a scanned value: it is a list of extents (`crate::extents`).
 const OF_EXTENTS: u32 = 1 << 31;
 
 /// Appends one entry whose value is a list of extents.
@@ -189,17 +189,17 @@ pub type ScanEntry<'a> = (&'a [u8], &'a [u8]);
 /// The value of a scanned entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scanned<'a> {
-    /// Here it is.
+    /// The value itself.
     Value(&'a [u8]),
-    /// It is to be read from these extents.
+    /// A list of extents from which to read it.
     Extents(&'a [u8]),
 }
 
-/// Reads the payload of a `KvScan` reply that has no value in extents.
+/// Reads the payload of a `KvScan` reply without values in extents.
 pub fn scan_entries(payload: &[u8]) -> Result<Vec<ScanEntry<'_>>, Malformed> {
     let whole = scanned(payload)?.into_iter().map(|(key, value)| match value {
         Scanned::Value(value) => Ok((key, value)),
-        Scanned::Extents(_) => Err(Reader::new(payload).malformed("a value is elsewhere")),
+        Scanned::Extents(_) => Err(Reader::new(payload).malformed("a value is stored in extents")),
     });
     whole.collect()
 }
@@ -223,13 +223,13 @@ pub fn scanned(payload: &[u8]) -> Result<Vec<(&[u8], Scanned<'_>)>, Malformed> {
     Ok(entries)
 }
 
-/// The arguments of a `Moved` reply: where the request goes now.
+/// The arguments of a `Moved` reply: the block that now serves the request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovedArgs {
     /// Map version that this entry belongs to.
     pub version: u64,
-    /// The entry. Of a file, its start counts from the length (the reply's value) at which the
-    /// block that answers was sealed.
+    /// The entry. For a file, its start counts from the length (the reply's value) at which the
+    /// replying block was sealed.
     pub entry: MapEntry,
 }
 

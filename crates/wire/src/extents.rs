@@ -1,5 +1,5 @@
-//! How a large value is named: its extents, in order. The payload of `KvPutExtents`, and of the answer
-//! to a `KvGet` of such a value (`Status::Extents`).
+//! The name of a large value: its extents, in order. The payload of `KvPutExtents`, and of the
+//! reply to a `KvGet` of such a value (`Status::Extents`).
 
 use crate::fields::{Field, Malformed, Reader};
 use honeycomb_types::BlockAt;
@@ -12,7 +12,7 @@ pub struct ExtentRef {
     pub at: BlockAt,
     /// Its id in that block and epoch.
     pub id: u64,
-    /// Its bytes.
+    /// Its length in bytes.
     pub len: u32,
 }
 
@@ -44,21 +44,21 @@ pub fn extents(bytes: &[u8]) -> Result<Vec<ExtentRef>, Malformed> {
     Ok(extents)
 }
 
-/// When a `KvPutExtents` stores its list.
+/// The condition under which a `KvPutExtents` stores its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoredWhen<'a> {
-    /// In place of whatever there is.
+    /// Always; an existing value is replaced.
     Always,
-    /// When the key has no value.
+    /// The key has no value.
     Absent,
-    /// When its value still is this list: the new one holds the same bytes, elsewhere.
+    /// The value still is this list: the new one has the same bytes in other blocks.
     Still(&'a [u8]),
 }
 
 /// A `KvPutExtents`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PutExtents<'a> {
-    /// When it is stored.
+    /// The condition.
     pub when: StoredWhen<'a>,
     /// The key.
     pub key: &'a [u8],
@@ -67,7 +67,7 @@ pub struct PutExtents<'a> {
 }
 
 impl<'a> PutExtents<'a> {
-    /// Reads arguments and payload. The list itself may be none.
+    /// Reads arguments and payload. The list may be empty.
     pub fn decode(args: &'a [u8], payload: &'a [u8]) -> Result<PutExtents<'a>, Malformed> {
         let mut r = Reader::new(args);
         let mode = u8::get(&mut r)?;
@@ -80,7 +80,7 @@ impl<'a> PutExtents<'a> {
                 let bytes = u32::get(&mut p)? as usize;
                 StoredWhen::Still(p.take(bytes)?)
             }
-            _ => return Err(r.malformed("no mode of a put of extents")),
+            _ => return Err(r.malformed("a put of extents has no such mode")),
         };
         Ok(PutExtents { when, key, list: p.rest() })
     }
@@ -102,7 +102,7 @@ impl<'a> PutExtents<'a> {
     }
 }
 
-/// The length of the value that a list, which is whole, makes.
+/// The length of the value of a list, which must be complete.
 pub fn value_length(bytes: &[u8]) -> u64 {
     let lengths = bytes.chunks_exact(EXTENT_REF).map(|one| {
         u32::from_le_bytes(one[EXTENT_REF - 4..].try_into().expect("four bytes")) as u64

@@ -3,7 +3,7 @@
 use honeycomb_types::limits::BATCH_MAX;
 use thiserror::Error;
 
-/// Bytes that do not parse as what they should be, and where they stop doing so.
+/// The error for bytes that do not parse, and its position.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("malformed at byte {at}: {why}")]
 pub struct Malformed {
@@ -55,14 +55,14 @@ impl<'a> Reader<'a> {
         Err(self.malformed("bytes are left over"))
     }
 
-    /// The next text, where it lies: for those who read thousands and keep none.
+    /// The next text, in place: for readers of thousands of texts that keep none.
     pub fn text(&mut self) -> Result<&'a str, Malformed> {
         let length = u16::get(self)? as usize;
         let bytes = self.take(length)?;
         std::str::from_utf8(bytes).map_err(|_| self.malformed("text is not UTF-8"))
     }
 
-    /// A list of texts, where they lie.
+    /// A list of texts, in place.
     pub fn texts(&mut self) -> Result<Vec<&'a str>, Malformed> {
         let count = self.count(size_of::<u16>())?;
         if count > BATCH_MAX {
@@ -71,8 +71,8 @@ impl<'a> Reader<'a> {
         (0..count).map(|_| self.text()).collect()
     }
 
-    /// A count of items of at least `each` bytes, checked against what is left: a lie is refused
-    /// before it costs memory.
+    /// A count of items of at least `each` bytes, checked against the remaining bytes: a false
+    /// count is refused before it costs memory.
     pub(crate) fn count(&mut self, each: usize) -> Result<usize, Malformed> {
         let count = u32::get(self)? as usize;
         if count > (self.bytes.len() - self.at) / each {
@@ -81,13 +81,13 @@ impl<'a> Reader<'a> {
         Ok(count)
     }
 
-    /// The refusal of what stands here.
+    /// An error at the current position.
     pub fn malformed(&self, why: &'static str) -> Malformed {
         Malformed { at: self.at, why }
     }
 }
 
-/// Something that has a place in a message body.
+/// A type that can be a field of a message body.
 pub trait Field: Sized {
     /// Appends the bytes.
     fn put(&self, out: &mut Vec<u8>);
@@ -101,7 +101,7 @@ pub trait Field: Sized {
         out
     }
 
-    /// Reads a whole body: all of it and nothing else.
+    /// Reads a whole body, without bytes left over.
     fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new(bytes);
         let value = Self::get(&mut reader)?;
@@ -110,7 +110,7 @@ pub trait Field: Sized {
     }
 }
 
-/// Bodies that are their fields, one after the other.
+/// Bodies that consist of their fields, one after the other.
 macro_rules! fields {
     ($name:ident { $($field:ident),* }) => {
         impl $crate::fields::Field for $name {
@@ -151,7 +151,7 @@ impl Field for bool {
         match u8::get(from)? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(from.malformed("a truth value is 0 or 1")),
+            _ => Err(from.malformed("a boolean must be 0 or 1")),
         }
     }
 }
@@ -179,7 +179,7 @@ impl<T: Field> Field for Option<T> {
     }
 }
 
-/// `bytes` is a list of `u8` in form.
+/// `bytes` has the form of a list of `u8`.
 impl<T: Field + 'static> Field for Vec<T> {
     fn put(&self, out: &mut Vec<u8>) {
         (self.len() as u32).put(out);
@@ -189,8 +189,8 @@ impl<T: Field + 'static> Field for Vec<T> {
     }
     fn get(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         let count = u32::get(from)? as usize;
-        // Each item takes at least a byte, so a count beyond what is left is a lie: refuse it
-        // before it costs memory.
+        // Each item takes at least a byte, so a count greater than the remaining bytes is false: it
+        // is refused before it costs memory.
         if count > from.bytes.len() - from.at {
             return Err(from.malformed("a list claims more items than there are bytes"));
         }

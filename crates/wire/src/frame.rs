@@ -1,7 +1,7 @@
-//! Frame headers. Validated completely before a byte of the body is believed.
+//! Frame headers. A header is validated completely before any byte of the body is trusted.
 //!
-//! A request is 64 bytes of header, then `args_len` bytes of arguments, then `payload_len` bytes
-//! of payload. A reply is 32 bytes of header, then the same two parts. PROTOCOL.md draws both.
+//! A request is 64 bytes of header, then `args_len` bytes of arguments, then `payload_len` bytes of
+//! payload. A reply is 32 bytes of header, then the same two parts. PROTOCOL.md draws both.
 
 use crate::messages::{Op, Status};
 use honeycomb_types::limits::{
@@ -22,24 +22,25 @@ pub mod flags {
     pub const KNOWN: u16 = RETRY;
 }
 
-/// What the value of `Busy` says.
+/// The bits of the value of `Busy`.
 pub mod busy {
     use std::time::Duration;
 
-    /// An earlier try of this very mutation is under way: it may take effect yet. Beside it, in the low
-    /// 32 bits, is the delay.
+    /// An earlier try of the same mutation is in progress and may still take effect. The low 32
+    /// bits are the delay.
     pub const UNDER_WAY: u64 = 1 << 63;
 
-    /// There is no room in memory or in a lower tier. A caller whose time ends here reports `OutOfMemory`.
+    /// There is no space in memory or in a lower tier. A caller whose time ends here reports
+    /// `OutOfMemory`.
     pub const FULL: u64 = 1 << 62;
 
-    /// After which to try again.
+    /// The delay before the next try.
     pub fn delay(value: u64) -> Duration {
         Duration::from_micros(value & u64::from(u32::MAX))
     }
 }
 
-/// Which kind of node serves an operation.
+/// The kind of node that serves an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
     /// Both.
@@ -52,7 +53,7 @@ pub enum Plane {
     Link,
 }
 
-/// What a caller must hold.
+/// The authority that a caller must have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Auth {
     /// Nothing: the handshake itself.
@@ -70,11 +71,11 @@ pub enum Auth {
 /// One line of the table of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpInfo {
-    /// Who serves it.
+    /// The node that serves it.
     pub plane: Plane,
-    /// What the caller must hold.
+    /// The authority that the caller must have.
     pub auth: Auth,
-    /// What a grant must allow.
+    /// The verbs that a grant must allow.
     pub verbs: Verbs,
     /// A mutation, ordered by its lane and exactly-once.
     pub lane: bool,
@@ -100,9 +101,9 @@ pub enum Durability {
 /// Why a header was refused, and whether the stream can still be trusted after it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// What to answer.
+    /// The status of the reply.
     pub status: Status,
-    /// Which rule was broken.
+    /// The rule that was broken.
     pub reason: &'static str,
     /// Whether the lengths were sound, so that the body can be skipped and the connection kept.
     pub skip: bool,
@@ -119,20 +120,20 @@ pub struct RequestHeader {
     pub args_len: u32,
     /// Bytes of payload.
     pub payload_len: u32,
-    /// Chosen by the sender; comes back in the reply.
+    /// Chosen by the sender; the reply repeats it.
     pub request: u64,
-    /// The block and epoch that are meant; zero for requests that name none.
+    /// The block and epoch; zero for requests that name none.
     pub at: BlockAt,
-    /// Position in the lane; zero for requests that are no mutation.
+    /// Position in the lane; zero for requests that are not mutations.
     pub sequence: Sequence,
-    /// The lane; zero for requests that are no mutation.
+    /// The lane; zero for requests that are not mutations.
     pub lane: LaneId,
     /// Number under which the connection presented the grant, from 1; zero for none.
     pub grant: u32,
     /// `sequence - ack_lag` is the last position whose result the client has received.
     pub ack_lag: u32,
-    /// How long the server may hold the request before it answers, in milliseconds; zero for not
-    /// at all.
+    /// How long the server may hold the request before it replies, in milliseconds; zero for not at
+    /// all.
     pub deadline_ms: u32,
 }
 
@@ -186,7 +187,7 @@ impl RequestHeader {
     /// Reads and validates a header.
     ///
     /// `greeted` says whether the handshake has succeeded on this connection: before that only
-    /// `Hello` of at most `HELLO_MAX` bytes is taken, so that a stranger costs nothing.
+    /// `Hello` of at most `HELLO_MAX` bytes is accepted, so that an unknown peer costs nothing.
     #[inline]
     pub fn decode(b: &[u8; REQUEST_HEADER], greeted: bool) -> Result<RequestHeader, Refusal> {
         if u16_at(b, 0) != REQUEST_MAGIC {
@@ -237,15 +238,18 @@ impl RequestHeader {
         if self.payload_len != 0 && !info.payload {
             return Err(skip(Status::BadFrame, "the operation takes no payload"));
         }
-        // Whether a custom operation is a mutation is for its kind to say; its server looks at that.
+        // The kind of a custom operation defines whether it is a mutation; its server checks that.
         let custom = matches!(self.op, Op::Custom(_));
         let laned = self.lane.0 != 0 || self.sequence.0 != 0 || self.ack_lag != 0;
         if info.lane || custom && laned {
             if self.lane.0 == 0 || self.sequence.0 == 0 {
-                return Err(skip(Status::BadFrame, "a mutation names its lane and sequence"));
+                return Err(skip(Status::BadFrame, "a mutation must name its lane and sequence"));
             }
             if self.ack_lag == 0 || self.ack_lag as u64 > self.sequence.0 {
-                return Err(skip(Status::BadFrame, "a mutation acknowledges earlier ones only"));
+                return Err(skip(
+                    Status::BadFrame,
+                    "a mutation may acknowledge only earlier mutations",
+                ));
             }
         } else if laned {
             return Err(skip(Status::BadFrame, "only a mutation has a lane"));
@@ -257,7 +261,7 @@ impl RequestHeader {
             _ => !block && !grant,
         };
         if !named {
-            return Err(skip(Status::BadFrame, "a block and a grant go with data requests only"));
+            return Err(skip(Status::BadFrame, "only data requests have a block and a grant"));
         }
         Ok(())
     }
@@ -266,7 +270,7 @@ impl RequestHeader {
 /// The header of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplyHeader {
-    /// How the request ended.
+    /// The status of the request.
     pub status: Status,
     /// How durable the acknowledged effect is.
     pub durability: Durability,
@@ -274,7 +278,7 @@ pub struct ReplyHeader {
     pub args_len: u32,
     /// Bytes of payload.
     pub payload_len: u32,
-    /// The request that this answers.
+    /// The number of the request.
     pub request: u64,
     /// A number whose meaning the operation or the status defines.
     pub value: u64,
@@ -341,8 +345,8 @@ pub enum Header {
 }
 
 impl Header {
-    /// Reads whichever header begins `bytes`, with the bytes that it took. `None` while there are
-    /// too few.
+    /// Reads the header at the start of `bytes`, of either kind, and returns its length too. `None`
+    /// while there are too few bytes.
     pub fn decode(bytes: &[u8], greeted: bool) -> Result<Option<(Header, usize)>, Refusal> {
         if bytes.len() < 2 {
             return Ok(None);

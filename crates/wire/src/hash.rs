@@ -1,9 +1,9 @@
-//! The hash of a key to its slot, a part of the protocol.
+//! The hash of a key and its slot, a part of the protocol.
 
 use honeycomb_types::limits::SLOT_WIDTH;
 use xxhash_rust::xxh64::{Xxh64, xxh64};
 
-/// Bits of the hash that decide the slot.
+/// Bits of the hash that determine the slot.
 const SLOT_MASK: u64 = !(SLOT_WIDTH - 1);
 
 /// The slot of a hash: its top 16 bits.
@@ -13,8 +13,8 @@ pub const fn slot_of(hash: u64) -> u64 {
 
 /// The 64-bit hash by which a key-value store routes: XXH64 with seed 0.
 ///
-/// A key that holds a `{tag}` (the first `{` and the next `}` with something between) takes its top
-/// 16 bits, which decide the slot, from the tag alone: keys of one tag share a slot.
+/// A key with a `{tag}` (the first `{` and the next `}` with at least one byte between) takes its
+/// top 16 bits, which determine the slot, from the tag alone: keys with the same tag share a slot.
 pub fn key_hash(key: &[u8]) -> u64 {
     let hash = xxh64(key, 0);
     match key_tag(key) {
@@ -23,12 +23,12 @@ pub fn key_hash(key: &[u8]) -> u64 {
     }
 }
 
-/// What bytes are checked by on their way between blocks: XXH64 with seed 0.
+/// The checksum of bytes that are transferred between blocks: XXH64 with seed 0.
 pub fn checksum(bytes: &[u8]) -> u64 {
     xxh64(bytes, 0)
 }
 
-/// The same of bytes that come piece by piece.
+/// The same for bytes that arrive piece by piece.
 pub struct Checksum(Xxh64);
 
 impl Default for Checksum {
@@ -38,18 +38,18 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// These come next.
+    /// Adds the next bytes.
     pub fn add(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// That of all so far.
+    /// The checksum of all bytes so far.
     pub fn value(&self) -> u64 {
         self.0.digest()
     }
 }
 
-/// The tag of a key: the bytes between its first `{` and the next `}`, when there are any.
+/// The tag of a key: the bytes between its first `{` and the next `}`, if there are any.
 pub fn key_tag(key: &[u8]) -> Option<&[u8]> {
     let open = key.iter().position(|b| *b == b'{')?;
     let length = key[open + 1..].iter().position(|b| *b == b'}')?;

@@ -1,6 +1,6 @@
 //! Bytes in, typed values out: frames, message bodies, tokens, grants and the hash of a key.
 //!
-//! No I/O happens here. `protocol/PROTOCOL.md` draws every byte and `protocol/vectors/` pins it;
+//! No I/O happens here. `protocol/PROTOCOL.md` draws every byte and `protocol/vectors/` fixes it;
 //! the tables in `messages` are generated from `protocol/messages.toml`.
 #![forbid(unsafe_code)]
 

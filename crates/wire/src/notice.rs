@@ -1,10 +1,10 @@
-//! Notices: what a memory server pushes, unasked, to those who subscribed.
+//! Notices: messages that a memory server pushes to subscribers.
 
 use crate::data::MovedArgs;
 use crate::fields::{Field, Malformed, Reader};
 use crate::messages::Status;
 
-/// Bits that say which changes a subscriber wants to know of.
+/// Bits of the kinds of changes for a subscription.
 pub mod kinds {
     /// Bytes were appended to a file.
     pub const APPEND: u16 = 1;
@@ -20,11 +20,11 @@ pub mod kinds {
     pub const PUT: u16 = 32;
     /// A key was deleted.
     pub const DELETE: u16 = 64;
-    /// Every one that there is.
+    /// All kinds.
     pub const ALL: u16 = 127;
 }
 
-/// A change of a block, as it can be seen by a reader from then on.
+/// A change of a block that readers can see from then on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Bytes were appended to a file; the offset counts from the start of the block.
@@ -39,7 +39,7 @@ pub enum Change {
         /// Bytes of the block.
         length: u64,
     },
-    /// Items can be taken: new ones, or reserved ones that came back.
+    /// Items can be taken: new ones, or returned reservations.
     Data {
         /// How many.
         items: u64,
@@ -77,7 +77,7 @@ impl Change {
         }
     }
 
-    /// The key that it concerns.
+    /// The key of the change, if it has one.
     pub fn key(&self) -> Option<&[u8]> {
         match self {
             Change::Put { key } | Change::Delete { key } => Some(key),
@@ -86,19 +86,19 @@ impl Change {
     }
 }
 
-/// Which keys a subscriber to a key-value store wants to know of.
+/// The keys of a key-value store for a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Filter {
     /// Every key; also for structures without keys.
     All,
-    /// This one.
+    /// This key.
     Key(Vec<u8>),
-    /// Those that begin like this.
+    /// Keys with this prefix.
     Prefix(Vec<u8>),
 }
 
 impl Filter {
-    /// Whether a change concerns it.
+    /// Whether a change matches.
     pub fn takes(&self, change: &Change) -> bool {
         match (self, change.key()) {
             (Filter::All, _) | (_, None) => true,
@@ -111,11 +111,11 @@ impl Filter {
 /// The arguments of `Subscribe`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscribeArgs {
-    /// The client's number for it, which its notices carry.
+    /// The client's number for the subscription, which its notices carry.
     pub subscription: u32,
     /// Bits of `kinds`.
     pub kinds: u16,
-    /// Which keys.
+    /// The keys.
     pub filter: Filter,
 }
 
@@ -142,7 +142,7 @@ impl SubscribeArgs {
         let mode = u8::get(&mut r)?;
         let key = r.rest().to_vec();
         if wanted == 0 || wanted & !kinds::ALL != 0 {
-            return Err(r.malformed("a subscription names kinds of changes that there are"));
+            return Err(r.malformed("a subscription names no kind of change, or an unknown one"));
         }
         let filter = match mode {
             0 if key.is_empty() => Filter::All,
@@ -154,18 +154,18 @@ impl SubscribeArgs {
     }
 }
 
-/// What a notice says.
+/// The content of a notice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// Something changed.
+    /// A change.
     Changed(Change),
-    /// So many notices were left out, because they were not read in time.
+    /// So many notices were dropped, because they were not read in time.
     Gap(u64),
-    /// The block is full: what follows happens in its successor. The last notice.
+    /// The block is full: later changes happen in its successor. The last notice.
     Handover {
         /// The length at which it was sealed.
         length: u64,
-        /// Where to subscribe now.
+        /// The block to subscribe to now.
         to: MovedArgs,
     },
     /// There will be no more, for this reason. The last notice.
@@ -201,7 +201,7 @@ impl Notice {
         out
     }
 
-    /// Reads the arguments of a frame: the subscription and what is told.
+    /// Reads the arguments of a frame: the subscription and the notice.
     pub fn decode(args: &[u8]) -> Result<(u32, Notice), Malformed> {
         let mut r = Reader::new(args);
         let (subscription, code) = (u32::get(&mut r)?, u8::get(&mut r)?);

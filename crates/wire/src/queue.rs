@@ -21,12 +21,12 @@ pub fn lengths(args: &[u8], payload_len: usize) -> Result<Vec<u32>, Malformed> {
     match lengths.iter().map(|length| *length as u64).sum::<u64>() == payload_len as u64 {
         true => Ok(lengths),
         false => {
-            Err(Malformed { at: 0, why: "the lengths of the items are not that of the payload" })
+            Err(Malformed { at: 0, why: "the lengths of the items do not add up to the payload" })
         }
     }
 }
 
-/// All of `bytes` as entries, at most so many.
+/// Reads all of `bytes` as entries, at most so many.
 fn list<T>(
     bytes: &[u8],
     most: usize,
@@ -36,24 +36,23 @@ fn list<T>(
     let mut entries = Vec::new();
     while !r.is_empty() {
         if entries.len() == most {
-            return Err(r.malformed("more entries than one request takes"));
+            return Err(r.malformed("more entries than one request may have"));
         }
         entries.push(get(&mut r)?);
     }
     Ok(entries)
 }
 
-/// `QueueGet` and `QueuePeek`: how much to bring, and on what terms.
+/// `QueueGet` and `QueuePeek`: how much to return, and under what conditions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetArgs {
-    /// Most items.
+    /// Maximum number of items.
     pub items: u32,
-    /// Most bytes; the first item may exceed it.
+    /// Maximum bytes; the first item may exceed it.
     pub bytes: u32,
     /// Milliseconds for which the items are reserved; 0 takes them for good. `QueueGet` only.
     pub reserve_ms: u32,
-    /// Answer `QueueEmpty` where a block that is full and empty would send the caller on. `QueueGet`
-    /// only.
+    /// Reply with `QueueEmpty` instead of `Moved` if the block is full and empty. `QueueGet` only.
     pub stay: bool,
 }
 
@@ -88,12 +87,12 @@ impl GetArgs {
     }
 }
 
-/// The arguments of the reply to `QueueGet` and `QueuePeek`: what the payload is made of.
+/// The arguments of the reply to `QueueGet` and `QueuePeek`: the items in the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Items {
     /// Number of the first item within its block; the others follow it.
     pub first: u64,
-    /// How often they have been given out, this time included.
+    /// How often they have been delivered, including this time.
     pub deliveries: u32,
     /// Bytes of each.
     pub lengths: Vec<u32>,
@@ -119,7 +118,7 @@ impl Items {
         if lengths.iter().map(|length| *length as u64).sum::<u64>() != payload_len as u64 {
             return Err(Malformed {
                 at: 0,
-                why: "the lengths of the items are not that of the payload",
+                why: "the lengths of the items do not add up to the payload",
             });
         }
         Ok(Items { first, deliveries, lengths })
@@ -167,26 +166,26 @@ impl Counts {
     }
 }
 
-/// What `QueueAck` does with reservations.
+/// The effect of `QueueAck` on reservations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AckAction {
-    /// The items are done with: they are taken for good.
+    /// The items are removed for good.
     Done = 0,
-    /// They go back to the queue, before all others.
+    /// They are returned to the queue, before all others.
     GiveBack = 1,
-    /// They stay reserved for the time-out, from now on.
+    /// They stay reserved for the time-out, counted from now.
     Extend = 2,
 }
 
 /// `QueueAck`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AckArgs {
-    /// What to do.
+    /// The action.
     pub action: AckAction,
     /// Milliseconds, for `Extend`.
     pub timeout_ms: u32,
-    /// Number and deliveries of each item, as `QueueGet` told them.
+    /// Number and deliveries of each item, from the reply to `QueueGet`.
     pub items: Vec<(u64, u32)>,
 }
 

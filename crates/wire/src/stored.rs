@@ -1,7 +1,7 @@
-//! Values that `KvAccumulate` makes: numbers and top lists, readable by any client.
+//! Values made by `KvAccumulate`: numbers and top lists, readable by any client.
 //!
-//! Each begins with two bytes that tell what follows; the first of them begins no UTF-8 text. What
-//! `append` makes has no form of its own: it is the bytes that were appended.
+//! Each begins with two bytes that identify its form; no UTF-8 text begins with the first of them.
+//! The result of `append` has no form of its own: it consists of the appended bytes.
 
 use crate::fields::{Field, Malformed, Reader};
 use std::cmp::Ordering;
@@ -12,10 +12,10 @@ const MARK: u8 = 0xAC;
 pub const NUMBER: usize = 10;
 /// Bytes of a list before its items.
 const LIST: usize = 6;
-/// Bytes of an item before its own.
+/// Bytes of an item before its content.
 const ITEM: usize = 10;
 
-/// How a value is combined with an operand.
+/// The function that combines a value with an operand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Function {
@@ -31,9 +31,9 @@ pub enum Function {
     MinF64 = 5,
     /// Larger of `f64`.
     MaxF64 = 6,
-    /// One more; an `i64`, without operand.
+    /// Adds one; an `i64`, without operand.
     Count = 7,
-    /// Bytes behind bytes.
+    /// Concatenates bytes.
     Append = 8,
     /// The k best items.
     Top = 9,
@@ -53,7 +53,7 @@ impl Function {
         Function::Top,
     ];
 
-    /// Reads the byte that names it.
+    /// Reads the byte of a function.
     pub(crate) fn get(r: &mut Reader<'_>) -> Result<Function, Malformed> {
         let code = u8::get(r)?;
         let found = Function::ALL.into_iter().find(|function| *function as u8 == code);
@@ -94,7 +94,7 @@ impl Item<'_> {
 pub struct TopOperand<'a> {
     /// Items to keep.
     pub k: u32,
-    /// The one that comes.
+    /// The new item.
     pub item: Item<'a>,
 }
 
@@ -116,7 +116,7 @@ impl<'a> TopOperand<'a> {
     }
 }
 
-/// What a stored value is.
+/// A stored value by its form.
 #[derive(Clone, Debug)]
 pub enum Stored<'a> {
     /// A whole number.
@@ -130,7 +130,7 @@ pub enum Stored<'a> {
 }
 
 impl<'a> Stored<'a> {
-    /// Tells what a value is.
+    /// Recognises the form of a value.
     pub fn of(value: &'a [u8]) -> Stored<'a> {
         let number = |value: &[u8]| u64::from_le_bytes(value[2..].try_into().expect("eight bytes"));
         match value {
@@ -143,7 +143,7 @@ impl<'a> Stored<'a> {
         }
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     pub fn name(&self) -> &'static str {
         match self {
             Stored::Integer(_) => "an i64",
@@ -170,7 +170,7 @@ fn form(kind: u8, bits: u64) -> [u8; NUMBER] {
     out
 }
 
-/// The stored form of a list that is in order.
+/// The stored form of an ordered list.
 pub fn top(items: &[Item<'_>]) -> Vec<u8> {
     let mut out = Vec::with_capacity(top_len(items));
     out.extend_from_slice(&[MARK, b't']);

@@ -1,9 +1,9 @@
 //! Tokens, for the controller, and grants, for the data plane.
 //!
-//! Both are bytes that prove what their holder may do; ids alone are no authority. A token is a
-//! chain of HMAC-SHA256 tags: each caveat is authenticated under the tag before it, so that a
-//! holder can narrow a token offline and nobody can widen one (docs/adr/0003). A grant is issued
-//! by the controller when a structure is opened, and is checked on every data request.
+//! Both are bytes that prove the authority of their holder; ids alone give none. A token is a chain
+//! of HMAC-SHA256 tags: each caveat is authenticated under the tag before it, so a holder can
+//! narrow a token offline and nobody can widen one (docs/adr/0003). The controller issues a grant
+//! when a structure is opened, and every data request is checked against it.
 
 use crate::fields::{Field, Malformed, Reader};
 use hmac::{Hmac, KeyInit, Mac};
@@ -19,16 +19,16 @@ const GRANT_MAC: usize = 16;
 /// Bytes of a grant.
 pub const GRANT_LEN: usize = GRANT_BODY + GRANT_MAC;
 
-/// Why a token or grant was not believed. It does not say more than its holder may know.
+/// Why a token or grant was refused. It reveals no more than its holder may know.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Unproven {
-    /// Not a token at all.
+    /// Not a token.
     #[error("the token or grant is malformed: {0}")]
     Malformed(#[from] Malformed),
     /// Too long, of another version, or with a caveat that this build does not know.
-    #[error("the token or grant is of a form that is not known here")]
+    #[error("the token or grant has a format that this peer does not know")]
     UnknownForm,
-    /// The tag does not match: forged, cut, or of another cluster.
+    /// The tag does not match: forged, truncated, or of another cluster.
     #[error("the token or grant was not issued by this cluster, or was altered")]
     Forged,
 }
@@ -56,7 +56,7 @@ impl RootKey {
         GrantKey(mac(&self.0, &[b"honeycomb grant v1"]))
     }
 
-    /// The permutation that makes ids of the controller's counters.
+    /// The permutation that turns the controller's counters into ids.
     pub fn id_cipher(&self) -> IdCipher {
         let key = mac(&self.0, &[b"honeycomb ids v1"]);
         IdCipher::new(*key.first_chunk().expect("a MAC has 32 bytes"))
@@ -66,13 +66,13 @@ impl RootKey {
 /// A restriction added to a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Caveat {
-    /// The holder is the task of this prefix: it writes there and reads its job's.
+    /// The holder is the task of this prefix: it may write there, and read all of its job.
     Task(PrefixId),
-    /// No more than these verbs.
+    /// At most these verbs.
     Verbs(Verbs),
-    /// Good until this time on the controller's clock, in milliseconds.
+    /// Valid until this time on the controller's clock, in milliseconds.
     Expires(u64),
-    /// Good for one life of the job: while this prefix is its root.
+    /// Valid for one life of the job: while this prefix is its root.
     Life(PrefixId),
 }
 
@@ -88,23 +88,23 @@ impl Caveat {
     }
 }
 
-/// What a verified token allows.
+/// The authority of a verified token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scope {
     /// The job; `None` is the whole cluster.
     pub job: Option<JobId>,
-    /// The task, when the token was narrowed to one.
+    /// The task, if the token was narrowed to one.
     pub task: Option<PrefixId>,
-    /// The most that it may do with data.
+    /// The verbs that it allows on data.
     pub verbs: Verbs,
-    /// When it ends, on the controller's clock in milliseconds; `u64::MAX` for never.
+    /// When it expires, on the controller's clock in milliseconds; `u64::MAX` for never.
     pub expires_ms: u64,
-    /// The root prefix of the job's life that it is good for; `None` for every life.
+    /// The root prefix of the job's life for which it is valid; `None` for every life.
     pub life: Option<PrefixId>,
 }
 
 impl Scope {
-    /// Whether it is the cluster's own token, which nobody has narrowed.
+    /// Whether it is the cluster's own token without any restriction.
     pub fn is_whole_cluster(&self) -> bool {
         self.job.is_none() && self.task.is_none() && self.verbs == Verbs::ALL
     }
@@ -121,7 +121,7 @@ impl TokenKey {
         token
     }
 
-    /// Checks a token and folds its caveats. Whether it is past its time is for the caller to say.
+    /// Checks a token and combines its caveats. The caller checks whether it has expired.
     pub fn verify(&self, token: &[u8]) -> Result<Scope, Unproven> {
         let parts = Parts::read(token)?;
         let mut tag = mac(&self.0, &[&token[..9]]);
@@ -135,7 +135,7 @@ impl TokenKey {
             match kind {
                 1 => {
                     let task = PrefixId(u64::get(&mut reader)?);
-                    // The first one stays: a caveat added later takes away, it adds no other place.
+                    // The first one stays: a later caveat restricts, and cannot add another task.
                     conflict |= *scope.task.get_or_insert(task) != task;
                 }
                 2 => scope.verbs = scope.verbs.and(Verbs(u16::get(&mut reader)?)),
@@ -151,7 +151,7 @@ impl TokenKey {
         if !same(&tag, parts.tag) {
             return Err(Unproven::Forged);
         }
-        // Narrowing to two different tasks or lives leaves nothing that the holder could be.
+        // A token for two different tasks or lives allows nothing.
         if conflict {
             scope.verbs = Verbs::NONE;
         }
@@ -204,7 +204,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// What the holder may do with one structure's blocks.
+/// The authority over one structure's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
     /// The job.
@@ -213,11 +213,11 @@ pub struct Grant {
     pub prefix: PrefixId,
     /// The structure.
     pub structure: StructureId,
-    /// What is allowed.
+    /// The allowed verbs.
     pub verbs: Verbs,
-    /// Version of the prefix's permissions that it was issued under.
+    /// The version of the prefix's permissions under which it was issued.
     pub generation: Generation,
-    /// When it ends, on the controller's clock in milliseconds.
+    /// When it expires, on the controller's clock in milliseconds.
     pub expires_ms: u64,
 }
 
@@ -270,7 +270,7 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; TAG] {
     mac.finalize().into_bytes().into()
 }
 
-/// Compares without telling by its duration where the first difference is.
+/// Compares in a time that does not reveal the position of the first difference.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |acc, (x, y)| acc | (x ^ y)) == 0
 }

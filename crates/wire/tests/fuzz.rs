@@ -1,4 +1,4 @@
-//! Random and damaged bytes: nothing panics, and what is accepted is written back byte for byte.
+//! Random and damaged bytes: nothing panics, and accepted bytes are written back unchanged.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn edgy() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), Just(u32::MAX as u64), Just(u64::MAX), 0..100u64, any::<u64>()]
 }
 
-/// One thing that can happen to bytes on their way.
+/// One kind of damage to bytes in transit.
 #[derive(Clone, Debug)]
 enum Damage {
     Set(Index, u8),
@@ -153,7 +153,7 @@ fn judge_request(head: &[u8; REQUEST_HEADER], greeted: bool) {
     }
 }
 
-/// (operation, is it a request, its bytes) of every message of the vectors.
+/// The operation, whether it is a request, and the bytes, for every message of the vectors.
 fn samples() -> Vec<(Op, bool, Vec<u8>)> {
     let file = vectors("messages");
     let mut out = Vec::new();
@@ -183,7 +183,8 @@ fn queue_samples() -> Vec<(Vec<u8>, Vec<u8>)> {
     out
 }
 
-/// Every reader of what queues and notices lay out by hand; how many of them took it.
+/// Tries every reader of the hand-written layouts of queues and notices; returns how many accepted
+/// the bytes.
 fn read_queue(args: &[u8], payload: &[u8]) -> usize {
     let mut taken = 0;
     let mut same = |out: Vec<u8>| {
@@ -201,7 +202,7 @@ fn read_queue(args: &[u8], payload: &[u8]) -> usize {
         assert!(rest.is_empty(), "the items are the payload");
         let mut out = Vec::new();
         put_lengths(&items, &mut out);
-        // One item may be told with its length or without.
+        // A single item may have an explicit length or none.
         same(if items.len() == 1 { args.to_vec() } else { out });
     }
     if let Ok(get) = GetArgs::decode(args) {
@@ -228,7 +229,7 @@ fn read_queue(args: &[u8], payload: &[u8]) -> usize {
     if let Ok((subscription, notice)) = Notice::decode(args) {
         let written = notice.encode(subscription);
         match &notice {
-            // A reason that is not known, or no text, is shown as well as it can be.
+            // An unknown reason, or one that is not text, is shown as well as possible.
             Notice::Ended(..) => assert_eq!(Notice::decode(&written), Ok((subscription, notice))),
             _ => assert_eq!(written, args, "what is accepted loses nothing"),
         }
@@ -274,7 +275,7 @@ fn read_data(args: &[u8], payload: &[u8]) {
         assert_eq!(put_keys(&keys), payload);
     }
     if let Ok(ops) = batch_ops(payload) {
-        // What a swap of an absent entry expects is not looked at, and not kept.
+        // A swap of an absent entry has an expected value that is neither read nor kept.
         assert_eq!(batch_ops(&put_batch(&ops)).as_ref(), Ok(&ops));
     }
     if let Stored::Top(items) = Stored::of(payload) {
@@ -291,7 +292,7 @@ fn read_data(args: &[u8], payload: &[u8]) {
 fn the_samples_of_queues_and_notices_are_read() {
     let read =
         queue_samples().iter().filter(|(args, payload)| read_queue(args, payload) > 0).count();
-    // All but the replies without arguments of their own.
+    // All but the replies without their own arguments.
     assert!(read > 30, "only {read} samples are of any use to the fuzzer");
 }
 
@@ -409,7 +410,7 @@ proptest! {
         let mut altered = token.clone();
         damages.iter().for_each(|damage| apply(&mut altered, damage));
         prop_assert_eq!(root.token_key().verify(&altered).is_ok(), altered == token);
-        // Whatever can be attenuated at all is of the right form, and is not the token before it.
+        // A token that can be attenuated has the right form, and the result differs from it.
         if let Ok(narrowed) = attenuate(&noise, caveat) {
             prop_assert!(root.token_key().verify(&narrowed).is_err());
         }

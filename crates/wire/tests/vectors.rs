@@ -1,7 +1,7 @@
 //! The golden vectors and the tables of PROTOCOL.md, against this crate.
 //!
-//! The vectors come from an implementation that shares no code with this one
-//! (protocol/vectors.py), so that agreement means what the document says.
+//! The vectors come from an implementation that shares no code with this one (protocol/vectors.py),
+//! so agreement confirms the document.
 #![allow(clippy::unwrap_used)]
 
 #[path = "common/batches.rs"]
@@ -284,7 +284,8 @@ fn handshakes_are_judged_as_the_scenarios_say() {
     for case in list(&vectors("refusals")["behaviour"]) {
         let status = status(case);
         let changes = &case["send"]["with"];
-        // Shard and window are the memory server's own; what is greeted already is the connection's.
+        // Shard and window concern only the memory server; an earlier handshake concerns only the
+        // connection.
         let here = changes.is_object() && changes.get("shard").is_none();
         if here && text(&case["given"]) == "a new connection" {
             let hello = hello_with(changes, &key);
@@ -356,7 +357,7 @@ fn tokens_are_believed_or_not_as_the_vectors_say() {
                     expires_ms: number(&scope["expires_ms"]),
                     life: (!scope["life"].is_null()).then(|| PrefixId(number(&scope["life"]))),
                 };
-                // Of a token for two tasks only the missing verbs matter.
+                // For a token with two tasks only the missing verbs matter.
                 let task = if expected.verbs == Verbs::NONE { found.task } else { expected.task };
                 assert_eq!(found, Scope { task, ..expected }, "{name}");
                 if now >= found.expires_ms { Status::Unauthenticated } else { Status::Ok }
@@ -386,7 +387,7 @@ fn attenuation_gives_the_bytes_of_the_vectors() {
 
 #[test]
 fn a_token_with_as_many_caveats_as_can_be_counted_takes_no_more() {
-    // No key is needed to make one up: attenuating what a stranger sent must not panic.
+    // Anyone can make such a token without a key: attenuating it must not panic.
     let token = [&[1u8][..], &[0; 8], &[255], &[0; 2 * 255], &[0; 32]].concat();
     assert_eq!(attenuate(&token, Caveat::Verbs(Verbs::READ)), Err(Unproven::UnknownForm));
 }
@@ -412,7 +413,7 @@ fn grants_are_believed_or_not_as_the_vectors_say() {
                 };
                 assert_eq!(found, expected, "{name}");
                 assert_eq!(key.issue(&expected), hex, "{name}");
-                // As a block whose prefix is at generation 4 judges it.
+                // As judged by a block whose prefix is at generation 4.
                 match found {
                     g if g.generation < Generation(4) => Status::GrantRevoked,
                     g if now >= g.expires_ms => Status::GrantExpired,
@@ -625,7 +626,7 @@ fn stored_values_are_what_the_vectors_say() {
     list(&vectors("messages")["stored"]).iter().for_each(batches::check_stored);
 }
 
-/// One result of a lane, as `MoveLanes` brings it.
+/// One result of a lane, as in `MoveLanes`.
 fn check_result(from: &mut Reader<'_>, told: &Value) {
     assert_eq!(u64::get(from), Ok(number(&told["sequence"])));
     assert_eq!(u64::get(from), Ok(number(&told["hash"])));

@@ -1,4 +1,4 @@
-//! `make simulate`: seeds for as long as it was told to, on all cores.
+//! `make simulate`: runs seeds for the given time, on all cores.
 #![forbid(unsafe_code)]
 
 use clap::Parser;
@@ -15,20 +15,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// One seed in this many is run twice, and must give the same trace.
 const TWICE: u64 = 50;
 
-/// Runs the production state machines in a virtual world, seed after seed, and checks what clients
-/// saw against reference models.
+/// Runs the production state machines in a virtual world, seed after seed, and compares the
+/// clients' observations with reference models.
 #[derive(Parser)]
 struct Args {
-    /// Seconds to go on for
+    /// Duration of the run in seconds
     #[arg(long, default_value_t = 60)]
     seconds: u64,
-    /// Run so many seeds, from --from on, however long it takes
+    /// Run this many seeds, starting at --from, however long that takes
     #[arg(long)]
     seeds: Option<u64>,
     /// First seed of --seeds, --bugs and --histories
     #[arg(long, default_value_t = 1)]
     from: u64,
-    /// Run this seed alone, and print its trace
+    /// Run only this seed, and print its trace
     #[arg(long)]
     seed: Option<u64>,
     /// Operations of each seed
@@ -37,23 +37,23 @@ struct Args {
     /// Threads; 0 for one on each core
     #[arg(long, default_value_t = 0)]
     threads: usize,
-    /// Say what was drawn, reached and answered
+    /// Report what was drawn, reached and returned
     #[arg(long)]
     report: bool,
-    /// Fail when a fault or state was never reached that a long run must reach
+    /// Fail if a fault or state that a long run must reach was never reached
     #[arg(long)]
     strict: bool,
-    /// Plant each bug of the bank in turn that the simulator can reach, and say how many seeds it took to
-    /// catch it; of the others name the tests that do
+    /// Plant each bug that the simulator can reach, one at a time, and report how many seeds it
+    /// took to find it; for the other bugs, name the tests that find them
     #[arg(long)]
     bugs: bool,
-    /// Seeds after which --bugs gives a bug up
+    /// Seeds after which --bugs gives up on a bug
     #[arg(long, default_value_t = 5000)]
     patience: u64,
     /// Plant this bug of the bank in everything that is run
     #[arg(long)]
     bug: Option<String>,
-    /// Write the histories of so many keys as JSON lines, for another checker, and stop
+    /// Write the histories of this many keys as JSON lines, for another checker, and stop
     #[arg(long)]
     histories: Option<usize>,
     /// One JSON object instead of text
@@ -94,7 +94,7 @@ fn one(seed: u64, operations: u64) -> ExitCode {
     let outcome = world.run_caught(operations);
     let mut out = std::io::stdout().lock();
     for line in world.trace().unwrap_or_default() {
-        // A reader that has seen enough closes the pipe.
+        // The reader closes the pipe when it has read enough.
         if writeln!(out, "{line}").is_err() {
             break;
         }
@@ -119,7 +119,7 @@ fn tell(v: &Violation, operations: u64) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Runs a seed, one in a while twice.
+/// Runs a seed, some of them twice.
 fn run(seed: u64, operations: u64, twice: bool) -> Result<Stats, Violation> {
     let stats = run_seed(seed, operations)?;
     if twice {
@@ -132,7 +132,7 @@ fn run(seed: u64, operations: u64, twice: bool) -> Result<Stats, Violation> {
     Ok(stats)
 }
 
-/// What all threads have seen so far.
+/// The results of all threads so far.
 #[derive(Default)]
 struct Sum {
     seeds: u64,
@@ -242,7 +242,7 @@ fn conclude(args: &Args, sum: &Sum, clock: Clock) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What was drawn: classes of faults and pairs of them, faults, states and endings.
+/// Prints what was drawn: classes of faults and pairs of them, faults, states and endings.
 fn report(stats: &Stats, seeds: u64) {
     println!("runs with a class of faults, of {seeds}:");
     stats.classes.iter().for_each(|(name, n)| println!("  {n:>9} {name}"));
@@ -277,7 +277,7 @@ fn histogram(counts: &BTreeMap<&'static str, u64>) -> String {
     if parts.is_empty() { "none".into() } else { parts.join(", ") }
 }
 
-/// Every bug of the bank that the simulator can reach, each planted alone.
+/// Plants every bug of the bank that the simulator can reach, one at a time.
 fn bank(args: &Args) -> ExitCode {
     let patience = args.patience;
     let bugs: Vec<Bug> = Bug::ALL.into_iter().filter(|bug| caught_by(*bug).is_none()).collect();
@@ -334,8 +334,8 @@ fn bank(args: &Args) -> ExitCode {
     if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Histories of keys with our verdict on each, and, so that both verdicts occur, each once more with
-/// an answer that was changed.
+/// Prints histories of keys with our verdict on each. So that both verdicts occur, each is repeated
+/// with one result changed.
 fn histories(args: &Args, count: usize) -> ExitCode {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     let mut left = count;

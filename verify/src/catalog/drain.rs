@@ -1,4 +1,4 @@
-//! Servers that are taken out, in the reference model.
+//! Draining servers in the reference model.
 
 use super::{CatalogModel, Verdict, agree};
 use honeycomb_catalog::{CatalogError, DrainState, Reply};
@@ -23,7 +23,7 @@ impl CatalogModel {
         agree("a server that is taken out", reply, &expected)
     }
 
-    /// A server is there over a new connection, on which it was told nothing.
+    /// A server has a new connection, on which it has no orders yet.
     pub(super) fn drain_anew(&mut self, server: ServerId) {
         match self.cluster.drain_state(server) {
             DrainState::Released => {

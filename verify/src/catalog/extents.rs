@@ -1,4 +1,4 @@
-//! Blocks of extents in the reference model: which one is given, and when one goes.
+//! Blocks of extents in the reference model: which one is chosen, and when one is freed.
 
 use super::{CatalogModel, Outcome, Verdict, agree, require};
 use honeycomb_catalog::{CatalogError, Effect as Order, Reply};
@@ -7,13 +7,14 @@ use honeycomb_types::{BlockAt, BlockId, JobId, StructureId};
 use std::collections::BTreeSet;
 
 impl CatalogModel {
-    /// Whether a structure keeps extents in a block.
+    /// Whether a structure has extents in a block.
     pub fn holds_extents(&self, structure: StructureId, at: BlockAt) -> bool {
         let found = self.cluster.find(structure);
         found.is_some_and(|(j, f)| self.cluster.jobs[j].files[f].extents.contains(&at))
     }
 
-    /// A client wants room for an extent, and was refused by some blocks; 0 asks which there are.
+    /// A client needs space for an extent, and was refused by some blocks; with 0 bytes it requests
+    /// all blocks.
     pub(super) fn extents(
         &mut self,
         job: JobId,
@@ -29,14 +30,14 @@ impl CatalogModel {
         let file = &self.cluster.jobs[j].files[f];
         let block = self.cluster.block.0;
         let used = |at: &BlockAt| self.cluster.used.get(at).copied().unwrap_or_default();
-        // Below memory, or on its way there, it takes nothing.
+        // In a lower tier, or on its way there, it accepts nothing.
         let stays = |at: &BlockAt| {
             let here = self.cluster.tiers.place(*at) == Default::default();
             here && self.cluster.takes_blocks(at.block.server())
         };
         let fits =
             |at: &&BlockAt| stays(at) && used(at) + bytes <= block && !full.contains(&at.block);
-        // The fullest, so that the others empty.
+        // The fullest, so that the others become empty.
         let best = file.extents.iter().filter(fits).max_by_key(|at| (used(at), at.block)).copied();
         let expected: Outcome<()> = match best {
             _ if bytes > block / LARGE_FRACTION => Err("InvalidArgument"),
@@ -57,7 +58,7 @@ impl CatalogModel {
         Ok(())
     }
 
-    /// One of them is empty and takes no more.
+    /// One of them is empty and accepts no more.
     pub(super) fn retire_extents(
         &mut self,
         structure: StructureId,

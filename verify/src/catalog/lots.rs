@@ -1,12 +1,12 @@
-//! Room that servers lend, in the reference model: what a controller shard may give out follows from
-//! what servers have said and from what it has asked them for (INV-40).
+//! Borrowed blocks in the reference model: a controller shard may allocate blocks according to the
+//! reports of servers and its own requests to them (INV-40).
 
 use super::{CatalogModel, Verdict, agree, require};
 use honeycomb_catalog::{CatalogError, Reply};
 use honeycomb_types::ServerId;
 
 impl CatalogModel {
-    /// A server says what it lends, by core; nothing when it could not do what it was asked.
+    /// A server reports its lent blocks, by core; empty if it could not do what was requested.
     pub(super) fn lent(
         &mut self,
         server: ServerId,
@@ -20,7 +20,7 @@ impl CatalogModel {
             return Ok(());
         }
         let lent: Vec<u64> = lent.iter().map(|&lent| lent.into()).collect();
-        // Before it has told which blocks it holds nobody can say what is left of it.
+        // Before its report of held blocks, the rest is unknown.
         if self.cluster.away.contains(&server) {
             self.told_lots.insert(server, lent);
             return Ok(());
@@ -29,14 +29,15 @@ impl CatalogModel {
         Ok(())
     }
 
-    /// It has told which blocks it holds.
+    /// It has reported its held blocks.
     pub(super) fn lent_again(&mut self, server: ServerId) {
         if let Some(lent) = self.told_lots.remove(&server) {
             self.cluster.lent.insert(server, lent);
         }
     }
 
-    /// A server is asked to lend so much: what is less is given up at once, and none of it is out.
+    /// A server is requested to lend this many: a decrease takes effect at once, and none of the
+    /// returned blocks is in use.
     pub(super) fn asks_for_lots(&mut self, server: ServerId, lots: &[u32]) -> Verdict {
         let mut out = vec![0; lots.len()];
         self.cluster.out(server).for_each(|at| out[at.block.shard().0 as usize] += 1);

@@ -1,4 +1,4 @@
-//! Splits and merges: what the blocks of kvs were answered.
+//! Splits and merges: the replies to the blocks of key-value stores.
 
 use super::reference::{Moving, moved};
 use super::{CatalogModel, Verdict, agree, require};
@@ -6,12 +6,12 @@ use honeycomb_catalog::{CatalogError, Reply};
 use honeycomb_types::{BlockAt, MoveId, StructureId, Way};
 
 impl CatalogModel {
-    /// The move that began last.
+    /// The latest move.
     pub fn last_move(&self) -> Option<MoveId> {
         self.cluster.begun.iter().map(|moving| moving.id).max()
     }
 
-    /// From which block to which a move is.
+    /// The source and the target of a move.
     pub fn parties(&self, id: MoveId) -> Option<(BlockAt, BlockAt)> {
         let moving = self.cluster.begun.iter().find(|moving| moving.id == id);
         moving.map(|moving| (moving.source, moving.target))

@@ -1,5 +1,5 @@
-//! A controller that is started again, in the reference model: what its log may have lost, and what
-//! servers bring back when they tell which blocks they hold (INV-25 to 27).
+//! The restart of a controller in the reference model: the possible losses of its log, and the
+//! information that servers bring back with their reports of held blocks (INV-25 to 27).
 
 use super::reference::{File, Life};
 use super::{CatalogModel, Verdict, agree, require};
@@ -7,31 +7,31 @@ use honeycomb_catalog::{Catalog, CatalogError, Chain, HeldBlock, NewServer, Repl
 use honeycomb_types::{BlockAt, BlockId, Kind, ServerId, Time};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Members of before, and what those who came have told so far.
+/// Members from before the restart, with their reports so far.
 #[derive(Default)]
 pub struct Rejoining {
-    /// Blocks told by servers that have not told all of theirs.
+    /// Blocks reported by servers that have not finished their reports.
     told: BTreeMap<ServerId, BTreeSet<BlockId>>,
-    /// Held, and nobody's as far as is known.
+    /// Held blocks without a known owner.
     unowned: Vec<HeldBlock>,
-    /// A server has come back: what it was told to do it may be told a second time.
+    /// A server has come back: its orders may be repeated.
     pub again: bool,
 }
 
 impl CatalogModel {
-    /// Whether members of before a restart are still awaited: then nothing ends, and free blocks are
-    /// not counted.
+    /// Whether members from before a restart are still awaited: until then no lease ends, and free
+    /// blocks are not counted.
     pub fn is_recovering(&self) -> bool {
         !self.cluster.away.is_empty()
     }
 
-    /// Whether a structure has blocks on a server that is about to tell what it holds.
+    /// Whether a structure has blocks on a server that is reporting its held blocks.
     pub(super) fn is_telling(&self, file: &File) -> bool {
         file.held().iter().any(|at| self.rejoining.told.contains_key(&at.block.server()))
     }
 
-    /// A controller has read its log. When its machine lost power the log may lack what nobody
-    /// waited for: grants of growth and seals, at the end of chains. It lacks nothing else.
+    /// A controller has read its log. After a loss of power, the log may lack grants of growth and
+    /// seals at the end of chains, because no request waits for them. It lacks nothing else.
     pub fn restart(&mut self, now: Time, catalog: &Catalog, power: bool) -> Verdict {
         self.cluster.now = now.as_millis();
         self.cluster.away = self.cluster.servers.keys().copied().collect();
@@ -55,7 +55,7 @@ impl CatalogModel {
             let chain = catalog.chain(file.id);
             let chain = chain.ok_or_else(|| format!("{} was lost by the log (INV-26)", file.id))?;
             forget(file, &chain, power, &mut self.open)?;
-            // Every move has its whole time again.
+            // Every move gets its full time again.
             file.pending.iter_mut().for_each(|moving| moving.since = self.cluster.now);
         }
         let awaits = catalog.recovering() == self.is_recovering();
@@ -117,7 +117,7 @@ impl CatalogModel {
         Ok(())
     }
 
-    /// Brings a block that a server holds up to date; false when nobody is known to own it.
+    /// Updates a block that a server holds; returns false if it has no known owner.
     fn reconcile(&mut self, held: &HeldBlock) -> bool {
         let at = held.at;
         let Some((j, f)) = self.cluster.find(held.structure) else { return false };
@@ -129,8 +129,8 @@ impl CatalogModel {
         if file.kind == Kind::Kv {
             return true;
         }
-        // A pre-allocated block that was written to: the log has lost the grant. Its report counts
-        // once its predecessor names it, or the successor that it names itself would be forgotten.
+        // A pre-allocated block with writes: the log has lost the grant. Its report is processed
+        // after its predecessor names it, because otherwise its own successor would be forgotten.
         let reports = held.sealed.is_some() || held.successor.is_some() || held.taken != (0, 0);
         if reports && file.spare.contains(&at) {
             return false;
@@ -139,7 +139,7 @@ impl CatalogModel {
         if let Some(successor) = held.successor.filter(|_| ends_with)
             && !self.cluster.servers.contains_key(&successor.block.server())
         {
-            // There was more, and it is gone.
+            // It had more blocks, which are lost.
             let freed = self.cluster.jobs[j].files.remove(f).held();
             self.cluster.free(freed);
             return true;
@@ -179,8 +179,8 @@ impl CatalogModel {
         there && (kept || self.cluster.away.contains(&server)) && owned.all(|o| o.block != at.block)
     }
 
-    /// A server has told everything: what it does not hold and nobody owns is free, what it holds
-    /// and nobody owns is kept until everybody has told.
+    /// A server has finished its report: blocks that it does not hold and that have no owner are
+    /// free; blocks that it holds without an owner are kept until all servers have reported.
     fn returned(&mut self, server: ServerId) {
         let told = self.rejoining.told.remove(&server).unwrap_or_default();
         let quarantined = &mut self.cluster.quarantined;
@@ -198,7 +198,7 @@ impl CatalogModel {
         self.lent_again(server);
     }
 
-    /// After each command: once nobody is awaited any more, every lease begins anew.
+    /// After each command: when no server is awaited any more, every lease restarts.
     pub(super) fn settle(&mut self, was_recovering: bool) {
         if was_recovering && !self.is_recovering() {
             self.renew_all();
@@ -223,7 +223,7 @@ impl CatalogModel {
     }
 }
 
-/// Takes from a structure of the model what the log has lost of it, if it may have.
+/// Removes from a structure of the model what the log has lost of it, if that is permitted.
 fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<BlockAt>) -> Verdict {
     let known: BTreeSet<BlockAt> =
         chain.blocks.iter().map(|(at, _)| *at).chain(chain.beside.iter().copied()).collect();
@@ -234,7 +234,7 @@ fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<Block
     let may = lost.is_empty() || power && file.kind != Kind::Kv;
     require(may, || format!("{lost:?} of {} were lost by the log (INV-26)", file.id))?;
     for at in lost {
-        // Only the end of a chain can be lost, and comes back with who was granted it.
+        // Only the end of a chain can be lost, and its server reports it again.
         let after = file.chain.iter().rposition(|b| known.contains(b)).unwrap_or(0);
         let beyond = file.chain.iter().position(|&b| b == at).is_some_and(|i| i > after);
         require(beyond, || format!("{at:?} was lost from the middle of a chain (INV-26)"))?;
@@ -242,7 +242,7 @@ fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<Block
         file.seals.remove(&at);
         open.remove(&at);
     }
-    // What was allocated in advance may have lost that it was given out.
+    // The log may have lost that a pre-allocated block was granted.
     for at in chain.beside.iter().filter(|_| file.kind != Kind::Kv) {
         if file.chain.contains(at) {
             require(power, || format!("the growth to {at:?} was lost by the log (INV-26)"))?;
@@ -251,7 +251,7 @@ fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<Block
         }
     }
     if file.kind != Kind::Kv {
-        // Blocks that moves are to fill lie beside as well.
+        // The targets of moves are beside the chain too.
         let fills = |at: &&BlockAt| file.pending.iter().any(|moving| moving.target == **at);
         file.spare = chain.beside.iter().filter(|at| !fills(at)).copied().collect();
     }
@@ -323,7 +323,7 @@ mod tests {
             reply.unwrap()
         }
 
-        /// The controller's machine loses power, with everything that was not synced.
+        /// The controller's machine loses power, with all unsynced bytes.
         fn lose_power(&mut self) {
             self.disk.crash(&mut |_| 0);
             (self.catalog, self.store) = open(&self.disk);

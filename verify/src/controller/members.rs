@@ -1,4 +1,4 @@
-//! Servers that join, come back and are lost, and controllers that die and begin again.
+//! Servers that join, come back and are lost, and controllers that die and restart.
 
 use super::{SimController, Told, open};
 use crate::faults::Shape;
@@ -11,12 +11,12 @@ use honeycomb_types::{Bug, ServerId, Time};
 use honeycomb_wire::messages::HeldBlock as HeldOnWire;
 use std::time::Duration;
 
-/// The pause between two looks whether the process of a server has ended.
+/// The pause between two probes of a server's process.
 const PROBE_AGAIN: Duration = Duration::from_millis(100);
 
 impl World {
-    /// A server asks to be a member of a controller shard, over a new connection, and says what it
-    /// lends to it.
+    /// A server requests membership in a controller shard, over a new connection, and reports the
+    /// blocks that it lends to it.
     pub fn join(&mut self, server: usize, life: u64, link: u64, ix: usize, lent: &[u32]) {
         let sim = &self.servers[server];
         let (address, incarnation, blocks) = (sim.address.clone(), sim.incarnation, sim.frames);
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// Whether a server is the member that it says it was.
+    /// Whether a server is the member that it claims to have been.
     pub(super) fn rejoined(&mut self, ix: usize, server: NewServer<'_>, member: ServerId) -> bool {
         let suspected = self.controllers[ix].catalog.is_suspected(member);
         let again = member != ServerId(0)
@@ -65,7 +65,7 @@ impl World {
         again
     }
 
-    /// A server that came back tells what it holds.
+    /// A server that came back reports its held blocks.
     pub(super) fn holdings(
         &mut self,
         id: ServerId,
@@ -80,10 +80,10 @@ impl World {
             return self.close_link(link);
         }
         if last {
-            // It may not have heard what it was asked over its earlier connection.
-            // What it lends it has told, and where its blocks are.
+            // It may not have received the orders on its earlier connection.
+            // It has reported its lent blocks and the places of its held ones.
             let errands = &mut self.controllers[ix].errands;
-            // The catalog decides again about drains and evacuations.
+            // The catalog decides anew about drains and evacuations.
             let anew = |order: &Order| {
                 let lowers = matches!(order, Order::LowerBlock { .. });
                 matches!(order, Order::Lots { .. } | Order::Release { .. } | Order::Evacuate { .. })
@@ -103,7 +103,7 @@ impl World {
     pub fn link_lost(&mut self, server: usize, link: u64) {
         let Some(id) = self.heard(server, link) else { return };
         let ix = id.controller() as usize;
-        // One that has not told all of its blocks is awaited as before.
+        // A server that has not finished its report is awaited as before.
         if self.controllers[ix].catalog.is_awaited(id) {
             self.controllers[ix].links.remove(&id);
             self.probe(server, id);
@@ -116,8 +116,8 @@ impl World {
         }
     }
 
-    /// The controller asks whether anybody listens at the address of a server without a connection, again
-    /// and again until it is back, or lost.
+    /// The controller probes whether the address of a server without a connection has a listener,
+    /// periodically until the server is back, or lost.
     pub fn probe(&mut self, server: usize, id: ServerId) {
         let controller = &self.controllers[id.controller() as usize];
         let SimController { alive, catalog, links, .. } = controller;
@@ -134,7 +134,8 @@ impl World {
         let _ = self.command(id.controller() as usize, Command::ServerLost { server: id });
     }
 
-    /// The process of a controller shard ends, or its machine loses power. It comes back with its log.
+    /// The process of a controller shard ends, or its machine loses power. It is restarted with its
+    /// log.
     pub fn crash_controller(&mut self, ix: usize) {
         if !self.controllers[ix].alive {
             return;
@@ -163,7 +164,7 @@ impl World {
         self.schedule(away, Event::RestartController(ix));
     }
 
-    /// It is started again.
+    /// Restarts it.
     pub fn restart_controller(&mut self, ix: usize) {
         if self.controllers[ix].alive {
             return;
@@ -191,7 +192,7 @@ impl World {
         }
     }
 
-    /// A server that joins before anything has happened, without a network.
+    /// A server joins before the start of the run, without the network.
     pub fn join_at_once(&mut self, server: usize) {
         let incarnation = self.rng.next_u64();
         let layout = self.layout();

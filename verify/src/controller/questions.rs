@@ -1,4 +1,4 @@
-//! What tasks ask of the controller about their structures, and its answers.
+//! Requests of tasks to the controller about their structures, and its replies.
 
 use super::{About, Question, Then};
 use crate::lots::Parked;
@@ -11,7 +11,7 @@ use honeycomb_types::{BlockAt, BlockId};
 use honeycomb_wire::messages::MapEntry;
 
 impl World {
-    /// A client's question arrives.
+    /// A client's request arrives.
     pub fn question(&mut self, question: Question, again: bool) {
         let ix = question.structure.controller() as usize;
         if let About::Extents(bytes, full) = &question.about {
@@ -37,7 +37,7 @@ impl World {
                     honeycomb_catalog::EdgeOutcome::Impossible => self.reach("edge impossible"),
                     _ => {}
                 }
-                // The name may be another structure's by now; then the answer is not for us.
+                // The name may now belong to another structure; then the reply is not for this one.
                 let opened = match opened.structure == structure {
                     true => opened,
                     false => {
@@ -68,7 +68,7 @@ impl World {
         self.schedule_at(at, Event::ToldClient { task, number, answer: Box::new(answer) });
     }
 
-    /// A client asks for a block of extents, or which there are.
+    /// A client requests a block of extents, or the list of all.
     pub(super) fn extent_blocks(
         &mut self,
         question: Question,
@@ -83,7 +83,8 @@ impl World {
         let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
         match self.command(ix, command) {
             Ok(Reply::Extents(entries)) => {
-                // Of a list nobody knows which block will be asked: only a new one is awaited.
+                // For a list, the block of the next request is unknown: only a new block is
+                // awaited.
                 let awaited = if bytes > 0 { &entries[..] } else { &[] };
                 let blocks: Vec<BlockAt> = awaited.iter().map(|entry| entry.at).collect();
                 let entries = entries.iter().map(wire_entry).collect();

@@ -1,5 +1,5 @@
-//! Servers at work: requests that reach them, what they say to each other and to controllers, and their
-//! deaths.
+//! The work of servers: incoming requests, messages to each other and to controllers, and their
+//! crashes.
 
 use super::{Event, Request, World};
 use crate::controller::{Said, TICK, Told};
@@ -86,7 +86,7 @@ impl World {
         }
     }
 
-    /// Sends what a server has to say: answers to callers, and words to the controller.
+    /// Sends a server's messages: replies to callers, and reports to the controller.
     pub fn send_all(&mut self, server: usize, messages: Vec<Message>) {
         for message in messages {
             let to = match message.to {
@@ -114,7 +114,7 @@ impl World {
         self.carry_io(server);
     }
 
-    /// What the shards of a server want of the controller goes over the link, in order.
+    /// Sends the shards' requests to the controller over the link, in order.
     pub(super) fn tell_controller(&mut self, server: usize) {
         let wants = std::mem::take(&mut self.servers[server].wants);
         for effect in wants {
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    /// Sends something to a controller shard; false without a link.
+    /// Sends a message to a controller shard; returns false without a link.
     pub(super) fn say(&mut self, server: usize, ix: usize, said: Said) -> bool {
         let Some(link) = self.servers[server].members[ix].link else { return false };
         self.servers[server].saying(&said);
@@ -225,7 +225,7 @@ impl World {
         }
         if known && sim.members[ix].id == id {
             let mut blocks = sim.rejoined(now, link, id, now_ms);
-            // In one piece or in two.
+            // In one part or in two.
             let first = blocks.len() - self.rng.below(blocks.len() as u64 + 1) as usize;
             let rest = blocks.split_off(first);
             if !rest.is_empty() {
@@ -244,7 +244,7 @@ impl World {
         self.send_all(server, messages);
     }
 
-    /// Crashes a server. It comes back with nothing, soon or late or never; the controller hears of
+    /// Crashes a server. It restarts with nothing, early, late or never; the controller learns of
     /// it at once or by its silence.
     pub fn crash(&mut self, server: usize) {
         if !self.servers[server].alive {
@@ -268,7 +268,7 @@ impl World {
                 self.schedule_at(at, Event::LinkLost { server, link });
             }
         }
-        // One may stay away; with more there would soon be nothing to work on.
+        // One may stay down; with more there would soon be no data left to work on.
         if crashed
             && self.rng.chance(100_000)
             && self.servers.iter().filter(|s| !s.alive).count() == 1

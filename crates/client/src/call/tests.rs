@@ -39,8 +39,9 @@ fn keys_that_the_map_divides_are_given_back() {
     assert_eq!(e.status, Status::WrongRange);
 }
 
-/// The block of a batch moves to another server and is divided there. A refused batch had no effect and is cut
-/// anew; the outcome of a batch without an answer is unknown. Seed 20004 of the soak of tiers.
+/// The block of a batch moves to another server and is split there. A refused batch had no effect
+/// and is divided again; the outcome of a batch without a reply is unknown. Seed 20004 of the tier
+/// soak.
 #[test]
 fn batch_whose_block_is_gone_and_divided_is_unknown_only_in_doubt() {
     let busy = Event::Reply(ReplyHeader::new(Status::Busy, 1, 500), &[]);
@@ -65,7 +66,7 @@ fn a_revoked_grant_is_renewed_also_when_the_controller_is_away_at_first() {
     let away = Event::RefreshFailed(Error::new(Status::Unavailable, "away"));
     assert!(matches!(call.next(Time(3), &mut routing, &mut lanes, away), Step::Wait(_)));
     call.next(Time(4), &mut routing, &mut lanes, Event::Go);
-    // Still the old grant: it asks again, and waits before it sends again.
+    // Still the old grant: the call refreshes, and waits before it sends again.
     assert_eq!(call.next(Time(5), &mut routing, &mut lanes, revoked()), Step::Refresh);
     let step = call.next(Time(6), &mut routing, &mut lanes, Event::Refreshed);
     assert!(matches!(step, Step::Wait(_)), "{step:?}");
@@ -73,8 +74,8 @@ fn a_revoked_grant_is_renewed_also_when_the_controller_is_away_at_first() {
     assert!(matches!(step, Step::Send(..)), "{step:?}");
 }
 
-/// A block refused for a moment, and was given to another name before it was asked again: it may have run
-/// an earlier copy, which only its records tell. Found by the simulator.
+/// A block refused temporarily and was then replaced under another name before the retry: it may
+/// have run an earlier copy, which only its records show. Found by the simulator.
 #[test]
 fn what_was_refused_for_a_moment_follows_the_records_of_a_block_that_has_gone() {
     let mut routing = Routing::new(whole());
@@ -100,8 +101,8 @@ fn what_was_refused_for_a_moment_follows_the_records_of_a_block_that_has_gone() 
     assert_eq!((again.lane, again.sequence), (first.lane, first.sequence));
 }
 
-/// One of two copies of a request runs, and the answer to the other came first: when there is no time left,
-/// nobody may say that it had no effect. Seed 152724833095144 of the simulator.
+/// One of two copies of a request runs, and the reply to the other arrives first: if no time is
+/// left, the error must not say that it had no effect. Simulator seed 152724833095144.
 #[test]
 fn what_is_under_way_when_its_time_is_over_may_take_effect() {
     for (value, told) in [(500, "has not"), (500 | busy::UNDER_WAY, "may have")] {
@@ -132,8 +133,9 @@ fn call_that_ends_while_there_is_no_room_is_out_of_memory() {
     assert_eq!((e.status, &e.message[..]), (Status::OutOfMemory, "the disk is full"));
 }
 
-/// One of two copies of a request found its block gone, and its answer came first: the other may have
-/// run. Nothing is in doubt for that: where nobody knows the lane, it begins anew. Found by the simulator.
+/// One of two copies of a request found its block gone, and its reply arrived first: the other may
+/// have run. This makes nothing uncertain: a block that does not know the lane starts it anew.
+/// Found by the simulator.
 #[test]
 fn what_finds_its_block_gone_follows_its_records() {
     let mut routing = Routing::new(whole());
@@ -159,9 +161,9 @@ fn what_finds_its_block_gone_follows_its_records() {
     assert_ne!(anew.lane, first.lane);
 }
 
-/// The block of a put whose answer was lost was moved, and a consumer of the same client has left its new
-/// name behind: it is asked there all the same, and not taken for one that was retired. Found by the
-/// simulator.
+/// The block of a put whose reply was lost was moved, and a consumer of the same client has left
+/// the block's new name behind. The put is still retried there, and the block is not taken for a
+/// retired one. Found by the simulator.
 #[test]
 fn what_is_in_doubt_is_asked_where_a_consumer_is_no_more() {
     let ends =

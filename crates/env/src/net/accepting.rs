@@ -3,8 +3,8 @@
 use super::*;
 
 impl Net {
-    /// The next connection of either listener. One that could not be taken is tried again by
-    /// `accept_all`, which is called now and then without an event.
+    /// The next connection of either listener. `accept_all`, which is also called periodically
+    /// without an event, retries a connection that could not be accepted.
     fn accept(&self) -> Option<TcpStream> {
         if let Some(door) = &self.door
             && let Ok(stream) = door.accept()
@@ -12,13 +12,13 @@ impl Net {
             return Some(TcpStream::from_std(stream));
         }
         let (stream, _) = self.listener.as_ref()?.accept().ok()?;
-        // Replies are small and awaited; waiting to fill a segment would cost a delayed ack. A peer
-        // that is gone already is noticed when it is read from.
+        // Replies are small and awaited, so waiting to fill a segment would cost a delayed
+        // acknowledgement. A peer that is already gone is noticed at the next read.
         let _ = stream.set_nodelay(true);
         Some(stream)
     }
 
-    /// Takes the connections that wait at the listeners.
+    /// Accepts the connections that wait at the listeners.
     pub(super) fn accept_all(&mut self) {
         if self.acceptance_rests() {
             return;
@@ -28,7 +28,7 @@ impl Net {
             let mut conn = Conn::new(stream, self.clock.now(), &self.budget, &self.strangers);
             if !self.takes_connection(&self.strangers) {
                 let header = ReplyHeader::new(Status::LimitExceeded, 0, 0);
-                let message = b"the server has as many connections as it takes (10,000)";
+                let message = b"the server has reached its limit of 10,000 connections";
                 let header = ReplyHeader { args_len: message.len() as u32, ..header };
                 let spares = &mut self.spares;
                 conn.send(&header.encode(), message, ReplyPayload::Copy(&[]), spares);

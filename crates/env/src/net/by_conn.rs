@@ -1,9 +1,9 @@
-//! What a service keeps for each connection of its loop.
+//! A service's state for each connection of its loop.
 
 use super::ConnId;
 
-/// A table by connection: one step to an entry, whatever its size. Places are used again when their
-/// connections are gone, so that it is as long as there were connections at a time.
+/// A table by connection, with access in one step whatever its size. Places of closed connections
+/// are reused, so its length is the maximum number of concurrent connections.
 #[derive(Debug)]
 pub struct ByConn<T>(Vec<Option<(ConnId, T)>>);
 
@@ -14,8 +14,8 @@ impl<T> Default for ByConn<T> {
 }
 
 impl<T> ByConn<T> {
-    /// Adds an entry, in place of what the connection had. What another connection had at the same
-    /// place is gone: the loop uses it again only when the service was told.
+    /// Adds an entry, or replaces the connection's earlier one. An entry of another connection at
+    /// the same place is obsolete: the loop reuses a place only after the service was notified.
     pub fn insert(&mut self, id: ConnId, value: T) {
         let place = id.index();
         if place >= self.0.len() {
@@ -33,7 +33,7 @@ impl<T> ByConn<T> {
         }
     }
 
-    /// Takes the entry of a connection out.
+    /// Removes the entry of a connection and returns it.
     pub fn remove(&mut self, id: ConnId) -> Option<T> {
         self.0.get_mut(id.index())?.take_if(|(of, _)| *of == id).map(|(_, value)| value)
     }

@@ -125,7 +125,7 @@ fn connect_to_all(controller: &str, servers: &[ServerInfo]) -> Vec<Finding> {
 }
 
 fn connect(address: &str) -> io::Result<()> {
-    let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
             Ok(_) => return Ok(()),

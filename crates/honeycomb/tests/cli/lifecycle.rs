@@ -168,7 +168,7 @@ fn nobody_at_the_address_is_told_soon() {
     for (address, told) in [
         (free.to_string(), "refused"),
         // Reserved for names that never exist (RFC 2606).
-        ("nobody.invalid:1".to_owned(), "the name is not known"),
+        ("nobody.invalid:1".to_owned(), "the host name cannot be resolved"),
     ] {
         let clock = Clock::start();
         let ran = home.run(&["status", "--address", &address, "--token", "00", "--json"]);

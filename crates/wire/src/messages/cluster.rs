@@ -5,7 +5,7 @@
 use super::parts::{MemoryShare, ServerInfo, TierUse};
 use crate::fields::fields;
 
-/// Request of ClusterStatus. Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
+/// Request of ClusterStatus. Servers and totals. Names and addresses of servers require the cluster's token; a job's token gets the totals.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ClusterStatusRequest {}
 
@@ -28,7 +28,7 @@ pub struct ClusterStatusReply {
     pub blocks: u64,
     /// Of these, free.
     pub free: u64,
-    /// Of these, kept back for moves and repairs.
+    /// Of these, reserved for moves and repairs.
     pub reserved: u64,
     /// Blocks freed whose server has not confirmed.
     pub quarantined: u64,
@@ -50,11 +50,11 @@ pub struct ClusterStatusReply {
     pub flushed: u64,
     /// Prefixes that could not be flushed because a server was lost before.
     pub flush_lost: u64,
-    /// Why the last attempt failed that did; empty when none is failing. For the cluster's token.
+    /// The error of the last failed attempt; empty if no flush is failing. For the cluster's token.
     pub flush_error: String,
     /// Of these, renewals of leases.
     pub requests_leases: u64,
-    /// Of these, of memory servers about their blocks: to grow, to seal, to move.
+    /// Of these, requests of memory servers about their blocks: to grow, to seal, to move.
     pub requests_blocks: u64,
     /// Of these, heartbeats of memory servers.
     pub requests_reports: u64,
@@ -66,17 +66,17 @@ pub struct ClusterStatusReply {
     pub servers: Vec<ServerInfo>,
     /// The policy that divides memory when it is short: `first-come`, `max-min` or `karma`.
     pub policy: String,
-    /// Under a fair policy, what those have of memory who have some, and may have; of each controller shard's own. For the cluster's token.
+    /// Under a fair policy, the memory use and the shares of all holders with memory; of each controller shard's own. For the cluster's token.
     pub shares: Vec<MemoryShare>,
-    /// Whether there should be other servers: 0 no, 1 more, 2 one less.
+    /// Advice on the number of servers: 0 no change, 1 more, 2 one less.
     pub advice: u8,
     /// How many more or less, of the mean size.
     pub advice_servers: u32,
-    /// The one that should go, for the cluster's token; else empty.
+    /// The server to remove, for the cluster's token; else empty.
     pub advice_address: String,
     /// Use of memory, tiers and servers. For the cluster's token.
     pub advice_why: String,
-    /// How long it has been so.
+    /// How long the advice has been the same.
     pub advice_ms: u64,
 }
 
@@ -115,12 +115,12 @@ fields!(ClusterStatusReply {
     advice_ms
 });
 
-/// Request of DrainServer. Takes a memory server out: it is given no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; when one refuses, the others may have done theirs, and it is asked again.
+/// Request of DrainServer. Drains a memory server: it gets no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; if one refuses, the others may have done theirs, and the request is repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DrainServerRequest {
-    /// host:port, as ClusterStatus tells it.
+    /// host:port, as in ClusterStatus.
     pub address: String,
-    /// It is not taken out any more.
+    /// Cancel the drain.
     pub cancel: bool,
 }
 
@@ -132,10 +132,10 @@ pub struct DrainServerReply {}
 
 fields!(DrainServerReply {});
 
-/// Request of StopCluster. Prepares the end of the cluster: no job is registered from now on, and every job ends. Prefixes with flush_to or persist are flushed first; a job with a live flush ends when that flush is complete. The reply says how far this is; the client repeats the request until nothing is left, and then ends the processes. Idempotent.
+/// Request of StopCluster. Prepares the end of the cluster: no job is registered from now on, and every job ends. Prefixes with flush_to or persist are flushed first; a job with a live flush ends when that flush is complete. The reply reports the progress; the client repeats the request until nothing is left, and then ends the processes. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct StopClusterRequest {
-    /// Flushes nothing, and gives up the flushes under way whose manifest is not being written.
+    /// Flushes nothing, and gives up the flushes in progress whose manifest is not being written.
     pub discard: bool,
 }
 
@@ -146,19 +146,19 @@ fields!(StopClusterRequest { discard });
 pub struct StopClusterReply {
     /// Jobs that have not ended.
     pub jobs: u64,
-    /// Flushes under way.
+    /// Flushes in progress.
     pub flushes: u64,
-    /// Of these, those whose last attempt failed; they are tried again.
+    /// Of these, those whose last attempt failed; they are retried.
     pub failing: u64,
     /// Flushes that were lost with a server since the first such request.
     pub lost: u64,
-    /// Blocks of the flushes under way.
+    /// Blocks of the flushes in progress.
     pub parts: u64,
-    /// Of these, those that are written.
+    /// Of these, the blocks that are written.
     pub parts_done: u64,
     /// Bytes that these flushes have written.
     pub bytes: u64,
-    /// Flushes that are not written, at most 32: the directory below the flush_root, and the reason. Failing ones come first.
+    /// Incomplete flushes, at most 32: the directory under the flush_root, and the reason. Failing ones come first.
     pub unflushed: Vec<String>,
 }
 

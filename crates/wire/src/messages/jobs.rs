@@ -10,15 +10,15 @@ use crate::fields::fields;
 pub struct RegisterJobRequest {
     /// Unique among the registered jobs: NAME, or TENANT/NAME for the job of a tenant.
     pub name: String,
-    /// Default lease of its prefixes; 0 takes the cluster's.
+    /// Default lease of its prefixes; 0 selects the cluster's.
     pub lease_ms: u32,
-    /// Most blocks that it may hold; 0 for no quota.
+    /// Maximum number of blocks that it may hold; 0 for no quota.
     pub quota_blocks: u64,
-    /// Hints about its need of memory and its traffic.
+    /// Hints about its memory use and its traffic.
     pub hints: JobHints,
     /// The process that holds it.
     pub holder: JobHolder,
-    /// If a job of this name is live and is this one, the request is not refused; 0 refuses all.
+    /// The request is not refused if the live job of this name is this one; 0 refuses any.
     pub over: u64,
     /// With `over`: the job stays as it is, and the holder takes it over. Without: it ends, and a new one begins.
     pub adopt: bool,
@@ -41,7 +41,7 @@ pub struct RegisterJobReply {
 
 fields!(RegisterJobReply { job, root, token, holder });
 
-/// Request of DeregisterJob. Ends a job: all its prefixes, structures and blocks go at once.
+/// Request of DeregisterJob. Ends a job and frees all its prefixes, structures and blocks at once.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeregisterJobRequest {
     /// The job.
@@ -56,7 +56,7 @@ pub struct DeregisterJobReply {}
 
 fields!(DeregisterJobReply {});
 
-/// Request of ListJobs. The jobs that the token may see: all for the cluster's token, itself for a job's.
+/// Request of ListJobs. The jobs that the token gives access to: all for the cluster's token, itself for a job's.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ListJobsRequest {}
 
@@ -113,7 +113,7 @@ pub struct FindJobReply {
 
 fields!(FindJobReply { job, root, token, holder });
 
-/// Request of JobWeights. Which servers and which tiers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
+/// Request of JobWeights. The servers and tiers for the next blocks of a job with hints. A job without hints has no weights: its blocks go to the emptiest server.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobWeightsRequest {
     /// The job.
@@ -127,20 +127,20 @@ fields!(JobWeightsRequest { job });
 pub struct JobWeightsReply {
     /// Bytes that it is expected to hold, by its hints.
     pub expected_bytes: u64,
-    /// Bytes that it is expected to read and write in a second, by its hints.
+    /// Bytes per second that it is expected to read and write, by its hints.
     pub expected_bytes_per_s: u64,
-    /// In order of server; for a job's own token, the greatest first. None without hints.
+    /// In order of server; for a job's own token, the greatest first. Empty without hints.
     pub weights: Vec<ServerWeight>,
-    /// Memory, then the tiers below it in the order in which servers have them. None without hints.
+    /// Memory, then the lower tiers in the order of the servers. Empty without hints.
     pub tiers: Vec<TierWeight>,
 }
 
 fields!(JobWeightsReply { expected_bytes, expected_bytes_per_s, weights, tiers });
 
-/// Request of JobCost. What jobs have used. Those that ended, as far as they are remembered, for the cluster's token only.
+/// Request of JobCost. The use by jobs. Ended jobs, as far as they are kept, only for the cluster's token.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobCostRequest {
-    /// The job; 0 for all that the token may see.
+    /// The job; 0 for all that the token gives access to.
     pub job: u64,
 }
 
@@ -149,13 +149,13 @@ fields!(JobCostRequest { job });
 /// Reply of JobCost.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct JobCostReply {
-    /// Those of jobs that ended first, in order.
+    /// Ended jobs first, in order.
     pub bills: Vec<JobBill>,
 }
 
 fields!(JobCostReply { bills });
 
-/// Request of SetQuota. Sets the most blocks that a tenant, a job or a prefix with all below it may hold, how many of them in memory before they are the first to go below, and what its share of memory counts for. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
+/// Request of SetQuota. Sets the maximum number of blocks that a tenant, a job or a prefix with its descendants may hold, how many may be in memory before they are the first to be demoted, and the weight of its share of memory. Blocks already held stay. The cluster's token for a tenant and a job, the job's own for a prefix.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SetQuotaRequest {
     /// The job; 0 for a tenant.
@@ -166,7 +166,7 @@ pub struct SetQuotaRequest {
     pub name: String,
     /// 0 for no quota; 2^64 - 1 leaves it as it is.
     pub max_blocks: u64,
-    /// Blocks in memory beyond which its blocks are the first to go below; 0 for none, 2^64 - 1 leaves it as it is.
+    /// Blocks in memory above which its blocks are the first to be demoted; 0 for none, 2^64 - 1 leaves the number as it is.
     pub soft_blocks: u64,
     /// Weight of its share, for a tenant or for a job without a tenant; 0 leaves the weight as it is.
     pub weight: u32,
@@ -177,21 +177,21 @@ fields!(SetQuotaRequest { job, level, name, max_blocks, soft_blocks, weight });
 /// Reply of SetQuota.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SetQuotaReply {
-    /// As it was set.
+    /// The present setting.
     pub max_blocks: u64,
-    /// Blocks that count to it; 0 of a prefix without a quota.
+    /// Blocks that count for it; 0 for a prefix without a quota.
     pub held_blocks: u64,
     /// 0 for none.
     pub soft_blocks: u64,
-    /// 1 when nobody has said.
+    /// 1 by default.
     pub weight: u32,
-    /// Of the blocks that count to it, those in memory that do not go below.
+    /// Of the blocks that count for it, those in memory that are not demoted.
     pub memory_blocks: u64,
 }
 
 fields!(SetQuotaReply { max_blocks, held_blocks, soft_blocks, weight, memory_blocks });
 
-/// Request of GetQuota. A quota, and what is held of it. Of a tenant for the cluster's token only.
+/// Request of GetQuota. A quota and its use. For a tenant only with the cluster's token.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct GetQuotaRequest {
     /// The job; 0 for a tenant.
@@ -209,13 +209,13 @@ fields!(GetQuotaRequest { job, level, name });
 pub struct GetQuotaReply {
     /// 0 for no quota.
     pub max_blocks: u64,
-    /// Blocks that count to it; 0 of a prefix without a quota.
+    /// Blocks that count for it; 0 for a prefix without a quota.
     pub held_blocks: u64,
-    /// Blocks in memory beyond which its blocks are the first to go below; 0 for none.
+    /// Blocks in memory above which its blocks are the first to be demoted; 0 for none.
     pub soft_blocks: u64,
     /// Weight of its share; 1 unless it was set.
     pub weight: u32,
-    /// Of the blocks that count to it, those in memory that do not go below.
+    /// Of the blocks that count for it, those in memory that are not demoted.
     pub memory_blocks: u64,
 }
 

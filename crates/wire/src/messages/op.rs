@@ -13,217 +13,217 @@ pub enum Op {
     Hello = 0x0001,
     /// Answers at once; renews the session's task prefix like any request.
     Ping = 0x0002,
-    /// Hands a grant to this connection; the reply's value is the number by which later requests name it.
+    /// Presents a grant on this connection; the reply's value is the number by which later requests name it.
     PresentGrant = 0x0003,
-    /// Asks for notices of changes of one block, pushed on this connection until it closes. Arguments: subscription u32 (the client's number for it), kinds u16 (bits: 1 append, 2 seal, 4 data, 8 space, 16 close, 32 put, 64 delete), match u8 (0 every key, 1 the key that follows, 2 keys that begin with what follows), key. The value is the number of the last change before the subscription.
+    /// Subscribes to changes of one block; notices are pushed on this connection until it closes. Arguments: subscription u32 (the client's number for it), kinds u16 (bits: 1 append, 2 seal, 4 data, 8 space, 16 close, 32 put, 64 delete), match u8 (0 every key, 1 the key that follows, 2 keys with the following prefix), key. The value is the number of the last change before the subscription.
     Subscribe = 0x0004,
-    /// Says that the results of some lanes have been received, for lanes of this session that will not be used again: the block need not keep them. Arguments: for each, lane u32 and the last number received u64; at most 1,024. The value is how many of the lanes the block knew.
+    /// Acknowledges the results of some lanes of this session that will not be used again: the block need not keep them. Arguments: for each, lane u32 and the last number received u64; at most 1,024. The value is the number of these lanes that the block knew.
     AckResults = 0x0005,
-    /// Of a move between blocks, sent by the block that gives a range to the one that takes it (docs/design-notes.md, "Moves"): everything that the range from start to end holds, as it lies in the block. Sent again for a part that changed; it replaces what was sent of that range before. Of a block that moves as it lies (a file's, a queue's) start and end are offsets within the block, and nothing is sent twice.
+    /// For a move between blocks, sent by the source to the target (docs/design-notes.md, "Moves"): the whole content of the range from start to end, in the layout of the block. Sent again for a part that changed; it replaces earlier content of that range. For a block that moves unchanged (a file's, a queue's) start and end are offsets within the block, and nothing is sent twice.
     MoveRegion = 0x0006,
-    /// Of a move: a value that has an extent of its own, before the region that refers to it.
+    /// For a move: a value with an extent of its own, before the region that refers to it.
     MoveValue = 0x0007,
-    /// Of a move: values that were sent and are no more. A later value may take one of their numbers.
+    /// For a move: values that were sent and no longer exist. A later value may reuse one of their numbers.
     MoveDrops = 0x0008,
-    /// Of a move: what the giving block knows of lanes that may be asked for again: session u128, lane u32, the sequence expected next u64, number of results u32, then for each the sequence u64, hash u64, status u16, value u64, args (length u32 and bytes), payload (length u32 and bytes). The payload is such lanes, one after the other.
+    /// For a move: the source's records of lanes whose results may still be requested: session u128, lane u32, the sequence expected next u64, number of results u32, then for each the sequence u64, hash u64, status u16, value u64, args (length u32 and bytes), payload (length u32 and bytes). The payload consists of such lanes, one after the other.
     MoveLanes = 0x0009,
-    /// Of a move: everything was sent. Confirmed only when the taking block holds the whole range and the counts agree. Of a block that moves as it lies the entries are 1: what it knows beside its bytes.
+    /// For a move: all content was sent. Confirmed only if the target holds the whole range and the counts agree. For a block that moves unchanged there is 1 entry: its state besides its bytes.
     MoveDone = 0x000A,
-    /// Of a move: what has changed in a region since it was sent. The payload is runs of bytes of it, one after the other: offset u32, length u32, bytes.
+    /// For a move: the changes in a region since it was sent. The payload consists of runs of its bytes, one after the other: offset u32, length u32, bytes.
     MovePatch = 0x000B,
-    /// Asks whether the structure goes on in another block: Moved to that one when this block is sealed and has a successor, otherwise the value is 0. No arguments.
+    /// Asks whether the structure continues in another block: Moved to that one if this block is sealed and has a successor, otherwise the value is 0. No arguments.
     NextBlock = 0x000C,
-    /// A block of a key-value store is about to store an entry whose value these extents are: they stay until it drops them. ExtentGone when one is not there, or has another owner already; those that have this one by then are to be dropped. The header's block tells the shard alone.
+    /// A block of a key-value store is about to store an entry whose value consists of these extents: they stay until it drops them. ExtentGone if one does not exist, or already has another owner; those that have this owner by then must be dropped. The header's block only determines the shard.
     ExtentAdopt = 0x000D,
-    /// A block of a key-value store gives extents up. Those that are not there, or have another owner, are passed over, so that it can be repeated. The header's block tells the shard alone.
+    /// A block of a key-value store drops extents. Missing ones, and those of another owner, are skipped, so the request can be repeated. The header's block only determines the shard.
     ExtentDrop = 0x000E,
-    /// Of a relocation of a block that moves as it lies: a piece of what it knows beside its bytes, after the last of these. Pieces come in order; one that begins at 0 begins anew. How it is laid out is the structure's own.
+    /// For a relocation of a block that moves unchanged: a piece of its state besides its bytes, after the last of these. Pieces are in order; one at offset 0 restarts. The layout is internal to the structure.
     MoveState = 0x000F,
     /// Registers a job. Its hierarchy is a single node, the root, until prefixes are created.
     RegisterJob = 0x0101,
-    /// Ends a job: all its prefixes, structures and blocks go at once.
+    /// Ends a job and frees all its prefixes, structures and blocks at once.
     DeregisterJob = 0x0102,
-    /// The jobs that the token may see: all for the cluster's token, itself for a job's.
+    /// The jobs that the token gives access to: all for the cluster's token, itself for a job's.
     ListJobs = 0x0103,
     /// A job's address DAG with leases, structures and blocks.
     JobTree = 0x0104,
     /// Finds a job by its name and issues a token for it.
     FindJob = 0x0105,
-    /// Which servers and which tiers the next blocks of a job with hints go to. A job without hints has no weights: its blocks go to the emptiest server.
+    /// The servers and tiers for the next blocks of a job with hints. A job without hints has no weights: its blocks go to the emptiest server.
     JobWeights = 0x0106,
-    /// What jobs have used. Those that ended, as far as they are remembered, for the cluster's token only.
+    /// The use by jobs. Ended jobs, as far as they are kept, only for the cluster's token.
     JobCost = 0x0107,
-    /// Sets the most blocks that a tenant, a job or a prefix with all below it may hold, how many of them in memory before they are the first to go below, and what its share of memory counts for. What is held already stays. The cluster's token for a tenant and a job, the job's own for a prefix.
+    /// Sets the maximum number of blocks that a tenant, a job or a prefix with its descendants may hold, how many may be in memory before they are the first to be demoted, and the weight of its share of memory. Blocks already held stay. The cluster's token for a tenant and a job, the job's own for a prefix.
     SetQuota = 0x0108,
-    /// A quota, and what is held of it. Of a tenant for the cluster's token only.
+    /// A quota and its use. For a tenant only with the cluster's token.
     GetQuota = 0x0109,
-    /// Adds a prefix (Table 1, createAddrPrefix). The path's own parent must exist; further parents are named.
+    /// Adds a prefix (Table 1, createAddrPrefix). The parent in the path must exist; further parents are named.
     CreatePrefix = 0x0201,
     /// Creates all prefixes of an execution plan, or none (Table 1, createHierarchy).
     CreateHierarchy = 0x0202,
     /// Frees a prefix's structures at once and ends its lease. Its name can be used again; descendants stay.
     RemovePrefix = 0x0203,
-    /// Renews prefixes, with their direct parents and all descendants (paper, 3.2). Each path succeeds or fails alone.
+    /// Renews prefixes, with their direct parents and all descendants (paper, 3.2). Each path succeeds or fails independently.
     RenewLeases = 0x0204,
     /// A prefix's lease (Table 1, getLeaseDuration).
     LeaseInfo = 0x0205,
-    /// Changes who may do what with a prefix's structures; revokes every grant issued before, within a second.
+    /// Changes the permissions of a prefix's structures; revokes every earlier grant, within a second.
     SetPermissions = 0x0206,
-    /// Says who will read a prefix: when the last of them has committed, the prefix and its structures are freed at once, whatever its lease.
+    /// Declares the readers of a prefix: when the last of them has committed, the prefix and its structures are freed at once, whatever its lease.
     DeclareReaders = 0x0207,
-    /// The attempt of the task that this prefix stands for has committed: it has read what it reads. Asked again, it changes nothing.
+    /// The attempt of the task of this prefix has committed: it has finished reading. A repetition changes nothing.
     CommitTask = 0x0208,
     /// Creates a structure under a prefix (Table 1, initDataStructure) with its initial blocks, and opens it.
     CreateStructure = 0x0210,
-    /// Opens a structure: yields a grant for what the token and the prefix allow, and the map.
+    /// Opens a structure: yields the map, and a grant for the verbs that the token and the prefix allow.
     OpenStructure = 0x0211,
     /// A fresh grant and map by identity, or the reason why the data is gone.
     ReopenStructure = 0x0212,
     /// Frees a structure's blocks at once.
     RemoveStructure = 0x0213,
-    /// Blocks in which a key-value store keeps the extents of large values. With bytes: one that has room for an extent of so many, made when there is none. Without: all of them.
+    /// Blocks in which a key-value store keeps the extents of large values. With bytes: one with space for an extent of that size, created if there is none. Without: all of them.
     ExtentBlocks = 0x0214,
-    /// The custom kinds of structure that memory servers have announced, with what their operations need.
+    /// The custom kinds of structure that memory servers have announced, with the needs of their operations.
     ListKinds = 0x0218,
-    /// Begins to write what a live prefix holds to a place (Table 1, flushAddrPrefix). The prefix goes on as it was, and does not expire meanwhile. One that is under way for the same prefix and place is answered again.
+    /// Begins to write the content of a live prefix to a place (Table 1, flushAddrPrefix). The prefix stays usable and does not expire meanwhile. If a flush of this prefix to this place is in progress, it is returned.
     FlushPrefix = 0x0220,
-    /// How a flush that was asked for stands. The controller remembers those that ended since it started, the last 1,024.
+    /// The state of a requested flush. The controller keeps the last 1,024 that ended since it started.
     FlushInfo = 0x0221,
-    /// Ends a flush that was asked for, unless its manifest is being written already; what it has written is deleted. Idempotent.
+    /// Cancels a requested flush, unless its manifest is already being written; the objects that it has written are deleted. Idempotent.
     CancelFlush = 0x0222,
-    /// A prefix that was created as loading is whole: its structures can be opened. Idempotent.
+    /// The load of a prefix that was created as loading is complete: its structures can be opened. Idempotent.
     PublishPrefix = 0x0223,
-    /// Where a flush of this job, or of an earlier one of its name, is in full, and whether one is under way there. What was to go there and was lost since the controller started is told as well.
+    /// The full place of a flush of this job, or of an earlier one of its name, and whether one is in progress there. Also reports data for this place that was lost since the controller started.
     LocateFlush = 0x0224,
-    /// Servers and totals. Names and addresses of servers need the cluster's token; a job's gets the totals.
+    /// Servers and totals. Names and addresses of servers require the cluster's token; a job's token gets the totals.
     ClusterStatus = 0x0301,
-    /// A memory server announces itself and its blocks. The connection then carries requests both ways.
+    /// A memory server announces itself and its blocks. The connection then carries requests in both directions.
     JoinServer = 0x0302,
-    /// A server's heartbeat: usage, frees done, active task prefixes.
+    /// A server's heartbeat: usage, completed frees, active task prefixes.
     Report = 0x0303,
-    /// A block asks for the one that will follow it. Asking again for the same block answers the same.
+    /// A block requests its successor. A repetition for the same block gets the same answer.
     GrowStructure = 0x0304,
-    /// A block tells the length at which it was sealed, and whether its successor now serves what follows.
+    /// A block reports the length at which it was sealed, and whether its successor now serves later positions.
     SealBlock = 0x0305,
-    /// A block of a bounded queue that is not its tail tells how much was taken from it since it began; what that sets free is the tail's to give away (QueueAhead).
+    /// A block of a bounded queue that is not its tail reports how much was taken from it since its start; the tail allocates the freed space (QueueAhead).
     QueueTaken = 0x0306,
-    /// A queue's block is empty for good and owes nobody an answer: the controller takes it out of the map, wherever it stands there, and frees it. Refused while its seal was not heard of; asked again then.
+    /// A queue's block is empty for good and no client needs its results: the controller removes it from the map, at any place, and frees it. Refused before its seal has been received; the block then repeats the request.
     RetireBlock = 0x0307,
-    /// A block of a key-value store asks for a block to give a part of its range to (a split), for a neighbour that takes all of it (a merge), or for a block elsewhere that takes its place, because its server is taken out (a relocation). The reply comes when the other block is ready to import. Asking again answers the same move.
+    /// A block of a key-value store requests a block for a part of its range (a split), a neighbour that takes its whole range (a merge), or a block elsewhere that replaces it, because its server is draining (a relocation). The reply is sent when the other block is ready to import. A repetition gets the same move.
     BeginMove = 0x0308,
-    /// A block says that another has confirmed everything that moves: from the reply on, that one owns the range. Asking again answers the same.
+    /// A block reports that another has confirmed all moved content: from the reply on, that one owns the range. A repetition gets the same answer.
     CommitMove = 0x0309,
-    /// A block gives a move up before its commit. A move that is not known, or that was committed, is left as it is.
+    /// A block cancels a move before its commit. An unknown or committed move is not changed.
     CancelMove = 0x030A,
-    /// A server that kept its number tells the blocks that it holds, in as many requests as it takes. The controller opens and frees what differs from what it knows.
+    /// A server that kept its number reports the blocks that it holds, in any number of requests. The controller opens and frees blocks that differ from its records.
     Inventory = 0x030B,
-    /// Where another memory server is, by its number. NotFound when there is none, or no more.
+    /// The address of another memory server, by its number. NotFound if it does not exist, or no longer.
     LocateServer = 0x030C,
-    /// A memory server wants to be taken out (DrainServer) before it ends. Refused when it is the only one that takes blocks.
+    /// A memory server requests to be drained (DrainServer) before it ends. Refused if it is the only one that accepts blocks.
     LeaveServer = 0x030E,
-    /// The controller tells a block what became of a move to it: it serves the range from now on, or drops what it has of it. Idempotent by move.
+    /// The controller sends a block the result of a move to it: the block serves the range from now on, or drops its copy of the range. Idempotent by move.
     EndImport = 0x0310,
     /// The controller gives a block to a structure. Idempotent by (block, epoch).
     OpenBlock = 0x0311,
-    /// The controller takes a block back. The reply confirms that nothing of it can be read any more. Idempotent by (block, epoch).
+    /// The controller takes a block back. The reply confirms that none of its content can be read any more. Idempotent by (block, epoch).
     FreeBlock = 0x0312,
     /// Grants of this prefix of an earlier generation are refused from now on.
     SetGeneration = 0x0313,
-    /// Tells the tail of a bounded queue how much is still in the blocks before it. Never more than the last time.
+    /// Sends the tail of a bounded queue the content of the blocks before it. Never more than the last time.
     QueueAhead = 0x0314,
-    /// The controller tells a block that a neighbour will move its range to it. Idempotent by move.
+    /// The controller announces to a block that a neighbour will move its range to it. Idempotent by move.
     BeginImport = 0x0315,
-    /// A controller shard says how many blocks of each core of a server it wants to have lent in all. What is less than it has goes back at once; what is more it gets as far as no shard has it. Sent when there are several controller shards; it never asks for less than it has given out.
+    /// A controller shard requests a total number of lent blocks of each core of a server. A decrease returns blocks at once; an increase is granted as far as no shard has the blocks. Sent if there are several controller shards; the number is never less than the blocks that the shard has allocated.
     LendBlocks = 0x0316,
-    /// A block is to leave its server, which is being taken out: it asks for a relocation (BeginMove) until it has left, or is answered Removed, because its server stays. A block of extents does not move: it takes no more for EXTENTS_LEAVE_FOR, and is told again every EXTENTS_LEAVE_TELL, while its values are written anew elsewhere. Idempotent.
+    /// A block must leave its server, which is draining: it requests a relocation (BeginMove) until it has left, or gets Removed, because its server stays. A block of extents does not move: it accepts no more for EXTENTS_LEAVE_FOR, and is notified again every EXTENTS_LEAVE_TELL, while its values are rewritten elsewhere. Idempotent.
     Evacuate = 0x0318,
-    /// A controller shard has nothing on a server that is being taken out, and will give it nothing: as far as this shard is concerned it may end. It ends when every shard has said so. What was said over an earlier connection counts no more.
+    /// A controller shard has nothing on a draining server, and will place nothing there: as far as this shard is concerned, the server may end. It ends when every shard has sent this. Messages over earlier connections do not count.
     Release = 0x031A,
-    /// The controller wants a block to go to another tier: below memory, or back into it. Refused (Busy) when it cannot now; the reply says that it has begun, and TierChanged that it is there. Idempotent by (block, epoch).
+    /// The controller moves a block to another tier: to a lower one, or back into memory. Refused (Busy) if it is not possible now; the reply confirms the start, and TierChanged the end. Idempotent by (block, epoch).
     LowerBlock = 0x031B,
-    /// The lease of the block's prefix has ended and its data is to be kept: nobody reaches the block any more, and its content is written below the server's flush_root, to an object, or to several when there is much. The reply comes when they are all there to stay; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block goes on as it was, and what it held at one moment is written; each request then has a name of its own.
+    /// The lease of the block's prefix has ended and its data must be kept: the block can no longer be accessed, and its content is written under the server's flush_root, to one object, or to several if there is much. The reply is sent when they are all durable; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block stays usable, and its content at one moment is written; each request then has its own name.
     FlushBlock = 0x0320,
-    /// All parts of a prefix are written: the server looks whether it sees them all at their lengths, and writes the manifest, which is the flush, in place of the one that it has read. What an earlier flush left in the same directory is deleted then. Idempotent by (directory, number).
+    /// All parts of a prefix are written: the server checks that they all exist with their lengths, and writes the manifest, which makes the flush, in place of the one that it has read. Then it deletes the objects of an earlier flush in the same directory. Idempotent by (directory, number).
     CommitFlush = 0x0321,
-    /// All blocks of a live flush are copied, or it has come to nothing: extents that were kept for it are dropped, and what its cuts kept; blocks that stand still for it go on. Idempotent.
+    /// All blocks of a live flush are copied, or it has failed: extents retained for it are dropped, and so is the content retained by its checkpoint; frozen blocks are thawed. Idempotent.
     EndCopies = 0x0322,
-    /// A live flush has all of a prefix as it was at one moment: the block stands still from now on. It answers changes with Busy and serves what only reads, until ThawBlock or EndCopies, or by itself when its time is over, which ends the cut. The reply says that nothing is arriving any more that was begun before; until then it is Busy, and the block stands still all the same: it is asked again. Extents of its structure are kept from now on as by FlushBlock.
+    /// A live flush covers a prefix as it was at one moment: the block freezes from now on. It answers changes with Busy and serves reads, until ThawBlock or EndCopies, or by itself when its time is over, which ends the checkpoint. The reply confirms that no earlier write is still arriving; until then it is Busy, and the block is frozen nevertheless: the request is repeated. Extents of its structure are retained from now on as by FlushBlock.
     CutBlock = 0x0323,
-    /// All blocks of the flush stand still: the block goes on. What it held is copied before it is changed, or when FlushBlock asks for its cut.
+    /// All blocks of the flush are frozen: the block is thawed. Its content at the freeze is copied before it is changed, or when FlushBlock requests it.
     ThawBlock = 0x0324,
-    /// A flush has come to nothing: the server deletes objects that it may have written. Those that are not there are deleted. Idempotent.
+    /// A flush has failed: the server deletes objects that it may have written. Missing objects count as deleted. Idempotent.
     SweepObjects = 0x0326,
-    /// A block below memory is read so often that it would better be in memory. LowerBlock with tier 0 says that there is room; otherwise nothing comes of it, and the server asks again later.
+    /// A block in a lower tier is read so often that it should be in memory. LowerBlock with tier 0 means that there is space; otherwise nothing follows, and the server repeats the request later.
     RaiseBlock = 0x032D,
-    /// A block that was to go to another tier is there, and has nothing in the one from which it came any more; or it stays where it was. Repeated in inventories.
+    /// A block that was moving to another tier has arrived, and no longer has content in the old one; or it stays where it was. Repeated in inventories.
     TierChanged = 0x032E,
-    /// Bytes of a block below memory cannot be read any more: its structure is lost (DataLost).
+    /// Bytes of a block in a lower tier cannot be read any more: its structure is lost (DataLost).
     BlockFailed = 0x032F,
-    /// A block gives back the successor that it was granted and has told nobody of. Refused, without harm, when the controller does not know it as that; a later GrowStructure asks anew.
+    /// A block returns the successor that it was granted and has named to no client. Refused, without harm, if the controller does not know it as that; a later GrowStructure requests a new one.
     ReturnBlock = 0x0330,
-    /// Takes a memory server out: it is given no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; when one refuses, the others may have done theirs, and it is asked again.
+    /// Drains a memory server: it gets no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; if one refuses, the others may have done theirs, and the request is repeated.
     DrainServer = 0x0340,
-    /// Prepares the end of the cluster: no job is registered from now on, and every job ends. Prefixes with flush_to or persist are flushed first; a job with a live flush ends when that flush is complete. The reply says how far this is; the client repeats the request until nothing is left, and then ends the processes. Idempotent.
+    /// Prepares the end of the cluster: no job is registered from now on, and every job ends. Prefixes with flush_to or persist are flushed first; a job with a live flush ends when that flush is complete. The reply reports the progress; the client repeats the request until nothing is left, and then ends the processes. Idempotent.
     StopCluster = 0x0341,
-    /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block. More than an eighth of a block is ValueTooLarge, unless the block has room for all of it.
+    /// Appends the payload, contiguously and atomically. The reply's value is the offset within the block. More than an eighth of a block is ValueTooLarge, unless all of it fits into the block.
     FileAppend = 0x1001,
-    /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload is what is there, at most that much; the value is the committed length of the block.
+    /// Reads committed bytes of the block. Arguments: offset u64, length u32. The payload has the existing bytes, at most that many; the value is the committed length of the block.
     FileRead = 0x1002,
-    /// The value is the committed length of the block; the reply's argument byte is 1 when the file is sealed. A full block with a successor answers Moved.
+    /// The value is the committed length of the block; the reply's argument byte is 1 if the file is sealed. A full block with a successor answers Moved.
     FileSize = 0x1003,
-    /// Makes the file immutable, for good. The value is the final length of the block. Sealing twice is fine.
+    /// Makes the file immutable, for good. The value is the final length of the block. Sealing twice is allowed.
     FileSeal = 0x1004,
-    /// Reads many ranges of the block. Arguments: most bytes u32, count u32, then offset u64 and length u32 of each. The value is the number of ranges answered, the payload for each of these a length u32 and bytes.
+    /// Reads many ranges of the block. Arguments: maximum bytes u32, count u32, then offset u64 and length u32 of each. The value is the number of ranges answered, the payload for each of these a length u32 and bytes.
     FileReadMany = 0x1005,
-    /// Hands over the memory of a sealed block for reading, as a descriptor beside the reply's first byte: over a Unix socket to the block's own shard. The value is the committed length of the block.
+    /// Shares the memory of a sealed block for reading, as a descriptor with the reply's first byte: over a Unix socket to the block's own shard. The value is the committed length of the block.
     FileMap = 0x1006,
-    /// Puts items at the tail, in order and without others between them, all or none. Arguments: empty (the payload is one item), or the length of each item (u32), of which the payload is the concatenation. Waits for room of a bounded queue up to the header's deadline, then answers QueueFull. The value is the number of the first item within the block.
+    /// Puts items at the tail, in order and without others between them, all or none. Arguments: empty (the payload is one item), or the length of each item (u32), with their concatenation as payload. Waits for space in a bounded queue up to the header's deadline, then answers QueueFull. The value is the number of the first item within the block.
     QueuePut = 0x1101,
-    /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: most items u32, most bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload is the items, the value how many; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been given out, this time included; alike for all of them), the length of each u32. QueueEmpty, or QueueClosed when it ended.
+    /// Takes items from the head, waiting for the first up to the header's deadline. Arguments: maximum items u32, maximum bytes u32 (the first item may exceed it), time-out u32 (0 takes them for good; otherwise they are reserved for so many milliseconds), stay u8 (1: a block that is full and empty answers QueueEmpty instead of Moved). The payload has the items, the value is their number; reply arguments: number of the first u64 (the others follow it), deliveries u32 (how often they have been delivered, including this time; the same for all of them), the length of each u32. QueueEmpty, or QueueClosed if it has ended.
     QueueGet = 0x1102,
-    /// What QueueGet would bring, left where it is. Arguments: most items u32, most bytes u32. The reply is that of QueueGet.
+    /// The items that QueueGet would return, without taking them. Arguments: maximum items u32, maximum bytes u32. The reply is that of QueueGet.
     QueuePeek = 0x1103,
     /// The value is the number of items that were ever put into the block; reply arguments: taken u64, bytes put u64, bytes taken u64, reserved u64, closed u8. Argument: tail u8 (1: a block that is full answers Moved; 0: every block answers for itself).
     QueueLength = 0x1104,
-    /// Ends the queue for good: nothing can be put, what is there can be taken. Closing twice is fine.
+    /// Ends the queue for good: no item can be put, the remaining ones can be taken. Closing twice is allowed.
     QueueClose = 0x1105,
-    /// Settles reservations of this block. Arguments: action u8 (0 done with it, 1 give it back at once, 2 keep it for longer), time-out u32 (milliseconds, of action 2), then the number u64 and the deliveries u32 of each, as QueueGet told them. The value is how many were still reserved under that delivery; reply arguments: a byte for each, 1 or 0.
+    /// Completes or extends reservations of this block. Arguments: action u8 (0 done with it, 1 return it at once, 2 hold it for longer), time-out u32 (milliseconds, for action 2), then the number u64 and the deliveries u32 of each, from QueueGet. The value is the number of items that were still reserved under that delivery; reply arguments: a byte for each, 1 or 0.
     QueueAck = 0x1106,
     /// Arguments: the key. The payload is the value.
     KvGet = 0x1201,
-    /// Arguments: mode u8 (0 always, 1 only if absent), key. The payload is the value. The value is 1 when an entry was replaced.
+    /// Arguments: mode u8 (0 always, 1 only if absent), key. The payload is the value. The reply's value is 1 if an entry was replaced.
     KvPut = 0x1202,
     /// Arguments: mode u8 (0 plain, 1 return the old value as payload), key. KeyNotFound when there is no entry.
     KvDelete = 0x1203,
     /// Arguments: the key. The value is 1 or 0; the reply's argument is the length of the stored value (u64) when it is 1.
     KvExists = 0x1204,
-    /// Arguments: the key. Replaces an entry that exists; the reply's payload is the old value. KeyNotFound when there is none.
+    /// Arguments: the key. Replaces an existing entry; the reply's payload is the old value. KeyNotFound if there is none.
     KvUpdate = 0x1205,
-    /// Arguments: the key. Stores the payload; value 1 and the old value as payload when there was one.
+    /// Arguments: the key. Stores the payload; value 1 and the old value as payload if there was one.
     KvUpsert = 0x1206,
-    /// Arguments: present u8, key length u16, key. Payload: expected length u32, expected value, new value. Stores the new value when the entry equals the expected one (present 1) or is absent (present 0). CompareFailed: value 1 and the entry as payload, or value 0 when there is none.
+    /// Arguments: present u8, key length u16, key. Payload: expected length u32, expected value, new value. Stores the new value if the entry equals the expected one (present 1) or is absent (present 0). CompareFailed: value 1 and the entry as payload, or value 0 if there is none.
     KvCompareAndSwap = 0x1207,
-    /// Arguments: cursor u64, most bytes u32, mode u8 (0 keys and values, 1 keys only, 2 keys and lists of those whose values are lists of extents, and no others), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block; a page without entries is not the end.
+    /// Arguments: cursor u64, maximum bytes u32, mode u8 (0 keys and values, 1 keys only, 2 only keys and lists of entries whose values are lists of extents), prefix. Entries in order of (hash, key); the value is the next cursor, 0 at the end of the block; a page without entries is not the end.
     KvScan = 0x1208,
-    /// Arguments: the first hash to count from, u64, or none for all that the block has. The value is the number of entries; reply arguments: the last hash that it answers for, u64. What follows is to be asked elsewhere.
+    /// Arguments: the first hash to count from, u64, or none for all that the block has. The value is the number of entries; reply arguments: the last hash that it counted, u64. Higher hashes are in other blocks.
     KvLength = 0x1209,
-    /// Reads many entries. Arguments: most bytes u32. Payload: count u32, then length u16 and bytes of each key. The value is the number of keys answered, the payload a result for each of these.
+    /// Reads many entries. Arguments: maximum bytes u32. Payload: count u32, then length u16 and bytes of each key. The value is the number of keys answered, the payload a result for each of these.
     KvMultiGet = 0x120A,
     /// Runs many operations in order. Arguments: atomic u8. Payload: count u32, then the operations. The value is the number of operations answered, the payload a result for each of these; the reply's argument byte is 1, or 0 when an atomic batch was not applied, and the value is then the index of the operation that failed.
     KvBatch = 0x120B,
-    /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, of which the payload is then the list.
+    /// Arguments: function u8, key. The payload is the operand. Combines it with the stored value; the value is the new number (its 64 bits), the new length, or the number of items, with the list as payload.
     KvAccumulate = 0x120C,
-    /// As KvPut, of a value that was written as extents (ExtentPut). The payload names them in order: block u64, epoch u64, id u64, length u32 of each. In mode 2 it begins with the bytes of another list, u32, and that list: the value is stored if it still is that one, whose bytes it has elsewhere, and nobody who listens is told. They belong to the entry from then on; whatever else the answer is, they are gone, unless it is Busy or a routing answer that comes before they were looked at.
+    /// As KvPut, for a value that was written as extents (ExtentPut). The payload names them in order: block u64, epoch u64, id u64, length u32 of each. In mode 2 it begins with the bytes of another list, u32, and that list: the value is stored if it still is that one, which has the same bytes in other blocks, and no listener is notified. They belong to the entry from then on; after any other answer they are freed, except after Busy or a routing answer that precedes their check.
     KvPutExtents = 0x120D,
-    /// Deletes an entry if its value is these extents, which KvGet told. Arguments: the key. Payload: as KvPutExtents. CompareFailed when it has another value; KeyNotFound when there is none. The extents are dropped with it. Who has read them before has taken the value: of several, one deletes it.
+    /// Deletes an entry if its value consists of these extents, as returned by KvGet. Arguments: the key. Payload: as KvPutExtents. CompareFailed if it has another value; KeyNotFound if there is none. The extents are dropped with it. A caller that has read them before has taken the value: of several, one deletes it.
     KvDeleteExtents = 0x120E,
-    /// Writes an extent, the payload, into a block of extents. No arguments. The value is its id, unique in this block and epoch. An extent that no KvPutExtents names within EXTENT_PENDING_MS is dropped; ExtentKeep begins that time anew. A repetition writes another extent, and the first one is dropped in its time. BlockFull when there is no room for it here.
+    /// Writes an extent, the payload, into a block of extents. No arguments. The value is its id, unique in this block and epoch. An extent that no KvPutExtents names within EXTENT_PENDING_MS is dropped; ExtentKeep restarts that time. A repetition writes another extent, and the first one is dropped in its time. BlockFull if there is no space for it here.
     ExtentPut = 0x1401,
-    /// Arguments: id u64. The payload is the extent. ExtentGone when it is not there.
+    /// Arguments: id u64. The payload is the extent. ExtentGone if it does not exist.
     ExtentGet = 0x1402,
-    /// Arguments: id u64 of each. These extents are still wanted, although they are no part of a value yet. ExtentGone when one of them is not there.
+    /// Arguments: id u64 of each. Retains extents that are still needed, although they are not part of a value yet. ExtentGone if one of them does not exist.
     ExtentKeep = 0x1403,
-    /// An operation of a custom kind, by its code: what it needs is in the table of its kind.
+    /// An operation of a custom kind, by its code: the table of its kind has its needs.
     Custom(u16) = 0x8000,
 }
 
@@ -683,7 +683,7 @@ impl Op {
         }
     }
 
-    /// The code of the kind that it belongs to.
+    /// The code of its kind.
     pub fn kind_code(self) -> u8 {
         (self.code() >> 8) as u8
     }
@@ -693,8 +693,8 @@ impl Op {
         self.code() as u8
     }
 
-    /// Who serves it, what it needs, how its body is laid out. Of a custom operation only what
-    /// all of them have in common.
+    /// Its node, its needs and the layout of its body. For a custom operation, only the properties
+    /// that all custom operations share.
     pub fn info(self) -> OpInfo {
         use {Auth as A, Plane as P};
         match self {

@@ -7,7 +7,7 @@ use super::parts::{
 };
 use crate::fields::fields;
 
-/// Request of CreatePrefix. Adds a prefix (Table 1, createAddrPrefix). The path's own parent must exist; further parents are named.
+/// Request of CreatePrefix. Adds a prefix (Table 1, createAddrPrefix). The parent in the path must exist; further parents are named.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CreatePrefixRequest {
     /// The job.
@@ -16,7 +16,7 @@ pub struct CreatePrefixRequest {
     pub path: String,
     /// Paths of further parents.
     pub parents: Vec<String>,
-    /// How it lives.
+    /// Its options.
     pub options: PrefixOptions,
 }
 
@@ -68,7 +68,7 @@ pub struct RemovePrefixReply {}
 
 fields!(RemovePrefixReply {});
 
-/// Request of RenewLeases. Renews prefixes, with their direct parents and all descendants (paper, 3.2). Each path succeeds or fails alone.
+/// Request of RenewLeases. Renews prefixes, with their direct parents and all descendants (paper, 3.2). Each path succeeds or fails independently.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct RenewLeasesRequest {
     /// The job.
@@ -84,7 +84,7 @@ fields!(RenewLeasesRequest { job, paths });
 pub struct RenewLeasesReply {
     /// In the order of the request.
     pub results: Vec<RenewResult>,
-    /// The shortest lease that a prefix of the job ever had: who renews all of them by their root does it well within this.
+    /// The shortest lease that a prefix of the job ever had: a client that renews all of them through their root must renew well within this.
     pub shortest_ms: u32,
 }
 
@@ -116,16 +116,16 @@ pub struct LeaseInfoReply {
 
 fields!(LeaseInfoReply { prefix, lease_ms, remaining_ms, pinned });
 
-/// Request of SetPermissions. Changes who may do what with a prefix's structures; revokes every grant issued before, within a second.
+/// Request of SetPermissions. Changes the permissions of a prefix's structures; revokes every earlier grant, within a second.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct SetPermissionsRequest {
     /// The job.
     pub job: u64,
     /// The prefix.
     pub path: String,
-    /// What the prefix's own task may do.
+    /// Verbs of the prefix's own task.
     pub owner_verbs: u16,
-    /// What the job's other tasks may do.
+    /// Verbs of the job's other tasks.
     pub job_verbs: u16,
 }
 
@@ -137,7 +137,7 @@ pub struct SetPermissionsReply {}
 
 fields!(SetPermissionsReply {});
 
-/// Request of DeclareReaders. Says who will read a prefix: when the last of them has committed, the prefix and its structures are freed at once, whatever its lease.
+/// Request of DeclareReaders. Declares the readers of a prefix: when the last of them has committed, the prefix and its structures are freed at once, whatever its lease.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeclareReadersRequest {
     /// The job.
@@ -146,7 +146,7 @@ pub struct DeclareReadersRequest {
     pub path: String,
     /// Paths of the prefixes of the tasks that read it.
     pub readers: Vec<String>,
-    /// These instead of those declared before; none withdraws the declaration.
+    /// Replace the earlier declaration; with no readers, withdraw it.
     pub replace: bool,
 }
 
@@ -155,13 +155,13 @@ fields!(DeclareReadersRequest { job, path, readers, replace });
 /// Reply of DeclareReaders.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DeclareReadersReply {
-    /// Declared readers that have not committed. 0: it was freed, or the declaration withdrawn.
+    /// Declared readers that have not committed. 0: the prefix was freed, or the declaration withdrawn.
     pub left: u32,
 }
 
 fields!(DeclareReadersReply { left });
 
-/// Request of CommitTask. The attempt of the task that this prefix stands for has committed: it has read what it reads. Asked again, it changes nothing.
+/// Request of CommitTask. The attempt of the task of this prefix has committed: it has finished reading. A repetition changes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CommitTaskRequest {
     /// The job.
@@ -192,13 +192,13 @@ pub struct CreateStructureRequest {
     pub name: String,
     /// 0x10 file, 0x11 queue, 0x12 kv, 0x80 to 0xEF custom.
     pub kind: u8,
-    /// Initial capacity in blocks; 0 takes 1.
+    /// Initial capacity in blocks; 0 selects 1.
     pub blocks: u32,
-    /// Most items of a queue (maxQueueLength); 0 for no bound.
+    /// Maximum number of items of a queue (maxQueueLength); 0 for no bound.
     pub max_items: u64,
-    /// Most bytes of a queue's items together; 0 for no bound.
+    /// Maximum bytes of a queue's items together; 0 for no bound.
     pub max_bytes: u64,
-    /// Open it when one of the same kind exists.
+    /// Open an existing structure of the same kind.
     pub open_existing: bool,
 }
 
@@ -222,19 +222,19 @@ pub struct CreateStructureReply {
     pub prefix: u64,
     /// Its kind.
     pub kind: u8,
-    /// What the grant allows.
+    /// Verbs that the grant allows.
     pub verbs: u16,
-    /// For the data plane.
+    /// The grant, for the data plane.
     pub grant: Vec<u8>,
-    /// Who serves what.
+    /// The blocks that serve the structure.
     pub map: PartitionMap,
-    /// Most items of a queue; 0 for no bound.
+    /// Maximum number of items of a queue; 0 for no bound.
     pub max_items: u64,
-    /// Most bytes of a queue's items; 0 for no bound.
+    /// Maximum bytes of a queue's items; 0 for no bound.
     pub max_bytes: u64,
-    /// The edge from this prefix to the session's task: 0 none needed, 1 added, 2 there already, 3 not possible.
+    /// The edge from this prefix to the session's task: 0 not needed, 1 added, 2 existed already, 3 not possible.
     pub edge: u8,
-    /// Servers of the map that are suspected to be gone.
+    /// Servers of the map that are suspected.
     pub suspects: Vec<Suspect>,
 }
 
@@ -251,7 +251,7 @@ fields!(CreateStructureReply {
     suspects
 });
 
-/// Request of OpenStructure. Opens a structure: yields a grant for what the token and the prefix allow, and the map.
+/// Request of OpenStructure. Opens a structure: yields the map, and a grant for the verbs that the token and the prefix allow.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OpenStructureRequest {
     /// The job.
@@ -273,19 +273,19 @@ pub struct OpenStructureReply {
     pub prefix: u64,
     /// Its kind.
     pub kind: u8,
-    /// What the grant allows.
+    /// Verbs that the grant allows.
     pub verbs: u16,
-    /// For the data plane.
+    /// The grant, for the data plane.
     pub grant: Vec<u8>,
-    /// Who serves what.
+    /// The blocks that serve the structure.
     pub map: PartitionMap,
-    /// Most items of a queue; 0 for no bound.
+    /// Maximum number of items of a queue; 0 for no bound.
     pub max_items: u64,
-    /// Most bytes of a queue's items; 0 for no bound.
+    /// Maximum bytes of a queue's items; 0 for no bound.
     pub max_bytes: u64,
-    /// The edge from this prefix to the session's task: 0 none needed, 1 added, 2 there already, 3 not possible.
+    /// The edge from this prefix to the session's task: 0 not needed, 1 added, 2 existed already, 3 not possible.
     pub edge: u8,
-    /// Servers of the map that are suspected to be gone.
+    /// Servers of the map that are suspected.
     pub suspects: Vec<Suspect>,
 }
 
@@ -322,19 +322,19 @@ pub struct ReopenStructureReply {
     pub prefix: u64,
     /// Its kind.
     pub kind: u8,
-    /// What the grant allows.
+    /// Verbs that the grant allows.
     pub verbs: u16,
-    /// For the data plane.
+    /// The grant, for the data plane.
     pub grant: Vec<u8>,
-    /// Who serves what.
+    /// The blocks that serve the structure.
     pub map: PartitionMap,
-    /// Most items of a queue; 0 for no bound.
+    /// Maximum number of items of a queue; 0 for no bound.
     pub max_items: u64,
-    /// Most bytes of a queue's items; 0 for no bound.
+    /// Maximum bytes of a queue's items; 0 for no bound.
     pub max_bytes: u64,
     /// Always 0: only opening by address adds an edge.
     pub edge: u8,
-    /// Servers of the map that are suspected to be gone.
+    /// Servers of the map that are suspected.
     pub suspects: Vec<Suspect>,
 }
 
@@ -370,14 +370,14 @@ pub struct RemoveStructureReply {}
 
 fields!(RemoveStructureReply {});
 
-/// Request of ExtentBlocks. Blocks in which a key-value store keeps the extents of large values. With bytes: one that has room for an extent of so many, made when there is none. Without: all of them.
+/// Request of ExtentBlocks. Blocks in which a key-value store keeps the extents of large values. With bytes: one with space for an extent of that size, created if there is none. Without: all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ExtentBlocksRequest {
     /// The job.
     pub job: u64,
     /// The store, by identity.
     pub structure: u64,
-    /// Room that is needed; 0 to be told all.
+    /// Space that is needed; 0 requests all blocks.
     pub bytes: u64,
     /// Blocks that have refused such an extent.
     pub full: Vec<u64>,
@@ -388,13 +388,13 @@ fields!(ExtentBlocksRequest { job, structure, bytes, full });
 /// Reply of ExtentBlocks.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ExtentBlocksReply {
-    /// The blocks. They have no ranges: start is 0, and end is how many bytes are free there, as was last reported.
+    /// The blocks. They have no ranges: start is 0, and end is the number of free bytes there, as last reported.
     pub entries: Vec<MapEntry>,
 }
 
 fields!(ExtentBlocksReply { entries });
 
-/// Request of ListKinds. The custom kinds of structure that memory servers have announced, with what their operations need.
+/// Request of ListKinds. The custom kinds of structure that memory servers have announced, with the needs of their operations.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ListKindsRequest {}
 
@@ -409,18 +409,18 @@ pub struct ListKindsReply {
 
 fields!(ListKindsReply { kinds });
 
-/// Request of FlushPrefix. Begins to write what a live prefix holds to a place (Table 1, flushAddrPrefix). The prefix goes on as it was, and does not expire meanwhile. One that is under way for the same prefix and place is answered again.
+/// Request of FlushPrefix. Begins to write the content of a live prefix to a place (Table 1, flushAddrPrefix). The prefix stays usable and does not expire meanwhile. If a flush of this prefix to this place is in progress, it is returned.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushPrefixRequest {
     /// The job.
     pub job: u64,
     /// The prefix.
     pub path: String,
-    /// A path of names below the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
+    /// A path of names under the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
     pub place: String,
-    /// Of a subtree: the paths, from this prefix on, of those below it whose own flushes are whole at the place and their paths. The manifest names them. With a barrier they are flushed with it.
+    /// For a subtree: the paths of descendants, relative to this prefix, whose own flushes are complete at the place and their paths. The manifest names them. With a barrier they are flushed together with it.
     pub below: Vec<String>,
-    /// All of it as it was at one moment, and of a subtree all of those below it as well: every block stands still for a moment, and answers changes with Busy meanwhile.
+    /// The whole prefix as it was at one moment, and for a subtree all the named descendants too: every block freezes for a moment, and answers changes with Busy meanwhile.
     pub barrier: bool,
 }
 
@@ -431,18 +431,18 @@ fields!(FlushPrefixRequest { job, path, place, below, barrier });
 pub struct FlushPrefixReply {
     /// Its number, for FlushInfo and CancelFlush.
     pub flush: u64,
-    /// Where it goes, in full.
+    /// Its destination, in full.
     pub place: String,
 }
 
 fields!(FlushPrefixReply { flush, place });
 
-/// Request of FlushInfo. How a flush that was asked for stands. The controller remembers those that ended since it started, the last 1,024.
+/// Request of FlushInfo. The state of a requested flush. The controller keeps the last 1,024 that ended since it started.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushInfoRequest {
     /// The job.
     pub job: u64,
-    /// The flush; 0 for all together that the end of this job began (what persists), also when the job is gone.
+    /// The flush; 0 for all flushes of persistent data that the end of this job began, even if the job no longer exists.
     pub flush: u64,
 }
 
@@ -451,21 +451,21 @@ fields!(FlushInfoRequest { job, flush });
 /// Reply of FlushInfo.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct FlushInfoReply {
-    /// 1 under way, 2 failed and tried again, 3 done, 4 come to nothing, 5 come to nothing because a barrier found no moment at which all blocks stood still.
+    /// 1 in progress, 2 failed and being retried, 3 done, 4 failed for good, 5 failed for good because a barrier found no moment at which all blocks were frozen.
     pub state: u8,
-    /// Why the last attempt failed, or why it came to nothing.
+    /// Why the last attempt failed, or why the flush failed for good.
     pub message: String,
     /// Blocks to be written.
     pub parts: u32,
-    /// Of these, those that are.
+    /// Of these, the blocks that are written.
     pub parts_done: u32,
-    /// Bytes that are written.
+    /// Bytes written.
     pub bytes: u64,
 }
 
 fields!(FlushInfoReply { state, message, parts, parts_done, bytes });
 
-/// Request of CancelFlush. Ends a flush that was asked for, unless its manifest is being written already; what it has written is deleted. Idempotent.
+/// Request of CancelFlush. Cancels a requested flush, unless its manifest is already being written; the objects that it has written are deleted. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CancelFlushRequest {
     /// The job.
@@ -482,7 +482,7 @@ pub struct CancelFlushReply {}
 
 fields!(CancelFlushReply {});
 
-/// Request of PublishPrefix. A prefix that was created as loading is whole: its structures can be opened. Idempotent.
+/// Request of PublishPrefix. The load of a prefix that was created as loading is complete: its structures can be opened. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PublishPrefixRequest {
     /// The job.
@@ -499,14 +499,14 @@ pub struct PublishPrefixReply {}
 
 fields!(PublishPrefixReply {});
 
-/// Request of LocateFlush. Where a flush of this job, or of an earlier one of its name, is in full, and whether one is under way there. What was to go there and was lost since the controller started is told as well.
+/// Request of LocateFlush. The full place of a flush of this job, or of an earlier one of its name, and whether one is in progress there. Also reports data for this place that was lost since the controller started.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct LocateFlushRequest {
     /// The job.
     pub job: u64,
-    /// A path of names below the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
+    /// A path of names under the servers' flush_root and the job's name, as flush_to; or that place as a URL or an absolute path.
     pub place: String,
-    /// A prefix of the job, of which a flush to this place is looked for that can be cancelled.
+    /// A prefix of the job, to find a cancellable flush of it to this place.
     pub path: String,
 }
 
@@ -517,17 +517,17 @@ fields!(LocateFlushRequest { job, place, path });
 pub struct LocateFlushReply {
     /// The place in full.
     pub place: String,
-    /// 0 none is under way, 1 one is, 2 it failed and is tried again, 4 the last one was lost.
+    /// 0 none is in progress, 1 one is, 2 it failed and is being retried, 4 the last one was lost.
     pub state: u8,
-    /// Why the last attempt failed, or what was lost.
+    /// Why the last attempt failed, or which data was lost.
     pub message: String,
     /// Blocks to be written.
     pub parts: u32,
-    /// Of these, those that are.
+    /// Of these, the blocks that are written.
     pub parts_done: u32,
-    /// Bytes that are written.
+    /// Bytes written.
     pub bytes: u64,
-    /// Number of the flush of that prefix that is under way there while it lives, and not at its manifest yet; 0 for none.
+    /// Number of the live flush of that prefix that is in progress there and has not reached its manifest; 0 for none.
     pub flush: u64,
 }
 

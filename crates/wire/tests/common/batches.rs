@@ -1,4 +1,4 @@
-//! Compares the vectors of operations that carry many keys with what this crate reads and writes.
+//! Compares the vectors of operations with many keys with the results of this crate.
 
 use crate::common::{bytes, list, number, status, text};
 use honeycomb_wire::batch::{
@@ -18,7 +18,7 @@ fn function(name: &str) -> Function {
     }
 }
 
-/// The parts of one operation of a batch, out of a vector.
+/// The parts of one operation of a batch, from a vector.
 struct Told {
     kind: String,
     key: Vec<u8>,
@@ -127,7 +127,7 @@ pub fn check_reply(op: Op, sample: &Value, value: u64, args: &[u8], payload: &[u
     assert_eq!(args.is_empty(), op != Op::KvBatch, "{at}");
 }
 
-/// A stored value, and what it is.
+/// A stored value and its form.
 pub fn check_stored(case: &Value) {
     let value = bytes(&case["value"]);
     let shown = &case["shown"];

@@ -1,4 +1,4 @@
-//! What the tests of the wire share: the vectors, and every message by its operation.
+//! Shared by the tests of the wire: the vectors, and every message by its operation.
 #![allow(dead_code)] // each test binary uses a part
 
 use honeycomb_wire::messages::*;
@@ -26,7 +26,7 @@ pub fn text(value: &Value) -> &str {
     value.as_str().unwrap_or_else(|| panic!("a text, not {value}"))
 }
 
-/// A number of up to 64 bits, which is a decimal string when it is wide.
+/// A number of up to 64 bits; wide ones are decimal strings.
 pub fn number(value: &Value) -> u64 {
     match value {
         Value::String(digits) => digits.parse().expect("decimal digits"),
@@ -60,7 +60,7 @@ pub fn status(case: &Value) -> Status {
     found
 }
 
-/// A message that was read: its bytes when written again, and how Rust shows it.
+/// A decoded message: its bytes when encoded again, and its `Debug` form.
 pub type Again = Result<(Vec<u8>, String), Malformed>;
 
 fn again<T: Field + Debug>(bytes: &[u8]) -> Again {

@@ -1,4 +1,4 @@
-//! What queues and notices lay out by hand, against their vectors.
+//! The hand-written layouts of queues and notices, compared with their vectors.
 
 use crate::common::{bytes, list, number, text, vectors};
 use honeycomb_wire::data::MovedArgs;
@@ -129,7 +129,7 @@ fn notices_say_what_changed() {
         codes.insert(number(&told["code"]));
     }
     assert_eq!(Vec::from_iter(codes), [1, 2, 3, 4, 5, 6, 7, 64, 65, 66]);
-    // Whole frames of notices answer no request.
+    // Whole frames of notices are not replies to a request.
     let frames = vectors("frames");
     let notices = list(&frames["whole"]).iter().filter(|case| case["fields"]["status"] == "Notice");
     let numbers: Vec<u64> = notices.map(|case| number(&case["fields"]["request"])).collect();

@@ -1,6 +1,6 @@
-//! Compares what Rust shows of a value (`{:?}`) with what a vector says of it.
+//! Compares the `Debug` form (`{:?}`) of a value with a vector.
 //!
-//! This way each field of each message is compared by name without a line of code for it.
+//! In this way each field of each message is compared by name without a line of code for it.
 
 use crate::common::unhex;
 use serde_json::Value;

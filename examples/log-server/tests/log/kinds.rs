@@ -82,7 +82,7 @@ fn a_kind_that_nobody_serves_cannot_be_created() {
     };
     let e = create("log").unwrap_err();
     assert_eq!(e.status, Status::UnknownKind);
-    assert!(e.message.contains("'log'") && e.message.contains("none but file"), "{e}");
+    assert!(e.message.contains("'log'") && e.message.contains("only file"), "{e}");
 
     // It is there as soon as a server is that has it, and says so when it has gone again.
     let server = join(&cluster, Registry::builtin().with(log_structure::Log).unwrap()).unwrap();

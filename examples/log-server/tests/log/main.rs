@@ -210,9 +210,9 @@ fn what_is_asked_wrongly_is_refused_before_it_is_sent() {
     let (none, key) = (Ask::default(), Ask { key: Some(b"k"), ..Ask::default() });
     let wait = Ask { wait: Duration::from_secs(1), ..at(0) };
     for (operation, ask, why) in [
-        ("read", none, "goes by a position"),
-        ("append", at(0), "does not go by a position"),
-        ("append", key, "does not go by a key"),
+        ("read", none, "needs a position"),
+        ("append", at(0), "takes no position"),
+        ("append", key, "takes no key"),
         ("read", Ask { payload: b"x", ..at(0) }, "takes no payload"),
         ("read", wait, "never waits"),
         ("trim", at(0), "call_each"),
@@ -223,8 +223,8 @@ fn what_is_asked_wrongly_is_refused_before_it_is_sent() {
         assert!(e.message.contains(why) && e.message.contains("task:log"), "{e}");
     }
     let e = log.call_each("append", none).unwrap_err();
-    assert!(e.message.contains("asks one block"), "{e}");
-    assert!(log.call_each("trim", none).unwrap_err().message.contains("goes by a position"));
+    assert!(e.message.contains("runs on one block"), "{e}");
+    assert!(log.call_each("trim", none).unwrap_err().message.contains("needs a position"));
     // Others do what they do: a log has no changes to listen to, and is no file.
     assert_eq!(
         log.structure().listen(1, honeycomb_wire::notice::Filter::All).err().unwrap().status,

@@ -1,8 +1,8 @@
 //! `make elastic-soak`: an hour of many jobs, compressed, on real processes.
 //!
-//! Jobs grow and shrink as `honeycomb-load` has it; everything they read is compared with what they
-//! wrote. Meanwhile the controller may be killed and started again. At the end every block must be
-//! free, the servers as small as at the start, and no job may have seen an error.
+//! Jobs grow and shrink as in `honeycomb-load`; all bytes that they read are compared with the
+//! bytes written. Meanwhile the controller may be killed and restarted. At the end, every block
+//! must be free, the servers as small as at the start, and no job may have seen an error.
 #![forbid(unsafe_code)]
 
 mod run;
@@ -26,13 +26,13 @@ struct Args {
     /// Jobs
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     jobs: u32,
-    /// How often the controller is killed (SIGKILL) and started again, at even distances
+    /// How often the controller is killed (SIGKILL) and restarted, at equal intervals
     #[arg(long, default_value_t = 0)]
     kills: u32,
-    /// Decides the load; drawn when it is not given
+    /// Determines the load; random if not given
     #[arg(long)]
     seed: Option<u64>,
-    /// MiB that all jobs together want at most
+    /// Peak use of all jobs together, in MiB
     #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     peak_mib: u64,
     /// Bytes of a block
@@ -41,16 +41,16 @@ struct Args {
     /// The lease of each task's prefix, in milliseconds
     #[arg(long, default_value_t = 1000)]
     lease_ms: u32,
-    /// What tasks keep their data in, in turns
+    /// Structures in which tasks keep their data, in turn
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["file", "queue", "kv"])]
     structures: Vec<Structure>,
-    /// Blocks that a store begins with
+    /// Initial blocks of a store
     #[arg(long, default_value_t = 1)]
     kv_blocks: u32,
     /// Threads that do the jobs' work
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     workers: u32,
-    /// The honeycomb program; beside this one when it is not given
+    /// The honeycomb program; by default the one next to this program
     #[arg(long)]
     program: Option<PathBuf>,
 }
@@ -86,7 +86,7 @@ fn soak(args: &Args) -> Result<(), String> {
     };
     let hour = fitted(Fit { seed, tenants: args.jobs });
     let demand = hour.scaled(args.seconds, args.peak_mib << 20);
-    // Address space: what is wanted at most, several times over, and the first blocks of each task.
+    // Address space: several times the peak use, and the first blocks of each task.
     let blocks = (demand.tasks.len() as u64 + 16) * (3 + args.kv_blocks as u64);
     let memory = 4 * (args.peak_mib << 20) + blocks * args.block_size;
     let holding = |s: &Structure| match s {

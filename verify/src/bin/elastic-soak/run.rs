@@ -1,4 +1,4 @@
-//! A run: the load, somebody who looks, and somebody who kills.
+//! A run: the load, a thread that watches, and the kills.
 
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_env::Clock;
@@ -12,16 +12,16 @@ use std::time::Duration;
 
 /// Longer than any run.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
-/// How often it is looked.
+/// The interval of the checks.
 const EVERY: Duration = Duration::from_millis(100);
-/// How long a killed controller is gone.
+/// How long a killed controller is down.
 const GONE: Duration = Duration::from_millis(500);
-/// How long blocks may take to become free, and memory to go back, after the last lease.
+/// How long the release of blocks and memory may take after the last lease.
 const FREEING: Duration = Duration::from_secs(30);
-/// What a server's bookkeeping may have grown by: connections, lanes, the allocator's leftovers.
+/// Permitted growth of a server's bookkeeping: connections, lanes, the allocator's leftovers.
 const GROWN_MAX: u64 = 16 << 20;
 
-/// What is to be done.
+/// The parameters of a run.
 pub struct Settings {
     pub program: PathBuf,
     pub dir: PathBuf,
@@ -31,7 +31,7 @@ pub struct Settings {
     pub kills: u32,
 }
 
-/// What a run did.
+/// The results of a run.
 pub struct Report {
     pub tasks: u64,
     pub requests: u64,
@@ -43,11 +43,11 @@ pub struct Report {
     pub resident_end: u64,
     pub free: u64,
     pub blocks: u64,
-    /// From the end of the load until everything was free and given back.
+    /// From the end of the load until all blocks were free and all memory was returned.
     pub settled: Duration,
 }
 
-/// Does it.
+/// Runs it.
 pub fn run(settings: &Settings) -> Result<Report, String> {
     let Settings { program, dir, servers, demand, plan, kills } = settings;
     let data = dir.join("controller");
@@ -79,7 +79,7 @@ pub fn run(settings: &Settings) -> Result<Report, String> {
         done.store(true, Relaxed);
         (load, watching.join().expect("watching does not panic"))
     });
-    // Who could not look on has stopped the load.
+    // If watching failed, the load was stopped.
     watched?;
     load.map_err(|e| e.to_string())?;
     watch.settled(resident_start)
@@ -90,7 +90,7 @@ fn tenants(cluster: &Cluster, admin: &Client, demand: &Demand) -> Result<Vec<Ten
         let ticket = admin.register_job(&format!("job-{i}"), LEASE_MS, 0);
         let ticket = ticket.map_err(|e| e.to_string())?;
         let mut options = ClientOptions::new(&cluster.address, ticket.token.clone());
-        // Fifty clients that poll would only take cores from each other.
+        // Fifty polling clients would only compete for the cores.
         options.spin = Duration::ZERO;
         Ok(Tenant { client: Client::new(options), ticket })
     };
@@ -114,7 +114,7 @@ struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Looks, and kills when it is time, until the load has ended.
+    /// Checks, and kills at the planned times, until the load has ended.
     fn until(&mut self, done: &AtomicBool) -> Result<(), String> {
         while !done.load(Relaxed) {
             let turn = self.clock.now();
@@ -144,7 +144,7 @@ impl Watch<'_> {
         Ok(())
     }
 
-    /// Sees that every process is there, and how much is in use.
+    /// Checks that every process is running, and reads the use of memory.
     fn look(&mut self) -> Result<ClusterStatusReply, String> {
         let ended = self.cluster.ended();
         if ended > 0 {
@@ -155,7 +155,7 @@ impl Watch<'_> {
         self.admin.status().map_err(|e| e.to_string())
     }
 
-    /// Waits until everything is free and given back.
+    /// Waits until all blocks are free and all memory is returned.
     fn settled(mut self, resident_start: u64) -> Result<Report, String> {
         let ended = self.clock.now();
         loop {

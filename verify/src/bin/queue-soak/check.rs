@@ -1,26 +1,26 @@
-//! Whether what the clients saw can be: nothing lost, nothing twice, in order.
+//! Whether the clients' observations are possible: no item lost or duplicated, all in order.
 //!
-//! What a kill may cost is counted and bounded, and nothing else is forgiven:
-//! - a producer: whether its last request, which it did not hear of, was carried out; in whole or
-//!   not at all;
-//! - a consumer that takes: the one answer that it did not write down;
-//! - a consumer that reserves: whether its last acknowledgement arrived; and those that it did not
-//!   write down are delivered again, when their time has passed, before all others.
+//! The possible cost of a kill is counted and bounded, and no other deviation is accepted:
+//! - a producer: whether its last request, whose reply it did not receive, was executed, as a whole
+//!   or not at all;
+//! - a consumer that takes: the one reply that it did not log;
+//! - a consumer that reserves: whether its last acknowledgement arrived; and the items that it did
+//!   not log are delivered again after their time, before all others.
 
 use crate::item::{Head, length_of};
 use crate::log::Record;
 use std::collections::HashMap;
 
-/// What was asked for.
+/// The parameters of the workload.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// Decides the lengths of items.
+    /// Determines the lengths of items.
     pub seed: u64,
     /// Items that each producer puts.
     pub each: u64,
-    /// Bytes that the queue takes at most.
+    /// Maximum bytes of an item.
     pub limit: usize,
-    /// Items of one answer at most.
+    /// Maximum number of items of one reply.
     pub batch: u64,
     /// How long an item stays reserved, in nanoseconds.
     pub reservation: u64,
@@ -32,37 +32,37 @@ pub struct Life {
     pub killed: bool,
 }
 
-/// A consumer's lives, one after the other.
+/// A consumer's incarnations, one after the other.
 pub struct Consumer {
     /// It takes items for good; otherwise it reserves them.
     pub takes: bool,
     pub lives: Vec<Life>,
 }
 
-/// What was found, where nothing was wrong.
+/// The findings of a run without violations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Items whose put was acknowledged, or turned out to have been carried out.
+    /// Items whose put was acknowledged, or was found to have been executed.
     pub items: u64,
-    /// Requests of killed producers that were carried out all the same, and that were not.
+    /// Requests of killed producers that were executed nevertheless.
     pub carried_out: u64,
     pub not_carried_out: u64,
-    /// Items that went with a consumer that takes.
+    /// Items that were lost with a consumer that takes.
     pub lost_with_consumer: u64,
     /// Items that were delivered more than once.
     pub redelivered: u64,
-    /// Items whose acknowledgement a killed consumer did not hear of.
+    /// Items whose acknowledgement was not confirmed to a killed consumer.
     pub acknowledgement_unknown: u64,
     /// Acknowledgements that came too late.
     pub too_late: u64,
 }
 
-/// Violations that are told; more of them say nothing new.
+/// Violations that are reported; more add no information.
 const TOLD: usize = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
-    /// Not settled, as far as its consumer wrote down.
+    /// Not completed, according to its consumer's log.
     Open,
     Held,
     NotHeld,
@@ -76,7 +76,7 @@ struct Delivery {
     killed: bool,
 }
 
-/// From before the request to after the answer, in nanoseconds.
+/// From before the request to after the reply, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Span {
     asked: u64,
@@ -85,7 +85,7 @@ struct Span {
 
 #[derive(Default)]
 struct Item {
-    /// The request that put it, when that was not acknowledged.
+    /// The request that put it, if that was not acknowledged.
     doubt: Option<usize>,
     taken: Vec<Span>,
     delivered: Vec<Delivery>,
@@ -109,7 +109,7 @@ struct Checker {
     wrong: Vec<String>,
 }
 
-/// Judges everything that was written down. `Err` tells what cannot be.
+/// Judges all logs. `Err` describes the contradiction.
 pub fn check(
     rules: Rules,
     producers: &[Vec<Life>],
@@ -210,7 +210,7 @@ impl Checker {
 
     fn takes(&mut self, who: &str, takes: bool, life: &Life) {
         let mut span = Span { asked: 0, answered: 0 };
-        // What each producer's last item in this answer was.
+        // The last item of each producer in this reply.
         let mut last: HashMap<u64, (u64, u64)> = HashMap::new();
         for record in &life.records {
             match *record {
@@ -262,7 +262,7 @@ impl Checker {
         self.items.get_mut(&head)
     }
 
-    /// The items of one answer are a run of the queue.
+    /// The items of one reply are contiguous in the queue.
     fn in_answer(&mut self, who: &str, head: Head, last: &mut HashMap<u64, (u64, u64)>) {
         let this = (head.incarnation(), head.number());
         if let Some(before) = last.insert(head.producer(), this)
@@ -324,7 +324,7 @@ impl Checker {
                 continue;
             }
             self.summary.lost_with_consumer += 1;
-            // Neighbours of one producer that went together.
+            // Adjacent items of one producer that were lost together.
             if before != Some(at.wrapping_sub(1)) {
                 *runs.entry(head.producer()).or_default() += 1;
             }
@@ -343,8 +343,8 @@ impl Checker {
         }
     }
 
-    /// An item is not asked for after one that the same producer put later has arrived, unless it
-    /// had been given out before.
+    /// An item is not requested after the arrival of one that the same producer put later, unless
+    /// it had been delivered before.
     fn judge_order(&mut self) {
         let (mut unseen, mut example) = (0, None);
         let mut later: Option<(Head, u64)> = None;
@@ -353,7 +353,7 @@ impl Checker {
             let item = &self.items[head];
             let first = match (item.delivered.first(), item.taken.first()) {
                 (Some(delivery), _) if delivery.number == 1 => delivery.span,
-                // Whoever had it first was killed before it could write that down.
+                // Its first consumer was killed before it could log that.
                 (Some(_), _) => {
                     unseen += 1;
                     continue;
@@ -361,7 +361,7 @@ impl Checker {
                 (None, Some(span)) => *span,
                 (None, None) => continue,
             };
-            // When a request arrived that nobody heard of, is not known.
+            // The time of arrival of a request without a reply is unknown.
             if item.doubt.is_some() {
                 continue;
             }
@@ -400,7 +400,7 @@ fn is_settled(item: &Item) -> bool {
     !item.taken.is_empty() || item.delivered.iter().any(|d| d.outcome == Outcome::Held)
 }
 
-/// What can be said of an item by itself. Its deliveries are in order.
+/// Judges an item by itself. Its deliveries are in order.
 fn judge(item: &Item, reservation: u64) -> Result<(), String> {
     let held = item.delivered.iter().filter(|d| d.outcome == Outcome::Held).count();
     if item.taken.len() + held > 1 {

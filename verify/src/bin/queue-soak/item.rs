@@ -1,10 +1,10 @@
-//! Items that explain themselves: eight bytes say who made them, the rest follows from those.
+//! Self-describing items: eight bytes identify the producer and the item, and determine the rest.
 
 use honeycomb_env::Entropy;
 
 /// Bytes of the smallest item: its head.
 pub const HEAD: usize = 8;
-/// Producers that a head can tell apart.
+/// Maximum number of producers that a head can distinguish.
 pub const PRODUCERS_MAX: u64 = 1 << 4;
 /// Incarnations of one producer.
 pub const INCARNATIONS_MAX: u64 = 1 << 8;
@@ -59,8 +59,8 @@ fn check(said: u64) -> u64 {
     Entropy::seeded(said).next_u64() >> 49
 }
 
-/// How long a producer's item is: most a few bytes, some a few KiB, a few as long as the queue takes
-/// (100 KiB in a block of 1 MiB).
+/// The length of a producer's item: mostly a few bytes, sometimes a few KiB, rarely the maximum of
+/// the queue (100 KiB in a block of 1 MiB).
 pub fn length_of(seed: u64, producer: u64, number: u64, limit: usize) -> usize {
     let mut draw = Entropy::seeded(seed ^ producer << 40 ^ number);
     let (least, below) = match draw.below(1000) {
@@ -83,7 +83,7 @@ pub fn write(head: Head, out: &mut Vec<u8>) {
     out.truncate(head.length());
 }
 
-/// The head of an item of which every byte is as it was made; otherwise what is wrong.
+/// Returns the head of an item if all its bytes are as written; the error says what is wrong.
 pub fn read(item: &[u8]) -> Result<Head, String> {
     let Some(first) = item.first_chunk::<HEAD>() else {
         return Err(format!("an item came with {} bytes, less than any that was put", item.len()));

@@ -1,4 +1,4 @@
-//! What a client saw, in a file of its own that outlives it.
+//! A client's observations, in a file that outlives the client.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -7,26 +7,27 @@ use std::path::Path;
 /// Bytes of a record.
 const RECORD: usize = 16;
 
-/// One thing that a client did or saw.
+/// One action or observation of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record {
-    /// A producer is about to put so many items, from this number on, in one request.
+    /// A producer is about to put so many items, starting at this number, in one request.
     Try { first: u64, items: u32 },
-    /// They were put: the server has said so.
+    /// They were put: the server has confirmed it.
     Put { first: u64, items: u32 },
-    /// A consumer is about to ask, at this time of the machine's monotonic clock in nanoseconds.
+    /// A consumer is about to send a request, at this time of the machine's monotonic clock in
+    /// nanoseconds.
     Asked { at: u64 },
-    /// The answer is here; what came with it follows.
+    /// The reply has arrived; its items follow.
     Answered { at: u64 },
     /// An item, taken for good.
     Got { head: u64 },
-    /// An item that is to be acknowledged, and which delivery of it this is.
+    /// An item to be acknowledged, and the number of its delivery.
     Reserved { head: u64, deliveries: u32 },
-    /// The answer to its acknowledgement: whether it was still held by that delivery.
+    /// The reply to its acknowledgement: whether that delivery still held it.
     Acknowledged { head: u64, deliveries: u32, held: bool },
-    /// It is about to be given back.
+    /// It is about to be returned.
     GivingBack { head: u64, deliveries: u32 },
-    /// A client ends as it should.
+    /// A client ends regularly.
     Finished,
 }
 
@@ -64,15 +65,15 @@ impl Record {
     }
 }
 
-/// A log that is being written. What `append` was given is in the file when it returns, whatever
-/// becomes of this process then.
+/// A log that is being written. Appended records are in the file when `append` returns, whatever
+/// happens to this process then.
 pub struct Log {
     file: File,
     bytes: Vec<u8>,
 }
 
 impl Log {
-    /// Begins a log; there must be none there.
+    /// Begins a log; the file must not exist.
     pub fn create(path: &Path) -> io::Result<Log> {
         let file = OpenOptions::new().append(true).create_new(true).open(path)?;
         Ok(Log { file, bytes: Vec::new() })
@@ -91,8 +92,8 @@ impl Log {
     }
 }
 
-/// The whole records of a log; none when its client was killed before it made the file. The last one
-/// may be torn where its client was killed while it wrote.
+/// The complete records of a log; none if its client was killed before it created the file. The
+/// last record may be torn if the client was killed while writing it.
 pub fn read(path: &Path) -> Result<Vec<Record>, String> {
     let bytes = match std::fs::read(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),

@@ -1,8 +1,8 @@
-//! `make soak`: a bounded queue, and clients that are killed and come again.
+//! `make soak`: a bounded queue with clients that are killed and restarted.
 //!
-//! Producers and consumers are processes of their own, the cluster is the program itself. Half of
-//! the consumers take items for good, half reserve and acknowledge them. Each writes down what it
-//! sees before it goes on; at the end `check` compares what they wrote.
+//! Producers and consumers are separate processes; the cluster is the program itself. Half of the
+//! consumers take items for good, half reserve and acknowledge them. Each client logs its
+//! observations before it continues; at the end `check` compares the logs.
 #![forbid(unsafe_code)]
 
 mod check;
@@ -21,8 +21,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Puts items through a bounded queue while its clients are killed, and checks that none is lost,
-/// none comes twice and the order of each producer is kept.
+/// Sends items through a bounded queue while its clients are killed, and checks that no item is
+/// lost or duplicated and that the order of each producer is kept.
 #[derive(Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Args {
@@ -31,13 +31,14 @@ struct Args {
     /// Items of all producers together
     #[arg(long, default_value_t = 1_000_000)]
     items: u64,
-    /// Clients that are killed, each started again
+    /// Number of kills; each killed client is restarted
     #[arg(long, default_value_t = 48)]
     kills: u64,
-    /// Producers, and consumers as well
+    /// Number of producers, and also of consumers
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=item::PRODUCERS_MAX))]
     clients: u64,
-    /// Decides sizes, batches and who is killed after how many items; drawn when it is not given
+    /// Determines sizes, batches, and which client is killed after how many items; random if not
+    /// given
     #[arg(long)]
     seed: Option<u64>,
     /// Bytes of a block
@@ -46,22 +47,22 @@ struct Args {
     /// The bound of the queue
     #[arg(long, default_value_t = 8192)]
     max_items: u64,
-    /// Seconds after which it has failed
+    /// Seconds after which the run has failed
     #[arg(long, default_value_t = 600)]
     limit: u64,
-    /// The honeycomb program; beside this one when it is not given
+    /// The honeycomb program; by default the one next to this program
     #[arg(long)]
     program: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
 enum Live {
-    /// One client: what a run starts.
+    /// One client, started by a run.
     #[command(hide = true)]
     Live { dir: PathBuf, role: Role, number: u64, incarnation: u64, from: u64 },
 }
 
-/// Most items of one answer to a consumer.
+/// Maximum number of items of one reply to a consumer.
 const BATCH: u64 = 128;
 /// How long an item stays reserved: much longer than a consumer needs for a batch.
 const RESERVATION: Duration = Duration::from_secs(2);
@@ -123,7 +124,7 @@ fn soak(args: &Args) -> Result<(), String> {
             std::fs::remove_dir_all(&dir).map_err(|e| format!("{}: {e}", dir.display()))
         }
         Err(text) => {
-            // Logs are evidence; before the first there is nothing to keep.
+            // Logs are evidence; without any, nothing is kept.
             let empty = std::fs::remove_dir(&dir).is_ok();
             let logs = if empty { String::new() } else { format!("\nlogs: {}", dir.display()) };
             Err(format!("FAILED with seed {seed}: {text}{logs}"))

@@ -1,4 +1,4 @@
-//! What all processes of a run have to know, in a file between them.
+//! The parameters that all processes of a run need, shared in a file.
 
 use crate::check::Rules;
 use honeycomb_client::{Client, ClientOptions};
@@ -10,7 +10,7 @@ use std::time::Duration;
 /// The queue.
 pub const QUEUE: &str = "/soak";
 
-/// A client's part.
+/// The role of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Role {
     /// Puts.
@@ -35,7 +35,7 @@ impl Plan {
         dir.join("plan.json")
     }
 
-    /// Where a client writes down what it sees.
+    /// The log file of a client.
     pub fn log(dir: &Path, role: Role, number: u64, incarnation: u64) -> PathBuf {
         let role = match role {
             Role::Producer => "producer",

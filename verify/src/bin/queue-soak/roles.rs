@@ -1,4 +1,4 @@
-//! The clients: each is a process of its own, and may be killed at any moment.
+//! The clients: each is a separate process, and may be killed at any moment.
 
 use crate::item::{self, Head, length_of};
 use crate::log::{Log, Record};
@@ -11,17 +11,17 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long one call waits for items; the calls of a run go on until the queue is closed.
+/// How long one call waits for items; calls are repeated until the queue is closed.
 const WAIT: Duration = Duration::from_secs(5);
-/// How long a put waits for room before it has failed.
+/// How long a put waits for space before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Most items of one put.
+/// Maximum number of items of one put.
 const PUT_ITEMS: u64 = 128;
-/// Most bytes of one put with more than one item, places in the block's directory included: what
-/// surely goes in one request.
+/// Maximum bytes of one put with more than one item, including their entries in the block's index:
+/// always fits into one request.
 const PUT_BYTES: usize = 48 * 1024;
 
-/// A client's life. `from` is the number of a producer's next item.
+/// Runs a client. `from` is the number of a producer's next item.
 pub fn live(
     dir: &Path,
     role: Role,
@@ -50,7 +50,7 @@ struct Life {
     draw: Entropy,
 }
 
-/// The machine's monotonic clock: one for all processes, so that what they saw can be put in order.
+/// The machine's monotonic clock: one for all processes, so that their observations can be ordered.
 fn monotonic() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -78,7 +78,7 @@ impl Life {
         Ok(())
     }
 
-    /// Items of one request.
+    /// The items of one request.
     fn batch(&mut self, producer: u64, incarnation: u64, first: u64) -> Vec<Vec<u8>> {
         let rules = self.plan.rules;
         let most = 1 + self.draw.below(PUT_ITEMS);
@@ -142,7 +142,7 @@ impl Life {
         }
     }
 
-    /// Acknowledges what was reserved; now and then the last ones go back instead.
+    /// Acknowledges reserved items; sometimes it returns the last ones instead.
     fn settle(
         &mut self,
         items: &[Delivery],
@@ -179,7 +179,7 @@ impl Life {
     }
 }
 
-/// Tells who started this process how many items were seen, so that it can choose when to kill.
+/// Reports to the parent process how many items were seen, so that it can choose when to kill.
 fn tell(items: usize) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{items}").and_then(|()| out.flush()).map_err(|e| format!("nobody listens: {e}"))

@@ -1,4 +1,4 @@
-//! A run: the clients are started, killed and started again, and at the end all is judged.
+//! A run: clients are started, killed and restarted, and at the end all logs are judged.
 
 use crate::check::{Consumer, Life, Rules, Summary, check};
 use crate::log::{self, Record};
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 /// Longer than any run.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
-/// How long blocks may take to become free when the queue is gone.
+/// How long the release of blocks may take after the queue is removed.
 const FREEING: Duration = Duration::from_secs(30);
 
-/// What is to be done.
+/// The parameters of a run.
 pub struct Settings {
     pub seed: u64,
     pub items: u64,
@@ -37,13 +37,13 @@ pub struct Settings {
     pub dir: PathBuf,
 }
 
-/// What a run did.
+/// The results of a run.
 pub struct Report {
     pub summary: Summary,
     pub producers_killed: u64,
     pub takers_killed: u64,
     pub reservers_killed: u64,
-    /// Most blocks that were in use at the moments at which it was looked.
+    /// Most blocks that were in use at the times of the checks.
     pub blocks_most: u64,
     /// From the start of the clients until the last consumer had finished.
     pub time: Duration,
@@ -56,7 +56,7 @@ enum Event {
     Ended { slot: usize, incarnation: usize },
 }
 
-/// A client, whatever its incarnation.
+/// A client with all its incarnations.
 struct Slot {
     role: Role,
     number: u64,
@@ -77,14 +77,14 @@ struct Run<'a> {
     events: Receiver<Event>,
     draw: Entropy,
     seen: u64,
-    /// Items seen at which somebody is killed, the last first.
+    /// Numbers of seen items at which a client is killed, the last first.
     kills_at: Vec<u64>,
     blocks_most: u64,
     clock: Clock,
     until: Time,
 }
 
-/// Does it.
+/// Runs it.
 pub fn run(settings: &Settings) -> Result<Report, String> {
     let said = |e: honeycomb_client::Error| e.to_string();
     let Settings { program, dir, .. } = settings;
@@ -152,7 +152,7 @@ pub fn run(settings: &Settings) -> Result<Report, String> {
     })
 }
 
-/// As many producers as consumers; half of those take, half reserve.
+/// Equal numbers of producers and consumers; half of the consumers take, half reserve.
 fn slots(clients: u64) -> Vec<Slot> {
     let producers = (0..clients).map(|number| (Role::Producer, number));
     let consumers = (0..clients).map(|number| {
@@ -164,7 +164,7 @@ fn slots(clients: u64) -> Vec<Slot> {
 }
 
 impl Run<'_> {
-    /// Until everything was put and everything was taken.
+    /// Runs until all items were put and taken.
     fn work(&mut self) -> Result<(), String> {
         let items = self.settings.items;
         let drawn = (0..self.settings.kills).map(|_| items / 50 + self.draw.below(items * 24 / 25));
@@ -233,7 +233,7 @@ impl Run<'_> {
         std::thread::spawn(move || {
             for line in BufReader::new(out).lines() {
                 let Some(items) = line.ok().and_then(|line| line.parse().ok()) else { break };
-                // Nobody listens when the run has ended.
+                // After the end of the run the channel has no receiver.
                 let _ = send.send(Event::Seen(items));
             }
             let _ = send.send(Event::Ended { slot: index, incarnation });
@@ -254,7 +254,7 @@ impl Run<'_> {
         self.ended(victim, self.slots[victim].killed.len())
     }
 
-    /// A client has ended or is about to. One that was killed begins anew.
+    /// A client has ended or is about to. A killed one is restarted.
     fn ended(&mut self, index: usize, incarnation: usize) -> Result<(), String> {
         let slot = &mut self.slots[index];
         if slot.killed.len() != incarnation {
@@ -280,7 +280,7 @@ impl Run<'_> {
         self.start(index)
     }
 
-    /// Sees that every process of the cluster is there, and how much of it is in use.
+    /// Checks that every process of the cluster is running, and reads the use of blocks.
     fn look(&mut self) -> Result<ClusterStatusReply, String> {
         let ended = self.cluster.ended();
         if ended > 0 {
@@ -323,7 +323,7 @@ impl Run<'_> {
         check(*rules, &producers, &consumers).map_err(|wrong| wrong.join("\n"))
     }
 
-    /// The queue is closed and empty; without it every block is free.
+    /// The queue is closed and empty; after its removal every block is free.
     fn clean_up(&mut self, client: &Client, plan: &Plan) -> Result<(), String> {
         let said = |e: honeycomb_client::Error| e.to_string();
         let counts = self.queue.counts().map_err(said)?;

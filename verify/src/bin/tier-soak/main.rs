@@ -26,7 +26,7 @@ struct Args {
     /// Runs, one seed each
     #[arg(long, default_value_t = 20)]
     runs: u64,
-    /// The first seed; drawn when it is not given
+    /// The first seed; random if not given
     #[arg(long)]
     from: Option<u64>,
     /// The disks fail on purpose (builds with debug assertions alone)
@@ -38,13 +38,13 @@ struct Args {
     /// MiB of memory of each server
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u64).range(4..=512))]
     memory_mib: u64,
-    /// Runs at a time
+    /// Concurrent runs
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=64))]
     jobs: u64,
     /// Print one JSON object for each run and one for all
     #[arg(long)]
     json: bool,
-    /// The honeycomb program; beside this one when it is not given
+    /// The honeycomb program; by default the one next to this program
     #[arg(long)]
     program: Option<PathBuf>,
 }
@@ -100,7 +100,7 @@ fn soak(args: &Args) -> Result<u64, String> {
         let running: Vec<_> = (0..args.jobs).map(|_| scope.spawn(one)).collect();
         running.into_iter().flat_map(|one| one.join().unwrap_or_default()).collect()
     });
-    let _ = std::fs::remove_dir(&home); // It stays when a run left its files.
+    let _ = std::fs::remove_dir(&home); // It stays if a run left its files.
     Ok(sum_up(args, from, &ended))
 }
 

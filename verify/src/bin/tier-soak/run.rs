@@ -13,13 +13,13 @@ use std::time::Duration;
 
 /// How much larger than memory all structures together are.
 const TIMES: u64 = 4;
-/// Bytes of the disk, for each byte of memory: blocks of stores are half full after they were divided. Of the
-/// smallest blocks a server takes fewer in lower tiers.
+/// Bytes of the disk for each byte of memory: blocks of stores are half full after a split. Of the
+/// smallest blocks, a server accepts fewer in lower tiers.
 const DISK: u64 = 12;
 const DISK_SMALLEST: u64 = 7;
-/// No operation takes longer.
+/// Maximum time of an operation.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a server may take to be drained.
+/// How long draining a server may take.
 const DRAIN: Duration = Duration::from_secs(180);
 const LEASE_MS: u32 = 60_000;
 
@@ -27,13 +27,13 @@ const LEASE_MS: u32 = 60_000;
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub program: PathBuf,
-    /// A folder of its own.
+    /// The folder of this run.
     pub dir: PathBuf,
     pub seed: u64,
     pub faults: bool,
     /// 512 MiB of memory in blocks of 128 MiB.
     pub large: bool,
-    /// Bytes of memory, where it is not large.
+    /// Bytes of memory, if not `large`.
     pub memory: u64,
 }
 
@@ -47,16 +47,16 @@ pub struct Plan {
     pub flushes: bool,
     pub drains: bool,
     pub faults: Option<String>,
-    /// A damaged page may have cost data.
+    /// A damaged page may have caused a loss.
     pub may_lose: bool,
 }
 
-/// How a run ended.
+/// The results of a run.
 #[derive(Clone, Debug)]
 pub struct Report {
     pub plan: Plan,
     pub counts: Counts,
-    /// Bytes of blocks on disks when all was written.
+    /// Bytes of blocks on disks after all writes.
     pub spilled: u64,
     pub damaged_reads: u64,
     /// Structures whose loss a damaged page explains.
@@ -68,7 +68,7 @@ impl Plan {
     pub fn draw(settings: &Settings) -> Plan {
         let mut rng = Entropy::seeded(settings.seed);
         let memory = if settings.large { 512 * MIB } else { settings.memory };
-        // Every core needs some blocks beside those of its write cache.
+        // Every core needs some blocks besides those of its write cache.
         let octaves = (memory / (64 * KIB) / 16).ilog2().min(4) as u64;
         let block = (64 * KIB) << rng.below(octaves + 1);
         let block = if settings.large { 128 * MIB } else { block };
@@ -274,7 +274,7 @@ fn clients(
     };
     let mut kinds = Vec::new();
     for number in 0..plan.stores {
-        // Two share a store, which is divided all the more.
+        // Two clients share a store, so it splits more.
         let name = format!("data:store-{}", number / 2);
         let store = client.create_kv(job.job, &name, 1, true)?;
         kinds.push(Kind::Store(StoreWorker::new(worker(number, &mut rng), store)));
@@ -286,7 +286,7 @@ fn clients(
     Ok(kinds)
 }
 
-/// Bytes of blocks that are on disks.
+/// Bytes of blocks on disks.
 fn spilled(client: &Client, plan: &Plan) -> u64 {
     let blocks =
         client.status().map_or(0, |status| status.tiers.iter().map(|tier| tier.used).sum());

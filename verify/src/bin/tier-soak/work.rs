@@ -1,5 +1,5 @@
-//! The clients of a run. Each fills, changes, empties and reads a structure of its own, and compares every
-//! byte.
+//! The clients of a run. Each fills, changes, empties and reads its own structure, and compares
+//! every byte.
 
 use crate::content::Name;
 use honeycomb_client::{Error, File, Kv, Queue};
@@ -12,7 +12,7 @@ use std::time::Duration;
 /// How long an operation of a queue may wait.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Bytes that the smallest write counts for: a run of tiny values ends as well.
+/// The cost of the smallest write: a run of tiny values must end too.
 const LEAST: u64 = 256;
 
 /// How a client ended early.
@@ -30,7 +30,7 @@ pub struct Counts {
     pub operations: u64,
     pub written: u64,
     pub read: u64,
-    /// Refusals that faults of disks explain.
+    /// Refusals that are explained by faults of disks.
     pub refused: u64,
 }
 
@@ -39,10 +39,10 @@ pub struct Worker {
     pub seed: u64,
     pub number: u64,
     pub block: usize,
-    /// Bytes that it writes; a smaller write than `LEAST` counts as that.
+    /// Bytes that it writes; a write smaller than `LEAST` counts as `LEAST`.
     pub bytes: u64,
     pub spent: u64,
-    /// Its disks fail: a refusal is counted.
+    /// Its disks fail: refusals are counted.
     pub faults: bool,
     pub rng: Entropy,
     pub counts: Counts,
@@ -57,7 +57,7 @@ impl Worker {
         self.block / LARGE_FRACTION as usize
     }
 
-    /// The verdict on an error; `Ok` when faults of disks explain it.
+    /// The verdict on an error; `Ok` if faults of disks explain it.
     fn judge(&mut self, what: &str, e: &Error) -> Result<(), Ended> {
         match e.status {
             Status::DataLost => Err(Ended::Lost(format!("{what}: {e}"))),
@@ -77,17 +77,18 @@ impl Worker {
     }
 }
 
-/// The version and length of each key's value. `None`: a request failed, and the key may have either value.
+/// The version and length of each key's value. `None`: a request failed, and the key may have
+/// either value.
 type Entries = BTreeMap<u64, Option<(u64, usize)>>;
 
-/// A client of a key-value store. No other client has its keys.
+/// A client of a key-value store. No other client uses its keys.
 pub struct StoreWorker {
     pub worker: Worker,
     pub store: Kv,
     entries: Entries,
     next: u64,
     version: u64,
-    /// All values of this size, in some runs.
+    /// In some runs, the size of all values.
     alike: Option<usize>,
 }
 
@@ -108,7 +109,7 @@ impl StoreWorker {
         self.version += 1;
         let name = self.worker.name(number, self.version);
         let (block, limit) = (self.worker.block, self.worker.limit());
-        // Some are too large for a block.
+        // Some values are too large for a block.
         let length = match self.alike {
             Some(alike) => alike,
             None if self.worker.rng.below(200) == 0 => name.length(block, limit + 1, 3 * limit),
@@ -117,7 +118,7 @@ impl StoreWorker {
         (self.version, name.bytes(length))
     }
 
-    /// One that is there, or a new one.
+    /// An existing key, or a new one.
     fn any(&mut self) -> u64 {
         if self.next > 0 && self.worker.rng.below(4) == 0 {
             return self.worker.rng.below(self.next);
@@ -148,7 +149,7 @@ impl StoreWorker {
         Ok(())
     }
 
-    /// Deletes most of it: blocks merge.
+    /// Deletes most of it, so that blocks merge.
     pub fn shrink(&mut self) -> Result<(), Ended> {
         for first in (0..self.next).step_by(64) {
             let numbers: Vec<u64> =
@@ -365,7 +366,7 @@ impl FileWorker {
                 Err(e) => {
                     self.worker.judge("append", &e)?;
                     if e.status != Status::OutOfMemory {
-                        return Ok(()); // It may be there: nothing that follows has a known place.
+                        return Ok(()); // Perhaps appended: later positions are unknown.
                     }
                 }
             }
@@ -393,7 +394,7 @@ impl FileWorker {
     }
 }
 
-/// A client that puts items into a queue, and takes them, some later than others.
+/// A client that puts items into a queue and takes them, some later than others.
 pub struct QueueWorker {
     pub worker: Worker,
     pub queue: Queue,
@@ -415,7 +416,7 @@ impl QueueWorker {
     pub fn grow(&mut self) -> Result<(), Ended> {
         while self.worker.spent < self.worker.bytes {
             match self.worker.rng.below(10) {
-                // It stays long: most blocks are demoted before their items are taken.
+                // The queue stays long, so most blocks are demoted before their items are taken.
                 0 if self.put - self.taken > 200 => self.take(20)?,
                 1 if self.put > self.taken => self.reserve()?,
                 _ => {

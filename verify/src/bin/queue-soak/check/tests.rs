@@ -1,4 +1,4 @@
-//! Histories that can be pass, and each kind of mistake is found.
+//! Possible histories pass, and each kind of mistake is found.
 
 use super::*;
 
@@ -66,7 +66,7 @@ fn all() -> Vec<Record> {
 fn what_everybody_got_once_and_in_order_is_fine() {
     let summary = judge_all(&[taker(vec![finished(all())])]);
     assert_eq!(summary, Ok(Summary { items: 4, ..Summary::default() }));
-    // Side by side nothing can be said of the order.
+    // Concurrent requests have no defined order.
     let one = taker(vec![finished(answer(0, &got(&[2, 3])))]);
     let other = taker(vec![finished(answer(5, &got(&[0, 1])))]);
     judge_all(&[one, other]).unwrap();
@@ -78,11 +78,11 @@ fn a_lost_item_is_found_unless_a_killed_consumer_may_have_had_it() {
     wrong(&[taker(vec![finished(most.clone())])], "2 items are lost");
     let summary = judge_all(&[taker(vec![life(&most), finished(vec![])])]).unwrap();
     assert_eq!(summary.lost_with_consumer, 2);
-    // One kill costs one answer, which is a run.
+    // One kill costs one reply, whose items are contiguous.
     wrong(&[taker(vec![life(&answer(0, &got(&[0]))), finished(vec![])])], "3 items are lost");
     let holes = answer(0, &got(&[1, 3]));
     wrong(&[taker(vec![life(&holes), finished(vec![])])], "2 items are lost");
-    // Who reserves loses nothing.
+    // A consumer that reserves loses nothing.
     wrong(&[taker(vec![finished(most)]), reserver(vec![life(&[])])], "2 items are lost");
 }
 
@@ -109,7 +109,7 @@ fn order_is_kept_within_an_answer_and_from_one_to_the_next() {
     wrong(&[taker(vec![finished(swapped)])], "behind");
     let late = [answer(0, &got(&[2, 3])), answer(20, &got(&[0, 1]))].concat();
     wrong(&[taker(vec![finished(late.clone())])], "came late");
-    // A consumer that was killed before it wrote may have had them.
+    // A consumer that was killed before it wrote its log may have had them.
     judge_all(&[taker(vec![finished(late)]), reserver(vec![life(&[]), finished(vec![])])]).unwrap();
     let first = taker(vec![finished(answer(0, &got(&[2, 3])))]);
     let acks = [0, 1].map(|n| acknowledged(n, 1, true));
@@ -129,7 +129,7 @@ fn what_is_reserved_comes_again_only_when_its_time_has_passed() {
     wrong(&[rest(), reserver(vec![life(&begun), finished(again(900))])], "while delivery 1 held");
     let after_done = answer(2000, &[reserved(0, 2), acknowledged(0, 2, false)]);
     wrong(&[rest(), reserver(vec![life(&begun), finished(after_done)])], "was acknowledged");
-    // Killed after it had acknowledged, before it heard of it.
+    // Killed after its acknowledgement and before the confirmation.
     let summary = judge_all(&[rest(), reserver(vec![life(&begun), finished(vec![])])]).unwrap();
     assert_eq!(summary.acknowledgement_unknown, 1);
     let back = [begun, vec![Record::GivingBack { head: head(0, 1), deliveries: 1 }]].concat();
