@@ -203,7 +203,7 @@ impl Catalog {
         let address = verdict.server.filter(|_| ripe).and_then(|id| self.address_of(id));
         let servers = if ripe { verdict.servers } else { 0 };
         let [room, cores] = verdict.used.map(|used| used / 10);
-        let why = format!("{room}% of the room for blocks and {cores}% of the cores are used");
+        let why = format!("{room}% of the block capacity and {cores}% of the cores are used");
         let told = &mut self.adviser.told;
         if told.what != what {
             self.adviser.since = now;

@@ -9,6 +9,7 @@
 //! That a server drains is on the log. Whether it was released is not: over a new connection nobody has
 //! said so yet, and it is looked at again.
 
+use crate::error::blocks;
 use crate::relocate::Evacuation;
 use crate::{Actor, Catalog, CatalogError, DrainState, Effect, Reply};
 use honeycomb_types::{Kind, ServerId};
@@ -43,7 +44,7 @@ impl Catalog {
         cancel: bool,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.need_cluster(actor, "take a server out")?;
+        self.need_cluster(actor, "drain a server")?;
         let found = self.pool.servers().find(|(_, server)| *server.address == *address);
         let Some((id, _)) = found else {
             return Err(CatalogError::UnknownAddress { address: address.into() });
@@ -216,8 +217,10 @@ impl Catalog {
     pub(crate) fn drain_waits(&self, id: ServerId) -> Box<str> {
         match self.drains.state(id) {
             DrainState::Serving => return Box::default(),
-            DrainState::Recalled => return "it is called back".into(),
-            DrainState::Released => return "it has nothing and ends".into(),
+            DrainState::Recalled => {
+                return "its drain was cancelled and it has not confirmed this yet".into();
+            }
+            DrainState::Released => return "it is empty and stops".into(),
             DrainState::Draining => {}
         }
         let (mut kinds, mut leaving, mut named): (BTreeMap<String, u64>, u64, u64) =
@@ -229,10 +232,9 @@ impl Catalog {
                 kind => *kinds.entry(kind.to_string()).or_default() += 1,
             }
         }
-        let blocks = |n: u64| if n == 1 { "1 block".into() } else { format!("{n} blocks") };
         let kinds = kinds.iter();
         let mut waits: Vec<String> = kinds
-            .map(|(kind, &n)| format!("{} of kind {kind} until their leases end", blocks(n)))
+            .map(|(kind, &n)| format!("{} of kind {kind} until their leases expire", blocks(n)))
             .collect();
         if leaving > 0 {
             waits.push(match self.has_room_to_leave() {
@@ -245,14 +247,14 @@ impl Catalog {
         }
         if named > 0 {
             // What they wait for, beside room, is known to the server: it says so itself.
-            waits.push(format!("{} of large values that are written elsewhere", blocks(named)));
+            waits.push(format!("{} of large values being copied to other servers", blocks(named)));
         }
         let kept = self.pool.server(id).map_or(0, |server| server.quarantined as u64);
         if kept > 0 {
             waits.push(format!("{} to be flushed or confirmed free", blocks(kept)));
         }
         if self.recovering() {
-            waits.push("the controller was restarted and awaits its servers".into());
+            waits.push("the controller was restarted and is waiting for its servers".into());
         }
         waits.join("; ").into()
     }

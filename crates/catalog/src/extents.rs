@@ -41,15 +41,14 @@ impl Catalog {
             return Ok(Reply::Extents(entries.collect()));
         }
         if !verbs.contains(Verbs::WRITE) {
-            let (what, why) =
-                ("store a large value", "only what may write the prefix stores in it");
+            let (what, why) = ("store a large value", "the token may not write to the prefix");
             let path = self.dag.path_of(self.structures[s].prefix).into();
             return Err(CatalogError::PermissionDenied { what, path, why });
         }
         let most = self.block_size / LARGE_FRACTION;
         if bytes > most {
             let (what, given) = ("the length of an extent", bytes);
-            let allowed = "an extent has at most an eighth of a block";
+            let allowed = "an extent holds at most an eighth of a block";
             return Err(CatalogError::InvalidArgument { what, given, allowed });
         }
         let room = |block: &BlockId| {

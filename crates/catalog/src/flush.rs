@@ -605,7 +605,7 @@ impl Catalog {
             self.flushes.retries.push(Reverse((again, number, Again::Commit)));
             let flush = self.flushes.all.get_mut(&number).expect("looked up just now");
             flush.attempts += 1;
-            flush.error = Some("no memory server that has a flush_root is there".into());
+            flush.error = Some("no memory server with a flush_root is available".into());
             return self.show_flush(number);
         };
         effects.push(Effect::CommitFlush {
@@ -735,7 +735,7 @@ impl Catalog {
             if let Some(part) = flush.parts.iter().find(unwritten) {
                 let server = address(part.at.block.server()).expect("it is gone").clone();
                 let why = format!(
-                    "a memory server was lost that had not written {lost} of {} parts; there is no \
+                    "a memory server was lost before it had written {lost} of {} parts; there is no \
                      manifest",
                     flush.parts.len()
                 );

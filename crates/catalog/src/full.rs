@@ -2,6 +2,7 @@
 //! know what to remove, or that it is others who have it all, and learn nothing of those.
 
 use crate::Catalog;
+use crate::error::blocks;
 use crate::pool::{Draw, Room, Where};
 use hashbrown::HashMap;
 use honeycomb_types::{BlockId, JobId, TierIx, Time};
@@ -103,13 +104,13 @@ fn shown(name: &str) -> String {
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Full { asker, asked, free, reserved, tiers, holding, suspects } = self;
-        let plural = if *asked == 1 { "" } else { "s" };
         write!(
             f,
-            "{} asked for {asked} block{plural}; the cluster has {free} free in memory, ",
+            "cannot allocate {} for {}: the cluster has {free} free in memory, ",
+            blocks(*asked),
             shown(asker)
         )?;
-        write!(f, "of which {reserved} are kept back for moves and repairs (")?;
+        write!(f, "of which {reserved} are reserved for moves and repairs (")?;
         for (n, FullTier { name, total, free, .. }) in tiers.iter().enumerate() {
             let comma = if n == 0 { "" } else { ", " };
             write!(f, "{comma}{name}: {free} of {total} free")?;
@@ -133,23 +134,23 @@ impl fmt::Display for Full {
         if !named.is_empty() {
             write!(f, " (most of it: {named})")?;
         }
-        write!(f, "; all others hold {}", of(&mut rest))?;
+        write!(f, "; other jobs hold {}", of(&mut rest))?;
         if holding.kept.iter().any(|&n| n > 0) {
             let kept = of(&mut holding.kept.iter().copied());
-            write!(f, "; {kept} are nobody's any more, and being freed or flushed")?;
+            write!(f, "; {kept} have no owner and are being freed or flushed")?;
         }
         for FullTier { name, elsewhere, .. } in tiers.iter().filter(|tier| tier.elsewhere > 0) {
             write!(
                 f,
-                "; {elsewhere} in {name} are lent to other controller shards, or to none yet"
+                "; {elsewhere} in {name} are lent to other controller shards, or not lent yet"
             )?;
         }
         for suspect in suspects {
-            write!(f, "; {suspect} and is given no blocks")?;
+            write!(f, "; {suspect} and receives no blocks")?;
         }
         f.write_str(". ")?;
         f.write_str(
-            "Existing data is unharmed: free some, let leases end, or add a memory server or disks",
+            "Existing data is unharmed: free some, let leases expire, or add a memory server or disks",
         )
     }
 }

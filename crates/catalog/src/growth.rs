@@ -253,7 +253,7 @@ impl Catalog {
     }
 
     fn same_seal(&self, same: bool, given: u64) -> Result<(), CatalogError> {
-        let allowed = "the block was sealed before, at another length or with another outcome";
+        let allowed = "the block is already sealed, at another length or with another outcome";
         let what = "the length of a sealed block";
         if same { Ok(()) } else { Err(CatalogError::InvalidArgument { what, given, allowed }) }
     }

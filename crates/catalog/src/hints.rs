@@ -34,8 +34,11 @@ impl Hints {
     }
 
     pub(crate) fn check(&self) -> Result<(), CatalogError> {
-        let allowed = "a hint is at most 2^60; 0 says nothing";
-        let all = [("the capacity of a job", self.bytes), ("its throughput", self.bytes_per_s)];
+        let allowed = "a hint is at most 2^60; 0 means unknown";
+        let all = [
+            ("a job's expected capacity in bytes", self.bytes),
+            ("a job's expected throughput in bytes per second", self.bytes_per_s),
+        ];
         match all.into_iter().find(|(_, given)| *given > HINT_MAX) {
             Some((what, given)) => Err(CatalogError::InvalidArgument { what, given, allowed }),
             None => Ok(()),

@@ -268,7 +268,7 @@ impl Catalog {
         if actor.job.is_none() {
             return Ok(());
         }
-        let why = "it takes the cluster's own token";
+        let why = "it requires the cluster's token";
         Err(CatalogError::PermissionDenied { what, path: "".into(), why })
     }
 
@@ -282,7 +282,7 @@ impl Catalog {
         if actor.job.is_none() || actor.verbs.contains(Verbs::WRITE) {
             return Ok(());
         }
-        let why = "the token was attenuated to reading; use the job's own";
+        let why = "the token was restricted to reading; use the job's token";
         Err(CatalogError::PermissionDenied { what, path: path.into(), why })
     }
 
@@ -297,7 +297,7 @@ impl Catalog {
         if self.is_own(actor, n) {
             return Ok(());
         }
-        let why = "a task's token covers its own prefix and those below; use the job's own token";
+        let why = "a task's token covers its own prefix and the descendants; use the job's token";
         Err(CatalogError::PermissionDenied { what, path: path.into(), why })
     }
 
@@ -322,9 +322,9 @@ impl Catalog {
             0 => Ok(default),
             LEASE_MIN_MS..=LEASE_MAX_MS => Ok(lease_ms),
             given => Err(CatalogError::InvalidArgument {
-                what: "a lease in milliseconds",
+                what: "the lease in milliseconds",
                 given: given as u64,
-                allowed: "0 takes the default, otherwise from 200 ms to a week",
+                allowed: "use 200 ms to a week, or 0 for the default",
             }),
         }
     }
@@ -342,9 +342,9 @@ impl Catalog {
         hints.check()?;
         if claim.host.len() > NAME_MAX {
             return Err(CatalogError::InvalidArgument {
-                what: "the name of a holder's machine in bytes",
+                what: "the length of the holder's host name",
                 given: claim.host.len() as u64,
-                allowed: "at most 255",
+                allowed: "at most 255 bytes",
             });
         }
         let lease_ms = self.checked_lease(lease_ms, self.config.lease_ms)?;
@@ -425,7 +425,7 @@ impl Catalog {
     }
 
     pub(crate) fn find_job(&self, actor: Actor, name: &str) -> Result<Reply, CatalogError> {
-        self.need_cluster(actor, "look for a job by its name")?;
+        self.need_cluster(actor, "find a job by its name")?;
         let unknown = || CatalogError::UnknownJobName { name: name.into() };
         Ok(self.ticket(self.jobs.named(name).ok_or_else(unknown)?))
     }
@@ -439,7 +439,8 @@ impl Catalog {
         let j = self.admit(actor, job)?;
         self.need_write(actor, "deregister the job", "")?;
         if actor.job.is_some() && actor.task.is_some() {
-            let (what, why) = ("deregister the job", "a task's token does not end its job");
+            let (what, why) =
+                ("deregister the job", "a task's token cannot end its job; use the job's token");
             return Err(CatalogError::PermissionDenied { what, path: "".into(), why });
         }
         self.end_job(j, JobEnd::Closed, effects);

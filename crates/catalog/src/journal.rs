@@ -22,9 +22,9 @@ pub(crate) fn journaled(acknowledge: u8) -> Result<bool, CatalogError> {
         ACKNOWLEDGE_MEMORY => Ok(false),
         ACKNOWLEDGE_FLUSHED => Ok(true),
         given => Err(CatalogError::InvalidArgument {
-            what: "how durable changes are when they are acknowledged",
+            what: "acknowledge",
             given: given.into(),
-            allowed: "it is 0 for memory or 2 for flushed",
+            allowed: "it is 0 (memory) or 2 (flushed)",
         }),
     }
 }

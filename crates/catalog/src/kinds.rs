@@ -99,20 +99,23 @@ impl Catalog {
             let code = spec.kind.code();
             let refuse = |why: String| Err(CatalogError::KindRefused { code, why: why.into() });
             if !matches!(spec.kind, Kind::Custom(_)) {
-                return refuse("it is not the code of a custom kind".into());
+                return refuse("the code is not that of a custom kind".into());
             }
             if let Err(e) = spec.check() {
                 return refuse(e.why);
             }
             if kinds[..at].iter().any(|other| other.kind == spec.kind || other.name == spec.name) {
-                return refuse("its code or name is announced twice".into());
+                return refuse("its code or name is announced twice by one server".into());
             }
             let same_name = |other: &&Arc<KindSpec>| other.name == spec.name;
             let taken =
                 self.kinds.0.values().filter(same_name).find(|other| other.kind != spec.kind);
             if let Some(other) = taken.filter(|other| self.is_used(other.kind, gone)) {
                 let code = other.kind.code();
-                return refuse(format!("'{}' is kind {code:#04x} in this cluster", spec.name));
+                return refuse(format!(
+                    "'{}' is kind {code:#04x} in this cluster already",
+                    spec.name
+                ));
             }
             let known = self.kinds.get(spec.kind).filter(|known| ***known != *spec);
             if let Some(known) = known.filter(|known| self.is_used(known.kind, gone)) {

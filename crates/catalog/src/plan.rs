@@ -168,7 +168,7 @@ impl Catalog {
         refuse_shared_flush(&plan)?;
         let order = order(nodes, &plan)?;
         if let Some(name) = deep {
-            let why = "its path has more than 64 levels; say with flush_to where it goes";
+            let why = "its path has more than 64 levels; set flush_to";
             return Err(InvalidName { name: name.into(), why }.into());
         }
         self.choose_places(nodes, &mut plan, &order)?;
@@ -401,7 +401,7 @@ impl Catalog {
                 return Err(CatalogError::PermissionDenied {
                     what: "create a prefix",
                     path: nodes[i].name.into(),
-                    why: "a task's token creates below its own prefix; name it as a parent",
+                    why: "a task's token can create only below its own prefix; name that prefix as a parent",
                 });
             }
         }

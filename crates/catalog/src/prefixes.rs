@@ -44,7 +44,7 @@ fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError
     if Verbs::ALL.contains(verbs) {
         return Ok(verbs);
     }
-    let (given, allowed) = (verbs.0 as u64, "the bits are 1 for read and 2 for write");
+    let (given, allowed) = (verbs.0 as u64, "use 1 for read, 2 for write, or 3 for both");
     Err(CatalogError::InvalidArgument { what, given, allowed })
 }
 
@@ -270,7 +270,7 @@ impl Catalog {
             return Err(CatalogError::PermissionDenied {
                 what: "create a prefix",
                 path: path.into(),
-                why: "a task's token creates below its own prefix; name it as a parent",
+                why: "a task's token can create only below its own prefix; name that prefix as a parent",
             });
         }
         let mut reuse = None;
@@ -309,7 +309,7 @@ impl Catalog {
         if self.jobs[j].nodes + n <= PREFIXES_PER_JOB_MAX {
             return Ok(());
         }
-        let what = "prefixes of one job (expired ones count until they are forgotten)";
+        let what = "prefixes of one job (expired ones count until they are discarded)";
         Err(CatalogError::LimitExceeded { what, limit: PREFIXES_PER_JOB_MAX as u64 })
     }
 
@@ -468,9 +468,9 @@ impl Catalog {
             return Ok(verbs);
         }
         let why = if allowed == Verbs::NONE {
-            "its permissions allow this token nothing; its owner or the driver can change them"
+            "its permissions grant this token nothing; its owner or the driver can change them"
         } else {
-            "the token was attenuated to less than its permissions allow"
+            "the token was restricted to less than its permissions grant"
         };
         let path = self.dag.path_of(n).into();
         Err(CatalogError::PermissionDenied { what: "open a structure", path, why })

@@ -132,7 +132,7 @@ impl Structure {
         let (items, bytes) = queue.taken_from(block);
         if items > seal.length || bytes > seal.bytes {
             let (what, allowed) =
-                ("the items of a sealed block", "no less than was taken from it before");
+                ("the items of a sealed block", "it is at least the number of items already taken");
             return refuse(what, seal.length, allowed);
         }
         let heard = self.growth.iter().flat_map(|growth| &growth.granted);
@@ -145,7 +145,7 @@ impl Structure {
             || sum(through, |seal| seal.bytes).is_none()
         {
             let (what, allowed) =
-                ("the items of a sealed block", "positions in a queue are below 2^64");
+                ("the items of a sealed block", "positions in a queue are less than 2^64");
             return refuse(what, seal.length, allowed);
         }
         Ok(())
@@ -234,7 +234,7 @@ impl Catalog {
         let most = structure.went_through(at.block);
         if most.is_some_and(|(most, most_bytes)| items > most || bytes > most_bytes) {
             let (what, given) = ("the items taken from a block", items);
-            let allowed = "no more are taken than went through it";
+            let allowed = "it is at most the number of items that were put";
             return Err(CatalogError::InvalidArgument { what, given, allowed });
         }
         let queue = structure.queue.as_mut().expect("it is a queue");

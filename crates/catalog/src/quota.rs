@@ -524,7 +524,10 @@ impl Catalog {
                 self.need_cluster(actor, "set a job's quota")?;
                 let job = &self.jobs[j];
                 if job.tenant != NONE {
-                    refuse_weight(change, "a job of a tenant has its tenant's share")?;
+                    refuse_weight(
+                        change,
+                        "a job of a tenant has its tenant's share; set the weight of the tenant",
+                    )?;
                 }
                 let (allowed, held) = (job.allowed().changed(change), job.blocks);
                 let job = &mut self.jobs[j];
@@ -536,10 +539,10 @@ impl Catalog {
                 self.need_write(actor, "set a prefix's quota", path)?;
                 if actor.job.is_some() && actor.task.is_some() {
                     let what = "set a prefix's quota";
-                    let why = "a task's token bounds nobody; use the job's own";
+                    let why = "setting a quota requires the job's token";
                     return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
                 }
-                refuse_weight(change, "a prefix has a part of its job's share")?;
+                refuse_weight(change, "a prefix has no weight; it has part of its job's share")?;
                 let n = self.live_prefix(j, path)?;
                 let allowed = self.quotas.of_prefix(self.dag.nodes[n].id).0.changed(change);
                 self.bound_prefix(n, allowed);
@@ -552,7 +555,7 @@ impl Catalog {
     pub(crate) fn quota(&self, actor: Actor, of: QuotaOf<'_>) -> Result<Reply, CatalogError> {
         let (allowed, held, in_memory) = match of {
             QuotaOf::Tenant(name) => {
-                self.need_cluster(actor, "see a tenant's quota")?;
+                self.need_cluster(actor, "read a tenant's quota")?;
                 check_name(name)?;
                 let (allowed, held) = self.quotas.of_tenant(name);
                 let t = self.quotas.names.get(name);

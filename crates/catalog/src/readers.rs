@@ -202,7 +202,7 @@ impl Catalog {
             return Err(CatalogError::InvalidArgument {
                 what: "the number of readers to add",
                 given: 0,
-                allowed: "name one or more, or ask to replace those declared before by none",
+                allowed: "name one or more readers, or replace the declared ones by none",
             });
         }
         let fresh = self.fresh_readers(j, n, path, readers, replace)?;
@@ -279,7 +279,7 @@ impl Catalog {
         let node = &self.dag.nodes[n];
         let (id, life, committed) = (node.id, node.life, node.committed);
         if actor.job.is_some() && actor.task.is_some_and(|own| own != id) {
-            let why = "a task commits its own attempt and no other; use its token or the job's own";
+            let why = "a task commits only its own attempt; use that task's token or the job's";
             return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
         }
         if committed {

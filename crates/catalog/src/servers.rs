@@ -69,7 +69,7 @@ fn check_new(new: &NewServer<'_>) -> Result<(), CatalogError> {
     if !new.block_size.is_power_of_two()
         || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&new.block_size)
     {
-        let allowed = "it is a power of two from 64 KiB to 1 GiB";
+        let allowed = "it must be a power of two from 64 KiB to 1 GiB";
         return refuse("the block size", new.block_size, allowed);
     }
     Ok(())
@@ -94,7 +94,7 @@ impl Catalog {
             return Err(CatalogError::InvalidArgument {
                 what: "the block size",
                 given: new.block_size,
-                allowed: "it is that of the other servers of the cluster",
+                allowed: "it must equal that of the other servers of the cluster",
             });
         }
         self.lose_servers(&earlier, Loss::Reset, effects);

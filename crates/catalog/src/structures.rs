@@ -278,9 +278,9 @@ fn checked_size(new: &NewStructure<'_>, router: Router) -> Result<u32, CatalogEr
     let blocks = new.blocks.max(1);
     if router == Router::HashRange && blocks > SLOTS {
         return Err(CatalogError::InvalidArgument {
-            what: "the number of blocks of a kv",
+            what: "the number of blocks of a key-value store",
             given: blocks as u64,
-            allowed: "each block owns at least one of the 65536 hash slots; ask for fewer blocks",
+            allowed: "each block owns at least one of the 65536 hash slots; request fewer blocks",
         });
     }
     Ok(blocks)
@@ -311,8 +311,7 @@ impl Catalog {
             return self.open_existing(actor, s, verbs, &new);
         }
         if !verbs.contains(Verbs::WRITE) {
-            let (what, why) =
-                ("create a structure", "only what may write the prefix creates in it");
+            let (what, why) = ("create a structure", "the token may not write to the prefix");
             return Err(CatalogError::PermissionDenied { what, path: new.path.into(), why });
         }
         if self.dag.nodes[n].structures as usize >= STRUCTURES_PER_PREFIX_MAX {
@@ -597,8 +596,7 @@ impl Catalog {
         let j = self.admit(actor, job)?;
         let n = self.live_prefix(j, path)?;
         if !self.verbs_at(actor, n)?.contains(Verbs::WRITE) {
-            let (what, why) =
-                ("remove a structure", "only what may write the prefix removes in it");
+            let (what, why) = ("remove a structure", "the token may not write to the prefix");
             return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
         }
         let s = self.find_named(n, path, name)?;

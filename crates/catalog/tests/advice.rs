@@ -133,7 +133,7 @@ fn an_advice_is_given_when_it_was_right_for_some_time_and_is_over_at_once() {
     pass(&mut bench, &ids, 1000);
     let advice = bench.catalog.advice(true);
     assert_eq!((advice.what, advice.servers), (AdviceKind::Add, 1));
-    assert_eq!(&*advice.why, "90% of the room for blocks and 0% of the cores are used");
+    assert_eq!(&*advice.why, "90% of the block capacity and 0% of the cores are used");
     // A job is told what, and not by what.
     assert_eq!(&*bench.catalog.advice(false).why, "");
     // Another one came, and a third that nobody needs.

@@ -429,7 +429,7 @@ fn blocks_of_extents_are_told_at_once_and_until_the_drain_is_called_off() {
     };
     assert_eq!(told(&bench), named.len());
     let waits =
-        "1 block moving to other servers; 20 blocks of large values that are written elsewhere";
+        "1 block moving to other servers; 20 blocks of large values being copied to other servers";
     assert_eq!(state(&mut bench, s1).1, waits);
     let tell = EXTENTS_LEAVE_TELL.as_millis() as u64;
     let mut seen = Vec::new();

@@ -64,7 +64,7 @@ fn what_is_told_adds_up_and_names_nobody_else() {
     let text = full.to_string();
     assert!(!text.contains("SECRET"), "{text}");
     let others =
-        format!("all others hold {} in memory, {} in nvme", 10 - counted[0], 6 - counted[1]);
+        format!("other jobs hold {} in memory, {} in nvme", 10 - counted[0], 6 - counted[1]);
     assert!(text.contains(&others), "{text}");
     assert!(text.contains("Job 'sort' holds"), "{text}");
 }
@@ -88,7 +88,7 @@ fn what_is_lent_elsewhere_or_being_freed_is_nobodys() {
     let memory = &told.tiers[0];
     assert_eq!((memory.total, memory.out, memory.free, memory.elsewhere), (16, 2, 2, 12));
     let text = told.to_string();
-    assert!(text.contains("; all others hold 2 in memory; 12 in memory are lent"), "{text}");
+    assert!(text.contains("; other jobs hold 2 in memory; 12 in memory are lent"), "{text}");
     // One of theirs is removed, and its server has not said yet that it is free.
     let actor = Actor::driver(other);
     bench.run(Command::RemoveStructure { actor, job: other, path: "p", name: "f0" }).unwrap();
@@ -96,7 +96,7 @@ fn what_is_lent_elsewhere_or_being_freed_is_nobodys() {
     let told = make(&mut bench, job, "map", "m").unwrap_err();
     assert_eq!(told.holding.kept, [1]);
     let text = told.to_string();
-    let said = "; all others hold 1 in memory; 1 in memory are nobody's any more, and being freed";
+    let said = "; other jobs hold 1 in memory; 1 in memory have no owner and are being freed";
     assert!(text.contains(said), "{text}");
 }
 

@@ -81,8 +81,8 @@ fn a_prefix_and_all_below_it_hold_no_more_than_its_quota() {
     assert_eq!(refused, exceeded(below("q"), 5, 4, 2));
     assert_eq!(
         refused.to_string(),
-        "asked for 2 blocks; prefix 'q' with all below it holds 4 of its quota of 5. Free some, or have \
-         the quota raised (honeycomb quota)"
+        "cannot allocate 2 blocks: prefix 'q' with its descendants holds 4 of its quota of 5. Free some, \
+         or have the quota raised (honeycomb quota)"
     );
     // What is beside it has nothing to do with it.
     bench.make(job, kv("a", "beside", 6)).unwrap();

@@ -158,7 +158,7 @@ impl Catalog {
     fn stop_all(&mut self, group: u64, effects: &mut Vec<Effect>) {
         let members = self.members_of(group);
         if members.len() != self.barrier(group).members {
-            let why = "the controller was started again when a part of it was written".into();
+            let why = "the controller restarted when part of the flush was written".into();
             return self.give_up_live(group, FlushState::Lost(why), effects);
         }
         let Some(nodes) = self.still(group, &members) else {
@@ -380,9 +380,9 @@ impl Catalog {
         let hold = barrier.hold();
         barrier.short += 1;
         let (tries, within) = (barrier.short, hold.as_millis());
-        let address = self.address_of(server).unwrap_or_else(|| "one that is gone".into());
+        let address = self.address_of(server).unwrap_or_else(|| "a lost server".into());
         let why: Arc<str> = format!(
-            "there was no moment at which all blocks stood still, in {tries} tries, the last within \
+            "the blocks were never all frozen at the same moment in {tries} tries, the last within \
              {within} ms: the slowest memory server was {address}"
         )
         .into();

@@ -88,7 +88,7 @@ impl Catalog {
             return true;
         }
         let server = self.pool.address(at.block.server());
-        let why = format!("the disk of {server} has lost what it held; there is no manifest");
+        let why = format!("the disk of {server} lost the data; there is no manifest");
         self.flushes.lost += 1;
         self.bury_as_lost(number, Cause::Lost { server, how: Loss::Disk });
         self.end_flush(number, FlushState::Lost(why.into()), effects);

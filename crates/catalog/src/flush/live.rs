@@ -384,12 +384,12 @@ impl Catalog {
         for source in live.sources.iter().flatten() {
             if self.structures.find(source.id).is_none() {
                 let named = crate::error::Of(&live.address, &source.told.name);
-                return Err(format!("{named} has ended meanwhile, or was lost").into());
+                return Err(format!("{named} ended or was lost during the flush").into());
             }
         }
         if live.group != 0 {
             let Some(barrier) = self.flushes.barriers.get(&live.group) else {
-                return Err("the controller was started again when a part of it was written".into());
+                return Err("the controller restarted when part of the flush was written".into());
             };
             if !barrier.is_cut() {
                 return Ok(false);
