@@ -102,7 +102,7 @@ pub enum CatalogError {
     /// A malformed name or path.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
-    /// A number or option outside what is allowed.
+    /// A number or option outside the allowed range.
     #[error("{what} cannot be {given}: {allowed}")]
     InvalidArgument { what: &'static str, given: u64, allowed: &'static str },
     /// Servers without a flush root cannot keep the data of expired prefixes.
@@ -255,7 +255,7 @@ pub enum CatalogError {
         "no live memory server serves a {kind}; start a server that registers this kind, or use the code or name of a kind that is served"
     )]
     UnknownKind { kind: Kind },
-    /// A server announced a custom kind that contradicts the rules or the other servers.
+    /// A server announced a custom kind that is malformed or conflicts with a known one.
     #[error("cannot announce kind {code:#04x}: {why}")]
     KindRefused { code: u8, why: Box<str> },
     /// No free block is available to ordinary allocation.
