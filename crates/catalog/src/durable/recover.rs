@@ -1,4 +1,4 @@
-//! The catalog again, from records.
+//! Recovery of the catalog from records.
 
 use super::codec::{BadRecord, Reader, bad};
 use super::flush::{FlushImage, LiveImage, get_objects, get_outcome, get_sweep};
@@ -31,10 +31,10 @@ struct RecoveredJob {
     spent: Spent,
 }
 
-/// Reads records in the order in which they were written, and makes a catalog of the last images.
+/// Reads records in the order in which they were written, and restores a catalog from the last images.
 ///
-/// Every group of records that was on disk must be given, whole and in order; half a group is not a
-/// state that ever was.
+/// Every group of records that was durable must be given, whole and in order; half a group is not a valid
+/// state.
 #[derive(Clone, Default)]
 pub struct Recovery {
     counters: Counters,
@@ -47,11 +47,11 @@ pub struct Recovery {
     flushes: BTreeMap<u64, FlushImage>,
     live: BTreeMap<u64, LiveImage>,
     sweeps: BTreeMap<u64, Sweep>,
-    /// How flushes of prefixes ended, by the prefix.
+    /// Outcomes of flushes, by prefix.
     flushed: HashMap<PrefixId, FlushState>,
-    /// Quotas of tenants, by their names.
+    /// Quotas of tenants, by name.
     tenants: BTreeMap<Box<str>, Allowance>,
-    /// What jobs had used that ended.
+    /// Final bills of ended jobs.
     ended: VecDeque<BillInfo>,
 }
 
@@ -71,7 +71,7 @@ fn get<T>(all: &mut [Option<T>], place: u32) -> Result<&mut T, BadRecord> {
 }
 
 impl Recovery {
-    /// Nothing yet.
+    /// An empty recovery.
     pub fn new() -> Recovery {
         Recovery::default()
     }
@@ -140,7 +140,7 @@ impl Recovery {
             Type::Edge => {
                 let (child, parent) = (r.u32()?, r.u32()?);
                 let parents = &mut get(&mut self.prefixes, child)?.parents;
-                // Behind the first, as `Dag::link_deduced` puts it.
+                // Behind the first, where `Dag::link_deduced` puts it.
                 parents.insert(parents.len().min(1), (parent, true));
             }
             Type::Declared => {
@@ -172,7 +172,7 @@ impl Recovery {
             }
             Type::Retired => {
                 let (s, block) = (r.u32()?, BlockId(r.u64()?));
-                // One that was sealed and retired before it was written is not there.
+                // The structure may be missing, if it was sealed and retired before it was written.
                 if let Some(Some(structure)) = self.structures.get_mut(s as usize) {
                     structure.entries.retain(|entry| entry.at.block != block);
                 }
@@ -260,12 +260,12 @@ impl Recovery {
         Ok(())
     }
 
-    /// How many prefixes were read, the dead ones included.
+    /// Number of prefixes read, including dead ones.
     pub fn prefixes(&self) -> usize {
         self.prefixes.iter().flatten().count()
     }
 
-    /// Makes the catalog as of `now`, with a term that was never used. Every lease begins anew;
+    /// Makes the catalog as of `now`, with a term that was never used. Every lease begins again in full;
     /// servers are awaited until they have rejoined or were silent for `Config::server_loss_ms`.
     pub fn finish(self, config: Config, now: Time) -> Result<Catalog, BadRecord> {
         let mut catalog = Catalog::new(config);
