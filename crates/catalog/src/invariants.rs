@@ -60,7 +60,8 @@ impl Catalog {
         Some(Chain { blocks, beside })
     }
 
-    /// Checks everything and reports the first violated invariant. Takes time in proportion to the whole catalog.
+    /// Checks everything and reports the first violated invariant. Takes time in proportion to the whole
+    /// catalog.
     pub fn check_invariants(&self) -> Result<(), Broken> {
         self.dag.check().map_err(|what| Broken { invariant: 0, what })?;
         self.pool.recount().map_err(|what| Broken { invariant: 2, what })?;
