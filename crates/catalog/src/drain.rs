@@ -272,6 +272,6 @@ impl Catalog {
             }
         }
         let stranger = self.drains.states.keys().find(|id| self.pool.server(**id).is_none());
-        stranger.map_or(Ok(()), |id| Err(format!("server {id} drains and is no member")))
+        stranger.map_or(Ok(()), |id| Err(format!("server {id} drains, but is not a member")))
     }
 }

@@ -264,8 +264,7 @@ pub enum CatalogError {
     /// After a restart the room and abilities of servers are unknown until they rejoin.
     #[error("the controller was restarted and is waiting for its memory servers; retry")]
     Recovering,
-    /// A prefix with its descendants, the job, or all jobs of its tenant would hold more blocks than the quota
-    /// allows.
+    /// A prefix with its descendants, the job, or all jobs of its tenant would exceed the quota.
     #[error(
         "cannot allocate {}: {level} holds {held} of its quota of {quota}. Free some, or have the quota raised (honeycomb quota)",
         blocks(*asked)

@@ -519,7 +519,7 @@ impl Catalog {
             return Ok(Reply::Done);
         };
         let never = outcome.is_err() && self.is_unflushable(number, i);
-        let flush = self.flushes.all.get_mut(&number).expect("a kept block has its flush");
+        let flush = self.flushes.all.get_mut(&number).expect("a retained block has a flush");
         let part = &mut flush.parts[i];
         if part.state != PartState::Waits {
             return Ok(Reply::Done);
@@ -654,7 +654,7 @@ impl Catalog {
         let flush = self.flushes.all.remove(&number).expect("it is under way");
         self.flushes.unwritten.changed(number);
         let whole = flush.left == 0 || matches!(state, FlushState::Lost(_));
-        assert!(whole, "INV-09: blocks are freed before what they held is written");
+        assert!(whole, "INV-09: blocks are freed before their content is written");
         for part in flush.parts.iter().filter(|part| part.state != PartState::Copied) {
             self.flushes.blocks.remove(&part.at);
             self.pool.free_kept(part.at, effects);
@@ -730,7 +730,7 @@ impl Catalog {
                 |part: &&Part| part.state == PartState::Waits && is_gone(part.at.block.server());
             let lost = flush.parts.iter().filter(unwritten).count();
             if let Some(part) = flush.parts.iter().find(unwritten) {
-                let server = address(part.at.block.server()).expect("it is gone").clone();
+                let server = address(part.at.block.server()).expect("it is lost").clone();
                 let why = format!(
                     "a memory server was lost before it had written {lost} of {} parts; there is no \
                      manifest",
@@ -805,7 +805,7 @@ impl Catalog {
             let flush = self.flushes.all.get(number).ok_or(format!("{at:?} has no flush"))?;
             let part = flush.parts.get(*i);
             if part.is_none_or(|part| part.at != *at || part.state == PartState::Absent) {
-                return Err(format!("{at:?} is no part of its flush"));
+                return Err(format!("{at:?} is not a part of its flush"));
             }
             if self.pool.is_free(*at) {
                 return Err(format!("{at:?} is free and waits to be flushed"));

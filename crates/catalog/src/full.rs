@@ -106,7 +106,7 @@ impl fmt::Display for Full {
         let Full { asker, asked, free, reserved, tiers, holding, suspects } = self;
         write!(
             f,
-            "cannot allocate {} for {}: the cluster has {free} free in memory, ",
+            "cannot allocate {} for '{}': the cluster has {free} free in memory, ",
             blocks(*asked),
             shown(asker)
         )?;

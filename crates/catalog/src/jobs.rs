@@ -171,7 +171,11 @@ impl Jobs {
                 self.linger.push(Reverse((until, job.id)));
             }
             let ours = plain && (job.id.0 >> 24) as u32 & ((1 << 24) - 1) == term;
-            assert!(!ours, "INV-25: a term is used once, and job {} is of this one", job.id);
+            assert!(
+                !ours,
+                "INV-25: job {} is of the present term, but a term is used once",
+                job.id
+            );
         }
     }
 

@@ -105,7 +105,7 @@ impl Catalog {
         }
         let was_asked = asked.is_some();
         let less = asked.is_some_and(|asked| asked.iter().zip(lent).any(|(a, l)| a > l));
-        let lending = server.lending.as_mut().expect("put there above");
+        let lending = server.lending.as_mut().expect("inserted above");
         if less {
             lending.again = now + LOTS_AGAIN;
         }

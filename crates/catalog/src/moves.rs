@@ -134,7 +134,7 @@ impl Structure {
         let placed = self.entries.iter_mut().map(|entry| &mut entry.block);
         let granted = self.growth.iter_mut().flat_map(|growth| &mut growth.granted);
         let mut all = placed.chain(granted.map(|granted| &mut granted.block));
-        *all.find(|block| **block == old).expect("what moves is the structure's") = new;
+        *all.find(|block| **block == old).expect("the structure owns the moved block") = new;
         if let Some(queue) = &mut self.queue {
             queue.relocated(old, new);
         }
@@ -149,7 +149,7 @@ impl Structure {
                 [other.source, other.target].iter().any(|b| [mv.source, mv.target].contains(b))
             };
             if mv.source == mv.target || others.clone().any(|other| other.id == mv.id) {
-                return Err("a move is of one block, or listed twice");
+                return Err("a move has one block as both ends, or is listed twice");
             }
             if others.clone().any(shared) {
                 return Err("a block takes part in two moves");
@@ -157,7 +157,7 @@ impl Structure {
             if self.router.grows() {
                 // Its range stays open until it is sealed.
                 if !self.serves(mv.source) || self.serves(mv.target) || mv.way != Way::Relocate {
-                    return Err("a move is of a block that is not there, or to the wrong place");
+                    return Err("a move has a source that does not exist, or the wrong target");
                 }
                 continue;
             }
@@ -171,11 +171,11 @@ impl Structure {
                 None => (mv.way == Way::Split, mv.start > start && mv.start <= end),
             };
             if !placed || !within || mv.end != end || !mv.start.is_multiple_of(SLOT_WIDTH) {
-                return Err("a move is not of what its source has, or to the wrong place");
+                return Err("a move has a range outside its source, or the wrong target");
             }
         }
         if self.past().iter().any(|past| !self.serves(past.block)) {
-            return Err("the past of a block that is not in the map is kept");
+            return Err("a block that is not in the map has recorded moves");
         }
         Ok(())
     }

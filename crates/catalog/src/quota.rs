@@ -635,7 +635,7 @@ impl Catalog {
         let mut held: HashMap<PrefixId, u64> = HashMap::new();
         for (s, line) in &self.quotas.counted {
             let Some(structure) = self.structures.get(*s) else {
-                return Err(format!("place {s} counts to prefixes, and no structure is there"));
+                return Err(format!("index {s} counts to prefixes, but has no structure"));
             };
             let blocks = structure.blocks().count() as u64;
             line.iter().for_each(|id| *held.entry(*id).or_default() += blocks);

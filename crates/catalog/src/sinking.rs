@@ -43,7 +43,7 @@ impl Catalog {
     }
 
     fn short_disk(&self, id: ServerId, disk: TierIx) -> bool {
-        let server = self.pool.server(id).expect("nobody left meanwhile");
+        let server = self.pool.server(id).expect("no server left meanwhile");
         server.is_short(disk, mark_of(server.shards(), server.below(disk.0 as usize - 1).total))
     }
 

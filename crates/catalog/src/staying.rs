@@ -23,7 +23,7 @@ impl Staying {
             self.jobs.resize(j + 1, 0);
         }
         let (of, below) = &mut self.structures[s];
-        debug_assert!(*below == 0 || *of == j as u32, "the place of a structure that is there");
+        debug_assert!(*below == 0 || *of == j as u32, "the index of a structure that exists");
         *of = j as u32;
     }
 
@@ -63,13 +63,17 @@ impl Staying {
         for (block, s) in all {
             match left.get_mut(s as usize) {
                 Some((_, below)) if *below > 0 => *below -= 1,
-                _ => return Err(format!("{block} is below, and not counted for structure {s}")),
+                _ => {
+                    return Err(format!(
+                        "{block} is in a lower tier, but not counted for structure {s}"
+                    ));
+                }
             }
         }
         let mut sums = vec![0; self.jobs.len()];
         self.structures.iter().for_each(|(j, below)| sums[*j as usize] += below);
         match left.iter().any(|(_, below)| *below > 0) || sums != self.jobs {
-            true => Err(format!("counted below memory: {:?}, {:?}", self.structures, self.jobs)),
+            true => Err(format!("counted in lower tiers: {:?}, {:?}", self.structures, self.jobs)),
             false => Ok(()),
         }
     }

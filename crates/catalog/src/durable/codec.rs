@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            n => bad(format!("a truth value is {n}")),
+            n => bad(format!("a boolean is {n}")),
         }
     }
 
@@ -85,7 +85,7 @@ impl<'a> Reader<'a> {
     pub(crate) fn count(&mut self, least: usize) -> Result<usize, BadRecord> {
         let n = self.u32()? as usize;
         if n.saturating_mul(least) > self.0.len() {
-            return bad(format!("a list of {n} does not fit its record"));
+            return bad(format!("a list of {n} items does not fit into its record"));
         }
         Ok(n)
     }

@@ -236,7 +236,7 @@ impl JobImage {
             let (tasks, bytes, bytes_per_s) = (r.u32()?, r.u64()?, r.u64()?);
             let hints = Hints { tasks, bytes, bytes_per_s, ..Hints::default() }.with_flags(flags);
             let Some(hints) = hints else {
-                return bad(format!("the hints of a job have the flags {flags:#x}"));
+                return bad(format!("the hints of a job have the unknown flags {flags:#x}"));
             };
             image.hints = hints;
         }
@@ -359,7 +359,7 @@ impl PrefixImage {
                 1 => Life::Expired,
                 2 => Life::Removed,
                 3 => Life::Read,
-                n => return bad(format!("a prefix's life is {n}")),
+                n => return bad(format!("a prefix has the unknown life {n}")),
             },
             pinned: r.bool()?,
             data_lost: r.bool()?,
@@ -369,7 +369,11 @@ impl PrefixImage {
                 (0, 0) => None,
                 (high, low) => match Marks::new(high, low, Marks::default()) {
                     Some(marks) => Some(marks),
-                    None => return bad(format!("the marks of a prefix are {high} and {low}")),
+                    None => {
+                        return bad(format!(
+                            "the marks of a prefix are {high} and {low}, which is not allowed"
+                        ));
+                    }
                 },
             },
             flush_to: r.str()?.into(),
@@ -422,7 +426,7 @@ pub(super) fn get_spent(r: &mut Reader<'_>, version: u8) -> Result<Spent, BadRec
         for _ in 0..r.count(41)? {
             let place = r.u8()?;
             let Some(tier) = spent.tiers.get_mut(usize::from(place)) else {
-                return bad(format!("a bill has a tier of class {place}"));
+                return bad(format!("a bill has a tier of the unknown class {place}"));
             };
             *tier = get_tier_spent(r, version)?;
         }
@@ -612,7 +616,7 @@ fn get_move(r: &mut Reader<'_>) -> Result<(Move, Epoch), BadRecord> {
     let (id, source, target) = (MoveId(r.u64()?), BlockId(r.u64()?), get_at(r)?);
     let (start, end, code) = (r.u64()?, r.u64()?, r.u8()?);
     let Some(way) = Way::from_code(code) else {
-        return bad(format!("a block moves in way {code}"));
+        return bad(format!("a move has the unknown way {code}"));
     };
     Ok((Move { id, source, target: target.block, start, end, way }, target.epoch))
 }
@@ -670,7 +674,7 @@ fn get_tiers(r: &mut Reader<'_>) -> Result<Vec<TierSpec>, BadRecord> {
         let (code, blocks) = (r.u8()?, r.u32()?);
         match TierClass::from_code(code) {
             Some(class) => Ok(TierSpec { class, blocks }),
-            None => bad(format!("a tier is of class {code}")),
+            None => bad(format!("a tier has the unknown class {code}")),
         }
     };
     let n = r.count(5)?;
@@ -720,7 +724,7 @@ pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone
     let gone = match (r.u8()?, r.u64()?) {
         (0, id) => Gone::Prefix(PrefixId(id)),
         (1, id) => Gone::Structure(StructureId(id)),
-        (n, _) => return bad(format!("a tombstone is of {n}")),
+        (n, _) => return bad(format!("a tombstone has the unknown type {n}")),
     };
     let prefix = PrefixId(r.u64()?);
     let (path, name) = (r.str()?.into(), r.str()?.into());
@@ -736,11 +740,11 @@ pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone
                 1 => Loss::Silence,
                 2 => Loss::Disk,
                 3 => Loss::Unflushable,
-                n => return bad(format!("a server was lost by {n}")),
+                n => return bad(format!("a tombstone has the unknown loss {n}")),
             };
             Cause::Lost { server, how }
         }
-        n => return bad(format!("the cause of a loss is {n}")),
+        n => return bad(format!("a tombstone has the unknown cause {n}")),
     };
     Ok((j, job, Tombstone { gone, prefix, path, name, cause, at }))
 }

@@ -208,7 +208,7 @@ impl Catalog {
         if now >= *since + hold {
             let slow = blocks.iter().find(|(_, stop)| !stands(stop));
             let slow = slow.map(|(at, _)| at.block.server()).or(*last);
-            let slow = slow.expect("without a block nothing is waited for");
+            let slow = slow.expect("a wait has at least one block");
             return self.stood_too_short(group, slow, effects);
         }
         for (at, stop) in blocks.iter_mut() {
@@ -301,7 +301,7 @@ impl Catalog {
         };
         let Stage::Stops { blocks, last, .. } = &mut barrier.stage else {
             let waits = matches!(barrier.stage, Stage::Waits { .. });
-            assert!(waits, "INV-49: a cut was let go before {at:?} stood still");
+            assert!(waits, "INV-49: a snapshot was released before {at:?} was frozen");
             return Ok(Reply::Done);
         };
         let Some(stop) = blocks.get_mut(&at) else { return Ok(Reply::Done) };

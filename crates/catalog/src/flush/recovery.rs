@@ -138,7 +138,7 @@ impl Catalog {
                     let kept = theirs && self.pool.recover_kept(at);
                     if !kept && state == PartState::Waits {
                         let what =
-                            format!("flush {number:016x} has {}, which is not there", at.block);
+                            format!("flush {number:016x} has {}, which does not exist", at.block);
                         return Err(BadRecord { what });
                     }
                     let object = format!("{directory}/{}", told.name).into();

@@ -156,7 +156,9 @@ impl Pool {
             bytes[lying.place] = bytes[lying.place].wrapping_sub(lying.bytes);
         }
         match left.iter().find(|(_, blocks, bytes)| blocks.iter().chain(bytes).any(|n| *n != 0)) {
-            Some(left) => Err(format!("counted below memory for a bill, and not there: {left:?}")),
+            Some(left) => {
+                Err(format!("counted in a lower tier for a bill, but not there: {left:?}"))
+            }
             None => Ok(()),
         }
     }
