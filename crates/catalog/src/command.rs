@@ -377,8 +377,8 @@ pub enum Command<'a> {
     /// The last allocation, of this many blocks, was refused as `OutOfMemory`: requests blocks from servers
     /// that lend, and demotes blocks of the caller. `Catalog::awaits_room` tells whether any will be freed.
     ShortOf { blocks: u32 },
-    /// Drains a server, or (`cancel`) cancels the drain: from now on the server receives no blocks, and it is
-    /// released when it holds none. Cluster only; idempotent.
+    /// Drains a server: it receives no blocks from now on, and is released when it holds none. With `cancel`,
+    /// cancels the drain. Cluster only; idempotent.
     DrainServer { actor: Actor, address: &'a str, cancel: bool },
     /// Ends all jobs, as many at a time as one command may, before the cluster ends. Prefixes with `flush_to`
     /// or `persist` are flushed; with `discard` their flushes are cancelled. No job can be registered from
@@ -408,7 +408,7 @@ pub enum Command<'a> {
     RetireBlock { structure: StructureId, at: BlockAt },
     /// A block returns the successor that was granted to it and that it has reported to no client.
     ReturnBlock { structure: StructureId, at: BlockAt, successor: BlockAt },
-    /// A block has arrived in a lower tier and left memory, or stayed in its tier.
+    /// A block has arrived in its target tier and left the other one, or it stayed where it was.
     TierChanged { structure: StructureId, at: BlockAt, tier: TierIx },
     /// A block in a lower tier is read often and should be promoted.
     RaiseBlock { structure: StructureId, at: BlockAt },

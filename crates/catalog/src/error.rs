@@ -310,7 +310,7 @@ pub enum CatalogError {
     UnknownAddress { address: Box<str> },
     /// The server is the only one that accepts new blocks, so it cannot be drained.
     #[error(
-        "memory server {address} cannot be taken out: it is the only one that accepts new blocks. Add another first, or stop this one, which loses its data"
+        "cannot drain memory server {address}: it is the only one that accepts new blocks. Add another first, or stop this one, which loses its data"
     )]
     LastServer { address: Arc<str> },
     /// The drain of the server was cancelled, and the server has not confirmed this yet.

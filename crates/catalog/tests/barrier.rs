@@ -114,7 +114,10 @@ fn cut(bench: &mut Bench, cuts: &[(u64, BlockAt, u32, u128)]) -> Asked {
     let stood: BTreeSet<BlockAt> = cuts.iter().map(|cut| cut.1).collect();
     assert_eq!(of(&thaws), stood);
     for thaw in thaws {
-        assert!(asked(bench).copies.is_empty(), "before all have told whether they stood still");
+        assert!(
+            asked(bench).copies.is_empty(),
+            "before all have reported whether they were frozen"
+        );
         thawed(bench, thaw, true);
     }
     asked(bench)
@@ -197,7 +200,7 @@ fn one_that_went_on_by_itself_ends_the_cut_and_five_end_the_flush() {
         thawed(&mut bench, thaws[0], true);
         thawed(&mut bench, thaws[1], false);
         assert!(asked(&bench).copies.is_empty());
-        assert!(asked(&bench).ended.contains(&number), "what was cut is let go of");
+        assert!(asked(&bench).ended.contains(&number), "the snapshot is dropped");
         // Answers to an earlier attempt are ignored.
         stopped(&mut bench, (number, cuts[0].1, cuts[0].2), Ok(false));
         thawed(&mut bench, thaws[1], true);

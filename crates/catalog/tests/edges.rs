@@ -322,7 +322,7 @@ fn looking_for_a_cycle_costs_what_the_nearer_end_has_and_never_more_than_its_lim
     let bottom = "l0-0/l1-0/l2-0/l3-0/l4-0";
     bench.make(job, file(bottom, "f", 1)).unwrap();
     let few = cost(&mut bench, session(job, ids[2]), bottom, EdgeOutcome::Added);
-    assert!(few <= 6, "{few} looked at: one is below the reader");
+    assert!(few <= 6, "{few} visited: the reader has one descendant");
     // Many on both sides.
     let children: Vec<String> = (0..20_000).map(|i| format!("c{i}")).collect();
     let below: Vec<_> = children.iter().map(|name| node(name, &["wide"])).collect();

@@ -308,7 +308,7 @@ fn what_a_lost_flush_has_written_is_deleted_by_name_three_times_and_after_restar
     hands.work(&mut bench);
     bench.restart();
     hands.back(&mut bench, one);
-    assert_eq!(swept(&bench), None, "nobody knows yet who is there");
+    assert_eq!(swept(&bench), None, "no server has reconnected yet");
     let mut seen = Vec::new();
     for second in 0..120 {
         bench.pass(1000);

@@ -298,7 +298,7 @@ fn a_flush_keeps_its_prefix_and_ends_with_it() {
             .unwrap();
         bench.pass(700);
     }
-    assert!(bench.left(job, "t").is_ok(), "nobody renewed it, and it is there");
+    assert!(bench.left(job, "t").is_ok(), "it is live without a renewal");
     assert_eq!(begin(&mut bench, job, "out"), Ok(number), "the same again");
     let other = begin(&mut bench, job, "other").unwrap();
     let second = asked(&bench).into_iter().find(|copy| copy.object.contains("other")).unwrap();

@@ -299,7 +299,7 @@ fn a_target_that_is_lost_or_refuses_ends_its_move_only() {
     bench.report(a, 1000);
     assert_eq!(bench.tree(job)[1].structures[0].bytes_used, 1500);
     bench.run(Command::ServerLost { server: b.block.server() }).unwrap();
-    assert!(bench.effects.is_empty(), "the dead are told nothing");
+    assert!(bench.effects.is_empty(), "lost servers are sent nothing");
     assert_eq!(map(&mut bench, job, &opened), (1, vec![(0, u64::MAX, a)]));
     assert_eq!(bench.tree(job)[1].structures[0].bytes_used, 1000);
     let refused = commit(&mut bench, s, a, id, b);

@@ -344,7 +344,7 @@ fn a_closed_queue_of_several_blocks_is_drained_to_its_last() {
     assert_eq!(q.seal(2, Seal { length: 4, bytes: 40, last: true }), Ok(4));
     assert!(matches!(q.bench.grow(q.opened.structure, c), Err(CatalogError::Sealed { .. })));
     q.taken(0, 30, 300).unwrap();
-    assert!(q.bench.effects.is_empty(), "nobody puts any more");
+    assert!(q.bench.effects.is_empty(), "no client puts any more");
     q.retire(0).unwrap();
     q.retire(1).unwrap();
     assert_eq!(
@@ -421,7 +421,7 @@ fn a_queue_goes_with_a_server_of_any_of_its_blocks() {
     elsewhere.sort();
     freed.sort();
     assert_eq!(freed, elsewhere);
-    assert!(bench.ahead().is_empty(), "a queue that is gone is told nothing");
+    assert!(bench.ahead().is_empty(), "a removed queue is sent nothing");
     assert!(matches!(bench.reopen(job, &opened), Err(CatalogError::DataLost { .. })));
     for at in elsewhere {
         let stale = Err(CatalogError::UnknownStructure { structure: id });

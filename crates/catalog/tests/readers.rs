@@ -167,7 +167,7 @@ fn pinned_prefixes_never_expire_and_are_freed_by_their_readers() {
     assert_eq!((seen.state, seen.pinned, seen.remaining_ms), (PrefixState::Live, true, i64::MAX));
     assert_eq!(seen.structures[0].blocks, 4, "what it holds is the job's, as any");
     let status = bench.status();
-    assert_eq!((status.prefixes, status.pinned), (3, 1), "and it is told apart");
+    assert_eq!((status.prefixes, status.pinned), (3, 1), "and it is counted apart");
     assert_eq!(bench.left(job, "dictionary"), Ok(i64::MAX));
     assert_eq!(bench.commit(Actor::driver(job), "t"), Ok(1));
     assert_eq!(bench.freed().len(), 4);

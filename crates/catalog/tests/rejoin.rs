@@ -282,7 +282,7 @@ fn tail_of_a_queue_is_told_when_the_last_server_that_it_waits_for_is_lost() {
         held(structure, second),
     ];
     back(&mut bench, "a:1", server, &inventory);
-    assert_eq!(bench.ahead(), [], "another server has not told what it holds");
+    assert_eq!(bench.ahead(), [], "another server has not reported its blocks");
     rejoin(&mut bench, "b:1", other).unwrap();
     bench.run(Command::ServerLost { server: other }).unwrap();
     assert_eq!(bench.ahead(), [(second, 40, 400)]);
@@ -314,7 +314,7 @@ fn leases_begin_anew_once_everybody_could_be_heard() {
     bench.pass(900);
     bench.restart();
     bench.pass(1500);
-    assert!(bench.catalog.recovering(), "INV-27: nobody could be heard");
+    assert!(bench.catalog.recovering(), "INV-27: no renewal could be received");
     back(&mut bench, "a:1", a, &[]);
     bench.pass(1500);
     assert!(bench.left(job, "t").is_ok());

@@ -50,13 +50,13 @@ fn a_block_comes_up_when_more_is_free_than_makes_others_go_down() {
         .copied()
         .filter(|(_, at)| bench.catalog.tiers_of(*at).unwrap().0.is_below())
         .collect();
-    assert!(below.len() >= 4, "what found no memory has its place below");
+    assert!(below.len() >= 4, "files that found no memory begin in the lower tier");
     let [first, second, ..] = below[..] else { unreachable!("counted above") };
     let in_memory: Vec<usize> = (0..16).filter(|n| !below.contains(&files[*n])).collect();
     // The mark is two blocks, and twice as many have to be free beyond the reserve.
     let mut gone = in_memory.into_iter();
     while bench.catalog.free_in_memory() < 4 {
-        assert!(!raised(&mut bench, first), "nobody is to go down for it");
+        assert!(!raised(&mut bench, first), "no block may be demoted for it");
         remove(&mut bench, job, gone.next().unwrap());
     }
     assert!(!raised(&mut bench, first));
@@ -96,7 +96,7 @@ fn nobody_goes_down_for_a_block_that_comes_up_under_a_fair_policy() {
     let first = files[below[0]];
     let mut gone = above.into_iter();
     while bench.catalog.free_in_memory() <= 4 {
-        assert!(!raised(&mut bench, first), "nobody is to go down for it");
+        assert!(!raised(&mut bench, first), "no block may be demoted for it");
         remove(&mut bench, job, gone.next().unwrap());
     }
     // Nothing else follows from it.

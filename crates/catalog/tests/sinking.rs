@@ -214,7 +214,7 @@ fn a_store_that_does_not_answer_is_given_no_more_than_some() {
     assert!(made.iter().any(|made| made.is_err()), "memory and the disk are full");
     let on_their_way = going(&world);
     assert!((1..=SINKING_MAX).contains(&(on_their_way.len() as u32)), "{on_their_way:?}");
-    assert!(world.bench.catalog.awaits_room(), "whoever asks waits for them a moment");
+    assert!(world.bench.catalog.awaits_room(), "a caller waits for them");
     // Refused or failed: each stays in its tier, and is not demoted again at once.
     for (n, at) in on_their_way.iter().copied().enumerate() {
         let was = world.tier(at);

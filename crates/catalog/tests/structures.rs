@@ -171,7 +171,7 @@ fn an_allocation_gives_all_or_nothing_and_keeps_the_reserve() {
     // A late confirmation of the earlier epoch frees no block of the new owner.
     bench.confirm(&freed);
     bench.confirm(&[at]);
-    assert_eq!(bench.status().free, 9, "nobody asked for this one to be freed");
+    assert_eq!(bench.status().free, 9, "the free of this one was not requested");
     assert_eq!(ranges(&bench.reopen(job, &again).unwrap()).len(), 1);
 }
 

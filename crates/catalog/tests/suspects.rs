@@ -194,7 +194,7 @@ fn closed_connection_costs_no_data_when_the_server_is_back_in_time() {
     let inventory = Command::Inventory { server: pair.quiet, held: &[], last: true };
     pair.bench.run(inventory).unwrap();
     let opens = |effect: &Effect| matches!(effect, Effect::OpenBlock { .. });
-    assert!(pair.bench.effects.iter().any(opens), "what it was to open it is told again");
+    assert!(pair.bench.effects.iter().any(opens), "its pending opens are sent again");
     assert!(!pair.is_suspected() && pair.lives());
 }
 

@@ -55,7 +55,7 @@ impl Both {
                     assert!(self.open.contains(&at), "news for a block that is closed");
                     let before = self.ahead.insert(at, (items, bytes));
                     let less = before.is_none_or(|(i, b)| items <= i && bytes <= b);
-                    assert!(less, "INV-22: {at:?} was told {before:?}, now more");
+                    assert!(less, "INV-22: {at:?} was sent {before:?}, now more");
                 }
             }
         }

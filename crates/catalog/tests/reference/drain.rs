@@ -65,14 +65,16 @@ impl Cluster {
         let mut files = self.jobs.iter().flat_map(|job| &job.files);
         let held = files.any(|file| file.held().contains(&at));
         let there = at.block.server() == server && held;
-        require(draining && there, || format!("{at:?} is told to leave {server} (INV-46)"))
+        require(draining && there, || format!("{at:?} is asked to leave {server} (INV-46)"))
     }
 
     /// It is released, or asked to stay.
     pub fn release(&mut self, server: ServerId, stay: bool) -> Verdict {
         let state = self.drain_state(server);
         let due = if stay { DrainState::Recalled } else { DrainState::Draining };
-        require(state == due, || format!("{server} is {state:?} and is told {stay} (INV-47)"))?;
+        require(state == due, || {
+            format!("{server} is {state:?} and is sent stay={stay} (INV-47)")
+        })?;
         if !stay {
             let left = self.out(server).count();
             require(left == 0, || format!("{server} is released with {left} blocks (INV-47)"))?;

@@ -291,7 +291,7 @@ impl Imports {
                     self.under_way.remove(&at);
                 }
                 require(server == at.block.server() && open.contains(&at), || {
-                    format!("{server} is told the end of {id:?}, and does not hold {at:?}")
+                    format!("{server} is sent the end of {id:?}, but does not hold {at:?}")
                 })?;
                 require(told == commit, || format!("{id:?} was committed and cancelled (INV-20)"))
             }

@@ -120,7 +120,7 @@ impl Cluster {
             false => asker == Some((j, prefix)),
         };
         require(may && asker.is_some(), || {
-            format!("{at:?} of {name} goes down; {asker:?} asked: {:?} (INV-43)", self.shares)
+            format!("{at:?} of {name} is demoted for {asker:?}: {:?} (INV-43)", self.shares)
         })
     }
 

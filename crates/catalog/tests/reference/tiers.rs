@@ -108,7 +108,7 @@ impl Cluster {
         asker: Option<(usize, usize)>,
     ) -> Result<(), String> {
         if !tier.is_below() {
-            return Err(format!("{at:?} comes up, and nobody asked for it"));
+            return Err(format!("{at:?} is promoted without a request"));
         }
         let has = |file: &&File| file.held().contains(&at);
         // Any block of a kv or of a queue may be written to. A block of extents accepts nothing in a lower
@@ -126,7 +126,7 @@ impl Cluster {
         let kept = self.quarantined.contains(&at);
         let kept = asker.filter(|_| kept).map(|who| (who, Kind::File, true));
         let Some((prefix, kind, is_final)) = of.or(kept) else {
-            return Err(format!("{at:?} is nobody's, and goes down"));
+            return Err(format!("{at:?} has no owner, and is demoted"));
         };
         let (from, on_its_way) = self.tiers.place(at);
         // Room on a disk is not divided into shares.
@@ -141,7 +141,7 @@ impl Cluster {
             return Err(format!("{at:?} may be written to, and goes to a store"));
         }
         if !self.takes_blocks(at.block.server()) {
-            return Err(format!("{at:?} goes down on a server that is taken out or suspected"));
+            return Err(format!("{at:?} is demoted on a draining or suspected server"));
         }
         if self.below(tier, |id| *id == at.block.server()) == 0 {
             return Err(format!("{at:?} goes to {tier}, where there is no room (INV-42)"));
@@ -159,10 +159,10 @@ impl Cluster {
         }
         let server = at.block.server();
         if !self.takes_blocks(server) || self.away.contains(&server) {
-            return Err(format!("{at:?} comes up on a server that is taken out or away"));
+            return Err(format!("{at:?} is promoted on a draining or disconnected server"));
         }
         if self.room().0 == 0 {
-            return Err(format!("{at:?} comes up, where there is no room to spare (INV-42)"));
+            return Err(format!("{at:?} is promoted without spare room (INV-42)"));
         }
         self.tiers.put(at, (tier, TierIx::MEMORY));
         Ok(())
