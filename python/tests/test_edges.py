@@ -189,7 +189,7 @@ def test_who_may_declare_and_commit(plan: honeycomb.Job) -> None:
         plan.commit()
     with pytest.raises(errors.InvalidArgument, match="number of readers"):
         plan.declare_readers("T4", [])
-    with pytest.raises(errors.NotFound, match=r"'nobody', and no prefix"):
+    with pytest.raises(errors.NotFound, match=r"'nobody', but no prefix"):
         plan.declare_readers("T4", "nobody")
     with pytest.raises(errors.NotFound, match="nowhere"):
         plan.commit("nowhere")

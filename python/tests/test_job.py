@@ -252,7 +252,7 @@ def test_quotas_of_prefixes_jobs_and_tenants(cluster: honeycomb.Client) -> None:
         job.kv("a/b", blocks=2)
         assert job.quota("a") == honeycomb.Quota(2, 2, memory_blocks=2)
         assert job.quota("c") == honeycomb.Quota(5, 0)
-        with pytest.raises(errors.QuotaExceeded, match="prefix 'a' with all below it holds 2"):
+        with pytest.raises(errors.QuotaExceeded, match="prefix 'a' with its descendants holds 2"):
             job.kv("a:more")
         assert job.set_quota("a", 3) == honeycomb.Quota(3, 2, memory_blocks=2)
         job.kv("a:more")

@@ -1,4 +1,4 @@
-//! How fast the catalog is and how much memory it takes: operations per second on one core with
+//! Speed and memory use of the catalog: operations per second on one core with
 //! 100,000 prefixes, and bytes per prefix and per block as a counting allocator sees them.
 //!
 //! `cargo run --release -p honeycomb-catalog --example catalog_ops [prefixes]`

@@ -1,10 +1,10 @@
-//! Whether there should be more servers, or one less: by marks, as in the paper ("Adding/removing storage
-//! servers"), over every resource, as in Pocket.
+//! Advice to add servers or to remove one: by marks, as in the paper ("Adding/removing storage servers"),
+//! over every resource, as in Pocket.
 //!
-//! More, when any resource is used above the upper mark; one less, when all are used below the lower one,
-//! and would be at most half-way between the marks without it, so that neither advice makes the other.
-//! Memory is a resource where nothing is below it. Where there is, memory fills by itself before anything
-//! goes down, and what counts is the room of both.
+//! Advises to add when any resource is used above the upper mark. Advises to remove one when all resources
+//! are used below the lower mark and, without that server, would be used at most half-way between the marks;
+//! so neither advice triggers the other. Memory counts as a resource where no lower tier exists. With lower
+//! tiers, memory always fills before anything is demoted, and the room of both together counts.
 
 use crate::Catalog;
 use crate::kinds::KindSet;
@@ -12,68 +12,68 @@ use honeycomb_types::limits::{ADD_AFTER, REMOVE_AFTER};
 use honeycomb_types::{ScaleMarks, ServerId, Time};
 use std::sync::Arc;
 
-/// What should change. The code is the wire's.
+/// The advised change. The code is that of the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum AdviceKind {
-    /// Nothing.
+    /// No change.
     #[default]
     None = 0,
     /// Servers should be added.
     Add = 1,
-    /// One should go.
+    /// One server should be removed.
     Remove = 2,
 }
 
-/// Whether there should be other servers.
+/// The current advice on the number of servers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Advice {
-    /// What should change.
+    /// The advised change.
     pub what: AdviceKind,
-    /// By how many servers of the mean size.
+    /// The number of servers of the mean size to add or remove.
     pub servers: u32,
-    /// The one that should go.
+    /// The server to remove.
     pub address: Arc<str>,
-    /// What is used how much.
+    /// How much of each resource is used.
     pub why: Box<str>,
-    /// How long it has been so.
+    /// How long the advice has stood.
     pub age_ms: u64,
 }
 
-/// What of something is in use, of how much.
+/// The used part of a resource.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Use {
-    /// So much is used.
+    /// The amount in use.
     pub used: u64,
-    /// Of this.
+    /// The whole amount.
     pub of: u64,
 }
 
-/// What is used of a server.
+/// The resource use of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerUse {
     /// The server.
     pub server: ServerId,
-    /// Blocks, in memory and below it.
+    /// Blocks, in memory and in lower tiers.
     pub room: Use,
-    /// Thousandths of the time of its cores, together.
+    /// Busy time of all its cores together, in thousandths.
     pub cores: Use,
-    /// It is being taken out: what it has goes elsewhere, and its room is nobody's.
+    /// The server is draining: its data moves elsewhere, and its room counts for nothing.
     pub leaves: bool,
-    /// Nobody else serves a kind that it serves.
+    /// It is the only server of some kind of structure.
     pub alone: bool,
 }
 
-/// What should change, by what is used now.
+/// The advised change for the current use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What should change.
+    /// The advised change.
     pub what: AdviceKind,
-    /// By how many servers of the mean size.
+    /// The number of servers of the mean size to add or remove.
     pub servers: u32,
-    /// The one that should go.
+    /// The server to remove.
     pub server: Option<ServerId>,
-    /// Thousandths of the room, and of the cores' time, that are used.
+    /// Thousandths in use of the room and of the cores' time.
     pub used: [u64; 2],
 }
 
@@ -83,7 +83,7 @@ impl ServerUse {
     }
 }
 
-/// What should change among these servers.
+/// Computes the advice for these servers.
 pub fn advise(marks: ScaleMarks, servers: &[ServerUse]) -> Verdict {
     let stay = || servers.iter().filter(|server| !server.leaves);
     let count = stay().count() as u64;
@@ -99,7 +99,7 @@ pub fn advise(marks: ScaleMarks, servers: &[ServerUse]) -> Verdict {
     }
     let percent = |all: Use, mark: u8| all.of * u64::from(mark);
     if all.iter().any(|&all| all.used * 100 > percent(all, marks.add_above)) {
-        // So many of the mean size as leave the fullest resource at the target.
+        // The number of servers of the mean size that brings the fullest resource to the target.
         let needed = |all: &Use| {
             let target = all.of * u64::from(marks.target().max(1));
             if target == 0 { 0 } else { (all.used * 100 * count).div_ceil(target) }
@@ -128,32 +128,32 @@ pub fn advise(marks: ScaleMarks, servers: &[ServerUse]) -> Verdict {
     }
 }
 
-/// While all servers report once, it is looked so many times whether there should be others.
+/// Number of times that the advice is recomputed while all servers report once.
 const LOOKS_FOR_ALL: usize = 4;
 
-/// What was advised, and since when.
+/// The current advice, and the time from which it has stood.
 #[derive(Debug, Default)]
 pub(crate) struct Adviser {
     told: Advice,
     since: Time,
-    /// What would be advised if it stays so, and since when.
+    /// The advice that takes effect if it still holds after a delay, and the time from which it has held.
     pending: AdviceKind,
     pending_since: Time,
-    /// Reports since it was looked at.
+    /// Reports since the last recomputation.
     heard: usize,
-    /// Servers that were looked at, ever.
+    /// Total number of servers inspected.
     pub(crate) looked_at: u64,
 }
 
 impl Catalog {
-    /// What is used of each server; nothing where several controller shards share them, each of which
-    /// knows its own part only.
+    /// The use of each server. Empty where several controller shards share the servers, because each shard
+    /// knows only its own part.
     fn server_uses(&self) -> Vec<ServerUse> {
         if self.pool.servers().any(|(_, server)| server.lending.is_some()) {
             return Vec::new();
         }
         let here = || self.pool.servers().filter(|(_, server)| !server.is_away());
-        // Kinds that a server serves, and that two do, of those that stay.
+        // Kinds served by one, and by at least two, of the servers that stay.
         let stay = here().filter(|(_, server)| !server.draining).map(|(_, server)| server.kinds);
         let (one, two) = stay.fold(<(KindSet, KindSet)>::default(), |(one, two), kinds| {
             (one.and(kinds), two.and(one.in_common(kinds)))
@@ -176,8 +176,8 @@ impl Catalog {
         here().map(of).collect()
     }
 
-    /// Something was heard of a server: looks whether there should be others. That takes as many steps as
-    /// there are servers, so that it is done once for a part of their reports (`LOOKS_FOR_ALL`).
+    /// After a report, recomputes the advice. That takes one step for each server, so it runs only once for a
+    /// part of their reports (`LOOKS_FOR_ALL`).
     pub(crate) fn look_at_marks(&mut self) {
         self.adviser.heard += 1;
         if self.adviser.heard * LOOKS_FOR_ALL < self.pool.len() {
@@ -203,7 +203,7 @@ impl Catalog {
         let address = verdict.server.filter(|_| ripe).and_then(|id| self.address_of(id));
         let servers = if ripe { verdict.servers } else { 0 };
         let [room, cores] = verdict.used.map(|used| used / 10);
-        let why = format!("{room}% of the room for blocks and {cores}% of the cores are used");
+        let why = format!("{room}% of the block capacity and {cores}% of the cores are used");
         let told = &mut self.adviser.told;
         if told.what != what {
             self.adviser.since = now;
@@ -217,7 +217,7 @@ impl Catalog {
         };
     }
 
-    /// Whether there should be other servers; names and figures for the cluster's token.
+    /// The current advice; server names and figures only for the cluster's token.
     pub fn advice(&self, whole: bool) -> Advice {
         let told = self.adviser.told.clone();
         let age_ms = self.now.since(self.adviser.since).as_millis() as u64;

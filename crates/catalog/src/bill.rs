@@ -1,15 +1,15 @@
-//! What jobs have used: blocks over time, exactly, and what of them held data.
+//! The bills of jobs: exact block use over time, and the part of it that held data.
 //!
-//! A job is charged for what others cannot have: whole blocks, from the command that gives one to the
-//! command that takes it back, by where they lie: in memory, or in a class of tiers below it. How much of
-//! them was data is counted beside it, as servers report it. Both are sums of bytes times milliseconds; what
-//! that costs is not for the catalog to say. What went from one tier to another is counted as bytes of data,
-//! when it has come there.
+//! A job is charged for room that others cannot use: whole blocks, from the command that allocates a block to
+//! the command that takes it back, by their location, in memory or in a class of lower tiers. The bytes of
+//! data in them are counted separately, as servers report them. Both are sums of bytes times milliseconds;
+//! pricing is not the catalog's task. Data that moved from one tier to another is counted in bytes when it
+//! arrives.
 //!
-//! A bill changes with time and not only by commands, so that it cannot be on the log at every moment. It
-//! is written every `BILL_EVERY` while reports come, and when its job ends: a controller that is started
-//! again has lost at most that much of it, and never adds any for the time when there was none. Bills of
-//! ended jobs are kept, the last `BILLS_KEPT` of them.
+//! A bill changes with time and not only by commands, so the log cannot hold its current value. It is logged
+//! every `BILL_EVERY` while reports arrive, and when its job ends: a restarted controller has lost at most
+//! that much of it, and never adds any for its downtime. The last `BILLS_KEPT` bills of ended jobs are
+//! retained.
 
 use crate::durable::Dirty;
 use crate::pool::PLACES;
@@ -18,50 +18,50 @@ use honeycomb_types::limits::{BILL_EVERY, BILLS_KEPT};
 use honeycomb_types::{JobId, Time};
 use std::collections::VecDeque;
 
-/// What was used of one place where blocks can be. The first two are bytes times milliseconds.
+/// Use of one place that can hold blocks. The first two fields are bytes times milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierSpent {
-    /// Of whole blocks.
+    /// Whole blocks.
     pub held: u128,
-    /// Of data in them.
+    /// Data in them.
     pub used: u128,
-    /// Bytes of data that came there from other tiers of the same server.
+    /// Bytes of data that arrived there from other tiers of the same server.
     pub came: u64,
 }
 
-/// What was used.
+/// The total use of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
     /// Memory first, then the classes of tiers by their codes.
     pub tiers: [TierSpent; PLACES],
-    /// Most bytes of blocks at a time, wherever they were.
+    /// Most bytes of blocks at any one time, over all places.
     pub peak: u64,
-    /// Bytes that went to other servers when blocks split and merged.
+    /// Bytes sent to other servers by splits and merges.
     pub moved: u64,
 }
 
 /// A job's account.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Bill {
-    /// Up to when it is counted.
+    /// The time up to which use is counted.
     since: Time,
     pub(crate) spent: Spent,
-    /// As it was written.
+    /// The value as last logged.
     pub(crate) written: Spent,
 }
 
 impl Bill {
-    /// The bill of a job that begins, or is recovered with what was written of it.
+    /// The bill of a new job, or of a recovered one with its logged value.
     pub(crate) fn new(spent: Spent, now: Time) -> Bill {
         Bill { since: now, spent, written: spent }
     }
 
-    /// So much went from one server to another.
+    /// Adds bytes that moved from one server to another.
     pub(crate) fn moved(&mut self, bytes: u64) {
         self.spent.moved = self.spent.moved.saturating_add(bytes);
     }
 
-    /// So much was held and used until now, and of it so much below memory.
+    /// Adds the use until now: the total of blocks and data, and the part of it in lower tiers.
     fn accrue(&mut self, now: Time, (held, used): (u64, u64), lower: [TierSpent; PLACES]) {
         let ms = u128::from(now.as_millis().saturating_sub(self.since.as_millis()));
         let (mut of_held, mut of_used) = (u128::from(held) * ms, u128::from(used) * ms);
@@ -69,7 +69,7 @@ impl Bill {
             own.held += lower.held;
             own.used += lower.used;
             own.came = own.came.saturating_add(lower.came);
-            // What the job has is what it has in all places.
+            // The memory of the job is the total without the lower tiers.
             (of_held, of_used) =
                 (of_held.saturating_sub(lower.held), of_used.saturating_sub(lower.used));
         }
@@ -80,34 +80,34 @@ impl Bill {
     }
 }
 
-/// What a job has used, for whoever asks.
+/// A job's bill, as reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BillInfo {
     /// The job.
     pub job: JobId,
     /// Its name, with that of its tenant before it.
     pub name: Box<str>,
-    /// How long it has been registered, or was.
+    /// How long the job has been registered, or was.
     pub age_ms: u64,
-    /// It is registered no more.
+    /// The job is no longer registered.
     pub ended: bool,
-    /// What it has used.
+    /// The use.
     pub spent: Spent,
 }
 
-/// Bills of jobs that ended, and when those of others are written.
+/// Bills of ended jobs, and the time of the next logging of the others.
 #[derive(Debug, Default)]
 pub(crate) struct Bills {
     pub(crate) ended: VecDeque<BillInfo>,
-    /// Of these, the last so many are not written yet.
+    /// The number of the latest of these that are not logged.
     unwritten: usize,
-    /// Jobs whose bill is to be written as it is in `written`.
+    /// Jobs whose bill must be logged with its value in `written`.
     pub(crate) dirty: Dirty,
     due: Time,
 }
 
 impl Bills {
-    /// A job has ended.
+    /// Records the final bill of a job.
     pub(crate) fn end(&mut self, bill: BillInfo) {
         if self.ended.len() >= BILLS_KEPT {
             self.ended.pop_front();
@@ -118,7 +118,7 @@ impl Bills {
         }
     }
 
-    /// Those that ended since this was asked last.
+    /// The bills of jobs that ended since the last call.
     pub(crate) fn newly_ended(&mut self) -> Vec<BillInfo> {
         let from = self.ended.len() - std::mem::take(&mut self.unwritten);
         self.ended.range(from..).cloned().collect()
@@ -131,7 +131,7 @@ impl Bills {
 }
 
 impl Catalog {
-    /// Counts what a job has held until now. To be called before that changes.
+    /// Counts a job's blocks until now. Must be called before they change.
     pub(crate) fn accrue(&mut self, j: u32) {
         let (now, size) = (self.now, self.block_size);
         let lower = self.pool.meter.take(j, now);
@@ -139,25 +139,25 @@ impl Catalog {
         job.bill.accrue(now, (job.blocks * size, job.bytes_used), lower);
     }
 
-    /// A job's bill as of now.
+    /// A job's bill at the present time.
     fn bill_info(&self, j: u32) -> BillInfo {
         let job = &self.jobs[j];
         let mut bill = job.bill;
         let lower = self.pool.meter.spent(j, self.now);
         bill.accrue(self.now, (job.blocks * self.block_size, job.bytes_used), lower);
-        // As the bill counts: no job is charged for longer than it was there.
+        // The age as the bill counts it: no job is charged for longer than it was registered.
         let age_ms = self.now.as_millis().saturating_sub(job.registered.as_millis());
         BillInfo { job: job.id, name: job.name.clone(), age_ms, ended: false, spent: bill.spent }
     }
 
-    /// A job ends: its bill is closed.
+    /// Closes the bill of a job that ends.
     pub(crate) fn close_bill(&mut self, j: u32) {
         self.accrue(j);
         let bill = BillInfo { ended: true, ..self.bill_info(j) };
         self.bills.end(bill);
     }
 
-    /// Has the bills of all jobs written, when it is time to.
+    /// Marks the bills of all jobs to be logged, when it is time.
     pub(crate) fn write_bills(&mut self) {
         if !self.bills.dirty.on() || self.now < self.bills.due {
             return;
@@ -174,7 +174,7 @@ impl Catalog {
         }
     }
 
-    /// What one job has used, or all that the actor may see: those that ended first.
+    /// The bill of one job, or all bills that the actor may see, those of ended jobs first.
     pub(crate) fn job_bills(
         &self,
         actor: Actor,

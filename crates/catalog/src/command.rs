@@ -1,4 +1,4 @@
-//! What the catalog can be asked, and by whom.
+//! The commands of the catalog, and the actors that give them.
 
 use crate::{Claim, Hints};
 use honeycomb_types::{
@@ -7,23 +7,23 @@ use honeycomb_types::{
 };
 use std::time::Duration;
 
-/// Who asks, as a verified token says. The catalog decides what that allows.
+/// The caller, as its verified token describes it. The catalog decides what the caller may do.
 ///
-/// A token of the cluster may do everything. A job's own token is its driver, which owns all of
-/// its prefixes. A token attenuated to a task writes its own prefix, reads its job's, and renews
-/// and creates at and below its own.
+/// A token of the cluster may do everything. A job's own token belongs to its driver, which owns all prefixes
+/// of the job. A token attenuated to a task writes its own prefix, reads those of its job, and renews and
+/// creates at and below its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actor {
     /// The job of the token; none for the cluster's.
     pub job: Option<JobId>,
-    /// The prefix of the task that the token was attenuated to.
+    /// The prefix of the task to which the token was attenuated.
     pub task: Option<PrefixId>,
-    /// The prefix that the session runs for, as its handshake said: its traffic renews that prefix,
-    /// and what it opens is data that the prefix consumes. A task's own for a task's token.
+    /// The prefix for which the session runs, from its handshake: its traffic renews that prefix, and that
+    /// prefix consumes the data of the structures that it opens. For a task's token, the task's own prefix.
     pub session: Option<PrefixId>,
-    /// What the token lets its holder do with data; without `WRITE` it also changes no metadata.
+    /// The allowed operations on data; without `WRITE` the token also changes no metadata.
     pub verbs: Verbs,
-    /// The root prefix of the job's life that the token was attenuated to.
+    /// The root prefix of the job's life to which the token was attenuated.
     pub life: Option<PrefixId>,
 }
 
@@ -44,63 +44,64 @@ impl Actor {
     }
 }
 
-/// How a prefix lives.
+/// Options of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct PrefixOptions<'a> {
-    /// Lease in milliseconds; 0 takes the job's.
+    /// Lease in milliseconds; 0 takes the default of the job.
     pub lease_ms: u32,
     /// Never expires.
     pub pinned: bool,
-    /// What the prefix's own task (and the driver) may do with its structures.
+    /// The rights of the prefix's own task (and of the driver) on its structures.
     pub owner_verbs: Verbs,
-    /// What the job's other tasks may do. Both sets empty means the default: the owner reads and
-    /// writes, the job reads.
+    /// The rights of the job's other tasks. Both sets empty means the default: the owner reads and writes,
+    /// the job reads.
     pub job_verbs: Verbs,
-    /// Percent of a block in use at which it grows or splits; 0 takes the cluster's.
+    /// Percent of a block in use at which it grows or splits; 0 takes the default of the cluster.
     pub high_mark: u8,
-    /// Percent of a block in use below which it merges; 0 takes the cluster's.
+    /// Percent of a block in use under which it merges; 0 takes the default of the cluster.
     pub low_mark: u8,
-    /// Where its data goes when its lease ends; empty discards it.
+    /// The place to which its data is flushed when its lease expires; empty discards the data.
     pub flush_to: &'a str,
-    /// Most blocks of it and all below it; 0 for no bound.
+    /// Most blocks of the prefix with its descendants; 0 means unbounded.
     pub max_blocks: u64,
-    /// Its structures cannot be opened before it is published.
+    /// Its structures cannot be opened before the prefix is published.
     pub loading: bool,
-    /// Whatever ends it but its removal flushes it first; to its own path when `flush_to` is empty.
+    /// Every end of the prefix except its removal flushes it first; to its own path when `flush_to` is empty.
     pub persist: bool,
-    /// How durable a change is when it is answered: `ACKNOWLEDGE_MEMORY` or `ACKNOWLEDGE_FLUSHED`.
+    /// The durability at which a change is acknowledged: `ACKNOWLEDGE_MEMORY` or `ACKNOWLEDGE_FLUSHED`.
     pub acknowledge: u8,
 }
 
-/// Changes are answered when they are in memory.
+/// Changes are acknowledged when they are in memory.
 pub const ACKNOWLEDGE_MEMORY: u8 = 0;
-/// Changes are answered when they are in a journal where the prefix would be flushed.
+/// Changes are acknowledged when they are in a journal, at the place to which the prefix would be flushed.
 pub const ACKNOWLEDGE_FLUSHED: u8 = 2;
 
-/// What has a quota.
+/// The owner of a quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaOf<'a> {
     /// All jobs of a tenant.
     Tenant(&'a str),
     /// A job.
     Job(JobId),
-    /// A prefix with all below it.
+    /// A prefix with its descendants.
     Prefix(JobId, &'a str),
 }
 
-/// What becomes of a quota; `None` leaves it as it is.
+/// A change of a quota; `None` leaves a value unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QuotaChange {
-    /// The most blocks; 0 for no bound.
+    /// Most blocks; 0 means unbounded.
     pub max_blocks: Option<u64>,
-    /// Blocks in memory beyond which it is the first whose blocks go below; 0 for none.
+    /// Blocks in memory beyond which the owner's blocks are the first to be demoted; 0 for none.
     pub soft_blocks: Option<u64>,
-    /// What its share counts for among those of others. Of tenants, and of jobs that are no tenant's.
+    /// The weight of the owner's share, relative to the others. Only for tenants, and for jobs without a
+    /// tenant.
     pub weight: Option<u32>,
 }
 
 impl QuotaChange {
-    /// The most blocks from now on.
+    /// Sets the most blocks.
     pub fn most(max_blocks: u64) -> QuotaChange {
         QuotaChange { max_blocks: Some(max_blocks), ..QuotaChange::default() }
     }
@@ -111,12 +112,12 @@ impl QuotaChange {
 pub struct PlanNode<'a> {
     /// Name of the prefix; unique within the plan.
     pub name: &'a str,
-    /// Names within the plan (these win) or paths of prefixes that exist; none means a child of
-    /// the root.
+    /// Names within the plan (which take precedence) or paths of existing prefixes; none means a child of the
+    /// root.
     pub parents: &'a [&'a str],
-    /// How the prefix lives.
+    /// Options of the prefix.
     pub options: PrefixOptions<'a>,
-    /// Who will read it: names within the plan (these win) or paths of prefixes that exist.
+    /// Declared readers: names within the plan (which take precedence) or paths of existing prefixes.
     pub readers: &'a [&'a str],
 }
 
@@ -127,40 +128,40 @@ pub struct NewStructure<'a> {
     pub path: &'a str,
     /// Name of the structure; empty for the unnamed one.
     pub name: &'a str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
     /// Initial capacity in blocks; 0 takes 1.
     pub blocks: u32,
-    /// Most items of a queue; 0 for no bound. Others ignore it.
+    /// Most items of a queue; 0 means unbounded. Other kinds ignore it.
     pub max_items: u64,
-    /// Most bytes of a queue's items together; 0 for no bound. Others ignore it.
+    /// Most bytes of a queue's items together; 0 means unbounded. Other kinds ignore it.
     pub max_bytes: u64,
-    /// Open it when one of the same kind exists.
+    /// Opens an existing structure of the same kind.
     pub open_existing: bool,
 }
 
 /// A memory server that announces itself.
 #[derive(Clone, Copy, Debug)]
 pub struct NewServer<'a> {
-    /// host:port at which clients reach it.
+    /// host:port for clients.
     pub address: &'a str,
     /// Random for each start of the process.
     pub incarnation: u64,
-    /// Its cores.
+    /// Number of its cores.
     pub shards: u8,
-    /// Blocks of each that may be in memory.
+    /// Most blocks of each core in memory.
     pub blocks_per_shard: u32,
-    /// What is below it, in the order in which it is used.
+    /// Its lower tiers, in the order in which they are used.
     pub tiers: &'a [TierSpec],
     /// Bytes of each block; all live servers have the same.
     pub block_size: u64,
     /// The custom kinds of structure that it serves.
     pub kinds: &'a [KindSpec],
-    /// The place below which it writes what is flushed; empty when it cannot.
+    /// The root of everything that it flushes; empty when it cannot flush.
     pub flush_root: &'a str,
 }
 
-/// One object that a server wrote of a block.
+/// One object that a server wrote for a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Written {
     /// Length of the object.
@@ -174,27 +175,27 @@ pub struct Written {
 /// How a block was sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seal {
-    /// Bytes of a file's block; items that went through a queue's.
+    /// Bytes of a file's block; items that were put into a queue's block.
     pub length: u64,
     /// Bytes of a queue's items.
     pub bytes: u64,
-    /// The structure itself was sealed with it: nothing follows.
+    /// The structure itself was sealed with it: no block follows.
     pub last: bool,
 }
 
-/// What one block holds, as its server sees it.
+/// The content of one block, as its server counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockUsage {
-    /// The block and the ownership that is meant.
+    /// The block in its epoch.
     pub at: BlockAt,
     /// Bytes of data.
     pub bytes_used: u64,
 }
 
-/// A block that a server has, as it tells when it rejoins.
+/// A block that a server holds, as reported when it rejoins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldBlock {
-    /// The block and the ownership under which it is held.
+    /// The block, in the epoch in which it is held.
     pub at: BlockAt,
     /// Its structure.
     pub structure: StructureId,
@@ -202,13 +203,13 @@ pub struct HeldBlock {
     pub generation: Generation,
     /// Bytes of data.
     pub bytes_used: u64,
-    /// How it was sealed, if it was.
+    /// Its seal, if it was sealed.
     pub sealed: Option<Seal>,
-    /// The successor that it was granted, if it was.
+    /// The successor that was granted to it, if any.
     pub successor: Option<BlockAt>,
     /// Items, and their bytes, that were taken from a queue's block.
     pub taken: (u64, u64),
-    /// Where it is, and where it is on its way to.
+    /// Its current tier, and the tier to which it is moving.
     pub tiers: (TierIx, TierIx),
 }
 
@@ -225,58 +226,58 @@ pub struct Report<'a> {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
-    /// Thousandths of the time of its cores that they were busy since the last report.
+    /// Busy time of its cores since the last report, in thousandths.
     pub cpu_permille: u16,
-    /// What its tiers moved since its start, in the order in which it declared them.
+    /// Bytes that its tiers moved since its start, in the order in which it declared them.
     pub traffic: &'a [TierTraffic],
-    /// What is wrong with them.
+    /// Faults of its tiers.
     pub alarms: &'a [TierAlarm],
-    /// Blocks whose usage changed since the last report; of a server with tiers, those that were used.
+    /// Blocks whose usage changed since the last report; for a server with tiers, the blocks that were
+    /// accessed.
     pub usage: &'a [BlockUsage],
 }
 
-/// What is wrong with a tier of a server.
+/// A fault of a tier of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierAlarm {
     /// The tier.
     pub tier: TierIx,
-    /// What kind of thing.
+    /// The kind of the fault.
     pub kind: AlarmKind,
-    /// What the tier answered.
+    /// The error of the tier.
     pub why: Box<str>,
-    /// Since when.
+    /// Milliseconds since the fault began.
     pub age_ms: u64,
-    /// How long ago that was found last.
+    /// Milliseconds since the fault was last observed.
     pub tried_ms: u64,
 }
 
-/// What one tier of a server moved.
+/// Traffic of one tier of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TierTraffic {
-    /// Bytes that were written there.
+    /// Bytes written to it.
     pub written: u64,
-    /// Bytes that were read from there.
+    /// Bytes read from it.
     pub read: u64,
 }
 
-/// Why a block does not stand still for a flush.
+/// Why a block does not freeze for a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopFault {
-    /// What was begun before is still arriving: it is asked again in a moment.
+    /// Earlier requests are still arriving: the request is repeated shortly.
     Arriving,
     /// Its kind cannot be flushed.
     Never,
-    /// It is not there, or is part of another cut: all of it begins anew.
+    /// The block is not there, or takes part in another snapshot: the whole snapshot begins again.
     Gone,
 }
 
-/// One transition of the catalog. Those with an `actor` come from clients; the rest come from the
-/// controller itself or over the link to a memory server, which holds the cluster's token.
+/// One transition of the catalog. Commands with an `actor` come from clients. The others come from the
+/// controller itself, or over the link of a memory server, which holds the cluster's token.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // The fields are those of the messages of the same names.
 pub enum Command<'a> {
-    /// Registers a job with its root prefix. Cluster only.
-    /// Its name is `TENANT/NAME` when it is a tenant's.
+    /// Registers a job with its root prefix. Cluster only. The name is `TENANT/NAME` for a job of a tenant.
     RegisterJob {
         actor: Actor,
         name: &'a str,
@@ -285,27 +286,27 @@ pub enum Command<'a> {
         hints: Hints,
         claim: Claim<'a>,
     },
-    /// Sets the most blocks that may be held, those that may be in memory before others go below, and
-    /// weights of shares. Cluster, or the driver for a prefix.
+    /// Sets the most blocks that may be held, the number in memory beyond which they are the first to be
+    /// demoted, and weights of shares. Cluster, or the driver for a prefix.
     SetQuota { actor: Actor, of: QuotaOf<'a>, change: QuotaChange },
-    /// A quota, and what is held of it. Cluster only for a tenant.
+    /// A quota, and the blocks that count towards it. Cluster only for a tenant.
     Quota { actor: Actor, of: QuotaOf<'a> },
     /// Finds a job by its name. Cluster only.
     FindJob { actor: Actor, name: &'a str },
-    /// Ends a job: its prefixes, structures and blocks go at once. Cluster or driver.
+    /// Ends a job: its prefixes, structures and blocks are freed at once. Cluster or driver.
     DeregisterJob { actor: Actor, job: JobId },
     /// The jobs that the actor may see.
     ListJobs { actor: Actor },
     /// The custom kinds that servers have announced. Any actor.
     ListKinds { actor: Actor },
-    /// Which servers the next blocks of a job with hints go to.
+    /// The servers that receive the next blocks of a job with hints.
     JobWeights { actor: Actor, job: JobId },
-    /// What a job has used, or all that the actor may see. One that ended, for the cluster.
+    /// The bill of one job, or all bills that the actor may see. Bills of ended jobs for the cluster only.
     JobBills { actor: Actor, job: Option<JobId> },
     /// A job's address DAG with leases and structures.
     JobTree { actor: Actor, job: JobId },
 
-    /// Adds a prefix under the path's own parent and the further ones named.
+    /// Adds a prefix under the parent in its path and any further named parents.
     CreatePrefix {
         actor: Actor,
         job: JobId,
@@ -315,20 +316,20 @@ pub enum Command<'a> {
     },
     /// Creates all prefixes of an execution plan, or none.
     CreateHierarchy { actor: Actor, job: JobId, nodes: &'a [PlanNode<'a>] },
-    /// Ends a prefix and frees its structures; descendants stay, its name can be used again.
+    /// Ends a prefix and frees its structures; descendants stay, and its name can be used again.
     RemovePrefix { actor: Actor, job: JobId, path: &'a str },
     /// Renews prefixes, with their direct parents and all descendants; each path alone.
     RenewLeases { actor: Actor, job: JobId, paths: &'a [&'a str] },
-    /// A server saw a session of this task `ago_ms` before it said so. Ignored when the prefix is
-    /// gone or not of that job.
+    /// A server saw a session of this task `ago_ms` before it reported so. Ignored when the prefix does not
+    /// exist or belongs to another job.
     RenewPrefixById { job: JobId, prefix: PrefixId, ago_ms: u32 },
-    /// A prefix's lease and what is left of it.
+    /// A prefix's lease and the time left of it.
     LeaseInfo { actor: Actor, job: JobId, path: &'a str },
-    /// Changes who may do what with a prefix's structures and revokes earlier grants. Both sets
-    /// are taken as they are: empty ones allow nothing.
+    /// Changes the rights on a prefix's structures and revokes earlier grants. Both sets are taken as given:
+    /// empty ones allow nothing.
     SetPermissions { actor: Actor, job: JobId, path: &'a str, owner_verbs: Verbs, job_verbs: Verbs },
-    /// Says who will read a prefix: when the last of them has committed, it is freed at once. Adds
-    /// to those declared before, or takes their place.
+    /// Declares the readers of a prefix: when the last of them has committed, the prefix is freed at once.
+    /// Adds to the readers declared before, or replaces them.
     DeclareReaders {
         actor: Actor,
         job: JobId,
@@ -336,19 +337,18 @@ pub enum Command<'a> {
         readers: &'a [&'a str],
         replace: bool,
     },
-    /// The attempt of the task that a prefix stands for has committed. Cluster, driver, or the task
-    /// itself; idempotent.
+    /// The attempt of the task of a prefix has committed. Cluster, driver, or the task itself; idempotent.
     CommitTask { actor: Actor, job: JobId, path: &'a str },
 
     /// Creates a structure with its initial blocks and opens it.
     CreateStructure { actor: Actor, job: JobId, structure: NewStructure<'a> },
-    /// Opens a structure by address, or says why it is gone. Its prefix becomes a parent of the one
-    /// that the session runs for, where that is of use and possible (`EdgeOutcome`).
+    /// Opens a structure by address, or returns why it ended. Its prefix becomes a parent of the session's
+    /// prefix, where that is useful and possible (`EdgeOutcome`).
     OpenStructure { actor: Actor, job: JobId, path: &'a str, name: &'a str },
-    /// Opens a structure by identity, or says why it is gone.
+    /// Opens a structure by identity, or returns why it ended.
     ReopenStructure { actor: Actor, job: JobId, structure: StructureId },
-    /// Blocks in which a kv keeps extents: one with room for an extent of `bytes`, which is none of
-    /// those that are `full`, and made when there is none; or all of them when `bytes` is 0.
+    /// Blocks in which a kv keeps extents. Returns one with room for an extent of `bytes` that is not listed
+    /// in `full`, and allocates a block when there is none; or returns all of them when `bytes` is 0.
     ExtentBlocks {
         actor: Actor,
         job: JobId,
@@ -361,32 +361,32 @@ pub enum Command<'a> {
     /// Servers and totals; only totals for a job's token.
     ClusterStatus { actor: Actor },
 
-    /// A memory server joins. Every start gets a new number; a live server of the same address is
-    /// taken for dead.
+    /// A memory server joins. Every start gets a new number; a live server of the same address is taken to be
+    /// dead.
     JoinServer { server: NewServer<'a> },
-    /// A server that was a member comes back over a new connection, with its blocks. Refused
-    /// (`UnknownServer`) unless it is the member of that number, address and incarnation; it then
-    /// drops its blocks and joins. Its inventory follows.
+    /// A former member reconnects with its blocks over a new connection. Refused (`UnknownServer`) unless it
+    /// is the member of that number, address and incarnation; it then drops its blocks and joins. Its
+    /// inventory follows.
     RejoinServer { server: NewServer<'a>, member: ServerId },
-    /// Blocks that a server has which rejoined; `last` when it has no others.
+    /// Blocks held by a server that rejoined; `last` on the final part.
     Inventory { server: ServerId, held: &'a [HeldBlock], last: bool },
-    /// What a server lends to this controller shard, in blocks by core: once when it has joined or
-    /// rejoined, where there are several shards, and in answer to `Effect::Lots`. Empty when it
-    /// refused that.
+    /// The blocks by core that a server lends to this controller shard: sent once after a join or rejoin,
+    /// where there are several shards, and in answer to `Effect::Lots`. Empty when the server refused the
+    /// latter.
     Lent { server: ServerId, lent: &'a [u32] },
-    /// The last allocation, of so many blocks, was refused as `OutOfMemory`: servers that lend are asked
-    /// for them, and blocks of whoever asked go below memory. Whether any will: `Catalog::awaits_room`.
+    /// The last allocation, of this many blocks, was refused as `OutOfMemory`: requests blocks from servers
+    /// that lend, and demotes blocks of the caller. `Catalog::awaits_room` tells whether any will be freed.
     ShortOf { blocks: u32 },
-    /// Takes a server out, or (`cancel`) no longer: it is given no block from now on, and is released
-    /// when it holds none. Cluster only; idempotent.
+    /// Drains a server: it receives no blocks from now on, and is released when it holds none. With `cancel`,
+    /// cancels the drain. Cluster only; idempotent.
     DrainServer { actor: Actor, address: &'a str, cancel: bool },
     /// Ends all jobs, as many at a time as one command may, before the cluster ends. Prefixes with `flush_to`
-    /// or `persist` are flushed; with `discard` their flushes are given up. No job is registered from now on.
-    /// Cluster only; idempotent, and repeated until the reply shows no flush and no job.
+    /// or `persist` are flushed; with `discard` their flushes are cancelled. No job can be registered from
+    /// now on. Cluster only; idempotent, and repeated until the reply shows no flush and no job.
     StopCluster { actor: Actor, discard: bool },
-    /// A server wants to be taken out.
+    /// A server asks to be drained.
     LeaveServer { server: ServerId },
-    /// A server that was released has heard that it is wanted again.
+    /// A released server confirms that its drain was cancelled.
     ServerStays { server: ServerId },
     /// A heartbeat.
     ServerReport { server: ServerId, report: Report<'a> },
@@ -396,58 +396,58 @@ pub enum Command<'a> {
     ServerLost { server: ServerId },
     /// A server opened a block for its owner.
     BlockOpened { server: ServerId, at: BlockAt },
-    /// A server confirms that nothing of a freed block can be read any more.
+    /// A server confirms that no content of a freed block can be read any more.
     BlockFreed { server: ServerId, at: BlockAt },
-    /// A block asks for its successor; the same block gets the same answer again.
+    /// A block requests its successor; the same block gets the same answer again.
     GrowStructure { structure: StructureId, at: BlockAt },
     /// A block was sealed.
     SealBlock { structure: StructureId, at: BlockAt, seal: Seal },
-    /// So much was taken, in all, from a queue's block that is not its tail.
+    /// The total number of items and bytes taken from a queue's block that is not its tail.
     QueueTaken { structure: StructureId, at: BlockAt, items: u64, bytes: u64 },
     /// A queue's block, or one of extents, is empty for good.
     RetireBlock { structure: StructureId, at: BlockAt },
-    /// A block gives back the successor that it was granted and has told nobody of.
+    /// A block returns the successor that was granted to it and that it has reported to no client.
     ReturnBlock { structure: StructureId, at: BlockAt, successor: BlockAt },
-    /// A block that was to go below memory is there, and has no memory any more; or it stays where it was.
+    /// A block has arrived in its target tier and left the other one, or it stayed where it was.
     TierChanged { structure: StructureId, at: BlockAt, tier: TierIx },
-    /// A block below memory is read often, and would come up.
+    /// A block in a lower tier is read often and should be promoted.
     RaiseBlock { structure: StructureId, at: BlockAt },
-    /// A server does not lower a block now.
+    /// A server cannot demote a block now.
     LowerRefused { server: ServerId, at: BlockAt },
-    /// Bytes of a block below memory cannot be read any more: its structure is lost.
+    /// Bytes of a block in a lower tier are no longer readable: its structure is lost.
     BlockFailed { structure: StructureId, at: BlockAt },
-    /// A server wrote what a block of an expired prefix held, or could not.
+    /// A server wrote the content of a block of an expired prefix, or failed to.
     BlockFlushed { server: ServerId, at: BlockAt, outcome: Result<&'a [Written], &'a str> },
-    /// Begins to write what a prefix holds that lives on.
+    /// Begins a flush of a prefix that stays live.
     FlushPrefix {
         actor: Actor,
         job: JobId,
         path: &'a str,
         place: &'a str,
-        /// Of a subtree: the paths below it that are flushed already, each to its own place; with a
-        /// barrier, those that are flushed with it.
+        /// For a subtree: the paths of descendants that are already flushed, each to its own place; with a
+        /// barrier, the descendants that are flushed with it.
         below: &'a [&'a str],
-        /// All of it as it was at one moment.
+        /// Flushes everything as of one moment.
         barrier: bool,
     },
-    /// How that stands.
+    /// The progress of that flush.
     FlushInfo { actor: Actor, job: JobId, number: u64 },
-    /// Ends it, unless its manifest is being written.
+    /// Ends that flush, unless its manifest is being written.
     CancelFlush { actor: Actor, job: JobId, number: u64 },
-    /// Where a flush of the job's name is in full, and whether one is under way there.
-    /// And that of this prefix there that can be cancelled.
+    /// The full location of a flush under the job's name, and whether a flush there is under way. Also the
+    /// flush of this prefix there that can be cancelled.
     LocateFlush { actor: Actor, job: JobId, place: &'a str, path: &'a str },
-    /// A prefix that was being loaded is whole.
+    /// A prefix has been loaded completely.
     PublishPrefix { actor: Actor, job: JobId, path: &'a str },
-    /// A server wrote what a block held at one moment, into an object of this number of this flush, and
-    /// whether the block was sealed; or could not, and whether it never will.
+    /// A server wrote the content of a block as of one moment, into an object of this number of this flush,
+    /// and whether the block was sealed; or it failed, and whether it always will.
     BlockCopied {
         server: ServerId,
         number: u64,
         name: u32,
         outcome: Result<(&'a [Written], bool), (bool, &'a str)>,
     },
-    /// A block stands still for a flush, and whether it was sealed; or does not.
+    /// A block has frozen for a flush, and whether it was sealed; or it does not freeze.
     BlockStopped {
         server: ServerId,
         number: u64,
@@ -455,35 +455,34 @@ pub enum Command<'a> {
         attempt: u32,
         outcome: Result<bool, (StopFault, &'a str)>,
     },
-    /// A server knows nothing of the cut that it was to write.
+    /// A server has no record of the snapshot that it should write.
     CutLost { server: ServerId, number: u64 },
-    /// A block goes on; whether it stood still until it was told to.
+    /// A block is thawed; `stood` tells whether it stayed frozen until then.
     BlockThawed { server: ServerId, number: u64, at: BlockAt, attempt: u32, stood: bool },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
-    /// A server deleted what it was asked to of this flush, or could not.
+    /// A server deleted the requested objects of this flush, or failed to.
     Swept { server: ServerId, number: u64, outcome: Result<(), &'a str> },
-    /// A block of a kv wants to give the rest of its range from `start` on to a new block, or all of it
-    /// to a neighbour, or to a new block because its server is taken out. While its move lasts it gets
-    /// the same answer again.
+    /// A block of a kv requests to move its range from `start` on to a new block, or its whole range to a
+    /// neighbour, or to a new block because its server is draining. While its move lasts it gets the same
+    /// answer again.
     BeginMove { structure: StructureId, at: BlockAt, start: u64, way: Way },
-    /// The target of a block's move has confirmed that it holds everything: it owns the range from
-    /// now on. May be repeated by the block until it has the answer.
-    /// `bytes` were sent for it.
+    /// The target of a block's move has confirmed that it holds everything: it owns the range from now on.
+    /// The block may repeat this until it has the answer. `bytes` is the number of bytes sent.
     CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt, bytes: u64 },
-    /// A block gives its move up. Changes nothing when there is none, or when it was committed.
+    /// A block cancels its move. Changes nothing when there is no move, or when it was committed.
     CancelMove { structure: StructureId, at: BlockAt, id: MoveId },
-    /// A server does not open the target of a move, or does not let it import: the move is
-    /// cancelled, if it is still under way.
+    /// A server does not open the target of a move, or refuses the import: the move is cancelled, if it is
+    /// still under way.
     ImportRefused { server: ServerId, at: BlockAt, id: MoveId },
 
-    /// Time has passed: expires leases, silent servers and lingering jobs that are due.
+    /// Expires leases, silent servers and lingering jobs that are due.
     Tick,
-    /// As `Tick`, where requests that arrived after `heard` may still be unread: a lease or a server
-    /// whose time ended later is not due yet, because its renewal or report may be among them.
+    /// As `Tick`, where requests that arrived after `heard` may still be unread. A lease or a server whose
+    /// time ended later is not due yet, because its renewal or report may be among them.
     TickUntil { heard: Time },
-    /// The controller's process read no request for so long, up to now: every lease that was running is
-    /// that much longer, and so is the silence that servers are allowed.
+    /// The controller's process read no request for this long, up to now. Every running lease is extended by
+    /// that time, and so is the silence that servers are allowed.
     Stalled { length: Duration },
     /// This controller was away: every lease and every server's silence starts anew (INV-27).
     Amnesty,

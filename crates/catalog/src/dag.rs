@@ -1,18 +1,16 @@
 //! The address DAGs of all jobs: prefixes, the edges between them, and the table of names.
 //!
-//! Edges are records on two lists, the children of a parent and the parents of a child, so that a
-//! prefix with a million children costs no more to change than one with two. The table of names
-//! holds each edge under (parent, name of the child): the name is unique among the children of
-//! every one of the child's parents.
+//! Edges are records on two lists, the children of a parent and the parents of a child, so that a prefix with
+//! a million children costs no more to change than one with two. The table of names holds each edge under
+//! (parent, name of the child): the name is unique among the children of every one of the child's parents.
 //!
 //! # Leases
 //!
-//! A renewal stamps one prefix and nothing else. What the stamp is worth to its relatives is
-//! computed when somebody asks: a prefix counts as renewed at the latest of its own stamp, those
-//! of its direct children, and those of all its ancestors (paper, 3.2, read the other way round).
-//! This value never goes back (INV-12): where a relative is cut off, `carried_below` and
-//! `carried_above` keep what it had granted. A dead prefix stays where it was and keeps its last
-//! stamp; renewals of its ancestors still reach its descendants.
+//! A renewal stamps one prefix and nothing else. The effect of the stamp on relatives is computed on demand:
+//! a prefix counts as renewed at the latest of its own stamp, those of its direct children, and those of all
+//! its ancestors (paper, 3.2, read the other way round). This value never decreases (INV-12): where a
+//! relative is cut off, `carried_below` and `carried_above` keep the renewals that it had granted. A dead
+//! prefix keeps its place and its last stamp; renewals of its ancestors still reach its descendants.
 
 use crate::durable::Dirty;
 use crate::flush::Special;
@@ -21,7 +19,7 @@ use crate::slab::{NONE, Slab, chain};
 use hashbrown::{HashMap, HashTable};
 use honeycomb_types::{Bug, Generation, PrefixId, Time, Verbs, limits};
 
-/// Bytes of a path that the catalog keeps or shows. A plan can be deeper than any path, and every
+/// Most bytes of a path that the catalog stores or shows. A plan can be deeper than any path, and every
 /// tombstone of a job holds one.
 const PATH_SHOWN_MAX: usize = limits::MESSAGE_MAX / 2;
 
@@ -42,8 +40,7 @@ pub(crate) struct Node {
     pub(crate) id: PrefixId,
     /// Its last own renewal; its creation is the first.
     pub(crate) stamp: Time,
-    /// Renewals by direct children that are no longer linked; the deadline that it missed, once it
-    /// is dead.
+    /// Renewals by direct children that are no longer linked; for a dead prefix, the missed deadline.
     pub(crate) carried_below: Time,
     /// Renewals by ancestors that are no longer linked.
     pub(crate) carried_above: Time,
@@ -63,9 +60,9 @@ pub(crate) struct Node {
     pub(crate) job_verbs: Verbs,
     pub(crate) life: Life,
     pub(crate) pinned: bool,
-    /// A server took some of its data away.
+    /// A server loss took some of its data.
     pub(crate) data_lost: bool,
-    /// The attempt of the task that it stands for has committed.
+    /// The attempt of its task has committed.
     pub(crate) committed: bool,
 }
 
@@ -110,9 +107,9 @@ pub(crate) struct Edge {
     pub(crate) next_sibling: u32,
     prev_sibling: u32,
     pub(crate) next_parent: u32,
-    /// At most so many edges follow in the child's list: a bound on its parents that costs no walk.
+    /// Most edges that follow in the child's list: a bound on the number of parents that needs no walk.
     pub(crate) behind: u16,
-    /// Use made it, not a plan: it carries renewals and an address, and no rights.
+    /// The edge was deduced from use, not named in a plan: it carries renewals and an address, and no rights.
     pub(crate) deduced: bool,
 }
 
@@ -157,13 +154,13 @@ pub(crate) struct Dag {
     mark: u32,
     stack: Vec<u32>,
     name_bytes: usize,
-    /// What only some prefixes have, by their place.
+    /// Attributes that only some prefixes have, by the index of the prefix.
     pub(crate) special: HashMap<u32, Box<Special>>,
-    /// Relatives looked at to compute leases, for cost tests.
+    /// Number of relatives visited to compute leases, for cost tests.
     pub(crate) visited: u64,
-    /// Prefixes of which something hard has changed.
+    /// Prefixes whose durable state changed.
     pub(crate) dirty: Dirty,
-    /// Edges that use made: child and parent.
+    /// Edges deduced from use: child and parent.
     pub(crate) used: Vec<(u32, u32)>,
 }
 
@@ -218,8 +215,8 @@ impl Dag {
         self.parent_edges(n).map(|e| self.edges[e].parent)
     }
 
-    /// The edges to a prefix's parents: the first that was named, those that use made, the latest
-    /// first, and the others that were named.
+    /// The edges to a prefix's parents: the first named one, then those deduced from use, the latest first,
+    /// then the other named ones.
     pub(crate) fn parent_edges(&self, n: u32) -> impl Iterator<Item = u32> {
         chain(self.nodes[n].first_parent, |e| self.edges[e].next_parent)
     }
@@ -264,7 +261,7 @@ impl Dag {
         n
     }
 
-    /// Takes the nodes of a recovered catalog; their lists follow.
+    /// Adopts the nodes of a recovered catalog; their lists follow.
     pub(crate) fn recover(&mut self, nodes: Slab<Node>, edges: usize) {
         self.nodes = nodes;
         let (key, nodes) = (self.key, &self.nodes);
@@ -306,7 +303,7 @@ impl Dag {
         entry.expect("every prefix is found by its id").remove();
     }
 
-    /// Makes a dead prefix's place that of a new one, which keeps the children and the edges.
+    /// Replaces a dead prefix by a new one, which keeps the children and the edges.
     pub(crate) fn replace(&mut self, n: u32, new: Node) {
         self.unindex(n);
         let old = &self.nodes[n];
@@ -353,7 +350,7 @@ impl Dag {
         self.nodes[child].first_parent = e;
     }
 
-    /// Makes `parent` a further parent of `child`, behind its first, because of use.
+    /// Makes `parent` a further parent of `child`, behind its first, deduced from use.
     pub(crate) fn link_deduced(&mut self, parent: u32, child: u32) {
         let first = self.nodes[child].first_parent;
         let behind = self.edges[first].behind;
@@ -365,7 +362,7 @@ impl Dag {
         (first.next_parent, first.behind) = (e, behind + 1);
     }
 
-    /// Records an edge with its parent and its name; the child's list is the caller's.
+    /// Records an edge with its parent and its name; the caller updates the child's list.
     fn add_edge(
         &mut self,
         parent: u32,
@@ -386,7 +383,7 @@ impl Dag {
         e
     }
 
-    /// Cuts the edge between two prefixes.
+    /// Removes the edge between two prefixes.
     fn unlink(&mut self, parent: u32, child: u32) {
         let mut before = NONE;
         let mut e = self.nodes[child].first_parent;
@@ -397,7 +394,7 @@ impl Dag {
         self.cut(before, e);
     }
 
-    /// Cuts the edge that follows `before` in its child's list.
+    /// Removes the edge that follows `before` in its child's list.
     pub(crate) fn cut(&mut self, before: u32, e: u32) {
         let Edge { parent, child, .. } = self.edges[e];
         self.dirty.mark(child);
@@ -419,7 +416,7 @@ impl Dag {
         }
     }
 
-    /// Cuts an edge and keeps what each end had granted the other (INV-12).
+    /// Removes an edge and keeps the renewals that each end had granted the other (INV-12).
     pub(crate) fn detach(&mut self, parent: u32, child: u32) {
         if self.has_children(child) {
             let above = self.latest_above(child, Time::NEVER);
@@ -434,7 +431,7 @@ impl Dag {
         self.unlink(parent, child);
     }
 
-    /// Cuts all of a prefix's edges without keeping anything; for the end of a job.
+    /// Removes all edges of a prefix without keeping anything; for the end of a job.
     pub(crate) fn isolate(&mut self, n: u32) {
         while let Some(parent) = self.first_parent(n) {
             self.unlink(parent, n);
@@ -445,8 +442,8 @@ impl Dag {
         }
     }
 
-    /// When a prefix counts as renewed. A value from `enough` on may be less than the latest: the
-    /// search ends when it is reached.
+    /// The time at which a prefix counts as renewed. A result of `enough` or later may be less than the
+    /// latest renewal, because the search ends when it is reached.
     pub(crate) fn renewed(&mut self, n: u32, enough: Time) -> Time {
         let node = &self.nodes[n];
         let mut latest = node.stamp.max(node.carried_below).max(node.carried_above);
@@ -467,7 +464,7 @@ impl Dag {
         }
     }
 
-    /// The latest renewal that reaches a prefix from its ancestors, as far as `enough`.
+    /// The latest renewal that reaches a prefix from its ancestors; the search ends at `enough`.
     fn latest_above(&mut self, n: u32, enough: Time) -> Time {
         let mut latest = Time::ZERO;
         self.climb(
@@ -481,14 +478,13 @@ impl Dag {
         latest
     }
 
-    /// Whether `n` is `above` or a descendant of it by edges that were named: what somebody may do
-    /// does not change by who reads what.
+    /// Whether `n` is `above` or a descendant of it by named edges: use must not change rights.
     pub(crate) fn at_or_below(&mut self, n: u32, above: u32) -> bool {
         n == above || self.climb(n, |edge| !edge.deduced, |ancestor, _| ancestor == above)
     }
 
-    /// Visits every ancestor that these edges lead to once, until told to stop; answers whether it
-    /// was.
+    /// Visits every ancestor reachable by these edges once, until `stop` returns true; returns whether it
+    /// did.
     fn climb(
         &mut self,
         n: u32,
@@ -550,8 +546,8 @@ impl Dag {
         None
     }
 
-    /// The address of a prefix by way of its first parents, for people and tombstones: of a very
-    /// long one, the end.
+    /// The address of a prefix by way of its first parents, for messages and tombstones; of a very long one,
+    /// the end.
     pub(crate) fn path_of(&self, n: u32) -> String {
         let mut names: Vec<&str> = Vec::new();
         let mut bytes = 0;
@@ -573,7 +569,7 @@ impl Dag {
         names.join("/")
     }
 
-    /// Reads the lists and tables against each other; for `check_invariants`.
+    /// Checks the lists and tables against each other; for `check_invariants`.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut edges = 0;
         for (n, node) in self.nodes.iter() {

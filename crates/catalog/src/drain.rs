@@ -1,26 +1,27 @@
-//! Servers that are taken out.
+//! Draining of servers.
 //!
-//! A server that *drains* is given no block any more (INV-46). When it has none, and none that waits to
-//! be confirmed free, it is *released*: told that it may go, as far as this controller shard is
-//! concerned. It goes when every shard has said so, and leaves like any other server, with nothing to
-//! lose. Until then it can be had back: one that was released may be on its way out, so that it takes
-//! blocks again only when it has said that it stays.
+//! A *draining* server receives no blocks (INV-46). When it has none, and none that awaits confirmation as
+//! free, it is *released*: as far as this controller shard is concerned, it may leave. It leaves when every
+//! shard has released it, like any other server, with nothing to lose. Until then its drain can be cancelled.
+//! A released server may already be shutting down, so it receives blocks again only after it has confirmed
+//! that it stays.
 //!
-//! That a server drains is on the log. Whether it was released is not: over a new connection nobody has
-//! said so yet, and it is looked at again.
+//! The log records that a server drains. It does not record the release: a new connection knows of none, and
+//! the state is evaluated again.
 
+use crate::error::blocks;
 use crate::relocate::Evacuation;
 use crate::{Actor, Catalog, CatalogError, DrainState, Effect, Reply};
 use honeycomb_types::{Kind, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Servers that are taken out, and how far that is.
+/// Draining servers, and the progress of each.
 #[derive(Debug, Default)]
 pub(crate) struct Drains {
     states: BTreeMap<ServerId, DrainState>,
-    /// Servers whose blocks that were allocated in advance were not given back yet.
+    /// Servers whose pre-allocated blocks have not been returned.
     cluttered: BTreeSet<ServerId>,
-    /// What is left to be told to servers whose blocks leave; made when it is first asked for.
+    /// Pending evacuation messages to servers whose blocks leave; made on first use.
     pub(crate) evacuations: BTreeMap<ServerId, Evacuation>,
 }
 
@@ -35,7 +36,7 @@ impl Drains {
 }
 
 impl Catalog {
-    /// Takes the server at this address out, or no longer.
+    /// Drains the server at this address, or cancels its drain.
     pub(crate) fn drain_server(
         &mut self,
         actor: Actor,
@@ -43,7 +44,7 @@ impl Catalog {
         cancel: bool,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.need_cluster(actor, "take a server out")?;
+        self.need_cluster(actor, "drain a server")?;
         let found = self.pool.servers().find(|(_, server)| *server.address == *address);
         let Some((id, _)) = found else {
             return Err(CatalogError::UnknownAddress { address: address.into() });
@@ -54,7 +55,7 @@ impl Catalog {
         }
     }
 
-    /// A server says that it wants to go.
+    /// A server asks to be drained.
     pub(crate) fn leave_server(
         &mut self,
         id: ServerId,
@@ -85,7 +86,7 @@ impl Catalog {
         self.drains.states.insert(id, DrainState::Draining);
         self.set_draining(id, true);
         self.drains.cluttered.insert(id);
-        // Splits find other blocks to fill.
+        // Splits must choose other targets.
         for s in self.owners_on(id) {
             self.cancel_moves_to(s, id, effects);
         }
@@ -116,7 +117,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A server that was called back has heard of it.
+    /// A server confirms that its drain was cancelled.
     pub(crate) fn server_stays(&mut self, id: ServerId) -> Result<Reply, CatalogError> {
         self.heard_from(id);
         if self.drains.state(id) == DrainState::Recalled {
@@ -126,7 +127,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A server is there over a new connection, on which it was told nothing yet.
+    /// A server reconnected, and was sent nothing yet over the new connection.
     pub(crate) fn drain_anew(&mut self, id: ServerId) {
         self.drains.evacuations.remove(&id);
         match self.drains.state(id) {
@@ -145,12 +146,12 @@ impl Catalog {
         let server = self.pool.server_mut(id).expect("a server that drains is a member");
         server.draining = draining;
         self.pool.dirty.mark(id.0);
-        // What it does not give any more, or gives again, is lent accordingly.
+        // The share that the server lends changes with its availability.
         self.pool.stir(id);
     }
 
-    /// Gives back blocks that were allocated in advance and hold nothing. Not before all servers have told
-    /// what their blocks were granted: one of these may be in use, and the log has lost that (INV-47).
+    /// Returns pre-allocated blocks that hold nothing. Not before all servers have reported the grants of
+    /// their blocks: one of these blocks may be in use, and the log may have lost its grant (INV-47).
     fn clear_out(&mut self, id: ServerId, effects: &mut Vec<Effect>) {
         if self.recovering() || !self.drains.cluttered.remove(&id) {
             return;
@@ -160,7 +161,7 @@ impl Catalog {
         }
     }
 
-    /// Tells servers' blocks to leave, and releases servers that have nothing left.
+    /// Sends evacuation requests to servers' blocks, and releases servers that hold nothing.
     pub(crate) fn go_on_draining(&mut self, effects: &mut Vec<Effect>) {
         let draining = self.drains.states.iter().filter(|(_, s)| **s == DrainState::Draining);
         for id in draining.map(|(&id, _)| id).collect::<Vec<ServerId>>() {
@@ -175,14 +176,14 @@ impl Catalog {
         }
     }
 
-    /// Whether nothing is there, nor can anything turn up that the log has lost (INV-47).
+    /// Whether the server holds nothing and nothing can appear there that the log has lost (INV-47).
     fn has_nothing(&self, id: ServerId) -> bool {
         let known = !self.recovering() && !self.is_telling(id);
         let server = self.pool.server(id).expect("a server that drains is a member");
         known && !server.is_away() && server.holds_nothing() && !self.commits_flush_at(id)
     }
 
-    /// Servers that ended are taken out no more.
+    /// Removes servers that ended from the draining ones.
     pub(crate) fn drains_left(&mut self, ids: &[ServerId]) {
         for id in ids {
             self.drains.states.remove(id);
@@ -191,17 +192,17 @@ impl Catalog {
         }
     }
 
-    /// Whether the log says that the server drains.
+    /// Whether the log has recorded that the server drains.
     pub(crate) fn is_drained_for_good(&self, id: ServerId) -> bool {
         matches!(self.drains.state(id), DrainState::Draining | DrainState::Released)
     }
 
-    /// Whether a server was told that it may go.
+    /// Whether the server was released.
     pub fn is_released(&self, id: ServerId) -> bool {
         self.drains.state(id) == DrainState::Released
     }
 
-    /// Takes the servers that drained when the log ended.
+    /// Adopts the servers that the log recorded as draining.
     pub(crate) fn recover_drains(&mut self, draining: BTreeSet<ServerId>) {
         for id in draining {
             if let Some(server) = self.pool.server_mut(id) {
@@ -212,12 +213,14 @@ impl Catalog {
         }
     }
 
-    /// What a server that is taken out waits for, as people read it.
+    /// The reasons for which a draining server still waits, for messages.
     pub(crate) fn drain_waits(&self, id: ServerId) -> Box<str> {
         match self.drains.state(id) {
             DrainState::Serving => return Box::default(),
-            DrainState::Recalled => return "it is called back".into(),
-            DrainState::Released => return "it has nothing and ends".into(),
+            DrainState::Recalled => {
+                return "its drain was cancelled and it has not confirmed this yet".into();
+            }
+            DrainState::Released => return "it is empty and stops".into(),
             DrainState::Draining => {}
         }
         let (mut kinds, mut leaving, mut named): (BTreeMap<String, u64>, u64, u64) =
@@ -229,10 +232,9 @@ impl Catalog {
                 kind => *kinds.entry(kind.to_string()).or_default() += 1,
             }
         }
-        let blocks = |n: u64| if n == 1 { "1 block".into() } else { format!("{n} blocks") };
         let kinds = kinds.iter();
         let mut waits: Vec<String> = kinds
-            .map(|(kind, &n)| format!("{} of kind {kind} until their leases end", blocks(n)))
+            .map(|(kind, &n)| format!("{} of kind {kind} until their leases expire", blocks(n)))
             .collect();
         if leaving > 0 {
             waits.push(match self.has_room_to_leave() {
@@ -244,20 +246,20 @@ impl Catalog {
             });
         }
         if named > 0 {
-            // What they wait for, beside room, is known to the server: it says so itself.
-            waits.push(format!("{} of large values that are written elsewhere", blocks(named)));
+            // Only the server knows what else they wait for; it reports that itself.
+            waits.push(format!("{} of large values being copied to other servers", blocks(named)));
         }
         let kept = self.pool.server(id).map_or(0, |server| server.quarantined as u64);
         if kept > 0 {
             waits.push(format!("{} to be flushed or confirmed free", blocks(kept)));
         }
         if self.recovering() {
-            waits.push("the controller was restarted and awaits its servers".into());
+            waits.push("the controller was restarted and is waiting for its servers".into());
         }
         waits.join("; ").into()
     }
 
-    /// INV-46 and INV-47: a server that was released has nothing, and those that drain are known to.
+    /// INV-46 and INV-47: a released server holds nothing, and only members drain.
     pub(crate) fn check_drains(&self) -> Result<(), String> {
         for (id, server) in self.pool.servers() {
             let state = self.drains.state(id);
@@ -270,6 +272,6 @@ impl Catalog {
             }
         }
         let stranger = self.drains.states.keys().find(|id| self.pool.server(**id).is_none());
-        stranger.map_or(Ok(()), |id| Err(format!("server {id} drains and is no member")))
+        stranger.map_or(Ok(()), |id| Err(format!("server {id} drains, but is not a member")))
     }
 }

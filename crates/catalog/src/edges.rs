@@ -1,17 +1,17 @@
-//! Edges that use makes: the hierarchy deduced on the fly (paper, 3.1).
+//! Edges deduced from use: the hierarchy built on the fly (paper, 3.1).
 //!
-//! A session that runs for prefix t and opens a structure of prefix p shows that t consumes p's
-//! data: p becomes a parent of t, so that whatever renews t keeps p too, and no plan has to say so.
-//! Opening succeeds whether or not the edge is possible; its reply tells which ([`EdgeOutcome`]).
+//! A session that runs for prefix t and opens a structure of prefix p shows that t consumes p's data: p
+//! becomes a parent of t, so that every renewal of t keeps p too, without a plan that says so. Opening
+//! succeeds whether or not the edge is possible; its reply gives the outcome ([`EdgeOutcome`]).
 //!
-//! A new edge counts as a renewal of t, as the creation of a prefix does: it follows from a request
-//! of t's own session. So both ends agree at once on what the edge grants, and nothing granted
-//! before goes back (INV-12).
+//! A new edge counts as a renewal of t, as the creation of a prefix does: it follows from a request of t's
+//! own session. So both ends agree at once on the renewals that the edge grants, and nothing granted before
+//! is withdrawn (INV-12).
 //!
-//! An edge of this kind carries renewals and an address (`p/t`), and no rights: a task that may
-//! remove what is below its prefix may not, because of it, remove its reader. It is never a
-//! prefix's first parent, so that the path which people see stays the one that was named. It lasts
-//! as long as t and p do: t's name created again has the parents that are named then.
+//! A deduced edge carries renewals and an address (`p/t`), and no rights: a task that may remove prefixes
+//! under its own may not, because of the edge, remove its reader. It is never a prefix's first parent, so
+//! that the displayed path stays the named one. It lasts as long as t and p do. When t's name is created
+//! again, the new prefix has the parents named then.
 
 use crate::dag::{Dag, Edge};
 use crate::slab::NONE;
@@ -20,10 +20,10 @@ use hashbrown::HashMap;
 use honeycomb_types::limits::PARENTS_MAX;
 use honeycomb_types::{Bug, PrefixId};
 
-/// Edges that one search for a cycle looks at.
+/// Most edges visited by one search for a cycle.
 const SEARCH_MAX: u32 = 16_384;
 
-/// From which end a search came to a prefix.
+/// The end from which a search reached a prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     Top,
@@ -31,17 +31,16 @@ enum End {
 }
 
 impl Dag {
-    /// Whether a plan made this edge, not use.
+    /// Whether the edge was named in a plan, not deduced from use.
     pub(crate) fn is_named(&self, parent: u32, child: u32) -> bool {
         let edge = |&e: &u32| self.edges[e].parent == parent;
         self.parent_edges(child).find(edge).is_some_and(|e| !self.edges[e].deduced)
     }
 
-    /// Whether a way leads down from `top` to `bottom`; none when that takes too long to find out.
+    /// Whether a path leads down from `top` to `bottom`; `None` when the search would take too long.
     ///
-    /// Searches from both ends in turn, edge by edge, and is done when they meet or when one end has
-    /// seen all there is on its side: a reader has few descendants, a source few ancestors, and
-    /// either is enough.
+    /// Searches from both ends in turn, edge by edge. It ends when the searches meet or when one of them is
+    /// exhausted: a reader has few descendants, a source few ancestors, and either is enough.
     pub(crate) fn leads_down(&mut self, top: u32, bottom: u32) -> Option<bool> {
         if !self.has_children(top) {
             return Some(false);
@@ -72,9 +71,9 @@ impl Dag {
         None
     }
 
-    /// Makes room for one more parent where there is none: drops edges that use made from prefixes
-    /// that are dead, and counts. Answers the parents that lost their child, if there is room. What
-    /// they had granted is older than the renewal that the new edge is.
+    /// Makes room for one more parent: when there is none, drops deduced edges to dead prefixes. Returns the
+    /// parents that lost their child, if there is room. The renewals that they granted are older than the
+    /// renewal by the new edge.
     fn make_room(&mut self, n: u32) -> Option<Vec<u32>> {
         let full = |dag: &Dag| {
             let first = dag.first_parent_edge(n);
@@ -101,7 +100,7 @@ impl Dag {
         (!full(self)).then_some(dropped)
     }
 
-    /// What must hold of the edges to one prefix's parents; for `check_invariants`.
+    /// Checks the edges to one prefix's parents; for `check_invariants`.
     pub(crate) fn check_parents(&self, n: u32) -> Result<(), String> {
         let edges: Vec<&Edge> = self.parent_edges(n).map(|e| &self.edges[e]).collect();
         let bounded = edges.iter().rev().enumerate().all(|(i, e)| e.behind as usize >= i);
@@ -114,7 +113,7 @@ impl Dag {
 }
 
 impl Catalog {
-    /// The session of `actor` consumes data of prefix `p`: adds the edge that follows from it.
+    /// The session of `actor` consumes data of prefix `p`: adds the deduced edge.
     pub(crate) fn consume(&mut self, actor: Actor, p: u32) -> EdgeOutcome {
         let Some(session) = actor.session else { return EdgeOutcome::NotNeeded };
         let j = self.dag.nodes[p].job;
@@ -134,7 +133,7 @@ impl Catalog {
             Some(true) => return EdgeOutcome::NotNeeded,
             None => return EdgeOutcome::Impossible,
         }
-        // A dead prefix that only read here is in nobody's way.
+        // A dead prefix with a deduced edge does not occupy the name.
         let gone = |&h: &u32| !self.dag.nodes[h].live() && !self.dag.is_named(p, h);
         let evicted = holder.filter(gone);
         if holder.is_some() && evicted.is_none() {
@@ -155,7 +154,7 @@ impl Catalog {
         if room.is_some() { EdgeOutcome::Added } else { EdgeOutcome::Impossible }
     }
 
-    /// A prefix's parents as they were named, and then those that use added, in that order.
+    /// A prefix's named parents in their order, then the deduced ones in theirs.
     pub(crate) fn parents_in_order(&self, n: u32) -> Vec<PrefixId> {
         let edges = || self.dag.parent_edges(n).map(|e| &self.dag.edges[e]);
         let deduced: Vec<u32> = edges().filter(|e| e.deduced).map(|e| e.parent).collect();

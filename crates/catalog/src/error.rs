@@ -1,4 +1,4 @@
-//! Why the catalog refuses. One variant for each cause, with its data; the message tells what
+//! Why the catalog refuses a command. One variant for each cause, with its data; the message says what
 //! happened, to which prefix, why, and what to do.
 
 use crate::full::Full;
@@ -7,12 +7,12 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// How the catalog learned that a server is gone.
+/// How the catalog learned of the loss of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It said nothing for `Config::server_loss_ms`.
+    /// It sent no report for `Config::server_loss_ms`.
     Silence,
-    /// Its connection broke, or it came back as a new process.
+    /// Its connection broke, or it reconnected as a new process.
     Reset,
     /// One of its disks could not be read.
     Disk,
@@ -23,15 +23,15 @@ pub enum Loss {
 impl fmt::Display for Loss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Loss::Silence => "fell silent",
-            Loss::Reset => "broke its connection",
+            Loss::Silence => "stopped reporting",
+            Loss::Reset => "lost its connection or restarted",
             Loss::Disk => "could not read its disk",
-            Loss::Unflushable => "cannot flush a structure of its kind",
+            Loss::Unflushable => "had to flush a kind of structure that cannot be flushed",
         })
     }
 }
 
-/// A path as people read it.
+/// A prefix path, formatted for messages.
 struct At<'a>(&'a str);
 
 impl fmt::Display for At<'_> {
@@ -43,7 +43,7 @@ impl fmt::Display for At<'_> {
     }
 }
 
-/// A structure's address as people read it.
+/// A structure's address, formatted for messages.
 pub(crate) struct Of<'a>(pub(crate) &'a str, pub(crate) &'a str);
 
 impl fmt::Display for Of<'_> {
@@ -55,7 +55,7 @@ impl fmt::Display for Of<'_> {
     }
 }
 
-/// Where a name that is not an address is to be found.
+/// The paths of prefixes that have a name which the caller used as if it were a path.
 struct Elsewhere<'a>(&'a str, &'a [Box<str>]);
 
 impl fmt::Display for Elsewhere<'_> {
@@ -65,14 +65,14 @@ impl fmt::Display for Elsewhere<'_> {
     }
 }
 
-/// Whose quota it is.
+/// The owner of a quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum QuotaLevel {
-    /// A tenant's, by its name.
+    /// A tenant, by its name.
     Tenant(Box<str>),
-    /// The job's.
+    /// The job.
     Job,
-    /// A prefix's, with all below it, by its path.
+    /// A prefix with its descendants, by its path.
     Prefix(Box<str>),
 }
 
@@ -81,85 +81,86 @@ impl fmt::Display for QuotaLevel {
         match self {
             QuotaLevel::Tenant(name) => write!(f, "the tenant '{name}'"),
             QuotaLevel::Job => f.write_str("the job"),
-            QuotaLevel::Prefix(path) => write!(f, "{} with all below it", At(path)),
+            QuotaLevel::Prefix(path) => write!(f, "{} with its descendants", At(path)),
         }
     }
 }
 
-/// What a job asked for and was refused.
+/// The cause of a refused command.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[allow(missing_docs)] // Each variant says what its fields are.
+#[allow(missing_docs)] // Each variant's comment describes its fields.
 pub enum CatalogError {
-    /// The job does not exist, or is not the actor's: a token learns nothing of other jobs.
+    /// The job does not exist, or does not belong to the actor: the two look alike, so that a token
+    /// reveals nothing about other jobs.
     #[error(
-        "no job {job} is registered that this token may use; it was deregistered, or the token is another job's: register the job again"
+        "job {job} is not registered, or this token may not use it: the job was deregistered, or the token belongs to another job; register the job again"
     )]
     UnknownJob { job: JobId },
     /// No job has this name.
     #[error("no job named '{name}' is registered; register it first")]
     UnknownJobName { name: Box<str> },
-    /// A name or path that cannot be one.
+    /// A malformed name or path.
     #[error(transparent)]
     InvalidName(#[from] InvalidName),
-    /// A number or option outside what is allowed.
+    /// A number or option outside the allowed range.
     #[error("{what} cannot be {given}: {allowed}")]
     InvalidArgument { what: &'static str, given: u64, allowed: &'static str },
-    /// Data of expired prefixes cannot be kept.
+    /// Servers without a flush root cannot keep the data of expired prefixes.
     #[error(
-        "the data cannot go to '{path}': no memory server may write to disk, or not every one; start each with the setting flush_root, a directory or bucket for it, or leave the data to be discarded"
+        "cannot flush to '{path}': not every memory server has a flush_root; start each with one (a directory or bucket), or let the data be discarded"
     )]
     FlushUnavailable { path: Box<str> },
-    /// The root has no name of its own.
+    /// The root prefix has no name, from which a path to flush to could be derived.
     #[error(
-        "the job's root has no name by which what it held is found again; say with flush_to where that goes, or persist the prefixes below it"
+        "the root prefix has no path to flush to; set flush_to, or persist its descendants instead"
     )]
     PersistsNowhere,
     /// Two prefixes would be flushed into one directory.
     #[error(
-        "the data cannot go to '{path}': another live prefix of the job goes there, or is being flushed there; give each a path of its own"
+        "cannot flush to '{path}': another live prefix of the job flushes there, or a flush to it is in progress; give each prefix its own path"
     )]
     FlushPathTaken { path: Box<str> },
-    /// A place that is not the job's.
-    #[error("this job's data cannot go to '{place}': it goes below {allowed}")]
+    /// A place that does not belong to the job.
+    #[error("this job cannot flush to '{place}'; choose a place below {allowed}")]
     FlushElsewhere { place: Box<str>, allowed: Box<str> },
-    /// A structure whose changes cannot be acknowledged as the prefix says.
+    /// The kind of structure cannot acknowledge changes in the way that the prefix requires.
     #[error(
-        "the changes of a {kind} cannot be acknowledged as flushed, as those of {} are to be: only files can be there; create it in a prefix that acknowledges in memory",
+        "changes to a {kind} cannot be acknowledged as flushed, which {} requires: it can hold only files; create it in a prefix that acknowledges in memory",
         At(path)
     )]
     NotJournaled { path: Box<str>, kind: Kind },
-    /// A structure that its prefix could not flush when it ends.
+    /// The prefix is flushed when it ends, and this kind of structure cannot be flushed.
     #[error(
         "'{name}' cannot be created in {}: a {kind} cannot be flushed, and this prefix is flushed when it ends; create it in a prefix without flush_to, on_expiry=Flush and persist",
         At(path)
     )]
     NotFlushable { path: Box<str>, name: Box<str>, kind: Kind },
-    /// What was there before is not all gone.
+    /// The journal of an earlier prefix at this place is not fully deleted.
     #[error(
-        "the data cannot go to '{path}' yet: the journal of a prefix that is no more is being deleted there"
+        "cannot flush to '{path}' yet: the journal of an earlier prefix is being deleted there; retry later"
     )]
     JournalGoes { path: Box<str> },
-    /// Something of a prefix is in its journal alone.
+    /// Some data of the prefix is only in its journal.
     #[error(
-        "memory servers were lost that held data of {}; what was acknowledged is at {place}: load it into another prefix, and remove this one",
+        "memory servers that held data of {} were lost; its acknowledged changes are at {place}: load them into another prefix, and remove this one",
         At(path)
     )]
     OnlyInJournal { path: Box<str>, place: Box<str> },
-    /// A flush would take the place of the journal of a prefix that lives.
+    /// A flush would replace the journal of a live prefix.
     #[error(
-        "{} cannot be flushed to {place}, where the journal is by which its changes are acknowledged; flush it to another place",
+        "cannot flush {} to {place}: the journal that acknowledges its changes is there; flush it to another place",
         At(path)
     )]
     JournalThere { path: Box<str>, place: Box<str> },
-    /// No flush of this number, or it is too long ago.
+    /// No flush has this number, or its outcome is no longer remembered.
     #[error(
-        "this job has no flush {number:016x}, or the controller has forgotten how it ended; `honeycomb flushed` tells whether it is whole"
+        "this job has no flush {number:016x}, or the controller no longer remembers its outcome; `honeycomb flushed` shows whether it is complete"
     )]
     UnknownFlush { number: u64 },
-    /// A prefix that is not whole yet.
-    #[error("{} is being loaded and is not whole yet; try again later", At(path))]
+    /// The prefix is still being loaded.
+    #[error("{} is still being loaded; retry later", At(path))]
     Loading { path: Box<str> },
-    /// The token, or the prefix's permissions, do not cover it.
+    /// The token, or the permissions of the prefix, do not allow the operation.
     #[error("not permitted to {what} at {}: {why}", At(path))]
     PermissionDenied { what: &'static str, path: Box<str>, why: &'static str },
     /// No prefix has this address.
@@ -168,30 +169,30 @@ pub enum CatalogError {
     /// No structure has this address.
     #[error("{} does not exist; create it first", Of(path, name))]
     StructureNotFound { path: Box<str>, name: Box<str> },
-    /// No structure has this number, or the reason of its end is too old to be remembered.
-    #[error("this job has no structure {structure}, and no memory of one; open it by its address")]
+    /// No structure has this number, or its tombstone was discarded as too old.
+    #[error("this job has no structure {structure} and no record of one; open it by its address")]
     UnknownStructure { structure: StructureId },
     /// The name of a job is taken.
     #[error(
-        "a job named '{name}' is registered already{holder}; open it, replace it, or choose another name"
+        "a job named '{name}' is already registered{holder}; open it, replace it, or choose another name"
     )]
     JobExists { name: Box<str>, holder: Box<str> },
     /// The name of a prefix is taken under one of its parents.
-    #[error("{} exists already and is live; choose another name or remove it", At(path))]
+    #[error("{} already exists; choose another name or remove it", At(path))]
     PrefixExists { path: Box<str> },
     /// The name of a structure is taken.
-    #[error("{} exists already; open it, or ask for open_existing", Of(path, name))]
+    #[error("{} already exists; open it, or pass open_existing", Of(path, name))]
     StructureExists { path: Box<str>, name: Box<str> },
-    /// A structure of this name has other bounds than were asked for; 0 for none.
+    /// A structure of this name has other bounds than those requested; 0 means unbounded.
     #[error(
-        "{} exists already with max_items={} and max_bytes={}, and was asked for with max_items={} and max_bytes={} (0 for no bound); open it without bounds, or with its own",
+        "{} already exists with max_items={} and max_bytes={}, but max_items={} and max_bytes={} were requested (0 means unbounded); open it without bounds, or with its own",
         Of(path, name), has[0], has[1], asked[0], asked[1]
     )]
     OtherBounds { path: Box<str>, name: Box<str>, has: [u64; 2], asked: [u64; 2] },
-    /// A structure of this name is of another kind.
+    /// A structure of this name has another kind.
     #[error("{} is a {is}, not a {asked}", Of(path, name))]
     WrongKind { path: Box<str>, name: Box<str>, is: Kind, asked: Kind },
-    /// The edges would close a cycle; each member is a parent of the next, the last of the first.
+    /// The edges would close a cycle. Each member is a parent of the next, and the last of the first.
     #[error(
         "these prefixes would be their own ancestors: {}; a hierarchy has no cycles",
         chain(members)
@@ -200,41 +201,41 @@ pub enum CatalogError {
     /// A plan names the same node twice.
     #[error("the plan has two nodes named '{name}'; names are unique within a plan")]
     DuplicateNode { name: Box<str> },
-    /// A parent that was named does not exist.
+    /// A named parent does not exist.
     #[error(
-        "'{node}' names '{parent}' as a parent, and no prefix has that name or path{}; create it first, or add it to the plan",
+        "'{node}' names '{parent}' as a parent, but no prefix has that name or path{}; create it first, or add it to the plan",
         Elsewhere(parent, at)
     )]
     UnknownParent { node: Box<str>, parent: Box<str>, at: Vec<Box<str>> },
-    /// A reader that was declared does not exist.
+    /// A declared reader does not exist.
     #[error(
-        "{} is to be read by '{reader}', and no prefix has that name or path{}; create it first, or add it to the plan",
+        "{} declares the reader '{reader}', but no prefix has that name or path{}; create it first, or add it to the plan",
         At(path),
         Elsewhere(reader, at)
     )]
     UnknownReader { path: Box<str>, reader: Box<str>, at: Vec<Box<str>> },
-    /// The prefix's lease ended.
+    /// The lease of the prefix expired.
     #[error(
-        "the lease of {} ended {ago_ms} ms ago: nothing had renewed its {lease_ms} ms, {late_ms} ms past their end; its data is freed. {}, and renew more often or ask for a longer lease",
+        "the lease of {} ({lease_ms} ms) expired {ago_ms} ms ago: it was {late_ms} ms overdue without a renewal; its data is freed. {}, and renew more often or request a longer lease",
         At(path),
-        if *reopen { "Reopen the job to begin anew" } else { "Create it again" }
+        if *reopen { "Reopen the job to start anew" } else { "Create it again" }
     )]
     LeaseExpired { path: Box<str>, lease_ms: u32, late_ms: u64, ago_ms: u64, reopen: bool },
-    /// The token is for a life of the job that is over, and why it ended is forgotten.
+    /// The token belongs to a life of the job that has ended, and the cause is no longer remembered.
     #[error(
-        "the lease of the job ended and another process has reopened it since; reopen the job to go on with its new data"
+        "the lease of the job expired, and another process has reopened it since; reopen the job to use its new data"
     )]
     LifeOver,
-    /// The data was on a server that is gone.
+    /// The data was on a server that was lost.
     #[error(
-        "{} was lost {ago_ms} ms ago with memory server {server}, which {how}; create it again and repeat what wrote it",
+        "{} was lost {ago_ms} ms ago with memory server {server}, which {how}; create it again and rewrite its data",
         Of(path, name)
     )]
     DataLost { path: Box<str>, name: Box<str>, server: Arc<str>, how: Loss, ago_ms: u64 },
     /// The prefix was removed by request.
     #[error("{} was removed by request {ago_ms} ms ago; create it again to use it", At(path))]
     PrefixRemoved { path: Box<str>, ago_ms: u64 },
-    /// The structure was removed by request, itself or with its prefix.
+    /// The structure was removed by request, by itself or with its prefix.
     #[error("{} was removed by request {ago_ms} ms ago; create it again to use it", Of(path, name))]
     StructureRemoved { path: Box<str>, name: Box<str>, ago_ms: u64 },
     /// The prefix's declared readers had all committed.
@@ -251,22 +252,22 @@ pub enum CatalogError {
     StructureRead { path: Box<str>, name: Box<str>, reader: Arc<str>, ago_ms: u64 },
     /// No live server serves structures of a custom kind.
     #[error(
-        "no live memory server serves a {kind}; start one that has it registered, or use the code or name of one that is served"
+        "no live memory server serves a {kind}; start a server that registers this kind, or use the code or name of a kind that is served"
     )]
     UnknownKind { kind: Kind },
-    /// A server announced a custom kind that it cannot be believed about.
-    #[error("kind {code:#04x} cannot be announced: {why}")]
+    /// A server announced a custom kind that is malformed or conflicts with a known one.
+    #[error("cannot announce kind {code:#04x}: {why}")]
     KindRefused { code: u8, why: Box<str> },
-    /// No free block that ordinary allocation may take.
+    /// No free block is available to ordinary allocation.
     #[error("{0}")]
     OutOfMemory(Box<Full>),
-    /// What servers have room for and can do is not known before they are back.
-    #[error("the controller was restarted and awaits its memory servers; try again")]
+    /// After a restart the room and abilities of servers are unknown until they rejoin.
+    #[error("the controller was restarted and is waiting for its memory servers; retry")]
     Recovering,
-    /// As many blocks are held as may be: by a prefix and all below it, by the job, or by all jobs of its
-    /// tenant.
+    /// A prefix with its descendants, the job, or all jobs of its tenant would exceed the quota.
     #[error(
-        "asked for {asked} blocks; {level} holds {held} of its quota of {quota}. Free some, or have the quota raised (honeycomb quota)"
+        "cannot allocate {}: {level} holds {held} of its quota of {quota}. Free some, or have the quota raised (honeycomb quota)",
+        blocks(*asked)
     )]
     QuotaExceeded { level: QuotaLevel, quota: u64, held: u64, asked: u64 },
     /// A named limit was reached.
@@ -274,55 +275,62 @@ pub enum CatalogError {
         "{what} are limited to {limit}; use fewer, or divide the work over more requests, prefixes or jobs"
     )]
     LimitExceeded { what: &'static str, limit: u64 },
-    /// The file was sealed and grows no more.
+    /// The file is sealed.
     #[error("{} is sealed; nothing can be appended", Of(path, name))]
     Sealed { path: Box<str>, name: Box<str> },
-    /// The block is not, or no longer, the structure's.
-    #[error("block {} of epoch {} does not belong to the structure named (any more)", at.block, at.epoch)]
+    /// The block does not belong to the structure, or no longer does.
+    #[error("block {} of epoch {} does not belong to this structure, or no longer does", at.block, at.epoch)]
     StaleBlock { at: BlockAt },
-    /// A block says that its successor serves, and none was granted to it.
-    #[error("block {} says that its successor serves what follows, but never asked for one", at.block)]
+    /// A block reports that its successor is serving, and none was granted to it.
+    #[error("block {} reports that its successor is serving, but no successor was granted to it", at.block)]
     NoSuccessor { at: BlockAt },
-    /// A block of a queue is to be retired that is its tail, as far as is known.
-    #[error("block {} is not known to have been sealed; ask again", at.block)]
+    /// A block of a queue cannot be retired while it is, as far as is known, the tail.
+    #[error("cannot retire block {}: it is not known to be sealed; retry", at.block)]
     NotSealed { at: BlockAt },
-    /// A block of a structure whose positions are numbers is to be retired before those ahead of it.
-    #[error("block {} is not the first of its structure, and would leave a gap; ask again", at.block)]
+    /// In a structure whose positions are numbers, a block cannot be retired before those ahead of it.
+    #[error("cannot retire block {}: it is not the first of its structure and would leave a gap; retry", at.block)]
     NotFirst { at: BlockAt },
-    /// The block already takes part in a move, as the one that takes.
-    #[error("block {} is being filled by a move; ask again when that is over", at.block)]
+    /// The block is already the target of a move.
+    #[error("block {} is being filled by a move; retry when the move has ended", at.block)]
     Moving { at: BlockAt },
-    /// No neighbour can take all that the block holds.
+    /// No neighbour can take the whole content of the block.
     #[error(
-        "no neighbour of block {} takes part in no move and has room for all that the block holds; ask again when less is held",
+        "cannot merge block {}: every neighbour is migrating, unavailable or too full; retry later",
         at.block
     )]
     NoNeighbour { at: BlockAt },
-    /// A block wants to leave a server that is not being taken out.
-    #[error("the server of block {} is not taken out (any more): the block stays", at.block)]
+    /// A block asked to leave a server that is not draining.
+    #[error("block {} stays: its server is not draining, or no longer", at.block)]
     StaysHere { at: BlockAt },
-    /// The move was given up before it was committed, or never was.
-    #[error("the move {id} was cancelled; block {} keeps its range", at.block)]
+    /// The move was cancelled before it was committed, or never existed.
+    #[error("move {id} was cancelled; block {} keeps its range", at.block)]
     MoveCancelled { id: MoveId, at: BlockAt },
-    /// No member serves at this address.
-    #[error("no memory server serves at {address}; `honeycomb status` lists their addresses")]
+    /// No member has this address.
+    #[error("no memory server has the address {address}; `honeycomb status` lists their addresses")]
     UnknownAddress { address: Box<str> },
-    /// The only server that takes blocks is to be taken out.
+    /// The server is the only one that accepts new blocks, so it cannot be drained.
     #[error(
-        "memory server {address} cannot be taken out: it is the only one that takes blocks. Add another first, or end it, which loses what it holds"
+        "cannot drain memory server {address}: it is the only one that accepts new blocks. Add another first, or stop this one, which loses its data"
     )]
     LastServer { address: Arc<str> },
-    /// A server was called back just now, and has not heard of it.
-    #[error("memory server {server} was called back and has not heard of it yet; ask again")]
+    /// The drain of the server was cancelled, and the server has not confirmed this yet.
+    #[error(
+        "the drain of memory server {server} was cancelled, and the server has not confirmed this yet; retry"
+    )]
     Recalled { server: ServerId },
     /// The cluster is being stopped.
     #[error(
-        "cannot {what}: the cluster is being stopped (honeycomb stop) and takes no new work; start it again when it has ended"
+        "cannot {what}: the cluster is being stopped (honeycomb stop) and accepts no new work; start it again when it has stopped"
     )]
     Stopping { what: &'static str },
-    /// The server is not, or no longer, a member.
-    #[error("no memory server {server} is a member; it must join again as a new one")]
+    /// The server is not a member, or no longer is.
+    #[error("memory server {server} is not a member; it must join again as a new one")]
     UnknownServer { server: ServerId },
+}
+
+/// A count of blocks, in words.
+pub(crate) fn blocks(n: u64) -> String {
+    if n == 1 { "1 block".into() } else { format!("{n} blocks") }
 }
 
 fn chain(members: &[Box<str>]) -> String {

@@ -1,9 +1,9 @@
 //! Blocks in which a kv keeps the extents of its large values (ADR 0018).
 //!
-//! They belong to the structure like its other blocks: on the log, in inventories, in quotas, lost and
-//! freed with it. They have no range and are in no map, because entries name them. A client asks for
-//! one that has room; the fullest is given, so that the others empty. One that has been empty for a
-//! while takes no more, says so, and is given back.
+//! They belong to the structure like its other blocks: logged, listed in inventories, counted in quotas, lost
+//! and freed with it. They have no range and are in no map, because entries name them. A client requests one
+//! with room; the catalog returns the fullest, so that the others empty. A block that has been empty for a
+//! while accepts no more extents, reports so, and is freed.
 
 use crate::pool::{Draw, Held, Where};
 use crate::structures::Structure;
@@ -12,7 +12,7 @@ use honeycomb_types::limits::{BATCH_MAX, LARGE_FRACTION};
 use honeycomb_types::{BlockAt, BlockId, JobId, Kind, MoveId, StructureId, Verbs};
 
 impl Structure {
-    /// What one of its blocks holds.
+    /// The kind of content of one of its blocks.
     pub(crate) fn kind_of(&self, block: BlockId) -> Kind {
         match self.extents.contains(&block) {
             true => Kind::Extents,
@@ -41,15 +41,14 @@ impl Catalog {
             return Ok(Reply::Extents(entries.collect()));
         }
         if !verbs.contains(Verbs::WRITE) {
-            let (what, why) =
-                ("store a large value", "only what may write the prefix stores in it");
+            let (what, why) = ("store a large value", "the token may not write to the prefix");
             let path = self.dag.path_of(self.structures[s].prefix).into();
             return Err(CatalogError::PermissionDenied { what, path, why });
         }
         let most = self.block_size / LARGE_FRACTION;
         if bytes > most {
             let (what, given) = ("the length of an extent", bytes);
-            let allowed = "an extent has at most an eighth of a block";
+            let allowed = "an extent holds at most an eighth of a block";
             return Err(CatalogError::InvalidArgument { what, given, allowed });
         }
         let room = |block: &BlockId| {
@@ -58,7 +57,7 @@ impl Catalog {
             (takes && !full.contains(block) && used + bytes <= self.block_size).then_some(used)
         };
         let known = self.structures[s].extents.iter().filter_map(|b| Some((room(b)?, *b)));
-        // The fullest, and of those equally full always the same.
+        // The fullest; among equally full ones, always the same.
         let block = match known.max().map(|(_, block)| block) {
             Some(block) => block,
             None => self.add_extent_block(s, effects)?,
@@ -83,25 +82,25 @@ impl Catalog {
         Ok(block)
     }
 
-    /// In place of a range, how many bytes are free there.
+    /// A map entry whose range is replaced by the number of free bytes.
     fn extent_entry(&self, block: BlockId) -> MapEntry {
         let free = self.block_size.saturating_sub(self.pool.bytes_used(block));
         self.entry(block, 0, if self.leaves_or_left(block) { 0 } else { free })
     }
 
-    /// Whether a block is below memory, or goes there: it takes nothing then.
+    /// Whether a block is in a lower tier or on its way there: it accepts nothing then.
     fn leaves_or_left(&self, block: BlockId) -> bool {
         let Where { tier, to, .. } = self.pool.place(block);
         tier.is_below() || to.is_below()
     }
 
-    /// Whether a block is one of extents.
+    /// Whether a block holds extents.
     pub(crate) fn holds_extents(&self, at: BlockAt) -> bool {
         let held = self.pool.held(at);
         matches!(held, Some(Held::By(s)) if self.structures[s].extents.contains(&at.block))
     }
 
-    /// One of them is empty and takes no more.
+    /// Frees a block of extents that is empty and accepts no more.
     pub(crate) fn retire_extents(
         &mut self,
         id: StructureId,

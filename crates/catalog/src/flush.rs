@@ -1,15 +1,14 @@
-//! Flushing what a prefix held when its lease ends, or its job where it outlives that: a part for each
-//! block, then a manifest, and only then are the blocks free. (`live` writes what a prefix holds that
-//! goes on.)
+//! Flushes of a prefix whose lease expires, or whose job ends before it: one part for each block, then a
+//! manifest, and only then are the blocks freed. (`live` flushes prefixes that stay live.)
 //!
-//! Until the manifest is in its place the blocks are quarantined: nobody reaches them, nobody gets
-//! them. What fails is tried again, with pauses that grow, for as long as it takes; only the loss of
-//! a server that had not written its part ends a flush without a manifest. Two flushes of one
-//! directory commit in the order in which they began, so that the later one stands. A flush is hard
-//! state (`recovery`): a restart of the controller interrupts it and does not end it.
+//! Until the manifest is written the blocks are quarantined: nobody can reach or allocate them. A failed
+//! write is retried, with growing pauses, for as long as it takes; only the loss of a server that had not
+//! written its part ends a flush without a manifest. Two flushes of one directory commit in the order in
+//! which they began, so that the later one stands. A flush is durable state (`recovery`): a restart of the
+//! controller interrupts it and does not end it.
 //!
-//! `flush_to` and the marks of a prefix are rare: they are kept beside the DAG (`Special`), for as
-//! long as its node.
+//! The attributes `flush_to` and marks are rare: they are stored beside the DAG (`Special`), for as long as
+//! the node exists.
 
 mod asked;
 mod barrier;
@@ -41,44 +40,44 @@ use std::sync::Arc;
 pub(crate) use stop::{JobEnd, Stop};
 pub(crate) use sweep::Sweep;
 
-/// What only some prefixes have.
+/// Attributes that only some prefixes have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Special {
     pub(crate) marks: Marks,
     pub(crate) flush_to: Box<str>,
     pub(crate) flush: FlushState,
-    /// It is filled from a flush, and not whole yet.
+    /// It is being filled from a flush, and is incomplete.
     pub(crate) loading: bool,
-    /// Whatever ends it but its removal flushes it first.
+    /// Every end of the prefix except its removal flushes it first.
     pub(crate) persist: bool,
-    /// Names its journal, when its changes are answered as they are in there; otherwise empty.
+    /// The tag of its journal, when changes are acknowledged as flushed; otherwise empty.
     pub(crate) journal: Box<str>,
 }
 
-/// The block of a part, and how far it is.
+/// A block to flush, and its progress.
 #[derive(Debug)]
 struct Part {
     at: BlockAt,
-    /// Hashes of a kv that are its own.
+    /// The hashes of a kv that it owns.
     range: (u64, u64),
     object: Arc<str>,
-    /// Its structure, and its place there.
+    /// The indices of its structure and of its part there.
     place: (usize, usize),
     state: PartState,
     attempts: u32,
 }
 
-/// How far a part is. One that turns out to be none keeps its place, because what is to be tried
-/// again, and the log, know parts by their places.
+/// The progress of a part. A part that turns out to be empty keeps its index, because retries and the log
+/// identify parts by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum PartState {
     Waits = 0,
-    /// Its object is on disk.
+    /// Its object is written.
     Written = 1,
-    /// Nobody ever opened its block: there is nothing to write.
+    /// Its block was never opened: nothing is to be written.
     Absent = 2,
-    /// Its object is on disk, and its block is none of the flush's: it is of a prefix that lived on.
+    /// Its object is written, and the flush does not own its block, because the prefix stayed live.
     Copied = 3,
 }
 
@@ -97,7 +96,7 @@ impl Part {
 }
 
 impl FlushedStructure {
-    /// What a manifest says of a structure before its parts.
+    /// The manifest entry of a structure without its parts.
     fn without_parts(structure: &Structure) -> FlushedStructure {
         FlushedStructure {
             name: structure.name.clone(),
@@ -111,7 +110,7 @@ impl FlushedStructure {
 }
 
 impl Flush {
-    /// Its structures as the manifest tells of them: with the parts that there are.
+    /// Its structures as listed in the manifest, with the existing parts.
     fn told(&self) -> Vec<FlushedStructure> {
         let mut structures = self.structures.clone();
         let mut states = self.parts.iter().map(|part| part.state);
@@ -142,31 +141,31 @@ struct Flush {
     directory: Arc<str>,
     job_name: Box<str>,
     address: Arc<str>,
-    /// Of a subtree: paths of those below it that have flushes of their own.
+    /// For a subtree: paths of the descendants that have their own flushes.
     below: Arc<[Box<str>]>,
-    /// Which structures they were.
+    /// The structures that it flushes.
     ids: Vec<StructureId>,
     structures: Vec<FlushedStructure>,
     parts: Vec<Part>,
-    /// Parts that are still to be written.
+    /// Number of parts still to be written.
     left: usize,
-    /// Somebody asked for it, and the prefix lives on.
+    /// The flush was requested, and the prefix stays live.
     live: bool,
-    /// The uppermost of those that were cut with it; 0 for none.
+    /// The topmost flush of the same barrier; 0 for none.
     group: u64,
-    /// The job whose end began it, if that did.
+    /// The job whose end began the flush, if one did.
     ended: Option<JobId>,
-    /// Who was asked for the manifest, while that is under way.
+    /// The server that is writing the manifest, if any.
     committing: Option<ServerId>,
     attempts: u32,
     error: Option<Arc<str>>,
 }
 
-/// What is to be tried again.
+/// An action to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Again {
     Part(usize),
-    /// A part of one that is being copied.
+    /// A part of a flush of a live prefix.
     Copy,
     Commit,
     Sweep,
@@ -176,30 +175,30 @@ enum Again {
 #[derive(Debug, Default)]
 pub(crate) struct Flushes {
     all: BTreeMap<u64, Flush>,
-    /// Those of prefixes that live, while their blocks are copied.
+    /// Flushes of live prefixes, while their blocks are copied.
     pub(crate) live: BTreeMap<u64, Live>,
-    /// Cuts of those of which all is to be as it was at one moment, by the number of the uppermost.
+    /// Barriers, which flush several prefixes as of one moment, by the number of the topmost flush.
     barriers: BTreeMap<u64, Barrier>,
-    /// How those ended that were asked for.
+    /// Outcomes of requested flushes.
     ended: VecDeque<Ended>,
-    /// Those of each directory, in the order in which they began.
+    /// The flushes of each directory, in the order in which they began.
     queues: HashMap<Arc<str>, VecDeque<u64>>,
     blocks: HashMap<BlockAt, (u64, usize)>,
-    /// Kept blocks that may be in memory, in the order in which they are looked at.
+    /// Retained blocks that may be in memory, in the order in which they are considered for demotion.
     high: VecDeque<BlockAt>,
     retries: BinaryHeap<Reverse<(Time, u64, Again)>>,
-    /// Servers that could not write, since when they last could.
+    /// Servers whose last write failed.
     failed: HashSet<ServerId>,
-    /// What flushes that came to nothing have written, by their numbers.
+    /// Objects of cancelled flushes, by number of the flush.
     sweeps: BTreeMap<u64, Sweep>,
-    /// Directories of live prefixes: two do not share one.
+    /// Directories of live prefixes, which must differ.
     claimed: HashSet<Box<str>>,
-    /// Directories where a flush was to go that was lost, and why, the last ones.
+    /// The last directories whose flush was lost, with the reason.
     lost_at: VecDeque<(Arc<str>, Arc<str>)>,
-    /// Jobs of which something was lost that outlived them, and why, the last ones.
+    /// The last ended jobs that lost persistent data, with the reason.
     lost_of: VecDeque<(JobId, Arc<str>)>,
     last: u64,
-    /// Names this run of the controller shard: numbers of two are not compared.
+    /// Names this run of the controller shard: numbers of different runs are not comparable.
     pub(crate) lineage: Arc<str>,
     pub(crate) unwritten: Unwritten,
     pub(crate) done: u64,
@@ -211,12 +210,12 @@ impl Flushes {
         self.retries.peek().map(|Reverse((at, ..))| *at)
     }
 
-    /// Whether a flush is on its way to this directory.
+    /// Whether a flush to this directory is under way.
     pub(crate) fn is_written(&self, directory: &str) -> bool {
         self.queues.contains_key(directory)
     }
 
-    /// Whether objects of this directory are to be deleted for the first time.
+    /// Whether objects of this directory are being deleted for the first time.
     pub(crate) fn is_swept(&self, directory: &str) -> bool {
         self.sweeps.values().any(|sweep| *sweep.directory == *directory && sweep.passes == 0)
     }
@@ -225,7 +224,7 @@ impl Flushes {
         (self.all.len() + self.live.len()) as u64
     }
 
-    /// Those that fail and are tried again: number, directory, and why.
+    /// Flushes that fail and are retried: number, directory and reason.
     fn failures(&self) -> impl Iterator<Item = (u64, &Arc<str>, &Arc<str>)> {
         let written = self.all.iter().map(|(number, f)| (*number, &f.directory, &f.error));
         let copied = self.live.iter().map(|(number, l)| (*number, &l.directory, &l.error));
@@ -237,7 +236,7 @@ impl Flushes {
         self.failures().count() as u64
     }
 
-    /// Of those that fail, the reason of the one that began last.
+    /// The reason of the failing flush that began last.
     pub(crate) fn error(&self) -> Box<str> {
         let last = self.failures().max_by_key(|(number, ..)| *number);
         last.map(|(_, directory, why)| format!("{directory}: {why}").into()).unwrap_or_default()
@@ -265,8 +264,8 @@ fn pause(attempts: u32) -> std::time::Duration {
 }
 
 impl Catalog {
-    /// Names this run of the controller shard, so that a flush of another that has the same number is not
-    /// taken for one of its own.
+    /// Names this run of the controller shard, so that a flush of another run with the same number is not
+    /// mistaken for one of its own.
     pub fn begin_lineage(&mut self, name: &str) {
         self.flushes.lineage = name.into();
     }
@@ -276,7 +275,7 @@ impl Catalog {
         self.dag.special.get(&n).map_or(self.config.marks, |special| special.marks)
     }
 
-    /// Refuses a `flush_to` that cannot be: the directory that it means when it can.
+    /// Returns the directory of a `flush_to`, or refuses one that is not possible.
     pub(crate) fn checked_flush(&self, j: u32, path: &str) -> Result<Box<str>, CatalogError> {
         let directory = flush_directory(&self.jobs[j].name, path)?;
         if self.pool.servers().any(|(_, server)| !server.flush) || self.pool.is_empty() {
@@ -291,7 +290,7 @@ impl Catalog {
         Ok(directory.into())
     }
 
-    /// Gives a new prefix what only some have.
+    /// Stores the rare attributes of a new prefix.
     pub(crate) fn specialise(
         &mut self,
         n: u32,
@@ -316,7 +315,7 @@ impl Catalog {
         self.dag.special.insert(n, Box::new(special));
     }
 
-    /// Gives a recovered prefix what only some have.
+    /// Stores the rare attributes of a recovered prefix.
     pub(crate) fn specialise_again(&mut self, n: u32, image: &PrefixImage) {
         let marks = image.marks.unwrap_or(self.config.marks);
         let PrefixImage { flush_to, loading, persist, journal, .. } = image.clone();
@@ -328,7 +327,7 @@ impl Catalog {
         }
     }
 
-    /// A prefix ends: its directory is free for another, and nothing of it goes down any more.
+    /// A prefix ends: its directory is free for another, and no block of it is demoted any more.
     pub(crate) fn unclaim(&mut self, n: u32) {
         if let Some(directory) = self.directory_of(n) {
             self.flushes.claimed.remove(&*directory);
@@ -348,8 +347,8 @@ impl Catalog {
         Epoch::new(self.config.term, self.flushes.last).0
     }
 
-    /// Begins the flush of a prefix that ends, if it is to be flushed: its structures end, and their
-    /// blocks are kept.
+    /// Begins the flush of a prefix that ends, if it has to be flushed: its structures end, and their blocks
+    /// are retained.
     pub(crate) fn begin_flush(
         &mut self,
         n: u32,
@@ -361,7 +360,7 @@ impl Catalog {
         let flushed = match cause {
             Cause::Expired { .. } => true,
             Cause::Read { .. } => persists,
-            // Who removes it says that nobody wants the data.
+            // A removal by request discards the data.
             Cause::Removed | Cause::Lost { .. } => false,
         };
         if flushed {
@@ -369,7 +368,7 @@ impl Catalog {
         }
     }
 
-    /// A job ends: the prefixes that outlive such an end are flushed, and no others.
+    /// A job ends: flushes the prefixes that outlive such an end, and no others.
     pub(crate) fn persist_job(&mut self, j: u32, how: JobEnd, effects: &mut Vec<Effect>) {
         let nodes = chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
         let outlives = |special: &Special| match how {
@@ -387,8 +386,8 @@ impl Catalog {
         }
     }
 
-    /// Flushes what a prefix holds that has ended. One that was not loaded whole holds less than what it was
-    /// loaded from, and must not take its place. Without a cause nobody will ask what became of it.
+    /// Flushes the content of a prefix that has ended. An incompletely loaded prefix holds less than its
+    /// source, and must not replace it. Without a cause there is no tombstone.
     fn flush_ended(
         &mut self,
         n: u32,
@@ -448,8 +447,8 @@ impl Catalog {
         self.commit_flush(number, effects);
     }
 
-    /// Takes a structure's blocks from it and lists them as parts. The target of a move that was not
-    /// committed owns nothing yet, and is no part.
+    /// Takes a structure's blocks from it and lists them as parts. The target of an uncommitted move owns
+    /// nothing yet, and is not a part.
     fn keep_structure(
         &mut self,
         s: u32,
@@ -497,7 +496,7 @@ impl Catalog {
         flush.structures.push(flushed);
     }
 
-    /// Removes a structure whose blocks were taken, and remembers why it ended.
+    /// Removes a structure whose blocks were taken, and records why it ended.
     fn bury(&mut self, s: u32, cause: Cause, path: &Arc<str>) {
         let structure = &self.structures[s];
         let (j, gone) = (structure.job, Gone::Structure(structure.id));
@@ -520,13 +519,13 @@ impl Catalog {
             return Ok(Reply::Done);
         };
         let never = outcome.is_err() && self.is_unflushable(number, i);
-        let flush = self.flushes.all.get_mut(&number).expect("a kept block has its flush");
+        let flush = self.flushes.all.get_mut(&number).expect("a retained block has a flush");
         let part = &mut flush.parts[i];
         if part.state != PartState::Waits {
             return Ok(Reply::Done);
         }
         match outcome {
-            // From the log of a version that accepted such a structure: the flush ends without it.
+            // A log of an older version may contain such a structure: the flush ends without it.
             Err(why) if never => {
                 part.state = PartState::Absent;
                 flush.left -= 1;
@@ -561,8 +560,8 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A server can write again: what it could not is tried now, and manifests are. After a long outage a
-    /// backlog would else wait for the end of the longest pause.
+    /// A server can write again: retries its failed parts, and manifests, now. After a long outage a backlog
+    /// would otherwise wait for the end of the longest pause.
     fn hasten(&mut self, server: ServerId) {
         if !self.flushes.failed.remove(&server) {
             return;
@@ -582,11 +581,11 @@ impl Catalog {
         *retries = waiting.collect();
     }
 
-    /// Asks for the manifest, when all parts are written and it is this flush's turn.
+    /// Requests the manifest, when all parts are written and it is the turn of this flush.
     fn commit_flush(&mut self, number: u64, effects: &mut Vec<Effect>) {
         let flush = &self.flushes.all[&number];
         let first = self.flushes.queues[&flush.directory].front() == Some(&number);
-        // Its manifest names those below it, which are whole by then.
+        // Its manifest names those of its descendants, which must be complete by then.
         let others = |(other, flush): (&u64, &Flush)| *other != number && flush.group == number;
         if self.flushes.all.range(number..).any(others) {
             return;
@@ -594,7 +593,7 @@ impl Catalog {
         if flush.left > 0 || flush.committing.is_some() || !first || self.recovering() {
             return;
         }
-        // Who wrote the last part sees the directory; one of the others does when it is shared.
+        // The server that wrote the last part has access to the directory; any other has when it is shared.
         let there = |part: &&Part| matches!(part.state, PartState::Written | PartState::Copied);
         let written = flush.parts.iter().rev().filter(there);
         let wrote = written.map(|part| part.at.block.server());
@@ -605,7 +604,7 @@ impl Catalog {
             self.flushes.retries.push(Reverse((again, number, Again::Commit)));
             let flush = self.flushes.all.get_mut(&number).expect("looked up just now");
             flush.attempts += 1;
-            flush.error = Some("no memory server that has a flush_root is there".into());
+            flush.error = Some("no memory server with a flush_root is available".into());
             return self.show_flush(number);
         };
         effects.push(Effect::CommitFlush {
@@ -650,13 +649,12 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A flush has come to its end, good or bad: its blocks are freed, the next one of its directory
-    /// may commit.
+    /// Ends a flush, successful or not: frees its blocks, and lets the next one of its directory commit.
     fn end_flush(&mut self, number: u64, state: FlushState, effects: &mut Vec<Effect>) {
         let flush = self.flushes.all.remove(&number).expect("it is under way");
         self.flushes.unwritten.changed(number);
         let whole = flush.left == 0 || matches!(state, FlushState::Lost(_));
-        assert!(whole, "INV-09: blocks are freed before what they held is written");
+        assert!(whole, "INV-09: blocks are freed before their content is written");
         for part in flush.parts.iter().filter(|part| part.state != PartState::Copied) {
             self.flushes.blocks.remove(&part.at);
             self.pool.free_kept(part.at, effects);
@@ -695,14 +693,14 @@ impl Catalog {
         }
     }
 
-    /// Tries again what is due.
+    /// Retries the actions that are due.
     pub(crate) fn retry_flushes(&mut self, effects: &mut Vec<Effect>) {
         while self.flushes.next().is_some_and(|at| at <= self.now) {
             let Reverse((_, number, again)) = self.flushes.retries.pop().expect("looked at it");
             let known = self.flushes.all.get(&number);
             match again {
                 Again::Sweep => self.sweep(number, effects),
-                // Looked at when the tick is over.
+                // Handled at the end of the tick.
                 Again::Copy => {}
                 Again::Commit if known.is_some() => self.commit_flush(number, effects),
                 Again::Part(i) => {
@@ -715,8 +713,7 @@ impl Catalog {
         }
     }
 
-    /// Servers are gone: what they had not written is lost, and what they were to commit is another's
-    /// to do.
+    /// Servers are lost: their unwritten parts are lost, and other servers write their pending manifests.
     pub(crate) fn lose_flushes(
         &mut self,
         gone: &[(ServerId, Arc<str>)],
@@ -733,9 +730,9 @@ impl Catalog {
                 |part: &&Part| part.state == PartState::Waits && is_gone(part.at.block.server());
             let lost = flush.parts.iter().filter(unwritten).count();
             if let Some(part) = flush.parts.iter().find(unwritten) {
-                let server = address(part.at.block.server()).expect("it is gone").clone();
+                let server = address(part.at.block.server()).expect("it is lost").clone();
                 let why = format!(
-                    "a memory server was lost that had not written {lost} of {} parts; there is no \
+                    "a memory server was lost before it had written {lost} of {} parts; there is no \
                      manifest",
                     flush.parts.len()
                 );
@@ -749,12 +746,12 @@ impl Catalog {
         }
     }
 
-    /// Whether a manifest is being written there.
+    /// Whether the server is writing a manifest.
     pub(crate) fn commits_flush_at(&self, server: ServerId) -> bool {
         self.flushes.all.values().any(|flush| flush.committing == Some(server))
     }
 
-    /// Who asks for what was to be flushed is told from now on that it is lost, not that it expired.
+    /// From now on, requests for data that was to be flushed report it as lost, not as expired.
     fn bury_as_lost(&mut self, number: u64, cause: Cause) {
         let Flush { prefix, address, ids, structures, .. } = &self.flushes.all[&number];
         let (prefix, path, at) = (*prefix, address.clone(), self.now);
@@ -769,7 +766,7 @@ impl Catalog {
         }
     }
 
-    /// Writes down at the prefix how its flush stands.
+    /// Records the progress of a flush at its prefix.
     fn show_flush(&mut self, number: u64) {
         let Some(flush) = self.flushes.all.get(&number).filter(|flush| !flush.live) else { return };
         let state = match &flush.error {
@@ -790,13 +787,13 @@ impl Catalog {
         }
     }
 
-    /// Whether the block is kept until what it held is written.
+    /// Whether the block is retained until its content is written.
     pub(crate) fn is_kept(&self, at: BlockAt) -> bool {
         self.flushes.blocks.contains_key(&at)
     }
 
-    /// Every kept block is a part that waits for its manifest, and is quarantined; parts that wait are
-    /// counted.
+    /// Every retained block is a part that waits for its manifest, and is quarantined; the count of waiting
+    /// parts is right.
     pub(crate) fn check_flushes(&self) -> Result<(), String> {
         for (number, flush) in &self.flushes.all {
             let waiting = flush.parts.iter().filter(|part| part.state == PartState::Waits).count();
@@ -808,7 +805,7 @@ impl Catalog {
             let flush = self.flushes.all.get(number).ok_or(format!("{at:?} has no flush"))?;
             let part = flush.parts.get(*i);
             if part.is_none_or(|part| part.at != *at || part.state == PartState::Absent) {
-                return Err(format!("{at:?} is no part of its flush"));
+                return Err(format!("{at:?} is not a part of its flush"));
             }
             if self.pool.is_free(*at) {
                 return Err(format!("{at:?} is free and waits to be flushed"));

@@ -1,7 +1,9 @@
-//! What is told to who finds no room: who asked, what there is, and who holds it. Whoever reads it shall
-//! know what to remove, or that it is others who have it all, and learn nothing of those.
+//! The content of an `OutOfMemory` error: the caller, the available room, and its holders. A reader must
+//! learn which of its own data to remove, or that others hold all of the room, and nothing else about those
+//! others.
 
 use crate::Catalog;
+use crate::error::blocks;
 use crate::pool::{Draw, Room, Where};
 use hashbrown::HashMap;
 use honeycomb_types::{BlockId, JobId, TierIx, Time};
@@ -9,38 +11,38 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Prefixes of a job that are named.
+/// Number of prefixes of a job that are named.
 const NAMED: usize = 5;
 /// Bytes of a name that are shown.
 const NAME_SHOWN: usize = 80;
-/// What a job holds is counted again after this: whoever is refused asks again soon.
+/// Time for which the counted blocks of a job are reused: a refused caller retries soon.
 const COUNTED_FOR: Duration = Duration::from_secs(1);
 
-/// Why there is no room for blocks.
+/// Why no blocks can be allocated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Full {
-    /// The prefix that asked, and the structure, where there is one already.
+    /// The requesting prefix, and the structure if it exists already.
     pub asker: Box<str>,
-    /// Blocks that were asked for.
+    /// Number of blocks requested.
     pub asked: u64,
-    /// Free blocks in memory, with those that are kept back.
+    /// Free blocks in memory, including the reserved ones.
     pub free: u64,
-    /// Those that are kept back for moves and repairs.
+    /// Free blocks reserved for moves and repairs.
     pub reserved: u64,
-    /// Memory first, then what is below it.
+    /// Memory first, then the lower tiers.
     pub tiers: Vec<FullTier>,
-    /// The asker's job holds these.
+    /// The blocks that the job of the caller holds.
     pub holding: Arc<Holding>,
-    /// Suspected servers that have room: it may be given when they are heard again.
+    /// Suspected servers with room, which becomes available when they report again.
     pub suspects: Vec<Suspect>,
 }
 
-/// A server that is given no blocks, because it is suspected to be gone (INV-56).
+/// A server that receives no blocks, because it is suspected to be lost (INV-56).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspect {
     /// host:port.
     pub address: Arc<str>,
-    /// Milliseconds since it was last heard.
+    /// Milliseconds since its last message.
     pub silent_ms: u64,
 }
 
@@ -56,33 +58,32 @@ impl fmt::Display for Suspect {
 pub struct FullTier {
     /// Memory, or the class of the disks.
     pub name: &'static str,
-    /// All that there are.
+    /// Number of all blocks.
     pub total: u64,
-    /// Those that could be given here.
+    /// Number of blocks that could be allocated here.
     pub free: u64,
-    /// Those that have an owner, or had one and are not free yet; one on its way counts where it is and
-    /// where it goes.
+    /// Blocks that have an owner, or are not free yet; a block on its way between tiers counts in both.
     pub out: u64,
-    /// Free ones of which this controller shard has no room lent: others have it, or nobody yet.
+    /// Free blocks not lent to this controller shard: lent to other shards, or not lent yet.
     pub elsewhere: u64,
 }
 
-/// What a job holds, and what nobody holds any more.
+/// The blocks that a job holds, and those without an owner.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holding {
     /// Its name.
     pub job: Box<str>,
     /// Blocks by tier, in the order of `Full::tiers`.
     pub tiers: Vec<u64>,
-    /// The same as `FullTier::out` counts them.
+    /// The same, counted as in `FullTier::out`.
     pub out: Vec<u64>,
-    /// Blocks of anybody, counted like this, that are being freed, or kept for a flush.
+    /// Blocks of any job, counted in the same way, that are being freed or retained for a flush.
     pub kept: Vec<u64>,
-    /// Its prefixes that hold most, the largest first.
+    /// Its prefixes with most blocks, the largest first.
     pub prefixes: Vec<(Box<str>, u64)>,
 }
 
-/// What was counted of jobs a moment ago.
+/// Recently counted blocks of jobs.
 #[derive(Debug, Default)]
 pub(crate) struct Counted(HashMap<JobId, (Time, Arc<Holding>)>);
 
@@ -103,13 +104,13 @@ fn shown(name: &str) -> String {
 impl fmt::Display for Full {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Full { asker, asked, free, reserved, tiers, holding, suspects } = self;
-        let plural = if *asked == 1 { "" } else { "s" };
         write!(
             f,
-            "{} asked for {asked} block{plural}; the cluster has {free} free in memory, ",
+            "cannot allocate {} for '{}': the cluster has {free} free in memory, ",
+            blocks(*asked),
             shown(asker)
         )?;
-        write!(f, "of which {reserved} are kept back for moves and repairs (")?;
+        write!(f, "of which {reserved} are reserved for moves and repairs (")?;
         for (n, FullTier { name, total, free, .. }) in tiers.iter().enumerate() {
             let comma = if n == 0 { "" } else { ", " };
             write!(f, "{comma}{name}: {free} of {total} free")?;
@@ -133,29 +134,29 @@ impl fmt::Display for Full {
         if !named.is_empty() {
             write!(f, " (most of it: {named})")?;
         }
-        write!(f, "; all others hold {}", of(&mut rest))?;
+        write!(f, "; other jobs hold {}", of(&mut rest))?;
         if holding.kept.iter().any(|&n| n > 0) {
             let kept = of(&mut holding.kept.iter().copied());
-            write!(f, "; {kept} are nobody's any more, and being freed or flushed")?;
+            write!(f, "; {kept} have no owner and are being freed or flushed")?;
         }
         for FullTier { name, elsewhere, .. } in tiers.iter().filter(|tier| tier.elsewhere > 0) {
             write!(
                 f,
-                "; {elsewhere} in {name} are lent to other controller shards, or to none yet"
+                "; {elsewhere} in {name} are lent to other controller shards, or not lent yet"
             )?;
         }
         for suspect in suspects {
-            write!(f, "; {suspect} and is given no blocks")?;
+            write!(f, "; {suspect} and receives no blocks")?;
         }
         f.write_str(". ")?;
         f.write_str(
-            "Existing data is unharmed: free some, let leases end, or add a memory server or disks",
+            "Existing data is unharmed: free some, let leases expire, or add a memory server or disks",
         )
     }
 }
 
 impl Catalog {
-    /// Why this prefix is given no block.
+    /// Explains why no block is allocated to this prefix.
     pub(crate) fn full(&mut self, (j, n): (u32, u32), s: u32, asked: u64) -> Full {
         let (_, free, reserved) = self.pool.room();
         let mut asker = self.dag.path_of(n);
@@ -169,7 +170,7 @@ impl Catalog {
             let free = u64::from(server.room(Draw::Reserve));
             tiers[0].total += total;
             tiers[0].out += total.saturating_sub(unused);
-            // Of one that is away nobody can say what is free.
+            // The free blocks of a disconnected server are unknown.
             if !server.is_away() && !server.is_suspected() {
                 tiers[0].free += free;
                 tiers[0].elsewhere += unused.saturating_sub(free);
@@ -194,7 +195,7 @@ impl Catalog {
         Full { asker: asker.into(), asked, free, reserved, tiers, holding, suspects }
     }
 
-    /// Suspected servers that have room, or may have it when blocks of theirs have gone to a disk.
+    /// Suspected servers that have room, or may have it after they demoted blocks to a disk.
     fn roomy_suspects(&self) -> Vec<Suspect> {
         let suspected = self.pool.servers().filter(|(_, server)| server.is_suspected());
         let roomy = suspected
@@ -231,7 +232,7 @@ impl Catalog {
             }
         }
         let mut largest: Vec<(u32, u64)> = by_prefix.into_iter().collect();
-        // Of two that hold as much the one that was made first: the order of a table tells nothing.
+        // Of two equal counts, the older prefix first: the order of a hash table is arbitrary.
         largest.sort_by_key(|&(n, blocks)| (std::cmp::Reverse(blocks), self.dag.nodes[n].id));
         let named = largest.into_iter().take(NAMED);
         let prefixes = named.map(|(n, blocks)| (self.dag.path_of(n).into(), blocks)).collect();
@@ -241,7 +242,7 @@ impl Catalog {
         holding
     }
 
-    /// In which of these tiers a block is, and to which it goes.
+    /// The indices of a block's current tier and of the tier to which it is moving.
     fn tiers_named(&self, block: BlockId, tiers: &[FullTier]) -> (usize, usize) {
         let server = self.pool.server(block.server());
         let named = |tier: TierIx| {

@@ -1,10 +1,10 @@
-//! How a file or a queue grows: its tail asks for a successor, seals itself at its actual length, and the
-//! successor serves what follows.
+//! Growth of files and queues: the tail requests a successor, seals itself at its actual length, and the
+//! successor serves the positions that follow.
 //!
-//! A tail points its clients at the successor before the catalog hears of the seal, so the
-//! successor may fill up, ask for its own and seal first. The catalog therefore keeps a chain of
-//! granted successors, gives each the map version that the seal of its predecessor will make, and
-//! applies seals in the order of the chain. Every request can be repeated.
+//! A tail directs its clients to the successor before the catalog receives the seal, so the successor may
+//! fill up, request its own successor and seal first. The catalog therefore keeps a list of granted
+//! successors, assigns each the map version that the seal of its predecessor will make, and applies seals in
+//! the order of that list. Every request can be repeated.
 
 use crate::command::Seal;
 use crate::pool::{Draw, Held};
@@ -12,16 +12,16 @@ use crate::structures::{Granted, Placed, Structure};
 use crate::{Catalog, CatalogError, Effect, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
 
-/// Where a block stands in a file or a queue.
+/// The position of a block in a file or a queue.
 pub(crate) enum Position {
-    /// In the map, sealed; the place in the map.
+    /// Sealed and in the map, at this index.
     Sealed(usize),
-    /// In the chain: 0 is the tail, 1 its successor and so on.
+    /// In the successor list: 0 is the tail, 1 its successor and so on.
     Chain(usize),
 }
 
 impl Structure {
-    /// Where one of its blocks stands.
+    /// The position of one of its blocks.
     pub(crate) fn position(&self, block: BlockId) -> Option<Position> {
         let tail = self.entries.len() - 1;
         if self.entries[tail].block == block {
@@ -36,8 +36,8 @@ impl Structure {
 }
 
 impl Catalog {
-    /// The structure for whose block a server speaks, if the block is its own in this epoch. The server
-    /// was heard from, whatever comes of it.
+    /// The structure of a block on whose behalf a server speaks, if the structure owns the block in this
+    /// epoch. Counts as a message of the server in any case.
     pub(crate) fn held_by(&mut self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
         self.heard_from(at.block.server());
         let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
@@ -48,7 +48,7 @@ impl Catalog {
         }
     }
 
-    /// The same, for what only blocks of files and queues ask.
+    /// The same, for requests that only blocks of files and queues make.
     pub(crate) fn named_by_block(
         &mut self,
         id: StructureId,
@@ -94,9 +94,8 @@ impl Catalog {
         Ok(Reply::Grown { version, entry: self.entry(successor, 0, u64::MAX) })
     }
 
-    /// Frees the last block of the chain again: the one before it has told nobody of it. An asker
-    /// that was refused this, because it grew on meanwhile, gets the same successor when it asks
-    /// again.
+    /// Frees the last block of the successor list again: its predecessor has reported it to no client. A
+    /// caller that is refused, because it grew meanwhile, gets the same successor when it asks again.
     pub(crate) fn give_back_successor(
         &mut self,
         id: StructureId,
@@ -126,7 +125,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Frees what was allocated in advance and lies on a server that is taken out.
+    /// Frees pre-allocated blocks on a draining server.
     pub(crate) fn give_back_spares(&mut self, s: u32, id: ServerId, effects: &mut Vec<Effect>) {
         let structure = &mut self.structures[s];
         let (j, growth) = (structure.job, structure.growth.as_mut());
@@ -140,7 +139,7 @@ impl Catalog {
         }
     }
 
-    /// The seal of a block of the chain, if it was heard of.
+    /// The seal of a block of the successor list, if it was received.
     fn chain_seal(&self, s: u32, place: usize) -> Option<Seal> {
         let mut granted = self.structures[s].growth.iter().flat_map(|growth| &growth.granted);
         place.checked_sub(1).and_then(|k| granted.nth(k)).and_then(|granted| granted.sealed)
@@ -156,7 +155,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Adds a successor at the end of the chain: one allocated in advance, or a new one.
+    /// Adds a successor at the end of the list: a pre-allocated block, or a new one.
     fn grant(&mut self, s: u32, effects: &mut Vec<Effect>) -> Result<BlockId, CatalogError> {
         let spare = self.structures[s].growth.as_mut().and_then(|g| g.spare.pop_front());
         let block = match spare {
@@ -187,7 +186,7 @@ impl Catalog {
         let s = self.structures.find(id).filter(|&s| self.structures[s].kind == Kind::File);
         let held = self.pool.held(at).is_some_and(|held| matches!(held, Held::By(_)));
         if s.is_some() && held && seal.length > self.pool.bytes_used(at.block) {
-            // It may go below memory before its server reports what it holds.
+            // The block may be demoted before its server reports its content.
             self.uses(at, seal.length);
         }
         Ok(reply)
@@ -253,13 +252,13 @@ impl Catalog {
     }
 
     fn same_seal(&self, same: bool, given: u64) -> Result<(), CatalogError> {
-        let allowed = "the block was sealed before, at another length or with another outcome";
+        let allowed = "the block is already sealed, at another length or with another outcome";
         let what = "the length of a sealed block";
         if same { Ok(()) } else { Err(CatalogError::InvalidArgument { what, given, allowed }) }
     }
 
-    /// Applies the seal of the tail, then those of the blocks that became the tail by it and had
-    /// sealed before.
+    /// Applies the seal of the tail, then those of the blocks that thereby became the tail and had sealed
+    /// before.
     fn seal_tail(
         &mut self,
         s: u32,
@@ -283,8 +282,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The structure itself is sealed. Its last range stays open, so that the map still says who
-    /// answers beyond the end; blocks that were to follow are freed.
+    /// The structure itself is sealed. Its last range stays open, so that the map still says which block
+    /// answers beyond the end; granted successors are freed.
     fn seal_last(&mut self, s: u32, effects: &mut Vec<Effect>) -> Option<Seal> {
         let tail = self.structures[s].entries.len() - 1;
         self.structures.changes(s, tail);
@@ -303,8 +302,8 @@ impl Catalog {
         None
     }
 
-    /// Closes the tail's range at its length and makes its successor the tail; answers the seal of
-    /// that one, if it was heard of already.
+    /// Closes the tail's range at its length and makes its successor the tail; returns the seal of the new
+    /// tail, if it was already received.
     fn seal_full(&mut self, s: u32, seal: Seal, effects: &mut Vec<Effect>) -> Option<Seal> {
         let length = seal.length;
         let tail = self.structures[s].entries.len() - 1;
@@ -319,7 +318,7 @@ impl Catalog {
         if length > 0 {
             structure.entries.push(Placed { start: end, block: next.block });
         } else {
-            // INV-17: an empty range is in no map.
+            // INV-17: no map holds an empty range.
             let empty = std::mem::replace(&mut tail.block, next.block);
             let j = structure.job;
             self.cancel_moves_of(s, empty, effects);

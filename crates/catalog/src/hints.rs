@@ -1,10 +1,10 @@
-//! What a job says of itself when it is registered, and what can be expected of it by that.
+//! The hints of a job at its registration, and the expected use derived from them.
 //!
-//! The rules are Pocket's ("Rightsizing Application Allocation"): a job is sensitive to latency unless
-//! it says otherwise; it is taken to run `HINT_TASKS_DEFAULT` tasks unless it says how many; of what it
-//! leaves out, it is expected to take the amount in proportion to what it said. Proportions are those of
-//! the servers that there are, where Pocket has a node of one size. Nothing is reserved by an estimate:
-//! blocks are given one by one, as ever.
+//! The rules are Pocket's ("Rightsizing Application Allocation"): a job is sensitive to latency unless its
+//! hints deny it; it is assumed to run `HINT_TASKS_DEFAULT` tasks unless its hints give a number; for each
+//! missing hint, it is expected to use an amount in proportion to the given ones. Proportions are those of
+//! the present servers, where Pocket has a node of one size. An estimate reserves nothing: blocks are
+//! allocated one by one, as always.
 
 use crate::{Catalog, CatalogError};
 use honeycomb_types::limits::{
@@ -14,81 +14,84 @@ use honeycomb_types::limits::{
 /// Flag of `JobHints` on the wire: the job is not sensitive to latency.
 const NOT_SENSITIVE: u8 = 1;
 
-/// What a job says of itself. The default says nothing.
+/// The hints of a job. By default, none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// Its data need not be in memory: what can be below is placed there first.
+    /// Its data need not be in memory: it is placed in lower tiers first.
     pub not_sensitive: bool,
-    /// Tasks that run at the same time; 0 when it does not say.
+    /// Number of tasks that run at the same time; 0 when unknown.
     pub tasks: u32,
-    /// Bytes that it holds at its peak; 0 when it does not say.
+    /// Bytes held at its peak; 0 when unknown.
     pub bytes: u64,
-    /// Bytes per second at its peak; 0 when it does not say.
+    /// Bytes per second at its peak; 0 when unknown.
     pub bytes_per_s: u64,
 }
 
 impl Hints {
-    /// Whether anything was said.
+    /// Whether any hint was given.
     pub fn given(&self) -> bool {
         *self != Hints::default()
     }
 
     pub(crate) fn check(&self) -> Result<(), CatalogError> {
-        let allowed = "a hint is at most 2^60; 0 says nothing";
-        let all = [("the capacity of a job", self.bytes), ("its throughput", self.bytes_per_s)];
+        let allowed = "a hint is at most 2^60; 0 means unknown";
+        let all = [
+            ("a job's expected capacity in bytes", self.bytes),
+            ("a job's expected throughput in bytes per second", self.bytes_per_s),
+        ];
         match all.into_iter().find(|(_, given)| *given > HINT_MAX) {
             Some((what, given)) => Err(CatalogError::InvalidArgument { what, given, allowed }),
             None => Ok(()),
         }
     }
 
-    /// The flags of the wire and of the log.
+    /// The flags, as on the wire and in the log.
     pub fn flags(&self) -> u8 {
         if self.not_sensitive { NOT_SENSITIVE } else { 0 }
     }
 
-    /// Hints with the flags of the wire or of the log; none when a flag is not known.
+    /// Adds the flags from the wire or the log; `None` when a flag is unknown.
     pub fn with_flags(self, flags: u8) -> Option<Hints> {
         (flags & !NOT_SENSITIVE == 0).then_some(Hints { not_sensitive: flags != 0, ..self })
     }
 }
 
-/// What the servers have together.
+/// The resources of all servers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Supply {
     /// Bytes of memory.
     pub memory: u64,
-    /// Bytes below memory.
+    /// Bytes in lower tiers.
     pub below: u64,
-    /// Bytes per second that they take and give.
+    /// Bytes per second of transfer.
     pub bytes_per_s: u64,
 }
 
-/// What a job is expected to use at its peak. Both 0 when nothing can be expected.
+/// The expected use of a job at its peak. Both are 0 when nothing can be expected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// Bytes that it holds.
+    /// Bytes held.
     pub bytes: u64,
-    /// Bytes per second that it reads and writes.
+    /// Bytes per second read and written.
     pub bytes_per_s: u64,
 }
 
-/// `a * b / c`, where nothing of it can be too large on the way.
+/// `a * b / c`, without overflow of the intermediate product.
 fn share(a: u64, b: u64, c: u64) -> u64 {
     let whole = a as u128 * b as u128 / u128::from(c.max(1));
     whole.min(u64::MAX as u128) as u64
 }
 
 impl Estimate {
-    /// What hints let expect of a job, among servers that have so much.
+    /// The use expected from the hints, with these resources.
     pub fn of(hints: &Hints, supply: &Supply) -> Estimate {
         if !hints.given() {
             return Estimate::default();
         }
         let most = supply.bytes_per_s;
         let all = supply.memory.saturating_add(supply.below);
-        // What it may use, and the part of that which it fills first. One that could do without memory
-        // takes it where there is nothing else.
+        // The room that it may use, and the part of that which it fills first. A job that could do without
+        // memory uses memory where there is nothing else.
         let (may, first) = match hints.not_sensitive {
             true if supply.below > 0 => (supply.below, supply.below),
             true => (supply.memory, supply.memory),
@@ -110,8 +113,8 @@ impl Estimate {
 }
 
 impl Catalog {
-    /// What its servers have together, those included that are awaited after a restart. What one takes and gives in a second is not known of it: it
-    /// counts as a node of Pocket's.
+    /// The resources of all servers, including those awaited after a restart. The transfer rate of a server
+    /// is unknown: it counts as one of Pocket's nodes.
     pub(crate) fn supply(&self) -> Supply {
         let mut supply = Supply::default();
         for (_, server) in self.pool.servers() {
@@ -130,7 +133,7 @@ mod tests {
 
     const GB: u64 = 1_000_000_000;
 
-    /// So many of Pocket's nodes: 60 GB of memory, 2000 GB of flash, 8000 Mb/s each.
+    /// The resources of `n` nodes of Pocket: 60 GB of memory, 2000 GB of flash, 8000 Mb/s each.
     fn nodes(n: u64) -> Supply {
         Supply { memory: n * 60 * GB, below: n * 2000 * GB, bytes_per_s: n * GB }
     }
@@ -146,12 +149,12 @@ mod tests {
         let says = |not_sensitive, tasks, bytes, bytes_per_s| {
             expected(&fifty, Hints { not_sensitive, tasks, bytes, bytes_per_s })
         };
-        // Nothing but "not sensitive": 1000 tasks would take 75 GB/s, and 50 nodes have 50.
+        // Only "not sensitive": 1000 tasks would need 75 GB/s, and 50 nodes have 50.
         assert_eq!(says(true, 0, 0, 0), (50 * 2000 * GB, 50 * GB));
         // 40 tasks of 600 Mb/s are 3 nodes.
         assert_eq!(says(false, 40, 0, 0), (3 * 2060 * GB, 3 * GB));
         assert_eq!(says(true, 40, 0, 0), (3 * 2000 * GB, 3 * GB));
-        // What was said is taken as it was said, and the rest is in proportion to it.
+        // Given hints are taken as given, and the rest is in proportion to them.
         assert_eq!(says(false, 40, 0, 5 * GB), (5 * 2060 * GB, 5 * GB));
         assert_eq!(says(false, 40, 100 * GB, 0), (100 * GB, 3 * GB));
         assert_eq!(says(false, 0, 0, 7 * GB), (7 * 2060 * GB, 7 * GB));

@@ -8,13 +8,12 @@ use honeycomb_types::limits::SLOT_WIDTH;
 use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time};
 use std::fmt;
 
-/// An invariant that does not hold; the number is that of `docs/invariants.md`, 0 for one that is
-/// the catalog's own.
+/// A violated invariant. The number is that of `docs/invariants.md`, or 0 for an internal one of the catalog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
     /// INV-nn.
     pub invariant: u8,
-    /// What is wrong.
+    /// Description of the violation.
     pub what: String,
 }
 
@@ -32,19 +31,18 @@ pub(crate) fn require(
     if holds { Ok(()) } else { Err(Broken { invariant, what: what() }) }
 }
 
-/// The blocks of a structure, as a checker with a book of its own compares them.
+/// The blocks of a structure, for comparison by a checker that keeps its own records.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Chain {
-    /// In the order in which they serve: those of the map, and those granted after them; and of each
-    /// whether its seal is known.
+    /// In the order in which they serve: those of the map, and those granted after them; each with whether
+    /// its seal is known.
     pub blocks: Vec<(BlockAt, bool)>,
-    /// What it holds beside them: allocated in advance, or about to be filled by a split.
+    /// Other blocks that it holds: pre-allocated, or targets of a split that is under way.
     pub beside: Vec<BlockAt>,
 }
 
 impl Catalog {
-    /// The blocks of a structure; nothing when there is none of this number. For tests and the
-    /// simulator.
+    /// The blocks of a structure; `None` when no structure has this number. For tests and the simulator.
     pub fn chain(&self, id: StructureId) -> Option<Chain> {
         let structure = &self.structures[self.structures.find(id)?];
         let last = structure.entries.len().saturating_sub(1);
@@ -62,8 +60,8 @@ impl Catalog {
         Some(Chain { blocks, beside })
     }
 
-    /// Reads everything and reports the first invariant that does not hold. Costs time in
-    /// proportion to the whole catalog.
+    /// Checks everything and reports the first violated invariant. Takes time in proportion to the whole
+    /// catalog.
     pub fn check_invariants(&self) -> Result<(), Broken> {
         self.dag.check().map_err(|what| Broken { invariant: 0, what })?;
         self.pool.recount().map_err(|what| Broken { invariant: 2, what })?;
@@ -101,7 +99,7 @@ impl Catalog {
     fn check_map(&self, s: u32, structure: &Structure) -> Result<(), Broken> {
         let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
         let starts: Vec<u64> = structure.entries.iter().map(|entry| entry.start).collect();
-        // A queue's first blocks go as they are emptied.
+        // A queue's first blocks are freed as they are emptied.
         let first = structure.router.shrinks() || starts.first() == Some(&0);
         require(first && !starts.is_empty(), 17, what)?;
         if let Some(queue) = &structure.queue {
@@ -165,7 +163,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// When a live prefix counts as renewed, read without changing anything.
+    /// The time at which a live prefix counts as renewed, computed without changing anything.
     fn renewed_exactly(&self, n: u32) -> Time {
         let node = &self.dag.nodes[n];
         let carried = node.carried_below.max(node.carried_above).max(self.floor);

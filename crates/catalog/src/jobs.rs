@@ -1,4 +1,4 @@
-//! Jobs, and who may ask what of them.
+//! Jobs, and the rights of actors on them.
 
 use crate::bill::Bill;
 use crate::command::{ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY};
@@ -31,45 +31,44 @@ pub(crate) struct Job {
     pub(crate) name: Box<str>,
     pub(crate) root: u32,
     pub(crate) lease_ms: u32,
-    /// Shortest lease of any prefix that it ever had: a bound for whoever keeps them all.
+    /// The shortest lease of any prefix that it ever had: a bound for a client that renews all of them.
     pub(crate) shortest_ms: u32,
-    /// Most blocks that it may hold.
+    /// Its quota of blocks.
     pub(crate) quota: Bound,
-    /// What its share counts for, when it is no tenant's.
+    /// The weight of its share, when it has no tenant.
     pub(crate) weight: u32,
-    /// Place of its tenant, if it has one.
+    /// Index of its tenant, if it has one.
     pub(crate) tenant: u32,
-    /// Its live prefixes that have a quota.
+    /// Number of its live prefixes that have a quota.
     pub(crate) bounded_prefixes: u32,
-    /// What it said of itself.
+    /// Its hints.
     pub(crate) hints: Hints,
-    /// Which servers its blocks go to by that; made when one is placed.
+    /// The servers that receive its blocks according to its hints; computed when a block is placed.
     pub(crate) weights: Option<Box<Weights>>,
-    /// Which tiers they begin in, the same.
+    /// The tiers in which its blocks begin; computed likewise.
     pub(crate) tier_weights: Option<Box<TierWeights>>,
     pub(crate) registered: Time,
-    /// When its root prefix was made: the beginning of its life.
+    /// The time when its root prefix was made: the beginning of its life.
     pub(crate) opened: Time,
     pub(crate) holder: Holder,
     pub(crate) first_node: u32,
-    /// Prefixes in the DAG, the dead ones included.
+    /// Number of its prefixes in the DAG, including dead ones.
     pub(crate) nodes: usize,
     pub(crate) live_prefixes: u64,
-    /// Of these, those that never expire.
+    /// Number of live prefixes that never expire.
     pub(crate) pinned: u64,
     pub(crate) structures: u64,
     pub(crate) blocks: u64,
     pub(crate) bytes_used: u64,
     pub(crate) tombstones: Tombstones,
-    /// What it has used.
+    /// Its bill.
     pub(crate) bill: Bill,
-    /// When it goes, because it has no live prefix.
+    /// The time at which it is removed, because it has no live prefix.
     pub(crate) lingers_until: Option<Time>,
 }
 
 impl Job {
-    /// A job as its image says, one that begins or one that is recovered. What it has is counted as it
-    /// comes.
+    /// A job from its image, new or recovered. Its holdings are counted as they are added.
     pub(crate) fn new(image: JobImage, tombstones: Tombstones) -> Job {
         Job {
             id: image.id,
@@ -102,7 +101,7 @@ impl Job {
 }
 
 impl Job {
-    /// What it is allowed.
+    /// Its quota, soft quota and weight.
     pub(crate) fn allowed(&self) -> Allowance {
         Allowance { most: self.quota.most, soft: self.quota.soft, weight: self.weight }
     }
@@ -123,7 +122,7 @@ pub(crate) struct Jobs {
     linger: BinaryHeap<Reverse<(Time, JobId)>>,
     key: HashKey,
     last: u64,
-    /// Jobs of which something hard has changed.
+    /// Jobs whose durable state changed.
     pub(crate) dirty: Dirty,
 }
 
@@ -161,7 +160,7 @@ impl Jobs {
         self.jobs.get_mut(j)
     }
 
-    /// Takes the jobs of a recovered catalog. Numbers begin anew with each term.
+    /// Adopts the jobs of a recovered catalog. Numbers begin again with each term.
     pub(crate) fn recover(&mut self, jobs: Vec<Option<Job>>, term: u32, plain: bool) {
         self.jobs = Slab::restored(jobs);
         for (j, job) in self.jobs.iter() {
@@ -172,7 +171,11 @@ impl Jobs {
                 self.linger.push(Reverse((until, job.id)));
             }
             let ours = plain && (job.id.0 >> 24) as u32 & ((1 << 24) - 1) == term;
-            assert!(!ours, "INV-25: a term is used once, and job {} is of this one", job.id);
+            assert!(
+                !ours,
+                "INV-25: job {} is of the present term, but a term is used once",
+                job.id
+            );
         }
     }
 
@@ -249,8 +252,8 @@ impl Jobs {
 }
 
 impl Catalog {
-    /// The job, if the actor may know of it (INV-28): any other answer is the same for a job that
-    /// does not exist and for one that is not the actor's.
+    /// The job, if the actor may know of it (INV-28): the answer is the same for a job that does not exist
+    /// and for a job of another actor.
     pub(crate) fn admit(&self, actor: Actor, job: JobId) -> Result<u32, CatalogError> {
         if actor.job.is_some_and(|own| own != job) {
             return Err(CatalogError::UnknownJob { job });
@@ -268,11 +271,11 @@ impl Catalog {
         if actor.job.is_none() {
             return Ok(());
         }
-        let why = "it takes the cluster's own token";
+        let why = "it requires the cluster's token";
         Err(CatalogError::PermissionDenied { what, path: "".into(), why })
     }
 
-    /// Refuses a token without `WRITE` for what changes metadata.
+    /// Refuses to let a token without `WRITE` change metadata.
     pub(crate) fn need_write(
         &self,
         actor: Actor,
@@ -282,11 +285,11 @@ impl Catalog {
         if actor.job.is_none() || actor.verbs.contains(Verbs::WRITE) {
             return Ok(());
         }
-        let why = "the token was attenuated to reading; use the job's own";
+        let why = "the token was restricted to reading; use the job's token";
         Err(CatalogError::PermissionDenied { what, path: path.into(), why })
     }
 
-    /// Refuses a task for a prefix that is neither its own nor below its own.
+    /// Refuses a task access to a prefix that is neither its own nor a descendant of its own.
     pub(crate) fn need_own(
         &mut self,
         actor: Actor,
@@ -297,18 +300,17 @@ impl Catalog {
         if self.is_own(actor, n) {
             return Ok(());
         }
-        let why = "a task's token covers its own prefix and those below; use the job's own token";
+        let why = "a task's token covers its own prefix and the descendants; use the job's token";
         Err(CatalogError::PermissionDenied { what, path: path.into(), why })
     }
 
-    /// Whether the prefix is the actor's: all are for a driver, a task's own and those below it
-    /// for a task.
+    /// Whether the actor owns the prefix: a driver owns all, a task its own and the descendants.
     pub(crate) fn is_own(&mut self, actor: Actor, n: u32) -> bool {
         let (Some(_), Some(task)) = (actor.job, actor.task) else { return true };
         if self.dag.nodes[n].id == task {
             return true;
         }
-        // A token outlives its prefix; the place of an expired one confers nothing on its holder.
+        // A token outlives its prefix; the place of an expired prefix confers nothing on the holder.
         match self.dag.by_id(task) {
             Some(own) if self.dag.nodes[own].job == self.dag.nodes[n].job => {
                 self.dag.at_or_below(n, own)
@@ -322,9 +324,9 @@ impl Catalog {
             0 => Ok(default),
             LEASE_MIN_MS..=LEASE_MAX_MS => Ok(lease_ms),
             given => Err(CatalogError::InvalidArgument {
-                what: "a lease in milliseconds",
+                what: "the lease in milliseconds",
                 given: given as u64,
-                allowed: "0 takes the default, otherwise from 200 ms to a week",
+                allowed: "use 200 ms to a week, or 0 for the default",
             }),
         }
     }
@@ -342,17 +344,17 @@ impl Catalog {
         hints.check()?;
         if claim.host.len() > NAME_MAX {
             return Err(CatalogError::InvalidArgument {
-                what: "the name of a holder's machine in bytes",
+                what: "the length of the holder's host name",
                 given: claim.host.len() as u64,
-                allowed: "at most 255",
+                allowed: "at most 255 bytes",
             });
         }
         let lease_ms = self.checked_lease(lease_ms, self.config.lease_ms)?;
         let known = self.jobs.named(name);
-        // A job with no live prefix only lingers to tell why; its name is free.
+        // A job with no live prefix is kept only to report why it ended; its name is free.
         if let Some(j) = known.filter(|&j| self.jobs[j].live_prefixes > 0) {
             let job = &self.jobs[j];
-            // The caller inspected one job; another that was registered since keeps the name.
+            // The caller inspected one job; another one registered since then keeps the name.
             if claim.over != Some(job.id)
                 && !(Bug::OtherJobReplaced.active() && claim.over.is_some())
             {
@@ -377,7 +379,7 @@ impl Catalog {
             self.end_job(j, JobEnd::Closed, effects);
         }
         self.jobs.last += 1;
-        // The term keeps a token of an earlier term from naming a job of this one.
+        // The term prevents a token of an earlier term from naming a job of this one.
         let id = JobId(self.id_of(IdOf::Job, (self.config.term as u64) << 24 | self.jobs.last));
         let image = JobImage {
             id,
@@ -406,7 +408,7 @@ impl Catalog {
         Reply::Job { job: job.id, root, holder: job.holder.clone() }
     }
 
-    /// Makes the job's root prefix, in the place of a dead one if there is one.
+    /// Makes the job's root prefix, replacing a dead one if there is one.
     pub(crate) fn install_root(
         &mut self,
         j: u32,
@@ -425,7 +427,7 @@ impl Catalog {
     }
 
     pub(crate) fn find_job(&self, actor: Actor, name: &str) -> Result<Reply, CatalogError> {
-        self.need_cluster(actor, "look for a job by its name")?;
+        self.need_cluster(actor, "find a job by its name")?;
         let unknown = || CatalogError::UnknownJobName { name: name.into() };
         Ok(self.ticket(self.jobs.named(name).ok_or_else(unknown)?))
     }
@@ -439,7 +441,8 @@ impl Catalog {
         let j = self.admit(actor, job)?;
         self.need_write(actor, "deregister the job", "")?;
         if actor.job.is_some() && actor.task.is_some() {
-            let (what, why) = ("deregister the job", "a task's token does not end its job");
+            let (what, why) =
+                ("deregister the job", "a task's token cannot end its job; use the job's token");
             return Err(CatalogError::PermissionDenied { what, path: "".into(), why });
         }
         self.end_job(j, JobEnd::Closed, effects);
@@ -457,7 +460,7 @@ impl Catalog {
                 self.free_structure(s, effects);
             }
             if self.dag.nodes[n].live() {
-                // The end of the cluster deletes nothing from a store.
+                // The end of the cluster deletes nothing from an object store.
                 let persists = self.dag.special.get(&n).is_some_and(|special| special.persist);
                 if how == JobEnd::Closed && !persists {
                     self.drop_journal(n, effects);
@@ -487,7 +490,7 @@ impl Catalog {
             Some(own) => vec![&self.jobs[self.admit(actor, own)?]],
             None => self.jobs.iter().map(|(_, job)| job).collect(),
         };
-        // Ids say nothing of the order (INV-54).
+        // The order of ids has no meaning (INV-54).
         jobs.sort_unstable_by_key(|job| (job.registered, &job.name));
         Ok(Reply::Jobs(jobs.into_iter().map(|job| self.job_info(job, &supply)).collect()))
     }
@@ -517,7 +520,7 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit: BATCH_MAX as u64 });
         }
         let order = self.parents_first(j);
-        // What reaches each prefix from above, known for its parents before it is needed.
+        // The latest renewal that reaches each prefix from its ancestors, computed for parents first.
         let mut above: HashMap<u32, Time> = HashMap::with_capacity(order.len());
         let mut tree = Vec::with_capacity(order.len());
         for n in order {
@@ -532,7 +535,7 @@ impl Catalog {
         Ok(Reply::Tree(tree))
     }
 
-    /// Whether a prefix belongs to its job's tree: one that was removed does while others are below it.
+    /// Whether a prefix is part of its job's tree: a removed one is, while it has descendants.
     fn is_shown(&self, n: u32) -> bool {
         self.dag.nodes[n].live() || self.dag.has_children(n) || !self.was_removed(n)
     }
@@ -602,8 +605,8 @@ impl Catalog {
     }
 }
 
-/// Whether a job has more prefixes than a tree shows. The counts decide it for nearly all jobs; one with
-/// few live prefixes and many dead ones is walked, as far as the limit.
+/// Whether a job has more prefixes than a tree shows. The counts decide this for nearly all jobs; a job with
+/// few live prefixes and many dead ones is walked, up to the limit.
 fn tree_is_too_large(live: u64, nodes: usize, shown: impl Iterator<Item = bool>) -> bool {
     if nodes <= BATCH_MAX {
         return false;
@@ -618,7 +621,7 @@ fn tree_is_too_large(live: u64, nodes: usize, shown: impl Iterator<Item = bool>)
 mod tests {
     use super::*;
 
-    /// The answer for a job with so many live and dead prefixes, and how many of them were visited.
+    /// The result for a job with this many live and dead prefixes, and the number of prefixes visited.
     fn visited(live: usize, dead: usize) -> (bool, usize) {
         let mut visited = 0;
         let shown = std::iter::repeat_n(true, live).chain(std::iter::repeat_n(false, dead));

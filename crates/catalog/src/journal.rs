@@ -1,14 +1,16 @@
-//! Prefixes whose changes are answered when they are stored.
+//! Prefixes whose changes are acknowledged after they are stored.
 //!
-//! Each has a journal where it would be flushed, with a tag that is never given twice. Servers begin it with
-//! the first block of a structure, before anybody hears of that, and refuse where something else lies.
-//! From then on it has all that was acknowledged, whatever becomes of servers and controllers.
+//! Each has a journal at the place to which it would be flushed, with a tag that is never reused. Servers
+//! begin the journal with the first block of a structure, before any client learns of the structure, and
+//! refuse where another journal lies. From then on the journal holds every acknowledged change, independent
+//! of failures of servers and controllers.
 //!
-//! It goes when nobody wants the data, and when a flush of the prefix is whole, which covers it. Where memory
-//! was lost it has what nothing else has: it is never deleted by us then, and no flush covers it.
+//! The journal is deleted when the data is discarded, and when a complete flush of the prefix replaces it.
+//! Where memory was lost, the journal is the only copy: the catalog then never deletes it, and no flush
+//! replaces it.
 //!
-//! Such a prefix stays where it is: its blocks neither go below memory nor leave their servers, since the
-//! journal names the blocks in which a structure goes on.
+//! Such a prefix stays in place: its blocks are neither demoted nor moved to other servers, since the journal
+//! names the blocks in which a structure continues.
 
 use crate::command::{ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY};
 use crate::reply::JournalAt;
@@ -16,28 +18,28 @@ use crate::{Catalog, CatalogError, Effect, NewStructure, PrefixOptions};
 use honeycomb_types::{Kind, journal_sweep};
 use std::sync::Arc;
 
-/// Whether a prefix of this class has a journal.
+/// Whether a prefix of this acknowledgement class has a journal.
 pub(crate) fn journaled(acknowledge: u8) -> Result<bool, CatalogError> {
     match acknowledge {
         ACKNOWLEDGE_MEMORY => Ok(false),
         ACKNOWLEDGE_FLUSHED => Ok(true),
         given => Err(CatalogError::InvalidArgument {
-            what: "how durable changes are when they are acknowledged",
+            what: "acknowledge",
             given: given.into(),
-            allowed: "it is 0 for memory or 2 for flushed",
+            allowed: "it is 0 (memory) or 2 (flushed)",
         }),
     }
 }
 
 impl PrefixOptions<'_> {
-    /// Whether it has a place outside, its own path where `flush_to` says no other.
+    /// Whether it has an external place: its own path unless `flush_to` names another.
     pub(crate) fn is_placed(&self) -> bool {
         self.persist || self.acknowledge == ACKNOWLEDGE_FLUSHED
     }
 }
 
 impl Catalog {
-    /// Names the journal of a new prefix.
+    /// Assigns the tag of the journal of a new prefix.
     pub(crate) fn begin_journal(&mut self, n: u32) {
         let run = self.flushes.lineage.replace(|c: char| !c.is_ascii_alphanumeric(), ".");
         let tag = format!("{run}.{:016x}", self.dag.nodes[n].id.0);
@@ -45,12 +47,13 @@ impl Catalog {
         special.journal = tag.into();
     }
 
-    /// Whether its changes are answered when they are stored.
+    /// Whether its changes are acknowledged after they are stored.
     pub(crate) fn is_journaled(&self, n: u32) -> bool {
         self.dag.special.get(&n).is_some_and(|special| !special.journal.is_empty())
     }
 
-    /// Refuses a place where a flush is being written, or a journal deleted, that was there before.
+    /// Refuses a place to which an earlier flush is being written, or where an earlier journal is being
+    /// deleted.
     pub(crate) fn need_unflushed(&self, path: &str, directory: &str) -> Result<(), CatalogError> {
         if self.flushes.is_written(directory) {
             return Err(CatalogError::FlushPathTaken { path: path.into() });
@@ -61,7 +64,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// Refuses a structure whose changes cannot be answered as its prefix says.
+    /// Refuses a structure whose changes cannot be acknowledged as its prefix requires.
     pub(crate) fn need_journalable(
         &self,
         n: u32,
@@ -82,7 +85,7 @@ impl Catalog {
         }
     }
 
-    /// Where the changes of a structure's blocks are written.
+    /// The journal of a structure's blocks, if it has one.
     pub(crate) fn journal_at(&self, s: u32) -> Option<Arc<JournalAt>> {
         let structure = &self.structures[s];
         let n = structure.prefix;
@@ -96,8 +99,8 @@ impl Catalog {
         }))
     }
 
-    /// Whether a flush of all that a prefix holds may take the place of its journal: not where some of that
-    /// is lost, nor where a structure's journal may never have begun, so that another's may lie there.
+    /// Whether a flush of the whole prefix may replace its journal: not where data is lost, nor where a
+    /// structure's journal may never have begun, so that another one may lie there.
     pub(crate) fn may_cover_journal(&self, n: u32) -> bool {
         if !self.is_journaled(n) {
             return true;
@@ -110,8 +113,8 @@ impl Catalog {
         !self.dag.nodes[n].data_lost && structures.peek().is_some() && structures.all(begun)
     }
 
-    /// Nobody wants what a prefix held: its journal goes. Where something was lost it stays, for whoever
-    /// loads it.
+    /// The data of a prefix is discarded: deletes its journal. Where data was lost, the journal is kept so
+    /// that it can be loaded.
     pub(crate) fn drop_journal(&mut self, n: u32, effects: &mut Vec<Effect>) {
         if self.is_journaled(n) && !self.dag.nodes[n].data_lost {
             let stem = self.dag.special[&n].journal.clone();
@@ -119,7 +122,7 @@ impl Catalog {
         }
     }
 
-    /// The same of one structure.
+    /// The same for one structure.
     pub(crate) fn drop_journal_of(&mut self, s: u32, effects: &mut Vec<Effect>) {
         let n = self.structures[s].prefix;
         if self.is_journaled(n) {

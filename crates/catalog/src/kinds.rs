@@ -1,15 +1,15 @@
 //! The custom kinds that memory servers have announced.
 //!
-//! What a kind is called and how its blocks follow each other is the servers' to say, when they join.
-//! A description stays for as long as a live server has it or a structure is of the kind, so that
-//! two servers never mean different things by one code.
+//! Servers announce the name and the router of a kind when they join. A description stays for as long as a
+//! live server has it or a structure is of the kind, so that two servers never mean different things by one
+//! code.
 
 use crate::{Actor, Catalog, CatalogError, Reply};
 use honeycomb_types::{Kind, KindSpec, Router, ServerId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Custom kinds as a set: a bit for each code.
+/// A set of custom kinds: a bit for each code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct KindSet(u128);
 
@@ -28,28 +28,28 @@ impl KindSet {
         )
     }
 
-    /// Those of both.
+    /// The union of both sets.
     pub(crate) fn and(self, other: KindSet) -> KindSet {
         KindSet(self.0 | other.0)
     }
 
-    /// Those that are in both.
+    /// The intersection of both sets.
     pub(crate) fn in_common(self, other: KindSet) -> KindSet {
         KindSet(self.0 & other.0)
     }
 
-    /// Whether all of another set are in this one.
+    /// Whether the other set is a subset of this one.
     pub(crate) fn covers(self, other: KindSet) -> bool {
         self.0 & other.0 == other.0
     }
 
-    /// Whether a server with this set serves structures of a kind. The built-in ones everybody does.
+    /// Whether a server with this set serves structures of a kind. Every server serves the built-in ones.
     pub(crate) fn serves(self, kind: Kind) -> bool {
         KindSet::bit(kind).is_none_or(|bit| self.0 & bit != 0)
     }
 }
 
-/// What was announced, by code.
+/// The announced kinds, by code.
 #[derive(Debug, Default)]
 pub(crate) struct Kinds(BTreeMap<u8, Arc<KindSpec>>);
 
@@ -69,13 +69,13 @@ impl Kinds {
 }
 
 impl Catalog {
-    /// How the blocks of a new structure follow each other.
+    /// The router of a new structure.
     pub(crate) fn router_of(&self, kind: Kind) -> Result<Router, CatalogError> {
         match kind {
             Kind::File => Ok(Router::Offset),
             Kind::Queue => Ok(Router::Ends),
             Kind::Kv => Ok(Router::HashRange),
-            // What a kv keeps some of its values in, and no structure.
+            // Extents are storage of a kv, not a structure.
             Kind::Extents => Err(CatalogError::UnknownKind { kind }),
             Kind::Custom(_) => {
                 let served = self.pool.servers().any(|(_, server)| server.kinds.serves(kind));
@@ -88,8 +88,8 @@ impl Catalog {
         }
     }
 
-    /// Whether a server may announce these kinds: each code once, and none that means something else
-    /// here. `gone` are servers whose place it takes.
+    /// Whether a server may announce these kinds: each code once, and none with another meaning here. `gone`
+    /// are the servers that it replaces.
     pub(crate) fn check_kinds(
         &self,
         kinds: &[KindSpec],
@@ -99,20 +99,23 @@ impl Catalog {
             let code = spec.kind.code();
             let refuse = |why: String| Err(CatalogError::KindRefused { code, why: why.into() });
             if !matches!(spec.kind, Kind::Custom(_)) {
-                return refuse("it is not the code of a custom kind".into());
+                return refuse("the code is not that of a custom kind".into());
             }
             if let Err(e) = spec.check() {
                 return refuse(e.why);
             }
             if kinds[..at].iter().any(|other| other.kind == spec.kind || other.name == spec.name) {
-                return refuse("its code or name is announced twice".into());
+                return refuse("its code or name is announced twice by one server".into());
             }
             let same_name = |other: &&Arc<KindSpec>| other.name == spec.name;
             let taken =
                 self.kinds.0.values().filter(same_name).find(|other| other.kind != spec.kind);
             if let Some(other) = taken.filter(|other| self.is_used(other.kind, gone)) {
                 let code = other.kind.code();
-                return refuse(format!("'{}' is kind {code:#04x} in this cluster", spec.name));
+                return refuse(format!(
+                    "'{}' is kind {code:#04x} in this cluster already",
+                    spec.name
+                ));
             }
             let known = self.kinds.get(spec.kind).filter(|known| ***known != *spec);
             if let Some(known) = known.filter(|known| self.is_used(known.kind, gone)) {
@@ -126,8 +129,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Whether a live server has a kind, or a structure is of it, without these servers and what was
-    /// on them.
+    /// Whether a live server has a kind, or a structure is of it, apart from these servers and the blocks on
+    /// them.
     fn is_used(&self, kind: Kind, gone: &[ServerId]) -> bool {
         let stays = |server: ServerId| !gone.contains(&server);
         let mut servers = self.pool.servers();
@@ -136,7 +139,7 @@ impl Catalog {
             || structures.any(|(_, s)| s.kind == kind && s.blocks().all(|b| stays(b.server())))
     }
 
-    /// Remembers what a server announced, which was checked, and forgets what nobody uses.
+    /// Records the checked announcement of a server, and drops kinds that are no longer used.
     pub(crate) fn announce_kinds(&mut self, kinds: &[KindSpec]) {
         let unused: Vec<u8> = self
             .kinds

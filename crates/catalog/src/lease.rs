@@ -1,8 +1,8 @@
-//! Leases: renewing them, their timers, and the end of a prefix.
+//! Leases: renewals, timers, and the end of a prefix.
 //!
-//! Every live prefix that is not pinned has one timer, set no later than its lease can end. A
-//! renewal moves no timer: when one fires, the prefix's real deadline is computed, and the timer is
-//! set again or the prefix expires. Nothing is done for a prefix whose timer is not due.
+//! Every live prefix that is not pinned has one timer, set no later than its lease can end. A renewal moves
+//! no timer: when one fires, the prefix's real deadline is computed, and the timer is set again or the prefix
+//! expires. Nothing is done for a prefix whose timer is not due.
 
 use crate::dag::Life;
 use crate::flush::JobEnd;
@@ -21,18 +21,18 @@ use std::time::Duration;
 struct Timer {
     at: Time,
     node: u32,
-    /// The low half of the prefix's id: whether the place is still that prefix's.
+    /// The low half of the prefix's id, by which a timer recognizes that its prefix was replaced.
     id: u32,
 }
 
-/// Timers that one tick examines; the rest stay due, so that requests are served in between.
+/// Most timers examined in one tick; the rest stay due, so that requests are served in between.
 const TIMERS_PER_TICK: u64 = 16_384;
 
-/// Paths of a renewal that are looked up together.
+/// Number of paths of a renewal that are looked up together.
 const TOGETHER: usize = 32;
 
-/// The timers of all prefixes. Those of prefixes that are gone stay until they are due, or until
-/// they are the greater part.
+/// The timers of all prefixes. Stale timers, of prefixes that ended, stay until they are due or until they
+/// are the majority.
 #[derive(Debug, Default)]
 pub(crate) struct Timers {
     heap: BinaryHeap<Reverse<Timer>>,
@@ -41,7 +41,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Stale timers that are not worth a sweep.
+    /// Number of stale timers under which no sweep is made.
     const STALE_MIN: usize = 1024;
 
     pub(crate) fn set(&mut self, at: Time, node: u32, id: PrefixId) {
@@ -109,8 +109,8 @@ impl Catalog {
         Ok(Reply::Renewed(results))
     }
 
-    /// The prefixes at these paths, as far as they are found at once. With a million of them each
-    /// look-up waits for memory three times; step by step for all, they wait together.
+    /// The prefixes at these paths, as far as they are found directly. With a million prefixes, each look-up
+    /// waits for memory three times; a batch that proceeds step by step overlaps these waits.
     fn likely(&self, j: u32, paths: &[&str]) -> [Option<u32>; TOGETHER] {
         let root = self.jobs[j].root;
         let mut likely = [(NONE, ""); TOGETHER];
@@ -140,7 +140,7 @@ impl Catalog {
     ) -> Result<u32, CatalogError> {
         let n = match likely.filter(|&n| self.dag.nodes[n].live()) {
             Some(n) => n,
-            // Without a search for where an unknown name might be: one request has many paths.
+            // Does not search for the location of an unknown name, because one request has many paths.
             None => self.live_at(j, path)?,
         };
         self.need_own(actor, n, "renew", path)?;
@@ -185,13 +185,13 @@ impl Catalog {
         if Bug::EarlyExpiry.active() { lease / 2 } else { lease }
     }
 
-    /// When the lease of `n` ends. Exact unless it was renewed at `enough` or later.
+    /// The time at which the lease of `n` ends. Exact unless `n` was renewed at `enough` or later.
     pub(crate) fn deadline(&mut self, n: u32, enough: Time) -> Time {
         let renewed = self.dag.renewed(n, enough).max(self.floor);
         self.lease_end(n, renewed)
     }
 
-    /// When the lease of `n` ends if it was renewed last at this time.
+    /// The time at which the lease of `n` ends if its last renewal was at this time.
     pub(crate) fn lease_end(&self, n: u32, renewed: Time) -> Time {
         renewed + self.lease(n) + self.stalls.since(renewed)
     }
@@ -209,7 +209,7 @@ impl Catalog {
         heard: Time,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        // Servers first: leases that end in the same tick then ask nothing of a dead one.
+        // Servers first: leases that end in the same tick then send nothing to a dead one.
         if self.silence <= heard {
             self.end_silence(heard, effects);
         }
@@ -225,13 +225,13 @@ impl Catalog {
                 continue;
             }
             let n = timer.node;
-            // Half a lease left is enough to know: the timer comes again before the end, and a
-            // prefix with many relatives is not read in full each time.
+            // A lower bound of half a lease suffices: the timer fires again before the end, and the relatives
+            // of a prefix are not all read each time.
             let deadline = self.deadline(n, self.now - self.lease(n) / 2);
             let id = self.dag.nodes[n].id;
             let deadline = match deadline > heard || !self.is_being_copied(id) {
                 true => deadline,
-                // Who flushes it wants it.
+                // A flush in progress renews the prefix.
                 false => {
                     self.dag.nodes[n].stamp = self.now;
                     self.now + self.lease(n)
@@ -279,7 +279,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Loses servers that were silent for too long, and suspects those that have been silent for a
+    /// Declares servers lost that were silent for too long, and suspects those that have been silent for a
     /// while (INV-56).
     fn end_silence(&mut self, heard: Time, effects: &mut Vec<Effect>) {
         let loss = self.server_loss();
@@ -294,8 +294,8 @@ impl Catalog {
         self.watch_silence();
     }
 
-    /// Ends a live prefix: its structures are freed, the reasons remembered; it keeps its place
-    /// and name, for its descendants and for whoever asks what became of it.
+    /// Ends a live prefix: its structures are freed, and the reasons recorded. It keeps its place and name,
+    /// for its descendants and for requests that ask why it ended.
     pub(crate) fn end_prefix(
         &mut self,
         n: u32,
@@ -352,7 +352,7 @@ impl Catalog {
         self.remember(j, Tombstone { gone, prefix: id, path, name: "".into(), cause, at });
     }
 
-    /// Counts timers of prefixes that are gone, and drops them when they are the greater part.
+    /// Counts timers of prefixes that ended, and drops them when they are the majority.
     pub(crate) fn orphan_timers(&mut self, count: usize) {
         self.timers.stale += count;
         let Timers { stale, heap, .. } = &self.timers;
@@ -364,8 +364,8 @@ impl Catalog {
         }
     }
 
-    /// Adds a tombstone; the dead prefix that is forgotten for it leaves the DAG if nothing
-    /// depends on it.
+    /// Adds a tombstone; a dead prefix whose tombstone is discarded for it leaves the DAG if nothing depends
+    /// on it.
     pub(crate) fn remember(&mut self, j: u32, tombstone: Tombstone) {
         self.journal.tombstone(j, self.jobs[j].id, &tombstone);
         let forgotten = self.jobs[j].tombstones.push(self.key, self.tombstone_limit, tombstone);
@@ -376,8 +376,8 @@ impl Catalog {
         }
     }
 
-    /// Takes a dead prefix out of the DAG when it has no children and is not remembered, and then
-    /// the parents of which the same became true.
+    /// Removes a dead prefix from the DAG when it has no children and no tombstone, and then any parent for
+    /// which the same became true.
     pub(crate) fn collect(&mut self, n: u32) {
         let mut candidates = vec![n];
         while let Some(n) = candidates.pop() {
@@ -450,16 +450,16 @@ mod tests {
             apply(&mut catalog, 1, remove(job, path)).unwrap();
         }
         assert_eq!(catalog.dag.nodes.len(), 6);
-        // `a` is forgotten, but `a/b` is below it and remembered.
+        // The tombstone of `a` is gone, but its child `a/b` has one.
         apply(&mut catalog, 2, remove(job, "x")).unwrap();
         assert_eq!(catalog.dag.nodes.len(), 6);
         let gone = CatalogError::PrefixNotFound { path: "a".into(), at: vec![] };
         assert_eq!(apply(&mut catalog, 2, remove(job, "a")), Err(gone));
-        // With `a/b` forgotten, both go.
+        // Without the tombstone of `a/b`, both are removed.
         apply(&mut catalog, 3, remove(job, "y")).unwrap();
         assert_eq!(catalog.dag.nodes.len(), 4);
-        // What the forgotten ones had granted their parents stays: root was renewed at 0 only,
-        // by the creation of its children at 0.
+        // Renewals granted by the removed prefixes to their parents stay: root was renewed at 0 only, by the
+        // creation of its children at 0.
         apply(&mut catalog, 999, Command::Tick).unwrap();
         assert!(catalog.dag.nodes[catalog.jobs[0].root].live());
         apply(&mut catalog, 1000, Command::Tick).unwrap();

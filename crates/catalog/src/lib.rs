@@ -1,22 +1,21 @@
 //! The catalog: the controller's whole state as a deterministic state machine.
 //!
-//! [`Catalog::apply`] takes the time and a [`Command`] and answers with a [`Reply`] or a
-//! [`CatalogError`], and with [`Effect`]s that memory servers have to carry out. There is no I/O, no
-//! clock, no randomness and no thread inside: the same commands at the same times give the same
-//! replies, effects and state (INV-35), which is what the simulator and a command log rely on.
+//! [`Catalog::apply`] takes the time and a [`Command`] and returns a [`Reply`] or a [`CatalogError`], and
+//! [`Effect`]s that memory servers have to carry out. There is no I/O, no clock, no randomness and no thread
+//! inside: the same commands at the same times give the same replies, effects and state (INV-35). The
+//! simulator and the command log rely on this.
 //!
-//! A command that is refused has changed nothing, and an allocation of several blocks gives all or
-//! none. Effects are idempotent by (block, epoch) and must reach each server in the order in which
-//! they were emitted.
+//! A refused command has changed nothing, and an allocation of several blocks gives all or none. Effects are
+//! idempotent by (block, epoch) and must reach each server in the order in which they were emitted.
 //!
-//! Where to look: `dag` holds prefixes and what a renewal is worth; `lease` the timers and the end
-//! of a prefix; `flush` what is kept of a prefix that expires; `edges` those that use makes; `readers` who was declared to read what; `plan` whole
-//! hierarchies; `pool` blocks; `growth` how files and queues grow; `queue` how queues are bounded
-//! and shrink; `moves` how kvs split and merge; `extents` where they keep large values; `policy` who gets which block;
-//! `hints` what jobs are expected to take; `quota` how much they may; `bill` what they have used;
-//! `weights` on which servers their blocks are, where they said what they need; `pressure` and `sinking` what goes below
-//! memory when it runs short; `shares` who gives it; `lots` how much of a server this controller shard has; `drain` how a server
-//! is taken out, and `relocate` how blocks leave it.
+//! Where to look: `dag` holds prefixes and computes renewals; `lease` the timers and the end of a prefix;
+//! `flush` the data of a prefix that expires; `edges` the edges deduced from use; `readers` declared readers;
+//! `plan` whole hierarchies; `pool` blocks; `growth` the growth of files and queues; `queue` the bounds and
+//! the shrinking of queues; `moves` splits and merges of kvs; `extents` the blocks of their large values;
+//! `policy` the placement of blocks; `hints` the expected use of jobs, `quota` their limits and `bill` their
+//! past use; `weights` the servers of jobs with hints; `pressure` and `sinking` the demotion of blocks when
+//! memory is short; `shares` the choice of the job whose blocks are demoted; `lots` this controller shard's
+//! share of each server; `drain` the draining of a server, and `relocate` the moves of its blocks.
 
 #![forbid(unsafe_code)]
 
@@ -116,25 +115,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use structures::Structures;
 
-/// What makes one controller shard's catalog its own.
+/// Parameters that distinguish the catalog of one controller shard.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// The controller shard: the top bits of the ids that it gives.
+    /// The controller shard: the top bits of the ids that it assigns.
     pub shard: u16,
     /// The controller's term, durable before the catalog exists; part of every epoch and job id.
     pub term: u32,
-    /// Key of the hash tables; drawn at random by a real controller, from the seed by a simulated
-    /// one. Decides nothing that can be seen, except that tenants cannot choose collisions.
+    /// Key of the hash tables; drawn at random by a real controller, from the seed by a simulated one. It has
+    /// no visible effect, except that tenants cannot choose collisions.
     pub hash_seed: u64,
-    /// The permutation of its counters that jobs see as ids.
+    /// The cipher that turns its counters into the ids that jobs see.
     pub ids: IdCipher,
-    /// When blocks grow and merge, of prefixes that do not say.
+    /// The marks of growth and merging, for prefixes without their own.
     pub marks: Marks,
-    /// Lease of the prefixes of jobs that do not say, in milliseconds.
+    /// The lease of prefixes, for jobs without their own, in milliseconds.
     pub lease_ms: u32,
-    /// Who has memory when it is short.
+    /// The policy that divides memory when it is short.
     pub policy: PolicyKind,
-    /// When there should be other servers.
+    /// The marks for advice on the number of servers.
     pub scale: ScaleMarks,
     /// Milliseconds of silence after which a suspected server is lost.
     pub server_loss_ms: u32,
@@ -158,24 +157,24 @@ impl Default for Config {
     }
 }
 
-/// What the catalog had to look at: the cost that tests bound.
+/// Work counters of the catalog: the cost that tests bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Work {
     /// Lease timers that were due and examined.
     pub timers: u64,
     /// Relatives of prefixes that were read to compute leases.
     pub relatives: u64,
-    /// Servers that were looked at to say whether there should be others.
+    /// Servers that were inspected to compute the advice on their number.
     pub advice: u64,
 }
 
-/// The state machine. See the crate's own words for the contract.
+/// The state machine. The documentation of the crate has the contract.
 pub struct Catalog {
     config: Config,
     key: HashKey,
     now: Time,
     started: Option<Time>,
-    /// Nothing counts as renewed before this: the last amnesty.
+    /// The time of the last amnesty: no prefix counts as renewed before it.
     floor: Time,
     stalls: Stalls,
     dag: Dag,
@@ -187,24 +186,24 @@ pub struct Catalog {
     pool: Pool,
     flushes: Flushes,
     pressure: Pressure,
-    /// What jobs held that were refused a moment ago.
+    /// Recently counted holdings of jobs that were refused memory.
     counted: full::Counted,
     sharing: Sharing,
     adviser: Adviser,
     drains: Drains,
-    /// The end of the cluster, once it was asked for.
+    /// The end of the cluster, once it was requested.
     stop: Option<Stop>,
     quotas: Quotas,
     bills: Bills,
     former: FormerJobs,
     policy: Box<dyn Policy>,
-    /// Of all live servers.
+    /// The block size of all live servers.
     block_size: u64,
-    /// The silence of no server has consequences before this; a lower bound, so that reports cost nothing.
+    /// No server's silence has consequences before this time; a lower bound, so that reports cost nothing.
     silence: Time,
     last_prefix: u64,
     last_move: u64,
-    /// When moves that last too long are cancelled, in order; those that are over included.
+    /// The deadlines of moves, in order; ended moves included.
     moves_due: VecDeque<(Time, StructureId, MoveId)>,
     live_prefixes: u64,
     journal: Journal,
@@ -261,11 +260,11 @@ impl Catalog {
         }
     }
 
-    /// Makes one transition and appends what servers have to do to `effects`.
+    /// Makes one transition and appends the resulting work of memory servers to `effects`.
     ///
-    /// A `now` before that of an earlier command counts as that one. Leases end only in `Tick`,
-    /// which is due at [`Catalog::next_deadline`] and harmless at any other time. One tick does a
-    /// bounded amount of work: when more is due, the next deadline is not in the future.
+    /// A `now` before that of an earlier command counts as that one. Leases end only in `Tick`, which is due
+    /// at [`Catalog::next_deadline`] and harmless at any other time. One tick does a bounded amount of work:
+    /// when more is due, the next deadline is not in the future.
     pub fn apply(
         &mut self,
         now: Time,
@@ -417,11 +416,11 @@ impl Catalog {
         }
     }
 
-    /// When `Tick` is due next, if ever. May be early by what renewals have moved since; never
+    /// The time at which `Tick` is due next, if ever. May be early, because renewals move no timer; never
     /// late.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.recovering() {
-            // Nothing ends before everybody could have been heard.
+            // Nothing ends before every server had time to report.
             return Some(self.silence).filter(|&at| at != Time::NEVER);
         }
         let moves = self.moves_due.front().map(|(at, ..)| *at);
@@ -430,7 +429,7 @@ impl Catalog {
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
     }
 
-    /// Whether any lease runs.
+    /// Whether any lease is running.
     pub fn has_leases(&self) -> bool {
         self.timers.next().is_some()
     }
@@ -441,28 +440,28 @@ impl Catalog {
         self.pool.is_open(at)
     }
 
-    /// Where a member serves.
+    /// The address of a member.
     pub fn address_of(&self, server: ServerId) -> Option<Arc<str>> {
         self.is_member(server).then(|| self.pool.address(server))
     }
 
-    /// The shortest lease that a prefix of the job ever had: who renews all of them by their root
-    /// has to do it well within this.
+    /// The shortest lease that a prefix of the job ever had: a client that renews all prefixes by their root
+    /// must do so well within this time.
     pub fn shortest_lease_ms(&self, job: JobId) -> Option<u32> {
         self.jobs.find(job).map(|j| self.jobs[j].shortest_ms)
     }
 
-    /// How many memory servers are members.
+    /// The number of memory servers that are members.
     pub fn members(&self) -> usize {
         self.pool.servers().count()
     }
 
-    /// Whether the server is a member: it has joined and was not given up since.
+    /// Whether the server is a member: it has joined and has not been declared lost since.
     pub fn is_member(&self, server: ServerId) -> bool {
         self.pool.server(server).is_some()
     }
 
-    /// What was looked at since the catalog was made.
+    /// The work since the catalog was made.
     pub fn work(&self) -> Work {
         Work {
             timers: self.timers.examined,
@@ -510,8 +509,8 @@ impl Catalog {
     }
 }
 
-/// Whether a flush of a prefix that lives may go on after it. All of these wait for the log, because what
-/// goes on gives names.
+/// Whether the command may let a flush of a live prefix proceed. All of these commands wait for the log,
+/// because a flush that proceeds assigns names.
 fn frees_copies(command: &Command<'_>) -> bool {
     matches!(
         command,

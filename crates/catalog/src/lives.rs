@@ -1,8 +1,8 @@
-//! Lives of a job: its holder, and the fate of its handles when its root's lease has ended.
+//! Lives of a job: its holder, and the fate of its handles after the lease of its root expired.
 //!
-//! A life begins when the root prefix is made, and ends with the root's lease. A token that was
-//! attenuated to a life is refused in every other one, so that no handle finds an empty successor
-//! under a name that it knew.
+//! A life begins when the root prefix is made, and ends with the root's lease. A token that was attenuated to
+//! a life is refused in every other one, so that no handle finds an empty successor under a name that it
+//! knew.
 
 use crate::slab::{NONE, chain};
 use crate::tombstones::{Cause, Gone};
@@ -14,13 +14,13 @@ use std::collections::VecDeque;
 /// The process that holds a job; process 0 for a job without a holder.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// The name of its machine, for people.
+    /// The host name of its machine, for messages.
     pub host: Box<str>,
     /// Identifies the machine since its start, and the namespace that numbers its processes.
     pub scope: u64,
     /// Its number there.
     pub process: u32,
-    /// When it started: a number is used again.
+    /// Its start time, because process numbers are reused.
     pub started: u64,
 }
 
@@ -34,10 +34,10 @@ impl Holder {
     }
 }
 
-/// How a registration deals with a live job of its name.
+/// The handling of a live job of the same name by a registration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim<'a> {
-    /// The name of the holder's machine.
+    /// The host name of the holder's machine.
     pub host: &'a str,
     /// As in [`Holder`].
     pub scope: u64,
@@ -45,9 +45,9 @@ pub struct Claim<'a> {
     pub process: u32,
     /// As in [`Holder`].
     pub started: u64,
-    /// The live job that the caller has seen and means; any other is in the way.
+    /// The live job that the caller has inspected; any other job keeps the name.
     pub over: Option<JobId>,
-    /// That job stays as it is and changes its holder; otherwise it ends.
+    /// That job continues with a new holder; otherwise it ends.
     pub adopt: bool,
 }
 
@@ -77,7 +77,7 @@ struct Former {
     at: Time,
 }
 
-/// Jobs whose leases ended and that are deregistered since, the oldest first. Soft state.
+/// Jobs that were deregistered after their leases had expired, the oldest first. Soft state.
 #[derive(Debug, Default)]
 pub(crate) struct FormerJobs(VecDeque<Former>);
 
@@ -88,7 +88,7 @@ impl FormerJobs {
 }
 
 impl Catalog {
-    /// Remembers a deregistered job whose leases had ended: its handles go on getting `LeaseExpired`.
+    /// Records a deregistered job whose leases had expired: its handles continue to receive `LeaseExpired`.
     pub(crate) fn remember_former(&mut self, j: u32) {
         let job = &self.jobs[j];
         let root = (job.root != NONE).then(|| self.dag.nodes[job.root].id);
@@ -102,7 +102,7 @@ impl Catalog {
         }
     }
 
-    /// The job is replaced: prefixes that flush when their lease ends do so, as without the replacement.
+    /// The job is replaced: prefixes that flush when their lease expires do so, as without the replacement.
     pub(crate) fn expire_flushing(&mut self, j: u32, effects: &mut Vec<Effect>) {
         let nodes = chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
         let flushes = |n: &u32| {
@@ -117,7 +117,7 @@ impl Catalog {
         }
     }
 
-    /// Why a job is not there.
+    /// The error for a job that does not exist.
     pub(crate) fn unknown_job(&self, job: JobId) -> CatalogError {
         match self.former.0.iter().rev().find(|former| former.job == job) {
             Some(former) => CatalogError::LeaseExpired {
@@ -131,7 +131,7 @@ impl Catalog {
         }
     }
 
-    /// Refuses the token of a life of the job that is over.
+    /// Refuses a token that belongs to an ended life of the job.
     pub(crate) fn need_life(&self, actor: Actor, j: u32) -> Result<(), CatalogError> {
         let root = self.dag.nodes[self.jobs[j].root].id;
         match actor.life {
@@ -150,7 +150,7 @@ impl Catalog {
         }
     }
 
-    /// Whether the root prefix of the job is dead: nothing can be created before it is made anew.
+    /// Whether the root prefix of the job is dead: nothing can be created before the root is made again.
     pub(crate) fn needs_reopening(&self, j: u32) -> bool {
         !self.dag.nodes[self.jobs[j].root].live()
     }

@@ -1,35 +1,36 @@
-//! How much of a memory server this controller shard may give out.
+//! This controller shard's share of each memory server.
 //!
-//! A server that joins several controller shards has a name for each of its blocks with each of them,
-//! and room for all of them once: it keeps the ledger, and lends room in lots (ADR 0021). Here is the
-//! borrower's side, for each core of a server: blocks that are out (allocated, or in quarantine) never
-//! exceed what is lent (INV-40). What is spare beyond some lots goes back at once; when little is
-//! spare more is asked for, before it is needed. A shard that has nothing out keeps nothing.
+//! A server that joins several controller shards has a separate set of block names for each of them, but room
+//! for one set only. It keeps the ledger, and lends room in lots (ADR 0021). This module is the borrower's
+//! side, for each core of a server: blocks that are out (allocated, or in quarantine) never exceed the lent
+//! blocks (INV-40). Spare blocks beyond some lots are returned at once; when few are spare, more are
+//! requested before they are needed. A shard with no blocks out keeps none.
 //!
-//! One request is under way at a time and server. What goes back is given up here before it is asked
-//! to be taken back, so that no moment has a block counted on both sides.
+//! One request for each server is under way at a time. Returned blocks are given up here before the request
+//! is sent, so that no block is ever counted on both sides.
 
 use crate::pool::{Core, Server};
 use crate::{Catalog, CatalogError, Effect, Reply};
 use honeycomb_types::limits::{LOTS_AGAIN, LOTS_PER_CORE};
 use honeycomb_types::{Bug, ServerId, Time};
 
-/// Where a server's lending stands.
+/// The state of a server's lending.
 #[derive(Debug)]
 pub(crate) struct Lending {
-    /// Wished for in all, by core, while the answer is under way.
+    /// The requested total, by core, while the answer is under way.
     asked: Option<Box<[u32]>>,
-    /// An allocation wants so many blocks more than there are.
+    /// The number of blocks that an allocation lacks.
     short: u32,
-    /// The last answer gave less than was asked for: not again before this, unless somebody waits.
+    /// The last answer gave less than requested: no new request before this time, unless an allocation waits.
     again: Time,
-    /// Nothing goes back before this: what was lent for somebody shall be there when he comes for it.
+    /// No block is returned before this time: blocks lent for a refused caller must be available when it
+    /// retries.
     hold: Time,
-    /// What the server says it has lent, until it has told which blocks it holds.
+    /// The lent blocks that the server reported, until it has reported the blocks that it holds.
     pub(crate) told: Option<Box<[u32]>>,
 }
 
-/// Blocks of a lot, on a core of so many.
+/// The blocks of a lot, on a core of this many blocks.
 fn lot(blocks: u32) -> u32 {
     (blocks / LOTS_PER_CORE).max(1)
 }
@@ -41,7 +42,7 @@ impl Lending {
 }
 
 impl Server {
-    /// What it should lend, by core, so that as much is spare as is of use.
+    /// The desired number of lent blocks, by core, which leaves a useful number spare.
     fn wish(&self, short: u32) -> Box<[u32]> {
         let cores = self.cores().len() as u32;
         let idle = short == 0 && self.cores().all(|core| core.out() == 0);
@@ -63,15 +64,14 @@ impl Server {
 }
 
 impl Catalog {
-    /// Whether a server has been asked for more and has not answered: an allocation that was refused
-    /// may succeed then.
+    /// Whether a request to a server is unanswered: a refused allocation may succeed after the answer.
     pub(crate) fn awaits_lots(&self) -> bool {
         let heard = self.pool.servers().filter(|(_, server)| !server.is_suspected());
         let mut lending = heard.filter_map(|(_, server)| server.lending.as_ref());
         lending.any(|lending| lending.asked.is_some() || lending.short > 0)
     }
 
-    /// Whether a server may have more to lend: it gave all that it was asked for last.
+    /// Whether a server may have more to lend: its last answer gave everything requested.
     pub fn may_borrow(&self) -> bool {
         let has_more = |server: &Server| {
             let lending =
@@ -81,8 +81,8 @@ impl Catalog {
         self.pool.servers().any(|(_, server)| has_more(server))
     }
 
-    /// A server says what it lends to this shard, by core: when it joins, and in answer to what it was
-    /// asked. Nothing of an answer that is empty: it was refused.
+    /// A server reports the blocks that it lends to this shard, by core: when it joins, and in answer to a
+    /// request. An empty answer is a refusal.
     pub(crate) fn lent(
         &mut self,
         id: ServerId,
@@ -105,7 +105,7 @@ impl Catalog {
         }
         let was_asked = asked.is_some();
         let less = asked.is_some_and(|asked| asked.iter().zip(lent).any(|(a, l)| a > l));
-        let lending = server.lending.as_mut().expect("put there above");
+        let lending = server.lending.as_mut().expect("inserted above");
         if less {
             lending.again = now + LOTS_AGAIN;
         }
@@ -125,7 +125,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// An allocation of so many blocks was refused: every server that lends is asked.
+    /// An allocation of this many blocks was refused: sends requests to all servers that lend.
     pub(crate) fn short_of(
         &mut self,
         blocks: u32,
@@ -145,7 +145,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Asks servers whose spare blocks are too few or too many.
+    /// Sends requests to servers whose spare blocks are too few or too many.
     pub(crate) fn balance_lots(&mut self, effects: &mut Vec<Effect>) {
         let now = self.now;
         for id in self.pool.take_stirred() {
@@ -154,7 +154,7 @@ impl Catalog {
             };
             let Some(lending) = &server.lending else { continue };
             if lending.asked.is_some() {
-                continue; // The answer stirs it again.
+                continue; // The answer marks it again.
             }
             let mut wish = server.wish(lending.short);
             let lent: Box<[u32]> = server.cores().map(|core| core.lent()).collect();

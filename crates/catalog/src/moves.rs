@@ -1,18 +1,17 @@
-//! Moves: how a kv splits and merges, and how blocks leave a server. A block (the *source*) gives the rest
-//! of its range from some slot on to a new block, or all of it to a neighbour, or all of it to a new
-//! block on another server (the *target*), which takes its place (`relocate`).
+//! Moves: splits and merges of a kv, and moves of blocks off a server. A block (the *source*) moves the rest
+//! of its range from some slot on to a new block, or its whole range to a neighbour, or to a new block on
+//! another server (the *target*), which replaces it (`relocate`).
 //!
-//! The catalog's part is the intent, which it keeps from `BeginMove` on, and the commit, which is one
-//! transition of the map: before it the source owns the range, after it the target does, and no
-//! move is both committed and cancelled (INV-20). A block takes part in at most one move at a time,
-//! so that the ranges at both ends stand still while it lasts.
+//! The catalog records the intent, from `BeginMove` on, and makes the commit, which is one transition of the
+//! map: before it the source owns the range, after it the target does, and no move is both committed and
+//! cancelled (INV-20). A block takes part in at most one move at a time, so that the ranges at both ends are
+//! fixed while it lasts.
 //!
-//! A move whose source forgot it is cancelled after `limits::MOVE_MAX`, so that no block is kept for
-//! nobody.
+//! A move whose source forgot it is cancelled after `limits::MOVE_MAX`, so that no block is held for ever.
 //!
-//! Every request may be repeated. What became of the last move in which a block took part is kept
-//! for as long as the block is in the map: by it a source that did not hear the answer to its commit
-//! gets it, and a target that did not hear of its end can be told again.
+//! Every request may be repeated. The outcome of the last move of a block is recorded for as long as the
+//! block is in the map. With it, a source that missed the answer to its commit can be answered again, and a
+//! target that missed the end of the move can be notified again.
 
 use crate::pool::{Draw, Held};
 use crate::structures::{Placed, Structure};
@@ -22,11 +21,11 @@ use honeycomb_types::{
     BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId, Way,
 };
 
-/// Two blocks become one when both together hold at most this share of what makes one split. One that
-/// was made of two splits no earlier than when it has grown (`HEAVIER` of the structure).
+/// Two blocks merge when together they hold at most this share of the fill at which a block splits. A merged
+/// block splits no earlier than after it has grown (`HEAVIER` of the structure).
 const MERGE_FILL: (u64, u64) = (5, 6);
 
-/// Whether blocks of a kind move as they lie: to a new block, and in no other way.
+/// Whether blocks of a kind move only as a whole: to a new block, and in no other way.
 pub(crate) fn moves_as_it_lies(kind: Kind) -> bool {
     matches!(kind, Kind::File | Kind::Queue)
 }
@@ -37,23 +36,23 @@ pub(crate) struct Move {
     pub(crate) id: MoveId,
     pub(crate) source: BlockId,
     pub(crate) target: BlockId,
-    /// What moves, inclusive.
+    /// The range that moves, inclusive.
     pub(crate) start: u64,
     pub(crate) end: u64,
     pub(crate) way: Way,
 }
 
-/// The last moves of a block in the map that are over.
+/// The last ended moves of a block in the map.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Past {
     pub(crate) block: BlockId,
-    /// The split by which it last gave; a block that gave everything is in the map no more.
+    /// Its last split as the source; a block that moved its whole range is no longer in the map.
     pub(crate) gave: MoveId,
     /// The last move to it, and whether that was committed.
     pub(crate) took: (MoveId, bool),
 }
 
-/// What a structure that has ever moved anything has beside its map.
+/// The moves of a structure, if it has ever had any.
 #[derive(Debug, Default)]
 pub(crate) struct Moves {
     pending: Vec<Move>,
@@ -61,7 +60,7 @@ pub(crate) struct Moves {
 }
 
 impl Moves {
-    /// Those of a structure as they were.
+    /// The recovered moves of a structure.
     pub(crate) fn recovered(pending: Vec<Move>, past: Vec<Past>) -> Option<Box<Moves>> {
         let any = !pending.is_empty() || !past.is_empty();
         any.then(|| Box::new(Moves { pending, past }))
@@ -97,7 +96,7 @@ impl Structure {
         self.moves.as_ref().map_or(&[], |moves| &moves.past)
     }
 
-    /// The move in which a block takes part.
+    /// The move that involves a block.
     pub(crate) fn move_of(&self, block: BlockId) -> Option<Move> {
         let own = |mv: &&Move| mv.source == block || mv.target == block;
         self.pending().iter().find(own).copied()
@@ -117,31 +116,31 @@ impl Structure {
         moves
     }
 
-    /// Whether a block serves, or will when those before it are full: it is no target.
+    /// Whether a block serves, or will when its predecessors are full: it is not a target.
     pub(crate) fn serves(&self, block: BlockId) -> bool {
         let granted = self.growth.iter().flat_map(|growth| &growth.granted);
         self.place_of(block).is_some() || granted.into_iter().any(|g| g.block == block)
     }
 
-    /// A block is not the structure's any more: nothing is to be told again of its moves.
+    /// A block left the structure: its past moves need no more notifications.
     pub(crate) fn forget_moves_to(&mut self, block: BlockId) {
         if let Some(moves) = &mut self.moves {
             moves.past.retain(|past| past.block != block);
         }
     }
 
-    /// A relocation was committed: the new block is where the old one was.
+    /// A relocation was committed: the new block replaces the old one.
     fn relocated(&mut self, old: BlockId, new: BlockId) {
         let placed = self.entries.iter_mut().map(|entry| &mut entry.block);
         let granted = self.growth.iter_mut().flat_map(|growth| &mut growth.granted);
         let mut all = placed.chain(granted.map(|granted| &mut granted.block));
-        *all.find(|block| **block == old).expect("what moves is the structure's") = new;
+        *all.find(|block| **block == old).expect("the structure owns the moved block") = new;
         if let Some(queue) = &mut self.queue {
             queue.relocated(old, new);
         }
     }
 
-    /// What is wrong with its moves, if anything (INV-17, INV-20).
+    /// The violation of INV-17 or INV-20 by its moves, if any.
     pub(crate) fn check_moves(&self) -> Result<(), &'static str> {
         let pending = self.pending();
         for (i, mv) in pending.iter().enumerate() {
@@ -150,15 +149,15 @@ impl Structure {
                 [other.source, other.target].iter().any(|b| [mv.source, mv.target].contains(b))
             };
             if mv.source == mv.target || others.clone().any(|other| other.id == mv.id) {
-                return Err("a move is of one block, or listed twice");
+                return Err("a move has one block as both ends, or is listed twice");
             }
             if others.clone().any(shared) {
                 return Err("a block takes part in two moves");
             }
             if self.router.grows() {
-                // Its range is not over until it is sealed.
+                // Its range stays open until it is sealed.
                 if !self.serves(mv.source) || self.serves(mv.target) || mv.way != Way::Relocate {
-                    return Err("a move is of a block that is not there, or to the wrong place");
+                    return Err("a move has a source that does not exist, or the wrong target");
                 }
                 continue;
             }
@@ -172,20 +171,20 @@ impl Structure {
                 None => (mv.way == Way::Split, mv.start > start && mv.start <= end),
             };
             if !placed || !within || mv.end != end || !mv.start.is_multiple_of(SLOT_WIDTH) {
-                return Err("a move is not of what its source has, or to the wrong place");
+                return Err("a move has a range outside its source, or the wrong target");
             }
         }
         if self.past().iter().any(|past| !self.serves(past.block)) {
-            return Err("the past of a block that is not in the map is kept");
+            return Err("a block that is not in the map has recorded moves");
         }
         Ok(())
     }
 }
 
 impl Catalog {
-    /// A source wants to give: from `start` on to a new block, or everything to a neighbour, or to a
-    /// new block elsewhere. The repeat by a source whose move is under way answers that one, whatever it asks
-    /// for now.
+    /// A source requests a move: from `start` on to a new block, or everything to a neighbour, or to a new
+    /// block elsewhere. A repeat by a source whose move is under way returns that move, whatever it requests
+    /// now.
     pub(crate) fn begin_move(
         &mut self,
         id: StructureId,
@@ -228,7 +227,7 @@ impl Catalog {
         (place, structure.entries[place].start, structure.end(place))
     }
 
-    /// Lists a move under a number of its own.
+    /// Records a move under a number of its own.
     pub(crate) fn note_move(&mut self, s: u32, mv: Move) -> Move {
         self.last_move += 1;
         let id = MoveId(self.numbered(self.last_move));
@@ -276,8 +275,9 @@ impl Catalog {
         Ok(mv)
     }
 
-    /// The neighbour that holds less, of those that take part in no move, are in memory and have room for all that
-    /// the block holds. As servers last reported: the target itself refuses what it cannot hold.
+    /// The emptier of the neighbours that take part in no move, are in memory and have room for the whole
+    /// content of the block. Based on the last reports of the servers: the target itself refuses content that
+    /// it cannot hold.
     fn roomy_neighbour(&self, s: u32, block: BlockId) -> Option<BlockId> {
         let (place, ..) = self.range_of(s, block);
         let structure = &self.structures[s];
@@ -347,8 +347,8 @@ impl Catalog {
             }
             Way::Merge => {
                 let gone = structure.entries.remove(place);
-                // The neighbour on the right takes over where it began; the one on the left reaches
-                // further by itself.
+                // The neighbour on the right now starts earlier; the range of the left one extends without a
+                // change.
                 if let Some(next) = structure.entries.get_mut(place)
                     && next.block == mv.target
                 {
@@ -368,9 +368,9 @@ impl Catalog {
         Ok(self.moved(s, place))
     }
 
-    /// The commit of a relocation of a block of a file or a queue. The map's version stays what it
-    /// was: a tail was told which one its seal will make. Maps of one version may name a block by its
-    /// old and by its new name, in the same place.
+    /// Commits a relocation of a block of a file or a queue. The map's version stays the same, because a tail
+    /// was sent the version that its seal will make. Maps of one version may name a block by its old and by
+    /// its new name, in the same place.
     fn commit_as_it_lies(
         &mut self,
         s: u32,
@@ -391,12 +391,12 @@ impl Catalog {
         self.jobs[j].bill.moved(bytes);
         effects.push(self.end_import(mv.target, mv.id, true));
         self.give_back(j, s, mv.source, effects);
-        // What the old block was told meanwhile is lost with it.
+        // Counts sent to the old block meanwhile are lost with it.
         self.tell_ahead(s, effects);
         self.took_place(s, mv.target)
     }
 
-    /// What the source of such a move is answered: who has its place.
+    /// The answer to the source of such a move: the block that replaces it.
     fn took_place(&self, s: u32, block: BlockId) -> Reply {
         let structure = &self.structures[s];
         let place = structure.place_of(block);
@@ -406,8 +406,8 @@ impl Catalog {
         Reply::Moved { version, entry: self.entry(block, start, end) }
     }
 
-    /// A commit of a move that is not under way: committed before, or cancelled. Exact for the last
-    /// move of its source, which is the only one that a source can be waiting for.
+    /// Answers a commit of a move that is not under way: it was committed before, or cancelled. Exact for the
+    /// last move of its source, which is the only move that a source can be waiting for.
     fn commit_again(
         &self,
         s: u32,
@@ -425,15 +425,15 @@ impl Catalog {
                 if gave.is_none_or(|past| past.gave != number || number == MoveId::NONE) {
                     return Err(CatalogError::MoveCancelled { id: number, at });
                 }
-                // Its target may have given all to its neighbours since. What was moved begins
-                // where the source now ends.
+                // Its target may have moved everything to its neighbours since. The moved range begins where
+                // the source now ends.
                 let (own, ..) = self.range_of(s, at.block);
                 place.unwrap_or((own + 1).min(structure.entries.len() - 1))
             }
             Some(Held::By(_)) => return Err(CatalogError::StaleBlock { at }),
             _ if structure.router.grows() => {
-                // It is the structure's no more. Who has its place may have given it on, or have gone.
-                // Its server may be no member any more.
+                // The structure no longer owns it. The block that replaced it may have been relocated or
+                // lost, and its server may no longer be a member.
                 let there = structure.serves(target.block) && self.pool.at(target.block) == target;
                 if !there {
                     return Err(CatalogError::StaleBlock { at });
@@ -444,18 +444,18 @@ impl Catalog {
                 }
                 return Ok(self.took_place(s, target.block));
             }
-            // The blocks of a kv leave it when they have given everything, and only then.
+            // The blocks of a kv leave it after they moved their whole range, and only then.
             _ => place.ok_or(CatalogError::StaleBlock { at })?,
         };
-        // It may be that the target was not told, if the controller ended in between.
+        // The target may not have been notified, if the controller ended in between.
         if structure.past().iter().any(|p| p.block == target.block && p.took == (number, true)) {
             effects.push(self.end_import(target.block, number, true));
         }
         Ok(self.moved(s, place))
     }
 
-    /// What a server has to know of the moves to its blocks when it may have missed something: because
-    /// it, or the controller, was away. All of it is idempotent.
+    /// Repeats the state of the moves to a server's blocks, in case it missed messages because it or the
+    /// controller was away. All of it is idempotent.
     pub fn imports(&self, server: ServerId, effects: &mut Vec<Effect>) {
         for (s, structure) in self.structures.iter() {
             for past in structure.past().iter().filter(|past| past.block.server() == server) {
@@ -481,7 +481,7 @@ impl Catalog {
         Reply::Moved { version: MapVersion(structure.version), entry }
     }
 
-    /// A source gives its move up. Nothing to do for one that is not known or was committed.
+    /// A source cancels its move. Nothing happens for an unknown or committed move.
     pub(crate) fn cancel_move(
         &mut self,
         id: StructureId,
@@ -499,7 +499,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A target cannot import. Nothing to do for a move that is over.
+    /// A target cannot import. Nothing happens for an ended move.
     pub(crate) fn import_refused(
         &mut self,
         server: ServerId,
@@ -517,7 +517,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// The source keeps its range. A new block is given back; a neighbour drops what it has.
+    /// The source keeps its range. A new block is freed; a neighbour drops the received content.
     fn undo_move(&mut self, s: u32, mv: Move, effects: &mut Vec<Effect>) {
         self.structures.changes(s, usize::MAX);
         let structure = &mut self.structures[s];
@@ -533,12 +533,12 @@ impl Catalog {
         }
     }
 
-    /// A block is about to leave its structure: nothing moves from it any more.
+    /// A block is about to leave its structure: its moves are cancelled.
     pub(crate) fn cancel_moves_of(&mut self, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
         if self.structures[s].moves.is_none() {
             return;
         }
-        // That a block was retired is written without the rest of its structure.
+        // The retirement of a block is logged without the rest of its structure.
         self.structures.changes(s, usize::MAX);
         let pending = self.structures[s].pending().iter();
         let of = pending.filter(|mv| mv.source == block).copied();
@@ -548,7 +548,7 @@ impl Catalog {
         self.structures[s].forget_moves_to(block);
     }
 
-    /// Gives the moves of a recovered catalog their whole time again.
+    /// Restarts the deadlines of the moves of a recovered catalog.
     pub(crate) fn restart_moves(&mut self) {
         let due = self.now + MOVE_MAX;
         for (_, structure) in self.structures.iter() {
@@ -557,8 +557,8 @@ impl Catalog {
         }
     }
 
-    /// Cancels moves that have lasted too long. A source that goes on with one learns it from its
-    /// target, or at its commit.
+    /// Cancels overdue moves. A source that continues such a move learns of the end from its target, or at
+    /// its commit.
     pub(crate) fn cancel_overdue(&mut self, effects: &mut Vec<Effect>) {
         while let Some(&(due, id, number)) = self.moves_due.front() {
             if due > self.now {
@@ -574,7 +574,7 @@ impl Catalog {
         }
     }
 
-    /// A server is taken out: splits to it are cancelled and find another block.
+    /// A server is draining: splits to it are cancelled and choose another block.
     pub(crate) fn cancel_moves_to(&mut self, s: u32, id: ServerId, effects: &mut Vec<Effect>) {
         let pending = self.structures[s].pending().iter();
         let to = pending.filter(|mv| mv.way.takes_anew() && mv.target.server() == id);
@@ -583,8 +583,8 @@ impl Catalog {
         }
     }
 
-    /// These servers are lost. When all that a structure has there are blocks that splits were to
-    /// fill, those splits are cancelled and it lives; otherwise nothing is done.
+    /// These servers are lost. When a structure has no blocks there but the targets of splits, cancels those
+    /// splits, and the structure survives; otherwise nothing is done.
     pub(crate) fn cancel_splits_to(
         &mut self,
         s: u32,

@@ -22,9 +22,9 @@ enum Parent {
 struct Planned<'a> {
     parents: Vec<Parent>,
     options: Checked<'a>,
-    /// The dead prefix whose place it takes.
+    /// The dead prefix that it replaces.
     place: Option<u32>,
-    /// Who will read it and has not committed; none when nobody was declared.
+    /// Its declared readers that have not committed; `None` when none is declared.
     readers: Option<Vec<Parent>>,
 }
 
@@ -46,7 +46,7 @@ fn planned_parents(plan: &[Planned<'_>], i: usize) -> impl Iterator<Item = usize
     })
 }
 
-/// Parents before children; a cycle is told by its members, each a parent of the next.
+/// Parents before children. A cycle is reported by its members, each a parent of the next.
 fn order(nodes: &[PlanNode<'_>], plan: &[Planned<'_>]) -> Result<Vec<usize>, CatalogError> {
     let mut missing: Vec<usize> = Vec::with_capacity(plan.len());
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); plan.len()];
@@ -75,8 +75,8 @@ fn order(nodes: &[PlanNode<'_>], plan: &[Planned<'_>]) -> Result<Vec<usize>, Cat
     }
 }
 
-/// The cycle that is met on the way up from a node that waits for its parents for ever. Every node
-/// that waits has a parent that waits.
+/// The cycle found on the way up from a node that waits for its parents for ever. Every waiting node has a
+/// waiting parent.
 fn cycle_above(plan: &[Planned<'_>], missing: &[usize], stuck: usize) -> Vec<usize> {
     let mut way = vec![stuck];
     loop {
@@ -92,9 +92,9 @@ fn cycle_above(plan: &[Planned<'_>], missing: &[usize], stuck: usize) -> Vec<usi
     }
 }
 
-/// The paths of those that outlive their job and say no other place: by way of their first parents, as
-/// who reads the plan would write them. The other answer is one that has too many levels, if it is in no
-/// cycle: that is told first.
+/// The paths of nodes that outlive their job without an explicit place: by way of their first parents, as the
+/// plan reads. Also returns a node whose path has too many levels, unless that is due to a cycle, which is
+/// reported first.
 fn own_paths<'a>(
     nodes: &[PlanNode<'a>],
     names: &HashMap<&str, usize>,
@@ -123,7 +123,7 @@ fn at_own<'a>((node, own): (&PlanNode<'a>, &'a Option<String>)) -> PlanNode<'a> 
     PlanNode { options: PrefixOptions { flush_to, ..node.options }, ..*node }
 }
 
-/// Two prefixes are not flushed into one directory.
+/// Refuses a plan that flushes two prefixes into one directory.
 fn refuse_shared_flush(plan: &[Planned<'_>]) -> Result<(), CatalogError> {
     let mut seen = HashSet::new();
     for (path, directory) in plan.iter().filter_map(|node| node.options.flush.as_ref()) {
@@ -168,7 +168,7 @@ impl Catalog {
         refuse_shared_flush(&plan)?;
         let order = order(nodes, &plan)?;
         if let Some(name) = deep {
-            let why = "its path has more than 64 levels; say with flush_to where it goes";
+            let why = "its path has more than 64 levels; set flush_to";
             return Err(InvalidName { name: name.into(), why }.into());
         }
         self.choose_places(nodes, &mut plan, &order)?;
@@ -194,7 +194,7 @@ impl Catalog {
         Ok(Reply::Prefixes(ids))
     }
 
-    /// Refuses a plan by which a prefix that exists would be named as a reader by too many.
+    /// Refuses a plan by which too many prefixes would name an existing prefix as a reader.
     fn need_room_for_reads(&self, plan: &[Planned<'_>]) -> Result<(), CatalogError> {
         let mut named: HashMap<Parent, usize> = HashMap::new();
         for &reader in plan.iter().flat_map(|node| node.readers.iter().flatten()) {
@@ -209,8 +209,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Declares the readers of a plan that was carried out. A prefix whose readers had all
-    /// committed before ends at once.
+    /// Declares the readers of an installed plan. A prefix whose readers had all committed before ends at
+    /// once.
     fn declare_planned(
         &mut self,
         nodes: &[PlanNode<'_>],
@@ -284,8 +284,8 @@ impl Catalog {
         Ok(Some(readers))
     }
 
-    /// Finds the dead prefixes whose places the plan takes. A parent that takes such a place
-    /// itself has the children that are there.
+    /// Finds the dead prefixes that the plan replaces. A parent that replaces a dead prefix keeps the
+    /// existing children.
     fn choose_places(
         &self,
         nodes: &[PlanNode<'_>],
@@ -309,8 +309,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Refuses a plan that puts a prefix below its own descendants. Such a cycle leads through the
-    /// children of a place that the plan takes; the plan alone has none.
+    /// Refuses a plan that puts a prefix below its own descendants. Such a cycle leads through the children
+    /// of a replaced prefix; the plan alone has none.
     fn refuse_cycles(
         &self,
         nodes: &[PlanNode<'_>],
@@ -325,7 +325,7 @@ impl Catalog {
         let occupied = plan.iter().filter_map(|node| node.place);
         let tops: Vec<u32> = occupied.filter(|&place| self.dag.has_children(place)).collect();
         for top in tops {
-            // Upwards from the place by the parents that it is to have, and theirs.
+            // Climbs from the replaced prefix by its future parents, and theirs.
             let start = Parent::Planned(places[&top]);
             let mut below: HashMap<Parent, Parent> = HashMap::new();
             let mut stack = vec![start];
@@ -345,7 +345,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// The parents of a prefix once the plan is carried out.
+    /// The parents of a prefix after the plan is installed.
     fn parents_to_be(
         &self,
         plan: &[Planned<'_>],
@@ -380,7 +380,7 @@ impl Catalog {
         CatalogError::Cycle { members }
     }
 
-    /// Refuses a task's plan with a node that is not below the task's own prefix.
+    /// Refuses a task's plan with a node that does not descend from the task's own prefix.
     fn refuse_foreign(
         &mut self,
         actor: Actor,
@@ -401,7 +401,7 @@ impl Catalog {
                 return Err(CatalogError::PermissionDenied {
                     what: "create a prefix",
                     path: nodes[i].name.into(),
-                    why: "a task's token creates below its own prefix; name it as a parent",
+                    why: "a task's token can create only below its own prefix; name that prefix as a parent",
                 });
             }
         }

@@ -1,13 +1,13 @@
 //! Memory servers and their blocks: the allocation mechanism.
 //!
-//! A block is free, allocated to a structure, or quarantined: taken back, but its server has not
-//! confirmed that nothing of it can be read any more. These three always add up to what the server
-//! registered (INV-02). Every allocation is a new epoch (INV-01), and only the confirmation of the
-//! epoch that was taken back makes a block free again, once (INV-03).
+//! A block is free, allocated to a structure, or quarantined: taken back, but its server has not confirmed
+//! that no content of it can be read any more. These three always add up to the number of blocks that the
+//! server registered (INV-02). Every allocation is a new epoch (INV-01), and only the confirmation of the
+//! epoch that was taken back frees a block again, once (INV-03).
 //!
-//! On a server with tiers below memory a core has more names for blocks than it has room for in memory.
-//! Room is counted in each tier: a block that goes from one to another counts in both from before it
-//! begins until it is told that it is there, so that no count is ever less than what is used (INV-42).
+//! On a server with lower tiers, a core has more block names than room in memory. Room is counted in each
+//! tier: a block on its way from one tier to another counts in both, from before it begins until its arrival
+//! is reported, so that no count is ever less than the actual use (INV-42).
 
 use crate::durable::Dirty;
 use crate::policy::{Chooser, Policy, ServerRoom, ShardRoom};
@@ -29,16 +29,16 @@ pub(crate) use cores::{Core, Held, Room, Where, tick_of};
 pub(crate) use metered::{Meter, PLACES};
 pub(crate) use server::{Presence, Server};
 
-/// Which free blocks an allocation may take.
+/// The free blocks that an allocation may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Draw {
-    /// Those beyond each server's reserve.
+    /// Blocks beyond each server's reserve.
     Ordinary,
-    /// All: a move sets memory free, or makes room that no other allocation can make.
+    /// All blocks: a move frees memory, or makes room that no other allocation can make.
     Reserve,
 }
 
-/// There is none for all that was asked for.
+/// There is not enough room for the whole request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
@@ -46,20 +46,20 @@ pub(crate) struct NoRoom;
 #[derive(Debug)]
 pub(crate) struct Pool {
     servers: BTreeMap<ServerId, Server>,
-    /// The controller shard: the top bits of the numbers that it gives.
+    /// The controller shard: the top bits of the numbers that it assigns.
     shard: u16,
     last_server: u32,
     term: u32,
     last_epoch: u64,
     rooms: Vec<ServerRoom>,
     shard_rooms: Vec<ShardRoom>,
-    /// Servers whose spare blocks became more or fewer, where they are lent.
+    /// Servers that lend and whose number of spare blocks changed.
     stirred: Vec<ServerId>,
-    /// Blocks that are below memory, or go there, by their owners.
+    /// Blocks in lower tiers or on their way there, by owner.
     pub(crate) staying: Staying,
-    /// What those that are there cost.
+    /// The use of lower tiers, for bills.
     pub(crate) meter: Meter,
-    /// Servers that came or went.
+    /// Servers that joined or left.
     pub(crate) dirty: Dirty,
 }
 
@@ -110,7 +110,7 @@ impl Pool {
         self.servers.get(&server)
     }
 
-    /// The server's spare blocks became more or fewer: it is looked at before the command ends.
+    /// The number of the server's spare blocks changed: it is evaluated before the command ends.
     pub(crate) fn stir(&mut self, server: ServerId) {
         let lends = self.servers.get(&server).is_some_and(|server| server.lending.is_some());
         if lends && !self.stirred.contains(&server) {
@@ -134,7 +134,7 @@ impl Pool {
         self.servers.is_empty()
     }
 
-    /// How many there are.
+    /// The number of servers.
     pub(crate) fn len(&self) -> usize {
         self.servers.len()
     }
@@ -147,12 +147,12 @@ impl Pool {
         self.servers.get(&server).is_some_and(|server| server.draining)
     }
 
-    /// Whether a server may be given blocks.
+    /// Whether blocks may be allocated on a server.
     pub(crate) fn takes_blocks(&self, server: ServerId) -> bool {
         self.servers.get(&server).is_some_and(Server::takes_blocks)
     }
 
-    /// The number that was given last.
+    /// The last assigned number.
     pub(crate) fn last_server(&self) -> u32 {
         self.last_server
     }
@@ -167,7 +167,7 @@ impl Pool {
         core.slots.get(block.index() as usize)
     }
 
-    /// Who has the block in this epoch; none when the epoch is over or the server is gone.
+    /// The owner of the block in this epoch; `None` when the epoch has ended or the server is lost.
     pub(crate) fn held(&self, at: BlockAt) -> Option<Held> {
         let slot = self.slot(at.block).filter(|slot| slot.epoch == at.epoch)?;
         Some(slot.held()).filter(|held| *held != Held::Free)
@@ -198,7 +198,7 @@ impl Pool {
         }
     }
 
-    /// Records what a block holds; answers its owner and the change, when the report is current.
+    /// Records the bytes of data in a block; returns its owner and the change, when the report is current.
     pub(crate) fn usage(&mut self, at: BlockAt, bytes: u64) -> Option<(u32, i64)> {
         let before = self.lying(at.block);
         let server = self.servers.get_mut(&at.block.server())?;
@@ -214,7 +214,7 @@ impl Pool {
         Some((structure, change))
     }
 
-    /// Free blocks that ordinary allocation may take, all free blocks, and those held back.
+    /// The free blocks available to ordinary allocation, all free blocks, and the reserved ones.
     pub(crate) fn room(&self) -> (u64, u64, u64) {
         self.servers.values().fold((0, 0, 0), |(ordinary, free, reserved), server| {
             let own = server.room(Draw::Ordinary) as u64;
@@ -223,8 +223,8 @@ impl Pool {
         })
     }
 
-    /// Gives `asked` blocks of one tier to a structure, or none (`NoRoom`): on the servers that the
-    /// weights say, if they say one that has room, else on those that the policy chooses.
+    /// Allocates `asked` blocks of one tier to a structure, or none (`NoRoom`): on the servers chosen by the
+    /// weights, if those name one with room, else on the servers chosen by the policy.
     pub(crate) fn allocate(
         &mut self,
         mut chooser: Chooser<'_>,
@@ -241,7 +241,7 @@ impl Pool {
         }
         let mut rooms = std::mem::take(&mut self.rooms);
         rooms.clear();
-        // One that does not serve the kind has no room for it.
+        // A server that does not serve the kind has no room for it.
         rooms.extend(self.servers().map(|(id, server)| {
             let free = if server.kinds.serves(kind) { server.room_in(tier, draw) } else { 0 };
             ServerRoom { server: id, free }
@@ -308,7 +308,7 @@ impl Pool {
         BlockAt { block, epoch }
     }
 
-    /// Takes a block back from its owner. Answers the bytes that it held.
+    /// Takes a block back from its owner. Returns the bytes that it held.
     pub(crate) fn release(
         &mut self,
         block: BlockId,
@@ -324,8 +324,7 @@ impl Pool {
         bytes
     }
 
-    /// Takes a block from its owner and keeps it from everybody, until `free_kept`. Answers the bytes
-    /// that it held.
+    /// Takes a block from its owner and retains it until `free_kept`. Returns the bytes that it held.
     pub(crate) fn keep(&mut self, block: BlockId, structure: u32) -> u64 {
         let id = block.server();
         self.staying.change(self.below_for(block), None);
@@ -342,14 +341,14 @@ impl Pool {
         bytes
     }
 
-    /// Lets a kept block be freed, unless its server is gone and the block with it.
+    /// Lets a retained block be freed, unless its server is lost and the block with it.
     pub(crate) fn free_kept(&self, at: BlockAt, effects: &mut Vec<Effect>) {
         if self.held(at) == Some(Held::Quarantined) {
             effects.push(Effect::FreeBlock { server: at.block.server(), at });
         }
     }
 
-    /// Whether the block may be given to anybody, or was since this epoch.
+    /// Whether the block is free, or was at any time since this epoch.
     pub(crate) fn is_free(&self, at: BlockAt) -> bool {
         self.slot(at.block).is_some() && self.held(at) != Some(Held::Quarantined)
     }
@@ -381,7 +380,7 @@ impl Pool {
         })
     }
 
-    /// Blocks in quarantine of servers that are not taken out, in order.
+    /// Quarantined blocks of servers that are not draining, in order.
     pub(crate) fn quarantined(&self) -> impl Iterator<Item = BlockId> {
         let some = |(_, s): &(ServerId, &Server)| s.quarantined > 0 && !s.draining;
         self.servers().filter(some).flat_map(|(id, server)| {

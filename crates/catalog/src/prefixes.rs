@@ -1,8 +1,8 @@
 //! Prefixes: finding them by address, creating and removing them, and their permissions.
 //!
-//! A dead prefix keeps its name and its descendants. Whoever creates that name again takes its
-//! place: a new prefix with a new id, under the parents named now, above the children that the old
-//! one had, so that their addresses stay good.
+//! A dead prefix keeps its name and its descendants. A prefix created under that name replaces it: it has a
+//! new id and the parents named now, and keeps the children of the old one, so that their addresses stay
+//! valid.
 
 use crate::dag::{Life, Node};
 use crate::journal::journaled;
@@ -15,12 +15,12 @@ use honeycomb_types::{Generation, IdOf, JobId, Marks, PrefixId, Verbs, dotted_pa
 
 const OWNER_VERBS_DEFAULT: Verbs = Verbs::ALL;
 const JOB_VERBS_DEFAULT: Verbs = Verbs::READ;
-/// Paths that an error suggests for an unknown name.
+/// Most paths suggested in an error for an unknown name.
 const SUGGESTED_MAX: usize = 3;
-/// Prefixes that are looked at to find them.
+/// Most prefixes searched for suggestions.
 const SEARCHED_MAX: usize = 4096;
 
-/// Options that were checked, with their defaults in place.
+/// Checked options, with defaults applied.
 #[derive(Clone, Debug)]
 pub(crate) struct Checked<'a> {
     pub(crate) lease_ms: u32,
@@ -28,15 +28,15 @@ pub(crate) struct Checked<'a> {
     pub(crate) owner_verbs: Verbs,
     pub(crate) job_verbs: Verbs,
     pub(crate) marks: Marks,
-    /// Where its data goes when its lease ends: as it was said, and the directory.
+    /// The place to which its data is flushed: as given, and the directory.
     pub(crate) flush: Option<(&'a str, Box<str>)>,
-    /// Most blocks of it and all below it; 0 for no bound.
+    /// Most blocks of the prefix with its descendants; 0 means unbounded.
     pub(crate) max_blocks: u64,
     /// It is being loaded.
     pub(crate) loading: bool,
     /// It outlives its job.
     pub(crate) persist: bool,
-    /// Its changes are answered when they are in its journal.
+    /// Its changes are acknowledged when they are in its journal.
     pub(crate) journaled: bool,
 }
 
@@ -44,7 +44,7 @@ fn checked_verbs(what: &'static str, verbs: Verbs) -> Result<Verbs, CatalogError
     if Verbs::ALL.contains(verbs) {
         return Ok(verbs);
     }
-    let (given, allowed) = (verbs.0 as u64, "the bits are 1 for read and 2 for write");
+    let (given, allowed) = (verbs.0 as u64, "use 1 for read, 2 for write, or 3 for both");
     Err(CatalogError::InvalidArgument { what, given, allowed })
 }
 
@@ -56,7 +56,7 @@ impl Catalog {
         if trimmed.is_empty() {
             return Ok(root);
         }
-        // Names in the table were checked when they got there: only a miss needs the rules.
+        // Names in the table were checked on insertion: only a miss needs the rules.
         if let Some(n) = self.dag.walk(root, trimmed.split('/')) {
             return Ok(n);
         }
@@ -65,7 +65,7 @@ impl Catalog {
         dotted.ok_or_else(|| CatalogError::PrefixNotFound { path: path.into(), at: Vec::new() })
     }
 
-    /// The live prefix at this address, or what became of it, or where else its name is.
+    /// The live prefix at this address, or the reason why it ended, or other paths that have its name.
     pub(crate) fn live_prefix(&self, j: u32, path: &str) -> Result<u32, CatalogError> {
         self.live_at(j, path).map_err(|error| match error {
             CatalogError::PrefixNotFound { path, .. } => {
@@ -76,8 +76,7 @@ impl Catalog {
         })
     }
 
-    /// Some addresses of live prefixes that have this name: few, and looked for among the newest
-    /// prefixes only.
+    /// Addresses of live prefixes that have this name: a few, found among the newest prefixes only.
     fn elsewhere(&self, j: u32, name: &str) -> Vec<Box<str>> {
         if name.contains('/') {
             return Vec::new();
@@ -95,7 +94,7 @@ impl Catalog {
         by_parent.take(SUGGESTED_MAX).map(address).collect()
     }
 
-    /// The live prefix at this address, or what became of it.
+    /// The live prefix at this address, or the reason why it ended.
     pub(crate) fn live_at(&self, j: u32, path: &str) -> Result<u32, CatalogError> {
         let n = self.resolve(j, path)?;
         if self.dag.nodes[n].live() { Ok(n) } else { Err(self.why_dead(n, path)) }
@@ -171,7 +170,7 @@ impl Catalog {
         self.need_write(actor, "create a prefix", path)?;
         split_path(path)?;
         let trimmed = path.strip_prefix('/').unwrap_or(path);
-        // What outlives its job is found by its name there.
+        // A flush that outlives its job is found under its path.
         let own = options.is_placed() && options.flush_to.is_empty();
         let flush_to = if own { trimmed } else { options.flush_to };
         let options = PrefixOptions { flush_to, ..options };
@@ -191,8 +190,7 @@ impl Catalog {
         created.map(Reply::Prefix)
     }
 
-    /// Why a prefix of this path cannot go to a place that is taken: what is already there, if that is
-    /// the prefix itself.
+    /// The error for a place that is taken: that the prefix already exists, if it took the place itself.
     pub(crate) fn or_exists(&self, j: u32, path: &str, error: CatalogError) -> CatalogError {
         match error {
             CatalogError::FlushPathTaken { .. } if self.live_at(j, path).is_ok() => {
@@ -202,7 +200,7 @@ impl Catalog {
         }
     }
 
-    /// A job's root is made again, when it has expired, by creating the empty path.
+    /// Creates the root again, after it has expired, when the empty path is created.
     fn create_root(
         &mut self,
         actor: Actor,
@@ -242,7 +240,7 @@ impl Catalog {
         Ok(())
     }
 
-    /// A parent that a new prefix names: live, or the reason why not.
+    /// A named parent of a new prefix: live, or the reason why not.
     pub(crate) fn find_parent(
         &self,
         j: u32,
@@ -270,7 +268,7 @@ impl Catalog {
             return Err(CatalogError::PermissionDenied {
                 what: "create a prefix",
                 path: path.into(),
-                why: "a task's token creates below its own prefix; name it as a parent",
+                why: "a task's token can create only below its own prefix; name that prefix as a parent",
             });
         }
         let mut reuse = None;
@@ -291,7 +289,7 @@ impl Catalog {
         Ok(self.dag.nodes[n].id)
     }
 
-    /// The dead prefix that has this name under the parent, if any; a live one is in the way.
+    /// The dead prefix that has this name under the parent, if any; refuses a live one.
     pub(crate) fn vacancy(&self, parent: u32, name: &str) -> Result<Option<u32>, CatalogError> {
         match self.dag.child(parent, name) {
             Some(n) if self.dag.nodes[n].live() => {
@@ -299,8 +297,8 @@ impl Catalog {
                 let path = if above.is_empty() { name.into() } else { format!("{above}/{name}") };
                 Err(CatalogError::PrefixExists { path: path.into() })
             }
-            // A place is where a plan put the prefix; where it only read, its name stands in nobody's
-            // way, and its descendants are not for whoever it read from.
+            // A prefix can be replaced only under its named parents. Under a parent deduced from use its name
+            // is free, and its descendants do not pass to a prefix created there.
             vacancy => Ok(vacancy.filter(|&n| self.dag.is_named(parent, n))),
         }
     }
@@ -309,12 +307,12 @@ impl Catalog {
         if self.jobs[j].nodes + n <= PREFIXES_PER_JOB_MAX {
             return Ok(());
         }
-        let what = "prefixes of one job (expired ones count until they are forgotten)";
+        let what = "prefixes of one job (expired ones count until they are discarded)";
         Err(CatalogError::LimitExceeded { what, limit: PREFIXES_PER_JOB_MAX as u64 })
     }
 
-    /// Makes a prefix under parents that were checked, in the place of a dead one or in a new one.
-    /// Its creation is its first renewal.
+    /// Makes a prefix under checked parents, replacing a dead one or at a new index. Its creation is its
+    /// first renewal.
     pub(crate) fn install(
         &mut self,
         j: u32,
@@ -330,10 +328,10 @@ impl Catalog {
         (node.owner_verbs, node.job_verbs) = (options.owner_verbs, options.job_verbs);
         let n = match reuse {
             Some(n) => {
-                // Whoever waits for the dead one's commit waits in vain: this is another prefix.
+                // The dead prefix will never commit; the new one is not a declared reader.
                 self.readers.lose(n);
                 while let Some(parent) = self.dag.first_parent(n) {
-                    // What the parents granted downwards is older than the renewal made here.
+                    // Renewals that the parents granted downwards are older than the renewal made here.
                     self.dag.detach(parent, n);
                     self.evicted.push(parent);
                 }
@@ -378,7 +376,7 @@ impl Catalog {
         n
     }
 
-    /// Collects the dead prefixes that lost a place or a child, once no place is about to be taken.
+    /// Collects the dead prefixes that lost a place or a child, when no replacement is under way.
     pub(crate) fn collect_evicted(&mut self) {
         for n in std::mem::take(&mut self.evicted) {
             self.collect(n);
@@ -400,7 +398,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Lets a prefix that was being loaded be opened.
+    /// Allows a loading prefix to be opened.
     pub(crate) fn publish_prefix(
         &mut self,
         actor: Actor,
@@ -418,7 +416,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Refuses what is being loaded.
+    /// Refuses a prefix that is being loaded.
     pub(crate) fn need_loaded(&self, n: u32) -> Result<(), CatalogError> {
         match self.dag.special.get(&n).is_some_and(|special| special.loading) {
             true => Err(CatalogError::Loading { path: self.dag.path_of(n).into() }),
@@ -455,7 +453,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// What the actor may do with the data of a prefix; never nothing.
+    /// The actor's rights on the data of a prefix; never empty.
     pub(crate) fn verbs_at(&self, actor: Actor, n: u32) -> Result<Verbs, CatalogError> {
         let node = &self.dag.nodes[n];
         let allowed = match (actor.job, actor.task) {
@@ -468,9 +466,9 @@ impl Catalog {
             return Ok(verbs);
         }
         let why = if allowed == Verbs::NONE {
-            "its permissions allow this token nothing; its owner or the driver can change them"
+            "its permissions grant this token nothing; its owner or the driver can change them"
         } else {
-            "the token was attenuated to less than its permissions allow"
+            "the token was restricted to less than its permissions grant"
         };
         let path = self.dag.path_of(n).into();
         Err(CatalogError::PermissionDenied { what: "open a structure", path, why })

@@ -1,16 +1,15 @@
-//! When memory runs short: which blocks go below it, and who pays for that.
+//! When memory runs short: which blocks are demoted, and at whose expense.
 //!
-//! Under first come, first served a prefix that asks for a block when little is free pays for it with a
-//! block of its own, the one that was not used for longest; under a fair policy the holder pays that is
-//! furthest above its share (`shares`, INV-43). What is kept for a flush whose store is out goes down before
-//! that, because nobody reaches it. So writers find memory free, the prefix that overflows is the one that is read from disk, and a
-//! neighbour's blocks stay where they are. What comes faster than blocks go down has its place below
-//! from the start (`take_blocks`).
+//! Under first come, first served, a prefix that requests a block when little is free pays with the least
+//! recently used of its own blocks; under a fair policy the holder furthest above its share pays (`shares`,
+//! INV-43). Blocks retained for a flush whose store is unavailable are demoted before those, because no
+//! client can reach them. So writers find memory free, the overflowing prefix is the one read from disk, and
+//! a neighbour's blocks stay in place. Blocks requested faster than others can be demoted begin in a lower
+//! tier (`take_blocks`).
 //!
-//! The coldest block is found by a clock: a hand for each prefix that was ever short goes round its
-//! blocks and looks at a bounded number of them. Disks that are short themselves are the business of
-//! `sinking`. Who was used when is known from the servers' reports,
-//! four times a second, which is finer than it has to be.
+//! The coldest block is found by a clock: a hand for each prefix that was ever short goes round its blocks
+//! and examines a bounded number of them. `sinking` handles disks that run short. Access times come from the
+//! servers' reports, four times a second, which is finer than necessary.
 
 use crate::pool::{Draw, Pool, Server, Where, tick_of};
 use crate::structures::Structure;
@@ -21,10 +20,10 @@ use honeycomb_types::limits::{LOWER_AGAIN, LOWER_LOOKS, LOWERING_MAX, RAISE_MARK
 use honeycomb_types::{BlockAt, BlockId, Kind, PrefixId, ServerId, StructureId, TierIx};
 use std::sync::Arc;
 
-/// Where the clock of a prefix stands: a structure, and the place in its map.
+/// The position of a prefix's clock: a structure, and the index in its map.
 pub(crate) type Hand = (StructureId, usize);
 
-/// Where a block that is to go down lies now.
+/// The present location of a block to demote.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Level {
     Memory,
@@ -32,11 +31,11 @@ pub(crate) enum Level {
     Disk(ServerId, TierIx),
 }
 
-/// How many blocks are looked at, whether they could go or not.
+/// A budget of blocks to examine, whether they can be demoted or not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scan {
     pub(crate) left: usize,
-    /// Where it ended, when it did: the clock goes on from there.
+    /// The position where the budget ended, if it did: the clock continues there.
     pub(crate) ended: Option<(u32, Hand)>,
 }
 
@@ -46,9 +45,9 @@ impl Scan {
     }
 }
 
-/// A block that could go down.
+/// A block that can be demoted.
 pub(crate) struct Candidate {
-    /// When it was used last.
+    /// The time of its last use.
     used: u32,
     /// Its prefix.
     pub(crate) n: u32,
@@ -57,40 +56,40 @@ pub(crate) struct Candidate {
     pub(crate) hand: Hand,
 }
 
-/// What is remembered of prefixes that were short of memory.
+/// State of prefixes that were short of memory.
 #[derive(Debug, Default)]
 pub(crate) struct Pressure {
     hands: HashMap<u32, Hand>,
-    /// The same, of blocks on disks that go to stores.
+    /// The same, for blocks on disks that are demoted to stores.
     pub(crate) disk_hands: HashMap<u32, Hand>,
-    /// The prefix of anybody at which such a block is looked for next.
+    /// The prefix from which the next search over all prefixes for such a block starts.
     pub(crate) disk_from: Option<PrefixId>,
-    /// Prefixes that asked for blocks during this command, and how many they did not get.
+    /// Prefixes that requested blocks during this command, and the number of blocks that each lacks.
     asked: Vec<(u32, u32)>,
-    /// What is to go down already, before the command has ended.
+    /// Demotions that start before the command has ended.
     pub(crate) early: Vec<Effect>,
     /// The prefix whose allocation was refused by the last command.
     refused: Option<u32>,
-    /// Memory became free since this was last looked at.
+    /// Memory has become free since the last check.
     pub(crate) came: bool,
 }
 
 impl Pressure {
-    /// A command begins. Being short is of the one before it; a refusal of long ago is paid by nobody.
+    /// A command begins. `ShortOf` refers to the command before it; an earlier refusal causes no demotion.
     pub(crate) fn begins(&mut self, is_short: bool) {
         if !is_short {
             self.refused = None;
         }
     }
 
-    /// A prefix asks for blocks.
+    /// A prefix requests blocks.
     pub(crate) fn asks(&mut self, n: u32) {
         if self.asked.last().is_none_or(|(last, _)| *last != n) {
             self.asked.push((n, 0));
         }
     }
 
-    /// It got none.
+    /// Its request was refused.
     pub(crate) fn refuses(&mut self, n: u32) {
         self.refused = Some(n);
     }
@@ -99,7 +98,7 @@ impl Pressure {
         !self.asked.is_empty()
     }
 
-    /// A prefix is gone.
+    /// A prefix was removed.
     pub(crate) fn forget(&mut self, n: u32) {
         self.hands.remove(&n);
         self.disk_hands.remove(&n);
@@ -114,81 +113,82 @@ impl Pressure {
     }
 }
 
-/// Blocks of a server that are kept free in memory for who comes next.
+/// Blocks of a server's memory that are kept free for coming requests.
 fn mark_of(server: &Server) -> u64 {
     (2 * server.shards() as u64).max(server.total as u64 / 32)
 }
 
-/// Whether a server can let blocks go below memory now.
+/// Whether a server can demote blocks from memory now.
 pub(crate) fn has_tiers(server: &&Server) -> bool {
     !server.tiers.is_empty() && server.is_heard() && !server.draining
 }
 
-/// Whether blocks of this kind work below memory.
+/// Whether blocks of this kind can be in a lower tier.
 fn goes_below(kind: Kind) -> bool {
     matches!(kind, Kind::File | Kind::Kv | Kind::Queue | Kind::Extents)
 }
 
-/// Whether one can be there from the start. Below memory a block of extents takes nothing.
+/// Whether blocks of this kind can begin in a lower tier. A block of extents accepts nothing there.
 pub(crate) fn begins_below(kind: Kind) -> bool {
     goes_below(kind) && kind != Kind::Extents
 }
 
-/// Whether what more comes for a structure of this kind comes behind what it has: its last block alone is
-/// written to. Any block of the others may change.
+/// Whether structures of this kind only grow at the end: only the last block is written to. In other kinds
+/// any block may change.
 fn only_grows(kind: Kind) -> bool {
     kind == Kind::File
 }
 
-/// A block of a structure, by its place: first those of its map, then those of extents.
+/// A block of a structure, by index: first those of its map, then those of extents.
 fn nth_block(structure: &Structure, i: usize) -> Option<BlockId> {
     let entry = structure.entries.get(i).map(|entry| entry.block);
     entry.or_else(|| structure.extents.get(i.checked_sub(structure.entries.len())?).copied())
 }
 
 impl Catalog {
-    /// Whether room will come for an allocation that was refused: a server was asked to lend, or blocks
-    /// are on their way below memory.
+    /// Whether room is coming for a refused allocation: a request to a server that lends is unanswered, or
+    /// blocks are being demoted.
     pub fn awaits_room(&self) -> bool {
         self.awaits_lots() || self.lowers()
     }
 
-    /// Whether memory may become free for an allocation that was refused: some is on its way, or a disk has
-    /// room for a block that is in memory, also when that one cannot go at this moment.
+    /// Whether memory may become free for a refused allocation: blocks are being demoted, or a disk has room
+    /// for a block in memory, even if that block cannot be demoted at this moment.
     pub fn room_may_come(&self) -> bool {
         self.awaits_room() || self.with_tiers().any(Server::may_lower)
     }
 
-    /// Whether blocks are on their way below memory.
+    /// Whether blocks are being demoted.
     pub fn lowers(&self) -> bool {
         self.pool.lowers()
     }
 
-    /// Whether memory became free since this was last asked: who waits may try again.
+    /// Whether memory has become free since the last call: waiting callers may retry.
     pub fn take_room_came(&mut self) -> bool {
         std::mem::take(&mut self.pressure.came)
     }
 
-    /// Lets blocks of those go down who asked during this command, when little is free.
+    /// Demotes blocks at the expense of prefixes that requested blocks during this command, when little is
+    /// free.
     pub(crate) fn press(&mut self, effects: &mut Vec<Effect>) {
         for (n, short) in std::mem::take(&mut self.pressure.asked) {
             self.press_prefix(n, short, effects);
         }
     }
 
-    /// The prefix that was refused last pays for what it asked for.
+    /// The prefix of the last refusal pays for its request.
     pub(crate) fn short_of_memory(&mut self, blocks: u32, effects: &mut Vec<Effect>) {
         if let Some(n) = self.pressure.refused.take() {
             self.press_prefix(n, blocks, effects);
         }
     }
 
-    /// Servers that can let blocks go below memory now.
+    /// Servers that can demote blocks from memory now.
     fn with_tiers(&self) -> impl Iterator<Item = &Server> {
         self.pool.servers().map(|(_, s)| s).filter(has_tiers)
     }
 
-    /// Blocks of memory that are kept free for who comes next.
+    /// Blocks of memory that are kept free for coming requests.
     pub(crate) fn kept_free(&self) -> u64 {
         self.with_tiers().map(mark_of).sum()
     }
@@ -201,7 +201,7 @@ impl Catalog {
     fn press_memory(&mut self, n: u32, short: u32, effects: &mut Vec<Effect>) {
         let (ordinary, ..) = self.pool.room();
         let (mark, most) = (self.kept_free(), self.with_tiers().count() as u32 * LOWERING_MAX);
-        // What goes to a store may take long. Who was refused does not wait for that while a disk has room.
+        // A demotion to a store may be slow. A refused caller does not wait for it while a disk has room.
         let short = u64::from(short);
         let few = |pool: &Pool, down: u32| {
             ordinary + u64::from(pool.leaving_memory()) < mark + short
@@ -212,7 +212,7 @@ impl Catalog {
             if down >= most || !few(&self.pool, down) {
                 return;
             }
-            // What is kept for a store that is out is nobody's to miss.
+            // No client misses blocks retained for a store that is unavailable.
             let lowered = self.kept_to_lower().or_else(|| self.victim(n, short as u32));
             let Some((block, tier)) = lowered else { return };
             self.lower(block, tier, effects);
@@ -225,7 +225,7 @@ impl Catalog {
         effects.push(Effect::LowerBlock { server: block.server(), at, tier });
     }
 
-    /// The structures of a prefix, from one on and round to it again.
+    /// The structures of a prefix, in order from one on, wrapping round to it.
     fn round(&self, n: u32, from: StructureId) -> Vec<u32> {
         let mut list = Vec::new();
         let mut s = self.dag.nodes[n].first_structure;
@@ -239,15 +239,15 @@ impl Catalog {
         list
     }
 
-    /// The block in memory of these prefixes to go down next, and where to.
+    /// The coldest block in memory of these prefixes, and its target tier.
     pub(crate) fn coldest(&mut self, prefixes: &[u32]) -> Option<(BlockId, TierIx)> {
         let found = self.coldest_at(Level::Memory, prefixes, &mut Scan::of_all())?;
         self.pressure.hands.insert(found.n, found.hand);
         Some((found.block, found.tier))
     }
 
-    /// The coldest block of these prefixes that lies there, of those that are looked at: a bounded number
-    /// that could go, and of all of them as many as the scan allows.
+    /// The coldest block of these prefixes at that level, among the examined ones: a bounded number of blocks
+    /// that can be demoted, and as many in total as the scan allows.
     pub(crate) fn coldest_at(
         &self,
         level: Level,
@@ -266,7 +266,7 @@ impl Catalog {
         best
     }
 
-    /// Looks for a block of a prefix that is colder than the best so far; whether it is cold enough.
+    /// Searches a prefix for a block colder than the best so far; returns whether one is cold enough.
     fn look_for_coldest(
         &self,
         level: Level,
@@ -280,7 +280,7 @@ impl Catalog {
         };
         let (from, place) = hands.get(&n).copied().unwrap_or_default();
         let list = self.round(n, from);
-        // Its first structure once more at the end: what lies before the hand.
+        // The first structure is repeated at the end, for the blocks before the hand.
         let again = list.first().copied();
         for (turn, s) in list.into_iter().chain(again).enumerate() {
             let structure = &self.structures[s];
@@ -303,7 +303,8 @@ impl Catalog {
                     return true;
                 }
                 let sealed = i + 1 < structure.entries.len() || structure.sealed;
-                // Of what changes anywhere the coldest goes, however warm it is: nothing else is left to go.
+                // In structures where any block may change, the coldest is demoted however warm it is: there
+                // is no other.
                 let may = sealed || !only_grows(structure.kind_of(block));
                 if may && best.as_ref().is_none_or(|best| used < best.used) {
                     *best = Some(Candidate { used, n, block, tier, hand });
@@ -318,8 +319,7 @@ impl Catalog {
         used + ticks < tick_of(self.now)
     }
 
-    /// When a block of a structure was used last that lies there and could go down, and where to; none
-    /// that cannot.
+    /// The last use of a block at that level, and its target tier; `None` when it cannot be demoted.
     fn could_go(&self, level: Level, structure: &Structure, i: usize) -> Option<(u32, TierIx)> {
         let block = nth_block(structure, i)?;
         let kind = structure.kind_of(block);
@@ -339,12 +339,13 @@ impl Catalog {
         let tail = i + 1 == structure.entries.len() && !structure.sealed;
         let grows = only_grows(kind);
         let sealed = grows && !tail;
-        // What a block of extents holds is told long after it was filled: they come one after the other.
+        // The size of a block of extents is reported long after it was filled: extents are added one after
+        // another.
         let empty = !sealed && kind != Kind::Extents && self.pool.bytes_used(block) == 0;
         if empty || tail && grows && !self.is_cold(used) {
             return None;
         }
-        // What changes is changed in memory: it goes no further down than a disk, and not while it moves.
+        // Blocks that may change do so in memory: they are demoted to a disk only, and not during a move.
         let changes = !grows && kind != Kind::Extents;
         let stays = matches!(level, Level::Disk(..)) || structure.move_of(block).is_some();
         if changes && stays {
@@ -353,14 +354,14 @@ impl Catalog {
         Some((used, self.pool.room_below(block, sealed || kind == Kind::Extents)?))
     }
 
-    /// A prefix that has nothing to do with this one. Only a planted bug asks.
+    /// A prefix unrelated to this one. Used by a planted bug only.
     pub(crate) fn neighbour(&self, n: u32) -> u32 {
         let mut others = self.structures.iter().map(|(_, structure)| structure.prefix);
         others.find(|other| *other != n).unwrap_or(n)
     }
 
-    /// A block below memory is read often. It comes up if there is more room than it takes to let it stay
-    /// there: nobody goes down for it, and whoever asks for memory next need not let anybody go down.
+    /// A block in a lower tier is read often. It is promoted if memory has more room than needed to keep it
+    /// there: no block is demoted for it, and the next request for memory need not demote one either.
     /// Otherwise nothing happens, and its server asks again.
     pub(crate) fn raise_block(
         &mut self,
@@ -387,8 +388,8 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Whether a block may have memory on its core that nobody is likely to ask for soon: on its server,
-    /// and over all of them, more is free than what makes blocks go down, some times over.
+    /// Whether a block may have memory on its core that is unlikely to be requested soon: on its server, and
+    /// over all servers, the free memory is a multiple of the mark under which blocks are demoted.
     fn room_to_rise(&self, block: BlockId) -> bool {
         let all = self.kept_free();
         let (ordinary, ..) = self.pool.room();
@@ -400,7 +401,7 @@ impl Catalog {
         room && ordinary > RAISE_MARKS * all && self.pool.leaving_memory() == 0
     }
 
-    /// A block has come where it was to go, or stays.
+    /// A block has arrived in its target tier, or stays in its tier.
     pub(crate) fn tier_changed(
         &mut self,
         id: StructureId,
@@ -417,7 +418,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A server does not lower a block now.
+    /// A server cannot demote a block now.
     pub(crate) fn lower_refused(
         &mut self,
         server: ServerId,
@@ -427,12 +428,12 @@ impl Catalog {
         if self.pool.held(at).is_some() {
             self.pool.refused(at.block, self.now);
         }
-        // Whoever waits for it looks for another, or is refused.
+        // A caller that waits for it chooses another block, or is refused.
         self.pressure.came = true;
         Ok(Reply::Done)
     }
 
-    /// Bytes of a block below memory are gone: so is its structure, as with a server that is lost.
+    /// Bytes of a block in a lower tier are lost: so is its structure, as with a lost server.
     pub(crate) fn block_failed(
         &mut self,
         id: StructureId,
@@ -452,14 +453,14 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Where a block is, and where it is on its way to, as a checker sees it.
+    /// A block's current tier and its target tier, for a checker.
     pub fn tiers_of(&self, at: BlockAt) -> Option<(TierIx, TierIx)> {
         self.pool.held(at)?;
         let Where { tier, to, .. } = self.pool.place(at.block);
         Some((tier, to))
     }
 
-    /// Blocks that could be given in memory beyond the reserves, as a checker sees it.
+    /// Blocks of memory available beyond the reserves, for a checker.
     pub fn free_in_memory(&self) -> u64 {
         self.pool.servers().map(|(_, server)| server.room(Draw::Ordinary) as u64).sum()
     }

@@ -1,16 +1,16 @@
-//! Queues: how their bound reaches across blocks, and how they shrink.
+//! Queues: their bound across blocks, and how they shrink.
 //!
-//! A queue's map is in numbers of items. Its tail keeps the bound (INV-22), so it has to know what
-//! the blocks before it still hold: what went into them is told by their seals, what was taken from
-//! them by their servers. Both can be late, never early, so the tail is told too much rather than
-//! too little. The first block goes when its server says that it is empty for good.
+//! A queue's map is in numbers of items. Its tail enforces the bound (INV-22), so it needs the number of
+//! items that the blocks before it still hold: seals give the items put into them, and servers report the
+//! items taken from them. Both can be late, never early, so the tail's number is too high rather than too
+//! low. The first block is freed when its server reports that it is empty for good.
 
 use crate::command::Seal;
 use crate::structures::Structure;
 use crate::{Catalog, CatalogError, Effect, NewStructure, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Bug, MapVersion, StructureId};
 
-/// What was taken from one block.
+/// Items and bytes taken from one block.
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     block: BlockId,
@@ -18,27 +18,27 @@ struct Taken {
     bytes: u64,
 }
 
-/// What went through a block that is sealed.
+/// Items and bytes put into a sealed block.
 #[derive(Clone, Copy, Debug)]
 struct Through {
     items: u64,
     bytes: u64,
 }
 
-/// What a queue has beside its map.
+/// The state of a queue beside its map.
 #[derive(Debug)]
 pub(crate) struct QueueState {
     max_items: u64,
     max_bytes: u64,
-    /// What went through each block of the map but the tail.
+    /// The totals put into each block of the map but the tail.
     through: Vec<Through>,
-    /// What was heard to have been taken, of blocks in the map or about to be.
+    /// The reported totals taken from blocks in the map, or in the successor list.
     taken: Vec<Taken>,
 }
 
 impl QueueState {
-    /// The state of a new structure, if it is a queue, or of a custom kind whose blocks come and go as
-    /// those of a queue.
+    /// The state of a new structure, if it is a queue, or of a custom kind whose blocks are added and retired
+    /// as those of a queue.
     pub(crate) fn of(new: &NewStructure<'_>, router: Router) -> Option<Box<QueueState>> {
         router.shrinks().then(|| {
             let (max_items, max_bytes) = (new.max_items, new.max_bytes);
@@ -46,7 +46,7 @@ impl QueueState {
         })
     }
 
-    /// The state of a recovered queue. What was taken is heard from the servers again.
+    /// The state of a recovered queue. Servers report the taken items again.
     pub(crate) fn recovered(
         max_items: u64,
         max_bytes: u64,
@@ -56,7 +56,7 @@ impl QueueState {
         QueueState { max_items, max_bytes, through, taken: Vec::new() }
     }
 
-    /// A block goes on as another one.
+    /// A block is replaced by another one.
     pub(crate) fn relocated(&mut self, old: BlockId, new: BlockId) {
         if let Some(taken) = self.taken.iter_mut().find(|taken| taken.block == old) {
             taken.block = new;
@@ -72,7 +72,7 @@ impl QueueState {
         found.map_or((0, 0), |taken| (taken.items, taken.bytes))
     }
 
-    /// Items, and their bytes, that went through a block of the map that is not the tail.
+    /// Items, and their bytes, that were put into a block of the map that is not the tail.
     pub(crate) fn through(&self, entry: usize) -> (u64, u64) {
         let Through { items, bytes } = self.through[entry];
         (items, bytes)
@@ -84,7 +84,7 @@ impl QueueState {
             + self.taken.capacity() * size_of::<Taken>()
     }
 
-    /// Whether it agrees with the map, and nothing is taken twice (INV-22).
+    /// Whether it agrees with the map, and no item is counted as taken twice (INV-22).
     pub(crate) fn fits(&self, structure: &Structure) -> bool {
         let taken = self.taken.iter().all(|taken| {
             let most = structure.went_through(taken.block);
@@ -96,12 +96,12 @@ impl QueueState {
 }
 
 impl Structure {
-    /// Most items of a queue; 0 for no bound.
+    /// Most items of a queue; 0 means unbounded.
     pub(crate) fn max_items(&self) -> u64 {
         self.queue.as_ref().map_or(0, |queue| queue.max_items)
     }
 
-    /// Most bytes of a queue; 0 for no bound.
+    /// Most bytes of a queue; 0 means unbounded.
     pub(crate) fn max_bytes(&self) -> u64 {
         self.queue.as_ref().map_or(0, |queue| queue.max_bytes)
     }
@@ -110,7 +110,7 @@ impl Structure {
         self.entries.len() - 1
     }
 
-    /// Items and bytes that went through a block of a queue, when its seal was heard.
+    /// Items and bytes that were put into a block of a queue, when its seal was received.
     fn went_through(&self, block: BlockId) -> Option<(u64, u64)> {
         let queue = self.queue.as_ref()?;
         let before_tail = &self.entries[..self.tail()];
@@ -122,9 +122,9 @@ impl Structure {
         Some((seal.length, seal.bytes))
     }
 
-    /// Whether a queue's block can have been sealed like this. A server is believed about its own
-    /// blocks, but nothing that it says makes the sums of the queue wrong: no less went through a
-    /// block than was taken from it, and all positions are below 2^64.
+    /// Whether a queue's block can have this seal. The catalog trusts a server about its own blocks, but no
+    /// report can make the sums of the queue wrong: at least as much was put into a block as was taken from
+    /// it, and all positions are less than 2^64.
     pub(crate) fn check_seal(&self, block: BlockId, seal: Seal) -> Result<(), CatalogError> {
         let Some(queue) = self.queue.as_ref() else { return Ok(()) };
         let refuse =
@@ -132,7 +132,7 @@ impl Structure {
         let (items, bytes) = queue.taken_from(block);
         if items > seal.length || bytes > seal.bytes {
             let (what, allowed) =
-                ("the items of a sealed block", "no less than was taken from it before");
+                ("the items of a sealed block", "it is at least the number of items already taken");
             return refuse(what, seal.length, allowed);
         }
         let heard = self.growth.iter().flat_map(|growth| &growth.granted);
@@ -145,7 +145,7 @@ impl Structure {
             || sum(through, |seal| seal.bytes).is_none()
         {
             let (what, allowed) =
-                ("the items of a sealed block", "positions in a queue are below 2^64");
+                ("the items of a sealed block", "positions in a queue are less than 2^64");
             return refuse(what, seal.length, allowed);
         }
         Ok(())
@@ -165,8 +165,8 @@ impl Structure {
 }
 
 impl Catalog {
-    /// The tail of a queue was sealed and its successor has become the tail. `emptied` is the sealed
-    /// block when nothing went through it, so that it left the map.
+    /// The tail of a queue was sealed and its successor has become the tail. `emptied` is the sealed block
+    /// when nothing was ever put into it, so that it left the map.
     pub(crate) fn sealed_in_queue(
         &mut self,
         s: u32,
@@ -177,7 +177,7 @@ impl Catalog {
         let structure = &mut self.structures[s];
         let Some(queue) = structure.queue.as_mut() else { return };
         match (emptied, &structure.entries[..]) {
-            // Its name may come back to this queue under another epoch.
+            // The same block name may return to this queue in another epoch.
             (Some(block), _) => queue.taken.retain(|taken| taken.block != block),
             (None, [.., sealed, tail]) => {
                 queue.through.push(Through { items: tail.start - sealed.start, bytes });
@@ -187,7 +187,7 @@ impl Catalog {
         self.tell_ahead(s, effects);
     }
 
-    /// A queue was closed: only what its map lists can still be taken from.
+    /// A queue was closed: items can still be taken only from blocks that its map lists.
     pub(crate) fn closed_queue(&mut self, s: u32) {
         let structure = &mut self.structures[s];
         if let Some(queue) = structure.queue.as_mut() {
@@ -230,11 +230,11 @@ impl Catalog {
         if !structure.serves(at.block) {
             return Err(CatalogError::StaleBlock { at }); // Nothing was put there yet.
         }
-        // A server must not be believed to have taken more than there was.
+        // A server is not trusted to have taken more than was put.
         let most = structure.went_through(at.block);
         if most.is_some_and(|(most, most_bytes)| items > most || bytes > most_bytes) {
             let (what, given) = ("the items taken from a block", items);
-            let allowed = "no more are taken than went through it";
+            let allowed = "it is at most the number of items that were put";
             return Err(CatalogError::InvalidArgument { what, given, allowed });
         }
         let queue = structure.queue.as_mut().expect("it is a queue");
@@ -249,7 +249,7 @@ impl Catalog {
     }
 
     /// A block is empty for good: it leaves the map. Refused for the tail, for a block whose seal was not
-    /// heard of yet, and for one that others of a numbered structure come before.
+    /// received yet, and for a block of a numbered structure that is not the first.
     pub(crate) fn retire(
         &mut self,
         id: StructureId,
@@ -265,21 +265,21 @@ impl Catalog {
         let Some(place) = place.filter(|place| *place < structure.tail()) else {
             return Err(CatalogError::NotSealed { at });
         };
-        // Where positions matter, a block that leaves from the middle would leave a gap.
+        // Where positions matter, removing a block from the middle would leave a gap.
         if structure.router == Router::Index && place != 0 {
             return Err(CatalogError::NotFirst { at });
         }
         self.cancel_moves_of(s, at.block, effects);
         self.structures.retires(s, place);
         let structure = &mut self.structures[s];
-        // Otherwise not only the first: one that still owes somebody an answer must not keep all
+        // Otherwise any block can be removed: one with an unanswered request must not hold up all those
         // behind it.
         structure.entries.remove(place);
         if Bug::RetireRaisesVersion.active() {
             structure.version += 1;
         }
-        // The version is not raised: a tail was told which one its seal will make, and must be right.
-        // Maps of one version differ at most in which of the empty blocks they still list.
+        // The version is not raised, because a tail was sent the version that its seal will make. Maps of one
+        // version differ at most in which of the empty blocks they still list.
         let (j, version) = (structure.job, MapVersion(structure.version));
         let queue = structure.queue.as_mut().expect("it is a queue");
         queue.through.remove(place);

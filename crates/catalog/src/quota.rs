@@ -1,16 +1,16 @@
-//! How many blocks tenants, jobs and prefixes may hold at most (INV-30).
+//! Quotas: the most blocks that tenants, jobs and prefixes may hold (INV-30).
 //!
-//! A block counts to its job, to the job's tenant, and to every prefix with a quota that was above its
-//! structure when that was created, or became so when the quota was set: the line of first parents, as
-//! the prefix's canonical path has it. Walking all parents of a DAG would count a block as often as
-//! there are ways to it. What a structure counts to does not change when hierarchies change around it,
-//! so that what is added is what is taken away.
+//! A block counts to its job, to the job's tenant, and to every prefix with a quota that was an ancestor of
+//! its structure when the structure was created, or became one when the quota was set. Ancestors are those of
+//! the line of first parents, as in the prefix's canonical path: walking all parents of a DAG would count a
+//! block once for each path to it. The owners to which a structure counts do not change when hierarchies
+//! change around it, so that additions and removals match.
 //!
-//! A soft quota refuses nothing: what is in memory beyond it is the first to go below (`shares`).
+//! A soft quota refuses nothing: blocks in memory beyond it are the first to be demoted (`shares`).
 //!
-//! A quota that is set below what is held takes nothing away: until enough was freed, nothing more is
-//! given. Nothing is given within any quota while servers are awaited after a restart, because one of
-//! them may tell of growth that the log has lost, and that counts as well.
+//! A quota set below the present holdings takes nothing away: until enough was freed, nothing more is
+//! allocated. Nothing is allocated under any quota while servers are awaited after a restart, because one of
+//! them may report growth that the log has lost, which counts as well.
 
 use crate::command::{QuotaChange, QuotaOf};
 use crate::durable::Dirty;
@@ -22,14 +22,14 @@ use hashbrown::HashMap;
 use honeycomb_types::limits::TENANTS_MAX;
 use honeycomb_types::{Bug, PrefixId, check_name, tenant_of};
 
-/// What a tenant, a job or a prefix is allowed.
+/// The limits and the weight of a tenant, a job or a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// The most blocks; 0 for no bound.
+    /// Most blocks; 0 means unbounded.
     pub most: u64,
-    /// Blocks in memory beyond which it is the first whose blocks go below; 0 for none.
+    /// Blocks in memory beyond which its blocks are the first to be demoted; 0 for none.
     pub soft: u64,
-    /// What its share counts for among those of others; 1 when nobody says.
+    /// The weight of its share, relative to the others; 1 by default.
     pub weight: u32,
 }
 
@@ -48,28 +48,28 @@ impl Allowance {
         }
     }
 
-    /// Whether there is anything to remember.
+    /// Whether any value differs from the default.
     pub(crate) fn says_something(self) -> bool {
         self != Allowance::default()
     }
 }
 
-/// Somebody who has more in memory than its soft quota.
+/// An owner with more in memory than its soft quota.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beyond {
     pub(crate) by: u64,
     pub(crate) giver: Giver,
 }
 
-/// Most blocks that something may hold.
+/// The bound on the blocks of an owner.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bound {
-    /// 0 for as many as there are.
+    /// Most blocks; 0 means unbounded.
     pub(crate) most: u64,
-    /// Blocks in memory beyond which it gives first; 0 for none.
+    /// Blocks in memory beyond which its blocks are demoted first; 0 for none.
     pub(crate) soft: u64,
-    /// What was held when that was set, or came without being asked for, less what has gone: no more
-    /// than the greater of the two is ever held.
+    /// The blocks held when the bound was set, or found without a request, less those freed since. The owner
+    /// never holds more than the greater of this and `most`.
     over: u64,
 }
 
@@ -78,7 +78,7 @@ impl Bound {
         Bound { most: allowed.most, soft: allowed.soft, over: 0 }
     }
 
-    /// The same, set while so much is held.
+    /// A bound that is set while this many blocks are held.
     fn set(allowed: Allowance, held: u64) -> Bound {
         Bound { over: held, ..Bound::new(allowed) }
     }
@@ -87,7 +87,7 @@ impl Bound {
         self.most == 0 || held.saturating_add(asked) <= self.most
     }
 
-    /// So much is held now, and nobody was asked.
+    /// This many blocks are held now, without an allocation.
     pub(crate) fn finds(&mut self, held: u64) {
         self.over = held;
     }
@@ -96,24 +96,24 @@ impl Bound {
         self.over = self.over.min(held);
     }
 
-    /// Whether so much can be held.
+    /// Whether this many blocks can be held.
     pub(crate) fn holds(self, held: u64) -> bool {
         self.most == 0 || held <= self.most.max(self.over)
     }
 }
 
-/// What quotas say to blocks that are asked for.
+/// The quotas that apply to an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quota {
-    /// There is none.
+    /// No quota applies.
     None,
-    /// They are within all of them.
+    /// The blocks are within all quotas.
     Bounded,
-    /// They are, because some of what is held is there twice while it leaves a server.
+    /// They are within all quotas, because copies made to leave a server do not count.
     Beside,
 }
 
-/// Whose jobs some are.
+/// The tenant of some jobs.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     pub(crate) name: Box<str>,
@@ -129,28 +129,28 @@ impl Tenant {
     }
 }
 
-/// A prefix with a quota, and what is held at it and below.
+/// A prefix with a quota, and the blocks held by it and its descendants.
 #[derive(Clone, Copy, Debug, Default)]
 struct Subtree {
     bound: Bound,
     held: u64,
 }
 
-/// What is counted beside what each job holds.
+/// Quotas and counts beyond those in each job.
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
-    /// Those that have jobs or a quota.
+    /// Tenants that have jobs or a quota.
     tenants: Slab<Tenant>,
     names: HashMap<Box<str>, u32>,
     /// Live prefixes that have a quota.
     prefixes: HashMap<PrefixId, Subtree>,
-    /// Structures, by their places, below such; the nearest first. A prefix that ended stays in these
-    /// lists and means nothing there: ids are never used again.
+    /// For each structure, by index, its ancestors that have a quota; the nearest first. Ended prefixes stay
+    /// in these lists without effect: ids are never reused.
     counted: HashMap<u32, Vec<PrefixId>>,
-    /// Somebody has had a soft quota since the catalog was made.
+    /// A soft quota was set at some time since the catalog was made.
     pub(crate) any_soft: bool,
-    /// Tenants whose quota has changed. A place may be another's by the time that it is written, which
-    /// then is written for nothing; names that have gone are in `forgotten`.
+    /// Tenants whose quota changed. An index may be reused before it is written, which costs one superfluous
+    /// write; names that were removed are in `forgotten`.
     pub(crate) dirty: Dirty,
     forgotten: Vec<Box<str>>,
 }
@@ -167,7 +167,7 @@ impl Quotas {
         t
     }
 
-    /// A job begins, or is recovered; answers its tenant's place.
+    /// A job is registered or recovered; returns the index of its tenant.
     pub(crate) fn job_begins(&mut self, name: &str) -> u32 {
         let Some(tenant) = tenant_of(name) else { return NONE };
         let t = self.tenant(tenant);
@@ -206,7 +206,7 @@ impl Quotas {
         self.forget(t);
     }
 
-    /// What a tenant's share counts for, and its soft quota.
+    /// The weight of a tenant's share, and its soft quota.
     pub(crate) fn tenant_share(&self, t: u32) -> (u32, u64) {
         let tenant = &self.tenants[t];
         (tenant.weight, tenant.bound.soft)
@@ -229,7 +229,7 @@ impl Quotas {
         all
     }
 
-    /// The quotas that have changed since they were asked for last; nothing for those that ended.
+    /// The quotas changed since the last call; nothing for tenants that ended.
     pub(crate) fn changed_tenants(&mut self) -> Vec<(Box<str>, Allowance)> {
         let forgotten = std::mem::take(&mut self.forgotten).into_iter();
         let mut changed: Vec<_> = forgotten.map(|name| (name, Allowance::default())).collect();
@@ -250,21 +250,21 @@ impl Quotas {
         self.counted.get(&s).map_or(&[], |line| line)
     }
 
-    /// A structure is gone.
+    /// A structure ended.
     pub(crate) fn structure_ends(&mut self, s: u32) {
         if !self.counted.is_empty() {
             self.counted.remove(&s);
         }
     }
 
-    /// What a prefix may hold with all below it, and holds; nothing when it has no quota.
+    /// The limits of a prefix with its descendants, and the blocks held; empty when it has no quota.
     pub(crate) fn of_prefix(&self, id: PrefixId) -> (Allowance, u64) {
         self.prefixes.get(&id).map_or_else(Default::default, |Subtree { bound, held }| {
             (Allowance { most: bound.most, soft: bound.soft, weight: 1 }, *held)
         })
     }
 
-    /// A prefix ends; answers whether it had a quota.
+    /// A prefix ends; returns whether it had a quota.
     pub(crate) fn prefix_ends(&mut self, id: PrefixId) -> bool {
         self.prefixes.remove(&id).is_some()
     }
@@ -278,7 +278,7 @@ impl Quotas {
     }
 }
 
-/// What has a share together with others has no weight of its own.
+/// Refuses a weight for an owner that shares with others.
 fn refuse_weight(change: QuotaChange, allowed: &'static str) -> Result<(), CatalogError> {
     let Some(given) = change.weight else { return Ok(()) };
     let (what, given) = ("the weight of a share", given.into());
@@ -286,8 +286,8 @@ fn refuse_weight(change: QuotaChange, allowed: &'static str) -> Result<(), Catal
 }
 
 impl Catalog {
-    /// Refuses blocks that would take a prefix, the job or its tenant beyond a quota. What is there
-    /// twice because it leaves a server counts once.
+    /// Refuses blocks that would exceed a quota of a prefix, the job or its tenant. A block that exists twice
+    /// because it leaves a server counts once.
     pub(crate) fn may_take(&self, j: u32, s: u32, asked: u64) -> Result<Quota, CatalogError> {
         let refused = match self.within_quotas(j, s, asked, 0) {
             Ok(false) => return Ok(Quota::None),
@@ -300,8 +300,8 @@ impl Catalog {
         }
     }
 
-    /// Whether there is any quota, all of which leave room for so many blocks when `copies` of those that
-    /// are held count for nothing.
+    /// Whether there is any quota; fails if one of them leaves no room for this many blocks when `copies` of
+    /// the held ones do not count.
     fn within_quotas(&self, j: u32, s: u32, asked: u64, copies: u64) -> Result<bool, CatalogError> {
         if Bug::QuotaForgotten.active() {
             return Ok(false);
@@ -333,7 +333,7 @@ impl Catalog {
         Ok(any)
     }
 
-    /// Blocks came to a structure.
+    /// Blocks were added to a structure.
     pub(crate) fn blocks_came(&mut self, j: u32, s: u32, blocks: u64) {
         self.accrue(j);
         let job = &mut self.jobs[j];
@@ -349,7 +349,7 @@ impl Catalog {
         }
     }
 
-    /// Blocks turned up that a structure had before a restart: they were asked for then.
+    /// Blocks of a structure from before a restart were found: they were requested then.
     pub(crate) fn blocks_found(&mut self, j: u32, s: u32, blocks: u64) {
         self.blocks_came(j, s, blocks);
         let job = &mut self.jobs[j];
@@ -366,7 +366,7 @@ impl Catalog {
         }
     }
 
-    /// A block left a structure.
+    /// A block was removed from a structure.
     pub(crate) fn block_went(&mut self, j: u32, s: u32) {
         self.accrue(j);
         let job = &mut self.jobs[j];
@@ -399,7 +399,7 @@ impl Catalog {
         }
     }
 
-    /// Says to which prefixes a structure counts that is about to be created in one, or is recovered.
+    /// Determines the prefixes to which a new or recovered structure counts.
     pub(crate) fn count_structure(&mut self, s: u32, n: u32) {
         if self.jobs[self.dag.nodes[n].job].bounded_prefixes == 0 {
             return;
@@ -418,7 +418,7 @@ impl Catalog {
         }
     }
 
-    /// Gives a recovered prefix its quota, before there are structures that could count to it.
+    /// Sets the quota of a recovered prefix, before there are structures that could count to it.
     pub(crate) fn recover_bound(&mut self, n: u32, allowed: Allowance) {
         if allowed.says_something() {
             let node = &self.dag.nodes[n];
@@ -427,7 +427,7 @@ impl Catalog {
         }
     }
 
-    /// Sets a live prefix's quota. What is at it and below counts from now on.
+    /// Sets a live prefix's quota. Blocks of the prefix and its descendants count from now on.
     pub(crate) fn bound_prefix(&mut self, n: u32, allowed: Allowance) {
         let (id, j) = (self.dag.nodes[n].id, self.dag.nodes[n].job);
         let known = self.quotas.prefixes.get(&id).copied();
@@ -438,7 +438,7 @@ impl Catalog {
         if !allowed.says_something() {
             self.quotas.prefixes.remove(&id);
             self.jobs[j].bounded_prefixes -= 1;
-            // It lives on, and may have one again.
+            // The prefix stays live, and may get a quota again.
             self.quotas.counted.retain(|_, line| {
                 line.retain(|other| *other != id);
                 !line.is_empty()
@@ -456,7 +456,7 @@ impl Catalog {
         self.quotas.prefixes.insert(id, Subtree { bound, held });
     }
 
-    /// Lets all structures at a prefix and below count to it; answers how many blocks they hold.
+    /// Makes all structures of a prefix and its descendants count to it; returns the number of their blocks.
     fn count_below(&mut self, n: u32, id: PrefixId, j: u32) -> u64 {
         if self.dag.nodes[n].first_structure == NONE && !self.dag.has_children(n) {
             return 0;
@@ -472,14 +472,14 @@ impl Catalog {
             for s in structures {
                 held += self.structures[s].blocks().count() as u64;
                 let line = self.quotas.counted.entry(s).or_default();
-                // Their order decides who is named first, and nothing else.
+                // The order decides only which quota a refusal names first.
                 line.push(id);
             }
         }
         held
     }
 
-    /// A prefix ends: what is left below it counts to those above as before.
+    /// A prefix ends: its descendants count to its ancestors as before.
     pub(crate) fn unbound_prefix(&mut self, n: u32) {
         let node = &self.dag.nodes[n];
         if self.quotas.prefix_ends(node.id) {
@@ -487,7 +487,7 @@ impl Catalog {
         }
     }
 
-    /// What a recovered catalog holds was within the quotas of its time.
+    /// The holdings of a recovered catalog were within the quotas of their time.
     pub(crate) fn recover_quotas(&mut self) {
         self.jobs.iter_mut().for_each(|job| job.quota.finds(job.blocks));
         let Quotas { tenants, prefixes, .. } = &mut self.quotas;
@@ -524,7 +524,10 @@ impl Catalog {
                 self.need_cluster(actor, "set a job's quota")?;
                 let job = &self.jobs[j];
                 if job.tenant != NONE {
-                    refuse_weight(change, "a job of a tenant has its tenant's share")?;
+                    refuse_weight(
+                        change,
+                        "a job of a tenant has its tenant's share; set the weight of the tenant",
+                    )?;
                 }
                 let (allowed, held) = (job.allowed().changed(change), job.blocks);
                 let job = &mut self.jobs[j];
@@ -536,10 +539,10 @@ impl Catalog {
                 self.need_write(actor, "set a prefix's quota", path)?;
                 if actor.job.is_some() && actor.task.is_some() {
                     let what = "set a prefix's quota";
-                    let why = "a task's token bounds nobody; use the job's own";
+                    let why = "setting a quota requires the job's token";
                     return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
                 }
-                refuse_weight(change, "a prefix has a part of its job's share")?;
+                refuse_weight(change, "a prefix has no weight; it has part of its job's share")?;
                 let n = self.live_prefix(j, path)?;
                 let allowed = self.quotas.of_prefix(self.dag.nodes[n].id).0.changed(change);
                 self.bound_prefix(n, allowed);
@@ -548,11 +551,11 @@ impl Catalog {
         self.quota(actor, of)
     }
 
-    /// A quota, and what is held of it.
+    /// A quota, and the blocks that count towards it.
     pub(crate) fn quota(&self, actor: Actor, of: QuotaOf<'_>) -> Result<Reply, CatalogError> {
         let (allowed, held, in_memory) = match of {
             QuotaOf::Tenant(name) => {
-                self.need_cluster(actor, "see a tenant's quota")?;
+                self.need_cluster(actor, "read a tenant's quota")?;
                 check_name(name)?;
                 let (allowed, held) = self.quotas.of_tenant(name);
                 let t = self.quotas.names.get(name);
@@ -588,7 +591,7 @@ impl Catalog {
         held.saturating_sub(below.sum())
     }
 
-    /// Everybody who has more in memory than its soft quota, in any order.
+    /// All owners with more in memory than their soft quota, in any order.
     pub(crate) fn all_beyond(&self) -> Vec<Beyond> {
         let beyond = |soft: u64, held: u64, giver| {
             let by = if soft > 0 { held.saturating_sub(soft) } else { 0 };
@@ -609,7 +612,7 @@ impl Catalog {
         tenants.chain(jobs).chain(prefixes).collect()
     }
 
-    /// INV-30, and that what is counted is what is held.
+    /// INV-30, and that the counts equal the holdings.
     pub(crate) fn check_quotas(&self) -> Result<(), String> {
         let mut tenants: HashMap<u32, (u64, u32)> = HashMap::new();
         let mut bounded: HashMap<u32, i64> = HashMap::new();
@@ -632,7 +635,7 @@ impl Catalog {
         let mut held: HashMap<PrefixId, u64> = HashMap::new();
         for (s, line) in &self.quotas.counted {
             let Some(structure) = self.structures.get(*s) else {
-                return Err(format!("place {s} counts to prefixes, and no structure is there"));
+                return Err(format!("index {s} counts to prefixes, but has no structure"));
             };
             let blocks = structure.blocks().count() as u64;
             line.iter().for_each(|id| *held.entry(*id).or_default() += blocks);

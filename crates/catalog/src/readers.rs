@@ -1,16 +1,19 @@
-//! Declared readers: a prefix may say who will read it, and is freed when all of them are done.
+//! Declared readers: a prefix may name the prefixes that will read it, and is freed when all of them are
+//! done.
 //!
-//! A reader is done when the attempt of its task has committed ([`Command::CommitTask`]), not when
-//! it closes: an attempt that dies after reading is tried again, and reads again. One that had
-//! committed before it was declared is done at once. When the last one is, the prefix ends as if it
-//! were removed, whatever its lease and whether or not it is pinned.
+//! A reader is done when the attempt of its task has committed ([`Command::CommitTask`]), not when it closes:
+//! an attempt that dies after reading is retried, and reads again. A reader that had committed before it was
+//! declared is done at once. When the last reader is done, the prefix ends as if it were removed, whatever
+//! its lease and whether or not it is pinned.
 //!
-//! A reader is a prefix, not a name. One that expires or is removed without having committed never
-//! will: what named it then lives by its lease alone. Its name created again is another prefix,
-//! which nobody has declared; who wants to wait for it declares it, in place of the others. Only a
-//! reader that was itself freed by its own readers can still commit: they may be faster than it.
+//! A reader is a prefix, not a name. A reader that expires or is removed without having committed never will:
+//! prefixes that named it then live by their leases alone. If its name is created again, that is another
+//! prefix, which is not declared; a prefix that should wait for it declares it anew, in place of the others.
+//! Only a reader that was itself freed by its own readers can still commit, because those may be faster than
+//! the reader.
 //!
-//! Nothing is kept for a prefix that neither declares nor is declared, but that it has committed.
+//! Nothing is stored for a prefix that neither declares readers nor is declared, except whether it has
+//! committed.
 //!
 //! [`Command::CommitTask`]: crate::Command::CommitTask
 
@@ -25,22 +28,21 @@ use honeycomb_types::{Bug, JobId};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What one pair costs: eight bytes in each of two trees, whose nodes are at least 5/11 full, and
-/// their inner nodes.
+/// Bytes of one pair: eight in each of two trees, whose nodes are at least 5/11 full, and their inner nodes.
 const PAIR_BYTES: usize = 2 * 24;
 
-/// What is known of a prefix that declares or is declared. Kept while anything is not 0.
+/// Counters of a prefix that declares or is declared. Kept while any of them is not 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
     /// Declared readers that may still commit.
     waiting: u32,
     /// Declared readers that ended without having committed.
     lost: u32,
-    /// Prefixes that wait for its own commit.
+    /// Number of prefixes that wait for its own commit.
     reads: u32,
 }
 
-/// Who waits for whose commit. All numbers are places in the DAG.
+/// The pairs of waiting prefix and reader. All numbers are indices in the DAG.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Readers {
     /// Prefix and reader, in the high and the low half.
@@ -48,7 +50,7 @@ pub(crate) struct Readers {
     /// Reader and prefix.
     by_reader: BTreeSet<u64>,
     counts: HashMap<u32, Counts>,
-    /// What happened, for a log; none when nobody keeps one.
+    /// The changes, for a log; `None` when there is no log.
     pub(crate) changes: Option<Vec<ReaderChange>>,
 }
 
@@ -66,7 +68,7 @@ pub(crate) fn need_readers(count: usize) -> Result<(), CatalogError> {
     if count > READERS_MAX { Err(CatalogError::LimitExceeded { what, limit }) } else { Ok(()) }
 }
 
-/// Refuses a reader that more prefixes would name than the limit.
+/// Refuses a reader that would be named by more prefixes than the limit.
 pub(crate) fn need_reads(count: usize) -> Result<(), CatalogError> {
     let (what, limit) = ("prefixes that name one reader", READS_MAX as u64);
     if count > READS_MAX { Err(CatalogError::LimitExceeded { what, limit }) } else { Ok(()) }
@@ -87,13 +89,13 @@ impl Readers {
         self.counts.get(&n).copied().unwrap_or_default()
     }
 
-    /// Declared readers of a prefix that have not committed, those that never will included.
+    /// Number of declared readers of a prefix that have not committed, including those that never will.
     pub(crate) fn left(&self, prefix: u32) -> u32 {
         let Counts { waiting, lost, .. } = self.get(prefix);
         waiting + lost
     }
 
-    /// How many prefixes wait for this one's commit.
+    /// Number of prefixes that wait for this one's commit.
     pub(crate) fn reads(&self, reader: u32) -> usize {
         self.get(reader).reads as usize
     }
@@ -108,7 +110,7 @@ impl Readers {
         }
     }
 
-    /// Every prefix that waits, its readers, and how many are lost to it.
+    /// Every waiting prefix, its readers, and the number of lost ones.
     pub(crate) fn all(&self) -> impl Iterator<Item = (u32, Vec<u32>, u32)> {
         let mut waiting: Vec<u32> =
             self.counts.keys().copied().filter(|&n| self.left(n) > 0).collect();
@@ -116,7 +118,7 @@ impl Readers {
         waiting.into_iter().map(|n| (n, low_halves(&self.by_prefix, n), self.get(n).lost))
     }
 
-    /// So many readers of a prefix ended without having committed.
+    /// Sets how many readers of a prefix ended without having committed.
     pub(crate) fn set_lost(&mut self, prefix: u32, lost: u32) {
         self.count(prefix, |counts| counts.lost = lost);
     }
@@ -142,7 +144,7 @@ impl Readers {
         self.count(reader, |counts| counts.reads -= 1);
     }
 
-    /// Forgets what a prefix declared.
+    /// Removes the declaration of a prefix.
     pub(crate) fn withdraw(&mut self, prefix: u32) {
         if self.left(prefix) == 0 {
             return;
@@ -154,7 +156,7 @@ impl Readers {
         self.count(prefix, |counts| counts.lost = 0);
     }
 
-    /// A reader will never commit: those that wait for it wait for their leases.
+    /// A reader will never commit: prefixes that wait for it live until their leases expire.
     pub(crate) fn lose(&mut self, reader: u32) {
         if self.reads(reader) == 0 {
             return;
@@ -166,7 +168,7 @@ impl Readers {
         }
     }
 
-    /// A reader has committed: answers the prefixes of which it was the last.
+    /// A reader has committed: returns the prefixes for which it was the last.
     pub(crate) fn commit(&mut self, reader: u32) -> Vec<u32> {
         if self.reads(reader) == 0 {
             return Vec::new();
@@ -202,7 +204,7 @@ impl Catalog {
             return Err(CatalogError::InvalidArgument {
                 what: "the number of readers to add",
                 given: 0,
-                allowed: "name one or more, or ask to replace those declared before by none",
+                allowed: "name one or more readers, or replace the declared ones by none",
             });
         }
         let fresh = self.fresh_readers(j, n, path, readers, replace)?;
@@ -241,7 +243,7 @@ impl Catalog {
         Ok(fresh.into_iter().collect())
     }
 
-    /// A reader that is declared: live, or none when it has committed, or why it can do neither.
+    /// A declared reader: live, or `None` when it has committed, or an error when it can do neither.
     pub(crate) fn find_reader(
         &self,
         j: u32,
@@ -279,7 +281,7 @@ impl Catalog {
         let node = &self.dag.nodes[n];
         let (id, life, committed) = (node.id, node.life, node.committed);
         if actor.job.is_some() && actor.task.is_some_and(|own| own != id) {
-            let why = "a task commits its own attempt and no other; use its token or the job's own";
+            let why = "a task commits only its own attempt; use that task's token or the job's";
             return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
         }
         if committed {
@@ -300,7 +302,7 @@ impl Catalog {
         Ok(Reply::Committed { freed: done.len() as u32 })
     }
 
-    /// That pairs are in both sets, are counted, and that both ends of each can still do their part.
+    /// Checks that pairs are in both sets and counted, and that both ends of each are still valid.
     pub(crate) fn check_readers(&self) -> Result<(), Broken> {
         let readers = &self.readers;
         let mut counted: HashMap<u32, Counts> = HashMap::new();

@@ -1,19 +1,19 @@
-//! Servers that come back: after a restart of the controller, or over a new connection.
+//! Reconnection of servers: after a restart of the controller, or over a new connection.
 //!
-//! The log says who owned which block; servers say which blocks they hold. Where the two differ:
+//! The log records the owner of each block; servers report the blocks that they hold. Where the two differ:
 //!
 //! | Owned by the log | Held by the server | Then |
 //! | --- | --- | --- |
-//! | yes | yes | it stays; seal, usage, what was taken and permissions are brought up to date |
-//! | yes | no | it is opened, in a lower tier if memory has no room: it never was, because a block is freed only after that is on disk |
-//! | kept, to be flushed | yes | it stays kept, and its server is asked for its part again |
-//! | kept, to be flushed | no | it has no part: it never was open |
-//! | no | named as its successor by a block that is owned | a growth grant that the log has lost: it is adopted |
-//! | no | yes | it is freed, once every server has told what its blocks were granted |
+//! | yes | yes | it stays; seal, usage, taken items and permissions are updated |
+//! | yes | no | it is opened, below memory if that is full: it never was, because frees are logged first |
+//! | retained for flush | yes | it stays retained, and its server receives the request for its part again |
+//! | retained for flush | no | it has no part: it was never open |
+//! | no | named as its successor by an owned block | a grant that the log has lost: it is adopted |
+//! | no | yes | it is freed, once every server has reported the grants of its blocks |
 //! | no | no | it is free |
 //!
-//! Until all members are back, or have been silent for `Config::server_loss_ms` and are lost, no lease
-//! ends: nobody could be heard. Everyone begins a full lease then (INV-27).
+//! No lease ends until all members are back, or are lost after a silence of `Config::server_loss_ms`, because
+//! renewals could not be received before. Every prefix then begins a full lease (INV-27).
 
 use crate::growth::Position;
 use crate::kinds::KindSet;
@@ -28,41 +28,41 @@ use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MoveId, ServerId, StructureId
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Who is awaited, and what those who came have told so far.
+/// Awaited servers, and the reports of those that reconnected.
 #[derive(Debug, Default)]
 pub(crate) struct Awaited {
     servers: BTreeSet<ServerId>,
-    /// Blocks told by servers that have not told all of theirs.
+    /// Blocks reported by servers that have not reported all of theirs.
     told: BTreeMap<ServerId, HashSet<BlockId>>,
-    /// Held, and nobody's as far as is known.
+    /// Reported blocks that no structure is known to own.
     unowned: Vec<HeldBlock>,
-    /// Queues with blocks that came back: their tails are told what is ahead of them once all of
-    /// that is known, and not more than there is before.
+    /// Queues with blocks that were reported: their tails are sent the number of items ahead once all servers
+    /// of the queue have reported, and no more than once before.
     queues: BTreeSet<StructureId>,
 }
 
 impl Catalog {
-    /// Whether members of before a restart are still awaited.
+    /// Whether members from before a restart are still awaited.
     pub fn recovering(&self) -> bool {
         !self.awaited.servers.is_empty()
     }
 
-    /// Members of before a restart that are still awaited.
+    /// Members from before a restart that are still awaited.
     pub fn awaited(&self) -> impl Iterator<Item = ServerId> + '_ {
         self.awaited.servers.iter().copied()
     }
 
-    /// Whether this member of before a restart is still awaited.
+    /// Whether this member from before a restart is still awaited.
     pub fn is_awaited(&self, server: ServerId) -> bool {
         self.awaited.servers.contains(&server)
     }
 
-    /// Whether a server that is back has not told all of its blocks.
+    /// Whether a reconnected server has not reported all of its blocks.
     pub(crate) fn is_telling(&self, server: ServerId) -> bool {
         self.awaited.told.contains_key(&server)
     }
 
-    /// Every server is away: the catalog was recovered just now.
+    /// Marks every server as disconnected, just after the recovery of the catalog.
     pub(crate) fn await_servers(&mut self) {
         self.awaited.servers = self.pool.servers().map(|(id, _)| id).collect();
         self.watch_silence();
@@ -88,8 +88,8 @@ impl Catalog {
         let server = self.pool.server_mut(member).expect("looked up just now");
         (server.flush, server.flush_root) = (!new.flush_root.is_empty(), new.flush_root.into());
         server.kinds = KindSet::of(new.kinds);
-        // Until it has reported its blocks it is given none, and sent no demotion or promotion: its report may be
-        // older than that, and would undo it (INV-42).
+        // Until it has reported its blocks, it receives no blocks, demotions or promotions: its report may be
+        // older than those, and would undo them (INV-42).
         if server.presence == Presence::Here && !Bug::DemotedBeforeReport.active() {
             server.presence = Presence::Suspected;
         }
@@ -118,7 +118,7 @@ impl Catalog {
         }
         let mut open: Vec<HeldBlock> = held.iter().filter(own).copied().collect();
         open.append(&mut self.awaited.unowned);
-        // Adopting one may tell who owns another: in chains as long as they are.
+        // The adoption of one block may determine the owner of another, along the whole successor list.
         loop {
             let before = open.len();
             open.retain(|held| !self.reconcile(held, effects));
@@ -133,10 +133,10 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Brings one block that a server holds up to date, if somebody owns it.
+    /// Updates one block that a server holds, if a structure owns it.
     fn reconcile(&mut self, held: &HeldBlock, effects: &mut Vec<Effect>) -> bool {
         if self.is_kept(held.at) {
-            return true; // `returned` has it flushed.
+            return true; // `returned` requests its part.
         }
         let Some(Held::By(s)) = self.pool.held(held.at) else { return false };
         if self.structures[s].id != held.structure {
@@ -156,8 +156,8 @@ impl Catalog {
         if self.structures[s].kind == Kind::Kv {
             return true;
         }
-        // Allocated in advance, as far as the log knows, and in use: the log has lost that it was granted.
-        // What it tells waits until the one before it names it.
+        // Pre-allocated, as far as the log knows, and in use: the log has lost its grant. Its report waits
+        // until its predecessor names it.
         let news = held.sealed.is_some() || held.successor.is_some() || held.taken != (0, 0);
         let spare = self.structures[s].growth.iter().flat_map(|growth| &growth.spare);
         if news && spare.copied().any(|block| block == held.at.block) {
@@ -165,14 +165,13 @@ impl Catalog {
         }
         if let Some(successor) = held.successor.filter(|_| self.ends_with(s, held.at)) {
             if self.pool.server(successor.block.server()).is_none() {
-                // The log has lost that there was more, and its server is gone with it.
+                // The log has lost that a block followed, and the server of that block is lost too.
                 self.lose_with(s, successor.block.server(), effects);
                 return true;
             }
             self.adopt(s, successor);
         }
-        // What the catalog has heard before is the same again; what contradicts it was refused the
-        // first time.
+        // Known facts are repeated without effect; contradictions were refused the first time.
         if let Some(seal) = held.sealed {
             let _ = self.seal(held.structure, held.at, seal, effects);
         }
@@ -186,7 +185,7 @@ impl Catalog {
         true
     }
 
-    /// Whether a structure's chain ends with this block, as far as the log knows.
+    /// Whether a structure's successor list ends with this block, as far as the log knows.
     fn ends_with(&self, s: u32, at: BlockAt) -> bool {
         let structure = &self.structures[s];
         let granted = structure.growth.as_ref().map_or(0, |growth| growth.granted.len());
@@ -199,15 +198,15 @@ impl Catalog {
         self.dag.nodes[n].data_lost = true;
         self.dag.dirty.mark(n);
         let path: Arc<str> = self.dag.path_of(n).into();
-        // Its address went with it.
+        // Its address is no longer known.
         let server = format!("number {}", server.0).into();
         self.end_structure(s, Cause::Lost { server, how: Loss::Reset }, &path, effects);
     }
 
-    /// The block at the end of the chain names a successor of which the log knows nothing.
+    /// The block at the end of the successor list names a successor that is not in the log.
     fn adopt(&mut self, s: u32, successor: BlockAt) {
         let structure = &self.structures[s];
-        // One that was allocated in advance is the structure's already.
+        // A pre-allocated block belongs to the structure already.
         let spare = structure.growth.iter().flat_map(|growth| &growth.spare);
         let spare = spare.copied().any(|block| self.pool.at(block) == successor)
             && !Bug::SpareNotAdopted.active();
@@ -224,14 +223,14 @@ impl Catalog {
         }
     }
 
-    /// A server has told all of its blocks.
+    /// A server has reported all of its blocks.
     fn returned(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
         let told = self.awaited.told.remove(&server).unwrap_or_default();
         self.heard_from(server);
         for (at, s) in self.pool.returned(server, &told) {
             let structure = &self.structures[s];
             if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
-                continue; // It is opened with the other news of moves.
+                continue; // It is opened with the other moves.
             }
             if begins_below(structure.kind_of(at.block)) && !self.is_journaled(structure.prefix) {
                 self.pool.place_unopened(at.block);
@@ -247,7 +246,7 @@ impl Catalog {
         self.imports(server, effects);
         self.resume_parts(server, &told, effects);
         self.copies_anew(server, effects);
-        // It is awaited no longer: its silence counts from now on.
+        // It is no longer awaited: its silence counts from now on.
         if !Bug::SilenceForgotten.active() {
             self.silence = self.silence.min(self.now + SERVER_SILENCE);
         }
@@ -257,7 +256,7 @@ impl Catalog {
         self.settle_unowned(was, effects);
     }
 
-    /// Tells the tails of queues that wait for no server any more.
+    /// Sends the number of items ahead to the tails of queues that wait for no server any more.
     fn tell_queues(&mut self, effects: &mut Vec<Effect>) {
         for id in std::mem::take(&mut self.awaited.queues) {
             if let Some(s) = self.structures.find(id) {
@@ -266,8 +265,8 @@ impl Catalog {
         }
     }
 
-    /// Whether a queue has blocks that have not told what was taken from them: then its tail is told
-    /// later what is ahead of it.
+    /// Whether a queue has blocks whose taken items are not reported yet: its tail receives the number of
+    /// items ahead later.
     pub(crate) fn awaits_blocks_of(&mut self, s: u32) -> bool {
         let Awaited { servers, told, queues, .. } = &mut self.awaited;
         if servers.is_empty() && told.is_empty() || Bug::AheadToldEarly.active() {
@@ -283,7 +282,7 @@ impl Catalog {
         }
     }
 
-    /// Servers that ended are awaited no longer.
+    /// Lost servers are no longer awaited.
     pub(crate) fn servers_left(&mut self, ids: &[ServerId], effects: &mut Vec<Effect>) {
         let was = self.recovering();
         for id in ids {
@@ -291,12 +290,12 @@ impl Catalog {
             self.awaited.told.remove(id);
         }
         self.awaited.unowned.retain(|held| !ids.contains(&held.at.block.server()));
-        // A queue survives the loss of a server that held nothing of it but the target of a move.
+        // A queue survives the loss of a server that held only the target of a move.
         self.tell_queues(effects);
         self.settle_unowned(was, effects);
     }
 
-    /// Frees what nobody has claimed, once nobody is awaited who might.
+    /// Frees unowned blocks, once no server is awaited that might report their owners.
     fn settle_unowned(&mut self, was_recovering: bool, effects: &mut Vec<Effect>) {
         if self.recovering() {
             return;

@@ -1,17 +1,17 @@
-//! How blocks leave a server that is taken out.
+//! Moves of blocks off a draining server.
 //!
-//! A *relocation* is a move (`moves`) of all that a block has to a new block on another server, which
-//! takes its place in the map with the commit. Until then the block serves as ever, and goes on if the
-//! move is given up. A kv's moves like any other range; a block of a file or a queue as it lies, with
-//! all that it knows. Which blocks shall leave, and how many at a time, is decided here; each of them is
-//! told (`Effect::Evacuate`) and asks for its move like for any other, as often as it takes. A block of
-//! extents is told as well: it takes no more, and what it has is written elsewhere by its server's own
-//! client (ADR 0034).
+//! A *relocation* is a move (`moves`) of the whole content of a block to a new block on another server, which
+//! replaces it in the map at the commit. Until then the block serves as always, and continues if the move is
+//! cancelled. A block of a kv moves like any other range; a block of a file or a queue moves as a whole, with
+//! all its state. This module decides which blocks leave, and how many at a time; each of them receives
+//! `Effect::Evacuate` and requests its move like any other, as often as necessary. A block of extents
+//! receives it as well: it accepts no more extents, and its server's own client rewrites its extents
+//! elsewhere (ADR 0034).
 //!
-//! A relocation counts for no quota (INV-30): the job has not asked for it. It takes ordinary blocks,
-//! and of what servers keep back as long as something of that stays for splits.
+//! A relocation does not count towards a quota (INV-30): the job has not requested it. It takes ordinary
+//! blocks, and also reserved ones as long as some of those remain for splits.
 //!
-//! What was told is soft: over a new connection all of it is told again.
+//! The record of sent messages is soft: over a new connection all of them are sent again.
 
 use crate::moves::{Move, moves_as_it_lies};
 use crate::policy::Chooser;
@@ -22,28 +22,28 @@ use honeycomb_types::limits::{EXTENTS_LEAVE_TELL, RESERVE_BLOCKS_MIN};
 use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, TierIx, Time, Way};
 use std::collections::VecDeque;
 
-/// Blocks of one core that leave at the same time. Each move stands still for some milliseconds; more of
-/// them would let those who use several wait for several.
+/// Number of blocks of one core that leave at the same time. Each move freezes its block for some
+/// milliseconds; with more of them, clients of several blocks would wait for several.
 const EVACUATE_AT_ONCE: usize = 4;
 
-/// Who is still to leave a server, and who was told to.
+/// Blocks that still have to leave a server, and those that were asked to.
 #[derive(Debug, Default)]
 pub(crate) struct Evacuation {
     todo: VecDeque<BlockAt>,
     told: Vec<BlockAt>,
-    /// When blocks of extents are told again.
+    /// The time at which blocks of extents are asked again.
     again: Time,
 }
 
 impl Structure {
-    /// Blocks that it holds only for as long as a relocation lasts.
+    /// Number of blocks that it holds only during a relocation.
     fn copies(&self) -> u64 {
         self.pending().iter().filter(|mv| mv.way == Way::Relocate).count() as u64
     }
 }
 
 impl Catalog {
-    /// Blocks of a job that count for no quota: each is there twice while it moves.
+    /// Blocks of a job that do not count towards quotas: each exists twice while it moves.
     pub(crate) fn copies_of(&self, j: u32) -> u64 {
         if self.drains.is_empty() {
             return 0;
@@ -51,10 +51,10 @@ impl Catalog {
         self.structures.iter().filter(|(_, s)| s.job == j).map(|(_, s)| s.copies()).sum()
     }
 
-    /// Whether such a block moves off its server with what it holds.
+    /// Whether such a block moves off its server with its content.
     pub(crate) fn can_leave(&self, at: BlockAt, s: u32) -> bool {
         let kind = self.structures[s].kind_of(at.block);
-        // The journal of a prefix names the blocks whose changes it has.
+        // The journal of a prefix names the blocks of its changes.
         let journaled = self.is_journaled(self.structures[s].prefix);
         !journaled && (kind == Kind::Kv || moves_as_it_lies(kind))
     }
@@ -66,7 +66,7 @@ impl Catalog {
         all.filter(move |block| block.server() == id).map(|block| self.pool.at(block))
     }
 
-    /// Tells the next blocks of a server to leave it, when others have left.
+    /// Asks the next blocks of a server to leave, when others have left.
     pub(crate) fn evacuate(&mut self, id: ServerId, effects: &mut Vec<Effect>) {
         if self.drains.state(id) != DrainState::Draining {
             return;
@@ -84,7 +84,7 @@ impl Catalog {
             }
         };
         if evacuation.again <= self.now {
-            // All at once: they stand still for nobody. Those that are told no more stay.
+            // All at once, because they do not freeze. Blocks that are not asked again stay.
             evacuation.again = self.now + EXTENTS_LEAVE_TELL;
             effects.extend(self.named_at(id).map(|at| Effect::Evacuate { server: id, at }));
         }
@@ -105,7 +105,7 @@ impl Catalog {
         self.drains.evacuations.insert(id, evacuation);
     }
 
-    /// A block wants to leave a server that is taken out.
+    /// A block asks to leave a draining server.
     pub(crate) fn begin_relocation(
         &mut self,
         s: u32,
@@ -119,15 +119,15 @@ impl Catalog {
             return Err(CatalogError::Recovering);
         }
         if self.structures[s].router.grows() && !self.structures[s].serves(at.block) {
-            // Allocated in advance: it has nothing, and is given back.
+            // Pre-allocated: it holds nothing, and is freed.
             return Err(CatalogError::Moving { at });
         }
-        // It comes to memory: who has much of its own there lets some of it go down for what comes.
+        // The copy needs memory: the owner of many blocks there may have some demoted for it.
         self.pressure.asks(self.structures[s].prefix);
         let target = self.take_copy(s)?.block;
         let (id, source, way) = (MoveId::NONE, at.block, Way::Relocate);
         let (start, end) = match self.structures[s].router.grows() {
-            // Their blocks count from their own start.
+            // Positions in their blocks count from the start of the block.
             true => (0, u64::MAX),
             false => {
                 let (_, start, end) = self.range_of(s, source);
@@ -156,12 +156,12 @@ impl Catalog {
             let n = self.structures[s].prefix;
             return Err(CatalogError::OutOfMemory(Box::new(self.full((j, n), s, 1))));
         };
-        // Nobody asked for it who has a quota.
+        // No owner of a quota has requested it.
         self.blocks_found(j, s, 1);
         Ok(taken[0])
     }
 
-    /// Whether a block finds another one, of those that are kept back if need be.
+    /// Whether a block to evacuate finds another one, from the reserve if necessary.
     pub(crate) fn has_room_to_leave(&self) -> bool {
         let (ordinary, free, _) = self.pool.room();
         ordinary > 0 || free > RESERVE_BLOCKS_MIN as u64

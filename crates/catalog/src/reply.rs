@@ -1,4 +1,4 @@
-//! What the catalog answers, and what it asks of the memory servers.
+//! The replies of the catalog, and its requests to memory servers.
 
 use crate::{
     Advice, Allowance, BillInfo, CatalogError, Estimate, Hints, Holder, ShareInfo, TierAlarm,
@@ -15,16 +15,16 @@ use std::time::Duration;
 #[derive(Clone, Debug, PartialEq)]
 #[allow(missing_docs)] // The fields are those of the replies of the same names.
 pub enum Reply {
-    /// Done, and nothing more to say.
+    /// Done, without further content.
     Done,
     /// RegisterJob, FindJob.
     Job { job: JobId, root: PrefixId, holder: Holder },
-    /// SetQuota, Quota: what may be held, what is, and how much of that in memory; nothing is counted
-    /// for a prefix that has no quota.
+    /// SetQuota, Quota: the limits, the blocks held, and those in memory; nothing is counted for a prefix
+    /// that has no quota.
     Quota { allowed: Allowance, held: u64, in_memory: u64 },
-    /// JobWeights: nothing of a job without hints.
+    /// JobWeights: empty for a job without hints.
     Weights { expected: Estimate, weights: Vec<Weight>, tiers: Vec<TierWeight> },
-    /// JobBills: those of jobs that ended first, in order.
+    /// JobBills: those of ended jobs first, in order.
     Bills(Vec<BillInfo>),
     /// ListKinds, in order of code: each with the number of live servers that serve it.
     Kinds(Vec<(Arc<KindSpec>, u32)>),
@@ -36,24 +36,24 @@ pub enum Reply {
     Prefix(PrefixId),
     /// CreateHierarchy, in the order of the plan.
     Prefixes(Vec<PrefixId>),
-    /// RenewLeases, in the order of the request: the lease in milliseconds, or why it failed.
+    /// RenewLeases, in the order of the request: the lease in milliseconds, or the error.
     Renewed(Vec<Result<u32, CatalogError>>),
     /// LeaseInfo.
     Lease(LeaseInfo),
     /// DeclareReaders: readers that have not committed; 0 when the prefix was freed or the
     /// declaration withdrawn.
     Readers { left: u32 },
-    /// CommitTask: prefixes that were freed by it.
+    /// CommitTask: the number of prefixes freed by it.
     Committed { freed: u32 },
     /// CreateStructure, OpenStructure, ReopenStructure.
     Opened(Opened),
     /// ExtentBlocks.
     Extents(Vec<MapEntry>),
-    /// FlushPrefix: its number, and where it goes in full.
+    /// FlushPrefix: the number of the flush, and its full location.
     Flushing { number: u64, place: Box<str> },
     /// FlushInfo.
     FlushInfo(FlushProgress),
-    /// LocateFlush: the place in full, and what is under way there.
+    /// LocateFlush: the full location, and the flush under way there.
     FlushPlace { place: Box<str>, progress: FlushProgress, live: Option<u64> },
     /// ClusterStatus.
     Status(ClusterStatus),
@@ -61,18 +61,18 @@ pub enum Reply {
     Stopping(StopProgress),
     /// JoinServer.
     Joined(ServerId),
-    /// GrowStructure: the successor, whose `start` is 0 until the asker knows where it ends, and
-    /// the map version that the asker's seal will make.
+    /// GrowStructure: the successor, whose `start` is 0 until the caller's end is known, and the map version
+    /// that the caller's seal will make.
     Grown { version: MapVersion, entry: MapEntry },
     /// SealBlock: the map version after it.
     Sealed { version: MapVersion },
-    /// BeginMove: the block that takes, and the range that moves.
+    /// BeginMove: the target, and the range that moves.
     Moving { id: MoveId, entry: MapEntry },
-    /// CommitMove: the map version, and the block that took with its whole range.
+    /// CommitMove: the map version, and the target with its whole range.
     Moved { version: MapVersion, entry: MapEntry },
 }
 
-/// One line of a list of jobs.
+/// One entry of a list of jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobInfo {
     /// The job.
@@ -93,24 +93,24 @@ pub struct JobInfo {
     pub age_ms: u64,
     /// Most blocks that it may hold; 0 for no quota.
     pub quota: u64,
-    /// What it said of itself.
+    /// Its hints.
     pub hints: Hints,
-    /// What it is expected to use by that.
+    /// The use expected from these hints.
     pub expected: Estimate,
 }
 
-/// How a prefix stands; the code is the wire's.
+/// The state of a prefix; the code is that of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PrefixState {
     /// Its lease runs.
     Live = 0,
-    /// Its lease has ended; it keeps its name for what is below it.
+    /// Its lease has expired; it keeps its name for its descendants.
     Expired = 1,
-    /// Live, but a server took some of its data away.
+    /// Live, but a server loss took some of its data.
     DataLost = 2,
-    /// It was removed by request, or its declared readers had all committed; it keeps its name for
-    /// what is below it.
+    /// It was removed by request, or its declared readers had all committed; it keeps its name for its
+    /// descendants.
     Removed = 3,
 }
 
@@ -121,7 +121,7 @@ pub struct PrefixInfo {
     pub prefix: PrefixId,
     /// Its name; empty for the root.
     pub name: Box<str>,
-    /// Its parents: in the order in which they were named, then in that of their use.
+    /// Its parents: the named ones in their order, then those deduced from use in theirs.
     pub parents: Vec<PrefixId>,
     /// Its lease.
     pub lease_ms: u32,
@@ -129,36 +129,36 @@ pub struct PrefixInfo {
     pub remaining_ms: i64,
     /// Never expires.
     pub pinned: bool,
-    /// How it stands.
+    /// Its state.
     pub state: PrefixState,
-    /// What it holds, the newest first.
+    /// Its structures, the newest first.
     pub structures: Vec<StructureInfo>,
     /// Declared readers that have not committed; 0 also when none is declared.
     pub readers_left: u32,
     /// The attempt of its task has committed.
     pub committed: bool,
-    /// When its blocks grow and merge.
+    /// The marks at which its blocks grow and merge.
     pub marks: Marks,
-    /// Most blocks of it and all below it; 0 for no bound.
+    /// Most blocks of the prefix with its descendants; 0 means unbounded.
     pub max_blocks: u64,
-    /// Blocks that count to that; 0 without one.
+    /// Blocks that count towards that bound; 0 without one.
     pub held_blocks: u64,
-    /// Where its data goes when its lease ends; empty: it is discarded.
+    /// The place to which its data is flushed when its lease expires; empty when the data is discarded.
     pub flush_to: Box<str>,
-    /// What became of that.
+    /// The state of that flush.
     pub flush: FlushState,
     /// It outlives its job.
     pub persist: bool,
-    /// How durable a change is when it is answered.
+    /// The durability at which a change is acknowledged.
     pub acknowledge: u8,
 }
 
-/// Where the changes of a block are written before they are answered.
+/// The journal into which changes of a block are written before they are acknowledged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JournalAt {
     /// The directory, below the servers' roots.
     pub directory: Box<str>,
-    /// Names the prefix's journal among all that were ever there.
+    /// The unique tag of the prefix's journal, never reused.
     pub tag: Box<str>,
     /// Name of the job.
     pub job_name: Box<str>,
@@ -168,38 +168,38 @@ pub struct JournalAt {
     pub name: Box<str>,
 }
 
-/// How the flush of a prefix stands; the wire has a code for each.
+/// The state of a prefix's flush; the wire has a code for each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum FlushState {
-    /// It has not begun, or there is none to be.
+    /// It has not begun, or there is none.
     #[default]
     None,
     /// Its data is being written.
     Writing,
-    /// The last attempt failed, for this reason; the next one comes.
+    /// The last attempt failed, for this reason; it will be retried.
     Failing(Arc<str>),
-    /// It is in its place, whole.
+    /// It is complete and in its place.
     Done,
-    /// It cannot be: this was lost before.
+    /// It failed for good: this was lost before.
     Lost(Arc<str>),
-    /// It cannot be: there was no moment at which all blocks stood still.
+    /// It failed for good: all blocks were never frozen at the same moment.
     NoCut(Arc<str>),
 }
 
-/// How far a flush is that was asked for.
+/// The progress of a requested flush.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlushProgress {
-    /// What it is at.
+    /// Its state.
     pub state: FlushState,
-    /// Blocks that are to be written.
+    /// Number of blocks to write.
     pub parts: u32,
-    /// Of these, those that are.
+    /// Number of these that are written.
     pub done: u32,
-    /// Bytes that are written.
+    /// Bytes written.
     pub bytes: u64,
 }
 
-/// How far the end of the cluster is.
+/// The progress of the end of the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StopProgress {
     /// Jobs that have not ended.
@@ -216,11 +216,11 @@ pub struct StopProgress {
     pub done: u64,
     /// Bytes that these flushes have written.
     pub bytes: u64,
-    /// Flushes that are not written, each with its directory and the reason; failing ones come first.
+    /// Incomplete flushes, each with its directory and the reason; failing ones come first.
     pub unflushed: Vec<Unflushed>,
 }
 
-/// A flush that is not complete, or was lost.
+/// A flush that is incomplete, or was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unflushed {
     /// The directory, below the servers' `flush_root`.
@@ -229,14 +229,14 @@ pub struct Unflushed {
     pub why: Box<str>,
 }
 
-/// One structure as it was flushed.
+/// One flushed structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushedStructure {
     /// Its name; empty for the unnamed one.
     pub name: Box<str>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// It took no more.
+    /// Whether it was sealed.
     pub sealed: bool,
     /// Bound of a queue, in items; 0 for none.
     pub max_items: u64,
@@ -246,14 +246,14 @@ pub struct FlushedStructure {
     pub parts: Vec<FlushedPart>,
 }
 
-/// What one block of a structure left, in an object or several.
+/// The content of one block of a structure, in one or several objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlushedPart {
     /// Name of the first object within the directory of the flush; `flush_object` has the others.
     pub name: Box<str>,
     /// First position of the block's range, as in a partition map.
     pub start: u64,
-    /// What was written, in order; none before it was.
+    /// The written objects, in order; empty before they are written.
     pub objects: Vec<Written>,
 }
 
@@ -264,13 +264,13 @@ pub struct StructureInfo {
     pub structure: StructureId,
     /// Its name; empty for the unnamed one.
     pub name: Box<str>,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// Blocks allocated, those reserved as successors and those that a move fills included.
+    /// Blocks allocated, including those reserved as successors and the targets of moves.
     pub blocks: u32,
     /// Bytes of data in them, as last reported.
     pub bytes_used: u64,
-    /// A file that takes no more.
+    /// A sealed file.
     pub sealed: bool,
 }
 
@@ -287,7 +287,7 @@ pub struct LeaseInfo {
     pub pinned: bool,
 }
 
-/// A structure with everything that its grant has to say.
+/// A structure, with everything that its grant contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// The structure.
@@ -296,56 +296,56 @@ pub struct Opened {
     pub job: JobId,
     /// Its prefix.
     pub prefix: PrefixId,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// What the grant allows; never empty.
+    /// The verbs of the grant; never empty.
     pub verbs: Verbs,
     /// The prefix's generation, below which grants are refused.
     pub generation: Generation,
-    /// Who serves what.
+    /// The blocks that serve its ranges.
     pub map: PartitionMap,
-    /// Most items of a queue; 0 for no bound.
+    /// Most items of a queue; 0 means unbounded.
     pub max_items: u64,
-    /// Most bytes of a queue's items; 0 for no bound.
+    /// Most bytes of a queue's items; 0 means unbounded.
     pub max_bytes: u64,
-    /// What became of the edge from the structure's prefix to the session's.
+    /// The outcome for the edge from the structure's prefix to the session's.
     pub edge: EdgeOutcome,
 }
 
-/// Whether opening a structure made its prefix a parent of the one that the session runs for, so
-/// that renewing the latter keeps the former; the code is the wire's.
+/// Whether opening a structure made its prefix a parent of the session's prefix, so that renewing the latter
+/// keeps the former; the code is that of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EdgeOutcome {
-    /// None is needed: the session runs for no prefix, for this one, or for one above it, whose
-    /// renewals reach it anyway; or the prefix is the root, which its driver keeps; or the
-    /// structure was just created, or reopened by identity.
+    /// None is needed: the session runs for no prefix, for this one, or for an ancestor of it, whose renewals
+    /// reach it anyway; or the prefix is the root, which its driver keeps; or the structure was just created,
+    /// or reopened by identity.
     NotNeeded = 0,
     /// It was added.
     Added = 1,
-    /// It was there already.
+    /// It existed already.
     There = 2,
-    /// It is not possible, and only others keep the prefix: the session's own has ended or has
-    /// `limits::PARENTS_MAX` parents, its name is taken below this one, or whether the edge would
-    /// close a cycle takes too long to find out.
+    /// It is not possible, and only other clients keep the prefix: the session's prefix has ended or has
+    /// `limits::PARENTS_MAX` parents, its name is taken under this one, or the search for a cycle would take
+    /// too long.
     Impossible = 3,
 }
 
-/// Who serves what of a structure.
+/// The blocks that serve a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionMap {
-    /// Only grows.
+    /// Only increases.
     pub version: MapVersion,
-    /// How an operation finds its entry.
+    /// The rule by which an operation finds its entry.
     pub router: Router,
     /// Bytes of each block.
     pub block_size: u64,
-    /// In order of start, without gaps, from 0 (of a queue, from the first item that its blocks still
-    /// know) to 2^64-1 (INV-17).
+    /// In order of start, without gaps, from 0 (in a queue, from the first item of its present blocks) to
+    /// 2^64-1 (INV-17).
     pub entries: Vec<MapEntry>,
 }
 
-/// Who serves one range of a structure.
+/// The block that serves one range of a structure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MapEntry {
     /// First position of the range: a byte offset, the number of an item or a key hash.
@@ -365,15 +365,16 @@ pub struct ServerInfo {
     pub server: ServerId,
     /// host:port.
     pub address: Arc<str>,
-    /// Heard from in time.
+    /// It reported in time.
     pub alive: bool,
-    /// Milliseconds since a suspected server was last heard, at least 1; 0 for one that is not suspected.
+    /// Milliseconds since a suspected server's last message, at least 1; 0 for a server that is not
+    /// suspected.
     pub silent_ms: u64,
-    /// Its cores.
+    /// Number of its cores.
     pub shards: u8,
     /// Bytes of each of its blocks.
     pub block_size: u64,
-    /// Blocks in all.
+    /// Number of blocks.
     pub blocks: u64,
     /// Blocks free.
     pub free: u64,
@@ -389,43 +390,43 @@ pub struct ServerInfo {
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
-    /// Thousandths of the time of its cores that they are busy, of late.
+    /// Recent busy time of its cores, in thousandths.
     pub cpu_permille: u16,
-    /// What is below its memory.
+    /// Its lower tiers.
     pub tiers: Vec<TierUse>,
-    /// What is wrong with that.
+    /// Faults of these tiers.
     pub alarms: Vec<TierAlarm>,
-    /// Whether it is being taken out.
+    /// The state of its drain.
     pub drain: DrainState,
-    /// What a server that is being taken out still has and waits for; empty for the others.
+    /// The reasons for which a draining server still waits; empty for other servers.
     pub drain_waits: Box<str>,
 }
 
-/// What is below memory, of one class.
+/// The lower tiers of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierUse {
-    /// What it is made of.
+    /// The class of the device.
     pub class: TierClass,
-    /// Blocks that there is room for.
+    /// Room, in blocks.
     pub blocks: u64,
     /// Blocks that are there, or have a place there.
     pub used: u64,
-    /// What was moved since the servers started that live.
+    /// Traffic since the start of the live servers.
     pub traffic: TierTraffic,
 }
 
-/// Whether a server is being taken out.
+/// Whether a server is draining.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum DrainState {
     /// It is not.
     #[default]
     Serving = 0,
-    /// It is given no block, and has some.
+    /// It receives no blocks, and has some.
     Draining = 1,
-    /// It has none and was told that it may go.
+    /// It has no blocks and may leave.
     Released = 2,
-    /// It was told so, is wanted again, and has not heard of that: it is given no block before.
+    /// Its drain was cancelled after the release, and it has not confirmed: until then it receives no blocks.
     Recalled = 3,
 }
 
@@ -446,9 +447,9 @@ pub struct ClusterStatus {
     pub blocks: u64,
     /// Free blocks.
     pub free: u64,
-    /// Of these, kept back for moves and repairs.
+    /// Of these, reserved for moves and repairs.
     pub reserved: u64,
-    /// Blocks freed whose server has not confirmed.
+    /// Freed blocks not yet confirmed by their server.
     pub quarantined: u64,
     /// Bytes of allocated blocks.
     pub bytes_allocated: u64,
@@ -458,32 +459,32 @@ pub struct ClusterStatus {
     pub bytes_resident: u64,
     /// Bytes that the catalog itself occupies.
     pub bytes_metadata: u64,
-    /// Prefixes whose lease has ended and whose data is being written.
+    /// Prefixes whose lease has expired and whose data is being written.
     pub flushing: u64,
-    /// Of these, those that failed and are tried again.
+    /// Of these, those whose flush failed and is retried.
     pub flush_failing: u64,
     /// Prefixes that were flushed since the catalog was made.
     pub flushed: u64,
-    /// Prefixes that could not be flushed because a server was lost before.
+    /// Prefixes whose flush failed for good because a server was lost.
     pub flush_lost: u64,
-    /// Why the last attempt failed that did, while one is failing. For the cluster's token.
+    /// The reason of the last failed attempt, while a flush is failing. For the cluster's token.
     pub flush_error: Box<str>,
-    /// What is below the memory of all servers, by class.
+    /// The lower tiers of all servers, by class.
     pub tiers: Vec<TierUse>,
-    /// Things that are wrong with it.
+    /// Number of faults of these tiers.
     pub alarms: u32,
     /// For the cluster's token; empty for a job's.
     pub servers: Vec<ServerInfo>,
-    /// Who has memory when it is short.
+    /// The policy that divides memory when it is short.
     pub policy: PolicyKind,
-    /// What those have of it who have some, under a fair policy. For the cluster's token.
+    /// The shares of memory under a fair policy, of holders that have any. For the cluster's token.
     pub shares: Vec<ShareInfo>,
-    /// Whether there should be other servers.
+    /// The advice on the number of servers.
     pub advice: Advice,
 }
 
 impl ClusterStatus {
-    /// Adds what one server has.
+    /// Adds the tiers of one server.
     pub(crate) fn add(&mut self, tier: &TierUse) {
         match self.tiers.iter_mut().find(|sum| sum.class == tier.class) {
             Some(sum) => {
@@ -496,12 +497,12 @@ impl ClusterStatus {
     }
 }
 
-/// Something that a memory server has to do. Idempotent by (block, epoch), by move or by generation;
-/// to be sent to each server in the order in which they were emitted.
+/// A request to a memory server. Idempotent by (block, epoch), by move or by generation; to be sent to each
+/// server in the order in which they were emitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // The fields are those of the messages of the same names.
 pub enum Effect {
-    /// Give a block to a structure.
+    /// Allocate a block to a structure.
     OpenBlock {
         server: ServerId,
         at: BlockAt,
@@ -516,28 +517,28 @@ pub enum Effect {
         max_bytes: u64,
         first: bool,
         marks: Marks,
-        /// The move that fills the block, which serves nothing before `EndImport`; the range is
-        /// the one that moves. `MoveId::NONE` for all others.
+        /// The move that fills the block, which serves nothing before `EndImport`; the range is the one that
+        /// moves. `MoveId::NONE` for all others.
         importing: MoveId,
-        /// Where it has its place: in memory, or below from the start.
+        /// Its first tier: memory, or a lower one.
         tier: TierIx,
-        /// Where its changes are written before they are answered, if they are.
+        /// The journal of its changes, if they are acknowledged as flushed.
         journal: Option<Arc<JournalAt>>,
     },
-    /// Let a block go below memory, or come back up; `TierChanged` says that it is there, `LowerRefused` that it does not
-    /// go now.
+    /// Demote a block, or promote it. `TierChanged` reports the arrival, `LowerRefused` that the block cannot
+    /// be demoted now.
     LowerBlock { server: ServerId, at: BlockAt, tier: TierIx },
-    /// Take a block back; answered by `BlockFreed` when nothing of it can be read any more.
+    /// Free a block; answered by `BlockFreed` when no content of it can be read any more.
     FreeBlock { server: ServerId, at: BlockAt },
-    /// Refuse grants of the prefix of an earlier generation.
+    /// Refuse grants of the prefix with an earlier generation.
     SetGeneration { server: ServerId, prefix: PrefixId, generation: Generation },
-    /// Tell the tail of a bounded queue what is left in the blocks before it.
+    /// Send the tail of a bounded queue the number of items left in the blocks before it.
     QueueAhead { server: ServerId, at: BlockAt, items: u64, bytes: u64 },
-    /// Let nobody reach a block any more, and write what it holds of a kv's hashes from `start` to
-    /// `end`; answered by `BlockFlushed`. The block stays until `FreeBlock`.
+    /// Make a block unreachable, and write its content, for a kv the hashes from `start` to `end`; answered
+    /// by `BlockFlushed`. The block stays until `FreeBlock`.
     FlushBlock { server: ServerId, at: BlockAt, start: u64, end: u64, object: Arc<str> },
-    /// Write what a block holds at one moment, of a kv of these hashes; it goes on as it was. Answered by
-    /// `BlockCopied`.
+    /// Write the content of a block as of one moment, for a kv these hashes; the block stays in use. Answered
+    /// by `BlockCopied`.
     CopyBlock {
         server: ServerId,
         at: BlockAt,
@@ -546,10 +547,10 @@ pub enum Effect {
         object: Arc<str>,
         number: u64,
         name: u32,
-        /// What it held when it stood still for this flush.
+        /// Whether to write the content from when the block was frozen for this flush.
         cut: bool,
     },
-    /// Let a block stand still for a flush, of a kv with these hashes, for so long at most; answered by
+    /// Freeze a block for a flush, for a kv with these hashes, for at most this long; answered by
     /// `BlockStopped`.
     CutBlock {
         server: ServerId,
@@ -558,43 +559,43 @@ pub enum Effect {
         end: u64,
         number: u64,
         hold: Duration,
-        /// Answers to earlier ones count for nothing.
+        /// Answers to earlier attempts are ignored.
         attempt: u32,
     },
-    /// Let it go on: all stand still; answered by `BlockThawed`.
+    /// Thaw the block, because all are frozen; answered by `BlockThawed`.
     ThawBlock { server: ServerId, at: BlockAt, number: u64, attempt: u32 },
-    /// A flush copies nothing any more: extents and cuts that were kept for it can go, and what stands still
-    /// for it goes on.
+    /// A flush copies no more: extents and snapshots retained for it can be dropped, and blocks frozen for it
+    /// are thawed.
     EndCopies { server: ServerId, number: u64 },
     /// Write the manifest of a flush whose parts are all written; answered by `FlushCommitted`.
     CommitFlush {
         server: ServerId,
-        /// Whose numbers can be compared.
+        /// The run within which numbers of flushes are comparable.
         lineage: Arc<str>,
         number: u64,
         directory: Arc<str>,
         job_name: Box<str>,
         address: Arc<str>,
         structures: Vec<FlushedStructure>,
-        /// Paths of those below it that have flushes of their own.
+        /// Paths of the descendants that have their own flushes.
         below: Arc<[Box<str>]>,
     },
-    /// Tell a block of a kv that a neighbour will move its range to it. Idempotent by move.
+    /// Notify a block of a kv that a neighbour will move its range to it. Idempotent by move.
     BeginImport { server: ServerId, at: BlockAt, id: MoveId, start: u64, end: u64 },
-    /// Tell a block what became of the move to it: it serves the range from now on, or drops what
-    /// it has of it. Idempotent by move.
+    /// Notify a block of the outcome of the move to it: it serves the range from now on, or drops the
+    /// received content. Idempotent by move.
     EndImport { server: ServerId, at: BlockAt, id: MoveId, commit: bool },
-    /// Delete these objects of a flush that came to nothing; answered by `Swept`.
+    /// Delete these objects of a failed flush; answered by `Swept`.
     SweepObjects { server: ServerId, number: u64, directory: Arc<str>, names: Vec<Box<str>> },
-    /// Tell a server how many blocks of each core this controller shard wants to have in all: fewer
-    /// than it has go back, more come as far as there are any. Answered by `Command::Lent`, and not
-    /// repeated over another connection, where the server begins by telling.
+    /// Send a server the total number of blocks of each core that this controller shard requests. Blocks
+    /// beyond that number are returned; missing ones are lent as far as available. Answered by
+    /// `Command::Lent`. Not repeated over another connection, where the server first sends its own report.
     Lots { server: ServerId, lots: Box<[u32]> },
-    /// Tell a block to leave its server, which is taken out: it asks for a move (`Way::Relocate`) until
-    /// it has left, or is refused because the server stays.
+    /// Ask a block to leave its draining server: it requests a move (`Way::Relocate`) until it has left, or
+    /// is refused because the server stays.
     Evacuate { server: ServerId, at: BlockAt },
-    /// Tell a server that this controller shard has nothing there any more, and that it may go; or
+    /// Notify a server that this controller shard has nothing there any more, and that it may leave; or
     /// (`stay`) that it may not, which is answered by `Command::ServerStays`. Not repeated over another
-    /// connection, on which nobody has said either.
+    /// connection, whose state begins without a release.
     Release { server: ServerId, stay: bool },
 }

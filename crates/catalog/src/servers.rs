@@ -1,4 +1,4 @@
-//! Memory servers as members: joining, reporting, dying; and the state of the cluster.
+//! Memory servers as members: join, report and loss; and the status of the cluster.
 
 use crate::pool::{Presence, Room, Server};
 use crate::tier_weights::Flow;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 impl Effect {
-    /// Lets a block of a prefix be opened to no grant that is older than this (INV-29).
+    /// Makes servers refuse grants for blocks of a prefix that are older than this (INV-29).
     pub fn revoke(&mut self, prefix: PrefixId, current: Generation) {
         if let Effect::OpenBlock { prefix: of, generation, .. } = self
             && *of == prefix
@@ -22,7 +22,7 @@ impl Effect {
         }
     }
 
-    /// The server that has to do it.
+    /// The server that receives the request.
     pub fn server(&self) -> ServerId {
         match *self {
             Effect::OpenBlock { server, .. }
@@ -69,7 +69,7 @@ fn check_new(new: &NewServer<'_>) -> Result<(), CatalogError> {
     if !new.block_size.is_power_of_two()
         || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&new.block_size)
     {
-        let allowed = "it is a power of two from 64 KiB to 1 GiB";
+        let allowed = "it must be a power of two from 64 KiB to 1 GiB";
         return refuse("the block size", new.block_size, allowed);
     }
     Ok(())
@@ -82,8 +82,8 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         check_new(&new)?;
-        // One address is one process, and a process that joins again has dropped its blocks:
-        // either way the earlier member is gone.
+        // One address is one process, and a process that joins again has dropped its blocks: in both cases
+        // the earlier member is lost.
         let same = self.pool.servers().filter(|(_, server)| {
             *server.address == *new.address || server.incarnation == new.incarnation
         });
@@ -94,7 +94,7 @@ impl Catalog {
             return Err(CatalogError::InvalidArgument {
                 what: "the block size",
                 given: new.block_size,
-                allowed: "it is that of the other servers of the cluster",
+                allowed: "it must equal that of the other servers of the cluster",
             });
         }
         self.lose_servers(&earlier, Loss::Reset, effects);
@@ -104,7 +104,7 @@ impl Catalog {
         Ok(Reply::Joined(self.pool.join(new, self.now)))
     }
 
-    /// A server spoke: it is alive, and no longer suspected unless it is about to report its blocks.
+    /// A server sent a message: it is alive, and no longer suspected unless it is about to report its blocks.
     pub(crate) fn heard_from(&mut self, id: ServerId) {
         let telling = self.is_telling(id);
         let Some(server) = self.pool.server_mut(id) else { return };
@@ -118,8 +118,7 @@ impl Catalog {
         }
     }
 
-    /// The connection to a server closed, and its process may still run: it is suspected until it is
-    /// back over another connection.
+    /// The connection to a server closed, and its process may still run: it is suspected until it reconnects.
     pub(crate) fn server_unlinked(&mut self, id: ServerId) -> Result<Reply, CatalogError> {
         let server = self.pool.server_mut(id).ok_or(CatalogError::UnknownServer { server: id })?;
         if server.presence == Presence::Here {
@@ -128,24 +127,24 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// After how much silence a server is lost.
+    /// The silence after which a server is lost.
     pub(crate) fn server_loss(&self) -> Duration {
         Duration::from_millis(self.config.server_loss_ms.into())
     }
 
-    /// Computes anew when the silence of a server has consequences next.
+    /// Recomputes when the silence of a server next has consequences.
     pub(crate) fn watch_silence(&mut self) {
         let loss = self.server_loss();
         let first = self.pool.servers().map(|(_, server)| server.silent_at(loss)).min();
         self.silence = first.unwrap_or(Time::NEVER);
     }
 
-    /// Whether a member is suspected to be gone.
+    /// Whether a member is suspected to be lost.
     pub fn is_suspected(&self, server: ServerId) -> bool {
         self.pool.server(server).is_some_and(Server::is_suspected)
     }
 
-    /// The servers of a map that are suspected.
+    /// The suspected servers of a map.
     pub fn suspects_of(&self, map: &PartitionMap) -> Vec<Suspect> {
         let suspected = self.pool.servers().filter(|(_, server)| server.is_suspected());
         let named = suspected
@@ -182,7 +181,7 @@ impl Catalog {
         for (flow, traffic) in server.flows.iter_mut().zip(report.traffic) {
             flow.heard(traffic.written.saturating_add(traffic.read), now);
         }
-        // It says so four times a second: what has its size already is written over.
+        // Reports arrive four times a second: a vector of the right size is overwritten.
         match server.traffic.len() == report.traffic.len() {
             true => server.traffic.copy_from_slice(report.traffic),
             false => server.traffic = report.traffic.into(),
@@ -197,13 +196,13 @@ impl Catalog {
             self.uses(usage.at, usage.bytes_used);
         }
         self.write_bills();
-        // What it could not lend when it was asked it may have now.
+        // It may now be able to lend blocks that it could not lend before.
         self.pool.stir(id);
         self.look_at_marks();
         Ok(Reply::Done)
     }
 
-    /// So many bytes of a block are data.
+    /// Records the bytes of data in a block.
     pub(crate) fn uses(&mut self, at: BlockAt, bytes: u64) {
         if let Some((s, change)) = self.pool.usage(at, bytes) {
             let j = self.structures[s].job;
@@ -226,9 +225,9 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Ends the membership of servers. Every structure that had data there is lost; its blocks
-    /// elsewhere are freed. A block that a split was filling has no data of its own: the split is
-    /// cancelled. Nothing to do for those that are gone already.
+    /// Ends the membership of servers. Every structure that had data there is lost; its blocks elsewhere are
+    /// freed. The target of a split has no data of its own: the split is cancelled. Nothing happens for
+    /// servers that are lost already.
     pub(crate) fn lose_servers(&mut self, ids: &[ServerId], how: Loss, effects: &mut Vec<Effect>) {
         let before = effects.len();
         let mut gone = Vec::new();
@@ -248,7 +247,7 @@ impl Catalog {
                 self.end_structure(s, cause, &path, effects);
             }
         }
-        // The books were kept as for any free; the dead themselves are told nothing.
+        // The bookkeeping is that of any free; the lost servers themselves are sent nothing.
         let freed = effects.split_off(before);
         effects.extend(freed.into_iter().filter(|effect| !ids.contains(&effect.server())));
         for &id in ids.iter().filter(|_| !Bug::DeadStayMembers.active()) {
@@ -300,7 +299,7 @@ impl Catalog {
             flush_failing: self.flushes.failing(),
             flushed: self.flushes.done,
             flush_lost: self.flushes.lost,
-            // It names a job and its directory.
+            // The error names a job and its directory.
             flush_error: match actor.job {
                 None => self.flushes.error(),
                 Some(_) => Box::default(),
@@ -318,7 +317,7 @@ impl Catalog {
             let quarantined = server.quarantined_in_memory() as u64;
             status.blocks += total;
             status.quarantined += quarantined;
-            // Of all controller shards' room: what is lent elsewhere is not out for that.
+            // Room for all controller shards: blocks lent to other shards are not counted as out.
             let free = if server.is_away() { 0 } else { server.free() as u64 };
             status.free += free;
             let allocated =
@@ -348,7 +347,7 @@ impl Catalog {
                     server: id,
                     address: server.address.clone(),
                     alive: server.presence == Presence::Here,
-                    // At least one, as 0 says that it is not suspected.
+                    // At least 1, because 0 means not suspected.
                     silent_ms: if server.is_suspected() { ago.max(1) } else { 0 },
                     shards: server.shards(),
                     block_size: self.block_size,

@@ -1,11 +1,11 @@
-//! What everybody has of memory, what it is entitled to, and so who gives when somebody else asks.
+//! The holdings and entitlements of memory, and the choice of the holder whose block is demoted for another.
 //!
-//! Shares are those of holders: a tenant with all its jobs, or a job that is no tenant's. What is shared out
-//! is what ordinary allocations may take of the servers that are there, but for what `pressure` keeps free
-//! for who comes next. Under a fair policy the one gives who is furthest above its share, and nobody who is
-//! within it but who asks (INV-43).
+//! Shares belong to holders: a tenant with all its jobs, or a job without a tenant. The memory to share is
+//! the ordinary room of the present servers, less the room that `pressure` keeps free for coming requests.
+//! Under a fair policy the holder furthest above its share pays; among holders within their shares, only the
+//! caller pays (INV-43).
 //!
-//! A soft quota comes before all of this: what is in memory beyond it goes down first, whoever asks.
+//! A soft quota precedes all of this: blocks in memory beyond it are demoted first, whoever the caller is.
 
 use crate::policy::{Holder, Share};
 use crate::quota::Beyond;
@@ -15,41 +15,41 @@ use hashbrown::HashMap;
 use honeycomb_types::limits::{FULL_PATIENCE, LOWER_GIVERS, LOWER_PREFIXES, POLICY_QUANTUM};
 use honeycomb_types::{BlockId, Bug, JobId, PrefixId, TierIx, Time};
 
-/// A share, as it is told.
+/// A share, as reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShareInfo {
     /// The tenant's name, or the job's.
     pub name: Box<str>,
-    /// Whether all jobs of a tenant have it together.
+    /// Whether the share belongs to all jobs of a tenant together.
     pub tenant: bool,
     /// The share.
     pub share: Share,
-    /// Credits, where the policy counts some.
+    /// Credits, for policies that use them.
     pub credits: i64,
 }
 
-/// What is remembered of shares.
+/// State of the shares.
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
-    /// When the policy looked at them last.
+    /// The time at which the policy last examined the shares.
     looked: Time,
-    /// Where the clock of somebody who gives stands.
+    /// The position of the clock of each owner that has given blocks.
     hands: HashMap<Giver, PrefixId>,
-    /// Prefixes that wait for blocks of others who are above their share, and since when.
+    /// Prefixes that wait for blocks of others above their share, and since when.
     owed: HashMap<u32, Time>,
 }
 
-/// Who gives a block for somebody else.
+/// The owner of a block that is demoted for a request of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Giver {
     Tenant(u32),
     Job(u32),
-    /// A prefix with all below it.
+    /// A prefix with its descendants.
     Prefix(PrefixId),
 }
 
 impl Sharing {
-    /// A prefix is gone.
+    /// A prefix was removed.
     pub(crate) fn forget(&mut self, n: u32) {
         self.owed.remove(&n);
     }
@@ -60,18 +60,18 @@ impl Sharing {
 }
 
 impl Catalog {
-    /// Whose a job's blocks are.
+    /// The holder of a job's blocks.
     fn holder_of(&self, j: u32) -> Holder {
         let job = &self.jobs[j];
         if job.tenant == NONE { Holder::Job(job.id) } else { Holder::Tenant(job.tenant) }
     }
 
-    /// Blocks that a job has in memory, without those on their way below.
+    /// Blocks that a job has in memory, without those being demoted.
     pub(crate) fn in_memory(&self, j: u32) -> u64 {
         self.jobs[j].blocks.saturating_sub(self.pool.staying.of_job(j))
     }
 
-    /// Blocks of memory that are shared out.
+    /// Blocks of memory that are shared.
     fn memory_to_share(&self) -> u64 {
         let there = self.pool.servers().filter(|(_, s)| !s.is_away() && !s.draining);
         let all: u64 =
@@ -79,7 +79,7 @@ impl Catalog {
         all.saturating_sub(self.kept_free())
     }
 
-    /// What every holder has and may have, if one asks for so many more.
+    /// The holdings and the entitlement of every holder, if one requests this many more.
     pub(crate) fn shares(&self, asks: Option<(u32, u64)>) -> Vec<Share> {
         let mut shares: Vec<Share> = Vec::new();
         let mut soft = Vec::new();
@@ -110,8 +110,8 @@ impl Catalog {
         shares
     }
 
-    /// What every holder has and may have at a time, if a job asks for so many more then; as a checker
-    /// sees it, with the memory that is shared out.
+    /// The holdings and the entitlement of every holder at a time, if a job requests this many more then; for
+    /// a checker, with the amount of shared memory.
     pub fn sharing(&mut self, now: Time, asks: Option<(JobId, u64)>) -> (Vec<ShareInfo>, u64) {
         self.now = self.now.max(now);
         self.share_anew();
@@ -134,7 +134,7 @@ impl Catalog {
         (self.shares(asks).into_iter().map(told).collect(), self.memory_to_share())
     }
 
-    /// Time has passed: a policy with a memory looks at what everybody has.
+    /// Time has passed: a policy with a memory examines the shares.
     pub(crate) fn share_anew(&mut self) {
         let fair = self.policy.kind().is_fair();
         if !fair || self.now.since(self.sharing.looked) < POLICY_QUANTUM || self.recovering() {
@@ -147,7 +147,7 @@ impl Catalog {
         self.sharing.owed.retain(|_, since| now.since(*since) < 2 * FULL_PATIENCE);
     }
 
-    /// Whether a job that asks for so many would be within its share with them.
+    /// Whether a job that requests this many blocks would be within its share with them.
     pub(crate) fn is_within_share(&self, j: u32, asked: u64) -> bool {
         let holder = self.holder_of(j);
         let shares = self.shares(Some((j, asked)));
@@ -155,16 +155,16 @@ impl Catalog {
         own.is_some_and(|own| own.held + asked <= own.entitled)
     }
 
-    /// Whether a job that asks leaves what memory there is to others: little is free, and it would be
-    /// above its share.
+    /// Whether a request leaves the remaining memory to others: little is free, and the job would be above
+    /// its share.
     pub(crate) fn leaves_memory(&self, j: u32, asked: u32) -> bool {
         let (ordinary, ..) = self.pool.room();
         ordinary < self.kept_free() + u64::from(asked) && !self.is_within_share(j, asked.into())
     }
 
-    /// Whether a prefix that found no memory waits for a block that others have beyond their share, and
-    /// does not take one below memory: nobody pays with its speed for a neighbour's greed. It waits for
-    /// what is on its way, and no longer than patience lasts.
+    /// Whether a prefix that found no memory waits for a block that others hold beyond their share, and does
+    /// not begin in a lower tier: no job is slowed down by a neighbour's excess. It waits only while blocks
+    /// are being demoted, and for a limited time.
     pub(crate) fn waits_for_share(&mut self, (j, n): (u32, u32), asked: u32) -> bool {
         if !self.is_within_share(j, asked.into()) {
             return false;
@@ -179,21 +179,21 @@ impl Catalog {
         self.lowers()
     }
 
-    /// A prefix has what it asked for.
+    /// A prefix's request was fulfilled.
     pub(crate) fn is_paid(&mut self, n: u32) {
         if !self.sharing.owed.is_empty() {
             self.sharing.owed.remove(&n);
         }
     }
 
-    /// The block that goes down because a prefix asked for so many more, and where to.
+    /// The block that is demoted because a prefix requested this many more, and its target tier.
     pub(crate) fn victim(&mut self, n: u32, asked: u32) -> Option<(BlockId, TierIx)> {
         if Bug::LowersNeighbour.active() {
             let neighbour = self.neighbour(n);
             return self.coldest(&[neighbour]);
         }
         if self.recovering() {
-            // What others have is not known before every server has told.
+            // The holdings of others are unknown before every server has reported.
             return self.coldest(&[n]);
         }
         if let Some(found) = self.beyond_soft_quotas() {
@@ -205,7 +205,7 @@ impl Catalog {
         let j = self.dag.nodes[n].job;
         let own = self.holder_of(j);
         let mut shares = self.shares(Some((j, asked.into())));
-        // By how much each would be above its share; who asks comes first among equals.
+        // The amount by which each would be above its share; among equals the caller comes first.
         let above = |share: &Share| {
             let held = share.held + if share.holder == own { u64::from(asked) } else { 0 };
             held.saturating_sub(share.entitled)
@@ -230,8 +230,8 @@ impl Catalog {
                 }
                 continue;
             }
-            // What is kept free for others is not worth a block of one's own while one is within one's
-            // share, and nobody is short.
+            // While the caller is within its share and enough is free, the room kept free for others does not
+            // justify a demotion of its own block.
             let spares = above(&share) == 0 && least >= u64::from(asked).max(1);
             return if spares { None } else { self.coldest_of_own(n) };
         }
@@ -250,7 +250,7 @@ impl Catalog {
         })
     }
 
-    /// A block of whoever is furthest beyond a soft quota, and has one that can go down.
+    /// A block of the owner that is furthest beyond a soft quota and has a block that can be demoted.
     fn beyond_soft_quotas(&mut self) -> Option<(BlockId, TierIx)> {
         if !self.quotas.any_soft {
             return None;
@@ -267,7 +267,7 @@ impl Catalog {
         all.into_iter().take(LOWER_GIVERS).find_map(|beyond| self.coldest_of(beyond.giver))
     }
 
-    /// The coldest block of all prefixes of somebody, by a clock that goes round them.
+    /// The coldest block of all prefixes of an owner, by a clock that goes round them.
     fn coldest_of(&mut self, giver: Giver) -> Option<(BlockId, TierIx)> {
         let from = self.sharing.hands.get(&giver).and_then(|id| self.dag.by_id(*id));
         let list = match giver {
@@ -280,7 +280,7 @@ impl Catalog {
             }
         };
         let found = self.coldest(&list);
-        // On the next time it goes on where something was found, or behind what was looked at.
+        // The next search continues at the prefix of the found block, or behind the examined ones.
         let at = found.and_then(|(block, _)| self.prefix_of(block)).or(list.last().copied());
         match at {
             Some(n) => drop(self.sharing.hands.insert(giver, self.dag.nodes[n].id)),
@@ -296,7 +296,7 @@ impl Catalog {
         }
     }
 
-    /// Prefixes of jobs that have structures, from one on and round; of a bounded number that is looked at.
+    /// Prefixes of jobs that have structures, in order from one on, wrapping round; a bounded number of them.
     pub(crate) fn prefixes_with_data(&self, jobs: &[u32], from: Option<u32>) -> Vec<u32> {
         let of = |j: u32| chain(self.jobs[j].first_node, |n| self.dag.nodes[n].job_next);
         let first = from.and_then(|n| jobs.iter().position(|&j| j == self.dag.nodes[n].job));
@@ -318,7 +318,7 @@ impl Catalog {
         list
     }
 
-    /// Refuses what would be too heavy.
+    /// Refuses a weight over the limit.
     pub(crate) fn check_weight(weight: u32) -> Result<(), CatalogError> {
         let most = honeycomb_types::limits::SHARE_WEIGHT_MAX;
         if weight <= most {

@@ -1,26 +1,26 @@
-//! When a disk runs short: which of its blocks go on to an object store.
+//! When a disk runs short: which of its blocks are demoted to an object store.
 //!
-//! Every server that has a store below its disks keeps some of each disk free, as it does of memory: so
-//! what leaves memory finds a disk and not a store, and what comes faster than blocks go down has its
-//! place on a disk from the start. Only blocks that take no more go to a store.
+//! Every server that has a store below its disks keeps some of each disk free, as it does of memory: so a
+//! block demoted from memory goes to a disk and not to a store, and blocks requested faster than others can
+//! be demoted begin on a disk. Only blocks that accept no more writes go to a store.
 //!
-//! Who asks pays first, with the coldest block that it has there. When it has none the coldest of anybody
-//! goes: room on a disk is nobody's share, and who finds neither memory nor a disk would be refused while
-//! there is room in the store. Memory is shared out as ever (INV-43): what one has there is given up for
-//! others by the policy alone.
+//! The caller pays first, with its coldest block on that disk. When it has none, the coldest block of any
+//! prefix is demoted: room on a disk is not divided into shares, and a caller that finds neither memory nor a
+//! disk would otherwise be refused while the store has room. Memory is shared as always (INV-43): only the
+//! policy demotes a holder's memory for others.
 
 use crate::pressure::{Candidate, Level, Scan, has_tiers};
 use crate::{Catalog, Effect};
 use honeycomb_types::limits::SINK_SCAN;
 use honeycomb_types::{PrefixId, ServerId, TierIx};
 
-/// Blocks of a disk that are kept free for who comes next, of so many that it has.
+/// Blocks of a disk that are kept free for coming requests, out of `total`.
 fn mark_of(shards: u8, total: u32) -> u32 {
     (2 * u32::from(shards)).max(total / 32)
 }
 
 impl Catalog {
-    /// Lets blocks of disks on which little is free go on to stores, for a prefix that asked.
+    /// Demotes blocks from disks with little free room to stores, for a prefix that requested blocks.
     pub(crate) fn press_disks(&mut self, n: u32, effects: &mut Vec<Effect>) {
         for (id, disk) in self.short_disks() {
             while self.short_disk(id, disk)
@@ -43,11 +43,11 @@ impl Catalog {
     }
 
     fn short_disk(&self, id: ServerId, disk: TierIx) -> bool {
-        let server = self.pool.server(id).expect("nobody left meanwhile");
+        let server = self.pool.server(id).expect("no server left meanwhile");
         server.is_short(disk, mark_of(server.shards(), server.below(disk.0 as usize - 1).total))
     }
 
-    /// The block of a disk to go to a store next.
+    /// The next block of a disk to demote to a store.
     fn coldest_on(&mut self, n: u32, server: ServerId, disk: TierIx) -> Option<Candidate> {
         let level = Level::Disk(server, disk);
         let mut scan = Scan { left: SINK_SCAN, ended: None };
@@ -55,7 +55,7 @@ impl Catalog {
         if let Some((n, hand)) = scan.ended.take() {
             self.pressure.disk_hands.insert(n, hand);
         }
-        // What others have is not known before every server has told.
+        // The holdings of others are unknown before every server has reported.
         if own.is_some() || self.recovering() {
             return own;
         }
@@ -65,7 +65,7 @@ impl Catalog {
         let list = self.prefixes_with_data(&jobs, from);
         scan.left = SINK_SCAN;
         let found = self.coldest_at(level, &list, &mut scan);
-        // On the next time it goes on where something was found, or where it ended.
+        // The next search continues at the prefix of the found block, or where this one ended.
         let ended = scan.ended.take();
         if let Some((n, hand)) = ended {
             self.pressure.disk_hands.insert(n, hand);

@@ -1,4 +1,4 @@
-//! Records addressed by a 32-bit index: half the size of a pointer, and the place is used again.
+//! Records addressed by a 32-bit index, half the size of a pointer; freed indices are reused.
 
 use std::ops::{Index, IndexMut};
 
@@ -35,7 +35,7 @@ impl<T> Slab<T> {
         Slab { entries: Vec::new(), vacant: NONE, len: 0 }
     }
 
-    /// The slab that had these records at these places.
+    /// Restores a slab from records by index.
     pub(crate) fn restored(records: Vec<Option<T>>) -> Slab<T> {
         let mut slab = Slab { entries: Vec::with_capacity(records.len()), vacant: NONE, len: 0 };
         for (at, record) in (0..).zip(records) {

@@ -1,17 +1,17 @@
 //! Stalls of the controller: leases freeze while no request could be read.
 //!
-//! A stall moves no stamp and no timer. The end of a lease is computed when it is asked for, from the
-//! stalls since its last renewal.
+//! A stall moves no stamp and no timer. The end of a lease is computed on demand, from the stalls since its
+//! last renewal.
 
 use honeycomb_types::Time;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Stalls that are remembered one by one. When there are more, neighbours are merged; a lease that was
-/// renewed between two merged stalls gets a little more than its due, never less.
+/// Number of stalls that are recorded one by one. Beyond that, neighbours are merged; a lease renewed between
+/// two merged stalls gets a little more than its due, never less.
 const REMEMBERED: usize = 1024;
 
-/// The end of each stall, and the length of all up to and with it.
+/// The end of each stall, and the total length of all stalls up to and including it.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls(VecDeque<(Time, Duration)>);
 
@@ -30,7 +30,7 @@ impl Stalls {
         }
     }
 
-    /// How long it was stalled since this time.
+    /// The total stall since this time.
     pub(crate) fn since(&self, time: Time) -> Duration {
         let Some((last, sum)) = self.0.back() else { return Duration::ZERO };
         if *last <= time {

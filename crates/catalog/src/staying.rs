@@ -1,19 +1,19 @@
-//! How many blocks stay below memory, or are on their way there, by structure and by job: a job's others are
-//! in memory, which is what policies share out.
+//! Number of blocks in lower tiers, or on their way there, by structure and by job. A job's other blocks are
+//! in memory, which is the resource that policies share.
 
 use honeycomb_types::BlockId;
 
-/// Counted as blocks come, go, and change their places.
+/// Updated as blocks are added, removed and moved between tiers.
 #[derive(Debug, Default)]
 pub(crate) struct Staying {
-    /// By place of a structure: of which job it is, and how many of its blocks are below.
+    /// By index of a structure: its job, and the number of its blocks in lower tiers.
     structures: Vec<(u32, u32)>,
-    /// By place of a job.
+    /// By index of a job.
     jobs: Vec<u32>,
 }
 
 impl Staying {
-    /// A structure at this place is a job's from now on, before it has blocks.
+    /// Assigns the structure at this index to a job, before it has blocks.
     pub(crate) fn own(&mut self, s: u32, j: u32) {
         let (s, j) = (s as usize, j as usize);
         if self.structures.len() <= s {
@@ -23,11 +23,11 @@ impl Staying {
             self.jobs.resize(j + 1, 0);
         }
         let (of, below) = &mut self.structures[s];
-        debug_assert!(*below == 0 || *of == j as u32, "the place of a structure that is there");
+        debug_assert!(*below == 0 || *of == j as u32, "the index of a structure that exists");
         *of = j as u32;
     }
 
-    /// A block that was below for this structure is so for that one.
+    /// A block in a lower tier changes its owner.
     pub(crate) fn change(&mut self, before: Option<u32>, after: Option<u32>) {
         if before == after {
             return;
@@ -44,7 +44,7 @@ impl Staying {
         }
     }
 
-    /// Of which job the structure at this place is.
+    /// The job of the structure at this index.
     pub(crate) fn job_of(&self, s: u32) -> u32 {
         self.structures[s as usize].0
     }
@@ -57,19 +57,23 @@ impl Staying {
         self.jobs.get(j as usize).copied().unwrap_or_default().into()
     }
 
-    /// Compares with blocks that are below, and their structures.
+    /// Compares the counts with the blocks in lower tiers, and their structures.
     pub(crate) fn check(&self, all: impl Iterator<Item = (BlockId, u32)>) -> Result<(), String> {
         let mut left = self.structures.clone();
         for (block, s) in all {
             match left.get_mut(s as usize) {
                 Some((_, below)) if *below > 0 => *below -= 1,
-                _ => return Err(format!("{block} is below, and not counted for structure {s}")),
+                _ => {
+                    return Err(format!(
+                        "{block} is in a lower tier, but not counted for structure {s}"
+                    ));
+                }
             }
         }
         let mut sums = vec![0; self.jobs.len()];
         self.structures.iter().for_each(|(j, below)| sums[*j as usize] += below);
         match left.iter().any(|(_, below)| *below > 0) || sums != self.jobs {
-            true => Err(format!("counted below memory: {:?}, {:?}", self.structures, self.jobs)),
+            true => Err(format!("counted in lower tiers: {:?}, {:?}", self.structures, self.jobs)),
             false => Ok(()),
         }
     }

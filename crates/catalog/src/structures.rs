@@ -1,4 +1,4 @@
-//! Structures: their blocks, their partition maps, and who may open them.
+//! Structures: their blocks, their partition maps, and access to them.
 
 use crate::command::Seal;
 use crate::dag::Node;
@@ -26,15 +26,15 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 
-/// One range of a structure: from `start` to where the next one starts. 16 bytes; the epoch is in
-/// the block's slot.
+/// One range of a structure: from `start` to the start of the next one. 16 bytes; the epoch is in the block's
+/// slot.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placed {
     pub(crate) start: u64,
     pub(crate) block: BlockId,
 }
 
-/// A successor that was granted, and its own seal if that was heard of before its predecessor's.
+/// A granted successor, and its own seal if that was received before its predecessor's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Granted {
     pub(crate) block: BlockId,
@@ -44,9 +44,9 @@ pub(crate) struct Granted {
 /// The blocks of a file or queue that are not in its map yet.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
-    /// Given out, in order: the first follows the tail.
+    /// Granted, in order: the first follows the tail.
     pub(crate) granted: VecDeque<Granted>,
-    /// Allocated in advance and given out first.
+    /// Pre-allocated, and granted first.
     pub(crate) spare: VecDeque<BlockId>,
 }
 
@@ -63,13 +63,13 @@ pub(crate) struct Structure {
     pub(crate) entries: Vec<Placed>,
     pub(crate) growth: Option<Box<Growth>>,
     pub(crate) queue: Option<Box<QueueState>>,
-    /// Of a kv that has split or merged.
+    /// The moves of a kv that has split or merged.
     pub(crate) moves: Option<Box<Moves>>,
     /// Blocks in which a kv keeps extents of large values. They are in no map: entries name them.
     pub(crate) extents: Vec<BlockId>,
-    /// So many entries of the map are as they were last written.
+    /// Number of leading map entries that equal the logged ones.
     pub(crate) unchanged: usize,
-    /// The structures of a prefix are a list.
+    /// The next structure of the same prefix.
     pub(crate) next: u32,
     pub(crate) prev: u32,
 }
@@ -80,13 +80,13 @@ impl Structure {
         self.chained().chain(self.extents.iter().copied())
     }
 
-    /// Those of its own kind: all but those of extents.
+    /// The blocks of its own kind: all but those of extents.
     pub(crate) fn chained(&self) -> impl Iterator<Item = BlockId> {
         self.in_order().chain(self.moves.iter().flat_map(|moves| moves.new_targets()))
     }
 
-    /// The same in their order, those that the map does not have yet last; without targets of moves,
-    /// which have nothing of their own before the commit.
+    /// The same in their order, those not yet in the map last; without targets of moves, which own nothing
+    /// before the commit.
     pub(crate) fn in_order(&self) -> impl Iterator<Item = BlockId> {
         let placed = self.entries.iter().map(|entry| entry.block);
         let growth = self.growth.iter().flat_map(|growth| {
@@ -96,7 +96,7 @@ impl Structure {
         placed.chain(growth)
     }
 
-    /// Where the range of an entry ends, inclusive.
+    /// The end of an entry's range, inclusive.
     pub(crate) fn end(&self, entry: usize) -> u64 {
         self.entries.get(entry + 1).map_or(u64::MAX, |next| next.start - 1)
     }
@@ -114,7 +114,7 @@ impl Structure {
     }
 }
 
-/// One block of extents more or less.
+/// One block of extents added or removed.
 #[derive(Debug)]
 pub(crate) struct ExtentsChange {
     pub(crate) place: u32,
@@ -130,9 +130,9 @@ pub(crate) struct Structures {
     names: HashTable<u32>,
     key: HashKey,
     last: u64,
-    /// Structures of which something hard has changed.
+    /// Structures whose durable state changed.
     pub(crate) dirty: Dirty,
-    /// Blocks of extents that came and went, in order.
+    /// Blocks of extents that were added or removed, in order.
     pub(crate) extents_changed: Vec<ExtentsChange>,
     /// Blocks that left the maps of queues.
     pub(crate) retired: Vec<(u32, BlockId)>,
@@ -158,7 +158,7 @@ impl Structures {
         Structures { all: Slab::new(), ids, names, key, last: 0, dirty, extents_changed, retired }
     }
 
-    /// The number that was given last.
+    /// The last assigned number.
     pub(crate) fn last(&self) -> u64 {
         self.last
     }
@@ -167,7 +167,7 @@ impl Structures {
         self.all.get(s)
     }
 
-    /// Something hard of a structure is about to change: its chain, its state, or entries of its map
+    /// Durable state of a structure is about to change: its successor list, its state, or entries of its map
     /// from this one on.
     pub(crate) fn changes(&mut self, s: u32, from: usize) {
         if self.dirty.on() {
@@ -177,7 +177,7 @@ impl Structures {
         }
     }
 
-    /// The entry at this place is about to leave the map.
+    /// The entry at this index is about to leave the map.
     pub(crate) fn retires(&mut self, s: u32, place: usize) {
         if self.dirty.on() {
             let structure = &mut self.all[s];
@@ -186,7 +186,7 @@ impl Structures {
         }
     }
 
-    /// A block of extents came or went.
+    /// A block of extents was added or removed.
     pub(crate) fn extents_change(&mut self, place: u32, at: BlockAt, added: bool) {
         if self.dirty.on() {
             let structure = self.all[place].id;
@@ -194,7 +194,7 @@ impl Structures {
         }
     }
 
-    /// Takes the structures of a recovered catalog; their lists follow.
+    /// Adopts the structures of a recovered catalog; their lists follow.
     pub(crate) fn recover(&mut self, all: Slab<Structure>, last: u64) {
         (self.all, self.last) = (all, last);
         let (key, all) = (self.key, &self.all);
@@ -273,20 +273,20 @@ impl Structures {
     }
 }
 
-/// Blocks of a new structure, with their default in place.
+/// The number of blocks of a new structure, with the default applied.
 fn checked_size(new: &NewStructure<'_>, router: Router) -> Result<u32, CatalogError> {
     let blocks = new.blocks.max(1);
     if router == Router::HashRange && blocks > SLOTS {
         return Err(CatalogError::InvalidArgument {
-            what: "the number of blocks of a kv",
+            what: "the number of blocks of a key-value store",
             given: blocks as u64,
-            allowed: "each block owns at least one of the 65536 hash slots; ask for fewer blocks",
+            allowed: "each block owns at least one of the 65536 hash slots; request fewer blocks",
         });
     }
     Ok(blocks)
 }
 
-/// First hash of block `i` of `n`: the slots are dealt out evenly, in order.
+/// First hash of block `i` of `n`: the slots are divided evenly, in order.
 fn kv_start(i: u32, n: u32) -> u64 {
     (i as u64 * SLOTS as u64 / n as u64) * SLOT_WIDTH
 }
@@ -311,8 +311,7 @@ impl Catalog {
             return self.open_existing(actor, s, verbs, &new);
         }
         if !verbs.contains(Verbs::WRITE) {
-            let (what, why) =
-                ("create a structure", "only what may write the prefix creates in it");
+            let (what, why) = ("create a structure", "the token may not write to the prefix");
             return Err(CatalogError::PermissionDenied { what, path: new.path.into(), why });
         }
         if self.dag.nodes[n].structures as usize >= STRUCTURES_PER_PREFIX_MAX {
@@ -362,10 +361,10 @@ impl Catalog {
         Ok(Reply::Opened(Opened { edge, ..self.opened(s, verbs) }))
     }
 
-    /// Takes blocks for a structure of a prefix within the quotas that it counts to: all of them or none. They are in
-    /// memory; when too few are free there, and their kind works below memory, all of them have their
-    /// places in the first tier below that has room. For a job that need not be in memory, its weights say
-    /// which tier is the first (`tier_weights`), and memory comes last (Pocket: it "does not use DRAM").
+    /// Allocates blocks for a structure of a prefix within the applicable quotas: all of them or none. They
+    /// begin in memory. When memory has too little room, and their kind can be in a lower tier, all of them
+    /// begin in the first lower tier that has room. For a job that need not be in memory, its weights choose
+    /// the first tier (`tier_weights`), and memory comes last (Pocket: it "does not use DRAM").
     pub(crate) fn take_blocks(
         &mut self,
         (j, n): (u32, u32),
@@ -377,17 +376,17 @@ impl Catalog {
         let recovering = self.recovering();
         let quota = self.may_take(j, s, asked as u64)?;
         if quota != Quota::None && recovering {
-            // INV-30: a server may yet tell of growth that the log has lost, and that counts as well.
+            // INV-30: a server may yet report growth that the log has lost, and that counts as well.
             return Err(CatalogError::Recovering);
         }
         self.pressure.asks(n);
         self.pool.staying.own(s, j);
-        // What a move fills is filled in memory.
+        // The target of a move is filled in memory.
         let below = begins_below(kind) && draw == Draw::Ordinary && !self.is_journaled(n);
         let below = if below { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
-        // What a fair policy keeps free is for who is within its share. What changes anywhere is changed in
-        // memory, whoever's it is.
+        // The room that a fair policy keeps free belongs to holders within their share. Blocks that may
+        // change do so in memory, whoever holds them.
         let last = self.jobs[j].hints.not_sensitive && kind == Kind::File;
         let count = below as u8 + 1;
         let leaves = fair && self.leaves_memory(j, asked);
@@ -414,7 +413,7 @@ impl Catalog {
         }
         let blocks = blocks.map_err(|NoRoom| {
             self.pressure.refuses(n);
-            // Who is away has room as well.
+            // Disconnected servers may have room as well.
             match recovering {
                 true => CatalogError::Recovering,
                 false => CatalogError::OutOfMemory(Box::new(self.full((j, n), s, asked as u64))),
@@ -427,7 +426,7 @@ impl Catalog {
         Ok(blocks)
     }
 
-    /// Takes blocks of one tier, all or none.
+    /// Allocates blocks of one tier, all or none.
     fn take_of(
         &mut self,
         (j, s): (u32, u32),
@@ -443,7 +442,7 @@ impl Catalog {
         blocks
     }
 
-    /// Records a structure whose blocks were taken.
+    /// Records a structure whose blocks were allocated.
     fn place(&mut self, n: u32, new: &NewStructure<'_>, router: Router, blocks: &[BlockAt]) -> u32 {
         let count = blocks.len() as u32;
         let (entries, growth) = match router {
@@ -491,7 +490,7 @@ impl Catalog {
         for (i, block) in structure.blocks().enumerate() {
             let (start, end) = match structure.router {
                 Router::HashRange => (structure.entries[i].start, structure.end(i)),
-                // Their blocks count from their own start.
+                // Positions in their blocks count from the start of the block.
                 Router::Offset | Router::Ends | Router::Index => (0, u64::MAX),
             };
             effects.push(self.open_effect(s, block, (start, end), MoveId::NONE));
@@ -554,7 +553,7 @@ impl Catalog {
         Ok(Reply::Opened(self.opened(s, verbs)))
     }
 
-    /// The structure of a job that has this identity, or what became of it.
+    /// The structure of a job with this identity, or the reason why it ended.
     pub(crate) fn identified(
         &mut self,
         actor: Actor,
@@ -562,7 +561,7 @@ impl Catalog {
         structure: StructureId,
     ) -> Result<u32, CatalogError> {
         let j = self.admit(actor, job)?;
-        // INV-28: another job's structure is one that does not exist.
+        // INV-28: another job's structure does not exist for this job.
         let Some(s) = self.structures.find(structure).filter(|&s| self.structures[s].job == j)
         else {
             let tombstone = self.jobs[j].tombstones.find(self.key, Gone::Structure(structure));
@@ -574,7 +573,7 @@ impl Catalog {
         Ok(s)
     }
 
-    /// The structure of this name, or what became of the last one that had it.
+    /// The structure of this name, or the reason why the last one of that name ended.
     fn find_named(&self, n: u32, path: &str, name: &str) -> Result<u32, CatalogError> {
         if let Some(s) = self.structures.named(n, name) {
             return Ok(s);
@@ -597,8 +596,7 @@ impl Catalog {
         let j = self.admit(actor, job)?;
         let n = self.live_prefix(j, path)?;
         if !self.verbs_at(actor, n)?.contains(Verbs::WRITE) {
-            let (what, why) =
-                ("remove a structure", "only what may write the prefix removes in it");
+            let (what, why) = ("remove a structure", "the token may not write to the prefix");
             return Err(CatalogError::PermissionDenied { what, path: path.into(), why });
         }
         let s = self.find_named(n, path, name)?;
@@ -608,7 +606,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Frees a structure and remembers why.
+    /// Frees a structure and records the reason.
     pub(crate) fn end_structure(
         &mut self,
         s: u32,
@@ -643,7 +641,7 @@ impl Catalog {
         self.jobs[j].structures -= 1;
     }
 
-    /// Takes one block from a structure that no longer lists it, or is about to go.
+    /// Takes one block from a structure that no longer lists it, or is about to end.
     pub(crate) fn give_back(&mut self, j: u32, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
         let bytes = self.pool.release(block, s, effects);
         self.block_went(j, s);

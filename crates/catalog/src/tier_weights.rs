@@ -1,15 +1,15 @@
-//! Which tier the blocks of a job with hints begin in: weights, made of what it is expected to move and of how
-//! busy disks are.
+//! The tiers in which the blocks of a job with hints begin: weights, computed from its expected traffic and
+//! the load of the disks.
 //!
-//! The rules are Pocket's ("Rightsizing Application Allocation", and its controller): a job that is sensitive to
-//! latency fills memory first, and what has no room there goes below; one that is not leaves memory to
-//! others. Pocket takes for granted that its flash gives the throughput that a job needs, because it adds
-//! servers until it does. Here the servers are those that there are: of a job that said what it moves, the
-//! slowest tier that can serve that takes the blocks; when none can alone, each takes the part that it can
-//! serve, the fastest first, and what is left over begins in memory, as long as that is not short.
+//! The rules are Pocket's ("Rightsizing Application Allocation", and its controller): a job that is sensitive
+//! to latency fills memory first, and the rest of its blocks begin in lower tiers; one that is not leaves
+//! memory to others. Pocket assumes that its flash provides the throughput that a job needs, because it adds
+//! servers until that is so. Here the servers are given: for a job with a hint of its traffic, the slowest
+//! tier that can serve that traffic receives the blocks. When no tier can alone, each receives the part that
+//! it can serve, the fastest first, and the rest begins in memory, as long as memory is not short.
 //!
-//! Weights say where blocks begin. A tier that has no room for them is passed over, and nothing is refused
-//! that would be given without weights. `pressure` moves blocks later on, whatever their job said.
+//! Weights decide where blocks begin. A tier without room for them is skipped, and nothing is refused that
+//! would be allocated without weights. `pressure` moves blocks later, independent of hints.
 
 use crate::Catalog;
 use crate::hints::Hints;
@@ -20,10 +20,10 @@ use honeycomb_types::limits::{
 };
 use honeycomb_types::{TierClass, TierIx, Time};
 
-/// All of what a job's next blocks are, in thousandths.
+/// The sum of a job's weights, in thousandths.
 const WHOLE: u64 = 1000;
 
-/// What a tier of a server is taken to read and write in a second. No block begins in a store.
+/// The assumed read and write rate of a tier of a server, per second. No block begins in a store.
 fn speed(class: TierClass) -> u64 {
     match class {
         TierClass::Nvme => TIER_NVME_BYTES_PER_S,
@@ -33,18 +33,18 @@ fn speed(class: TierClass) -> u64 {
     }
 }
 
-/// How much a tier of a server moves, as its reports say.
+/// The traffic of a tier of a server, from its reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flow {
     /// Bytes since its start, by the last report.
     moved: u64,
-    /// Bytes per second: smoothed.
+    /// Smoothed rate in bytes per second.
     rate: u64,
     heard: Option<Time>,
 }
 
 impl Flow {
-    /// A report says how many bytes it has moved since its start.
+    /// A report gives the bytes moved since the start of the server.
     pub(crate) fn heard(&mut self, moved: u64, now: Time) {
         let whole = LOAD_SMOOTHED.as_millis() as u64;
         if let Some(before) = self.heard {
@@ -63,20 +63,20 @@ impl Flow {
     }
 }
 
-/// What one tier counts for.
+/// The weight of one tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierWeight {
-    /// What it is made of; none of memory.
+    /// The class of the device; `None` for memory.
     pub class: Option<TierClass>,
     /// Thousandths of the job's next blocks that begin there.
     pub weight: u64,
-    /// Blocks that it could give.
+    /// Number of blocks available there.
     pub free: u64,
-    /// Bytes per second that nobody else moves there now; 0 of memory, which is not counted.
+    /// Bytes per second not used by others now; 0 for memory, where traffic is not measured.
     pub bytes_per_s: u64,
 }
 
-/// Divides a job's next blocks over memory, which is the first, and the tiers below it.
+/// Divides a job's next blocks over memory, which is the first, and the lower tiers.
 fn divide(hints: &Hints, moves: u64, is_short: bool, tiers: &mut [TierWeight]) {
     tiers.iter_mut().for_each(|tier| tier.weight = 0);
     let with_room = |tier: &TierWeight| tier.free > 0;
@@ -86,14 +86,14 @@ fn divide(hints: &Hints, moves: u64, is_short: bool, tiers: &mut [TierWeight]) {
         tiers[0].weight = WHOLE;
         return;
     };
-    // Who is sensitive takes the nearest that has room, and so does who says nothing of what he moves.
+    // A job that is sensitive, or gives no hint of its traffic, takes the nearest tier with room.
     if !hints.not_sensitive || hints.tasks == 0 && hints.bytes_per_s == 0 {
         tiers[nearest].weight = WHOLE;
         return;
     }
     let rate = |at: &usize| tiers[*at].bytes_per_s;
     let serves = below.iter().copied().filter(|at| rate(at) >= moves);
-    // Of two that are as fast the nearer one.
+    // Of two equally fast tiers, the nearer one.
     if let Some(slowest) = serves.min_by_key(rate) {
         tiers[slowest].weight = WHOLE;
         return;
@@ -110,7 +110,7 @@ fn divide(hints: &Hints, moves: u64, is_short: bool, tiers: &mut [TierWeight]) {
     tiers[rest].weight += left;
 }
 
-/// The weights of tiers for a job, and what each of them is owed.
+/// The weights of tiers for a job, and the balance of each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct TierWeights {
     all: Vec<TierWeight>,
@@ -119,8 +119,8 @@ pub(crate) struct TierWeights {
 }
 
 impl TierWeights {
-    /// The tier in which so many blocks begin. As for servers: each is owed its weight for every block, and
-    /// the one that is owed most gives all of them.
+    /// The tier in which these blocks begin. As for servers: each tier is owed its weight for every block,
+    /// and the tier that is owed most receives all of them.
     fn choose(&mut self, blocks: u32) -> TierIx {
         let mut best: Option<(i64, usize)> = None;
         for (at, (tier, owed)) in self.all.iter().zip(&mut self.owed).enumerate() {
@@ -139,15 +139,15 @@ impl TierWeights {
     }
 }
 
-/// In which order the tiers are asked for a block of a job that need not be in memory: the one that weights
-/// say, then those below in their order, memory last.
+/// The order in which tiers are tried for a block of a job that need not be in memory: the tier chosen by the
+/// weights, then the lower tiers in their order, memory last.
 pub(crate) fn memory_last(first: TierIx, turn: u8, count: u8) -> TierIx {
     let others = (1..count).chain([0]).filter(|tier| *tier != first.0);
     TierIx([first.0].into_iter().chain(others).nth(turn.into()).unwrap_or(0))
 }
 
 impl Catalog {
-    /// What each tier counts for when a block of this job is placed, memory first.
+    /// The weights of the tiers for the next block of this job, memory first.
     pub(crate) fn tier_weights_of(&self, j: u32) -> Vec<TierWeight> {
         let job = &self.jobs[j];
         if !job.hints.given() {
@@ -171,7 +171,7 @@ impl Catalog {
                 taken[n + 1] += server.flows.get(n).map_or(0, |flow| flow.rate);
             }
         }
-        // What it moves itself is no reason to go elsewhere.
+        // The job's own traffic must not drive it elsewhere.
         let own = if self.pool.staying.of_job(j) > 0 { moves } else { 0 };
         for (tier, taken) in all.iter_mut().zip(taken) {
             tier.bytes_per_s = tier.bytes_per_s.saturating_sub(taken.saturating_sub(own));
@@ -181,11 +181,11 @@ impl Catalog {
         all
     }
 
-    /// The tier in which so many blocks of a job begin that need not be in memory.
+    /// The tier in which these blocks of a job that need not be in memory begin.
     pub(crate) fn first_tier(&mut self, j: u32, blocks: u32) -> TierIx {
         let mut weights = self.jobs[j].tier_weights.take().unwrap_or_default();
         let stale = |made: Time| self.now.since(made) >= STEER_EVERY;
-        // A tier that has no room any more is not waited out.
+        // Weights are recomputed as soon as a tier has no room.
         let full = weights.all.iter().enumerate().any(|(at, tier)| {
             let room = |s: &Server| u64::from(s.room_in(TierIx(at as u8), Draw::Ordinary));
             tier.weight > 0 && self.pool.servers().map(|(_, s)| room(s)).sum::<u64>() == 0
@@ -240,10 +240,10 @@ mod tests {
         assert_eq!(of(80, [9; 4]), [0, 0, 0, 1000]);
         assert_eq!(of(101, [9; 4]), [0, 0, 1000, 0]);
         assert_eq!(of(501, [9; 4]), [0, 1000, 0, 0]);
-        // One that is full serves nothing.
+        // A full tier serves nothing.
         assert_eq!(of(80, [9, 9, 9, 0]), [0, 0, 1000, 0]);
         assert_eq!(of(80, [9, 0, 0, 0]), [1000, 0, 0, 0]);
-        // Who says nothing of that takes the nearest.
+        // A job without these hints takes the nearest tier.
         let silent = Hints { not_sensitive: true, bytes: 7, ..Hints::default() };
         assert_eq!(divided(silent, 80 * MB, false, [9; 4]), [0, 1000, 0, 0]);
         assert_eq!(divided(silent, 80 * MB, false, [9, 0, 9, 9]), [0, 0, 1000, 0]);
@@ -284,13 +284,13 @@ mod tests {
         let mut flow = Flow::default();
         flow.heard(5_000, Time::from_millis(0));
         assert_eq!(flow.rate, 0, "what came before is of no time");
-        // Half of the time over which it is smoothed takes half of the way.
+        // Half of the smoothing time covers half of the difference.
         flow.heard(1_005_000, Time::from_millis(1000));
         assert_eq!(flow.rate, 500_000);
         flow.heard(1_005_000, Time::from_millis(1000));
         flow.heard(3_005_000, Time::from_millis(3000));
         assert_eq!(flow.rate, 1_000_000);
-        // It was started again and counts from nothing.
+        // The server was restarted and counts from 0.
         flow.heard(0, Time::from_millis(5000));
         assert_eq!(flow.rate, 0);
     }

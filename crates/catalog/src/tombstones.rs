@@ -1,4 +1,4 @@
-//! Why data is gone, remembered per job until it deregisters; the oldest is forgotten first.
+//! The reasons why data ended, recorded per job until it deregisters; the oldest is discarded first.
 
 use crate::hash::HashKey;
 use crate::{CatalogError, Loss};
@@ -7,14 +7,14 @@ use honeycomb_types::{PrefixId, StructureId, Time};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What is gone.
+/// The ended prefix or structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gone {
     Prefix(PrefixId),
     Structure(StructureId),
 }
 
-/// Why.
+/// The reason.
 #[derive(Clone, Debug)]
 pub(crate) enum Cause {
     Expired {
@@ -35,7 +35,7 @@ pub(crate) enum Cause {
 #[derive(Clone, Debug)]
 pub(crate) struct Tombstone {
     pub(crate) gone: Gone,
-    /// The prefix, itself or of the structure.
+    /// The ended prefix, or the prefix of the structure.
     pub(crate) prefix: PrefixId,
     pub(crate) path: Arc<str>,
     pub(crate) name: Box<str>,
@@ -44,7 +44,7 @@ pub(crate) struct Tombstone {
 }
 
 impl Tombstone {
-    /// Lease, lateness and end, if it is a lease that ended.
+    /// Lease, lateness and end, if a lease expired.
     pub(crate) fn expired(&self) -> Option<(u32, u64, Time)> {
         match self.cause {
             Cause::Expired { lease_ms, late_ms } => Some((lease_ms, late_ms, self.at)),
@@ -52,7 +52,7 @@ impl Tombstone {
         }
     }
 
-    /// The error for a request; `reopen` when the job itself has to begin anew first.
+    /// The error for a request; `reopen` when the job itself must be reopened first.
     pub(crate) fn error(&self, now: Time, reopen: bool) -> CatalogError {
         let path: Box<str> = (&*self.path).into();
         let ago_ms = now.since(self.at).as_millis() as u64;
@@ -80,7 +80,7 @@ impl Tombstone {
 
     fn id(&self) -> u64 {
         match self.gone {
-            // Prefixes and structures are numbered apart: the complement keeps them apart here.
+            // Prefixes and structures have separate numbers: the complement keeps them apart here.
             Gone::Prefix(id) => id.0,
             Gone::Structure(id) => !id.0,
         }
@@ -95,7 +95,7 @@ impl Tombstone {
 #[derive(Debug, Default)]
 pub(crate) struct Tombstones {
     ring: VecDeque<Tombstone>,
-    /// How many were forgotten: the number of the first in the ring.
+    /// Number of discarded tombstones: the number of the first in the ring.
     forgotten: u64,
     by_id: HashTable<u64>,
     by_name: HashTable<u64>,
@@ -103,7 +103,7 @@ pub(crate) struct Tombstones {
 }
 
 impl Tombstones {
-    /// Remembers one, and answers the one that was forgotten for it.
+    /// Adds a tombstone, and returns the one discarded for it.
     pub(crate) fn push(&mut self, key: HashKey, limit: usize, t: Tombstone) -> Option<Tombstone> {
         let forgotten = if self.ring.len() >= limit { self.forget(key) } else { None };
         let number = self.forgotten + self.ring.len() as u64;
@@ -114,7 +114,7 @@ impl Tombstones {
         let Tombstones { ring, forgotten: first, by_id, by_name, .. } = self;
         let get = |number: u64| &ring[(number - *first) as usize];
         let t = get(number);
-        // What was to be flushed may expire first and be lost then.
+        // A structure that was to be flushed may expire first and be lost later.
         match by_id.find_mut(id_hash, |&n| get(n).gone == t.gone) {
             Some(latest) => *latest = number,
             None => {
@@ -122,7 +122,7 @@ impl Tombstones {
             }
         }
         if structure {
-            // Of several structures that had this address, the latest tells the reason.
+            // Of several structures that had this address, the latest gives the reason.
             let same = |&n: &u64| get(n).prefix == t.prefix && get(n).name == t.name;
             match by_name.find_mut(name_hash, same) {
                 Some(latest) => *latest = number,

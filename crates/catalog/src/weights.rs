@@ -1,13 +1,14 @@
-//! Which servers a job's blocks go to: weights, made of what its hints let expect and of how busy servers
-//! are.
+//! The servers that receive a job's blocks: weights, computed from the use expected by its hints and the load
+//! of the servers.
 //!
-//! Pocket gives each job a map from servers to the part of its data that they get, and gives more weight to
-//! servers that are used less ("Assigning resources", "Data steering"). So do we, block by block: a map
-//! steers new blocks and reserves nothing, it is made anew as servers fill up and become busy, and no data
-//! moves for it. A job without hints has no map; its blocks go to the emptiest server, as the policy has it.
+//! Pocket gives each job a map from servers to the part of its data that they receive, with more weight on
+//! servers that are used less ("Assigning resources", "Data steering"). This module does the same, block by
+//! block: a map steers new blocks and reserves nothing, it is recomputed as servers fill up and become busy,
+//! and no data moves for it. A job without hints has no map; the policy places its blocks on the emptiest
+//! server.
 //!
-//! Weights decide between servers that have room. They never refuse what would be given without them: when
-//! no server of the map has room, the policy chooses among all.
+//! Weights decide between servers that have room. They never refuse an allocation that would succeed without
+//! them: when no server of the map has room, the policy chooses among all.
 
 use crate::policy::ServerRoom;
 use crate::pool::Server;
@@ -17,16 +18,16 @@ use honeycomb_types::limits::{
 };
 use honeycomb_types::{JobId, ServerId, Time};
 
-/// How busy a server is, as its reports say.
+/// The load of a server, from its reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
-    /// Of the time of its cores, in millionths: smoothed.
+    /// Busy time of its cores, in millionths: smoothed.
     cpu: u64,
     heard: Option<Time>,
 }
 
 impl Load {
-    /// A report says how busy it was since the one before.
+    /// A report gives the load since the previous one.
     pub(crate) fn heard(&mut self, cpu_permille: u16, now: Time) {
         let cpu = u64::from(cpu_permille.min(1000)) * 1000;
         let whole = LOAD_SMOOTHED.as_millis() as u64;
@@ -36,13 +37,13 @@ impl Load {
         self.heard = Some(now);
     }
 
-    /// Thousandths of the time of its cores.
+    /// Busy time of its cores, in thousandths.
     pub(crate) fn cpu_permille(self) -> u16 {
         ((self.cpu + 500) / 1000) as u16
     }
 
-    /// What its room counts for, in thousandths: everything for one that is used less than it should be,
-    /// a tenth for one that is used more.
+    /// The factor of its room, in thousandths: 1000 up to a load of `STEER_IDLE`, decreasing to `STEER_LEAST`
+    /// near `STEER_BUSY`.
     fn grade(self) -> u64 {
         let u = u64::from(self.cpu_permille());
         let spare = STEER_BUSY.saturating_sub(u) * 1000 / (STEER_BUSY - STEER_IDLE);
@@ -50,20 +51,20 @@ impl Load {
     }
 }
 
-/// What one server counts for.
+/// The weight of one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weight {
     /// The server.
     pub server: ServerId,
-    /// In proportion to those of the others; 0 for one that gets no block while others have room.
+    /// In proportion to those of the others; 0 for a server that receives no block while others have room.
     pub weight: u64,
-    /// Blocks that it could give.
+    /// Number of blocks available there.
     pub free: u32,
-    /// Thousandths of the time of its cores that it is busy.
+    /// Busy time of its cores, in thousandths.
     pub cpu_permille: u16,
 }
 
-/// The weights of a job, and what each server of them is owed.
+/// The weights of a job, and the balance of each server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Weights {
     all: Vec<(Weight, i64)>,
@@ -71,9 +72,9 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
-    /// Weights for so many servers at least, of those that there are. Servers that it had before stay in
-    /// it as long as they have room and are not too busy, so that a small job's clients do not spread over
-    /// more and more of them.
+    /// Computes weights over at least this many servers, as far as there are that many. Servers of the
+    /// previous weights stay as long as they have room and are not too busy, so that a small job's clients do
+    /// not spread over more and more servers.
     fn make(&mut self, servers: impl Iterator<Item = Weight>, least: usize, now: Time) {
         let before = std::mem::take(&mut self.all);
         let known = |id: ServerId| before.iter().find(|(weight, _)| weight.server == id);
@@ -92,11 +93,11 @@ impl Weights {
         self.made = now;
     }
 
-    /// The position of the server that gives the next block; none when no server of the map has room.
+    /// The index of the server that receives the next block; `None` when no server of the map has room.
     ///
-    /// Each server is owed its weight at every choice; the one that is owed most gives, and owes all of
-    /// them together from then on. So every run of choices comes as near to the weights as whole blocks
-    /// can, without any randomness.
+    /// Each server is owed its weight at every choice; the server that is owed most receives the block, and
+    /// its balance is reduced by the sum of all weights. So every run of choices comes as near to the weights
+    /// as whole blocks can, without any randomness.
     pub(crate) fn choose(&mut self, rooms: &[ServerRoom]) -> Option<usize> {
         let mut sum = 0;
         let mut best: Option<(i64, usize, usize)> = None;
@@ -130,13 +131,12 @@ impl Weights {
 impl Catalog {
     fn weigh(&self, (server, state): (ServerId, &Server)) -> Weight {
         let (free, load) = (state.spare(), state.load);
-        // Free blocks in thousandths of what they count for: at most 2^32 * 1000.
+        // Free blocks times the factor in thousandths: at most 2^32 * 1000.
         let weight = u64::from(free) * load.grade();
         Weight { server, weight, free, cpu_permille: load.cpu_permille() }
     }
 
-    /// How many servers a job should have at least: as many as it takes to hold what it holds and to move
-    /// what it moves.
+    /// The least number of servers for a job: as many as its capacity and its traffic need.
     fn servers_for(&self, expected: Estimate) -> usize {
         let count = self.pool.servers().count().max(1) as u64;
         let bytes = self.pool.servers().map(|(_, server)| u64::from(server.total)).sum::<u64>()
@@ -147,8 +147,8 @@ impl Catalog {
         holding.max(moving).clamp(1, count) as usize
     }
 
-    /// The weights of a job that is about to be given blocks, out of its hands for that time; none when it
-    /// has no hints.
+    /// Removes and returns the weights of a job for the duration of an allocation; `None` when it has no
+    /// hints.
     pub(crate) fn take_weights(&mut self, j: u32) -> Option<Box<Weights>> {
         if !self.jobs[j].hints.given() {
             return None;
@@ -170,8 +170,7 @@ impl Catalog {
         }
     }
 
-    /// A job's weights as they would be for its next block, in order of server; nothing when it has no
-    /// hints.
+    /// A job's weights for its next block, in order of server; empty when it has no hints.
     pub(crate) fn weights_of(&self, j: u32) -> Vec<Weight> {
         let job = &self.jobs[j];
         if !job.hints.given() {
@@ -183,7 +182,7 @@ impl Catalog {
         weights.shown()
     }
 
-    /// The weights of a job, for its own token without saying which server has which.
+    /// The weights of a job; for its own token without naming the servers.
     pub(crate) fn job_weights(
         &self,
         actor: crate::Actor,
@@ -275,7 +274,7 @@ mod tests {
         assert_eq!((load.grade(), load.cpu_permille()), (1000, 0));
         load.heard(1000, Time::from_millis(0));
         assert_eq!((load.grade(), load.cpu_permille()), (100, 1000));
-        // Half of the time over which it is smoothed takes half of the way.
+        // Half of the smoothing time covers half of the difference.
         load.heard(0, Time::from_millis(1000));
         assert_eq!((load.grade(), load.cpu_permille()), (1000, 500));
         let mut load = Load::default();

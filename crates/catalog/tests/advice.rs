@@ -1,4 +1,4 @@
-//! When there should be other servers.
+//! Advice on the number of servers.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 const MARKS: ScaleMarks = ScaleMarks { add_above: 80, remove_below: 60, min_servers: 1 };
 
-/// Servers by what is used of their blocks and of a thousand of their cores' time.
+/// Servers with this use of their blocks, and of the time of their cores in thousandths.
 fn servers(all: &[(u64, u64, u64)]) -> Vec<ServerUse> {
     let server = |(n, &(used, of, busy)): (u32, &(u64, u64, u64))| ServerUse {
         server: ServerId(n),
@@ -37,17 +37,17 @@ fn the_table_of_marks() {
         (&[][..], (Stay, 0, None)),
         (&[(0, 100, 0)], (Stay, 0, None)),
         (&[(80, 100, 800)], (Stay, 0, None)),
-        // Any of them is too full; so many that 70 % are used.
+        // One of them is too full; advises enough servers to bring the use to 70 %.
         (&[(81, 100, 0)], (Add, 1, None)),
         (&[(100, 100, 0), (100, 100, 0)], (Add, 1, None)),
         (&[(300, 300, 0), (300, 300, 0), (300, 300, 0)], (Add, 2, None)),
         (&[(10, 100, 900)], (Add, 1, None)),
-        // All are idle, and will not be too full without it.
+        // All are idle, and will not be too full without that server.
         (&[(50, 100, 0), (20, 100, 0)], (Remove, 1, Some(2))),
         (&[(40, 100, 100), (31, 100, 100)], (Stay, 0, None)),
         (&[(10, 100, 100), (10, 100, 700)], (Stay, 0, None)),
         (&[(60, 100, 0), (60, 100, 0), (60, 100, 0)], (Stay, 0, None)),
-        // The one with the least to move, if the others suffice.
+        // The server with the least data, if the others suffice.
         (&[(80, 100, 0), (0, 1000, 0), (70, 100, 0)], (Remove, 1, Some(3))),
     ] {
         assert_eq!(advised(all), due, "{all:?}");
@@ -80,7 +80,7 @@ proptest! {
         let verdict = advise(marks, &all);
         if let Some(gone) = verdict.server {
             prop_assert_eq!(verdict.what, AdviceKind::Remove);
-            // While it leaves, and when what it had is elsewhere.
+            // While it leaves, and when its data is on other servers.
             let i = all.iter().position(|server| server.server == gone).unwrap();
             all[i].leaves = true;
             prop_assert_ne!(advise(marks, &all).what, AdviceKind::Add);
@@ -107,7 +107,7 @@ proptest! {
     }
 }
 
-/// Time passes in which a server reports as ever.
+/// Time passes in which a server reports as always.
 fn pass(bench: &mut Bench, ids: &[ServerId], ms: u128) {
     let mut left = ms as u64;
     while left > 0 {
@@ -133,10 +133,10 @@ fn an_advice_is_given_when_it_was_right_for_some_time_and_is_over_at_once() {
     pass(&mut bench, &ids, 1000);
     let advice = bench.catalog.advice(true);
     assert_eq!((advice.what, advice.servers), (AdviceKind::Add, 1));
-    assert_eq!(&*advice.why, "90% of the room for blocks and 0% of the cores are used");
-    // A job is told what, and not by what.
+    assert_eq!(&*advice.why, "90% of the block capacity and 0% of the cores are used");
+    // A job sees the advice, and not its reason.
     assert_eq!(&*bench.catalog.advice(false).why, "");
-    // Another one came, and a third that nobody needs.
+    // A second server joined, and a third that is not needed.
     let ids = [ids[0], bench.join("b:1", 2, 20), bench.join("c:1", 2, 20)];
     pass(&mut bench, &ids, 1000);
     assert_eq!(bench.catalog.advice(true).what, AdviceKind::None);
@@ -150,8 +150,7 @@ fn an_advice_is_given_when_it_was_right_for_some_time_and_is_over_at_once() {
     assert_eq!(bench.catalog.advice(true).what, AdviceKind::None);
 }
 
-/// It was as many steps as there are pairs of servers, at each report: with 800 servers, more than a core
-/// can do.
+/// The work was a step for each pair of servers, at each report: with 800 servers, more than a core can do.
 #[test]
 fn a_report_costs_the_same_however_many_servers_there_are() {
     let steps = |servers: u32| {

@@ -1,6 +1,6 @@
-//! Flushes of all blocks as they are at one moment (INV-49): who is asked when, what is forgotten when one
-//! did not stand still, and what becomes whole together.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Flushes of all blocks as of one moment (INV-49): the order of requests, the snapshots dropped after a
+//! block did not freeze, and the flushes that complete together.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const WRITTEN: &[Written] = &[Written { bytes: 10, items: 2, crc: 7 }];
 
-/// What the last commands asked.
+/// Requests of the last commands.
 #[derive(Default)]
 struct Asked {
     cuts: Vec<(u64, BlockAt, u32, u128)>,
@@ -103,7 +103,7 @@ fn state(bench: &mut Bench, job: JobId, number: u64) -> FlushState {
     }
 }
 
-/// All blocks stand still, and go on; what is asked after that.
+/// All blocks freeze and are thawed; returns the requests after that.
 fn cut(bench: &mut Bench, cuts: &[(u64, BlockAt, u32, u128)]) -> Asked {
     for &(number, at, attempt, _) in cuts {
         assert!(asked(bench).thaws.is_empty(), "INV-49: one goes on before all stand still");
@@ -114,13 +114,16 @@ fn cut(bench: &mut Bench, cuts: &[(u64, BlockAt, u32, u128)]) -> Asked {
     let stood: BTreeSet<BlockAt> = cuts.iter().map(|cut| cut.1).collect();
     assert_eq!(of(&thaws), stood);
     for thaw in thaws {
-        assert!(asked(bench).copies.is_empty(), "before all have told whether they stood still");
+        assert!(
+            asked(bench).copies.is_empty(),
+            "before all have reported whether they were frozen"
+        );
         thawed(bench, thaw, true);
     }
     asked(bench)
 }
 
-/// Copies all of it; the numbers whose manifests are asked for, in order.
+/// Copies everything; returns the numbers whose manifests are requested, in order.
 fn write(bench: &mut Bench, mut waiting: Vec<(u64, BlockAt, u32, bool, String)>) -> Vec<u64> {
     let mut commits = Vec::new();
     while let Some((number, at, name, ..)) = waiting.pop() {
@@ -147,7 +150,7 @@ fn all_stand_still_before_any_goes_on_and_then_their_cuts_are_written() {
     assert_eq!(first.cuts.len(), 5);
     assert!(first.cuts.iter().all(|cut| cut.3 == BARRIER_MAX.as_millis()));
     assert!(first.copies.is_empty());
-    // Nothing of it begins to move, before it is written.
+    // No block begins a move before it is written.
     let split = |bench: &mut Bench| {
         let (start, way) = (1 << 61, Way::Split);
         bench.run(Command::BeginMove { structure: s, at: table[0], start, way }).map(drop)
@@ -197,8 +200,8 @@ fn one_that_went_on_by_itself_ends_the_cut_and_five_end_the_flush() {
         thawed(&mut bench, thaws[0], true);
         thawed(&mut bench, thaws[1], false);
         assert!(asked(&bench).copies.is_empty());
-        assert!(asked(&bench).ended.contains(&number), "what was cut is let go of");
-        // Answers to an earlier try count for nothing.
+        assert!(asked(&bench).ended.contains(&number), "the snapshot is dropped");
+        // Answers to an earlier attempt are ignored.
         stopped(&mut bench, (number, cuts[0].1, cuts[0].2), Ok(false));
         thawed(&mut bench, thaws[1], true);
         if i + 1 < BARRIER_TRIES {
@@ -220,7 +223,7 @@ fn a_server_that_does_not_answer_in_time_is_named() {
     let slow = *servers.last().unwrap();
     let number = begin(&mut bench, job, &[]).unwrap();
     let mut why = None;
-    // Both are there, and one is slow.
+    // Both answer, and one is slow.
     let pass = |bench: &mut Bench, ms: u64| {
         for _ in 0..ms / 200 {
             for &server in &servers {
@@ -262,7 +265,7 @@ fn what_is_still_arriving_is_waited_for_and_a_chain_is_cut_to_its_open_end() {
     assert!(asked(&bench).cuts.is_empty());
     bench.pass(2);
     assert_eq!(asked(&bench).cuts.len(), 1, "it is asked again");
-    // It was sealed before it stood still: what follows it belongs to the cut.
+    // It was sealed before it froze: its successor belongs to the snapshot.
     let mut all = cuts.clone();
     bench
         .run(Command::SealBlock {
@@ -276,7 +279,7 @@ fn what_is_still_arriving_is_waited_for_and_a_chain_is_cut_to_its_open_end() {
     }
     let thaws = asked(&bench).thaws;
     assert!(thaws.len() >= 2, "{grown:?}: the tail, and the one behind it: {thaws:?}");
-    // One that is empty stays until it is written: its cut is.
+    // An empty block stays until its snapshot is written.
     let stays = bench.run(Command::RetireBlock { structure: s, at: tail });
     assert_eq!(stays, Err(CatalogError::Moving { at: tail }));
 }
@@ -352,7 +355,7 @@ fn a_server_that_comes_back_or_knows_nothing_of_its_cut_is_cut_anew() {
     let third = asked(&bench).cuts;
     assert_eq!(third.len(), 2);
     assert!(third[0].2 > second[0].2 && second[0].2 > first[0].2);
-    // A controller that is started again makes a cut of its own.
+    // A restarted controller makes a snapshot of its own.
     bench.restart();
     bench.back(server, &held);
     let fourth = asked(&bench).cuts;

@@ -1,5 +1,5 @@
-//! Blocks of stores below memory: which of them go there, and what is not asked of them while they are there.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Blocks of kvs in lower tiers: which of them are demoted, and which requests they do not receive there.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -9,7 +9,7 @@ use honeycomb_types::{BlockAt, JobId, ServerId, TierIx, Way};
 
 const DISK: TierIx = TierIx(1);
 
-/// A server of 12 blocks in memory and 20 on a disk, and a store of so many.
+/// A server of 12 blocks in memory and 20 on a disk, and a kv of this many.
 fn with_store(blocks: u32) -> (Bench, ServerId, JobId, Opened, Vec<BlockAt>) {
     let mut bench = Bench::new();
     let server = bench.join_with_disk("s1:1", 12, 20);
@@ -22,7 +22,7 @@ fn with_store(blocks: u32) -> (Bench, ServerId, JobId, Opened, Vec<BlockAt>) {
     (bench, server, job, store, blocks)
 }
 
-/// Files are made until nothing more is free in memory; the blocks that were told to go down.
+/// Makes files until memory has no free block; returns the blocks that were sent a demotion.
 fn fill(bench: &mut Bench, job: JobId) -> Vec<BlockAt> {
     let mut lowered = Vec::new();
     for n in 0..12 {
@@ -51,7 +51,7 @@ fn moves(
 #[test]
 fn blocks_that_hold_something_and_do_not_move_go_down() {
     let (mut bench, _, job, store, blocks) = with_store(4);
-    // The first is empty, and the second about to give half of what it has.
+    // The first is empty, and the second is about to move half of its range.
     for &at in &blocks[1..] {
         bench.report(at, 5000);
     }
@@ -59,7 +59,7 @@ fn blocks_that_hold_something_and_do_not_move_go_down() {
     moves(&mut bench, &store, blocks[1], start, Way::Split).unwrap();
     let mut lowered = fill(&mut bench, job);
     lowered.sort();
-    // None is cold, and nothing else could go.
+    // None is cold, and no other block could be demoted.
     assert_eq!(lowered, blocks[2..]);
 }
 
@@ -68,7 +68,7 @@ fn what_a_move_fills_is_in_memory() {
     let (mut bench, _, job, store, blocks) = with_store(4);
     bench.report(blocks[3], 5000);
     assert_eq!(fill(&mut bench, job), [blocks[3]]);
-    // Two are kept for moves. The third finds nothing, however much is free below.
+    // Two are reserved for moves. The third finds none, however much is free in the lower tier.
     let starts = store.map.entries.iter().map(|entry| entry.start + (1 << 58));
     let splits: Vec<_> = blocks.iter().copied().zip(starts).collect();
     for &(at, start) in &splits[..2] {
@@ -81,7 +81,7 @@ fn what_a_move_fills_is_in_memory() {
     let (at, start) = splits[2];
     let refused = moves(&mut bench, &store, at, start, Way::Split).unwrap_err();
     assert!(matches!(refused, CatalogError::OutOfMemory(_)), "{refused}");
-    // What is made anew may begin there.
+    // New structures may begin there.
     let made = bench.make(job, kv("", "late", 1)).unwrap();
     assert_eq!(bench.catalog.tiers_of(made.map.entries[0].at).unwrap().0, DISK);
 }
@@ -97,7 +97,7 @@ fn a_neighbour_that_is_below_takes_no_merge_and_leaves_its_server_as_others_do()
     bench.run(Command::LowerRefused { server, at: blocks[1] }).unwrap();
     let alone = moves(&mut bench, &store, blocks[1], 0, Way::Merge).unwrap_err();
     assert!(matches!(alone, CatalogError::NoNeighbour { .. }), "{alone}");
-    // Where there is another server, all of it goes there.
+    // With another server, everything moves there.
     bench.join("s2:1", 1, 12);
     let (actor, address) = (Actor::CLUSTER, "s1:1");
     bench.run(Command::DrainServer { actor, address, cancel: false }).unwrap();
@@ -123,7 +123,8 @@ fn what_a_store_has_in_extents_goes_down_and_takes_nothing_there() {
     bench.report(first, 5000);
     assert_eq!(one(&mut bench), first, "it has room");
     assert_eq!(fill(&mut bench, job), [first]);
-    // On its way down it takes no more, and another is in memory, whatever is free below: it is waited for.
+    // While it is being demoted it accepts nothing. A caller waits for another one in memory, whatever is
+    // free in the lower tier.
     let refused = extents(&mut bench, 100).unwrap_err();
     assert!(matches!(refused, CatalogError::OutOfMemory(_)), "{refused}");
     assert!(bench.catalog.awaits_room());

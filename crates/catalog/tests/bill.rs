@@ -1,4 +1,4 @@
-//! What jobs have used, against a plain integrator, and over restarts.
+//! The bills of jobs, against a plain integrator, and over restarts.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -32,14 +32,14 @@ fn spent(bench: &mut Bench, job: JobId) -> Spent {
     bills(bench, Actor::CLUSTER, Some(job)).unwrap()[0].spent
 }
 
-/// What was used of memory alone.
+/// The use of memory alone.
 fn in_memory(held: u128, used: u128, peak: u64) -> Spent {
     let mut spent = Spent { peak, ..Spent::default() };
     spent.tiers[0] = TierSpent { held, used, came: 0 };
     spent
 }
 
-/// A server says what a block holds; its report also has bills written that are due.
+/// A server reports the data in its blocks; the report also causes due bills to be logged.
 fn report(bench: &mut Bench, server: ServerId, used: &[(BlockAt, u64)]) {
     let usage = |&(at, bytes_used): &(BlockAt, u64)| BlockUsage { at, bytes_used };
     let usage: Vec<BlockUsage> = used.iter().map(usage).collect();
@@ -62,14 +62,14 @@ fn a_job_is_charged_for_its_blocks_and_told_what_of_them_was_data() {
     bench.pass(500);
     let at_first = in_memory(4500 * u128::from(BLOCK), 500_000, 3 * BLOCK);
     assert_eq!(spent(&mut bench, one), at_first);
-    // Asking costs nothing, and others are not charged.
+    // Queries cost nothing, and other jobs are not charged.
     assert_eq!(spent(&mut bench, one), at_first);
     assert_eq!(spent(&mut bench, two), Spent::default());
     let (actor, job, path, name) = (Actor::driver(one), one, "", "kv");
     bench.run(Command::RemoveStructure { actor, job, path, name }).unwrap();
     bench.pass(1000);
     assert_eq!(spent(&mut bench, one), at_first);
-    // A job sees its own, and nobody else's.
+    // A job sees only its own bill.
     assert_eq!(bills(&mut bench, Actor::driver(one), None).unwrap().len(), 1);
     let refused = bills(&mut bench, Actor::driver(two), Some(one));
     assert_eq!(refused, Err(CatalogError::UnknownJob { job: one }));
@@ -167,7 +167,7 @@ fn the_bill_of_a_job_that_ended_is_kept() {
     let all = bills(&mut bench, Actor::CLUSTER, None).unwrap();
     assert_eq!(all.len(), BILLS_KEPT + 1);
     assert_eq!((all[0].ended, all[BILLS_KEPT].job), (true, live));
-    // The oldest are forgotten; a job's token never sees those of others.
+    // The oldest bills are discarded; a job's token never sees those of others.
     assert!(bills(&mut bench, Actor::CLUSTER, first).is_err());
     assert_eq!(bills(&mut bench, Actor::driver(live), None).unwrap().len(), 1);
 }
@@ -175,7 +175,8 @@ fn the_bill_of_a_job_that_ended_is_kept() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Blocks come and go, and time passes: the bills are the integral, and together that over all.
+    /// Blocks are allocated and freed, and time passes: the bills are the integral, and their sum is that
+    /// over all.
     #[test]
     fn bills_are_the_integral_of_what_is_held(
         steps in prop::collection::vec((0..2usize, 0..6u32, 0..3000u64), 1..40),
@@ -222,11 +223,11 @@ proptest! {
 const FRAMES: u32 = 12;
 const DISK: (TierClass, u32) = (TierClass::Hdd, 16);
 const STORE: (TierClass, u32) = (TierClass::Object, 40);
-/// Where blocks of the disk and of the store stand in a bill.
+/// Indices of the disk and of the store in a bill.
 const HDD: usize = 3;
 const OBJECT: usize = 4;
 
-/// Files of two jobs on a server with a disk and a store; which does what it is told, when it is.
+/// Files of two jobs on a server with a disk and a store, which carries out effects when asked.
 struct Files {
     bench: Bench,
     server: ServerId,
@@ -333,8 +334,8 @@ impl Files {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
-    /// Blocks go to a disk and to a store and time passes: each place is billed for what lay there, and
-    /// for what came.
+    /// Blocks move to a disk and to a store and time passes: each tier is billed for its blocks, and for
+    /// arriving data.
     #[test]
     fn every_tier_is_billed_for_what_lies_there(
         steps in prop::collection::vec((0..8u8, 0..64usize, 0..1500u64), 10..80),
@@ -369,7 +370,7 @@ fn a_bill_by_tier_outlives_the_controller_and_the_job() {
     assert!(before.tiers[0].held > 0 && before.tiers[HDD].held > 0, "{before:?}");
     assert!(before.tiers[HDD].came > 0 && before.tiers[1] == TierSpent::default());
     files.bench.restart();
-    // What was written last is no more than `BILL_EVERY` old.
+    // The last logged bill is no more than `BILL_EVERY` old.
     let again = spent(&mut files.bench, job);
     let most = u128::from(BLOCK) * BILL_EVERY.as_millis() * 10;
     for place in [0, HDD] {
@@ -378,7 +379,7 @@ fn a_bill_by_tier_outlives_the_controller_and_the_job() {
     }
     assert_eq!(again.tiers[HDD].came, before.tiers[HDD].came);
 
-    // The server tells where its blocks are; from then on they cost what they cost there.
+    // The server reports the tiers of its blocks; from then on they cost the price of their tier.
     let held = files.made.iter().map(|(at, (_, structure, _, bytes_used))| HeldBlock {
         at: *at,
         structure: *structure,
@@ -417,7 +418,7 @@ fn a_bill_by_tier_outlives_the_controller_and_the_job() {
     assert_eq!(spent(&mut files.bench, job), after);
 }
 
-/// Records of types 26 and 27 as version 2 had them: one sum, wherever blocks were.
+/// Records of types 26 and 27 as in version 2: one sum for all tiers.
 #[test]
 fn a_bill_of_an_earlier_version_is_one_of_memory() {
     let mut bench = Bench::new();

@@ -1,6 +1,6 @@
-//! Servers that are taken out: given nothing from then on, released when they have nothing, and
-//! called back.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Draining servers: they receive no blocks, are released when they hold none, and their drain can be
+//! cancelled.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn drain(bench: &mut Bench, address: &str, cancel: bool) -> Result<Reply, Catalo
     bench.run(Command::DrainServer { actor: Actor::CLUSTER, address, cancel })
 }
 
-/// Whom the last command told that it may go, or (true) that it stays.
+/// The servers that the last command released, or (true) asked to stay.
 fn released(bench: &Bench) -> Vec<(ServerId, bool)> {
     let told = bench.effects.iter().filter_map(|effect| match *effect {
         Effect::Release { server, stay } => Some((server, stay)),
@@ -100,7 +100,7 @@ fn one_that_was_released_takes_blocks_when_it_has_said_that_it_stays() {
     bench.run(Command::ServerStays { server: s1 }).unwrap();
     assert_eq!(state(&mut bench, s1).0, DrainState::Serving);
     assert!(bench.make(job, file("t", "a", 9)).is_ok());
-    // One that has blocks still is called back at once.
+    // The drain of a server that still has blocks is cancelled at once.
     drain(&mut bench, "s1:1", false).unwrap();
     drain(&mut bench, "s1:1", true).unwrap();
     assert_eq!((released(&bench), state(&mut bench, s1).0), (vec![], DrainState::Serving));
@@ -127,10 +127,10 @@ fn a_restart_of_the_controller_forgets_no_drain() {
     let freed = bench.freed();
     bench.confirm(&freed.into_iter().filter(|at| at.block.server() == s1).collect::<Vec<_>>());
     assert_eq!(released(&bench), [(s1, false)]);
-    // It did not hear that: over the new connection it is told again.
+    // It missed that message: it receives it again over the new connection.
     rejoin(&mut bench, s1);
     assert_eq!(released(&bench), [(s1, false)]);
-    // What was taken back is taken back after a restart, too.
+    // A cancelled drain stays cancelled after a restart.
     drain(&mut bench, "s1:1", true).unwrap();
     bench.restart();
     assert_eq!(state(&mut bench, s1).0, DrainState::Serving);
@@ -165,7 +165,7 @@ fn splits_to_it_are_given_up_and_what_was_allocated_ahead_goes_back() {
     assert_eq!(next.block.server(), s2);
 }
 
-/// What a block is told that wants to leave: the move, and the block that takes.
+/// Requests the move of a block that leaves: returns the move, and the target.
 fn leave(
     bench: &mut Bench,
     structure: StructureId,
@@ -203,7 +203,7 @@ fn blocks_of_a_store_leave_with_their_whole_range() {
     let (id, target) = leave(&mut bench, structure, one).unwrap();
     assert_eq!(target.block.server(), two.block.server());
     assert_eq!(leave(&mut bench, structure, one).unwrap(), (id, target), "asked again");
-    // The commit puts it where the other was; nothing else of the map changes.
+    // At the commit it replaces the other one; nothing else of the map changes.
     let commit = Command::CommitMove { structure, at: one, id, target, bytes: 0 };
     let Ok(Reply::Moved { version, entry }) = bench.run(commit) else { panic!() };
     assert_eq!((version.0, entry.at), (2, target));
@@ -232,7 +232,7 @@ fn what_leaves_counts_for_no_quota_and_leaves_room_for_splits() {
     let s1 = bench.join("s1:1", 1, 10);
     bench.create(job, "t", &[], lease(60_000)).unwrap();
     let table = bench.make(job, kv("t", "table", 4)).unwrap();
-    // Six blocks, of which two are kept back; two go and leave two for splits.
+    // Six blocks, of which two are reserved; two moves succeed and leave two for splits.
     bench.join("s2:1", 1, 6);
     drain(&mut bench, "s1:1", false).unwrap();
     let mut leaving = bench.evacuated();
@@ -248,7 +248,7 @@ fn what_leaves_counts_for_no_quota_and_leaves_room_for_splits() {
     }
     assert_eq!(released(&bench), [(s1, false)]);
     assert_eq!(bench.status().reserved, 2);
-    // Without room it is told what would help.
+    // Without room the message says what to do.
     bench.join("s3:1", 1, 2);
     drain(&mut bench, "s2:1", false).unwrap();
     let at = bench.evacuated()[0];
@@ -266,13 +266,13 @@ fn a_relocation_is_given_up_with_its_drain_or_its_target() {
     let (structure, one, two) = table_on_two(&mut bench, 10);
     drain(&mut bench, "s1:1", false).unwrap();
     let (id, target) = leave(&mut bench, structure, one).unwrap();
-    // What is under way when the server is called back goes on; nothing more begins.
+    // A move under way continues when the drain is cancelled; no other begins.
     drain(&mut bench, "s1:1", true).unwrap();
     let commit = Command::CommitMove { structure, at: one, id, target, bytes: 0 };
     assert!(matches!(bench.run(commit), Ok(Reply::Moved { .. })));
     bench.confirm(&[one]);
     assert_eq!(released(&bench), []);
-    // Its target's server is lost: the store lives, and the block asks again.
+    // The server of the target is lost: the kv survives, and the block asks again.
     drain(&mut bench, "s2:1", false).unwrap();
     let leaves = bench.evacuated();
     assert_eq!(leaves.len(), 2, "{two:?} and {target:?}");
@@ -287,8 +287,7 @@ fn a_relocation_is_given_up_with_its_drain_or_its_target() {
     assert_eq!(again.block.server(), one.block.server());
 }
 
-/// Blocks of a file leave from the map and from the chain behind it; what a tail was told of versions
-/// to come stays true.
+/// Blocks of a file leave, from the map and from the successor list; map versions sent to a tail stay valid.
 #[test]
 fn blocks_of_a_file_leave_and_its_version_stays() {
     let mut bench = Bench::new();
@@ -315,7 +314,7 @@ fn blocks_of_a_file_leave_and_its_version_stays() {
         bench.confirm(&[at]);
     }
     assert_eq!(released(&bench), [(s1, false)]);
-    // The new tail goes on with the successor that the old one was granted, under its new name.
+    // The new tail continues with the successor granted to the old one, under its new name.
     let places = |bench: &mut Bench| -> Vec<(u64, BlockAt)> {
         let map = bench.reopen(job, &log).unwrap().map;
         map.entries.iter().map(|entry| (entry.start, entry.at)).collect()
@@ -330,7 +329,7 @@ fn blocks_of_a_file_leave_and_its_version_stays() {
     assert_eq!(places(&mut bench), [(0, new), (10, granted)]);
 }
 
-/// A queue's block that leaves its map takes its relocation along, and the bound goes on.
+/// The relocation of a queue's block that leaves the map is cancelled, and the bound holds.
 #[test]
 fn a_block_that_is_retired_does_not_move() {
     let mut bench = Bench::new();
@@ -348,7 +347,7 @@ fn a_block_that_is_retired_does_not_move() {
     assert_eq!(bench.freed().len(), 2, "the block, and the one that it was to move to");
     let commit = Command::CommitMove { structure, at: first, id, target, bytes: 0 };
     assert!(matches!(bench.run(commit), Err(CatalogError::StaleBlock { .. })));
-    // What is left of it leaves, and the tail is told what is ahead of it.
+    // The rest of it leaves, and the tail is sent the number of items ahead.
     let (id, target) = leave(&mut bench, structure, second).unwrap();
     let commit = Command::CommitMove { structure, at: second, id, target, bytes: 0 };
     bench.run(commit).unwrap();
@@ -372,7 +371,8 @@ fn a_block_that_has_gone_below_before_its_turn_leaves_as_well() {
         bench.seal(opened.structure, at, seal).unwrap();
         lowered.extend(bench.lowered());
     }
-    // Some are on their way down when it drains: whoever asked while little was free has sent them.
+    // Some are being demoted when it drains, at the expense of prefixes that requested blocks while little
+    // was free.
     lowered.sort();
     bench.join("s2:1", 1, 40);
     drain(&mut bench, "s1:1", false).unwrap();
@@ -382,7 +382,7 @@ fn a_block_that_has_gone_below_before_its_turn_leaves_as_well() {
         let structure = made.iter().find(|(own, _)| *own == at).unwrap().1;
         bench.run(Command::TierChanged { structure, at, tier: TierIx(1) }).unwrap();
     }
-    // Those before them go, and their turn comes: in memory again, wherever they were.
+    // Those before them leave, then these: to memory, whatever their tier was.
     let mut left = Vec::new();
     while let Some(at) = told.pop() {
         let structure = made.iter().find(|(own, _)| *own == at).unwrap().1;
@@ -400,7 +400,7 @@ fn a_block_that_has_gone_below_before_its_turn_leaves_as_well() {
     assert_eq!(left, made.iter().map(|(at, _)| *at).collect::<Vec<_>>());
 }
 
-/// Blocks of extents are told all at once, and again and again: what is told no more stays.
+/// Blocks of extents are all asked to leave at once, repeatedly; those that are no longer asked stay.
 #[test]
 fn blocks_of_extents_are_told_at_once_and_until_the_drain_is_called_off() {
     let mut bench = Bench::new();
@@ -429,7 +429,7 @@ fn blocks_of_extents_are_told_at_once_and_until_the_drain_is_called_off() {
     };
     assert_eq!(told(&bench), named.len());
     let waits =
-        "1 block moving to other servers; 20 blocks of large values that are written elsewhere";
+        "1 block moving to other servers; 20 blocks of large values being copied to other servers";
     assert_eq!(state(&mut bench, s1).1, waits);
     let tell = EXTENTS_LEAVE_TELL.as_millis() as u64;
     let mut seen = Vec::new();
@@ -443,7 +443,7 @@ fn blocks_of_extents_are_told_at_once_and_until_the_drain_is_called_off() {
     }
     assert_eq!(seen.len() as u64, 50_000 / tell, "{seen:?}");
     assert!(EXTENTS_LEAVE_FOR >= 2 * EXTENTS_LEAVE_TELL, "one word may be lost");
-    // What is written meanwhile goes elsewhere.
+    // New values are written elsewhere.
     let asks = Command::ExtentBlocks { actor, job, structure: store, bytes, full: &[] };
     let Ok(Reply::Extents(entries)) = bench.run(asks) else { panic!("there is room") };
     assert_ne!(entries[0].at.block.server(), s1);

@@ -1,6 +1,6 @@
-//! Edges that follow from use (paper, 3.1): who opens for a task makes its prefix a parent of the
-//! task's, where that is of use and possible.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Edges deduced from use (paper, 3.1): an open for a task makes the opened prefix a parent of the task's,
+//! where that is useful and possible.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -11,7 +11,7 @@ use honeycomb_catalog::{
 use honeycomb_types::limits::PARENTS_MAX;
 use honeycomb_types::{JobId, PrefixId};
 
-/// A job with these prefixes under the root, each of which holds a file `f`.
+/// A job with these prefixes under the root, each of which has a file `f`.
 fn job_of(names: &[&str]) -> (Bench, JobId, Vec<PrefixId>) {
     let mut bench = Bench::new();
     bench.join("s1:1", 1, 10_000);
@@ -47,7 +47,7 @@ fn opening_makes_the_prefix_a_parent_that_the_reader_renews() {
     assert_eq!(edge(&mut bench, reader, "T4"), EdgeOutcome::Added);
     assert_eq!(parents(&mut bench, job, ids[1]), [root, ids[0]]);
     assert_eq!(edge(&mut bench, reader, "T4"), EdgeOutcome::There);
-    // Ten leases long nobody but the reader's traffic renews anything.
+    // For ten leases only the reader's traffic renews anything.
     for _ in 0..20 {
         bench.pass(500);
         bench.run(Command::RenewPrefixById { job, prefix: ids[1], ago_ms: 0 }).unwrap();
@@ -69,13 +69,13 @@ fn a_new_edge_is_a_renewal_of_the_reader() {
     for path in ["p", "t", "t/below"] {
         assert_eq!(bench.left(job, path), Ok(1000), "{path}");
     }
-    // Renewals of what is read reach the reader and what is below it.
+    // Renewals of the source reach the reader and its descendants.
     bench.pass(500);
     bench.renew(job, &["p"]);
     for path in ["p", "t", "t/below"] {
         assert_eq!(bench.left(job, path), Ok(1000), "{path}");
     }
-    // An edge that is there is none: only the renewal by the controller counts then.
+    // An existing edge adds none: only the renewal by the controller counts then.
     bench.pass(500);
     assert_eq!(edge(&mut bench, session(job, ids[1]), "p"), EdgeOutcome::There);
     assert_eq!(bench.left(job, "p"), Ok(500));
@@ -120,7 +120,7 @@ fn nobody_needs_an_edge_to_itself_to_the_root_or_to_what_is_below() {
         (Actor::CLUSTER, "t"),
         (reader, "t"),
         (reader, ""),
-        // The edge would close a cycle; what is below is renewed from here anyway.
+        // The edge would close a cycle; the descendants are renewed from here anyway.
         (reader, "t/below"),
         (reader, "t/below/deep"),
         (session(job, root), "t"),
@@ -152,10 +152,10 @@ fn a_name_that_is_taken_leaves_the_lease_to_others() {
     let reader = session(job, ids[2]);
     assert_eq!(edge(&mut bench, reader, "p"), EdgeOutcome::Impossible);
     assert_eq!(parents(&mut bench, job, ids[2]).len(), 1);
-    // A dead one keeps the place where it was put.
+    // A dead prefix keeps its named place.
     bench.remove(job, "p/t").unwrap();
     assert_eq!(edge(&mut bench, reader, "p"), EdgeOutcome::Impossible);
-    // Where it only read, it is in nobody's way.
+    // A deduced edge of a dead prefix does not occupy the name.
     let other = bench.create(job, "q/t", &[], LEASE).unwrap();
     with_file(&mut bench, job, "src");
     assert_eq!(edge(&mut bench, session(job, other), "src"), EdgeOutcome::Added);
@@ -207,7 +207,7 @@ fn an_edge_that_use_made_gives_no_rights_and_no_place() {
         let refused = bench.run(Command::RemovePrefix { actor: owner, job, path });
         assert!(matches!(refused, Err(CatalogError::PermissionDenied { .. })), "{path}");
     }
-    // Not even when the reader is dead: who creates its name where it read gets a place of its own.
+    // Not even when the reader is dead: a prefix created under its name at the source is at a new index.
     bench.remove(job, "t").unwrap();
     let (path, parents) = ("p/t", &[][..]);
     let create = Command::CreatePrefix { actor: owner, job, path, parents, options: LEASE };
@@ -249,7 +249,7 @@ fn what_an_edge_granted_stays_when_it_is_gone() {
     edge(&mut bench, session(job, ids[1]), "p");
     bench.pass(800);
     bench.renew(job, &["p"]);
-    // The place of `t` is taken again, under the root alone.
+    // The prefix `t` is created again, under the root alone.
     bench.remove(job, "t").unwrap();
     bench.pass(100);
     bench.create(job, "t", &[], LEASE).unwrap();
@@ -266,7 +266,7 @@ fn a_reader_with_all_the_parents_it_can_have_lets_go_of_dead_ones_only() {
     bench.renew(job, &[""]);
     let catalog = &mut bench.catalog;
     let mut effects = Vec::new();
-    // Past the bench: its check of everything, after each of so many commands, takes too long.
+    // Bypasses the bench: its check of everything after each of so many commands takes too long.
     let mut run = |command: Command<'_>| catalog.apply(bench.now, command, &mut effects).unwrap();
     for path in &plan {
         let actor = Actor::driver(job);
@@ -304,10 +304,11 @@ fn looking_for_a_cycle_costs_what_the_nearer_end_has_and_never_more_than_its_lim
         assert_eq!(edge(bench, actor, path), outcome, "{path}");
         bench.catalog.work().relatives - before
     };
-    // A leaf is nobody's ancestor: nothing is looked at.
+    // A leaf is no ancestor of any prefix: the search ends at once.
     let free = cost(&mut bench, session(job, ids[1]), "t", EdgeOutcome::Added);
     assert_eq!(free, 0);
-    // Few below the reader, many above what it opens: layers in which all read from all.
+    // Few descendants of the reader, many ancestors of the source: layers in which each reads from all of the
+    // one before.
     let layers: Vec<Vec<String>> =
         (0..5).map(|l| (0..60).map(|i| format!("l{l}-{i}")).collect()).collect();
     let mut nodes = vec![];
@@ -321,7 +322,7 @@ fn looking_for_a_cycle_costs_what_the_nearer_end_has_and_never_more_than_its_lim
     let bottom = "l0-0/l1-0/l2-0/l3-0/l4-0";
     bench.make(job, file(bottom, "f", 1)).unwrap();
     let few = cost(&mut bench, session(job, ids[2]), bottom, EdgeOutcome::Added);
-    assert!(few <= 6, "{few} looked at: one is below the reader");
+    assert!(few <= 6, "{few} visited: the reader has one descendant");
     // Many on both sides.
     let children: Vec<String> = (0..20_000).map(|i| format!("c{i}")).collect();
     let below: Vec<_> = children.iter().map(|name| node(name, &["wide"])).collect();

@@ -1,5 +1,5 @@
-//! Blocks in which a kv keeps extents: who gets which, how they end, and that a restart knows them.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Blocks in which a kv keeps extents: their choice, their end, and their recovery after a restart.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -71,7 +71,7 @@ fn the_fullest_block_with_room_is_given_and_a_new_one_when_there_is_none() {
     use_bytes(&mut bench, second, 3 * MOST);
     use_bytes(&mut bench, first, 4 * MOST);
     assert_eq!(one(&mut bench, job, store, &[]), first);
-    // Who was refused there gets another one, as often as it takes.
+    // A client that was refused there gets another one, as often as necessary.
     assert_eq!(one(&mut bench, job, store, &[first.block]), second);
     let third = one(&mut bench, job, store, &[first.block, second.block]);
     assert_eq!(ask(&mut bench, job, store, 0, &[]), Ok(vec![first, second, third]));
@@ -94,14 +94,14 @@ fn it_is_refused_with_the_reason() {
         refused(&mut bench, other, store, 1),
         CatalogError::UnknownStructure { structure } if structure == store
     ));
-    // Who may only read is told which there are.
+    // A client that may only read gets the list.
     let block = one(&mut bench, job, store, &[]);
     let actor = Actor { verbs: Verbs::READ, ..Actor::driver(job) };
     let asks = |bytes| Command::ExtentBlocks { actor, job, structure: store, bytes, full: &[] };
     assert!(matches!(bench.run(asks(1)), Err(CatalogError::PermissionDenied { .. })));
     let Ok(Reply::Extents(all)) = bench.run(asks(0)) else { panic!("refused") };
     assert_eq!(all[0].at, block);
-    // No structure is of this kind.
+    // No structure has this kind.
     let made =
         bench.make(job, honeycomb_catalog::NewStructure { kind: Kind::Extents, ..kv("t", "e", 1) });
     assert!(matches!(made, Err(CatalogError::UnknownKind { kind: Kind::Extents })));
@@ -121,7 +121,7 @@ fn without_a_block_nothing_changes() {
             Err(why) => break why,
         }
     };
-    // What is kept back for moves stays so.
+    // The reserve for moves is not used.
     assert_eq!(full.len(), 16 - 1 - 2);
     assert!(matches!(why, CatalogError::OutOfMemory(_)), "{why:?}");
     assert_eq!(ask(&mut bench, job, store, 0, &[]).unwrap().len(), full.len());
@@ -137,7 +137,7 @@ fn an_empty_one_is_given_back_and_all_go_with_the_structure() {
     bench.run(Command::RetireBlock { structure: store, at: first }).unwrap();
     assert_eq!(bench.effects, [Effect::FreeBlock { server, at: first }]);
     assert_eq!(ask(&mut bench, job, store, 0, &[]), Ok(vec![second]));
-    // It says so again, until it is freed.
+    // It repeats the report, until it is freed.
     assert!(bench.run(Command::RetireBlock { structure: store, at: first }).is_err());
     // The kv's own block is not one of them.
     let map = bench.catalog_map(job, store);
@@ -199,7 +199,7 @@ fn a_restarted_controller_knows_them_and_opens_what_was_not_opened() {
         taken: (0, 0),
         tiers: Default::default(),
     };
-    // The second one was granted, and the controller ended before it was opened.
+    // The second one was granted, and the controller ended before the block was opened.
     let held = [held(map), held(first)];
     bench.run(Command::Inventory { server, held: &held, last: true }).unwrap();
     assert_eq!(opened_kinds(&bench.effects), [(second, Kind::Extents)]);
@@ -207,7 +207,7 @@ fn a_restarted_controller_knows_them_and_opens_what_was_not_opened() {
     assert_eq!(one(&mut bench, job, store, &[]), first);
 }
 
-/// The whole list was written again whenever one block came or went.
+/// The whole list was logged again whenever one block was added or removed.
 #[test]
 fn one_block_more_costs_one_record_however_many_there_are() {
     let (mut bench, job, kv, _) = setup();

@@ -1,6 +1,6 @@
-//! Prefixes that are flushed when their lease ends: the parts, the manifest after them, the blocks
-//! free only then; failures that are tried again; servers that are lost meanwhile (INV-02, 03).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Prefixes that are flushed when their lease expires: the parts, then the manifest, and only then are the
+//! blocks free; retries after failures; servers lost meanwhile (INV-02, 03).
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 #[path = "flush/below.rs"]
 mod below;
@@ -32,7 +32,7 @@ fn bench() -> (Bench, ServerId, JobId) {
     (bench, server, job)
 }
 
-/// The parts that the last command asked for.
+/// The parts that the last command requested.
 fn asked(bench: &Bench) -> Vec<(BlockAt, String)> {
     let parts = bench.effects.iter().filter_map(|effect| match effect {
         Effect::FlushBlock { server, at, object, .. } => {
@@ -44,7 +44,7 @@ fn asked(bench: &Bench) -> Vec<(BlockAt, String)> {
     parts.collect()
 }
 
-/// The manifest that the last command asked for.
+/// The manifest that the last command requested.
 fn manifest(bench: &Bench) -> Option<(ServerId, u64, String, Vec<FlushedStructure>)> {
     let mut all = bench.effects.iter().filter_map(|effect| match effect {
         Effect::CommitFlush { server, number, directory, structures, .. } => {
@@ -70,8 +70,7 @@ fn info(bench: &mut Bench, job: JobId, name: &str) -> PrefixInfo {
     bench.tree(job).into_iter().find(|prefix| *prefix.name == *name).unwrap()
 }
 
-/// Lets time pass in which the servers are heard of; answers the parts that were asked for, and the
-/// numbers of the manifests.
+/// Lets time pass in which the servers report; returns the requested parts, and the numbers of the manifests.
 fn wait(bench: &mut Bench, mut ms: u64) -> (Vec<(BlockAt, String)>, Vec<u64>) {
     let (mut parts, mut manifests) = (Vec::new(), Vec::new());
     while ms > 0 {
@@ -89,12 +88,12 @@ fn wait(bench: &mut Bench, mut ms: u64) -> (Vec<(BlockAt, String)>, Vec<u64>) {
     (parts, manifests)
 }
 
-/// The blocks that servers hold, as they learn it from effects.
+/// The blocks that servers hold, as the effects determine.
 #[derive(Default)]
 struct Hands(BTreeMap<BlockAt, StructureId>);
 
 impl Hands {
-    /// Does what the last command asks for; answers what was freed, which is confirmed.
+    /// Carries out the effects of the last command; returns the freed blocks, whose free is confirmed.
     fn work(&mut self, bench: &mut Bench) -> Vec<BlockAt> {
         for effect in &bench.effects {
             if let Effect::OpenBlock { at, structure, .. } = effect {
@@ -112,8 +111,8 @@ impl Hands {
         freed
     }
 
-    /// A server of `bench` comes back to a restarted controller and tells what it holds. Answers the
-    /// parts that it is asked for.
+    /// A server of `bench` reconnects to a restarted controller and reports its blocks. Returns the parts
+    /// requested from it.
     fn back(&self, bench: &mut Bench, server: ServerId) -> Vec<(BlockAt, String)> {
         let held = self.0.iter().filter(|(at, _)| at.block.server() == server);
         let held: Vec<_> = held.map(|(&at, &structure)| (at, structure)).collect();
@@ -122,7 +121,7 @@ impl Hands {
     }
 }
 
-/// The blocks of so many files below `t`.
+/// The blocks of this many files under `t`.
 fn files(bench: &mut Bench, job: JobId, n: usize) -> Vec<BlockAt> {
     let names: Vec<String> = (0..n).map(|i| format!("f{i}")).collect();
     let make = |name: &String| bench.make(job, file("t", name, 1)).unwrap().map.entries[0].at;
@@ -167,7 +166,7 @@ fn parts_then_the_manifest_then_the_blocks_are_free() {
     assert_eq!(structures[2].max_items, 9);
     assert_eq!(bench.freed(), []);
 
-    // A repeat of what is known changes nothing.
+    // A repeated report changes nothing.
     wrote(&mut bench, blocks[0], Err("late"));
     assert_eq!((manifest(&bench), bench.freed()), (None, vec![]));
 
@@ -259,7 +258,7 @@ fn a_server_that_is_lost_before_its_part_ends_the_flush_and_is_told() {
     assert_eq!((bench.status().flush_lost, bench.status().flushing), (1, 0));
 }
 
-/// What the last command had a server delete.
+/// The objects that the last command had a server delete.
 fn swept(bench: &Bench) -> Option<(ServerId, u64, Vec<String>)> {
     let mut all = bench.effects.iter().filter_map(|effect| match effect {
         Effect::SweepObjects { server, number, directory, names } => {
@@ -289,7 +288,7 @@ fn what_a_lost_flush_has_written_is_deleted_by_name_three_times_and_after_restar
     bench.run(Command::ServerLost { server: two }).unwrap();
     let (server, number, names) = swept(&bench).unwrap();
     assert_eq!(server, one, "who is there");
-    // All that anybody may have written: two objects of one, three of the others at most.
+    // All objects that may have been written: two for one part, at most three for each of the others.
     assert_eq!(names.len(), 2 + 3 * (parts.len() - 1), "{names:?}");
     for (at, object) in &parts {
         let name = object.rsplit('/').next().unwrap();
@@ -297,7 +296,7 @@ fn what_a_lost_flush_has_written_is_deleted_by_name_three_times_and_after_restar
             assert!(names.contains(&flush_object(name, i)), "object {i} of {name}");
         }
     }
-    // What fails is tried again.
+    // A failed deletion is retried.
     let answer = |bench: &mut Bench, server, outcome| {
         bench.run(Command::Swept { server, number, outcome }).unwrap();
     };
@@ -305,11 +304,11 @@ fn what_a_lost_flush_has_written_is_deleted_by_name_three_times_and_after_restar
     assert_eq!(swept(&bench), None);
     bench.pass(100);
     assert_eq!(swept(&bench), Some((one, number, names.clone())));
-    // And a restart does not make anybody forget.
+    // A restart forgets none of this.
     hands.work(&mut bench);
     bench.restart();
     hands.back(&mut bench, one);
-    assert_eq!(swept(&bench), None, "nobody knows yet who is there");
+    assert_eq!(swept(&bench), None, "no server has reconnected yet");
     let mut seen = Vec::new();
     for second in 0..120 {
         bench.pass(1000);
@@ -318,14 +317,14 @@ fn what_a_lost_flush_has_written_is_deleted_by_name_three_times_and_after_restar
             answer(&mut bench, one, Ok(()));
             seen.push(second);
             if seen.len() == 2 {
-                // The last time does not come early for one who was started again.
+                // The last pass does not come early after a restart.
                 bench.restart();
                 hands.back(&mut bench, one);
             }
         }
         bench.run(Command::ServerReport { server: one, report: Report::default() }).unwrap();
     }
-    // What others were writing at that moment does not wait for what may come much later.
+    // Objects that were being written at that moment do not wait for the much later pass.
     let [first, soon, last] = seen[..] else { panic!("{seen:?}") };
     assert!(soon - first <= 2 && last - soon >= 89, "{seen:?}");
     bench.restart();
@@ -344,7 +343,7 @@ fn a_backlog_goes_on_as_soon_as_its_server_can_write_again() {
     let all = files(&mut bench, job, 8);
     bench.pass(1000);
     assert_eq!(asked(&bench).len(), all.len());
-    // A long outage: each fails again and again, a little apart.
+    // A long outage: each part fails again and again, a little apart.
     for _ in 0..12 {
         for &at in &all {
             wrote(&mut bench, at, Err("no connection"));
@@ -372,7 +371,7 @@ fn a_server_that_is_lost_after_its_part_is_not_missed() {
     bench.create(job, "t", &[], TO_OUT).unwrap();
     files(&mut bench, job, 8);
     bench.pass(1000);
-    // The last part is the second server's, which is asked for the manifest.
+    // The last part is the second server's, which receives the request for the manifest.
     let mut parts: Vec<BlockAt> = asked(&bench).into_iter().map(|(at, _)| at).collect();
     parts.sort_by_key(|at| at.block.server() == two);
     for &at in &parts {
@@ -499,7 +498,7 @@ fn a_flush_under_way_goes_on_after_a_restart() {
     assert_eq!((status.free, status.quarantined, status.flushing), (0, 40, 1));
     assert_eq!(info(&mut bench, job, "t").flush, FlushState::Writing);
 
-    // Each is asked for what it has not written, under the names that these parts had.
+    // Each receives requests for its unwritten parts, under the same names as before.
     let mut again = Vec::new();
     for server in [one, two] {
         let asked = hands.back(&mut bench, server);
@@ -529,7 +528,7 @@ fn a_flush_under_way_goes_on_after_a_restart() {
     objects.sort_by_key(|objects| objects.len());
     assert_eq!(objects, [WRITTEN, WRITTEN, WRITTEN, &several]);
 
-    // Again, with everything written and the manifest on its way.
+    // Again, with everything written and the manifest requested.
     bench.restart();
     assert_eq!(hands.back(&mut bench, written), []);
     assert_eq!(manifest(&bench), None, "who wrote the last part may still come");
@@ -589,7 +588,7 @@ fn a_block_that_was_never_opened_has_no_part() {
     let f = bench.make(job, file("t", "f", 1)).unwrap();
     hands.work(&mut bench);
     let (_, second) = bench.grow(f.structure, f.map.entries[0].at).unwrap();
-    // The controller ends before it has said that to the server, and so once more.
+    // The controller ends before it has sent that to the server, and so the request is repeated.
     bench.pass(1000);
     assert_eq!(asked(&bench).len(), 2);
     bench.restart();
@@ -621,20 +620,20 @@ fn with_a_part_that_is_none() -> (Bench, ServerId, Hands, Vec<BlockAt>) {
     (bench, server, hands, parts)
 }
 
-/// Parts behind one that turned out to be none moved up, while what was to be tried again knew them by
-/// their old places: the controller ended, or the wrong part was written again and the flush hung.
+/// Parts behind one that turned out to be absent moved up, while retries knew them by their old indices: the
+/// controller ended, or the wrong part was written again and the flush hung.
 #[test]
 fn what_is_to_be_tried_again_outlives_a_part_that_is_none() {
     let (mut bench, server, hands, parts) = with_a_part_that_is_none();
     assert_eq!(parts.len(), 3);
     wrote(&mut bench, parts[2], Err("full"));
-    // Over another connection, with the second block unheard of.
+    // Over another connection, without the second block.
     let again = hands.back(&mut bench, server);
     assert_eq!(again.iter().map(|(at, _)| *at).collect::<Vec<_>>(), [parts[0], parts[2]]);
     let (retried, _) = wait(&mut bench, 2000);
     assert_eq!(retried, again[1..], "the part that failed, and no other");
     wrote(&mut bench, parts[2], Ok(WRITTEN));
-    // What the log has is found at the same places.
+    // The logged parts are found at the same indices.
     bench.restart();
     let left = hands.back(&mut bench, server);
     assert_eq!(left, again[..1]);
@@ -645,7 +644,7 @@ fn what_is_to_be_tried_again_outlives_a_part_that_is_none() {
     assert_eq!(bench.freed(), [parts[0], parts[2]]);
 }
 
-/// When the last part that was waited for turned out to be none, nobody asked for the manifest.
+/// When the last awaited part turned out to be absent, the manifest was never requested.
 #[test]
 fn a_flush_is_committed_when_its_last_part_turns_out_to_be_none() {
     let (mut bench, server, hands, parts) = with_a_part_that_is_none();
@@ -659,8 +658,8 @@ fn a_flush_is_committed_when_its_last_part_turns_out_to_be_none() {
     assert_eq!(bench.status().flushing, 0);
 }
 
-/// What a server is able to do it tells when it comes back: after a restart `flush_to` was refused
-/// for good, a flush had no one to write its manifest, and no structure of a custom kind could be made.
+/// A server reports its abilities when it reconnects. After a restart `flush_to` was refused for good, no
+/// server was found for a manifest, and no structure of a custom kind could be made.
 #[test]
 fn a_server_that_came_back_can_flush_as_before() {
     let (mut bench, server, job) = bench();
@@ -679,8 +678,8 @@ fn a_server_that_came_back_can_flush_as_before() {
 }
 
 proptest! {
-    /// INV-09. Whatever fails, in whatever order, and whenever the controller is restarted: no block
-    /// is free before its flush is confirmed, every block is free after it, and no flush is forgotten.
+    /// INV-09. Whatever fails, in whatever order, and whenever the controller is restarted: no block is free
+    /// before its flush is confirmed, every block is free after it, and no flush is forgotten.
     #[test]
     fn nothing_is_freed_before_it_is_flushed_and_everything_after(
         rounds in prop::collection::vec((0usize..6, 0u8..5, 1u64..5000), 1..60),
@@ -719,7 +718,7 @@ proptest! {
                 done += u64::from(well);
                 prop_assert!(freed.iter().all(|at| kept.remove(at)));
             } else if what == 4 {
-                // What was asked of servers, and what they answer, is lost with the controller.
+                // Requests to servers, and their answers, are lost with the controller.
                 (due, commits) = (BTreeSet::new(), Vec::new());
                 bench.restart();
                 due.extend(hands.back(&mut bench, server).into_iter().map(|(at, _)| at));
@@ -732,7 +731,7 @@ proptest! {
             }
             prop_assert!(kept.iter().all(|at| hands.0.contains_key(at)));
         }
-        // From now on all goes well.
+        // From now on everything succeeds.
         for _ in 0..60 {
             let (parts, manifests) = wait(&mut bench, 30_000);
             due.extend(parts.into_iter().map(|(at, _)| at));

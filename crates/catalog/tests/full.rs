@@ -1,5 +1,6 @@
-//! Who finds no room is told who asked, what there is, and who holds it; and of other jobs only how much.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! An `OutOfMemory` error names the caller, the available room, and its holders; and of other jobs only the
+//! amount.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -10,7 +11,7 @@ use honeycomb_types::{BlockAt, JobId, ServerId, StructureId, TierIx};
 /// The longest message that travels.
 const MESSAGE_MAX: usize = 1024;
 
-/// Makes a file of one block; the other refusals are no part of this.
+/// Makes a file of one block; other refusals fail the test.
 fn make(
     bench: &mut Bench,
     job: JobId,
@@ -64,13 +65,13 @@ fn what_is_told_adds_up_and_names_nobody_else() {
     let text = full.to_string();
     assert!(!text.contains("SECRET"), "{text}");
     let others =
-        format!("all others hold {} in memory, {} in nvme", 10 - counted[0], 6 - counted[1]);
+        format!("other jobs hold {} in memory, {} in nvme", 10 - counted[0], 6 - counted[1]);
     assert!(text.contains(&others), "{text}");
     assert!(text.contains("Job 'sort' holds"), "{text}");
 }
 
-/// With several controller shards a server lends room: what it has lent elsewhere, or to nobody, is not held
-/// by anybody that this shard knows of. Neither is what was freed and not confirmed.
+/// With several controller shards a server lends room. Blocks lent elsewhere, or to no shard, do not count as
+/// held by other jobs that this shard knows. Neither do freed blocks that are not confirmed.
 #[test]
 fn what_is_lent_elsewhere_or_being_freed_is_nobodys() {
     let mut bench = Bench::new();
@@ -83,20 +84,20 @@ fn what_is_lent_elsewhere_or_being_freed_is_nobodys() {
     open(&mut bench, server, &theirs);
     let job = bench.job_leased("sort", 3_600_000);
     bench.create(job, "map", &[], LEASE).unwrap();
-    // Of the 8 it has kept those that are out, the reserve and nothing to spare.
+    // Of the 8 it has kept those that are out, the reserve and no spare ones.
     let told = make(&mut bench, job, "map", "m").unwrap_err();
     let memory = &told.tiers[0];
     assert_eq!((memory.total, memory.out, memory.free, memory.elsewhere), (16, 2, 2, 12));
     let text = told.to_string();
-    assert!(text.contains("; all others hold 2 in memory; 12 in memory are lent"), "{text}");
-    // One of theirs is removed, and its server has not said yet that it is free.
+    assert!(text.contains("; other jobs hold 2 in memory; 12 in memory are lent"), "{text}");
+    // A block of the other job is freed, and its server has not confirmed yet.
     let actor = Actor::driver(other);
     bench.run(Command::RemoveStructure { actor, job: other, path: "p", name: "f0" }).unwrap();
     bench.pass(1100);
     let told = make(&mut bench, job, "map", "m").unwrap_err();
     assert_eq!(told.holding.kept, [1]);
     let text = told.to_string();
-    let said = "; all others hold 1 in memory; 1 in memory are nobody's any more, and being freed";
+    let said = "; other jobs hold 1 in memory; 1 in memory have no owner and are being freed";
     assert!(text.contains(said), "{text}");
 }
 

@@ -1,5 +1,5 @@
 //! Creating whole plans: all or nothing, in any order, without cycles.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn cycles_are_refused_by_their_members_in_order() {
     assert_eq!(bench.plan(job, &[node("a", &["a"])]), cycle(&["a"]));
     let plan = [node("ok", &[]), node("a", &["c"]), node("b", &["a"]), node("c", &["b", "ok"])];
     assert_eq!(bench.plan(job, &plan), cycle(&["b", "c", "a"]));
-    // A node that only waits for a cycle is no member of it.
+    // A node that only waits for a cycle is not a member of it.
     let plan = [node("late", &["a"]), node("a", &["b"]), node("b", &["a"])];
     assert_eq!(bench.plan(job, &plan), cycle(&["b", "a"]));
     assert_eq!(bench.tree(job).len(), 1, "a refused plan leaves nothing");
@@ -96,7 +96,7 @@ fn a_plan_can_be_submitted_again_after_it_expired() {
     let second = bench.plan(job, &plan).unwrap();
     assert!(first.iter().all(|id| !second.contains(id)));
     assert_eq!(bench.tree(job).len(), 5, "every place was taken again");
-    // Only the middle again, above a child that lives.
+    // Only the middle is created again, above a live child.
     bench.remove(job, "b/c").unwrap();
     let third = bench.plan(job, &[node("c", &["b"])]).unwrap();
     let tree = bench.tree(job);
@@ -117,7 +117,7 @@ fn a_second_dead_holder_of_the_name_gives_way() {
     bench.pass(900);
     bench.renew(job, &["q"]);
     let fresh = bench.create(job, "p/x", &["q"], LEASE).unwrap();
-    // The child of the holder that gave way keeps what q had granted it, and no more.
+    // The child of the replaced holder keeps the renewal that q had granted it, and no more.
     let child = |bench: &mut Bench| {
         bench.tree(job).into_iter().find(|info| &*info.name == "child").unwrap().remaining_ms
     };

@@ -1,5 +1,4 @@
-//! Hints and tenants of jobs: what is registered is told, survives a restart, and decides what a job is
-//! expected to use.
+//! Hints and tenants of jobs: they are reported, survive a restart, and determine the expected use of a job.
 #![allow(clippy::unwrap_used)]
 
 mod common;

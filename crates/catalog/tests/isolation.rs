@@ -1,5 +1,5 @@
-//! Who may do what: jobs do not see each other (INV-28), tasks have their own prefix and below.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Isolation: jobs do not see each other (INV-28), tasks have their own prefix and its descendants.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -129,7 +129,7 @@ fn a_task_has_its_own_prefix_and_what_is_below() {
     };
     let renewed: Vec<bool> = results.iter().map(Result::is_ok).collect();
     assert_eq!(renewed, [true, true, true, false, false]);
-    // It writes its own, reads its job's.
+    // It writes its own, and reads its job's.
     let make = |path| Command::CreateStructure { actor: task, job, structure: file(path, "f", 1) };
     bench.run(make("own")).unwrap();
     denied(bench.run(make("other")));
@@ -141,7 +141,7 @@ fn a_task_has_its_own_prefix_and_what_is_below() {
     denied(bench.run(Command::RemovePrefix { actor: task, job, path: "other" }));
     denied(bench.run(Command::DeregisterJob { actor: task, job }));
     bench.run(Command::RemovePrefix { actor: task, job, path: "own/sub" }).unwrap();
-    // Who takes the place of a dead prefix is not who was there.
+    // A prefix that replaces a dead one has another identity.
     bench.remove(job, "own").unwrap();
     bench.create(job, "own", &[], LEASE).unwrap();
     denied(bench.run(create("own/more", &[])));
@@ -175,7 +175,7 @@ fn what_a_grant_allows_is_what_both_the_prefix_and_the_token_allow() {
 }
 
 /// The distances between ids of two creations of job A, between which job B creates `others` prefixes and
-/// stores.
+/// kvs.
 fn distances(ids: IdCipher, others: usize) -> [u64; 2] {
     let config = Config { shard: 3, term: 2, ids, ..Config::default() };
     let mut bench = Bench::of(config);

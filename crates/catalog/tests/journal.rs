@@ -1,6 +1,6 @@
-//! Prefixes whose changes are answered when they are stored: what servers are told of their journals, when
-//! those go, and when they must not.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Prefixes whose changes are acknowledged after they are stored: the journals announced to servers, when
+//! journals are deleted, and when they must not be.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn bench() -> (Bench, ServerId, JobId) {
     (bench, server, job)
 }
 
-/// A file, with the journal that its block was told of; its server has begun it.
+/// A file, with the journal announced for its block; its server has begun the journal.
 fn begun(bench: &mut Bench, job: JobId, name: &str) -> (BlockAt, Arc<JournalAt>) {
     let at = bench.make(job, file("t", name, 1)).unwrap().map.entries[0].at;
     let journal = bench.effects.iter().find_map(|effect| match effect {
@@ -35,7 +35,7 @@ fn begun(bench: &mut Bench, job: JobId, name: &str) -> (BlockAt, Arc<JournalAt>)
     (at, journal.unwrap())
 }
 
-/// What the last command has deleted.
+/// The deletions of the last command.
 fn swept(bench: &Bench) -> Vec<(u64, String, Vec<String>)> {
     let swept = bench.effects.iter().filter_map(|effect| match effect {
         Effect::SweepObjects { number, directory, names, .. } => {
@@ -65,7 +65,7 @@ fn a_block_is_told_whose_journal_it_writes_and_the_log_knows_it() {
     assert_eq!((&*journal.directory, &*journal.name), ("job/t", "log"));
     assert_eq!((&*journal.job_name, &*journal.address), ("job", "t"));
     assert!(journal.tag.starts_with("a1.3."), "{}", journal.tag);
-    // Another prefix has another, also where the first one was.
+    // Another prefix has another journal, even at the place of the first.
     let plan = PlanNode { name: "u", parents: &[], options: STORED, readers: &[] };
     bench.plan(job, &[plan]).unwrap();
     bench.make(job, file("u", "log", 1)).unwrap();
@@ -76,7 +76,7 @@ fn a_block_is_told_whose_journal_it_writes_and_the_log_knows_it() {
     let other = other.unwrap();
     assert_eq!(&*other.directory, "job/u");
     assert_ne!(other.tag, journal.tag);
-    // A controller that is started again goes on with it.
+    // A restarted controller continues with it.
     bench.restart();
     bench.catalog.begin_lineage("b2/3");
     let server = ServerId(bench.status().servers[0].server.0);
@@ -101,7 +101,7 @@ fn what_it_cannot_promise_is_refused() {
     let here = Command::FlushPrefix { actor, job, path: "t", place: "t", below, barrier: false };
     let refused = bench.run(here).unwrap_err();
     assert!(matches!(refused, CatalogError::JournalThere { .. }), "{refused}");
-    // The root has no name by which it is found again.
+    // The root has no name from which a path could be derived.
     let job = bench.job_leased("other", 1000);
     bench.remove(job, "").unwrap();
     let refused = bench.create(job, "", &[], STORED).unwrap_err();
@@ -124,7 +124,7 @@ fn a_removal_deletes_its_own_journal_and_its_place_is_free_afterwards() {
     let all = swept(&bench);
     assert_eq!(all[0].2, [format!("{}*.journal", journal.tag)]);
     assert_eq!(flushes(&bench), 0);
-    // Not before it is gone: its successor would find something there.
+    // Not before it is deleted: the next journal would collide with its objects.
     let refused = bench.create(job, "t", &[], STORED).unwrap_err();
     assert!(matches!(refused, CatalogError::JournalGoes { .. }), "{refused}");
     for number in [one[0].0, all[0].0] {
@@ -140,7 +140,7 @@ fn the_end_of_a_lease_is_a_flush_and_of_a_job_only_of_what_persists() {
     let (at, _) = begun(&mut bench, job, "a");
     expire(&mut bench, server);
     assert_eq!((flushes(&bench), swept(&bench)), (1, vec![]));
-    // Until the manifest is there nothing is begun in its place.
+    // Until the manifest is written no new journal begins in its place.
     let refused = bench.create(job, "t", &[], STORED).unwrap_err();
     assert!(matches!(refused, CatalogError::FlushPathTaken { .. }), "{refused}");
     bench.run(Command::BlockFlushed { server, at, outcome: Ok(WRITTEN) }).unwrap();
@@ -150,7 +150,7 @@ fn the_end_of_a_lease_is_a_flush_and_of_a_job_only_of_what_persists() {
     });
     let number = number.unwrap();
     bench.run(Command::FlushCommitted { server, number, outcome: Ok(()) }).unwrap();
-    // One in which nothing was made, or whose journals never began, covers nothing of anybody's.
+    // A prefix without structures, or whose journals never began, replaces no journal of another.
     bench.create(job, "t", &[], STORED).unwrap();
     expire(&mut bench, server);
     assert_eq!((flushes(&bench), swept(&bench).len()), (0, 1));
@@ -159,7 +159,7 @@ fn the_end_of_a_lease_is_a_flush_and_of_a_job_only_of_what_persists() {
     bench.create(job, "t", &[], STORED).unwrap();
     bench.make(job, file("t", "refused", 1)).unwrap();
     expire(&mut bench, server);
-    // What was deleted before is deleted once more.
+    // An earlier deletion is repeated once more.
     let again = swept(&bench).iter().all(|(of, ..)| *of == number);
     assert_eq!((flushes(&bench), again), (0, true));
 

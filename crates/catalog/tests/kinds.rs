@@ -1,5 +1,6 @@
-//! Custom kinds: what servers announce, where their blocks go, and how they grow and shrink (INV-17, 20).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Custom kinds: their announcement by servers, the placement of their blocks, and how they grow and shrink
+//! (INV-17, 20).
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -67,8 +68,8 @@ fn a_kind_is_there_while_a_server_serves_it() {
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 1)]);
 }
 
-/// After a restart servers served no custom kind any more: what they announced when they came back was
-/// not looked at.
+/// After a restart servers served no custom kind any more: the announcement of a reconnecting server was
+/// ignored.
 #[test]
 fn a_server_that_came_back_serves_its_kinds() {
     let log = [spec(0x80, "log", Router::Index)];
@@ -104,7 +105,7 @@ fn blocks_go_to_servers_that_serve_the_kind() {
             Err(e) => break e,
         }
     };
-    // Two of its 20 blocks are kept back. The other servers have room, and not for this.
+    // Two of its 20 blocks are reserved. The other servers have room, but do not serve this kind.
     assert_eq!(count, 18);
     assert!(
         matches!(refused, CatalogError::OutOfMemory(ref full) if full.asked == 1),
@@ -127,12 +128,12 @@ fn one_code_and_one_name_mean_one_thing() {
     refused(join(&[KindSpec { kind: Kind::Kv, ..log.clone() }]));
     join(&[log.clone(), spec(0x81, "tape", Router::Ends)]).unwrap();
     assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 2), (0x81, 1)]);
-    // A server that comes back as a new process may have a new one, when nobody else had it.
+    // A server that reconnects as a new process may change a kind, when no other server had it.
     let changed = spec(0x81, "tape", Router::Index);
     bench.join_with("s9:1", 1, 20, false, &[log.clone(), changed.clone()]).unwrap();
     let opened = bench.make(job, of(0x81, "a")).unwrap();
     assert_eq!(opened.map.router, Router::Index);
-    // And nobody may while others have it.
+    // No server may while others have it.
     let server = NewServer {
         flush_root: "",
         address: "s0:1",
@@ -144,7 +145,7 @@ fn one_code_and_one_name_mean_one_thing() {
         kinds: &[spec(0x80, "tape2", Router::Index)],
     };
     refused(bench.run(Command::JoinServer { server }));
-    // What nobody uses any more is forgotten when the next server comes.
+    // A kind that is no longer used is forgotten when the next server joins.
     let ids = [servers[0], opened.map.entries[0].at.block.server()];
     for server in ids {
         bench.run(Command::ServerLost { server }).unwrap();
@@ -160,7 +161,7 @@ fn grown() -> (Bench, JobId, Opened, [honeycomb_types::BlockAt; 3]) {
     let first = opened.map.entries[0].at;
     let (_, second) = bench.grow(opened.structure, first).unwrap();
     let (_, third) = bench.grow(opened.structure, second).unwrap();
-    // More records than a block has bytes: one that is trimmed begins anew.
+    // More records than a block has bytes: a trimmed block begins again.
     let seal = |length| Seal { length, bytes: 5, last: false };
     bench.seal(opened.structure, first, seal(1_000_000)).unwrap();
     bench.seal(opened.structure, second, seal(10)).unwrap();
@@ -213,7 +214,7 @@ fn each_router_places_as_its_builtin_kind_does() {
             assert_eq!(stays, Err(CatalogError::StaleBlock { at }));
         }
     }
-    // A store of keys has as many slots as a kv.
+    // A custom structure of keys has as many slots as a kv.
     let wrong = NewStructure { blocks: 65_537, ..of(0x82, "slots") };
     assert!(matches!(bench.make(job, wrong), Err(CatalogError::InvalidArgument { .. })));
     let existing = bench.make(job, of(0x80, "Ends"));

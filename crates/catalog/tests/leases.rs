@@ -1,5 +1,5 @@
-//! Leases: what a renewal reaches, when a prefix ends, what is told afterwards (INV-12, 13, 14).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Leases: the reach of a renewal, the end of a prefix, and the errors afterwards (INV-12, 13, 14).
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -65,7 +65,7 @@ fn every_path_and_the_dotted_form_reach_a_prefix() {
         }
     }
     for path in ["T7", "T3/T5", "T7/T3", "T9.T7"] {
-        // Where a name that is not an address is to be found, as far as it fits an error.
+        // The paths of a name that is not an address, as far as they fit an error.
         let at: &[&str] = if path == "T7" { &["T3/T7", "T1/T5/T7", "T4/T6/T7"] } else { &[] };
         let at = at.iter().map(|&path| path.into()).collect();
         let missing = CatalogError::PrefixNotFound { path: path.into(), at };
@@ -284,7 +284,7 @@ fn a_job_without_a_live_prefix_lingers_and_goes() {
     bench.pass(JOB_LINGER.as_millis() as u64 - 1);
     assert!(matches!(bench.left(job, ""), Err(CatalogError::LeaseExpired { .. })));
     bench.pass(1);
-    // The job is gone, and its handles get the same error for good.
+    // The job has ended, and its handles get the same error for good.
     let ended = bench.left(job, "");
     assert!(matches!(ended, Err(CatalogError::LeaseExpired { reopen: true, .. })), "{ended:?}");
     assert_eq!(bench.catalog.next_deadline(), None);
@@ -328,7 +328,7 @@ fn a_tick_with_nothing_due_looks_at_nothing() {
     bench.pass(60);
     assert_eq!(bench.catalog.work().timers, before.timers + 1);
     assert_eq!(bench.catalog.work().relatives, before.relatives);
-    // All due: each is examined once and looks at its one ancestor at most.
+    // All due: each is examined once and visits its one ancestor at most.
     bench.pass(5000);
     bench.renew(job, &[""]);
     let before = bench.catalog.work();

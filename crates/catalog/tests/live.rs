@@ -1,6 +1,6 @@
-//! Flushes of prefixes that live: what is asked of which block, what keeps still meanwhile, what is told
-//! in the manifest, and what is deleted; restarts and losses at each point.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Flushes of live prefixes: the requests to blocks, the moves refused meanwhile, the content of the
+//! manifest, and the deleted objects; restarts and losses at each point.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn bench() -> (Bench, ServerId, JobId) {
     (bench, server, job)
 }
 
-/// One block that the last command asked to be copied.
+/// One block whose copy the last command requested.
 #[derive(Clone, Debug, PartialEq)]
 struct Asked {
     at: BlockAt,
@@ -114,7 +114,8 @@ fn a_kv_is_asked_for_where_it_is_and_every_hash_is_in_one_part() {
     assert_eq!(first.len(), 4, "so many of a server at a time: {first:?}");
     let last = entries.last().unwrap();
     assert!(first.iter().all(|asked| asked.at != last.at));
-    // What is being copied begins no move; what waits for its turn does, and is found where it is then.
+    // A block that is being copied begins no move; one that waits for its turn does, and is found at its new
+    // place.
     let moving = CatalogError::Moving { at: first[0].at };
     assert_eq!(move_from(&mut bench, s, first[0].at, entries[0].end / 2 + 1), Err(moving));
     let half = last.start + (last.end - last.start) / 2 + 1;
@@ -185,7 +186,7 @@ fn what_follows_the_first_open_block_is_not_told_and_is_deleted() {
     assert_eq!(state(&mut bench, job, number), Ok(FlushState::Done));
 }
 
-/// A block leaves its server: the block that takes, and what the commit needs to know.
+/// A block leaves its server: the target, and the arguments of the commit.
 fn leave(bench: &mut Bench, structure: StructureId, at: BlockAt) -> Result<Leaving, CatalogError> {
     match bench.run(Command::BeginMove { structure, at, start: 0, way: Way::Relocate })? {
         Reply::Moving { id, entry } => Ok(Leaving { structure, at, id, target: entry.at }),
@@ -206,7 +207,7 @@ fn has_left(bench: &mut Bench, leaving: Leaving) {
     bench.run(Command::CommitMove { structure, at, id, target, bytes: 0 }).unwrap();
 }
 
-/// A file of sealed blocks, in their order, on a server that is then taken out; and one to go to.
+/// A file of sealed blocks, in their order, on a server that then drains; and a server to receive them.
 fn file_that_leaves(blocks: usize) -> (Bench, JobId, StructureId, Vec<BlockAt>) {
     let (mut bench, _, job) = bench();
     let opened = bench.make(job, file("t", "", 1)).unwrap();
@@ -230,13 +231,13 @@ fn a_block_of_a_chain_that_leaves_before_its_turn_is_copied_where_it_went() {
     let number = begin(&mut bench, job, "out").unwrap();
     let mut copies = asked(&bench);
     assert_eq!(copies.iter().map(|a| a.at).collect::<Vec<_>>(), all[..4]);
-    // What is being copied stays where it is until it is.
+    // A block that is being copied stays in place until it is copied.
     assert_eq!(leave(&mut bench, s, all[0]).err(), Some(CatalogError::Moving { at: all[0] }));
     let leaving = leave(&mut bench, s, all[4]).unwrap();
     has_left(&mut bench, leaving);
     let moved = asked(&bench);
     assert_eq!(moved.iter().map(|a| a.at).collect::<Vec<_>>(), [leaving.target]);
-    // One that fails may leave before it is asked for again.
+    // A block whose copy failed may leave before the next attempt.
     let (server, name, outcome) = (all[3].block.server(), copies[3].name, Err((false, "no space")));
     bench.run(Command::BlockCopied { server, number, name, outcome }).unwrap();
     let sixth = asked(&bench);
@@ -297,11 +298,11 @@ fn a_flush_keeps_its_prefix_and_ends_with_it() {
             .unwrap();
         bench.pass(700);
     }
-    assert!(bench.left(job, "t").is_ok(), "nobody renewed it, and it is there");
+    assert!(bench.left(job, "t").is_ok(), "it is live without a renewal");
     assert_eq!(begin(&mut bench, job, "out"), Ok(number), "the same again");
     let other = begin(&mut bench, job, "other").unwrap();
     let second = asked(&bench).into_iter().find(|copy| copy.object.contains("other")).unwrap();
-    // One fails and is tried again under another name, which nothing that is late can spoil.
+    // One fails and is retried under another name, which no late write can damage.
     let (server, name) = (copy.at.block.server(), copy.name);
     let outcome = Err((false, "no space"));
     bench.run(Command::BlockCopied { server, number, name, outcome }).unwrap();
@@ -347,7 +348,7 @@ fn what_is_cancelled_or_cannot_ever_be_leaves_nothing_and_its_place_is_free() {
     let outcome = Err((true, "no such kind"));
     bench.run(Command::BlockCopied { server, number, name, outcome }).unwrap();
     assert_eq!(state(&mut bench, job, number), Ok(FlushState::Lost("no such kind".into())));
-    // It is nobody else's to know.
+    // Other jobs must not learn of it.
     let stranger = bench.job("stranger");
     let unknown = CatalogError::UnknownFlush { number };
     assert_eq!(state(&mut bench, stranger, number), Err(unknown));
@@ -369,7 +370,7 @@ fn a_controller_that_is_started_again_copies_anew_and_deletes_what_was_left() {
     let after = asked(&bench);
     assert_eq!(after.len(), 2);
     assert!(after.iter().all(|copy| before.iter().all(|b| b.object != copy.object)));
-    // A late answer to the earlier one is nobody's.
+    // A late answer to the earlier request is ignored.
     copied(&mut bench, number, &before[1], true);
     after.iter().for_each(|one| copied(&mut bench, number, one, true));
     let (.., structures) = manifest(&bench).unwrap();
@@ -377,7 +378,7 @@ fn a_controller_that_is_started_again_copies_anew_and_deletes_what_was_left() {
     let gone = swept(&bench);
     assert!(before.iter().all(|copy| gone.contains(&copy.object)));
     assert!(after.iter().all(|copy| !gone.contains(&copy.object)));
-    // From here on it is as any other: the manifest is asked for again, and frees nothing.
+    // From here on it is like any other flush: the manifest is requested again, and frees nothing.
     bench.restart();
     bench.back(server, &held);
     let (.., again) = manifest(&bench).unwrap();
@@ -423,8 +424,7 @@ fn a_lost_server_ends_the_flush_of_what_it_had_and_nothing_is_left() {
     let _ = (other, copy);
 }
 
-/// Those that are left may be as busy as the one that was lost: all that was asked of it is forgotten with
-/// it.
+/// The remaining servers may be as busy as the lost one: all requests to it are dropped with it.
 #[test]
 fn a_server_is_lost_that_was_asked_for_as_much_as_it_takes_like_all_others() {
     let (mut bench, _, job) = bench();
@@ -470,8 +470,8 @@ fn what_is_loaded_is_opened_when_it_is_published_and_not_before() {
     assert!(bench.open(actor, "l", "f").is_ok());
 }
 
-/// What belongs to a subtree is told by the manifest, also by a controller that was started since: while
-/// blocks are copied, and while the manifest waits.
+/// The manifest names the other members of a subtree, also after a restart of the controller: while blocks
+/// are copied, and while the manifest waits.
 #[test]
 fn a_manifest_tells_what_is_below_whatever_becomes_of_the_controller() {
     let (mut bench, server, job) = bench();
@@ -499,7 +499,7 @@ fn a_manifest_tells_what_is_below_whatever_becomes_of_the_controller() {
     assert!(matches!(bench.run(flush(actor, job, &["a//b"])), Err(CatalogError::InvalidName(_))));
 }
 
-/// What the manifest that the last command asked for tells of a subtree.
+/// The descendants named by the manifest that the last command requested.
 fn told_below(bench: &Bench) -> Vec<String> {
     let told = bench.effects.iter().find_map(|effect| match effect {
         Effect::CommitFlush { below, .. } => Some(below.iter().map(|path| path.to_string())),

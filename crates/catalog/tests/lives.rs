@@ -1,5 +1,5 @@
-//! Lives of a job: handles whose lease ended, jobs whose holder ended (INV-55).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Lives of a job: handles whose lease expired, jobs whose holder ended (INV-55).
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -71,7 +71,7 @@ fn make(
     }
 }
 
-/// Opens a store as `job.kv(path)` does, and creates it and its prefix when they are missing.
+/// Opens a kv as `job.kv(path)` does, and creates it and its prefix when they are missing.
 fn store(bench: &mut Bench, handle: Handle, path: &str) -> Result<Box<Opened>, CatalogError> {
     let new = NewStructure { open_existing: true, ..kv(path, "", 1) };
     match make(bench, handle, new) {
@@ -129,7 +129,7 @@ fn reopening_keeps_what_lives_and_forgets_what_ended() {
     let new = reopen(&mut bench, old.job);
     assert_eq!(store(&mut bench, new, "p").unwrap().structure, kept.structure);
     store(&mut bench, new, "d").unwrap();
-    // In the new life as in the first: a prefix that ended is an error, and is not begun anew.
+    // In the new life as in the first: a prefix that ended is an error, and is not created again implicitly.
     bench.create(new.job, "short", &[], lease(300)).unwrap();
     bench.pass(400);
     assert!(is_expired(&store(&mut bench, new, "short")));
@@ -242,9 +242,9 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Three processes with a handle each. In every interleaving, a store that a handle finds was made in the
-/// handle's life, a handle whose life is over finds and renews nothing, and a registration takes the
-/// name of no live job but the one that it means.
+/// Three processes with a handle each. In every interleaving, a kv that a handle finds was made in the
+/// handle's life, a handle whose life has ended finds and renews nothing, and a registration takes the name
+/// of no live job but the intended one.
 fn lives_hold(steps: &[Step]) -> Result<(), TestCaseError> {
     let mut bench = Bench::new();
     let server = bench.join("s1:1", 1, 60);
@@ -272,7 +272,7 @@ fn lives_hold(steps: &[Step]) -> Result<(), TestCaseError> {
             }
             Step::Store(who, what) => {
                 if let Ok(opened) = store(&mut bench, handles[who], ["a", "b"][what]) {
-                    // A prefix that is made is renewed, and its parent with it.
+                    // A created prefix is renewed, and its parent with it.
                     if lives && !made_in.contains_key(&opened.structure) {
                         renewed = bench.now;
                     }

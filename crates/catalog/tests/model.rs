@@ -1,6 +1,6 @@
 //! Random commands against the plain reference model of `reference`: outcomes, effects, trees with
 //! exact remaining leases, maps and free counts agree after every one, and every invariant holds.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 #[path = "model/blocks.rs"]
 mod blocks;
@@ -33,39 +33,38 @@ use proptest::test_runner::TestRunner;
 use reference::{BLOCK, Cluster, File, Imports, Job, Life, Prefix, cause};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The catalog, the model, and what the servers were told.
+/// The catalog, the model, and the state of the servers.
 struct Both {
     bench: Bench,
     model: Cluster,
     ids: Vec<JobId>,
     joined: u64,
-    /// Blocks that each core of the first server has room for below memory.
+    /// Blocks of lower tiers on each core of the first server.
     joined_with: u32,
-    /// The prefix that asked for blocks in this command, and the one that was refused last.
+    /// The prefix that requested blocks in this command, and the last one that was refused.
     asker: Option<(usize, usize)>,
     op: String,
     refused: Option<(usize, usize)>,
-    /// Blocks that went down, that did not, and that went to a store.
+    /// Numbers of blocks that were demoted, that were not, and that went to a store.
     lowered: [u64; 3],
-    /// The block of which a server has just said that it is read often.
+    /// The block just reported as read often.
     hot: Option<BlockAt>,
-    /// Blocks that went down for somebody else, and how often one within its share waited.
+    /// Number of blocks demoted for another holder, and number of waits of a holder within its share.
     given: u64,
     waited: u64,
-    /// Blocks that servers hold open, by the effects.
+    /// Blocks that servers hold open, according to the effects.
     open: BTreeSet<BlockAt>,
     last_epoch: u64,
     versions: BTreeMap<u64, u64>,
-    /// What each block was last told to be ahead of it.
+    /// The last number of items ahead sent to each block.
     ahead: BTreeMap<BlockAt, (u64, u64)>,
-    /// How often opening had each outcome for an edge.
+    /// Number of opens with each outcome for an edge.
     edges: [u64; 4],
-    /// Prefixes that were freed for their readers.
+    /// Number of prefixes freed after their readers had committed.
     read: u64,
     imports: Imports,
-    /// Splits and merges that were committed, commits that were repeated, moves that were cancelled,
-    /// and commits of those.
-    /// Beside them relocations that were.
+    /// Numbers of committed splits and merges, repeated commits, cancelled moves, and commits of those; and
+    /// of committed relocations.
     moves: [u64; 6],
 }
 
@@ -87,7 +86,7 @@ impl Both {
         let mut model = Cluster { now: bench.now.as_millis(), ..Cluster::default() };
         let mut ids = Vec::new();
         model.shares.policy = policy;
-        // Where memory is shared out, they share it.
+        // Under a fair policy, both share memory.
         let names = if policy.is_fair() { ["t/one", "two"] } else { ["t/one", "t/two"] };
         let second = if policy.is_fair() { 0 } else { 7 };
         for (name, quota_blocks) in names.into_iter().zip([0, second]) {
@@ -142,13 +141,13 @@ impl Both {
     fn run(&mut self, ops: &[Op]) {
         match self.joined_with {
             0 => self.join(2, 12, 0),
-            // Little memory, so that some has to go down.
+            // Little memory, so that some blocks are demoted.
             below => self.join(2, 5, below),
         }
         let fair = self.model.shares.policy.is_fair();
         self.join(1, if fair { 4 } else { 12 }, 0);
         self.carry_out();
-        // Where memory is shared out, the other job has some too.
+        // Under a fair policy, the other job has some too.
         let others = if fair { second() } else { Vec::new() };
         for op in first().iter().chain(&others).chain(ops) {
             self.asker = None;
@@ -305,13 +304,13 @@ impl Both {
         }
     }
 
-    /// A job is about to ask for blocks: what everybody has of memory, and may have.
+    /// A job is about to request blocks: compares the holdings and entitlements of all holders.
     pub fn look(&mut self, j: usize, asked: u64) {
         let told = self.bench.catalog.sharing(self.bench.now, Some((self.ids[j], asked)));
         self.model.look(told, Some((j, asked))).unwrap();
     }
 
-    /// One within its share is refused what it could have below, to wait for memory.
+    /// A job within its share is refused blocks that it could have in a lower tier, to wait for memory.
     pub fn or_waits<T>(
         &mut self,
         expected: Result<T, &'static str>,
@@ -398,7 +397,7 @@ impl Both {
         }
     }
 
-    /// The session of a task opens a structure, maybe by creating what is there.
+    /// The session of a task opens a structure, or creates it with `open_existing`.
     fn open(&mut self, j: usize, file: usize, task: usize, create: bool) {
         let (now, job) = (self.model.now, &mut self.model.jobs[j]);
         let task = job.all().nth(task % job.all().count()).unwrap().1.id;
@@ -593,7 +592,7 @@ impl Both {
         self.model.hear(at.block.server());
     }
 
-    /// A prefix asked for blocks in this command, and did not get them.
+    /// A prefix requested blocks in this command, and whether it was refused.
     pub fn asks(&mut self, prefix: Option<(usize, usize)>, refused: bool) {
         self.asker = prefix;
         if refused {
@@ -609,7 +608,7 @@ impl Both {
 
 type Planned = Result<(Job, Vec<usize>), &'static str>;
 
-/// A plan on a copy of the job: each node as soon as its parents are there.
+/// A plan on a copy of the job: each node as soon as its parents exist.
 fn planned(
     job: &Job,
     nodes: &[(String, Vec<String>)],
@@ -625,7 +624,7 @@ fn planned(
         for parent in outside.map(String::as_str).chain(parents.is_empty().then_some("")) {
             job.parent(parent)?;
         }
-        // The first node's readers are looked at with its parents.
+        // The first node's readers are checked with its parents.
         if let (0, Some(cause)) = (i, unknown) {
             return Err(cause);
         }
@@ -654,7 +653,7 @@ fn planned(
                 let new = Prefix::new(PrefixId(0), name, parents, job.lease, now);
                 done.insert(name, trial.put(place, new, now));
             }
-            // A cycle within the plan is told first; go on as if the name were free.
+            // A cycle within the plan is reported first; continues as if the name were free.
             Err(cause) => {
                 taken = Some(cause);
                 let new = Prefix::new(PrefixId(0), "", vec![], job.lease, now);
@@ -672,20 +671,20 @@ fn planned(
     }
 }
 
-/// Runs commands, all that follows from them, and the end of everything.
+/// Runs commands with all their consequences, and then ends everything.
 fn agree(ops: &[Op]) -> Result<(), TestCaseError> {
-    // Clusters begin with nothing below memory, a disk, and a disk and a store.
+    // Clusters begin without lower tiers, with a disk, or with a disk and a store.
     agree_under(PolicyKind::FirstCome, [0, 9, 1][ops.len() % 3], ops)
 }
 
 fn agree_under(policy: PolicyKind, below: u32, ops: &[Op]) -> Result<(), TestCaseError> {
     let mut both = Both::with_policy(11, below, policy);
     both.run(ops);
-    // INV-35: the key of the tables decides nothing that can be seen.
+    // INV-35: the key of the tables has no visible effect.
     let mut again = Both::with_policy(12, below, policy);
     again.run(ops);
     prop_assert_eq!(&both.bench.log, &again.bench.log);
-    // INV-02, INV-13: when all leases are over and all frees confirmed, everything is free.
+    // INV-02, INV-13: when all leases have ended and all frees are confirmed, everything is free.
     for job in both.ids.clone() {
         let result = both.bench.run(Command::DeregisterJob { actor: Actor::driver(job), job });
         prop_assert!(result.is_ok());
@@ -733,8 +732,7 @@ proptest! {
     }
 }
 
-/// The random commands do reach what they are for: a model that agrees because nothing happens
-/// shows nothing.
+/// The random commands reach their targets: agreement of a model to which nothing happens proves nothing.
 #[test]
 fn the_random_commands_make_edges_and_free_what_was_read() {
     let mut runner = TestRunner::deterministic();
@@ -769,7 +767,7 @@ fn the_random_commands_let_jobs_give_and_wait() {
     let mut runner = TestRunner::deterministic();
     for policy in [PolicyKind::MaxMin, PolicyKind::Karma] {
         let (mut given, mut waited) = (0, 0);
-        // Who waits is rare: what is made finds what it needs below, but for what a move fills.
+        // Waiting is rare: new structures find room in lower tiers, except for the targets of moves.
         for _ in 0..400 {
             if given >= 20 && waited >= 3 {
                 break;

@@ -1,6 +1,6 @@
 //! Splits and merges of kvs: intents, commits, cancellations, and every order in which they can be
 //! repeated (INV-17, INV-20).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -95,7 +95,7 @@ fn a_split_changes_the_map_at_its_commit_and_not_before() {
             if at == b && start == 32 * PART && importing == id
     ));
     assert_eq!(map(&mut bench, job, &opened), (1, vec![(0, u64::MAX, a)]));
-    // Whatever it asks for now, it is told of the move that is under way.
+    // Whatever it requests now, the answer is the move under way.
     for start in [Some(16 * PART), None, Some(3)] {
         assert_eq!(begin(&mut bench, s, a, start), Ok((id, entry.clone())));
         assert!(bench.effects.is_empty());
@@ -108,7 +108,7 @@ fn a_split_changes_the_map_at_its_commit_and_not_before() {
     assert_eq!(ended(&bench), [(b, id, true)]);
     let both = vec![(0, 32 * PART - 1, a), (32 * PART, u64::MAX, b)];
     assert_eq!(map(&mut bench, job, &opened), (2, both.clone()));
-    // Asking again changes nothing, and gives up nothing.
+    // Another request changes nothing, and cancels nothing.
     assert_eq!(commit(&mut bench, s, a, id, b), Ok(after));
     cancel(&mut bench, s, a, id);
     assert!(bench.effects.is_empty());
@@ -142,7 +142,7 @@ fn only_whole_slots_within_the_range_are_given_by_a_kv() {
 #[test]
 fn a_split_may_use_the_reserve_and_growth_may_not() {
     let mut bench = Bench::new();
-    bench.join("s1:1", 1, 4); // Two of them are kept back.
+    bench.join("s1:1", 1, 4); // Two of them are reserved.
     let job = bench.job("job");
     let opened = bench.make(job, kv("", "x", 2)).unwrap();
     let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
@@ -196,10 +196,10 @@ fn a_block_gives_everything_to_the_emptier_of_its_neighbours_that_has_room() {
         end: 32 * PART - 1,
     }];
     assert_eq!(bench.effects, told);
-    // It is told again, because nobody remembers whether it heard.
+    // The answer is sent again, because its receipt is not recorded.
     assert_eq!(begin(&mut bench, s, b, Some(3)), Ok((id, entry)));
     assert_eq!(bench.effects, told);
-    // Who takes part in a move takes part in no other.
+    // A block in a move takes part in no other.
     assert_eq!(begin(&mut bench, s, c, Some(40 * PART)), Err(CatalogError::Moving { at: c }));
     assert_eq!(begin(&mut bench, s, a, None), Err(CatalogError::NoNeighbour { at: a }));
     assert_eq!(begin(&mut bench, s, d, None), Err(CatalogError::NoNeighbour { at: d }));
@@ -207,7 +207,7 @@ fn a_block_gives_everything_to_the_emptier_of_its_neighbours_that_has_room() {
     assert_eq!(commit(&mut bench, s, b, id, c), Ok(after));
     let ends = Effect::EndImport { server: c.block.server(), at: c, id, commit: true };
     assert_eq!(bench.effects, [ends, Effect::FreeBlock { server: b.block.server(), at: b }]);
-    // Nothing is left of the source that could ask for more than the answer.
+    // Nothing is left of the source that could need more than the answer.
     for confirmed in [false, true] {
         if confirmed {
             bench.confirm(&[b]);
@@ -250,7 +250,8 @@ fn what_was_cancelled_is_never_committed() {
         let refused = commit(&mut bench, s, a, id, entry.at);
         assert_eq!(refused, Err(CatalogError::MoveCancelled { id, at: a }));
     }
-    // A merge leaves both blocks in the map, whether cancelled or not begun: only its number tells.
+    // A merge leaves both blocks in the map, whether cancelled or not begun: only its number distinguishes
+    // them.
     let (id, entry) = begin(&mut bench, s, a, None).unwrap();
     cancel(&mut bench, s, a, id);
     assert_eq!(ended(&bench), [(b, id, false)]);
@@ -278,7 +279,7 @@ fn a_source_gets_its_answer_also_when_its_target_has_given_all_away_since() {
     let after = (3, (16 * PART, u64::MAX, b));
     assert_eq!(commit(&mut bench, s, a, id, entry.at), Ok(after));
     assert!(bench.effects.is_empty());
-    // And as the target of another move it is still told of its own.
+    // As the target of another move, it still gets the outcome of its own.
     begin(&mut bench, s, b, None).unwrap();
     assert_eq!(commit(&mut bench, s, a, id, entry.at), Ok(after));
     let (again, to) = begin(&mut bench, s, b, None).unwrap();
@@ -298,7 +299,7 @@ fn a_target_that_is_lost_or_refuses_ends_its_move_only() {
     bench.report(a, 1000);
     assert_eq!(bench.tree(job)[1].structures[0].bytes_used, 1500);
     bench.run(Command::ServerLost { server: b.block.server() }).unwrap();
-    assert!(bench.effects.is_empty(), "the dead are told nothing");
+    assert!(bench.effects.is_empty(), "lost servers are sent nothing");
     assert_eq!(map(&mut bench, job, &opened), (1, vec![(0, u64::MAX, a)]));
     assert_eq!(bench.tree(job)[1].structures[0].bytes_used, 1000);
     let refused = commit(&mut bench, s, a, id, b);
@@ -373,7 +374,7 @@ fn servers_can_be_told_again_what_became_of_their_imports() {
     assert!(told(&bench, entry.at).contains(&opened));
 }
 
-/// The controller starts again, and the servers come back with these blocks.
+/// The controller restarts, and the servers reconnect with these blocks.
 fn restart(bench: &mut Bench, servers: &[(ServerId, &str)], held: &[(BlockAt, StructureId)]) {
     bench.catalog = bench.recovered();
     for &(member, address) in servers {
@@ -421,14 +422,14 @@ fn a_restart_of_the_controller_keeps_what_moves() {
     let (s, [a, b]) = (opened.structure, [0, 1].map(|i| opened.map.entries[i].at));
     let servers = [(a.block.server(), "s1:1"), (b.block.server(), "s2:1")];
     assert_ne!(servers[0].0, servers[1].0);
-    // Its target was not opened yet, or nobody knows.
+    // Its target may not be open yet.
     let (id, entry) = begin(&mut bench, s, a, Some(16 * PART)).unwrap();
     let open = bench.effects[0].clone();
     restart(&mut bench, &servers, &[(a, s), (b, s)]);
     assert_eq!(bench.effects, [open]);
     assert_eq!(begin(&mut bench, s, a, None), Ok((id, entry.clone())));
     let c = entry.at;
-    // It was committed, and neither source nor target has heard.
+    // It was committed, and neither source nor target has received the answer.
     let after = commit(&mut bench, s, a, id, c).unwrap();
     let end = |at: BlockAt, id, commit| {
         let server = at.block.server();
@@ -437,7 +438,7 @@ fn a_restart_of_the_controller_keeps_what_moves() {
     restart(&mut bench, &servers, &[(a, s), (b, s), (c, s)]);
     assert_eq!(bench.effects, [end(c, id, true)]);
     assert_eq!(commit(&mut bench, s, a, id, c), Ok(after));
-    // A merge, cancelled and begun again: what is over is told before what is under way.
+    // A merge, cancelled and begun again: the ended move is reported before the one under way.
     let (cancelled, to) = begin(&mut bench, s, c, None).unwrap();
     let target = to.at;
     cancel(&mut bench, s, c, cancelled);
@@ -459,7 +460,7 @@ fn a_restart_of_the_controller_keeps_what_moves() {
     );
     let (version, _) = commit(&mut bench, s, c, merge, target).unwrap();
     assert_eq!((version, map(&mut bench, job, &opened).1.len()), (3, 2));
-    // Numbers go on where they were.
+    // Numbers continue where they were.
     let (next, _) = begin(&mut bench, s, a, Some(8 * PART)).unwrap();
     assert!(next > merge);
 }
@@ -496,7 +497,7 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
     };
     wait(&mut bench, MOVE_MAX.as_millis() as u64 - 1000);
     assert!(bench.effects.is_empty());
-    // Asking again gives it no more time.
+    // Another request does not extend its time.
     assert_eq!(begin(&mut bench, s, at(0), None).map(|(id, _)| id), Ok(split));
     wait(&mut bench, 1000);
     assert_eq!(bench.freed(), [entry.at]);
@@ -505,7 +506,7 @@ fn a_move_that_nobody_ends_is_cancelled_in_time() {
         let refused = commit(&mut bench, s, source, id, target);
         assert_eq!(refused, Err(CatalogError::MoveCancelled { id, at: source }));
     }
-    // One that was committed is over.
+    // A committed move has ended.
     let (id, entry) = begin(&mut bench, s, at(0), Some(PART)).unwrap();
     commit(&mut bench, s, at(0), id, entry.at).unwrap();
     wait(&mut bench, MOVE_MAX.as_millis() as u64);

@@ -1,4 +1,4 @@
-//! Which servers the blocks of jobs with hints go to.
+//! The servers and tiers that receive the blocks of jobs with hints.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -54,7 +54,7 @@ fn shares(all: &[TierWeight]) -> Vec<u64> {
     all.iter().map(|tier| tier.weight).collect()
 }
 
-/// Blocks that have a place in memory, and in each tier below it.
+/// Blocks with a place in memory, and in each lower tier.
 fn by_tier(bench: &mut Bench) -> Vec<u64> {
     let Ok(Reply::Status(status)) = bench.run(Command::ClusterStatus { actor: Actor::CLUSTER })
     else {
@@ -64,7 +64,7 @@ fn by_tier(bench: &mut Bench) -> Vec<u64> {
     [status.blocks - status.free].into_iter().chain(below).collect()
 }
 
-/// A server moves bytes to and from its tiers, so many in a second of each, for some seconds.
+/// A server moves these numbers of bytes per second to and from its tiers, for some seconds.
 fn flows(bench: &mut Bench, server: ServerId, per_s: &[u64]) {
     let mut traffic = vec![TierTraffic::default(); per_s.len()];
     for _ in 0..5 {
@@ -97,7 +97,7 @@ fn who_need_not_be_in_memory_begins_where_what_it_moves_is_served() {
     assert_eq!(of(&mut bench, much), [200, 500, 250, 50]);
     assert_eq!(of(&mut bench, sensitive), [1000, 0, 0, 0]);
     assert_eq!(of(&mut bench, plain), [0; 0]);
-    // Blocks are where the weights say.
+    // Blocks are placed by the weights.
     for (job, placed) in
         [(slow, [0, 0, 0, 20]), (some, [0, 0, 20, 20]), (sensitive, [20, 0, 20, 20])]
     {
@@ -112,10 +112,10 @@ fn who_need_not_be_in_memory_begins_where_what_it_moves_is_served() {
         bench.make(much, file("p", &format!("f{n}"), 1)).unwrap();
     }
     assert_eq!(by_tier(&mut bench), [40, 50, 45, 25]);
-    // What changes anywhere is changed in memory, whoever's it is.
+    // Blocks that may change do so in memory, whoever holds them.
     bench.make(slow, kv("p", "kv", 3)).unwrap();
     assert_eq!(by_tier(&mut bench), [43, 50, 45, 25]);
-    // Others make the disk that would do busy: the next one does. What it moves itself is no reason.
+    // Others make the disk busy that would do: the next one does. The job's own traffic is not a reason.
     let later = job(&mut bench, "later", says(60));
     flows(&mut bench, server, &[0, 100 * MB, 90 * MB]);
     assert_eq!(of(&mut bench, later), [0, 0, 1000, 0]);
@@ -124,7 +124,7 @@ fn who_need_not_be_in_memory_begins_where_what_it_moves_is_served() {
     let left: Vec<u64> = told.iter().map(|tier| tier.bytes_per_s / MB).collect();
     assert_eq!((left[1], left[0]), (1000, 0));
     assert!((395..=410).contains(&left[2]) && (5..=20).contains(&left[3]), "{left:?}");
-    // A job is told its shares, and nothing of others' load.
+    // A job sees its shares, and nothing of others' load.
     let own = tiers(&mut bench, Actor::driver(later), later);
     assert_eq!(shares(&own), [0, 0, 1000, 0]);
     assert!(own.iter().all(|tier| (tier.free, tier.bytes_per_s) == (0, 0)));
@@ -140,7 +140,7 @@ fn what_no_disk_serves_leaves_memory_alone_when_it_is_short() {
     let plain = job(&mut bench, "plain", Hints::default());
     bench.make(plain, kv("", "kv", 18)).unwrap();
     assert_eq!(shares(&tiers(&mut bench, Actor::CLUSTER, much)), [0, 1000]);
-    // With the disk full as well, there is memory or nothing.
+    // With the disk full as well, only memory is left.
     for n in 0..400 {
         bench.make(much, file("", &format!("f{n}"), 1)).unwrap();
     }
@@ -150,8 +150,8 @@ fn what_no_disk_serves_leaves_memory_alone_when_it_is_short() {
     assert_eq!(by_tier(&mut bench), [19, 400]);
 }
 
-/// A job that need not be in memory leaves it to others, where there is something below; kinds that
-/// work in memory only have it all the same, and so does a file when nothing below is free.
+/// A job that need not be in memory leaves it to others, where there is a lower tier. Kinds that work only in
+/// memory get memory all the same, and so does a file when no lower tier has room.
 #[test]
 fn who_need_not_be_in_memory_is_placed_below() {
     let mut bench = Bench::new();
@@ -170,7 +170,7 @@ fn who_need_not_be_in_memory_is_placed_below() {
     bench.make(plain, file("", "above", 3)).unwrap();
     bench.make(patient, kv("", "kv", 2)).unwrap();
     assert_eq!(place(&mut bench), (5, 5));
-    // More than there is below is in memory, all of it.
+    // The blocks that exceed the lower tiers are all in memory.
     bench.make(patient, file("", "rest", 4)).unwrap();
     assert_eq!(place(&mut bench), (9, 5));
 }
@@ -184,7 +184,7 @@ fn a_busy_server_gets_a_tenth_of_its_share() {
     busy(&mut bench, loaded, 900);
     let opened = bench.make(steered, kv("", "kv", 110)).unwrap();
     assert_eq!(placed(&opened), BTreeMap::from([(idle, 100), (loaded, 10)]));
-    // Who has said nothing goes to the emptiest, busy or not.
+    // A job without hints uses the emptiest server, busy or not.
     let opened = bench.make(plain, kv("", "kv", 60)).unwrap();
     assert_eq!(placed(&opened), BTreeMap::from([(loaded, 60)]));
 }
@@ -197,7 +197,7 @@ fn weights_are_in_proportion_to_what_is_free_and_follow_the_load() {
     // 20 and 60 beside the reserves.
     let opened = bench.make(id, kv("", "even", 8)).unwrap();
     assert_eq!(placed(&opened), BTreeMap::from([(small, 2), (large, 6)]));
-    // In between they are told with the map of the moment, which is made anew a second later.
+    // In between the present weights are reported, which are recomputed a second later.
     busy(&mut bench, large, 1000);
     let opened = bench.make(id, kv("", "at once", 4)).unwrap();
     assert_eq!(placed(&opened), BTreeMap::from([(small, 1), (large, 3)]));
@@ -211,7 +211,7 @@ fn weights_are_in_proportion_to_what_is_free_and_follow_the_load() {
     assert_eq!(expected.bytes_per_s, 2_000_000_000);
     let free: Vec<(u32, u16)> = all.iter().map(|w| (w.free, w.cpu_permille)).collect();
     assert_eq!(free, [(9, 0), (48, 1000)]);
-    // The job itself is told shares, and nothing of servers.
+    // The job itself sees shares, and no servers.
     let (_, own) = weights(&mut bench, Actor::driver(id), id);
     assert!(own.iter().all(|w| (w.server, w.free, w.cpu_permille) == (ServerId(0), 0, 0)));
     assert!(own[0].weight >= own[1].weight);
@@ -237,7 +237,7 @@ fn a_small_job_has_as_few_servers_as_it_needs() {
         let opened = bench.make(id, file("p", &format!("f{n}"), 1)).unwrap();
         assert_eq!(placed(&opened), BTreeMap::from([(home, 1)]));
     }
-    // What it was expected to need is no bound: the others give when its own is full.
+    // The expected need is no bound: other servers are used when the job's own is full.
     let opened = bench.make(id, kv("p", "more", 60)).unwrap();
     assert!(placed(&opened).len() >= 2, "{:?}", placed(&opened));
     let wide = Hints { bytes_per_s: 2 * HINT_TASK_BYTES_PER_S * 10, ..Hints::default() };
@@ -262,8 +262,8 @@ fn a_restart_makes_the_same_weights() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// Two catalogs, one with hints and one without, are asked for the same: whatever the one without
-    /// gives the other one gives too.
+    /// The same requests go to two catalogs, one with hints and one without: every allocation that succeeds
+    /// without hints succeeds with them.
     #[test]
     fn weights_refuse_nothing(
         sizes in prop::collection::vec(0..12u32, 1..4),

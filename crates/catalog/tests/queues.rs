@@ -1,6 +1,6 @@
-//! Queues: maps in numbers of items, what the tail is told of the blocks before it, and blocks that
-//! go when they are empty (INV-17, 20, 22, 30).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Queues: maps in numbers of items, the number of items ahead sent to the tail, and the freeing of empty
+//! blocks (INV-17, 20, 22, 30).
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -10,7 +10,7 @@ use honeycomb_catalog::{
 };
 use honeycomb_types::{BlockAt, JobId, ServerId, StructureId};
 
-/// A cluster of one server with a queue of a bound, of which the first blocks are granted.
+/// A cluster of one server with a bounded queue, whose first blocks are granted.
 struct Queues {
     bench: Bench,
     job: JobId,
@@ -39,7 +39,7 @@ impl Queues {
         self.opened.structure
     }
 
-    /// Seals block `i` after so many items of ten bytes each.
+    /// Seals block `i` after this many items of ten bytes each.
     fn full(&mut self, i: usize, items: u64) -> Result<u64, CatalogError> {
         self.seal(i, Seal { length: items, bytes: 10 * items, last: false })
     }
@@ -101,7 +101,7 @@ fn a_queue_has_its_bounds_and_one_first_block() {
     );
     let by_name = q.bench.open(Actor::driver(q.job), "t", "both").unwrap();
     assert_eq!((by_name.max_items, by_name.max_bytes), (7, 900));
-    // What was allocated in advance follows, and a block that is granted later is no first one.
+    // Pre-allocated blocks follow, and a block granted later is not a first one.
     let (version, second) = q.bench.grow(opened.structure, firsts[0].0).unwrap();
     assert_eq!((version, second), (2, firsts[1].0));
     assert!(q.bench.effects.is_empty());
@@ -120,12 +120,12 @@ fn a_queue_grows_in_numbers_of_items_and_tells_its_tail_what_is_ahead() {
     assert_eq!(q.full(0, 30), Ok(2));
     assert_eq!(q.bench.ahead(), [(b, 30, 300)]);
     assert_eq!(q.map(), (2, vec![(0, a), (30, b)]));
-    // More items than a block has bytes: a block that is emptied begins anew.
+    // More items than a block has bytes: an emptied block begins again.
     let many = Seal { length: 1_000_000, bytes: 5, last: false };
     assert_eq!(q.seal(1, many), Ok(3));
     assert_eq!(q.bench.ahead(), [(c, 1_000_030, 305)]);
     assert_eq!(q.map(), (3, vec![(0, a), (30, b), (1_000_030, c)]));
-    // Repeats answer the same and tell nobody anything; another seal of the same block is refused.
+    // Repeats get the same answer and send nothing to servers; another seal of the same block is refused.
     assert_eq!(q.full(0, 30), Ok(3));
     assert!(q.bench.effects.is_empty());
     invalid(q.full(0, 29));
@@ -143,14 +143,14 @@ fn what_is_taken_makes_room_at_the_tail() {
     assert_eq!(q.bench.ahead(), [(c, 40, 400)]);
     q.taken(1, 1, 10).unwrap();
     assert_eq!(q.bench.ahead(), [(c, 39, 390)]);
-    // Late and repeated news change nothing: what was taken only becomes more.
+    // Late and repeated reports change nothing: the number of taken items only increases.
     for (items, bytes) in [(9, 90), (10, 100), (0, 0)] {
         q.taken(0, items, bytes).unwrap();
         assert_eq!(q.bench.ahead(), [(c, 39, 390)]);
     }
     q.taken(0, 30, 300).unwrap();
     assert_eq!(q.bench.ahead(), [(c, 19, 190)]);
-    // Nobody takes more than there was.
+    // No server may report more than was put.
     invalid(q.taken(1, 21, 200));
     invalid(q.taken(1, 20, 201));
     assert_eq!(q.taken(1, 20, 200), Ok(Reply::Done));
@@ -161,12 +161,12 @@ fn what_is_taken_makes_room_at_the_tail() {
 fn what_was_taken_before_the_seal_is_heard_of_counts_from_then_on() {
     let mut q = Queues::new(100, 4);
     let [a, b, c, d] = q.blocks[..] else { panic!() };
-    // The tail takes nothing from itself, and what follows it is not in the map yet.
+    // The tail reports no taken items, and its successor is not in the map yet.
     q.taken(0, 5, 50).unwrap();
     assert_eq!(q.bench.ahead(), [(a, 0, 0)]);
     q.taken(1, 7, 70).unwrap();
     assert_eq!(q.bench.ahead(), [(a, 0, 0)]);
-    // Seals that arrive out of order are applied in order, with what is known to be taken.
+    // Seals that arrive out of order are applied in order, with the known taken items.
     assert_eq!(q.full(2, 3), Ok(4));
     assert_eq!(q.full(1, 20), Ok(3));
     assert!(q.bench.effects.is_empty());
@@ -193,7 +193,7 @@ fn a_seal_that_contradicts_what_was_taken_is_refused() {
     assert_eq!(q.bench.ahead()[1..], [(q.blocks[2], 0, 0)]);
 }
 
-/// A server that lies, or a defect in one, must not end the controller.
+/// A wrong report, or a defect in a server, must not end the controller.
 #[test]
 fn positions_that_no_queue_has_are_refused() {
     let huge = |length, bytes| Seal { length, bytes, last: false };
@@ -223,11 +223,11 @@ fn an_empty_first_block_goes_in_its_turn() {
     q.retire(0).unwrap();
     assert_eq!(q.bench.freed(), [a]);
     assert_eq!(q.bench.ahead(), [(c, 16, 160)]);
-    // The numbers of items stay, and so does the version: the tail was told which its seal makes.
+    // The numbers of items stay, and so does the version: the tail was sent the version that its seal makes.
     assert_eq!(q.map(), (3, vec![(30, b), (50, c)]));
     let (version, _) = q.bench.grow(q.opened.structure, c).unwrap();
     assert_eq!(version, 4);
-    // A repeat is about a block that is nobody's any more: a server may ask until it was told.
+    // A repeat concerns a block without an owner: a server may repeat a report until it is answered.
     assert_eq!(q.retire(0), Err(CatalogError::StaleBlock { at: a }));
     assert_eq!(q.taken(0, 30, 300), Err(CatalogError::StaleBlock { at: a }));
     assert_eq!(q.full(0, 30), Ok(3), "a repeat of its seal, while it is being freed");
@@ -236,7 +236,7 @@ fn an_empty_first_block_goes_in_its_turn() {
     q.bench.confirm(&[a]);
     assert_eq!(q.retire(0), Err(CatalogError::StaleBlock { at: a }));
     assert_eq!(q.bench.status().quarantined, 0);
-    // The next is the first now. What was not told to be taken goes with its block.
+    // The next is the first now. Unreported taken items count as taken with their block.
     q.retire(1).unwrap();
     assert_eq!((q.bench.freed(), q.bench.ahead()), (vec![b], vec![(c, 0, 0)]));
     assert_eq!(q.retire(2), Err(CatalogError::NotSealed { at: c }));
@@ -249,7 +249,7 @@ fn an_empty_block_does_not_wait_for_those_before_it() {
     for i in 0..4 {
         q.full(i, 10 + i as u64).unwrap();
     }
-    // Of the first something is left; the third is empty, and so is the second, before it.
+    // The first holds some items; the third is empty, and so is the second, before it.
     q.taken(0, 4, 40).unwrap();
     q.retire(2).unwrap();
     assert_eq!((q.bench.freed(), q.bench.ahead()), (vec![c], vec![(e, 6 + 11 + 13, 300)]));
@@ -257,7 +257,7 @@ fn an_empty_block_does_not_wait_for_those_before_it() {
     q.retire(1).unwrap();
     assert_eq!((q.bench.freed(), q.bench.ahead()), (vec![b], vec![(e, 6 + 13, 190)]));
     assert_eq!(q.map().1, [(0, a), (33, d), (46, e)]);
-    // What went through a block is known whatever its neighbours are.
+    // The items of a block are known whatever its neighbours are.
     assert_eq!(q.full(0, 10), Ok(5));
     invalid(q.full(0, 33));
     invalid(q.taken(0, 11, 50).map(drop));
@@ -340,11 +340,11 @@ fn a_closed_queue_of_several_blocks_is_drained_to_its_last() {
     assert!(q.bench.ahead().is_empty());
     assert!(q.bench.tree(q.job)[1].structures[0].sealed);
     assert_eq!(q.map(), (4, vec![(0, a), (30, b), (50, c)]));
-    // Closing again is fine, growing is over.
+    // Closing again succeeds, growing does not.
     assert_eq!(q.seal(2, Seal { length: 4, bytes: 40, last: true }), Ok(4));
     assert!(matches!(q.bench.grow(q.opened.structure, c), Err(CatalogError::Sealed { .. })));
     q.taken(0, 30, 300).unwrap();
-    assert!(q.bench.effects.is_empty(), "nobody puts any more");
+    assert!(q.bench.effects.is_empty(), "no client puts any more");
     q.retire(0).unwrap();
     q.retire(1).unwrap();
     assert_eq!(
@@ -421,7 +421,7 @@ fn a_queue_goes_with_a_server_of_any_of_its_blocks() {
     elsewhere.sort();
     freed.sort();
     assert_eq!(freed, elsewhere);
-    assert!(bench.ahead().is_empty(), "a queue that is gone is told nothing");
+    assert!(bench.ahead().is_empty(), "a removed queue is sent nothing");
     assert!(matches!(bench.reopen(job, &opened), Err(CatalogError::DataLost { .. })));
     for at in elsewhere {
         let stale = Err(CatalogError::UnknownStructure { structure: id });
@@ -449,12 +449,12 @@ fn only_queues_take_and_retire() {
             assert!(q.bench.run(command).is_err(), "{command:?} of a {kind}");
             assert!(q.bench.effects.is_empty());
         }
-        // Nor does a queue speak for another's block.
+        // Nor does a queue report for another's block.
         let structure = q.id();
         let stale = Err(CatalogError::StaleBlock { at });
         assert_eq!(q.bench.run(Command::QueueTaken { structure, at, items, bytes }), stale);
         assert_eq!(q.bench.run(Command::RetireBlock { structure, at }), stale);
     }
-    // Their servers were heard from all the same.
+    // These reports count as messages of their servers all the same.
     assert_eq!(q.bench.status().servers[0].server, q.server);
 }

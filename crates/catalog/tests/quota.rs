@@ -37,7 +37,7 @@ fn below(path: &str) -> QuotaLevel {
     QuotaLevel::Prefix(path.into())
 }
 
-/// All servers come back, and have opened nothing.
+/// All servers reconnect, and have opened nothing.
 fn come_back(bench: &mut Bench) {
     for server in bench.status().servers {
         let new = NewServer {
@@ -56,7 +56,7 @@ fn come_back(bench: &mut Bench) {
     }
 }
 
-/// A job of two prefixes, one below the other, on servers with room for 32 blocks.
+/// A job of two prefixes, one a descendant of the other, on servers with room for 32 blocks.
 fn bench() -> (Bench, JobId) {
     let mut bench = Bench::new();
     bench.join("a:1", 2, 10);
@@ -74,23 +74,23 @@ fn a_prefix_and_all_below_it_hold_no_more_than_its_quota() {
     bench.create(job, "q/r", &[], bounded(3)).unwrap();
     bench.make(job, file("q", "one", 2)).unwrap();
     bench.make(job, kv("q/r", "two", 2)).unwrap();
-    // The nearest is named first; one that has room leaves the other to decide.
+    // The nearest is named first; one that has room leaves the decision to the other.
     let refused = bench.make(job, kv("q/r", "three", 4)).unwrap_err();
     assert_eq!(refused, exceeded(below("q/r"), 3, 2, 4));
     let refused = bench.make(job, kv("q", "three", 2)).unwrap_err();
     assert_eq!(refused, exceeded(below("q"), 5, 4, 2));
     assert_eq!(
         refused.to_string(),
-        "asked for 2 blocks; prefix 'q' with all below it holds 4 of its quota of 5. Free some, or have \
-         the quota raised (honeycomb quota)"
+        "cannot allocate 2 blocks: prefix 'q' with its descendants holds 4 of its quota of 5. Free \
+         some, or have the quota raised (honeycomb quota)"
     );
-    // What is beside it has nothing to do with it.
+    // A prefix beside it is not affected.
     bench.make(job, kv("a", "beside", 6)).unwrap();
     bench.make(job, kv("q/r", "three", 1)).unwrap();
     let told =
         bench.run(Command::Quota { actor: Actor::driver(job), of: QuotaOf::Prefix(job, "q") });
     assert_eq!(told, Ok(Reply::Quota { allowed: most(5), held: 5, in_memory: 5 }));
-    // What is removed below has room again.
+    // A removed descendant makes room again.
     bench.remove(job, "q/r").unwrap();
     bench.make(job, file("q", "three", 3)).unwrap();
 }
@@ -129,7 +129,7 @@ fn the_jobs_of_a_tenant_share_its_quota() {
     bench.make(other, kv("a", "", 7)).unwrap();
     bench.run(Command::DeregisterJob { actor: Actor::driver(first), job: first }).unwrap();
     bench.make(second, kv("a", "more", 4)).unwrap();
-    // It is the tenant's, and outlives its jobs.
+    // The quota is the tenant's, and outlives its jobs.
     bench.run(Command::DeregisterJob { actor: Actor::driver(second), job: second }).unwrap();
     bench.restart();
     let of = QuotaOf::Tenant("acme");
@@ -154,7 +154,7 @@ fn a_quota_below_what_is_held_takes_nothing_away_and_gives_nothing() {
         set(&mut bench, of, 0);
     }
     set(&mut bench, QuotaOf::Prefix(job, "a"), 7);
-    // Also not after a restart, when what is held has to be counted again.
+    // Nor after a restart, when the holdings are counted again.
     bench.restart();
     come_back(&mut bench);
     let (actor, path, name) = (Actor::driver(job), "a", "freed");
@@ -174,7 +174,8 @@ fn a_structure_counts_to_the_line_it_was_created_in() {
     let refused = bench.make(job, kv("q/c", "", 5)).unwrap_err();
     assert_eq!(refused, exceeded(below("q"), 4, 0, 5));
     bench.make(job, kv("q/c", "", 3)).unwrap();
-    // The prefix ends, and its quota with it; one of its name that takes its place counts what is there.
+    // The prefix ends, and its quota with it; a prefix that replaces it under the same name counts its
+    // descendants.
     bench.remove(job, "q").unwrap();
     bench.make(job, kv("q/c", "more", 3)).unwrap();
     bench.create(job, "q", &[], bounded(7)).unwrap();

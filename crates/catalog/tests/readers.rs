@@ -1,5 +1,5 @@
-//! Declared readers: a prefix is freed when the last task that was to read it has committed.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Declared readers: a prefix is freed when the last of its declared readers has committed.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -10,7 +10,7 @@ use honeycomb_catalog::{
 use honeycomb_types::limits::{LEASE_MAX_MS, READERS_MAX, READS_MAX};
 use honeycomb_types::{JobId, PrefixId, Verbs};
 
-/// A job whose prefixes end by a lease in a week, if not before.
+/// A job whose prefixes expire after a week, if they do not end before.
 fn job_of(names: &[&str]) -> (Bench, JobId, Vec<PrefixId>) {
     let mut bench = Bench::new();
     bench.join("s1:1", 2, 100);
@@ -79,7 +79,7 @@ fn who_committed_before_it_was_declared_is_done_at_once() {
     let (mut bench, job, ids) = job_of(&["p", "q", "t", "u"]);
     let driver = Actor::driver(job);
     bench.commit(driver, "t").unwrap();
-    // Also when the reader is gone since.
+    // Also when the reader has ended since.
     bench.remove(job, "t").unwrap();
     assert_eq!(bench.declare(job, "p", &["t", "u"]), Ok(1));
     bench.commit(driver, "u").unwrap();
@@ -102,7 +102,7 @@ fn a_reader_that_ended_without_committing_leaves_it_to_the_lease() {
     assert!(matches!(bench.commit(driver, "brief"), Err(CatalogError::LeaseExpired { .. })));
     assert_eq!(bench.commit(driver, "u"), Ok(0));
     assert_eq!(left(&mut bench, job, ids[0]), 2);
-    // The name created again is another prefix, which nobody has declared.
+    // The name created again is another prefix, which is not declared.
     let again = bench.create(job, "t", &[], lease(LEASE_MAX_MS)).unwrap();
     assert_eq!(bench.commit(driver, "t"), Ok(0));
     assert!(info(&mut bench, job, again).unwrap().committed);
@@ -160,14 +160,14 @@ fn pinned_prefixes_never_expire_and_are_freed_by_their_readers() {
     let id = bench.create(job, "dictionary", &[], pinned).unwrap();
     bench.declare(job, "dictionary", &["t"]).unwrap();
     bench.pass(LEASE_MAX_MS as u64 - 1);
-    // The server has long been silent.
+    // The server has been silent for long.
     bench.join("s2:1", 2, 100);
     bench.make(job, file("dictionary", "", 4)).unwrap();
     let seen = info(&mut bench, job, id).unwrap();
     assert_eq!((seen.state, seen.pinned, seen.remaining_ms), (PrefixState::Live, true, i64::MAX));
     assert_eq!(seen.structures[0].blocks, 4, "what it holds is the job's, as any");
     let status = bench.status();
-    assert_eq!((status.prefixes, status.pinned), (3, 1), "and it is told apart");
+    assert_eq!((status.prefixes, status.pinned), (3, 1), "and it is counted apart");
     assert_eq!(bench.left(job, "dictionary"), Ok(i64::MAX));
     assert_eq!(bench.commit(Actor::driver(job), "t"), Ok(1));
     assert_eq!(bench.freed().len(), 4);
@@ -282,7 +282,7 @@ fn readers_have_limits_and_cost_nothing_where_nobody_is_declared() {
     let (last, most) = names.split_last().unwrap();
     let (mut effects, driver) = (Vec::new(), Actor::driver(job));
     for path in most {
-        // Past the bench, which checks everything each time.
+        // Bypasses the bench, which checks everything each time.
         let (readers, replace) = (&["t"][..], false);
         let declare = Command::DeclareReaders { actor: driver, job, path, readers, replace };
         bench.catalog.apply(bench.now, declare, &mut effects).unwrap();

@@ -1,4 +1,4 @@
-//! Servers that come back to a controller that was restarted.
+//! Servers that reconnect to a restarted controller.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -42,7 +42,8 @@ fn rejoin(bench: &mut Bench, address: &str, member: ServerId) -> Result<Reply, C
     bench.run(Command::RejoinServer { server, member })
 }
 
-/// A server comes back with these blocks; the effects of all its commands, which are `bench.effects` then.
+/// A server reconnects with these blocks; returns the effects of all its commands, and puts them in
+/// `bench.effects`.
 fn back(bench: &mut Bench, address: &str, server: ServerId, blocks: &[HeldBlock]) -> Vec<Effect> {
     assert_eq!(rejoin(bench, address, server), Ok(Reply::Joined(server)));
     let mut told = Vec::new();
@@ -94,13 +95,13 @@ fn blocks_that_are_held_stay_and_the_others_are_free() {
     assert!(bench.catalog.recovering());
     let status = bench.status();
     assert_eq!((status.free, status.servers[0].alive), (0, false));
-    // Nothing can be allocated from a server that has not said what it has.
+    // Nothing can be allocated from a server that has not reported its blocks.
     assert_eq!(bench.make(job, file("", "f", 1)).unwrap_err(), CatalogError::Recovering);
 
     let own = blocks(&store);
     let mut inventory: Vec<HeldBlock> =
         own[..2].iter().map(|&at| held(store.structure, at)).collect();
-    // It had not heard of the removal; and of the third block of the store not at all.
+    // It had not received the removal; nor anything about the third block of the kv.
     inventory.push(held(gone.structure, blocks(&gone)[0]));
     let told = back(&mut bench, "a:1", server, &inventory);
     assert_eq!(opens(&told), [own[2]], "it never was open");
@@ -124,7 +125,7 @@ fn growth_that_the_log_lost_is_adopted_from_the_blocks_that_were_told() {
     let log = bench.make(job, file("", "f", 1)).unwrap();
     let first = blocks(&log)[0];
     let written = bench.written.clone();
-    // Two grants and a seal that the disk never got.
+    // Two grants and a seal that never became durable.
     let (_, second) = bench.grow(log.structure, first).unwrap();
     let (_, third) = bench.grow(log.structure, second).unwrap();
     let seal = Seal { length: 60_000, bytes: 60_000, last: false };
@@ -139,7 +140,7 @@ fn growth_that_the_log_lost_is_adopted_from_the_blocks_that_were_told() {
         held(log.structure, third),
     ];
     let on = |server| chain.into_iter().filter(|h| of(h.at, server)).collect::<Vec<_>>();
-    // The one that is not told of comes first: its blocks are nobody's yet, and are not freed.
+    // The server whose blocks are not in the log comes first: they have no owner yet, and are not freed.
     let (late, early) = if of(first, a) { (a, b) } else { (b, a) };
     let name = |server| if server == a { "a:1" } else { "b:1" };
     let told = back(&mut bench, name(early), early, &on(early));
@@ -150,14 +151,14 @@ fn growth_that_the_log_lost_is_adopted_from_the_blocks_that_were_told() {
     let now = bench.reopen(job, &log).unwrap();
     assert_eq!(blocks(&now), [first, second]);
     assert_eq!(now.map.entries[1].start, 60_000);
-    // The chain goes on as if nothing had been.
+    // The successor list continues as if nothing had happened.
     let (version, again) = bench.grow(log.structure, second).unwrap();
     assert_eq!((version, again), (3, third));
     assert_eq!(bench.status().free, 32 - 3);
 }
 
-/// What a block allocated in advance tells is heard when the one before it has named it, whoever comes
-/// first: it has been granted, and the log has lost that.
+/// The report of a pre-allocated block is applied when its predecessor has named it, whichever reports first:
+/// it was granted, and the log has lost the grant.
 #[test]
 fn a_block_allocated_in_advance_is_heard_when_the_one_before_it_names_it() {
     let mut bench = Bench::new();
@@ -187,8 +188,8 @@ fn a_block_allocated_in_advance_is_heard_when_the_one_before_it_names_it() {
     assert_eq!(bench.status().free, 32 - 2);
 }
 
-/// What is taken out before all have told does not lose what the log has lost (simulator, seed
-/// 153345669024813): the block was given back as one that holds nothing, and its queue went on with it.
+/// A drain before all servers have reported must not lose blocks whose grants the log has lost (simulator,
+/// seed 153345669024813): such a block was freed as one that holds nothing, and its queue continued with it.
 #[test]
 fn a_block_allocated_in_advance_is_not_given_back_before_all_have_told() {
     let mut bench = Bench::new();
@@ -235,7 +236,7 @@ fn a_grant_that_nobody_was_told_of_is_free_again() {
     assert_eq!(frees(&back(&mut bench, "a:1", server, &inventory)), [lost]);
     bench.confirm(&[lost]);
     assert_eq!(bench.status().free, 15);
-    // Asking again gives another epoch: what the lost one held is nobody's.
+    // Another request gets another epoch: the content of the lost block has no owner.
     let (_, successor) = bench.grow(log.structure, first).unwrap();
     assert!(successor.epoch > lost.epoch);
 }
@@ -259,8 +260,8 @@ fn what_was_taken_from_a_queue_is_told_to_its_tail_again() {
     assert_eq!(bench.ahead(), [(second, 40, 400)]);
 }
 
-/// Only the target of a move is on a server that is lost, so the queue lives on and its tail is told. Seed
-/// 604755 of the simulator.
+/// The lost server held only the target of a move, so the queue survives and its tail is sent its number.
+/// Seed 604755 of the simulator.
 #[test]
 fn tail_of_a_queue_is_told_when_the_last_server_that_it_waits_for_is_lost() {
     let mut bench = Bench::new();
@@ -281,7 +282,7 @@ fn tail_of_a_queue_is_told_when_the_last_server_that_it_waits_for_is_lost() {
         held(structure, second),
     ];
     back(&mut bench, "a:1", server, &inventory);
-    assert_eq!(bench.ahead(), [], "another server has not told what it holds");
+    assert_eq!(bench.ahead(), [], "another server has not reported its blocks");
     rejoin(&mut bench, "b:1", other).unwrap();
     bench.run(Command::ServerLost { server: other }).unwrap();
     assert_eq!(bench.ahead(), [(second, 40, 400)]);
@@ -313,7 +314,7 @@ fn leases_begin_anew_once_everybody_could_be_heard() {
     bench.pass(900);
     bench.restart();
     bench.pass(1500);
-    assert!(bench.catalog.recovering(), "INV-27: nobody could be heard");
+    assert!(bench.catalog.recovering(), "INV-27: no renewal could be received");
     back(&mut bench, "a:1", a, &[]);
     bench.pass(1500);
     assert!(bench.left(job, "t").is_ok());
@@ -348,7 +349,7 @@ fn a_server_that_does_not_come_back_is_lost_and_loses_its_data() {
         alarms: &[],
         usage: &[],
     };
-    // As long as a server that falls silent while the controller runs (INV-56).
+    // As long as a server that is silent while the controller runs (INV-56).
     let loss = u64::from(SERVER_LOSS_DEFAULT_MS);
     for _ in 0..10 {
         assert!(bench.reopen(job, &log).is_ok());
@@ -358,7 +359,7 @@ fn a_server_that_does_not_come_back_is_lost_and_loses_its_data() {
     bench.pass(10);
     assert!(matches!(bench.reopen(job, &log), Err(CatalogError::DataLost { .. })));
     assert!(!bench.catalog.recovering());
-    // It comes back too late, and is nobody's member.
+    // It returns too late, and is not a member.
     let refused = Err(CatalogError::UnknownServer { server: gone });
     assert_eq!(rejoin(&mut bench, name(gone), gone), refused);
 }
@@ -381,7 +382,7 @@ fn only_the_process_that_was_the_member_keeps_its_number() {
     }
     let command = Command::Inventory { server, held: &[], last: true };
     assert_eq!(bench.run(command), refused, "before it has rejoined");
-    // A new process at that address: the one that was there is gone.
+    // A new process at that address: the earlier one is lost.
     let new = NewServer { incarnation: 1, ..own };
     let Ok(Reply::Joined(number)) = bench.run(Command::JoinServer { server: new }) else {
         panic!()
@@ -407,7 +408,7 @@ fn another_connection_of_a_live_server_is_reconciled_too() {
 const DISK: TierIx = TierIx(1);
 const DISKS: [TierSpec; 1] = [TierSpec { class: TierClass::Nvme, blocks: 20 }];
 
-/// The server of `join_with_disk("a:1", 12, 20)`, as it comes back.
+/// The server of `join_with_disk("a:1", 12, 20)`, as it reconnects.
 fn with_disk() -> NewServer<'static> {
     let incarnation = incarnation("a:1");
     let own = NewServer { incarnation, shards: 1, blocks_per_shard: 12, ..SERVER };
@@ -423,8 +424,8 @@ fn tiers_opened(effects: &[Effect]) -> Vec<TierIx> {
     effects.iter().filter_map(tier).collect()
 }
 
-/// Opens 14 files on a server with room for 12 blocks in memory, which has heard of nine of them when the
-/// controller is started again. Answers how many of the five others are opened in memory then.
+/// Opens 14 files on a server with room for 12 blocks in memory, which has received nine of them when the
+/// controller is restarted. Returns how many of the five others are opened in memory then.
 fn opened_in_memory_after_a_restart() -> usize {
     let mut bench = Bench::new();
     let server = bench.join_with_disk("a:1", 12, 20);
@@ -452,8 +453,8 @@ fn blocks_granted_in_a_lower_tier_are_opened_there_after_a_restart() {
     assert_eq!(opened_in_memory_after_a_restart(), 3);
 }
 
-/// A server comes back while memory is short, and another block is asked for before it has reported its
-/// blocks. Answers the blocks that are to be demoted for that.
+/// A server reconnects while memory is short, and another block is requested before it has reported its
+/// blocks. Returns the blocks to be demoted for that.
 fn demoted_before_report() -> Vec<BlockAt> {
     let mut bench = Bench::new();
     let server = bench.join_with_disk("a:1", 12, 20);
@@ -470,7 +471,7 @@ fn demoted_before_report() -> Vec<BlockAt> {
     let short = (0..8).find(|&n| !fill(&mut bench, n).is_empty()).expect("memory runs short");
     let order = bench.lowered()[0];
     bench.run(Command::RejoinServer { server: with_disk(), member: server }).unwrap();
-    // It is given no block either: nobody else has room.
+    // It receives no block either: no other server has room.
     let refused = bench.make(job, file("", "early", 1)).is_err();
     let demoted = bench.lowered();
     assert!(refused == demoted.is_empty());

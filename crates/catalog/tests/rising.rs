@@ -1,6 +1,6 @@
-//! Blocks below memory that are read often come back up: only into room that nobody is likely to ask for,
-//! and nobody goes down for them.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Promotion of blocks in lower tiers that are read often: only into room that is unlikely to be requested
+//! soon, and without a demotion.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -9,7 +9,7 @@ use honeycomb_catalog::{Actor, Command, Effect, Hints};
 use honeycomb_types::{BlockAt, JobId, PolicyKind, ServerId, StructureId, TierIx};
 
 /// A server of 12 blocks in memory, two of which are reserved; files of one block each fill it, and some are
-/// below.
+/// in the lower tier.
 fn filled() -> (Bench, ServerId, JobId, Vec<(StructureId, BlockAt)>) {
     filled_under(Bench::new())
 }
@@ -50,26 +50,26 @@ fn a_block_comes_up_when_more_is_free_than_makes_others_go_down() {
         .copied()
         .filter(|(_, at)| bench.catalog.tiers_of(*at).unwrap().0.is_below())
         .collect();
-    assert!(below.len() >= 4, "what found no memory has its place below");
+    assert!(below.len() >= 4, "files that found no memory begin in the lower tier");
     let [first, second, ..] = below[..] else { unreachable!("counted above") };
     let in_memory: Vec<usize> = (0..16).filter(|n| !below.contains(&files[*n])).collect();
     // The mark is two blocks, and twice as many have to be free beyond the reserve.
     let mut gone = in_memory.into_iter();
     while bench.catalog.free_in_memory() < 4 {
-        assert!(!raised(&mut bench, first), "nobody is to go down for it");
+        assert!(!raised(&mut bench, first), "no block may be demoted for it");
         remove(&mut bench, job, gone.next().unwrap());
     }
     assert!(!raised(&mut bench, first));
     remove(&mut bench, job, gone.next().unwrap());
     let used = bench.status().tiers[0].used;
     assert!(raised(&mut bench, first));
-    // It counts in both until it is there (INV-42), so that the next has no room.
+    // It counts in both until it has arrived (INV-42), so the next has no room.
     assert_eq!((bench.catalog.free_in_memory(), bench.status().tiers[0].used), (4, used));
     assert!(!raised(&mut bench, first) && !raised(&mut bench, second));
     let (structure, at) = first;
     bench.run(Command::TierChanged { structure, at, tier: TierIx::MEMORY }).unwrap();
     assert_eq!((bench.catalog.free_in_memory(), bench.status().tiers[0].used), (4, used - 1));
-    // One that its server does not let up now is not asked for again before a second has passed.
+    // After a refusal by its server, the promotion is not repeated for a second.
     remove(&mut bench, job, gone.next().unwrap());
     assert!(raised(&mut bench, second));
     let (_, at) = second;
@@ -80,14 +80,14 @@ fn a_block_comes_up_when_more_is_free_than_makes_others_go_down() {
         bench.pass(700);
     }
     assert!(raised(&mut bench, second));
-    // It ends while it comes up: it has nothing anywhere.
+    // It ends while it is being promoted: it occupies room in no tier.
     let n = files.iter().position(|file| *file == second).unwrap();
     remove(&mut bench, job, n);
     assert_eq!((bench.catalog.free_in_memory(), bench.status().tiers[0].used), (5, used - 2));
 }
 
-/// Under a fair policy as well: who reads often has room that nobody asked for, whatever its share, and
-/// the block of somebody else that is above its own stays where it is.
+/// Under a fair policy as well: a frequent reader gets unrequested room, whatever its share, and a block of
+/// another holder above its own share stays in place.
 #[test]
 fn nobody_goes_down_for_a_block_that_comes_up_under_a_fair_policy() {
     let (mut bench, _, job, files) = filled_under(Bench::with_policy(1, PolicyKind::MaxMin));
@@ -96,15 +96,15 @@ fn nobody_goes_down_for_a_block_that_comes_up_under_a_fair_policy() {
     let first = files[below[0]];
     let mut gone = above.into_iter();
     while bench.catalog.free_in_memory() <= 4 {
-        assert!(!raised(&mut bench, first), "nobody is to go down for it");
+        assert!(!raised(&mut bench, first), "no block may be demoted for it");
         remove(&mut bench, job, gone.next().unwrap());
     }
-    // Nothing but this follows from it.
+    // Nothing else follows from it.
     assert!(raised(&mut bench, first));
     assert!(gone.all(|n| !is_below(&bench, files[n].1)));
 }
 
-/// Memory comes last for a job for which latency does not matter, however much of it is free.
+/// Memory comes last for a job that is not sensitive to latency, however much of it is free.
 #[test]
 fn what_need_not_be_in_memory_stays_below() {
     let mut bench = Bench::new();

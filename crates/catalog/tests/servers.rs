@@ -1,5 +1,5 @@
-//! Memory servers: joining, reports, and what goes with one that dies.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Memory servers: joining, reports, and the losses with a server.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -33,7 +33,7 @@ fn data_goes_with_its_server_and_the_reason_is_told() {
     let survivor = elsewhere.map.entries[0].at.block.server();
     let dead = if survivor == s1 { s2 } else { s1 };
     bench.run(Command::ServerLost { server: dead }).unwrap();
-    // Two of the four blocks were elsewhere; the dead server is told nothing.
+    // Two of the four blocks were elsewhere; the dead server is sent nothing.
     assert_eq!(bench.freed().len(), 2);
     assert!(bench.freed().iter().all(|at| at.block.server() == survivor));
     bench.pass(10);
@@ -166,7 +166,7 @@ fn what_is_wrong_with_a_tier_is_told_until_its_server_says_otherwise() {
     let status = bench.status();
     let told = TierAlarm { age_ms: 950, tried_ms: 350, ..alarm };
     assert_eq!((status.alarms, &status.servers[0].alarms), (1, &vec![told]));
-    // A job is told that there is something.
+    // A job sees that there is an alarm.
     let Ok(Reply::Status(status)) = bench.run(Command::ClusterStatus { actor: Actor::driver(job) })
     else {
         panic!("it may ask")

@@ -1,6 +1,5 @@
-//! Disks that are short let blocks go on to a store: which ones, whose, and never one that may be written
-//! to.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! Demotion from disks that are short to a store: which blocks, whose, and never one that may be written to.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -20,16 +19,16 @@ const STORE: (TierClass, u32) = (TierClass::Object, 40);
 const ON_DISK: TierIx = TierIx(1);
 const IN_STORE: TierIx = TierIx(2);
 
-/// A server with a disk and a store, which does what it is told.
+/// A server with a disk and a store, which carries out effects.
 struct World {
     bench: Bench,
     server: ServerId,
     job: JobId,
     files: BTreeMap<BlockAt, (StructureId, String)>,
     sealed: Vec<BlockAt>,
-    /// Where every block was told to go, and from where.
+    /// The demotions of every block: target and source tier.
     lowered: Vec<(BlockAt, TierIx, TierIx)>,
-    /// Blocks that go to the store are not told to have come.
+    /// Demotions to the store are never reported as complete.
     stuck: bool,
 }
 
@@ -57,7 +56,7 @@ impl World {
         Ok(at)
     }
 
-    /// As a client does that is told to come again while room is on its way.
+    /// Retries as a client does while room is coming.
     fn make_patiently(&mut self, job: JobId, name: &str) -> BlockAt {
         (0..3).find_map(|_| self.make(job, name, true).ok()).expect("there is room in the store")
     }
@@ -74,7 +73,7 @@ impl World {
         self.bench.catalog.tiers_of(at).unwrap().0
     }
 
-    /// What goes down is there.
+    /// Completes the demotions.
     fn carry_out(&mut self) {
         let mut effects = std::mem::take(&mut self.bench.effects);
         while !effects.is_empty() {
@@ -128,7 +127,7 @@ fn what_leaves_memory_finds_a_disk_and_the_disk_gives_to_the_store() {
     for policy in [PolicyKind::FirstCome, PolicyKind::MaxMin, PolicyKind::Karma] {
         let mut world = World::new(policy);
         let job = world.job;
-        // All that there is room for, but for what is kept back and kept free.
+        // As many as there is room for, except for the reserve and the room kept free.
         for n in 0..50 {
             world.make_patiently(job, &format!("f{n}"));
             let [disk, _] = world.used();
@@ -137,7 +136,7 @@ fn what_leaves_memory_finds_a_disk_and_the_disk_gives_to_the_store() {
         let ways: Vec<_> = world.lowered.iter().map(|(_, from, to)| (*from, *to)).collect();
         let count = |way| ways.iter().filter(|w| **w == way).count();
         assert!(count((ON_DISK, IN_STORE)) >= 25, "{policy:?}: {ways:?}");
-        // Under a fair policy who is above its share has its place on the disk from the start.
+        // Under a fair policy, blocks of a holder above its share begin on the disk.
         let fair = policy != PolicyKind::FirstCome;
         assert!(fair || count((TierIx::MEMORY, ON_DISK)) >= 25, "{ways:?}");
         let [disk, store] = world.used();
@@ -155,7 +154,8 @@ fn nothing_that_may_be_written_to_goes_to_a_store() {
     let tiers: Vec<_> = full.tiers.iter().map(|tier| (tier.name, tier.free)).collect();
     assert_eq!(tiers[1..], [("ssd", 0), ("object", STORE.1.into())]);
     assert_eq!(world.used(), [DISK.1.into(), 0]);
-    // Two of them take no more from now on, one on the disk and one in memory: there is room for others.
+    // Two of them, one on the disk and one in memory, accept no more writes from now on: there is room for
+    // others.
     let on = |world: &World, tier| {
         world.files.keys().copied().find(|at| world.tier(*at) == tier).unwrap()
     };
@@ -169,8 +169,8 @@ fn nothing_that_may_be_written_to_goes_to_a_store() {
     world.ends(job);
 }
 
-/// Whoever asks pays first; when it has nothing on the disk, room there is nobody's. Memory is another
-/// matter.
+/// The caller pays first; when it has no block on the disk, any holder's is demoted there. Memory follows
+/// other rules.
 #[test]
 fn who_asks_pays_first_and_nobody_is_refused_while_there_is_room_in_the_store() {
     let mut world = World::new(PolicyKind::FirstCome);
@@ -184,7 +184,7 @@ fn who_asks_pays_first_and_nobody_is_refused_while_there_is_room_in_the_store() 
     let own: Vec<BlockAt> =
         (0..12).map(|n| world.make_patiently(second, &format!("s{n}"))).collect();
     assert!(in_memory.iter().all(|at| world.tier(*at) == TierIx::MEMORY), "INV-43");
-    // The first's blocks went on from the disk, and then its own.
+    // The first's blocks were demoted from the disk, and then its own.
     let sunk = |at: &BlockAt| world.tier(*at) == IN_STORE;
     assert!(fills.iter().any(sunk) && own.iter().any(sunk), "{:?}", world.lowered);
     let last = world.lowered.iter().rev().find(|(_, from, _)| *from == ON_DISK).unwrap();
@@ -195,7 +195,7 @@ fn who_asks_pays_first_and_nobody_is_refused_while_there_is_room_in_the_store() 
     world.ends(first);
 }
 
-/// A store that takes long, or does not answer, holds up nobody who finds a disk.
+/// A store that is slow, or does not answer, delays no caller that finds a disk.
 #[test]
 fn a_store_that_does_not_answer_is_given_no_more_than_some() {
     let mut world = World::new(PolicyKind::FirstCome);
@@ -214,8 +214,8 @@ fn a_store_that_does_not_answer_is_given_no_more_than_some() {
     assert!(made.iter().any(|made| made.is_err()), "memory and the disk are full");
     let on_their_way = going(&world);
     assert!((1..=SINKING_MAX).contains(&(on_their_way.len() as u32)), "{on_their_way:?}");
-    assert!(world.bench.catalog.awaits_room(), "whoever asks waits for them a moment");
-    // Refused, or come to nothing: each stays where it was, and is not asked again at once.
+    assert!(world.bench.catalog.awaits_room(), "a caller waits for them");
+    // Refused or failed: each stays in its tier, and is not demoted again at once.
     for (n, at) in on_their_way.iter().copied().enumerate() {
         let was = world.tier(at);
         match n % 2 {
@@ -228,7 +228,7 @@ fn a_store_that_does_not_answer_is_given_no_more_than_some() {
     world.lowered.clear();
     let _ = world.make(job, "more", true);
     assert!(world.lowered.iter().all(|(at, ..)| !on_their_way.contains(at)));
-    // One that comes later is there.
+    // A later one has arrived.
     for at in going(&world) {
         world.arrives(at, IN_STORE);
     }

@@ -1,5 +1,5 @@
 //! Structures: maps, growth, seals, allocation, tombstones (INV-01, 02, 03, 17, 20, 30).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -86,13 +86,13 @@ fn a_file_grows_by_what_was_reserved_first() {
     let now = bench.reopen(job, &opened).unwrap();
     assert_eq!(ranges(&now), [(0, 999, first), (1000, u64::MAX, spare)]);
     assert_eq!(now.map.version, MapVersion(2));
-    // Repeats answer the same and change nothing.
+    // Repeats get the same answer and change nothing.
     assert_eq!(seal(&mut bench, id, first, 1000, false), Ok(2));
     assert_eq!(grow(&mut bench, id, first), Ok((2, spare)));
     assert!(seal(&mut bench, id, first, 999, false).is_err());
     let (version, third) = grow(&mut bench, id, spare).unwrap();
     assert!(version == 3 && matches!(bench.effects[..], [Effect::OpenBlock { .. }]));
-    // The structure itself is sealed: its successor goes, the last range stays open.
+    // The structure itself is sealed: its successor is freed, the last range stays open.
     assert_eq!(seal(&mut bench, id, spare, 7, true), Ok(3));
     assert_eq!(bench.freed(), [third]);
     assert_eq!(seal(&mut bench, id, spare, 7, true), Ok(3));
@@ -153,7 +153,7 @@ fn an_allocation_gives_all_or_nothing_and_keeps_the_reserve() {
     bench.run(Command::RemoveStructure { actor, job, path: "t", name: "fits" }).unwrap();
     let freed = bench.freed();
     assert_eq!(freed.len(), 8);
-    // Quarantined blocks are nobody's until their server confirms.
+    // Quarantined blocks have no owner until their server confirms.
     let status = bench.status();
     assert_eq!((status.free, status.quarantined, status.bytes_allocated), (2, 8, 0));
     assert!(bench.make(job, file("t", "one", 1)).is_err());
@@ -168,10 +168,10 @@ fn an_allocation_gives_all_or_nothing_and_keeps_the_reserve() {
     let at = again.map.entries[0].at;
     let before = held.map.entries.iter().map(|e| e.at.epoch).max().unwrap();
     assert!(at.epoch > before, "an epoch is never used again");
-    // A late confirmation of the earlier epoch frees nothing of the new owner's.
+    // A late confirmation of the earlier epoch frees no block of the new owner.
     bench.confirm(&freed);
     bench.confirm(&[at]);
-    assert_eq!(bench.status().free, 9, "nobody asked for this one to be freed");
+    assert_eq!(bench.status().free, 9, "the free of this one was not requested");
     assert_eq!(ranges(&bench.reopen(job, &again).unwrap()).len(), 1);
 }
 

@@ -1,5 +1,5 @@
 //! Suspected servers: silent for a while, or without a connection (INV-56).
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 const SILENCE_MS: u64 = SERVER_SILENCE.as_millis() as u64;
 const LOSS_MS: u64 = SERVER_LOSS_DEFAULT_MS as u64;
 
-/// Two servers of 10 blocks each, and a store with a block on each of them.
+/// Two servers of 10 blocks each, and a kv with a block on each of them.
 struct Pair {
     bench: Bench,
     job: JobId,
@@ -141,7 +141,7 @@ fn suspected_server_is_given_no_block_until_it_is_heard() {
             pair.unlink()
         }
         assert!(pair.is_suspected());
-        // Each has 10 blocks, one of which is out, and two of which are kept back.
+        // Each has 10 blocks, one of which is out, and two of which are reserved.
         for n in 0..7 {
             let made = pair.bench.make(pair.job, file("t", &format!("f{n}"), 1)).unwrap();
             assert_eq!(made.map.entries[0].at.block.server(), pair.loud);
@@ -194,7 +194,7 @@ fn closed_connection_costs_no_data_when_the_server_is_back_in_time() {
     let inventory = Command::Inventory { server: pair.quiet, held: &[], last: true };
     pair.bench.run(inventory).unwrap();
     let opens = |effect: &Effect| matches!(effect, Effect::OpenBlock { .. });
-    assert!(pair.bench.effects.iter().any(opens), "what it was to open it is told again");
+    assert!(pair.bench.effects.iter().any(opens), "its pending opens are sent again");
     assert!(!pair.is_suspected() && pair.lives());
 }
 
@@ -231,13 +231,13 @@ fn stall_of_the_controller_postpones_suspicion_and_loss() {
     assert_eq!(pair.bench.now.since(since), Duration::from_millis(LOSS_MS + 1500));
 }
 
-/// Two servers of 12 blocks in memory and 20 on a disk, whose memory is full of large values of a store:
-/// blocks of both are on their way down, and one of the servers is suspected.
+/// Two servers of 12 blocks in memory and 20 on a disk, whose memory is full of large values of a kv: blocks
+/// of both are being demoted, and one of the servers is suspected.
 struct Full {
     bench: Bench,
     job: JobId,
     store: StructureId,
-    /// What the server that answers has been told to let go.
+    /// The demotions sent to the server that responds.
     going: Vec<BlockAt>,
     loud: ServerId,
 }
@@ -278,8 +278,8 @@ impl Full {
     }
 }
 
-/// Demotions that a suspected server was asked for counted as room that comes: nothing went down on the
-/// others, and allocations were refused although their disks had room.
+/// Demotions requested from a suspected server counted as coming room: nothing was demoted on the others, and
+/// allocations were refused although their disks had room.
 #[test]
 fn others_let_blocks_go_while_a_suspected_server_does_not() {
     let mut full = Full::new();
@@ -303,8 +303,8 @@ fn others_let_blocks_go_while_a_suspected_server_does_not() {
     assert!((18..=20).contains(&stored), "{stored}");
 }
 
-/// An allocation that failed while a suspected server had room only on its disk was refused for good. It is to be
-/// repeated until the server is back or lost.
+/// An allocation that failed while a suspected server had room only on its disk was refused for good. It must
+/// be retried until the server is back or lost.
 #[test]
 fn suspected_server_whose_disk_has_room_is_named() {
     let mut full = Full::new();

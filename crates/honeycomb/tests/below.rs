@@ -121,8 +121,13 @@ fn a_full_disk_is_told_and_room_is_used_when_it_comes() {
     let full = file(&client, &job, ":full");
     let refused = (0..1000).find_map(|_| full.append(&[7; APPEND]).err()).unwrap();
     assert_eq!(refused.status, Status::OutOfMemory, "{}", refused.message);
-    let told =
-        ["full asked for 1 block;", "nvme: 0 of 32 free", "Job 'full' holds", "T0 1", "the root "];
+    let told = [
+        "cannot allocate 1 block for ':full'",
+        "nvme: 0 of 32 free",
+        "Job 'full' holds",
+        "T0 1",
+        "the root ",
+    ];
     for part in told {
         assert!(refused.message.contains(part), "{part} in {}", refused.message);
     }

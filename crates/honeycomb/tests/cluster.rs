@@ -248,7 +248,7 @@ fn a_reader_of_an_expired_prefix_learns_which_lease_and_how_late() {
     let e = last.expect("never an empty read");
     assert_eq!(e.status, Status::LeaseExpired, "{e}");
     assert!(e.message.contains("map") && e.message.contains("200 ms"), "{e}");
-    assert!(e.message.contains("past their end"), "{e}");
+    assert!(e.message.contains("ms overdue without a renewal"), "{e}");
 }
 
 #[test]

@@ -212,7 +212,7 @@ fn the_last_one_stays_and_one_that_is_called_back_goes_on() {
     let Ok(Departure::Refused(why)) = departures.recv_timeout(PATIENCE) else {
         panic!("the last server may not go");
     };
-    assert!(why.contains("it is the only one that takes blocks"), "{why}");
+    assert!(why.contains("it is the only one that accepts new blocks"), "{why}");
 }
 
 #[test]
@@ -355,7 +355,8 @@ fn large_values_wait_for_room_and_not_for_jobs_that_have_ended() {
         let status = whole.status().unwrap();
         let stays = status.servers.iter().find(|server| server.address != address).unwrap();
         let there = server(&whole, &address).unwrap();
-        stays.free <= 2 && there.drain_waits.contains("of large values that are written elsewhere")
+        stays.free <= 2
+            && there.drain_waits.contains("of large values being copied to other servers")
     });
     assert_eq!(departures.try_recv(), Err(std::sync::mpsc::TryRecvError::Empty));
     let (client, job) = &jobs[1];

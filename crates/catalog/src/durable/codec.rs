@@ -1,14 +1,14 @@
-//! Bytes of records: little-endian numbers, strings with their length before them.
+//! Bytes of records: little-endian numbers, and strings preceded by their length.
 
 use std::fmt;
 
-/// A record that is not what its type and version say.
+/// A record that contradicts its type and version.
 ///
-/// Its frame had the right checksum: these are not the bytes that a disk spoilt, but those of a
-/// defect or of a program that wrote something else.
+/// Its frame had the right checksum: these are not bytes damaged by a disk, but the work of a defect or of
+/// another program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadRecord {
-    /// What was expected and not found.
+    /// A description of the missing or wrong part.
     pub what: String,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Reader<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            n => bad(format!("a truth value is {n}")),
+            n => bad(format!("a boolean is {n}")),
         }
     }
 
@@ -80,12 +80,12 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.take(8)?.try_into().expect("eight bytes were taken")))
     }
 
-    /// A number of things of which each takes at least `least` bytes: a count that cannot be true
-    /// is refused before anything is allocated for it.
+    /// The length of a list whose items take at least `least` bytes each: an impossible length is refused
+    /// before anything is allocated.
     pub(crate) fn count(&mut self, least: usize) -> Result<usize, BadRecord> {
         let n = self.u32()? as usize;
         if n.saturating_mul(least) > self.0.len() {
-            return bad(format!("a list of {n} does not fit its record"));
+            return bad(format!("a list of {n} items does not fit into its record"));
         }
         Ok(n)
     }

@@ -1,4 +1,4 @@
-//! What the log says of a flush that is under way.
+//! Log records of a flush that is under way.
 
 use super::codec::{BadRecord, Reader, Writer, bad};
 use super::image::{get_at, put_at};
@@ -8,11 +8,11 @@ use crate::reply::{FlushState, FlushedPart, FlushedStructure};
 use honeycomb_types::{BlockAt, JobId, Kind, PrefixId, StructureId};
 use std::sync::Arc;
 
-/// In the place of a part's number: paths below the prefix follow. No flush has so many parts.
+/// In place of a part's number: paths of descendants follow. No flush has that many parts.
 const BELOW: u32 = u32::MAX;
-/// The same: the flush follows that names those which were cut with it.
+/// The same: the number of the flush follows that names the members of the same barrier.
 const GROUP: u32 = u32::MAX - 1;
-/// The same: the job follows whose end began it.
+/// The same: the id of the job follows whose end began the flush.
 const ENDED: u32 = u32::MAX - 2;
 
 fn put_below(w: &mut Writer<'_>, below: &[Box<str>]) {
@@ -25,8 +25,8 @@ fn get_below(r: &mut Reader<'_>) -> Result<Arc<[Box<str>]>, BadRecord> {
     (0..n).map(|_| Ok(r.str()?.into())).collect()
 }
 
-/// A flush as it stands: written when it begins, and when its parts become others. That one part more
-/// is on disk has a record of its own.
+/// A flush: logged when it begins, and when its parts change. The completion of one more part has a record of
+/// its own.
 #[derive(Clone, Debug)]
 pub(crate) struct FlushImage {
     pub(crate) number: u64,
@@ -34,20 +34,20 @@ pub(crate) struct FlushImage {
     pub(crate) directory: Arc<str>,
     pub(crate) job_name: Box<str>,
     pub(crate) address: Arc<str>,
-    /// Of a subtree: paths of those below it.
+    /// For a subtree: paths of the descendants.
     pub(crate) below: Arc<[Box<str>]>,
-    /// The uppermost of those that were cut with it; 0 for none.
+    /// The topmost flush of the same barrier; 0 for none.
     pub(crate) group: u64,
-    /// The job whose end began it, if that did.
+    /// The job whose end began the flush, if one did.
     pub(crate) ended: Option<JobId>,
-    /// Which structures they were.
+    /// The structures that it flushes.
     pub(crate) ids: Vec<StructureId>,
     pub(crate) structures: Vec<FlushedStructure>,
     /// One for each part, in the order of the structures and of their parts.
     pub(crate) blocks: Vec<KeptImage>,
 }
 
-/// A flush of a prefix that lives, while its blocks are copied: what it may have written.
+/// A flush of a live prefix, while its blocks are copied: the objects that it may have written.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveImage {
     pub(crate) number: u64,
@@ -77,7 +77,7 @@ impl LiveImage {
             put_at(w, *at);
         }
         put_below(w, &self.below);
-        // Of a barrier, and of nothing that an earlier program wrote.
+        // For a barrier only; earlier versions wrote none.
         if self.group != 0 {
             w.u64(self.group);
         }
@@ -113,13 +113,13 @@ impl LiveImage {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct KeptImage {
     pub(crate) at: BlockAt,
-    /// Hashes of a kv that are its own.
+    /// The hashes of a kv that it owns.
     pub(crate) range: (u64, u64),
     pub(crate) state: PartState,
 }
 
 impl FlushImage {
-    /// Notes that a part is on disk.
+    /// Records that a part is written.
     pub(crate) fn wrote(&mut self, part: usize, objects: Vec<Written>) -> Result<(), BadRecord> {
         let parts = self.structures.iter_mut().flat_map(|s| &mut s.parts);
         match (parts.zip(&mut self.blocks)).nth(part) {
@@ -157,14 +157,14 @@ impl FlushImage {
                 w.u8(block.state as u8);
             }
         }
-        // Further objects of a block are rare, and an earlier program wrote none: they come last.
+        // Further objects of a block are rare, and earlier versions wrote none: they come last.
         let parts = self.structures.iter().flat_map(|s| &s.parts).enumerate();
         for (i, part) in parts.filter(|(_, part)| part.objects.len() > 1) {
             w.u32(i as u32);
             w.u32(part.objects.len() as u32 - 1);
             put_objects(w, &part.objects[1..]);
         }
-        // Of a subtree, and of nothing that an earlier program wrote.
+        // For a subtree only; earlier versions wrote none.
         if !self.below.is_empty() {
             w.u32(BELOW);
             put_below(w, &self.below);
@@ -202,7 +202,7 @@ impl FlushImage {
             };
             let sealed = r.bool()?;
             if version < 6 {
-                // Hash slots of a kv, which had fewer then.
+                // Number of hash slots of a kv, which was smaller then.
                 r.u32()?;
             }
             let (max_items, max_bytes) = (r.u64()?, r.u64()?);
@@ -256,7 +256,7 @@ pub(crate) fn put_objects(w: &mut Writer<'_>, objects: &[Written]) {
     objects.iter().for_each(|written| put_written(w, *written));
 }
 
-/// What `put_objects` wrote, to the end of the record.
+/// Reads the objects written by `put_objects`, to the end of the record.
 pub(crate) fn get_objects(r: &mut Reader<'_>) -> Result<Vec<Written>, BadRecord> {
     let mut objects = vec![get_written(r)?];
     while !r.0.is_empty() {
@@ -293,7 +293,7 @@ pub(crate) fn get_sweep(r: &mut Reader<'_>) -> Result<(u64, Sweep), BadRecord> {
     Ok((number, Sweep::new(directory, names, passes)))
 }
 
-/// What became of the flush of a prefix that is over; nothing of one that is under way or was none.
+/// The outcome of the flush of an ended prefix; nothing for a flush under way or for no flush.
 pub(crate) fn put_outcome(w: &mut Writer<'_>, prefix: PrefixId, state: &FlushState) {
     w.u64(prefix.0);
     match state {
@@ -315,7 +315,7 @@ pub(crate) fn get_outcome(r: &mut Reader<'_>) -> Result<(PrefixId, FlushState), 
 mod tests {
     use super::*;
 
-    /// A record as programs wrote it that knew one object for each block.
+    /// A record as written by versions that knew one object for each block.
     fn earlier(state: PartState, written: Written) -> Vec<u8> {
         let mut record = Vec::new();
         let mut w = Writer(&mut record);

@@ -1,9 +1,9 @@
-//! What the log says of each thing, and its bytes.
+//! Images of the catalog's items in the log, and their bytes.
 //!
-//! Things are named by their places in the catalog's slabs, which a recovered catalog has again: so
-//! an edge or a block's owner is a number and needs no search. An image is the whole of a thing; what
-//! would make large images be written again and again (a task that reads from thousands, a file of
-//! thousands of blocks) has a record for the difference.
+//! Items are named by their indices in the catalog's slabs, which a recovered catalog restores: so an edge or
+//! a block's owner is a number and needs no search. An image is a whole item. Items with large images that
+//! change often (a task that reads from thousands, a file of thousands of blocks) have a record for the
+//! difference.
 
 use super::codec::{BadRecord, Reader, Writer, bad};
 use crate::command::Seal;
@@ -18,8 +18,8 @@ use honeycomb_types::{
     StructureId, TierClass, TierSpec, Time, Verbs, Way,
 };
 
-/// Types of records. A number is never used for something else. 0x40 and above are the
-/// controller's own; a new kind of hard state takes the next free number below that.
+/// Types of records. A number is never reused. 0x40 and above are the controller's own; a new kind of durable
+/// state takes the next free number under that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Type {
@@ -28,7 +28,7 @@ pub(crate) enum Type {
     JobGone = 3,
     Prefix = 4,
     PrefixGone = 5,
-    /// One more parent of a prefix, by use.
+    /// One more parent of a prefix, deduced from use.
     Edge = 6,
     Declared = 7,
     Withdrawn = 8,
@@ -41,59 +41,59 @@ pub(crate) enum Type {
     Tombstone = 14,
     Server = 15,
     ServerGone = 16,
-    /// How many readers of a prefix ended without having committed; of snapshots.
+    /// Number of readers of a prefix that ended without having committed; in snapshots.
     LostReaders = 17,
     /// A flush that is under way.
     Flush = 18,
     FlushGone = 19,
-    /// All blocks in which a kv keeps extents; of snapshots.
+    /// All blocks in which a kv keeps extents; in snapshots.
     ExtentBlocks = 20,
-    /// One part of a flush is on disk.
+    /// One part of a flush is written.
     FlushPart = 21,
-    /// How the flush of a prefix ended.
+    /// The outcome of the flush of a prefix.
     Flushed = 22,
     /// One more block in which a kv keeps extents.
     ExtentAdded = 23,
     ExtentGone = 24,
     /// The quota of a tenant.
     Tenant = 25,
-    /// What a job has used, as far as it is written.
+    /// The bill of a job, as last logged.
     Bill = 26,
-    /// What a job had used that ended.
+    /// The final bill of an ended job.
     Ended = 27,
-    /// Objects that are to be deleted.
+    /// Objects to delete.
     Sweep = 28,
     SweepGone = 29,
-    /// A server is being taken out; after its own record.
+    /// A server is draining; after its own record.
     Draining = 30,
-    /// A flush of a prefix that lives, while it is copied.
+    /// A flush of a live prefix, while it is copied.
     Live = 31,
     LiveGone = 32,
 }
 
 impl Type {
-    /// Version of the records of this type that this program writes; it reads earlier ones too. One of a
-    /// type that it does not know, or of a later version, is refused by name: it holds what would be lost.
+    /// Version of the records of this type that this program writes; it reads earlier ones too. A record of
+    /// an unknown type or of a later version is refused with its name, because ignoring it would lose data.
     pub(crate) fn version(self) -> u8 {
         match self {
-            // 3: the most blocks at it and below; 4: those in memory beyond which it gives first, and
-            // whether it is being loaded; 5: whether it outlives its job; 6: its journal.
+            // 3: the quota of the prefix; 4: its soft quota, and whether it is being loaded; 5: whether it
+            // outlives its job; 6: its journal.
             Type::Prefix => 6,
-            // 3: parts of prefixes that live on; 4: what else belongs to a subtree; 5: what was cut with it, and the
-            // job whose end began it; 6: without the hash slots of a kv.
+            // 3: parts of prefixes that stay live; 4: the other members of a subtree; 5: the other members of
+            // a barrier, and the job whose end began the flush; 6: without the hash slots of a kv.
             Type::Flush => 6,
-            // 3: what else belongs to a subtree; 4: what is cut with it.
+            // 3: the other members of a subtree; 4: those of a barrier.
             Type::Live => 4,
             // 3: without the hash slots of a kv.
             Type::Structure => 3,
             // 3: the job's hints; 4: its soft quota and the weight of its share; 5: the time of its root's
             // creation, and its holder.
             Type::Job => 5,
-            // 3: the same of a tenant.
+            // 3: the soft quota and the weight of a tenant.
             Type::Tenant => 3,
-            // 3: by where blocks were.
+            // 3: by location of the blocks.
             Type::Bill | Type::Ended => 3,
-            // 2: where a server's blocks can be.
+            // 2: the tiers of a server.
             _ => 2,
         }
     }
@@ -147,7 +147,7 @@ pub(crate) fn record(out: &mut Vec<u8>, kind: Type, body: impl FnOnce(&mut Write
     out[at..at + 4].copy_from_slice(&length.to_le_bytes());
 }
 
-/// What numbers are given next, so that none is given twice.
+/// The next numbers to assign, so that none is assigned twice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
     pub(crate) last_prefix: u64,
@@ -181,14 +181,14 @@ impl Counters {
 pub(crate) struct JobImage {
     pub(crate) id: JobId,
     pub(crate) name: Box<str>,
-    /// Place of its root prefix.
+    /// Index of its root prefix.
     pub(crate) root: u32,
     pub(crate) lease_ms: u32,
     pub(crate) shortest_ms: u32,
     pub(crate) allowed: Allowance,
     pub(crate) hints: Hints,
     pub(crate) registered: Time,
-    /// When its root prefix was made.
+    /// The time when its root prefix was made.
     pub(crate) opened: Time,
     pub(crate) holder: Holder,
     pub(crate) lingers_until: Option<Time>,
@@ -236,7 +236,7 @@ impl JobImage {
             let (tasks, bytes, bytes_per_s) = (r.u32()?, r.u64()?, r.u64()?);
             let hints = Hints { tasks, bytes, bytes_per_s, ..Hints::default() }.with_flags(flags);
             let Some(hints) = hints else {
-                return bad(format!("the hints of a job have the flags {flags:#x}"));
+                return bad(format!("the hints of a job have the unknown flags {flags:#x}"));
             };
             image.hints = hints;
         }
@@ -260,7 +260,7 @@ fn get_weight(r: &mut Reader<'_>) -> Result<u32, BadRecord> {
     }
 }
 
-/// What a tenant is allowed; all of it as nobody says when it is forgotten.
+/// The limits of a tenant; all defaults when the tenant is removed.
 pub(super) fn put_tenant(w: &mut Writer<'_>, name: &str, allowed: Allowance) {
     w.str(name);
     w.u64(allowed.most);
@@ -293,21 +293,21 @@ pub(crate) struct PrefixImage {
     pub(crate) pinned: bool,
     pub(crate) data_lost: bool,
     pub(crate) committed: bool,
-    /// The lease that it missed, once it is dead.
+    /// The missed deadline of its lease, once it is dead.
     pub(crate) deadline: Time,
-    /// Its own marks, when it has some.
+    /// Its own marks, if any.
     pub(crate) marks: Option<Marks>,
-    /// Where it is flushed to when its lease ends; empty for nowhere.
+    /// The path to which it is flushed when its lease expires; empty for none.
     pub(crate) flush_to: Box<str>,
-    /// It is filled from a flush, and not whole yet.
+    /// It is being filled from a flush, and is incomplete.
     pub(crate) loading: bool,
     /// It outlives its job.
     pub(crate) persist: bool,
-    /// Names its journal; empty for none.
+    /// The tag of its journal; empty for none.
     pub(crate) journal: Box<str>,
-    /// What it may hold with all below it.
+    /// Its quota, including its descendants.
     pub(crate) allowed: Allowance,
-    /// Places of its parents, in their order, and whether use made the edge.
+    /// Indices of its parents, in their order, and whether the edge was deduced from use.
     pub(crate) parents: Vec<(u32, bool)>,
 }
 
@@ -359,7 +359,7 @@ impl PrefixImage {
                 1 => Life::Expired,
                 2 => Life::Removed,
                 3 => Life::Read,
-                n => return bad(format!("a prefix's life is {n}")),
+                n => return bad(format!("a prefix has the unknown life {n}")),
             },
             pinned: r.bool()?,
             data_lost: r.bool()?,
@@ -369,7 +369,11 @@ impl PrefixImage {
                 (0, 0) => None,
                 (high, low) => match Marks::new(high, low, Marks::default()) {
                     Some(marks) => Some(marks),
-                    None => return bad(format!("the marks of a prefix are {high} and {low}")),
+                    None => {
+                        return bad(format!(
+                            "the marks of a prefix are {high} and {low}, which is not allowed"
+                        ));
+                    }
                 },
             },
             flush_to: r.str()?.into(),
@@ -389,7 +393,7 @@ impl PrefixImage {
     }
 }
 
-/// What a job has used.
+/// The bill of a job.
 pub(super) fn put_spent(w: &mut Writer<'_>, spent: &Spent) {
     let used = |tier: &TierSpent| *tier != TierSpent::default();
     let tiers = (0u8..).zip(&spent.tiers).filter(|(place, tier)| *place == 0 || used(tier));
@@ -407,7 +411,7 @@ pub(super) fn put_spent(w: &mut Writer<'_>, spent: &Spent) {
     w.u64(spent.moved);
 }
 
-/// One tier; version 2 had but one, which counted wherever blocks were.
+/// One tier. Version 2 had only one, for blocks in any location.
 fn get_tier_spent(r: &mut Reader<'_>, version: u8) -> Result<TierSpent, BadRecord> {
     let mut wide = || Ok(u128::from(r.u64()?) | u128::from(r.u64()?) << 64);
     let (held, used) = (wide()?, wide()?);
@@ -422,7 +426,7 @@ pub(super) fn get_spent(r: &mut Reader<'_>, version: u8) -> Result<Spent, BadRec
         for _ in 0..r.count(41)? {
             let place = r.u8()?;
             let Some(tier) = spent.tiers.get_mut(usize::from(place)) else {
-                return bad(format!("a bill has a tier of class {place}"));
+                return bad(format!("a bill has a tier of the unknown class {place}"));
             };
             *tier = get_tier_spent(r, version)?;
         }
@@ -448,18 +452,18 @@ pub(super) fn get_ended(r: &mut Reader<'_>, version: u8) -> Result<BillInfo, Bad
 pub(crate) struct EntryImage {
     pub(crate) start: u64,
     pub(crate) at: BlockAt,
-    /// Items and bytes that went through a queue's block that is not its tail.
+    /// Items and bytes that were put into a queue's block that is not its tail.
     pub(crate) through: (u64, u64),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct StructureImage {
     pub(crate) id: StructureId,
-    /// Place of its prefix.
+    /// Index of its prefix.
     pub(crate) prefix: u32,
     pub(crate) name: Box<str>,
     pub(crate) kind: Kind,
-    /// As its kind said when it was created: who serves a custom one may not be back yet.
+    /// As the kind defined it at creation: the servers of a custom kind may not be back yet.
     pub(crate) router: Router,
     pub(crate) sealed: bool,
     pub(crate) version: u64,
@@ -467,18 +471,18 @@ pub(crate) struct StructureImage {
     pub(crate) max_bytes: u64,
     pub(crate) granted: Vec<(Granted, Epoch)>,
     pub(crate) spare: Vec<BlockAt>,
-    /// Moves that are under way, and the epochs of the blocks that take.
+    /// Moves that are under way, and the epochs of their targets.
     pub(crate) pending: Vec<(Move, Epoch)>,
     pub(crate) past: Vec<Past>,
-    /// Entries before this one are as the last image said.
+    /// Entries before this index are unchanged since the last image.
     pub(crate) from: usize,
     /// Entries from there on.
     pub(crate) entries: Vec<EntryImage>,
-    /// Blocks of extents; they have a record of their own.
+    /// Blocks of extents, which have a record of their own.
     pub(crate) extents: Vec<BlockAt>,
 }
 
-/// The blocks of extents of a structure, by its place.
+/// The blocks of extents of a structure, by its index.
 pub(crate) fn put_extent_blocks(w: &mut Writer<'_>, s: u32, blocks: &[BlockAt]) {
     w.u32(s);
     w.u32(blocks.len() as u32);
@@ -568,7 +572,7 @@ impl StructureImage {
             sealed: r.bool()?,
             version: {
                 if version < 3 {
-                    // Hash slots of a kv, which had fewer then.
+                    // Number of hash slots of a kv, which was smaller then.
                     r.u32()?;
                 }
                 r.u64()?
@@ -612,7 +616,7 @@ fn get_move(r: &mut Reader<'_>) -> Result<(Move, Epoch), BadRecord> {
     let (id, source, target) = (MoveId(r.u64()?), BlockId(r.u64()?), get_at(r)?);
     let (start, end, code) = (r.u64()?, r.u64()?, r.u8()?);
     let Some(way) = Way::from_code(code) else {
-        return bad(format!("a block moves in way {code}"));
+        return bad(format!("a move has the unknown way {code}"));
     };
     Ok((Move { id, source, target: target.block, start, end, way }, target.epoch))
 }
@@ -627,7 +631,7 @@ fn get_entry(r: &mut Reader<'_>) -> Result<EntryImage, BadRecord> {
     Ok(EntryImage { start, at, through: (r.u64()?, r.u64()?) })
 }
 
-/// A server that has joined: what it must have when it comes back.
+/// A joined server: the attributes that must match when it reconnects.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerImage {
     pub(crate) id: ServerId,
@@ -670,14 +674,14 @@ fn get_tiers(r: &mut Reader<'_>) -> Result<Vec<TierSpec>, BadRecord> {
         let (code, blocks) = (r.u8()?, r.u32()?);
         match TierClass::from_code(code) {
             Some(class) => Ok(TierSpec { class, blocks }),
-            None => bad(format!("a tier is of class {code}")),
+            None => bad(format!("a tier has the unknown class {code}")),
         }
     };
     let n = r.count(5)?;
     (0..n).map(|_| tier(r)).collect()
 }
 
-/// A tombstone with the place and the id of its job: the place may have another by now.
+/// A tombstone with the index and the id of its job, because the index may have been reused.
 pub(crate) fn put_tombstone(w: &mut Writer<'_>, j: u32, job: JobId, t: &Tombstone) {
     w.u32(j);
     w.u64(job.0);
@@ -720,7 +724,7 @@ pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone
     let gone = match (r.u8()?, r.u64()?) {
         (0, id) => Gone::Prefix(PrefixId(id)),
         (1, id) => Gone::Structure(StructureId(id)),
-        (n, _) => return bad(format!("a tombstone is of {n}")),
+        (n, _) => return bad(format!("a tombstone has the unknown type {n}")),
     };
     let prefix = PrefixId(r.u64()?);
     let (path, name) = (r.str()?.into(), r.str()?.into());
@@ -736,11 +740,11 @@ pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone
                 1 => Loss::Silence,
                 2 => Loss::Disk,
                 3 => Loss::Unflushable,
-                n => return bad(format!("a server was lost by {n}")),
+                n => return bad(format!("a tombstone has the unknown loss {n}")),
             };
             Cause::Lost { server, how }
         }
-        n => return bad(format!("the cause of a loss is {n}")),
+        n => return bad(format!("a tombstone has the unknown cause {n}")),
     };
     Ok((j, job, Tombstone { gone, prefix, path, name, cause, at }))
 }

@@ -1,23 +1,22 @@
-//! What of the catalog outlives its process: hard state, as records of a log.
+//! The durable part of the catalog: hard state, as records of a log.
 //!
-//! The catalog does no I/O. It remembers which of its things have changed ([`Catalog::keep_changes`])
-//! and writes their images as records when asked ([`Catalog::take_changes`]); whoever has a disk
-//! appends them, and lets replies and effects go when they are there. A [`Recovery`] reads records
-//! of a snapshot ([`Catalog::put_all`]) and of the log after it, in order, and makes the catalog
-//! again. State rebuilt so equals the state before (INV-26): `put_all` of both writes the same bytes.
+//! The catalog does no I/O. It tracks its changed items ([`Catalog::keep_changes`]) and writes their images
+//! as records on request ([`Catalog::take_changes`]). The caller appends the records to its log, and releases
+//! replies and effects when they are durable. A [`Recovery`] reads records of a snapshot
+//! ([`Catalog::put_all`]) and of the log after it, in order, and restores the catalog. The restored state
+//! equals the state before (INV-26): `put_all` of both writes the same bytes.
 //!
-//! Records say what is, not what was asked (ADR 0012): reading them needs no clock, no renewal, no
-//! free list, and means the same under later code.
+//! Records hold states, not requests (ADR 0012): reading them needs no clock, no renewal, no free list, and
+//! means the same under later code.
 //!
-//! Hard are jobs, prefixes with their parents, permissions and ends, declared readers, structures
-//! with maps, chains and moves, who has which block in which epoch, flushes, members, tombstones. Soft, and not
-//! written, are renewals, usage, free lists, quarantine and what was taken from queues: a recovered
-//! catalog gives every lease a full period, and takes the rest from its servers' inventories
-//! (`rejoin`).
+//! Hard state: jobs, prefixes with their parents, permissions and ends, declared readers, structures with
+//! maps, successor lists and moves, owners and epochs of blocks, flushes, members, tombstones. Soft state,
+//! which is not logged: renewals, usage, free lists, quarantine and the items taken from queues. A recovered
+//! catalog gives every lease a full period, and takes the rest from its servers' inventories (`rejoin`).
 //!
-//! Something new that must survive: mark it where it changes, give its image a type in `image`, write
-//! it in `put_all` and `take_changes`, read it in `recover`. The test of INV-26 fails for what was
-//! forgotten, as soon as a test changes it.
+//! To make new state durable: mark it where it changes, give its image a type in `image`, write it in
+//! `put_all` and `take_changes`, read it in `recover`. The test of INV-26 fails for forgotten state, as soon
+//! as a test changes it.
 
 mod codec;
 mod flush;
@@ -41,11 +40,10 @@ use image::{
     put_tenant, put_tombstone, record,
 };
 
-/// Bytes of records that `put_all` hands over at a time.
+/// Bytes of records that `put_all` emits at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Places whose things have changed since they were last written. Costs nothing when nobody keeps
-/// a log.
+/// Indices of items that changed since they were last logged. Costs nothing when there is no log.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     on: bool,
@@ -71,7 +69,7 @@ impl Dirty {
     }
 }
 
-/// What happened among declared readers, in order.
+/// The changes of declared readers, in order.
 #[derive(Clone, Debug)]
 pub(crate) enum ReaderChange {
     Declared(u32, Vec<u32>),
@@ -80,7 +78,7 @@ pub(crate) enum ReaderChange {
     Lost(u32),
 }
 
-/// What is to be written and is not told by places.
+/// Pending records that are not identified by indices.
 #[derive(Debug, Default)]
 pub(crate) struct Journal {
     on: bool,
@@ -97,8 +95,8 @@ impl Journal {
 }
 
 impl Catalog {
-    /// Remembers from now on what changes, until `take_changes`. To be called before the first
-    /// command; a recovered catalog does it already.
+    /// Tracks changes from now on, until `take_changes`. To be called before the first command; a recovered
+    /// catalog does it already.
     pub fn keep_changes(&mut self) {
         self.journal.on = true;
         self.dag.dirty.on = true;
@@ -111,8 +109,8 @@ impl Catalog {
         self.bills.dirty.on = true;
     }
 
-    /// Appends the records of everything hard that has changed since the last call; nothing when
-    /// nothing has. They belong together: a log keeps all of them or none.
+    /// Appends the records of all hard state that changed since the last call; nothing when nothing has
+    /// changed. They belong together: a log keeps all of them or none.
     pub fn take_changes(&mut self, out: &mut Vec<u8>) {
         let counters = self.counters();
         if counters != self.journal.counters {
@@ -168,8 +166,8 @@ impl Catalog {
         }
     }
 
-    /// Writes the whole of the hard state: records that a `Recovery` makes the same catalog of.
-    /// Hands them over in pieces, each of whole records.
+    /// Writes the whole hard state: records from which a `Recovery` restores the same catalog. Emits them in
+    /// pieces, each of whole records.
     pub fn put_all(&self, emit: &mut dyn FnMut(&[u8])) {
         let mut out = Vec::with_capacity(CHUNK + CHUNK / 8);
         let mut full = |out: &mut Vec<u8>, least: usize| {
@@ -272,7 +270,7 @@ impl Catalog {
         });
     }
 
-    /// What is written of a job's bill; nothing of one that has used nothing, or ended.
+    /// The record of a job's bill; nothing for a job that has used nothing, or ended.
     fn put_bill(&self, out: &mut Vec<u8>, j: u32) {
         if let Some(job) = self.jobs.get(j).filter(|job| job.bill.written != Spent::default()) {
             record(out, Type::Bill, |w| {
@@ -299,7 +297,7 @@ impl Catalog {
             pinned: node.pinned,
             data_lost: node.data_lost,
             committed: node.committed,
-            // What a live one's descendants granted it is a matter of leases.
+            // The renewals that descendants granted to a live prefix are soft state.
             deadline: if node.life == Life::Live { Time::ZERO } else { node.carried_below },
             marks: special.map(|special| special.marks),
             flush_to: special.map_or_else(Box::default, |special| special.flush_to.clone()),
@@ -393,7 +391,7 @@ impl Catalog {
         for ExtentsChange { place, structure, at, added } in
             std::mem::take(&mut self.structures.extents_changed)
         {
-            // Its place may be another's by now.
+            // Its index may have been reused.
             if self.structures.get(place).is_none_or(|found| found.id != structure) {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! The catalog again, from records.
+//! Recovery of the catalog from records.
 
 use super::codec::{BadRecord, Reader, bad};
 use super::flush::{FlushImage, LiveImage, get_objects, get_outcome, get_sweep};
@@ -31,10 +31,10 @@ struct RecoveredJob {
     spent: Spent,
 }
 
-/// Reads records in the order in which they were written, and makes a catalog of the last images.
+/// Reads records in the order in which they were written, and restores a catalog from the last images.
 ///
-/// Every group of records that was on disk must be given, whole and in order; half a group is not a
-/// state that ever was.
+/// Every group of records that was durable must be given, whole and in order; half a group is not a valid
+/// state.
 #[derive(Clone, Default)]
 pub struct Recovery {
     counters: Counters,
@@ -47,11 +47,11 @@ pub struct Recovery {
     flushes: BTreeMap<u64, FlushImage>,
     live: BTreeMap<u64, LiveImage>,
     sweeps: BTreeMap<u64, Sweep>,
-    /// How flushes of prefixes ended, by the prefix.
+    /// Outcomes of flushes, by prefix.
     flushed: HashMap<PrefixId, FlushState>,
-    /// Quotas of tenants, by their names.
+    /// Quotas of tenants, by name.
     tenants: BTreeMap<Box<str>, Allowance>,
-    /// What jobs had used that ended.
+    /// Final bills of ended jobs.
     ended: VecDeque<BillInfo>,
 }
 
@@ -66,12 +66,12 @@ fn put<T>(all: &mut Vec<Option<T>>, place: u32, value: Option<T>) {
 fn get<T>(all: &mut [Option<T>], place: u32) -> Result<&mut T, BadRecord> {
     match all.get_mut(place as usize) {
         Some(Some(value)) => Ok(value),
-        _ => bad(format!("a record changes place {place}, where nothing is")),
+        _ => bad(format!("a record changes index {place}, which is vacant")),
     }
 }
 
 impl Recovery {
-    /// Nothing yet.
+    /// An empty recovery.
     pub fn new() -> Recovery {
         Recovery::default()
     }
@@ -80,7 +80,7 @@ impl Recovery {
     pub fn group(&mut self, mut records: &[u8]) -> Result<(), BadRecord> {
         while !records.is_empty() {
             let Some((head, rest)) = records.split_at_checked(6) else {
-                return bad("a record has no whole header");
+                return bad("a record has an incomplete header");
             };
             let length = u32::from_le_bytes(head[..4].try_into().expect("four bytes"));
             let Some((body, rest)) = rest.split_at_checked(length as usize) else {
@@ -95,11 +95,13 @@ impl Recovery {
     /// Reads one record.
     pub fn record(&mut self, code: u8, version: u8, body: &[u8]) -> Result<(), BadRecord> {
         let Some(kind) = Type::from_code(code) else {
-            return bad(format!("a record of type {code}, which this version does not know"));
+            return bad(format!("a record has type {code}, which this version does not know"));
         };
         if version > kind.version() {
             let known = kind.version();
-            return bad(format!("a {kind:?} record of version {version}; known is {known}"));
+            return bad(format!(
+                "a {kind:?} record has version {version}; this program knows {known}"
+            ));
         }
         let mut r = Reader(body);
         match kind {
@@ -120,7 +122,7 @@ impl Recovery {
                 let (j, id, spent) = (r.u32()?, JobId(r.u64()?), get_spent(&mut r, version)?);
                 let job = get(&mut self.jobs, j)?;
                 if job.image.id != id {
-                    return bad("a bill is of another job than its place");
+                    return bad("a bill belongs to another job than its index");
                 }
                 job.spent = spent;
             }
@@ -140,7 +142,7 @@ impl Recovery {
             Type::Edge => {
                 let (child, parent) = (r.u32()?, r.u32()?);
                 let parents = &mut get(&mut self.prefixes, child)?.parents;
-                // Behind the first, as `Dag::link_deduced` puts it.
+                // Behind the first, where `Dag::link_deduced` puts it.
                 parents.insert(parents.len().min(1), (parent, true));
             }
             Type::Declared => {
@@ -172,7 +174,7 @@ impl Recovery {
             }
             Type::Retired => {
                 let (s, block) = (r.u32()?, BlockId(r.u64()?));
-                // One that was sealed and retired before it was written is not there.
+                // The structure may be missing, if it was sealed and retired before it was written.
                 if let Some(Some(structure)) = self.structures.get_mut(s as usize) {
                     structure.entries.retain(|entry| entry.at.block != block);
                 }
@@ -181,7 +183,7 @@ impl Recovery {
                 let (j, id, tombstone) = get_tombstone(&mut r)?;
                 let job = get(&mut self.jobs, j)?;
                 if job.image.id != id {
-                    return bad("a tombstone is of another job than its place");
+                    return bad("a tombstone belongs to another job than its index");
                 }
                 if job.tombstones.len() >= honeycomb_types::limits::TOMBSTONES_PER_JOB_MAX {
                     job.tombstones.pop_front();
@@ -217,7 +219,9 @@ impl Recovery {
             Type::FlushPart => {
                 let (number, part) = (r.u64()?, r.u32()? as usize);
                 let Some(flush) = self.flushes.get_mut(&number) else {
-                    return bad(format!("a part is of flush {number:016x}, which is not there"));
+                    return bad(format!(
+                        "a part belongs to flush {number:016x}, which does not exist"
+                    ));
                 };
                 flush.wrote(part, get_objects(&mut r)?)?;
             }
@@ -244,7 +248,7 @@ impl Recovery {
         if image.from > 0 {
             let known = get(&mut self.structures, s)?;
             if known.id != image.id || known.entries.len() < image.from {
-                return bad(format!("the map at place {s} goes on where none is"));
+                return bad(format!("the map at index {s} continues, but does not exist"));
             }
             let mut entries = std::mem::take(&mut known.entries);
             entries.truncate(image.from);
@@ -260,12 +264,12 @@ impl Recovery {
         Ok(())
     }
 
-    /// How many prefixes were read, the dead ones included.
+    /// Number of prefixes read, including dead ones.
     pub fn prefixes(&self) -> usize {
         self.prefixes.iter().flatten().count()
     }
 
-    /// Makes the catalog as of `now`, with a term that was never used. Every lease begins anew;
+    /// Makes the catalog as of `now`, with a term that was never used. Every lease begins again in full;
     /// servers are awaited until they have rejoined or were silent for `Config::server_loss_ms`.
     pub fn finish(self, config: Config, now: Time) -> Result<Catalog, BadRecord> {
         let mut catalog = Catalog::new(config);
@@ -333,7 +337,7 @@ impl Catalog {
         for &n in &order {
             let image = images[n as usize].as_ref().expect("it is listed");
             let Some(job) = self.jobs.get_mut(image.job) else {
-                return bad(format!("prefix {} is of a job that is not there", image.id));
+                return bad(format!("prefix {} belongs to a job that does not exist", image.id));
             };
             self.dag.enlist(n, &mut job.first_node);
             job.nodes += 1;
@@ -351,7 +355,7 @@ impl Catalog {
             let image = images[n as usize].as_ref().expect("it is listed");
             let there = |p: u32| self.dag.nodes.get(p).is_some_and(|p| p.job == image.job);
             if image.parents.iter().any(|&(parent, _)| !there(parent)) {
-                return bad(format!("prefix {} has a parent that is not there", image.id));
+                return bad(format!("prefix {} has a parent that does not exist", image.id));
             }
             self.dag.restore_parents(n, &image.parents);
             if image.life == Life::Live {
@@ -396,7 +400,7 @@ impl Catalog {
                 count += 1;
                 if !self.pool.recover_owner(at, s) {
                     return bad(format!(
-                        "structure {} has {}, which is not there",
+                        "structure {} has {}, which does not exist",
                         image.id, at.block
                     ));
                 }
@@ -433,10 +437,10 @@ fn node_of(image: &PrefixImage, now: Time) -> Node {
 
 fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<Structure, BadRecord> {
     let Some(node) = catalog.dag.nodes.get(image.prefix).filter(|node| node.live()) else {
-        return bad(format!("structure {} is of a prefix that is not there", image.id));
+        return bad(format!("structure {} belongs to a prefix that does not exist", image.id));
     };
     if image.entries.is_empty() || image.from != 0 {
-        return bad(format!("structure {} has no whole map", image.id));
+        return bad(format!("structure {} has an incomplete map", image.id));
     }
     let (granted, spare): (VecDeque<_>, VecDeque<_>) = (
         image.granted.iter().map(|(granted, _)| *granted).collect(),

@@ -1,4 +1,5 @@
-//! What clients ask of flushes of prefixes that live: to begin one, how it stands, where it is, and to end it.
+//! Requests of clients about flushes of live prefixes: to begin one, for its progress, for its location, and
+//! to cancel it.
 
 use super::barrier::Barrier;
 use super::live::Live;
@@ -8,7 +9,7 @@ use honeycomb_types::limits::{BARRIER_BELOW_MAX, FLUSH_BELOW_MAX};
 use honeycomb_types::{JobId, flush_directory, split_path};
 
 impl Catalog {
-    /// The directory that a place means, below the root and the job's own, and the place in full.
+    /// The directory of a place, under the flush root and the job's own directory, and the full place.
     fn external(&self, j: u32, place: &str) -> Result<(String, String), CatalogError> {
         let job = &self.jobs[j].name;
         if self.pool.servers().any(|(_, server)| !server.flush) || self.pool.is_empty() {
@@ -106,7 +107,7 @@ impl Catalog {
         Ok(Reply::Flushing { number: group, place: full.into() })
     }
 
-    /// A prefix that may be flushed to a place: its directory, and the place in full.
+    /// A prefix that may be flushed to a place: its directory, and the full place.
     fn flushable(
         &mut self,
         actor: Actor,
@@ -121,7 +122,7 @@ impl Catalog {
         Ok((n, directory, full))
     }
 
-    /// How a flush that a job asked for stands.
+    /// The progress of a flush that a job requested.
     pub(crate) fn flush_info(
         &self,
         actor: Actor,
@@ -148,8 +149,8 @@ impl Catalog {
         }
     }
 
-    /// How far what outlives a job is written that has ended, all of it together. Who holds the job's token
-    /// may ask although the job is gone.
+    /// The progress of all flushes made by the end of a job, together. A holder of the job's token may ask
+    /// although the job has ended.
     fn flushed_at_end(&self, actor: Actor, job: JobId) -> Result<Reply, CatalogError> {
         if actor.job.is_some_and(|own| own != job) {
             return Err(CatalogError::UnknownJob { job });
@@ -170,8 +171,8 @@ impl Catalog {
         Ok(Reply::FlushInfo(told))
     }
 
-    /// Where a flush of the job's name is, and what is under way there: of this job, or of an earlier one
-    /// that has ended.
+    /// The location of a flush under the job's name, and the flush under way there: of this job, or of an
+    /// ended job of that name.
     pub(crate) fn locate_flush(
         &self,
         actor: Actor,

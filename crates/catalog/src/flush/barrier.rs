@@ -1,18 +1,18 @@
-//! A flush of all blocks as they are at one moment: of a prefix, or of a subtree (ADR 0032).
+//! A flush of all blocks as of one moment: of a prefix, or of a subtree (ADR 0032).
 //!
-//! The members are flushes of prefixes that live, each with a number of its own, and named by that of the
-//! uppermost. First nothing of theirs may be moving, and nothing begins to. Then every block is asked to
-//! stand still. When all have answered there was a moment at which all did: the cut. They go on, and what
-//! each held then is copied as by any flush, of its cut.
+//! The members are flushes of live prefixes, each with a number of its own, and identified by the number of
+//! the topmost. First, none of their blocks may be moving, and no move may begin. Then every block is asked
+//! to freeze. When all have answered, there was a moment at which all were frozen: the snapshot. The blocks
+//! are thawed, and the content of each at that moment is copied as by any flush, from its snapshot.
 //!
-//! A block stands still for as long as it was told to at most, by its own clock. The controller gives all
-//! of them that time from when it asked, which is less than any of them has: who answered stands still
-//! when the last one answers. One that went on by itself says so when it is let go, and has no cut: then
-//! there is none, and it is tried again, with twice the time.
+//! A block stays frozen for the requested time at most, by its own clock. The controller counts the same time
+//! for all of them from its request, which is less than any of them has: every block that has answered is
+//! still frozen when the last one answers. A block that thawed by itself reports so when it is thawed, and
+//! has no snapshot. The attempt then fails and is repeated, with twice the time.
 //!
-//! Nothing of an attempt outlives it: what was copied of a cut is copied anew when another is made. The
-//! members have their manifests together: when the last of them is copied, all are flushes as others,
-//! and the uppermost, which names them, is committed last.
+//! Nothing of a failed attempt is reused: copies of a snapshot are made again after the next one. The members
+//! commit together: when the last of them is copied, all continue as other flushes, and the topmost, which
+//! names them, is committed last.
 
 use super::live::{Live, What};
 use super::{Again, pause};
@@ -25,30 +25,32 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When what is still arriving at a block is looked at again, and what keeps a barrier from beginning.
+/// The pause before another request to a block whose earlier requests are still arriving, or another attempt
+/// to begin a barrier.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
-/// The cut of one flush, or of those of a subtree.
+/// The barrier of one flush, or of the flushes of a subtree.
 #[derive(Debug)]
 pub(crate) struct Barrier {
-    /// How many prefixes it is of.
+    /// The number of its prefixes.
     members: usize,
     stage: Stage,
-    /// Numbers the attempts.
+    /// The number of the present attempt.
     attempt: u32,
-    /// Of these, those for which blocks did not stand still for long enough.
+    /// The number of attempts in which blocks were not frozen for long enough.
     short: u32,
 }
 
 #[derive(Debug)]
 enum Stage {
-    /// It begins when nothing moves.
+    /// It begins when no block moves.
     Waits { due: Time },
-    /// Blocks are asked to stand still. Who answered last.
+    /// Blocks are asked to freeze. `last` is the server of the last answer.
     Stops { since: Time, blocks: BTreeMap<BlockAt, Stop>, last: Option<ServerId> },
-    /// All stood still: those that have not said that they go on, and who had gone on by itself.
+    /// All were frozen and are being thawed: those that have not confirmed, and the server of one that had
+    /// thawed by itself.
     Goes { left: BTreeSet<BlockAt>, early: Option<ServerId> },
-    /// It is made.
+    /// The snapshot is complete.
     Cut,
 }
 
@@ -62,7 +64,7 @@ struct Stop {
 #[derive(Clone, Copy, Debug)]
 enum StopState {
     Asked,
-    /// Something is still arriving: it is asked again then.
+    /// Earlier requests are still arriving: the request is repeated then.
     Again(Time),
     Stands {
         sealed: bool,
@@ -90,7 +92,7 @@ impl Catalog {
         live.filter(|(_, live)| live.group == group).map(|(number, _)| *number).collect()
     }
 
-    /// How far a flush is, and all that were cut with it when it is the uppermost.
+    /// The progress of a flush, with that of the other members when it is the topmost of a barrier.
     pub(super) fn progress_of(&self, number: u64) -> Option<FlushProgress> {
         let mut told = self.flushes.live.get(&number)?.progress();
         for (_, other) in self.flushes.live.range(number + 1..).filter(|(_, l)| l.group == number) {
@@ -105,7 +107,7 @@ impl Catalog {
         Some(told)
     }
 
-    /// Whether a block neither moves nor leaves because its cut, or the cut that comes, is not written.
+    /// Whether a block may neither move nor leave because its snapshot, made or coming, is not written.
     pub(crate) fn stays_for_cut(&self, s: u32, block: BlockId) -> bool {
         let structure = &self.structures[s];
         let prefix = self.dag.nodes[structure.prefix].id;
@@ -113,7 +115,7 @@ impl Catalog {
         self.flushes.live.values().filter(theirs).any(|live| live.keeps(structure, block))
     }
 
-    /// Goes on with a barrier: asks what can be asked, and looks whether all is answered.
+    /// Advances a barrier: sends the possible requests, and checks whether all are answered.
     pub(super) fn tend_barrier(&mut self, group: u64, effects: &mut Vec<Effect>) {
         let Some(barrier) = self.flushes.barriers.get(&group) else { return };
         match &barrier.stage {
@@ -141,12 +143,12 @@ impl Catalog {
         self.look_again(group, due);
     }
 
-    /// The prefixes of a barrier, if nothing keeps it from beginning.
+    /// The prefixes of a barrier, if nothing prevents it from beginning.
     fn still(&self, group: u64, members: &[u64]) -> Option<Vec<u32>> {
         let prefix = |number: &u64| self.dag.by_id(self.flushes.live[number].prefix);
         let nodes: Vec<u32> = members.iter().map(prefix).collect::<Option<_>>()?;
         let ids: BTreeSet<_> = members.iter().map(|n| self.flushes.live[n].prefix).collect();
-        // Two cuts of one block are made one after the other.
+        // Two snapshots of one block are made one after the other.
         let mut earlier = self.flushes.live.values();
         let earlier =
             earlier.any(|live| live.group != 0 && live.group < group && ids.contains(&live.prefix));
@@ -158,7 +160,7 @@ impl Catalog {
     fn stop_all(&mut self, group: u64, effects: &mut Vec<Effect>) {
         let members = self.members_of(group);
         if members.len() != self.barrier(group).members {
-            let why = "the controller was started again when a part of it was written".into();
+            let why = "the controller restarted when part of the flush was written".into();
             return self.give_up_live(group, FlushState::Lost(why), effects);
         }
         let Some(nodes) = self.still(group, &members) else {
@@ -182,7 +184,7 @@ impl Catalog {
         self.look_at_stops(group, effects);
     }
 
-    /// The blocks that the parts of a flush are in, with their hashes.
+    /// The blocks of the parts of a flush, with their hashes.
     fn blocks_of(&self, live: &Live) -> Vec<(BlockAt, (u64, u64))> {
         let whats = live.whats().filter_map(|(id, what)| match what {
             What::Range(start, end) => {
@@ -206,7 +208,7 @@ impl Catalog {
         if now >= *since + hold {
             let slow = blocks.iter().find(|(_, stop)| !stands(stop));
             let slow = slow.map(|(at, _)| at.block.server()).or(*last);
-            let slow = slow.expect("without a block nothing is waited for");
+            let slow = slow.expect("a wait has at least one block");
             return self.stood_too_short(group, slow, effects);
         }
         for (at, stop) in blocks.iter_mut() {
@@ -221,7 +223,7 @@ impl Catalog {
         }
         let blocks = blocks.clone();
         match self.left_out(group, &blocks) {
-            // A structure is another than when they were asked.
+            // The structures have changed since the requests.
             None => self.anew(group, LOOK_AGAIN, effects),
             Some(more) if more.is_empty() => {
                 let left: BTreeSet<BlockAt> = blocks.keys().copied().collect();
@@ -248,8 +250,8 @@ impl Catalog {
         }
     }
 
-    /// Blocks that belong to the cut and were not asked: a chain goes on behind a block that was sealed.
-    /// `None` when there are other structures than those that were asked.
+    /// Blocks that belong to the snapshot and were not asked: successors of a block that was sealed. `None`
+    /// when the structures are not those that were asked.
     fn left_out(
         &self,
         group: u64,
@@ -299,7 +301,7 @@ impl Catalog {
         };
         let Stage::Stops { blocks, last, .. } = &mut barrier.stage else {
             let waits = matches!(barrier.stage, Stage::Waits { .. });
-            assert!(waits, "INV-49: a cut was let go before {at:?} stood still");
+            assert!(waits, "INV-49: a snapshot was released before {at:?} was frozen");
             return Ok(Reply::Done);
         };
         let Some(stop) = blocks.get_mut(&at) else { return Ok(Reply::Done) };
@@ -340,7 +342,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A server knows nothing of a cut that it is to write.
+    /// A server has no record of a snapshot that it should write.
     pub(crate) fn cut_lost(
         &mut self,
         server: ServerId,
@@ -356,7 +358,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// The server's connection is another one: of cuts it knows nothing any more.
+    /// The server has a new connection: its snapshots are lost.
     pub(super) fn cuts_anew(&mut self, effects: &mut Vec<Effect>) {
         let begun = self.flushes.barriers.iter();
         let begun = begun.filter(|(_, b)| !matches!(b.stage, Stage::Waits { .. }));
@@ -364,7 +366,7 @@ impl Catalog {
         groups.into_iter().for_each(|group| self.anew(group, LOOK_AGAIN, effects));
     }
 
-    /// All blocks go on, what was cut is forgotten, and the cut is made again.
+    /// Thaws all blocks, drops the snapshots, and makes them again.
     fn anew(&mut self, group: u64, pause: Duration, effects: &mut Vec<Effect>) {
         for number in self.members_of(group) {
             self.end_copies(number, effects);
@@ -374,15 +376,15 @@ impl Catalog {
         self.wait(group, pause);
     }
 
-    /// A block went on before all stood still, or did not stand still in time: of this server.
+    /// A block of this server thawed before all were frozen, or did not freeze in time.
     fn stood_too_short(&mut self, group: u64, server: ServerId, effects: &mut Vec<Effect>) {
         let barrier = self.barrier(group);
         let hold = barrier.hold();
         barrier.short += 1;
         let (tries, within) = (barrier.short, hold.as_millis());
-        let address = self.address_of(server).unwrap_or_else(|| "one that is gone".into());
+        let address = self.address_of(server).unwrap_or_else(|| "a lost server".into());
         let why: Arc<str> = format!(
-            "there was no moment at which all blocks stood still, in {tries} tries, the last within \
+            "the blocks were never all frozen at the same moment in {tries} tries, the last within \
              {within} ms: the slowest memory server was {address}"
         )
         .into();

@@ -1,5 +1,5 @@
-//! Kept blocks and what is below memory: while a store is out they go down before anybody's else, and one
-//! whose disk loses it ends its flush.
+//! Retained blocks and lower tiers: while an object store is unavailable, they are demoted before all other
+//! blocks; a block lost by its disk ends its flush.
 
 use super::{Flushes, PartState};
 use crate::pool::{Where, tick_of};
@@ -11,15 +11,15 @@ use honeycomb_types::{BlockAt, BlockId, Bug, Kind, TierIx};
 use std::sync::Arc;
 
 impl Flushes {
-    /// A block is kept from now on, wherever it is.
+    /// A block is retained from now on, in whatever tier it is.
     pub(crate) fn keeps(&mut self, at: BlockAt) {
         self.high.push_back(at);
     }
 }
 
 impl Catalog {
-    /// A kept block to go below memory, and where to: of a flush whose store does not take it. Nobody
-    /// reaches it, and nobody knows for how long it has to wait.
+    /// A retained block to demote, and its target tier, from a flush whose store fails. No client can reach
+    /// it, and the length of its wait is unknown.
     pub(crate) fn kept_to_lower(&mut self) -> Option<(BlockId, TierIx)> {
         let looks = self.flushes.high.len().min(LOWER_LOOKS);
         for _ in 0..looks {
@@ -28,9 +28,9 @@ impl Catalog {
             let waits = self.flushes.all.get(number).is_some_and(|flush| flush.error.is_some());
             let Where { tier, to, refused, .. } = self.pool.place(at.block);
             if tier.is_below() {
-                continue; // It stays there.
+                continue; // It is in a lower tier already.
             }
-            // Until it is there it is looked at again: it may be refused.
+            // It is considered again until it has arrived: the demotion may be refused.
             self.flushes.keeps(at);
             let again = (LOWER_AGAIN.as_millis() / 250) as u32;
             let lately = refused > 0 && refused + again > tick_of(self.now);
@@ -73,22 +73,22 @@ impl Catalog {
         self.end_structure(s, Cause::Lost { server, how: Loss::Unflushable }, address, effects);
     }
 
-    /// The same of a part that is being flushed. False when it can be written.
+    /// The same for a part that is being flushed. Returns false when it can be written.
     pub(crate) fn is_unflushable(&self, number: u64, part: usize) -> bool {
         let flush = &self.flushes.all[&number];
         let (structure, _) = flush.parts[part].place;
         !can_be_flushed(flush.structures[structure].kind)
     }
 
-    /// A disk does not give back what a kept block held: its flush comes to nothing, unless that is
-    /// written. False when the block is not kept.
+    /// A disk lost the content of a retained block: its flush fails, unless the block is already written.
+    /// Returns false when the block is not retained.
     pub(crate) fn kept_failed(&mut self, at: BlockAt, effects: &mut Vec<Effect>) -> bool {
         let Some(&(number, part)) = self.flushes.blocks.get(&at) else { return false };
         if self.flushes.all[&number].parts[part].state != PartState::Waits {
             return true;
         }
         let server = self.pool.address(at.block.server());
-        let why = format!("the disk of {server} has lost what it held; there is no manifest");
+        let why = format!("the disk of {server} lost the data; there is no manifest");
         self.flushes.lost += 1;
         self.bury_as_lost(number, Cause::Lost { server, how: Loss::Disk });
         self.end_flush(number, FlushState::Lost(why.into()), effects);

@@ -1,23 +1,23 @@
-//! Flushing what a prefix holds while it lives on: each block is copied at one moment, and when all are,
-//! the manifest is written as that of any other flush.
+//! Flushes of live prefixes: each block is copied as of one moment, and when all are copied, the manifest is
+//! written as that of any other flush.
 //!
-//! A kv is a list of ranges of hashes. Each is asked of the block that owns it by then, so that what
-//! splits, merges or leaves before its turn is found where it is; while a block is asked it begins no
-//! move. Every hash is in one part, and every slot is as it was at one moment. Files and queues are
-//! chains of blocks; one that leaves its server before its turn is asked for where it went. What follows
-//! the first block that was not sealed when it was copied is not told: the flush has no gap, and all that
-//! was in the store when it was asked for.
+//! A kv is a list of ranges of hashes. Each is requested from the block that owns it at that time, so that
+//! splits, merges and moves before its turn do no harm; while a block is being copied it begins no move.
+//! Every hash is in one part, and every slot is as it was at one moment. Files and queues are successions of
+//! blocks; a block that leaves its server before its turn is requested from its new place. The manifest omits
+//! all blocks after the first one that was not sealed when it was copied: the flush has no gap, and contains
+//! everything that was in the structure when it was requested.
 //!
-//! Values in blocks of their own come last, when every entry that may name them is copied. Who drops
-//! one that was copied keeps it until `EndCopies`; and such a kv begins no move meanwhile, because the
-//! block that an entry moves to would not know that.
+//! Values in blocks of extents come last, when every entry that may name them is copied. A server that drops
+//! a copied extent retains it until `EndCopies`; such a kv begins no move meanwhile, because the target block
+//! of a moved entry would not retain it.
 //!
-//! Each request has a name of its own: a server that is asked again has other bytes by then. The names
-//! have numbers, and the log knows before one is sent that it may have been (`noted`). So what is left
-//! behind can be deleted, also by a controller that was started since: that one copies all anew.
+//! Each request has a name of its own: a repeated request finds other bytes. The names have numbers, and the
+//! log records that a number may be in use before it is sent (`noted`). So leftover objects can be deleted,
+//! also by a controller that was restarted since; that one copies everything again.
 //!
-//! While blocks are copied the prefix counts as renewed. With the last of them this is an ordinary
-//! `Flush`, whose parts are `Copied` and whose blocks are nobody's business.
+//! While blocks are copied the prefix counts as renewed. After the last of them this is an ordinary `Flush`,
+//! whose parts are `Copied` and whose blocks it does not own.
 
 use super::sweep::Sweep;
 use super::{Again, Flush, Part, PartState, pause};
@@ -33,13 +33,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Names that the log is told of at a time.
+/// Number of names that are logged at a time.
 const NAMES_AT_A_TIME: u32 = 64;
 
-/// What one part has.
+/// The content of one part.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum What {
-    /// These hashes of a kv.
+    /// A range of hashes of a kv.
     Range(u64, u64),
     /// A block of a file or queue, and the start of its range.
     Chained(BlockAt, u64),
@@ -65,7 +65,7 @@ enum State {
         objects: Vec<Written>,
         sealed: bool,
     },
-    /// Its block was given back: it holds nothing any more, or never did.
+    /// Its block was freed: it holds nothing any more, or never did.
     Absent,
 }
 
@@ -79,8 +79,8 @@ struct Copied {
 /// Requests that are under way.
 struct Asked {
     of: BTreeMap<ServerId, usize>,
-    /// Servers that may be asked for more. One that was lost a moment ago is none of them, whatever it
-    /// was asked for.
+    /// Servers that can take more requests. A lost server is not among them, even if requests to it are
+    /// counted.
     free: BTreeSet<ServerId>,
 }
 
@@ -97,7 +97,7 @@ impl Asked {
         self.of.get(&server).is_some_and(|under_way| *under_way >= FLUSH_COPIES_AT_ONCE)
     }
 
-    /// Whether a server is asked for one more.
+    /// Counts one more request to a server; returns false when it can take no more.
     fn takes(&mut self, server: ServerId) -> bool {
         if self.is_full(server) {
             return false;
@@ -116,7 +116,7 @@ impl Asked {
 struct Source {
     id: StructureId,
     told: FlushedStructure,
-    /// Ranges of a kv that are not written.
+    /// Number of unwritten ranges of a kv.
     left: usize,
     /// Its blocks of extents are among the parts.
     extents_listed: bool,
@@ -129,16 +129,15 @@ pub(crate) struct Live {
     pub(crate) job: JobId,
     pub(crate) directory: Arc<str>,
     pub(crate) address: Arc<str>,
-    /// Of a subtree: what else belongs to it.
+    /// For a subtree: the other members.
     pub(crate) below: Arc<[Box<str>]>,
-    /// No other prefix goes there: it was claimed for this flush.
+    /// Its directory was claimed for this flush: no other prefix may flush there.
     pub(crate) claims: bool,
-    /// The uppermost of those that are cut at one moment; 0 for one whose blocks are copied at moments of
-    /// their own.
+    /// The topmost flush of the same barrier; 0 for a flush whose blocks are copied at different moments.
     pub(crate) group: u64,
-    /// Names below this number may have been given.
+    /// Names with lower numbers may have been assigned.
     pub(crate) noted: u32,
-    /// Names that say more than a number.
+    /// Names of blocks of extents, which contain more than a number.
     pub(crate) extents: Vec<(u32, BlockAt)>,
     names: u32,
     sources: Option<Vec<Source>>,
@@ -147,7 +146,7 @@ pub(crate) struct Live {
     pub(super) error: Option<Arc<str>>,
 }
 
-/// How one ended that was asked for.
+/// The outcome of a requested flush.
 #[derive(Clone, Debug)]
 pub(crate) struct Ended {
     pub(crate) number: u64,
@@ -198,8 +197,8 @@ impl Live {
         self.parts.iter().any(asked)
     }
 
-    /// A block of a file or queue has left its server, with all it had: what waits for its turn, or is
-    /// tried again, is asked of the block that took its place.
+    /// A block of a file or queue has left its server with its content: waiting and retried requests go to
+    /// the block that replaced it.
     fn relocated(&mut self, from: BlockAt, to: BlockAt) {
         for part in &mut self.parts {
             if let What::Chained(at, _) = &mut part.what
@@ -216,31 +215,31 @@ impl Live {
         self.parts.push(Copied { structure, what, state });
     }
 
-    /// Everything is copied again, under other names.
+    /// Copies everything again, under other names.
     pub(super) fn begin_anew(&mut self) {
         self.sources = None;
         self.parts.clear();
         self.waiting.clear();
     }
 
-    /// What it has parts of.
+    /// The content of its parts.
     pub(super) fn whats(&self) -> impl Iterator<Item = (StructureId, What)> {
         let sources = self.sources.as_deref().unwrap_or_default();
         self.parts.iter().map(|part| (sources[part.structure].id, part.what))
     }
 
-    /// Its structures, when they are listed.
+    /// Its structures, once they are listed.
     pub(super) fn ids(&self) -> impl Iterator<Item = StructureId> {
         self.sources.iter().flatten().map(|source| source.id)
     }
 
-    /// A block of a chain belongs to it that was not there when its structures were listed.
+    /// Adds a block that was added to its structure after the structures were listed.
     pub(super) fn continues(&mut self, structure: StructureId, at: BlockAt) {
         let source = self.ids().position(|id| id == structure).expect("it was listed");
         self.add(source, What::Chained(at, u64::MAX));
     }
 
-    /// Whether a block stays what it is until its cut is written.
+    /// Whether a block must stay unchanged until its snapshot is written.
     pub(super) fn keeps(&self, structure: &Structure, block: BlockId) -> bool {
         let Some(sources) = &self.sources else { return true };
         let Some(i) = sources.iter().position(|source| source.id == structure.id) else {
@@ -255,7 +254,7 @@ impl Live {
         })
     }
 
-    /// Whether everything is copied that will be told.
+    /// Whether every part that the manifest lists is copied.
     fn is_whole(&self) -> bool {
         let over = |part: &Copied| matches!(part.state, State::Written { .. } | State::Absent);
         let listed = |source: &Source| source.extents_listed || source.told.kind != Kind::Kv;
@@ -290,7 +289,7 @@ impl Live {
     }
 }
 
-/// Every hash of a kv is in one part: those of its blocks, in order, follow each other.
+/// Every hash of a kv is in one part: the ranges follow each other without gaps.
 fn check_ranges(parts: impl Iterator<Item = What>) {
     let mut next = Some(0);
     let mut ranges = 0;
@@ -304,12 +303,12 @@ fn check_ranges(parts: impl Iterator<Item = What>) {
 }
 
 impl Catalog {
-    /// Whether the prefix is kept by a flush that copies it.
+    /// Whether a flush that copies the prefix keeps it alive.
     pub(crate) fn is_being_copied(&self, prefix: PrefixId) -> bool {
         self.flushes.live.values().any(|live| live.prefix == prefix)
     }
 
-    /// Whether a block of a kv begins no move because a flush copies it, or what it names.
+    /// Whether a block of a kv begins no move because a flush copies it, or the extents that it names.
     pub(crate) fn stays_for_flush(&self, s: u32, block: BlockId) -> bool {
         let structure = &self.structures[s];
         self.stays_for_cut(s, block)
@@ -325,8 +324,8 @@ impl Catalog {
         self.flushes.live.values_mut().for_each(|live| live.relocated(from, to));
     }
 
-    /// Goes on with all flushes of prefixes that live. Called after commands that make them able to, of
-    /// which each waits for the log.
+    /// Advances all flushes of live prefixes. Called after commands that enable progress, each of which waits
+    /// for the log.
     pub(crate) fn go_on_copying(&mut self, effects: &mut Vec<Effect>) {
         if self.recovering() {
             return;
@@ -358,7 +357,7 @@ impl Catalog {
         }
     }
 
-    /// One of a group is copied. When all are they are told, the uppermost last.
+    /// One member of a barrier is copied. When all are, they continue as flushes, the topmost last.
     fn member_copied(&mut self, group: u64, effects: &mut Vec<Effect>) {
         let members = self.members_of(group);
         if !members.iter().all(|number| self.flushes.live[number].is_whole()) {
@@ -368,7 +367,7 @@ impl Catalog {
         members.into_iter().rev().for_each(|number| self.all_copied(number, effects));
     }
 
-    /// Asks for what can be copied now; whether all is.
+    /// Requests the possible copies; returns whether all are made.
     fn tend(
         &mut self,
         number: u64,
@@ -384,12 +383,12 @@ impl Catalog {
         for source in live.sources.iter().flatten() {
             if self.structures.find(source.id).is_none() {
                 let named = crate::error::Of(&live.address, &source.told.name);
-                return Err(format!("{named} has ended meanwhile, or was lost").into());
+                return Err(format!("{named} ended or was lost during the flush").into());
             }
         }
         if live.group != 0 {
             let Some(barrier) = self.flushes.barriers.get(&live.group) else {
-                return Err("the controller was started again when a part of it was written".into());
+                return Err("the controller restarted when part of the flush was written".into());
             };
             if !barrier.is_cut() {
                 return Ok(false);
@@ -431,7 +430,7 @@ impl Catalog {
         live.sources = Some(sources);
     }
 
-    /// Lists blocks of extents of which every entry is copied.
+    /// Lists blocks of extents, when all entries that may name them are copied.
     fn list_extents(&self, live: &mut Live) {
         let mut sources = live.sources.take().expect("listed before");
         for (i, source) in sources.iter_mut().enumerate() {
@@ -447,7 +446,7 @@ impl Catalog {
         live.sources = Some(sources);
     }
 
-    /// Asks for what waits, as far as servers take more.
+    /// Requests the waiting parts, as far as servers can take more.
     fn copy_waiting(
         &mut self,
         number: u64,
@@ -495,7 +494,7 @@ impl Catalog {
                 (self.pool.at(block), (start, end.min(last)))
             }
             What::Chained(at, _) | What::Extents(at) => {
-                // While it leaves, what it has may be in either place.
+                // While it leaves, its content may be in either place.
                 let leaves = structure.move_of(at.block).is_some_and(|mv| mv.source == at.block);
                 if leaves || asked.is_full(at.block.server()) {
                     return;
@@ -513,7 +512,7 @@ impl Catalog {
         if !asked.takes(server) {
             return;
         }
-        // Extents that an entry names are what they were at the cut, and stay.
+        // Extents that an entry names are as they were at the snapshot, and are retained.
         let cut = live.group != 0 && !matches!(live.parts[i].what, What::Extents(_));
         let name = live.names;
         live.names += 1;
@@ -582,8 +581,8 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A server has come back over another connection: what it was asked to copy over the earlier one it
-    /// may not have heard, and what it kept of extents for us it does not keep any more.
+    /// A server has reconnected: it may not have received the copy requests of the earlier connection, and it
+    /// no longer retains extents for this flush.
     pub(crate) fn copies_anew(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
         self.cuts_anew(effects);
         for live in self.flushes.live.values_mut().filter(|live| live.group == 0) {
@@ -606,7 +605,7 @@ impl Catalog {
         }
     }
 
-    /// Ends one without a manifest, and with it those of the same barrier.
+    /// Ends a flush without a manifest, and with it the other members of its barrier.
     pub(super) fn give_up_live(
         &mut self,
         number: u64,
@@ -631,7 +630,7 @@ impl Catalog {
         self.note_ended(Ended { number, job_name: job.unwrap_or_default(), progress });
     }
 
-    /// Nothing is copied any more. All names that were given are deleted, but for those that will be told.
+    /// Ends the copying. Objects of all assigned names are deleted, except those that the manifest lists.
     fn end_live(&mut self, number: u64, told: &BTreeSet<u32>, effects: &mut Vec<Effect>) -> Live {
         let live = self.flushes.live.remove(&number).expect("it is under way");
         self.flushes.unwritten.lives(number);
@@ -654,13 +653,13 @@ impl Catalog {
         live
     }
 
-    /// Servers keep nothing for it any more.
+    /// Servers retain nothing for it any more.
     pub(super) fn end_copies(&self, number: u64, effects: &mut Vec<Effect>) {
         let servers = self.pool.servers().map(|(server, _)| server);
         effects.extend(servers.map(|server| Effect::EndCopies { server, number }));
     }
 
-    /// Remembers how a flush ended that was asked for.
+    /// Records the outcome of a requested flush.
     pub(super) fn note_ended(&mut self, ended: Ended) {
         if self.flushes.ended.len() >= FLUSHES_KEPT {
             self.flushes.ended.pop_front();
@@ -668,13 +667,14 @@ impl Catalog {
         self.flushes.ended.push_back(ended);
     }
 
-    /// The last part is written: what remains is the manifest.
+    /// The last part is written: only the manifest remains.
     fn all_copied(&mut self, number: u64, effects: &mut Vec<Effect>) {
         let live = &self.flushes.live[&number];
         let j = self.jobs.find(live.job).expect("its prefix lives");
         let job_name = self.jobs[j].name.clone();
         let mut parts: Vec<Vec<(&Copied, BlockAt, u32)>> = Vec::new();
-        // What was sealed or closed when it was cut: it may have been so unheard when they were listed.
+        // Structures that were sealed or closed at the snapshot: the catalog may not have received the seal
+        // when it listed them.
         let mut closed = Vec::new();
         for i in 0..live.sources.as_ref().map_or(0, Vec::len) {
             let mut theirs: Vec<_> = live

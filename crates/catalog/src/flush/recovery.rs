@@ -1,10 +1,10 @@
-//! Flushes and the log: what it is told of them, and how they go on after a restart.
+//! Flushes and the log: their records, and their continuation after a restart.
 //!
-//! The log has a flush from before its first `FlushBlock` is sent until the manifest is in its place or
-//! the data is lost. A recovered one begins where it was: its blocks are kept again, each server that
-//! comes back is asked for the parts of which nothing says that they are written, and the manifest is
-//! asked for once everybody is back. All of that may have been done before: a part is the same object
-//! with the same bytes, because nobody reached its block since, and the manifest the same manifest.
+//! The log has a flush from before its first `FlushBlock` is sent until the manifest is written or the data
+//! is lost. A recovered flush continues: its blocks are retained again, each reconnected server receives
+//! requests for the parts not recorded as written, and the manifest is requested once every server is back.
+//! All of that may have been done before. A repeated part is the same object with the same bytes, because no
+//! client could reach its block since, and a repeated manifest is the same manifest.
 
 use super::{Barrier, Flush, Live, Part, PartState, Sweep};
 use crate::durable::{BadRecord, FlushImage, KeptImage, LiveImage};
@@ -14,20 +14,20 @@ use hashbrown::HashSet;
 use honeycomb_types::{BlockId, ServerId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A flush, one of its parts, and what was written of that.
+/// A flush, one of its parts, and the objects written for it.
 type PartWritten = (u64, usize, Vec<Written>);
 
-/// What the log has not been told of flushes.
+/// Changes of flushes that are not logged yet.
 #[derive(Debug, Default)]
 pub(crate) struct Unwritten {
     pub(crate) on: bool,
-    /// Those that began, lost a part or ended.
+    /// Flushes that began, lost a part or ended.
     changed: BTreeSet<u64>,
-    /// Those that are being copied, as far as names were given.
+    /// Flushes that are being copied, when the range of assigned names changed.
     live: BTreeSet<u64>,
-    /// Sweeps that began, got on or ended.
+    /// Sweeps that began, progressed or ended.
     swept: BTreeSet<u64>,
-    /// Parts of others that are on disk.
+    /// Written parts of other flushes.
     parts: Vec<PartWritten>,
 }
 
@@ -50,7 +50,7 @@ impl Unwritten {
         }
     }
 
-    /// Those to be written as they stand, if they are still being copied.
+    /// Flushes to log in their present state, if they are still being copied.
     pub(crate) fn take_live(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.live)
     }
@@ -61,12 +61,12 @@ impl Unwritten {
         }
     }
 
-    /// Sweeps to be written as they stand, if they are still there.
+    /// Sweeps to log in their present state, if they still exist.
     pub(crate) fn take_swept(&mut self) -> BTreeSet<u64> {
         std::mem::take(&mut self.swept)
     }
 
-    /// All of it: flushes to be written as they stand, if they are still there, and parts of others.
+    /// Flushes to log in their present state, if they still exist, and written parts of others.
     pub(crate) fn take(&mut self) -> (BTreeSet<u64>, Vec<PartWritten>) {
         let changed = std::mem::take(&mut self.changed);
         let mut parts = std::mem::take(&mut self.parts);
@@ -108,7 +108,7 @@ impl Catalog {
         self.flushes.all.keys().copied()
     }
 
-    /// Takes the flushes of a recovered catalog, in their order. Their blocks are nobody's yet.
+    /// Adopts the flushes of a recovered catalog, in their order. Their blocks have no owner yet.
     pub(crate) fn recover_flushes(
         &mut self,
         images: BTreeMap<u64, FlushImage>,
@@ -132,13 +132,13 @@ impl Catalog {
             for (s, structure) in structures.iter().enumerate() {
                 for (p, (told, block)) in structure.parts.iter().zip(&mut kept).enumerate() {
                     let KeptImage { at, range, state } = block;
-                    // A server that had written its part may be gone; the block of a part that is none
-                    // is somebody else's.
+                    // A server that had written its part may be lost; the block of a part that is `Absent` or
+                    // `Copied` may have another owner.
                     let theirs = !matches!(state, PartState::Absent | PartState::Copied);
                     let kept = theirs && self.pool.recover_kept(at);
                     if !kept && state == PartState::Waits {
                         let what =
-                            format!("flush {number:016x} has {}, which is not there", at.block);
+                            format!("flush {number:016x} has {}, which does not exist", at.block);
                         return Err(BadRecord { what });
                     }
                     let object = format!("{directory}/{}", told.name).into();
@@ -195,12 +195,12 @@ impl Catalog {
         })
     }
 
-    /// Numbers of those that are being copied.
+    /// Numbers of the flushes that are being copied.
     pub(crate) fn live_numbers(&self) -> impl Iterator<Item = u64> {
         self.flushes.live.keys().copied()
     }
 
-    /// What was being copied is copied anew, when servers are back: nothing says what they held then.
+    /// An interrupted copy begins again when servers are back: the moments of the earlier copies are lost.
     pub(crate) fn recover_live(&mut self, image: LiveImage) {
         let LiveImage {
             number,
@@ -225,7 +225,8 @@ impl Catalog {
         self.flushes.live.insert(number, live);
     }
 
-    /// A server is back and has told what it holds: it is asked for the parts that it has not written.
+    /// A server is back and has reported its blocks: it receives requests for the parts that it has not
+    /// written.
     pub(crate) fn resume_parts(
         &mut self,
         server: ServerId,
@@ -240,9 +241,8 @@ impl Catalog {
             for part in own {
                 if !told.contains(&part.at.block) {
                     self.flushes.blocks.remove(&part.at);
-                    // A block of a structure that its server does not hold was never opened: nobody
-                    // wrote to it, and it has no part. If its part is written, the object is there all
-                    // the same.
+                    // A block of a structure that its server does not hold was never opened: it received no
+                    // writes, and has no part. If its part is written, the object exists all the same.
                     if part.state == PartState::Waits {
                         part.state = PartState::Absent;
                         flush.left -= 1;
@@ -261,7 +261,7 @@ impl Catalog {
         }
     }
 
-    /// Everybody is back who comes back: manifests may be written.
+    /// All servers that will return are back: manifests may be written.
     pub(crate) fn resume_commits(&mut self, effects: &mut Vec<Effect>) {
         let numbers: Vec<u64> = self.flush_numbers().collect();
         for number in numbers {

@@ -5,12 +5,12 @@
 //! 1. No job is registered and no live flush begins from the first step on.
 //! 2. Each step ends up to `JOBS_AT_A_TIME` jobs as the end of their leases would: prefixes with `flush_to`
 //!    or `persist` are flushed. A job with a live flush ends when that flush is complete.
-//! 3. Flushes that fail are tried again within `RETRY_AFTER`, so that a store that answers again is noticed
+//! 3. Flushes that fail are retried within `RETRY_AFTER`, so that a store that is available again is noticed
 //!    while a caller waits for it.
 //!
-//! Jobs that ended are off the log before the reply: a controller that is started again knows none of them.
-//! `discard` gives all flushes up, except those whose manifest is being written: deleting their parts could
-//! leave a manifest without them. It deletes no journal: objects of earlier flushes stay in their store.
+//! Jobs that ended are off the log before the reply: a restarted controller knows none of them. `discard`
+//! cancels all flushes, except those whose manifest is being written: deleting their parts could leave a
+//! manifest without them. It deletes no journal: objects of earlier flushes stay in their store.
 
 use super::{Again, FlushState};
 use crate::reply::{FlushProgress, StopProgress, Unflushed};
@@ -27,7 +27,7 @@ const PLACES_NAMED: usize = 32;
 /// The longest pause between two attempts of a flush while the cluster is being stopped.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// How a job ends.
+/// The manner in which a job ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum JobEnd {
     /// Its owner closed it: prefixes with `persist` are flushed.
@@ -41,7 +41,7 @@ pub(crate) enum JobEnd {
 /// A cluster that is being stopped.
 #[derive(Debug)]
 pub(crate) struct Stop {
-    /// Flushes that were lost before.
+    /// Number of flushes that were lost before.
     lost_before: u64,
 }
 
@@ -79,7 +79,7 @@ impl Catalog {
         Ok(Reply::Stopping(self.stop_progress()))
     }
 
-    /// Gives up all flushes that can be: nothing of them is left but a note that they were lost.
+    /// Cancels all flushes that can be cancelled, and records them as lost.
     fn discard_flushes(&mut self, effects: &mut Vec<Effect>) {
         let lost = || FlushState::Lost("the cluster was stopped with --discard".into());
         while let Some(number) = self.flushes.live.keys().next().copied() {

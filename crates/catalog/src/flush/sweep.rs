@@ -1,10 +1,10 @@
-//! Deleting what flushes that came to nothing have written.
+//! Deletion of the objects of failed flushes.
 //!
-//! A flush that is lost with a server leaves the objects of the others: no manifest names them. Their names
-//! are known from before the first was written, and so they are deleted by name, by whichever server is
-//! there; a listing would cost more, and may be old. They are deleted three times: at once, after
-//! `FLUSH_SWEEP_SOON`, for what others were writing just then, and after `FLUSH_SWEEP_AGAIN`, because a request
-//! to write one may arrive long after it was given up.
+//! A flush that is lost with a server leaves the objects of other servers, which no manifest names. Their
+//! names are known from before the first was written, so any available server can delete them by name; a
+//! listing would cost more, and may be stale. They are deleted three times: at once; after
+//! `FLUSH_SWEEP_SOON`, for objects that others were writing just then; and after `FLUSH_SWEEP_AGAIN`, because
+//! a write request may arrive long after it was cancelled.
 
 use super::{Again, Flush, PartState, pause};
 use crate::{Catalog, CatalogError, Effect, Reply};
@@ -14,19 +14,19 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Names that one request has.
+/// Number of names in one request.
 const AT_A_TIME: usize = 10_000;
-/// What is waited for before each time that all of them are deleted.
+/// The pause before each deletion of all names.
 const PAUSES: [Duration; 3] = [Duration::ZERO, FLUSH_SWEEP_SOON, FLUSH_SWEEP_AGAIN];
 
-/// Objects that are to be deleted.
+/// Objects to delete.
 #[derive(Clone, Debug)]
 pub(crate) struct Sweep {
     pub(crate) directory: Arc<str>,
     pub(crate) names: Vec<Box<str>>,
-    /// How often all of them were deleted.
+    /// Number of completed passes over all of them.
     pub(crate) passes: u8,
-    /// How many are done in this pass.
+    /// Number of names done in this pass.
     done: usize,
     asked: Option<ServerId>,
     attempts: u32,
@@ -39,9 +39,9 @@ impl Sweep {
 }
 
 impl Catalog {
-    /// A flush came to nothing: what it may have written is deleted. A block leaves objects of
-    /// `FLUSH_OBJECT_MAX` that are cut between records, so that two that follow each other
-    /// have more together; their records take hardly more than the block.
+    /// A flush failed: deletes the objects that it may have written. The objects of a block, of
+    /// `FLUSH_OBJECT_MAX` each, are cut between records, so any two consecutive ones have more than that
+    /// together; the records take hardly more bytes than the block.
     pub(super) fn begin_sweep(&mut self, number: u64, flush: &Flush, effects: &mut Vec<Effect>) {
         let most = 2 * self.block_size.div_ceil(FLUSH_OBJECT_MAX) as usize + 1;
         let mut names = Vec::new();
@@ -62,7 +62,7 @@ impl Catalog {
         self.sweep(number, effects);
     }
 
-    /// Deletes what these names stand for.
+    /// Deletes the objects of these names.
     pub(crate) fn sweep_names(
         &mut self,
         directory: Arc<str>,
@@ -75,7 +75,7 @@ impl Catalog {
         self.sweep(number, effects);
     }
 
-    /// Asks a server for the next names.
+    /// Sends the next names to a server.
     pub(super) fn sweep(&mut self, number: u64, effects: &mut Vec<Effect>) {
         let able = |&(_, server): &(ServerId, &crate::pool::Server)| server.flush;
         let any = self.pool.servers().find(able).map(|(id, _)| id);
@@ -130,7 +130,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Servers are gone: others are asked.
+    /// Servers are lost: their requests go to others.
     pub(super) fn lose_sweeps(
         &mut self,
         is_gone: impl Fn(ServerId) -> bool,
@@ -142,9 +142,9 @@ impl Catalog {
         hit.into_iter().for_each(|number| self.sweep(number, effects));
     }
 
-    /// What a recovered catalog has still to delete; it begins again when servers are back.
+    /// Adopts the deletions of a recovered catalog; they begin again when servers are back.
     pub(crate) fn recover_sweep(&mut self, number: u64, sweep: Sweep) {
-        // What was to be waited for is waited for anew: a write may still be on its way.
+        // The pause begins again: a write may still be on its way.
         let pause = PAUSES.get(sweep.passes as usize).copied().unwrap_or_default();
         self.flushes.sweeps.insert(number, sweep);
         self.flushes.retries.push(Reverse((self.now + pause, number, Again::Sweep)));

@@ -1,20 +1,20 @@
 //! Karma (Vuppalapati et al., OSDI '23): max-min over time, by credits.
 //!
-//! Of its fair part of memory everybody is guaranteed `1 / GUARANTEED` whenever it wants it. The rest is
-//! everybody's, and everybody gets credits for it in each quantum. Who wants less than its guaranteed part
-//! leaves the difference to others and is paid for it, one credit for a block and quantum, the poorest
-//! first. Who wants more borrows, one credit for a block and quantum, the richest first. So who left memory
-//! to others has it back when it needs it, and who always wants much pays for it.
+//! Every holder is guaranteed `1 / GUARANTEED` of its fair part of memory at any time. The rest is shared by
+//! all, and every holder gets credits for it in each quantum. A holder that wants less than its guaranteed
+//! part lends the difference to others and earns one credit for each block and quantum, the poorest first. A
+//! holder that wants more borrows, for one credit for each block and quantum, the richest first. So a holder
+//! that left memory to others gets it back when it needs it, and one that always wants much pays for it.
 //!
-//! Credits may be less than zero, where the paper begins with as many as are never used up: only their order
-//! decides, and memory that somebody wants is never idle (Pareto efficiency). They are kept in memory: after
-//! a restart everybody begins with the same.
+//! Credits may be negative, where the paper begins with a supply that is never used up: only their order
+//! decides, and memory that some holder wants is never idle (Pareto efficiency). They are soft state: after a
+//! restart all holders begin with the same number.
 
 use super::{Holder, Policy, Share};
 use honeycomb_types::PolicyKind;
 use std::collections::BTreeMap;
 
-/// Of its fair part, everybody is guaranteed 1 / this: half, as in the paper's evaluation.
+/// Every holder is guaranteed its fair part divided by this: half, as in the paper's evaluation.
 const GUARANTEED: u128 = 2;
 
 /// Karma's credits.
@@ -23,12 +23,12 @@ pub struct Karma {
     credits: BTreeMap<Holder, i64>,
 }
 
-/// What each has of its guaranteed part, what it borrows, and what it leaves to others.
+/// For each holder: the used part of its guarantee, the borrowed blocks, and the blocks left to others.
 struct Dealt {
     own: Vec<u64>,
     borrowed: Vec<u64>,
     left: Vec<u64>,
-    /// What is nobody's guaranteed part.
+    /// The memory beyond all guaranteed parts.
     shared: u64,
 }
 
@@ -37,7 +37,7 @@ impl Karma {
         self.credits.get(&holder).copied().unwrap_or_else(|| self.mean())
     }
 
-    /// With so many somebody begins.
+    /// The initial credits of a new holder.
     fn mean(&self) -> i64 {
         let sum: i128 = self.credits.values().map(|&credits| i128::from(credits)).sum();
         (sum / self.credits.len().max(1) as i128) as i64
@@ -77,7 +77,7 @@ impl Policy for Karma {
         let credits = shares.iter().map(|share| (share.holder, self.of(share.holder)));
         self.credits = credits.collect();
         let Dealt { borrowed, left, shared, .. } = self.deal(shares, memory);
-        // What was left to others is used before what is everybody's.
+        // Blocks left by others are used before the shared rest.
         let paid = borrowed.iter().sum::<u64>().min(left.iter().sum());
         let lenders = shares.iter().zip(&left).map(|(share, left)| (-self.of(share.holder), *left));
         let paid = richest_first(&lenders.collect::<Vec<_>>(), paid);
@@ -94,19 +94,19 @@ impl Policy for Karma {
     }
 }
 
-/// Deals out so many, one after another, each to the one with the most credits of those that want more,
-/// who has a credit less from then on; the first of several. Answers how many each has got.
+/// Deals out this many blocks one by one, each to the holder with the most credits among those that want
+/// more, which then has one credit less; among equals to the first. Returns the number for each.
 fn richest_first(all: &[(i64, u64)], many: u64) -> Vec<u64> {
     if all.iter().map(|&(_, wants)| u128::from(wants)).sum::<u128>() <= u128::from(many) {
         return all.iter().map(|&(_, wants)| wants).collect();
     }
-    // Down to a level of credits everybody gets what it wants; on the level not all do.
+    // Down to some level of credits all holders get everything that they want; on that level not all do.
     let above = |level: i128, &(credits, wants): &(i64, u64)| {
         (i128::from(credits) - level).clamp(0, i128::from(wants)) as u64
     };
     let dealt = |level: i128| all.iter().map(|one| u128::from(above(level, one))).sum::<u128>();
     let (mut low, mut high) = (i128::from(i64::MIN) - i128::from(u64::MAX), i128::from(i64::MAX));
-    // The least level down to which they suffice: all of `high` suffice, all of `low` do not.
+    // The lowest level down to which the blocks suffice: they suffice for `high`, and not for `low`.
     while low + 1 < high {
         let level = low + (high - low) / 2;
         if dealt(level) <= u128::from(many) { high = level } else { low = level }
@@ -136,7 +136,7 @@ mod tests {
         all.iter().map(|share| share.entitled).collect()
     }
 
-    /// A quantum in which everybody has what it is entitled to; answers that.
+    /// Runs a quantum in which every holder uses its entitlement; returns the entitlements.
     fn pass(karma: &mut Karma, memory: u64, demands: &[u64]) -> Vec<u64> {
         let weighted: Vec<(u64, u64)> = demands.iter().map(|&wants| (wants, 1)).collect();
         let entitled = wants(karma, memory, demands);
@@ -144,7 +144,7 @@ mod tests {
         entitled
     }
 
-    /// The paper's words, one block at a time.
+    /// The paper's procedure, one block at a time.
     fn one_by_one(all: &[(i64, u64)], many: u64) -> Vec<u64> {
         let mut got = vec![0; all.len()];
         for _ in 0..many {
@@ -163,9 +163,9 @@ mod tests {
         for _ in 0..10 {
             assert_eq!(pass(&mut karma, 12, &[0, 10, 2]), [0, 10, 2]);
         }
-        // Then all of them want everything: max-min would forget, and give each 4.
+        // Then all of them want everything: max-min has no memory, and would give each 4.
         assert_eq!(wants(&karma, 12, &[12, 12, 12]), [8, 2, 2]);
-        // It has paid for that after a time.
+        // After some time it has paid that back.
         for _ in 0..40 {
             pass(&mut karma, 12, &[12, 12, 12]);
         }
@@ -194,7 +194,7 @@ mod tests {
         for _ in 0..1000 {
             pass(&mut karma, 40, &[40, 0]);
         }
-        // However poor: its half of its half.
+        // However poor, it gets its guaranteed half of its half.
         assert_eq!(wants(&karma, 40, &[40, 40]), [10, 30]);
     }
 
@@ -234,8 +234,8 @@ mod tests {
             }
         }
 
-        /// What it really needs, and gets, is never more by asking for more than it needs in a quantum; but
-        /// for one block, because blocks cannot be divided.
+        /// Overstating the demand in one quantum never increases the blocks that a holder needs and gets,
+        /// except by one, because blocks cannot be divided.
         #[test]
         fn nothing_is_gained_by_asking_for_too_much(
             quanta in prop::collection::vec([0..24u64, 0..24u64, 0..24u64], 1..20),
@@ -246,7 +246,7 @@ mod tests {
         }
     }
 
-    /// What the first gets of what it needs, when in one quantum it asks for more than that.
+    /// The number of needed blocks that the first holder gets, when it overstates its demand in one quantum.
     fn useful(quanta: &[[u64; 3]], at: usize, more: u64) -> u64 {
         let mut karma = Karma::default();
         let pass = |(q, demands): (usize, &[u64; 3])| {

@@ -1,10 +1,10 @@
-//! Max-min: the least share is as great as it can be, then the next, and so on.
+//! Max-min: the smallest share is as large as possible, then the next, and so on.
 
 use super::{Policy, Share};
 use honeycomb_types::PolicyKind;
 
-/// Weighted max-min fairness: nobody's share can grow without making one smaller that is, for its weight,
-/// no greater.
+/// Weighted max-min fairness: no share can grow without reducing one that is, relative to its weight, no
+/// larger.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MaxMin;
 
@@ -13,8 +13,8 @@ impl Policy for MaxMin {
         PolicyKind::MaxMin
     }
 
-    /// Those who want the least for their weight get all of it; when what is left does not suffice for
-    /// that, it is divided by weight. What does not divide goes, block by block, to the first of them.
+    /// Holders with the smallest demands for their weight get all of it. When the rest does not suffice for
+    /// that, it is divided by weight. Remaining blocks go, one each, to the first of them.
     fn entitle(&self, shares: &mut [Share], memory: u64) {
         let mut order: Vec<usize> = (0..shares.len()).collect();
         let wide = |a: u64, b: u64| u128::from(a) * u128::from(b);
@@ -37,7 +37,7 @@ impl Policy for MaxMin {
     }
 }
 
-/// Divides what suffices for nobody of `among`, by weight.
+/// Divides memory that suffices for none of `among`, by weight.
 fn divide(shares: &mut [Share], mut among: Vec<usize>, memory: u64, weights: u64) {
     among.sort_unstable();
     let mut left = memory;
@@ -63,7 +63,7 @@ mod tests {
         all.iter().map(|share| share.entitled).collect()
     }
 
-    /// Of all ways to deal out memory, the one whose least share is the greatest, then the next.
+    /// Of all divisions of memory, the one whose smallest share is the largest, then the next.
     fn brute(memory: u64, wants: &[u64]) -> Vec<u64> {
         fn deal(memory: u64, wants: &[u64], so_far: &mut Vec<u64>, best: &mut Vec<u64>) {
             let Some((&first, rest)) = wants.split_first() else {
@@ -120,7 +120,7 @@ mod tests {
             for (&has, &(wants_a, weight_a)) in found.iter().zip(&wants) {
                 prop_assert!(has <= wants_a);
                 for (&other, &(_, weight_b)) in found.iter().zip(&wants) {
-                    // One block from the other would leave it with less than this one has then.
+                    // Taking one block from the other would leave that one with less than this one then has.
                     let envied = has < wants_a && other > 0;
                     prop_assert!(!envied || (other - 1) * weight_a < (has + 1) * weight_b);
                 }
@@ -138,8 +138,8 @@ mod tests {
             greedy[0].0 += more;
             let after = entitled(memory, &greedy);
             for i in 1..wants.len() {
-                // A share that was less for its weight than that of the greedy one's stays, but for the
-                // block that does not divide.
+                // A share that was smaller for its weight than the greedy holder's stays, except for the
+                // indivisible block.
                 let lesser = before[i] * wants[0].1 + wants[0].1 < before[0] * wants[i].1;
                 prop_assert!(!lesser || after[i] == before[i] || before[i] < wants[i].0);
             }

@@ -1,7 +1,7 @@
-//! Who may have memory, and which blocks: the policy behind the allocation mechanism of `pool`.
+//! The policy behind the allocation mechanism of `pool`: which holder may have memory, and which blocks.
 //!
-//! The mechanism keeps the books (free lists, reserves, quotas, all or nothing; in `pressure`, what goes
-//! below memory) and asks a policy where there is a choice.
+//! The mechanism does the bookkeeping (free lists, reserves, quotas, all or nothing; in `pressure`,
+//! demotions) and calls a policy where there is a choice.
 
 mod karma;
 mod max_min;
@@ -12,69 +12,69 @@ pub use max_min::MaxMin;
 use crate::weights::Weights;
 use honeycomb_types::{JobId, PolicyKind, ServerId, ShardIx};
 
-/// A server that could give a block to the allocation.
+/// A server with room for the allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerRoom {
     /// The server.
     pub server: ServerId,
-    /// Blocks that it could give; more than 0 for one that may be chosen.
+    /// Number of available blocks; more than 0 for an eligible server.
     pub free: u32,
 }
 
-/// A shard of the server that was chosen.
+/// A shard of the chosen server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShardRoom {
     /// The shard.
     pub shard: ShardIx,
-    /// Its free blocks; more than 0 for one that may be chosen.
+    /// Number of its free blocks; more than 0 for an eligible shard.
     pub free: u32,
-    /// Blocks that this allocation has taken here already.
+    /// Number of blocks that this allocation has already taken here.
     pub taken: u32,
 }
 
-/// Whose blocks count together: a tenant's, by its place, or those of a job that is no tenant's.
+/// The owner of blocks that count together: a tenant, by its index, or a job without a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Holder {
     /// All jobs of a tenant.
     Tenant(u32),
-    /// A job of its own.
+    /// A job without a tenant.
     Job(JobId),
 }
 
-/// What a holder has of memory, and may have.
+/// The memory of a holder, and its entitlement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Whose it is.
+    /// The holder.
     pub holder: Holder,
-    /// In proportion to those of the others; 1 and more.
+    /// In proportion to those of the others; at least 1.
     pub weight: u64,
-    /// Blocks that it has in memory, without those on their way below.
+    /// Its blocks in memory, without those being demoted.
     pub held: u64,
-    /// Blocks that it wants there: those, and what it asks for; no more than its soft quota.
+    /// Blocks that it wants in memory: the present ones and the requested ones; at most its soft quota.
     pub wants: u64,
-    /// Blocks of memory that nobody takes from it.
+    /// Blocks of memory that are not taken from it.
     pub entitled: u64,
 }
 
-/// Choices of the allocator. Deterministic: the same arguments get the same answer.
+/// Choices of the allocator. Deterministic: the same arguments give the same result.
 pub trait Policy: Send {
-    /// Which one it is.
+    /// The kind of the policy.
     fn kind(&self) -> PolicyKind;
 
-    /// Sets what each holder is entitled to of so many blocks of memory. Together they are entitled to no
-    /// more than there are, and each to no more than it wants. Asked of fair policies only.
+    /// Sets the entitlement of each holder to this many blocks of memory. Their sum is at most that number,
+    /// and each is at most what the holder wants. Called for fair policies only.
     fn entitle(&self, shares: &mut [Share], memory: u64);
 
-    /// So much time has passed as `limits::POLICY_QUANTUM` says, and everybody has had this.
+    /// A `limits::POLICY_QUANTUM` has passed, in which the holders had these shares.
     fn quantum(&mut self, _: &[Share], _: u64) {}
 
-    /// What a holder has saved up, where a policy counts such a thing.
+    /// The credits of a holder, for policies that use them.
     fn credits(&self, _: Holder) -> i64 {
         0
     }
 
-    /// The position in `servers` of the one that gives the next block; one with room exists: the
-    /// emptiest. The lowest number decides between equals.
+    /// The index in `servers` of the server of the next block: the emptiest; one with room exists. The lowest
+    /// number decides between equals.
     fn server(&self, servers: &[ServerRoom]) -> usize {
         let mut best = 0;
         for (at, room) in servers.iter().enumerate() {
@@ -85,8 +85,8 @@ pub trait Policy: Send {
         best
     }
 
-    /// The position in `shards` of the one that gives it; one with room exists: the one that the
-    /// structure uses least, then the emptiest.
+    /// The index in `shards` of the shard of the next block: the one with the fewest blocks of the structure,
+    /// then the emptiest; one with room exists.
     fn shard(&self, shards: &[ShardRoom]) -> usize {
         let better = |a: &ShardRoom, b: &ShardRoom| {
             (a.free > 0, b.taken, a.free) > (b.free > 0, a.taken, b.free)
@@ -110,7 +110,8 @@ pub fn of(kind: PolicyKind) -> Box<dyn Policy> {
     }
 }
 
-/// Who chooses for one allocation: the weights of the job, where it has some that can, else the policy.
+/// The choice for one allocation: by the weights of the job, where they name a server with room, else by the
+/// policy.
 pub(crate) struct Chooser<'a> {
     pub(crate) policy: &'a dyn Policy,
     pub(crate) weights: Option<&'a mut Weights>,
@@ -124,7 +125,7 @@ impl Chooser<'_> {
     }
 }
 
-/// First come, first served: whoever has memory keeps it, and pays with its own for more.
+/// First come, first served: a holder of memory keeps it, and pays for more with its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FirstCome;
 
@@ -144,7 +145,7 @@ fn holder(n: usize) -> Holder {
     Holder::Job(JobId(n as u64 + 1))
 }
 
-/// Shares of so many who want so much, each with its weight.
+/// Shares with these demands and weights.
 #[cfg(test)]
 fn shares(wants: &[(u64, u64)]) -> Vec<Share> {
     let share = |(n, &(wants, weight))| Share {

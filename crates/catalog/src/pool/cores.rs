@@ -1,8 +1,8 @@
-//! One core of a memory server: its blocks, who has them and where they are.
+//! One core of a memory server: its blocks, with their owners and tiers.
 
 use honeycomb_types::{Epoch, TierIx, TierSpec, Time};
 
-/// What the catalog knows of one block: 16 bytes.
+/// The state of one block: 16 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot {
     pub(super) epoch: Epoch,
@@ -19,7 +19,7 @@ pub(super) const LAST_FREE: u32 = u32::MAX;
 pub(super) const QUARANTINED: u32 = u32::MAX - 1;
 pub(super) const UNOPENED: u32 = u32::MAX;
 
-/// Who has a block.
+/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     Free,
@@ -41,13 +41,13 @@ impl Slot {
     }
 }
 
-/// What a core has room for in one tier, in blocks.
+/// The room of a core in one tier, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Room {
     pub(crate) total: u32,
-    /// Taken: by blocks that are there, go there, or leave it.
+    /// Occupied: by blocks that are there, arrive or leave.
     pub(crate) out: u32,
-    /// Those of them that leave it.
+    /// Blocks among them that leave.
     pub(crate) leaving: u32,
 }
 
@@ -57,13 +57,13 @@ impl Room {
     }
 }
 
-/// Where a block is, on a server that has tiers: 12 bytes.
+/// The tiers of a block, on a server that has lower ones: 12 bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Where {
     pub(crate) tier: TierIx,
-    /// Where it is on its way to; the same when it is on none.
+    /// The tier to which it is moving; the same when it is not moving.
     pub(crate) to: TierIx,
-    /// When it was used last, as far as reports say, and when its server last refused to lower it; in
+    /// The time of its last use, as reported, and the time when its server last refused to demote it; in
     /// `tick_of`.
     pub(crate) used: u32,
     pub(crate) refused: u32,
@@ -74,12 +74,12 @@ pub(crate) fn tick_of(now: Time) -> u32 {
     (now.as_millis() / 250) as u32 + 1
 }
 
-/// Blocks that are on their way down.
+/// Blocks that are being demoted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Going {
-    /// Out of memory, to a disk.
+    /// From memory to a disk.
     pub(crate) down: u32,
-    /// To a store, out of memory or from a disk: these may take long, and hold up nobody else.
+    /// To a store, from memory or from a disk: these may take long, and delay no others.
     pub(crate) sinking: u32,
 }
 
@@ -88,13 +88,13 @@ pub(crate) struct Core {
     pub(super) slots: Box<[Slot]>,
     pub(super) free_head: u32,
     pub(super) free: u32,
-    /// Of the free ones, so many have no room: it is lent to other controller shards.
+    /// Free blocks without room, because the room is lent to other controller shards.
     pub(super) unlent: u32,
-    /// Memory, and the tiers below it.
+    /// Memory, and the lower tiers.
     pub(super) rooms: Box<[Room]>,
-    /// Of each block; none where memory is all there is.
+    /// The tiers of each block; empty on a server with memory only.
     pub(super) places: Box<[Where]>,
-    /// The tiers that are stores, a bit each: no block has its place there from the start.
+    /// The tiers that are stores, one bit each: no block begins there.
     stores: u16,
     pub(super) going: Going,
 }
@@ -128,16 +128,16 @@ impl Core {
         }
     }
 
-    /// Whether only blocks go to this tier that take no more.
+    /// Whether this tier is for blocks only that accept no more writes.
     pub(crate) fn is_store(&self, tier: TierIx) -> bool {
         self.stores & 1 << tier.0 != 0
     }
 
-    /// So many blocks more, or fewer, are like this one.
+    /// Adds `change` blocks with these tiers to the counts.
     pub(super) fn count(&mut self, place: Where, change: i32) {
         let Where { tier, to, .. } = place;
         let is_store = self.is_store(to);
-        // One of a server that is away is counted when all of its blocks are known.
+        // Saturating, because blocks of a disconnected server are counted only when all of them are known.
         let count = |n: &mut u32| *n = n.saturating_add_signed(change);
         count(&mut self.rooms[tier.0 as usize].out);
         if to == tier {
@@ -150,22 +150,22 @@ impl Core {
         }
     }
 
-    /// Blocks that it has names for.
+    /// Number of its block names.
     pub(crate) fn blocks(&self) -> u32 {
         self.slots.len() as u32
     }
 
-    /// Those that are not free.
+    /// Number of blocks that are not free.
     pub(crate) fn out(&self) -> u32 {
         self.blocks() - self.free
     }
 
-    /// Blocks that it could give in memory.
+    /// Number of blocks available in memory.
     pub(crate) fn room(&self) -> u32 {
         self.rooms[0].free().saturating_sub(self.unlent)
     }
 
-    /// Blocks that it could give in this tier.
+    /// Number of blocks available in this tier.
     pub(crate) fn room_in(&self, tier: TierIx) -> u32 {
         match self.rooms.get(tier.0 as usize) {
             Some(_) if !tier.is_below() => self.room(),
@@ -174,14 +174,14 @@ impl Core {
         }
     }
 
-    /// Whether a block in memory could go to a disk that has room.
+    /// Whether a block in memory could be demoted to a disk with room.
     pub(crate) fn could_lower(&self) -> bool {
         let disks = (1..self.rooms.len()).map(|n| TierIx(n as u8));
         let mut disks = disks.filter(|tier| !self.is_store(*tier));
         self.rooms[0].out > 0 && disks.any(|disk| self.room_in(disk) > 0)
     }
 
-    /// Those that there is room for, free or not.
+    /// Number of blocks with room, free or not.
     pub(crate) fn lent(&self) -> u32 {
         self.blocks() - self.unlent
     }
@@ -215,7 +215,7 @@ impl Core {
         self.unname(index);
     }
 
-    /// Puts a block on the free list again, whatever it is counted for.
+    /// Puts a block on the free list, without changing the counts.
     pub(super) fn unname(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
         assert_eq!(slot.held(), Held::Quarantined, "INV-03: block {index} was freed twice");
@@ -228,14 +228,14 @@ impl Core {
         }
     }
 
-    /// A block is elsewhere, or on its way there.
+    /// A block is in another tier, or on its way there.
     pub(super) fn moves(&mut self, index: usize, to: Where) {
         let was = std::mem::replace(&mut self.places[index], to);
         self.count(was, -1);
         self.count(to, 1);
     }
 
-    /// Counts anew what is taken of each tier, and what is on its way.
+    /// Recounts the occupied room of each tier, and the demotions.
     pub(super) fn count_anew(&mut self) {
         self.going = Going::default();
         self.rooms.iter_mut().for_each(|room| (room.out, room.leaving) = (0, 0));
@@ -246,7 +246,7 @@ impl Core {
         }
     }
 
-    /// Whether that would change anything: what is counted, and what there is.
+    /// The difference between the counts and a recount, if any.
     pub(super) fn miscounted(&self) -> Option<String> {
         let mut anew = self.clone();
         anew.count_anew();

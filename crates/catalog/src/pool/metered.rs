@@ -1,18 +1,18 @@
-//! What jobs have below memory, over time: by class of tier, for their bills.
+//! The use of lower tiers by jobs over time, by class of tier, for their bills.
 //!
-//! A block is counted where it lies: until it has come to another tier in the one that it leaves, so that a
-//! job's tiers together are what it holds. Counted as blocks come, go and change their places, which is
-//! here; the bill takes what was counted when it is looked at.
+//! A block counts where its data is: until it has arrived in another tier, in the tier that it leaves, so
+//! that the tiers of a job add up to its holdings. The counts are updated here as blocks are allocated, freed
+//! and moved between tiers; the bill collects them on demand.
 
 use super::Pool;
 use super::cores::Held;
 use crate::bill::TierSpent;
 use honeycomb_types::{BlockId, ServerId, TierClass, Time};
 
-/// Memory, and the classes of tiers: places in a bill, by their codes.
+/// Memory, and the classes of tiers: indices in a bill, by their codes.
 pub(crate) const PLACES: usize = TierClass::ALL.len() + 1;
 
-/// A block that lies below memory: for which job, in which class, and what is data in it.
+/// A block in a lower tier: its job, its class of tier, and its bytes of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lying {
     job: u32,
@@ -20,7 +20,7 @@ pub(super) struct Lying {
     bytes: u64,
 }
 
-/// What one job has below memory, and what was counted of it that its bill has not.
+/// The blocks of one job in lower tiers, and their use that is not yet in its bill.
 #[derive(Clone, Debug, Default)]
 struct Metered {
     since: Time,
@@ -30,7 +30,7 @@ struct Metered {
 }
 
 impl Metered {
-    /// What was spent until now.
+    /// The use until now.
     fn until(&self, now: Time, block_size: u64) -> [TierSpent; PLACES] {
         let ms = u128::from(now.since(self.since).as_millis() as u64);
         let mut spent = self.spent;
@@ -42,7 +42,7 @@ impl Metered {
     }
 }
 
-/// Of every job that had a block below memory, by its place.
+/// For every job that had a block in a lower tier, by its index.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     now: Time,
@@ -51,7 +51,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// What changes from here on changes at this time.
+    /// The time of the changes that follow.
     pub(crate) fn at(&mut self, now: Time, block_size: u64) {
         (self.now, self.block_size) = (now, block_size);
     }
@@ -68,7 +68,7 @@ impl Meter {
         metered
     }
 
-    /// A block that lay there lies here now.
+    /// A block changed its tier, owner or size.
     pub(super) fn change(&mut self, before: Option<Lying>, after: Option<Lying>) {
         if before == after {
             return;
@@ -85,25 +85,25 @@ impl Meter {
         }
     }
 
-    /// Data of a job came from one tier of a server to another.
+    /// Data of a job arrived in one tier of a server from another.
     fn came(&mut self, job: u32, place: usize, bytes: u64) {
         let came = &mut self.of(job).spent[place].came;
         *came = came.saturating_add(bytes);
     }
 
-    /// What was counted until now and was not taken yet.
+    /// The use until now that was not taken yet.
     pub(crate) fn spent(&self, job: u32, now: Time) -> [TierSpent; PLACES] {
         let metered = self.jobs.get(job as usize).and_then(Option::as_ref);
         metered.map_or_else(Default::default, |metered| metered.until(now, self.block_size))
     }
 
-    /// The same, which is the bill's from now on.
+    /// The same, which the caller adds to the bill.
     pub(crate) fn take(&mut self, job: u32, now: Time) -> [TierSpent; PLACES] {
         let Some(place) = self.jobs.get_mut(job as usize) else { return Default::default() };
         let Some(metered) = place else { return Default::default() };
         let spent = metered.until(now, self.block_size);
         (metered.spent, metered.since) = (Default::default(), now);
-        // Most jobs never come back to it.
+        // Most jobs never have blocks in lower tiers again.
         if metered.blocks.iter().all(|blocks| *blocks == 0) {
             *place = None;
         }
@@ -117,7 +117,7 @@ impl Meter {
 }
 
 impl Pool {
-    /// Where a block lies, if that is below memory, and for whom.
+    /// The location of a block in a lower tier, and its job.
     pub(super) fn lying(&self, block: BlockId) -> Option<Lying> {
         let server = self.servers.get(&block.server())?;
         let tier = self.place(block).tier;
@@ -128,7 +128,7 @@ impl Pool {
         Some(Lying { job: self.staying.job_of(s), place, bytes: slot.bytes_used() })
     }
 
-    /// Data of a block came to the tier where it is now, from another.
+    /// Data of a block arrived in its present tier from another.
     pub(super) fn count_arrival(&mut self, block: BlockId) {
         let Some(slot) = self.slot(block) else { return };
         let (Held::By(s), bytes) = (slot.held(), slot.bytes_used()) else { return };
@@ -136,12 +136,12 @@ impl Pool {
         self.meter.came(self.staying.job_of(s), place, bytes);
     }
 
-    /// Blocks of a server that lie below memory.
+    /// Blocks of a server in lower tiers.
     pub(super) fn lying_on(&self, id: ServerId) -> Vec<Lying> {
         self.blocks_of(id).filter_map(|block| self.lying(block)).collect()
     }
 
-    /// Compares what is counted with the blocks that there are.
+    /// Compares the counts with the blocks.
     pub(super) fn check_metered(&self) -> Result<(), String> {
         let mut left: Vec<(usize, [u64; PLACES], [u64; PLACES])> = Vec::new();
         for (job, metered) in self.meter.jobs.iter().enumerate() {
@@ -156,7 +156,9 @@ impl Pool {
             bytes[lying.place] = bytes[lying.place].wrapping_sub(lying.bytes);
         }
         match left.iter().find(|(_, blocks, bytes)| blocks.iter().chain(bytes).any(|n| *n != 0)) {
-            Some(left) => Err(format!("counted below memory for a bill, and not there: {left:?}")),
+            Some(left) => {
+                Err(format!("counted in a lower tier for a bill, but not there: {left:?}"))
+            }
             None => Ok(()),
         }
     }

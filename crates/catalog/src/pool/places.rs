@@ -1,4 +1,4 @@
-//! Where blocks are, on servers that have tiers below memory.
+//! The tiers of blocks, on servers that have lower ones.
 
 use super::cores::{Core, Going, Held, Slot, Where, tick_of};
 use super::{Pool, Server};
@@ -6,20 +6,20 @@ use honeycomb_types::limits::SINKING_MAX;
 use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, TierIx, Time};
 
 impl Pool {
-    /// Where a block is.
+    /// The tiers of a block.
     pub(crate) fn place(&self, block: BlockId) -> Where {
         let server = self.servers.get(&block.server());
         let core = server.and_then(|server| server.cores.get(block.shard().0 as usize));
         core.map_or(Where::default(), |core| core.place(block.index()))
     }
 
-    /// Whether a block is in memory, and not on its way below.
+    /// Whether a block is in memory, and not being demoted.
     pub(crate) fn stays_in_memory(&self, block: BlockId) -> bool {
         let Where { tier, to, .. } = self.place(block);
         !tier.is_below() && !to.is_below()
     }
 
-    /// The structure for which a block is below memory, or goes there.
+    /// The structure of a block that is in a lower tier, or moves there.
     pub(super) fn below_for(&self, block: BlockId) -> Option<u32> {
         match self.slot(block)?.held() {
             Held::By(s) if self.place(block).to.is_below() => Some(s),
@@ -27,7 +27,7 @@ impl Pool {
         }
     }
 
-    /// Blocks of a server that are below memory, or go there, and for which structures.
+    /// Blocks of a server that are in lower tiers, or move there, and their structures.
     pub(super) fn below_on(&self, id: ServerId) -> impl Iterator<Item = (BlockId, u32)> {
         let cores = self.servers.get(&id).into_iter().flat_map(|server| server.cores.iter());
         cores.enumerate().flat_map(move |(ix, core)| {
@@ -41,7 +41,7 @@ impl Pool {
         })
     }
 
-    /// All that a server has names for.
+    /// All blocks of a server.
     pub(super) fn blocks_of(&self, id: ServerId) -> impl Iterator<Item = BlockId> {
         let cores = self.servers.get(&id).into_iter().flat_map(|server| server.cores.iter());
         let of = |(ix, core): (usize, &Core)| (core.slots.len() as u32, ShardIx(ix as u8));
@@ -63,7 +63,7 @@ impl Pool {
         self.servers.values().filter(|server| server.is_heard())
     }
 
-    /// Blocks that are on their way down, on servers that answer.
+    /// Blocks that are being demoted, on servers that respond.
     pub(crate) fn going(&self) -> Going {
         self.heard().flat_map(|server| &server.cores).fold(Going::default(), |sum, core| Going {
             down: sum.down + core.going.down,
@@ -71,21 +71,21 @@ impl Pool {
         })
     }
 
-    /// Whether blocks are on their way down on any server.
+    /// Whether blocks are being demoted on any server.
     pub(crate) fn lowers(&self) -> bool {
         self.servers.values().any(Server::lowers)
     }
 
-    /// Blocks that leave memory, on servers that answer: what they have there is somebody else's soon.
+    /// Blocks that leave memory, on servers that respond: their memory becomes available soon.
     pub(crate) fn leaving_memory(&self) -> u32 {
         self.heard().flat_map(|server| &server.cores).map(|core| core.rooms[0].leaving).sum()
     }
 
-    /// The first tier below the one where this block is that has room for it, if it could go there. To a
-    /// store goes only what takes no more, while not too many are on their way there.
+    /// The next lower tier that has room for this block. Stores accept only blocks that accept no more
+    /// writes, while not too many are on their way there.
     pub(crate) fn room_below(&self, block: BlockId, is_final: bool) -> Option<TierIx> {
         let server = self.servers.get(&block.server());
-        // Memory of a server that is taken out is nobody's to have; a suspected one does not answer.
+        // Memory of a draining server is available to nobody; a suspected one does not respond.
         let server = server.filter(|server| !server.is_away() && server.takes_blocks())?;
         let core = &server.cores[block.shard().0 as usize];
         let from = core.place(block.index()).tier.0 as usize;
@@ -103,7 +103,7 @@ impl Pool {
         }
     }
 
-    /// A block is to go to another tier: it counts in both from now on.
+    /// A block starts to move to another tier: it counts in both from now on.
     pub(crate) fn begins(&mut self, block: BlockId, to: TierIx) {
         let before = self.below_for(block);
         let (core, index) = self.core_mut(block).expect("a block of a server with tiers");
@@ -115,7 +115,7 @@ impl Pool {
         self.staying.change(before, self.below_for(block));
     }
 
-    /// A block has come to a tier, or stays where it was. Whether that changed anything.
+    /// A block has arrived in a tier, or stays in its own. Returns whether that changed anything.
     pub(crate) fn arrives(&mut self, block: BlockId, tier: TierIx) -> bool {
         let (before, lay) = (self.below_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return false };
@@ -132,7 +132,7 @@ impl Pool {
         true
     }
 
-    /// A server does not let a block go down now.
+    /// A server cannot demote a block now.
     pub(crate) fn refused(&mut self, block: BlockId, now: Time) {
         let tier = self.place(block).tier;
         self.arrives(block, tier);
@@ -141,8 +141,8 @@ impl Pool {
         }
     }
 
-    /// A block that its server never opened is opened anew, and the log does not say in which tier it was
-    /// granted. It was in a lower one if the core has more blocks in memory than there is room for (INV-42).
+    /// A block that was never opened is opened again, and the log does not record the tier of its grant. It
+    /// was a lower one if the core has more blocks in memory than room (INV-42).
     pub(crate) fn place_unopened(&mut self, block: BlockId) {
         let (before, lay) = (self.below_for(block), self.lying(block));
         let Some((core, index)) = self.core_mut(block) else { return };
@@ -159,8 +159,8 @@ impl Pool {
         self.meter.change(lay, self.lying(block));
     }
 
-    /// A server that came back says where a block is. One that is away has its rooms counted when all
-    /// of that is known.
+    /// A reconnected server reports the tiers of a block. The rooms of a disconnected one are counted when
+    /// all blocks are known.
     pub(crate) fn found(&mut self, at: BlockAt, (tier, to): (TierIx, TierIx)) {
         let block = at.block;
         if self.slot(block).is_none_or(|slot| slot.held() == Held::Free || slot.epoch > at.epoch) {

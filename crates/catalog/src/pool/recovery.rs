@@ -1,4 +1,4 @@
-//! The pool of a catalog that comes back: what the log knows, then what servers tell.
+//! The pool of a recovered catalog: first the content of the log, then the reports of servers.
 
 use super::cores::{Held, LAST_FREE, QUARANTINED, Slot, UNOPENED};
 use super::{Pool, Presence, Server};
@@ -8,7 +8,7 @@ use hashbrown::HashSet;
 use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, Time};
 
 impl Pool {
-    /// Takes the members of a recovered catalog, all of them away: none of their blocks is free.
+    /// Adopts the members of a recovered catalog, all of them disconnected: none of their blocks is free.
     pub(crate) fn recover(
         &mut self,
         last: u32,
@@ -24,7 +24,7 @@ impl Pool {
                 blocks_per_shard: image.blocks_per_shard,
                 tiers: &image.tiers,
                 block_size: 0,
-                // What it can do it tells when it is back.
+                // It reports this when it reconnects.
                 flush_root: "",
                 kinds: &[],
             };
@@ -32,7 +32,7 @@ impl Pool {
             server.presence = Presence::Away;
             for core in &mut server.cores {
                 (core.free, core.free_head) = (0, LAST_FREE);
-                // Until it tells where its blocks are there is room nowhere.
+                // Until it reports the tiers of its blocks there is no room in any tier.
                 core.rooms.iter_mut().for_each(|room| room.out = room.total);
                 for slot in &mut core.slots {
                     slot.state = QUARANTINED;
@@ -42,7 +42,7 @@ impl Pool {
         }
     }
 
-    /// Gives a block to the structure that had it. False when there is no such block, or it has an
+    /// Assigns a block to the structure that had it. Returns false when there is no such block, or it has an
     /// owner.
     pub(crate) fn recover_owner(&mut self, at: BlockAt, structure: u32) -> bool {
         let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
@@ -54,8 +54,8 @@ impl Pool {
         true
     }
 
-    /// Keeps a block from everybody that was kept before: it is in quarantine in its epoch. False when
-    /// there is no such block, or it has an owner.
+    /// Retains a block that was retained before: it is quarantined in its epoch. Returns false when there is
+    /// no such block, or it has an owner.
     pub(crate) fn recover_kept(&mut self, at: BlockAt) -> bool {
         let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
         let Some(slot) = server.slot(at.block) else { return false };
@@ -66,7 +66,7 @@ impl Pool {
         true
     }
 
-    /// Counts what is neither free nor owned, once every owner is known.
+    /// Counts the blocks that are neither free nor owned, once every owner is known.
     pub(crate) fn finish_recovery(&mut self) {
         for server in self.servers.values_mut() {
             let slots = server.cores.iter().flat_map(|core| &core.slots);
@@ -74,8 +74,8 @@ impl Pool {
         }
     }
 
-    /// A successor that a block was granted, and of which the log knows nothing: the structure's
-    /// again. False when somebody else has the block, or has had it since.
+    /// Assigns to the structure a granted successor that is not in the log. Returns false when the block has
+    /// another owner, or had one since.
     pub(crate) fn adopt(&mut self, at: BlockAt, structure: u32) -> bool {
         let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
         let Some(slot) = server.slot(at.block) else { return false };
@@ -89,8 +89,8 @@ impl Pool {
         true
     }
 
-    /// A server holds a block that nobody owns: it stays in quarantine, under the epoch that its
-    /// confirmation will name. False when its epoch is over.
+    /// A server holds a block without an owner: it stays quarantined, under the epoch that its confirmation
+    /// will name. Returns false when its epoch has ended.
     pub(crate) fn unowned(&mut self, at: BlockAt) -> bool {
         let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
         match server.slot(at.block) {
@@ -102,8 +102,8 @@ impl Pool {
         }
     }
 
-    /// A server has told everything that it holds: its blocks that nobody owns, and that it does not
-    /// hold, are free. Answers those that somebody owns and it does not hold.
+    /// A server has reported all of its blocks: blocks that are neither owned nor held are free. Returns the
+    /// owned blocks that it does not hold.
     pub(crate) fn returned(
         &mut self,
         id: ServerId,
@@ -113,7 +113,7 @@ impl Pool {
         let Some(server) = self.servers.get_mut(&id) else { return missing };
         server.presence = Presence::Here;
         for (ix, core) in server.cores.iter_mut().enumerate() {
-            // The lowest index is given first, as with a new server.
+            // The lowest index is allocated first, as with a new server.
             for index in (0..core.blocks()).rev() {
                 let block = BlockId::new(id, ShardIx(ix as u8), index);
                 let slot = &core.slots[index as usize];

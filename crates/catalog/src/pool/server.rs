@@ -1,4 +1,4 @@
-//! One live memory server, as the catalog knows it.
+//! One live memory server.
 
 use super::Draw;
 use super::cores::{Core, Going, Held, Room, Slot};
@@ -13,15 +13,15 @@ use honeycomb_types::{BlockId, Bug, TierIx, TierSpec, Time};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How well a member can be heard.
+/// The state of the connection to a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// It reports.
     Here,
-    /// It was silent for `SERVER_SILENCE`, or its connection closed: it is given no blocks until it is
-    /// heard again, and has reported its blocks if it is back over another connection (INV-56).
+    /// It was silent for `SERVER_SILENCE`, or its connection closed: it receives no blocks until it reports
+    /// again and, if it reconnected, has reported its blocks (INV-56).
     Suspected,
-    /// Known from the log and not back yet: its inventory is unknown, and nothing of it is free.
+    /// Known from the log and not back yet: its inventory is unknown, and none of its blocks is free.
     Away,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct Server {
     pub(crate) address: Arc<str>,
     pub(crate) incarnation: u64,
     pub(crate) last_seen: Time,
-    /// Blocks that may be in memory.
+    /// Most blocks in memory.
     pub(crate) total: u32,
     pub(crate) quarantined: u32,
     pub(crate) bytes_used: u64,
@@ -41,24 +41,24 @@ pub(crate) struct Server {
     pub(crate) forwarded: u64,
     pub(crate) bytes_owed: u64,
     pub(crate) load: Load,
-    /// What its tiers moved, as it told last; nothing before that.
+    /// The traffic of its tiers, as last reported; empty before that.
     pub(crate) traffic: Box<[TierTraffic]>,
-    /// How fast that grows, of each tier.
+    /// The rate of each tier's traffic.
     pub(crate) flows: Box<[Flow]>,
-    /// What is wrong with them, as it told last.
+    /// Faults of its tiers, as last reported.
     pub(crate) alarms: Box<[TierAlarm]>,
-    /// It can write data of expired prefixes to disk.
+    /// Whether it can flush data of expired prefixes.
     pub(crate) flush: bool,
-    /// Where to.
+    /// The root of its flushes.
     pub(crate) flush_root: Box<str>,
     /// The custom kinds that it serves.
     pub(crate) kinds: KindSet,
     pub(crate) presence: Presence,
-    /// It is being taken out, and is given no block (INV-46).
+    /// It is draining, and receives no blocks (INV-46).
     pub(crate) draining: bool,
-    /// Room that other controller shards may have, where there are any.
+    /// The state of its lending, where there are several controller shards.
     pub(crate) lending: Option<Lending>,
-    /// What is below its memory, each core's.
+    /// The lower tiers of each core.
     pub(crate) tiers: Box<[TierSpec]>,
     pub(super) cores: Box<[Core]>,
 }
@@ -97,22 +97,22 @@ impl Server {
         self.cores.len() as u8
     }
 
-    /// That may be in memory.
+    /// Blocks of each core that may be in memory.
     pub(crate) fn blocks_per_shard(&self) -> u32 {
         self.cores[0].rooms[0].total
     }
 
-    /// Blocks that could be given in memory, with the reserve.
+    /// Blocks available in memory, including the reserve.
     pub(crate) fn free(&self) -> u32 {
         self.cores.iter().map(|core| core.rooms[0].free()).sum()
     }
 
-    /// Whether none of its blocks is out, wherever it would be.
+    /// Whether none of its blocks is allocated or quarantined, in any tier.
     pub(crate) fn holds_nothing(&self) -> bool {
         self.cores.iter().all(|core| core.out() == 0)
     }
 
-    /// Room in a tier below: all of it, what is taken, and what of that leaves it.
+    /// The room of a lower tier: the total, the occupied part, and the part of it that leaves.
     pub(crate) fn below(&self, tier: usize) -> Room {
         self.cores.iter().fold(Room::default(), |sum, core| {
             let Room { total, out, leaving } = core.rooms[tier + 1];
@@ -121,8 +121,8 @@ impl Server {
         })
     }
 
-    /// Its disks of which blocks go on to a store that it has: those that have fewer free than `mark`
-    /// says of all that they have.
+    /// Its disks from which blocks are demoted to one of its stores: those with fewer free blocks than `mark`
+    /// of their total.
     pub(crate) fn short_disks(&self, mark: impl Fn(u32) -> u32) -> Vec<TierIx> {
         let is_store = |tier: &TierIx| self.cores[0].is_store(*tier);
         let tiers = || (1..=self.tiers.len() as u8).map(TierIx);
@@ -134,23 +134,23 @@ impl Server {
         }
     }
 
-    /// Whether a tier below has fewer blocks free, or soon, than are to be kept free.
+    /// Whether a lower tier has fewer blocks free, now or soon, than the mark requires.
     pub(crate) fn is_short(&self, tier: TierIx, mark: u32) -> bool {
         let Room { total, out, leaving } = self.below(tier.0 as usize - 1);
         total.saturating_sub(out) + leaving < mark
     }
 
-    /// Whether it is there, and not suspected to be gone.
+    /// Whether it is connected, and not suspected.
     pub(crate) fn is_heard(&self) -> bool {
         self.presence == Presence::Here
     }
 
-    /// Whether blocks of it are on their way down.
+    /// Whether blocks on it are being demoted.
     pub(crate) fn lowers(&self) -> bool {
         self.cores.iter().any(|core| core.going != Going::default())
     }
 
-    /// Whether memory may become free on it as blocks go to its disks.
+    /// Whether memory may become free on it by demotions to its disks.
     pub(crate) fn may_lower(&self) -> bool {
         !self.draining && (self.lowers() || self.cores.iter().any(Core::could_lower))
     }
@@ -160,12 +160,12 @@ impl Server {
         self.presence == Presence::Away
     }
 
-    /// Whether it is suspected to be gone.
+    /// Whether it is suspected to be lost.
     pub(crate) fn is_suspected(&self) -> bool {
         self.presence == Presence::Suspected
     }
 
-    /// Whether it may be given blocks.
+    /// Whether blocks may be allocated on it.
     pub(crate) fn takes_blocks(&self) -> bool {
         let heard = match self.presence {
             Presence::Here => true,
@@ -175,7 +175,7 @@ impl Server {
         heard && (!self.draining || Bug::DrainTakesNewBlocks.active())
     }
 
-    /// When its silence has consequences next: it is suspected, or lost after `loss`.
+    /// The time at which its silence next has consequences: it becomes suspected, or is lost after `loss`.
     pub(crate) fn silent_at(&self, loss: Duration) -> Time {
         self.last_seen
             + match self.presence {
@@ -191,7 +191,7 @@ impl Server {
         self.last_seen + silence <= heard
     }
 
-    /// Its cores' blocks.
+    /// The blocks of its cores.
     pub(crate) fn cores(&self) -> impl ExactSizeIterator<Item = &Core> {
         self.cores.iter()
     }
@@ -200,7 +200,7 @@ impl Server {
         self.cores.iter().map(|core| core.unlent).sum()
     }
 
-    /// Takes what is lent to this controller shard now, by core; all that is out is within it.
+    /// Sets the blocks lent to this controller shard, by core; no more than these are out.
     pub(crate) fn set_lent(&mut self, lent: &[u32]) {
         for (core, lent) in self.cores.iter_mut().zip(lent) {
             core.unlent = core.blocks() - lent;
@@ -209,7 +209,7 @@ impl Server {
         }
     }
 
-    /// Blocks in memory that this controller shard may give.
+    /// Blocks of memory that this controller shard may allocate.
     pub(crate) fn lent_total(&self) -> u32 {
         self.total - self.lending.as_ref().map_or(0, |_| self.unlent())
     }
@@ -219,12 +219,12 @@ impl Server {
         RESERVE_BLOCKS_MIN.max(lent / RESERVE_FRACTION)
     }
 
-    /// Blocks in memory that it could give to an ordinary allocation.
+    /// Blocks of memory available to an ordinary allocation.
     pub(crate) fn spare(&self) -> u32 {
         self.room(Draw::Ordinary)
     }
 
-    /// Blocks that such an allocation may take of a tier.
+    /// Blocks of a tier available to this draw.
     pub(crate) fn room_in(&self, tier: TierIx, draw: Draw) -> u32 {
         if !tier.is_below() {
             return self.room(draw);
@@ -233,7 +233,7 @@ impl Server {
         open.map(|core| core.room_in(tier)).sum()
     }
 
-    /// Free blocks in memory that such an allocation may take.
+    /// Free blocks of memory available to this draw.
     pub(crate) fn room(&self, draw: Draw) -> u32 {
         if self.takes_blocks() { self.room_if_heard(draw) } else { 0 }
     }
@@ -247,7 +247,7 @@ impl Server {
         }
     }
 
-    /// Blocks in quarantine that have memory.
+    /// Quarantined blocks that occupy memory.
     pub(crate) fn quarantined_in_memory(&self) -> u32 {
         if self.tiers.is_empty() {
             return self.quarantined;

@@ -1,6 +1,5 @@
-//! A catalog with its clock and its servers' hands, for tests. Checks every invariant after every
-//! command.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! A catalog with its clock and simulated servers, for tests. Checks every invariant after every command.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 #![allow(dead_code)] // Each test file uses its part.
 
 use honeycomb_catalog::{
@@ -18,13 +17,13 @@ pub struct Bench {
     pub catalog: Catalog,
     pub now: Time,
     pub effects: Vec<Effect>,
-    /// Replies and effects so far, but for those that count bytes of tables.
+    /// Replies and effects so far, except those with the bytes of tables.
     pub log: Option<Vec<String>>,
-    /// What a log of the changes has made so far.
+    /// The state recovered from the log of the changes so far.
     pub written: Recovery,
     /// Records of the last command.
     pub changes: Vec<u8>,
-    /// Of the controller that would start now.
+    /// The term of the next controller.
     pub term: u32,
 }
 
@@ -73,7 +72,7 @@ pub fn queue<'a>(path: &'a str, name: &'a str, max_items: u64) -> NewStructure<'
     NewStructure { kind: Kind::Queue, max_items, ..file(path, name, 1) }
 }
 
-/// What a server of this address says that it is.
+/// The incarnation that a server of this address reports.
 pub fn incarnation(address: &str) -> u64 {
     address.bytes().fold(7, |h, b| h * 31 + b as u64)
 }
@@ -142,7 +141,7 @@ impl Bench {
         reply
     }
 
-    /// INV-26: what the log makes is what is there.
+    /// INV-26: the recovered state equals the present one.
     fn check_log(&mut self, command: &Command<'_>) {
         self.changes.clear();
         self.catalog.take_changes(&mut self.changes);
@@ -156,7 +155,7 @@ impl Bench {
         assert!(everything(&recovered) == everything(&self.catalog), "INV-26 after {command:?}");
     }
 
-    /// The catalog that a controller would have which started now.
+    /// The catalog of a controller that starts now.
     pub fn recovered(&self) -> Catalog {
         let config = Config {
             shard: 3,
@@ -168,7 +167,7 @@ impl Bench {
         self.written.clone().finish(config, self.now).unwrap()
     }
 
-    /// The controller ends, and another one begins with what is written.
+    /// The controller ends, and another one begins from the log.
     pub fn restart(&mut self) {
         self.catalog = self.recovered();
         self.term += 1;
@@ -212,7 +211,7 @@ impl Bench {
         self.run(Command::RemovePrefix { actor: Actor::driver(job), job, path })
     }
 
-    /// Declares further readers; answers how many have not committed.
+    /// Declares further readers; returns how many have not committed.
     pub fn declare(
         &mut self,
         job: JobId,
@@ -236,7 +235,7 @@ impl Bench {
         }
     }
 
-    /// Commits a task; answers how many prefixes that freed.
+    /// Commits a task; returns how many prefixes that freed.
     pub fn commit(&mut self, actor: Actor, path: &str) -> Result<u32, CatalogError> {
         let job = actor.job.unwrap();
         match self.run(Command::CommitTask { actor, job, path })? {
@@ -296,12 +295,12 @@ impl Bench {
         self.join_with(address, shards, blocks_per_shard, flush, &[]).unwrap()
     }
 
-    /// One core with so many blocks in memory and on a disk, which can flush.
+    /// One core with this many blocks in memory and on a disk, which can flush.
     pub fn join_with_disk(&mut self, address: &str, frames: u32, below: u32) -> ServerId {
         self.join_with_tiers(address, frames, &[(TierClass::Nvme, below)])
     }
 
-    /// The same, with these tiers below its memory.
+    /// The same, with these lower tiers.
     pub fn join_with_tiers(
         &mut self,
         address: &str,
@@ -397,7 +396,7 @@ impl Bench {
         freed.collect()
     }
 
-    /// Its server says that a block holds so much.
+    /// Its server reports the bytes in a block.
     pub fn report(&mut self, at: BlockAt, bytes_used: u64) {
         self.report_all(at.block.server(), &[BlockUsage { at, bytes_used }]);
     }
@@ -418,7 +417,7 @@ impl Bench {
         self.run(Command::ServerReport { server, report }).unwrap();
     }
 
-    /// The blocks that the last command told to leave their server.
+    /// The blocks that the last command asked to leave their server.
     pub fn evacuated(&self) -> Vec<BlockAt> {
         let told = self.effects.iter().filter_map(|effect| match *effect {
             Effect::Evacuate { server, at } => {
@@ -430,7 +429,7 @@ impl Bench {
         told.collect()
     }
 
-    /// The blocks that the last command told to go to another tier.
+    /// The blocks that the last command asked to change their tier.
     pub fn lowered(&self) -> Vec<BlockAt> {
         let lowered = self.effects.iter().filter_map(|effect| match effect {
             Effect::LowerBlock { at, .. } => Some(*at),
@@ -439,7 +438,7 @@ impl Bench {
         lowered.collect()
     }
 
-    /// The blocks that the last command told what is ahead of them.
+    /// The numbers of items ahead that the last command sent.
     pub fn ahead(&self) -> Vec<(BlockAt, u64, u64)> {
         let told = self.effects.iter().filter_map(|effect| match *effect {
             Effect::QueueAhead { server, at, items, bytes } => {
@@ -451,7 +450,7 @@ impl Bench {
         told.collect()
     }
 
-    /// Grants the successor of a block: the map version that the block's seal will make, and which.
+    /// Grants the successor of a block: the map version that the block's seal will make, and the successor.
     pub fn grow(&mut self, s: StructureId, at: BlockAt) -> Result<(u64, BlockAt), CatalogError> {
         match self.run(Command::GrowStructure { structure: s, at })? {
             Reply::Grown { version, entry } => {
@@ -462,7 +461,7 @@ impl Bench {
         }
     }
 
-    /// Seals a block; the version that it makes.
+    /// Seals a block; returns the map version that it makes.
     pub fn seal(&mut self, s: StructureId, at: BlockAt, seal: Seal) -> Result<u64, CatalogError> {
         match self.run(Command::SealBlock { structure: s, at, seal })? {
             Reply::Sealed { version } => Ok(version.0),
@@ -470,7 +469,7 @@ impl Bench {
         }
     }
 
-    /// A server comes back to a restarted controller and tells what it holds.
+    /// A server reconnects to a restarted controller and reports its blocks.
     pub fn back(&mut self, server: ServerId, held: &[(BlockAt, StructureId)]) {
         let status = self.status();
         let member = status.servers.iter().find(|s| s.server == server).unwrap();

@@ -1,4 +1,4 @@
-//! Flushes of blocks that are below memory, or go there because the store is out.
+//! Flushes of blocks in lower tiers, or demoted because the object store is unavailable.
 
 use crate::common::{Bench, LEASE, file, kv};
 use crate::{TO_OUT, WRITTEN, asked, committed, files, info, manifest, wrote};
@@ -28,7 +28,7 @@ fn while_a_store_is_out_what_is_kept_goes_down_before_anybody_elses() {
     bench.pass(1000);
     let parts = asked(&bench);
     assert_eq!(parts.len(), 5);
-    // While the store takes parts nothing of them has to go anywhere.
+    // While the store accepts parts none of them has to be demoted.
     let mut names = (0..).map(|n: u32| format!("n{n}"));
     for name in names.by_ref().take(2) {
         bench.make(job, file("other", &name, 1)).unwrap();
@@ -40,7 +40,7 @@ fn while_a_store_is_out_what_is_kept_goes_down_before_anybody_elses() {
         bench.make(job, file("other", &name, 1)).unwrap();
         for at in bench.lowered() {
             down.push(at);
-            let structure = StructureId(1); // Nobody's: its structure has ended.
+            let structure = StructureId(1); // It has no owner: its structure has ended.
             let tier = TierIx(1);
             bench.run(Command::TierChanged { structure, at, tier }).unwrap();
         }
@@ -49,7 +49,7 @@ fn while_a_store_is_out_what_is_kept_goes_down_before_anybody_elses() {
     assert_eq!(down, blocks, "all that is kept, of whatever kind, and nothing else");
     let status = bench.status();
     assert_eq!((status.tiers[0].used, status.quarantined), (5, 0), "none of it is in memory");
-    // It is flushed from there, and then its places are free.
+    // It is flushed from there, and then its room in both tiers is free.
     for &at in &blocks {
         wrote(&mut bench, at, Ok(WRITTEN));
     }
@@ -65,7 +65,7 @@ fn a_part_that_its_disk_has_lost_ends_the_flush() {
     let (mut bench, _, job, blocks) = with_disk();
     bench.pass(1000);
     wrote(&mut bench, blocks[0], Ok(WRITTEN));
-    // It is written already: what its disk does is nothing to anybody.
+    // It is written already: a failure of its disk has no effect.
     let structure = StructureId(1);
     bench.run(Command::BlockFailed { structure, at: blocks[0] }).unwrap();
     assert_eq!(info(&mut bench, job, "t").flush, FlushState::Writing);

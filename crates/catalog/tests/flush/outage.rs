@@ -1,4 +1,5 @@
-//! A store that is out for long: what is to be written stays, and is written when it is back.
+//! A long outage of the object store: unwritten blocks stay, and are written when the store is available
+//! again.
 
 use crate::common::{Bench, LEASE, file};
 use crate::{Hands, TO_OUT, WRITTEN, asked, bench, committed, wrote};
@@ -8,7 +9,7 @@ use honeycomb_types::{BlockAt, ServerId};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// What servers were asked to write and have not answered.
+/// Unanswered write requests to servers.
 #[derive(Default)]
 struct Asked {
     parts: BTreeSet<BlockAt>,
@@ -24,7 +25,7 @@ impl Asked {
         }));
     }
 
-    /// Everything that is asked for is answered, by a store that is there or not. Answers what is freed.
+    /// Answers all requests, for a store that is available or not. Returns the number of freed blocks.
     fn answer(&mut self, bench: &mut Bench, hands: &mut Hands, there: bool) -> usize {
         let (mut freed, mut failed) = (0, Asked::default());
         while let Some(at) = self.parts.pop_first() {
@@ -36,7 +37,7 @@ impl Asked {
             freed += hands.work(bench).len();
             if there { self.note(bench) } else { failed.note(bench) }
         }
-        // What was asked for at once waits for its next turn: each takes a second to fail.
+        // New requests wait for the next turn: each takes a second to fail.
         self.parts.append(&mut failed.parts);
         self.commits.append(&mut failed.commits);
         freed
@@ -47,9 +48,10 @@ proptest! {
     // Each is half an hour of seconds, in which the catalog checks itself.
     #![proptest_config(ProptestConfig { cases: 2, ..ProptestConfig::default() })]
 
-    /// Half an hour without a store, with nine tenths of memory taken by what is to be written. Nothing is
-    /// freed or forgotten, also by controllers that begin anew; who wants more is told so; and when the
-    /// store is back all of it is written by nothing but time, a retry's longest pause later.
+    /// Half an hour without a store, with nine tenths of memory occupied by unwritten blocks. Nothing is
+    /// freed or forgotten, also after restarts of the controller, and further allocations are refused with
+    /// that reason. When the store is available again, everything is written without further commands, after
+    /// a retry's longest pause.
     #[test]
     fn half_an_hour_without_a_store_costs_time_alone(
         restarts in prop::collection::btree_set(0u64..1800, 0..4),
@@ -68,7 +70,7 @@ proptest! {
             let blocks = 1 + prefixes % 4;
             let made = bench.make(job, file(&path, "", blocks as u32));
             if made.is_err() {
-                // Nothing is left but what is kept for splits.
+                // Only the reserve for splits is left.
                 bench.run(Command::RemovePrefix { actor: Actor::CLUSTER, job, path: &path }).unwrap();
                 break;
             }
@@ -77,7 +79,7 @@ proptest! {
         }
         bench.pass(1000);
         asked.note(&bench);
-        // Some parts are written before the store goes.
+        // Some parts are written before the outage.
         for _ in 0..written_before {
             if let Some(at) = asked.parts.pop_first() {
                 wrote(&mut bench, at, Ok(WRITTEN));

@@ -1,4 +1,4 @@
-//! Prefixes that outlive their job: what ends them flushes them, but for their removal.
+//! Prefixes that outlive their job: every end except their removal flushes them.
 
 use crate::common::{Bench, LEASE, file, kv};
 use crate::{Hands, TO_OUT, WRITTEN, asked, bench, committed, manifest, wrote};
@@ -31,7 +31,7 @@ fn locate(
     }
 }
 
-/// The part is written, and the manifest.
+/// Writes the part, and the manifest.
 fn finish(bench: &mut Bench, server: ServerId, at: BlockAt, directory: &str) {
     wrote(bench, at, Ok(WRITTEN));
     let (_, number, place, _) = manifest(bench).unwrap();
@@ -45,7 +45,7 @@ fn the_end_of_the_job_flushes_what_outlives_it_and_frees_the_rest() {
     let at = persisted(&mut bench, job, "t", PERSIST);
     bench.create(job, "t/below", &[], PERSIST).unwrap();
     let below = bench.make(job, kv("t/below", "", 1)).unwrap().map.entries[0].at;
-    // What is only flushed at the end of its lease is not at that of its job.
+    // A prefix with `flush_to` only is not flushed at the end of its job.
     bench.create(job, "plain", &[], TO_OUT).unwrap();
     let plain = bench.make(job, file("plain", "", 1)).unwrap().map.entries[0].at;
     let free = bench.status().free;
@@ -58,7 +58,7 @@ fn the_end_of_the_job_flushes_what_outlives_it_and_frees_the_rest() {
     assert!(parts[1].1.starts_with("job/t/below/"), "{parts:?}");
     assert_eq!(bench.status().flushing, 2);
 
-    // The controller ends and is started again: the flushes go on without their job.
+    // The controller is restarted: the flushes continue without their job.
     bench.restart();
     let held = [(at, honeycomb_types::StructureId(1)), (below, honeycomb_types::StructureId(2))];
     bench.back(server, &held);
@@ -87,14 +87,14 @@ fn its_lease_and_its_last_reader_flush_it_and_its_removal_does_not() {
     assert_eq!(bench.commit(Actor::driver(job), "reader"), Ok(1));
     assert_eq!(asked(&bench).len(), 1);
     finish(&mut bench, server, at, "job/r");
-    // Whoever comes too late is told as ever.
+    // A late caller gets the same error as always.
     let late = bench.open(Actor::driver(job), "r", "f").unwrap_err();
     assert!(matches!(late, CatalogError::PrefixRead { .. }), "{late:?}");
 
     let at = persisted(&mut bench, job, "gone", PERSIST);
     bench.remove(job, "gone").unwrap();
     assert_eq!((asked(&bench), bench.freed()), (vec![], vec![at]));
-    // One that is flushed at the end of its lease is not when its last reader has ended.
+    // A prefix with `flush_to` only is not flushed when its last reader has committed.
     bench.create(job, "out", &[], TO_OUT).unwrap();
     let at = bench.make(job, file("out", "", 1)).unwrap().map.entries[0].at;
     bench.declare(job, "out", &["reader"]).unwrap();
@@ -134,7 +134,7 @@ fn a_later_job_of_the_name_is_told_where_it_is_and_what_is_under_way_there() {
     finish(&mut bench, server, at, "job/t");
     assert_eq!(locate(&mut bench, later, "t").unwrap().1.state, FlushState::None);
 
-    // Lost with its server: what is there is older, until another one is whole.
+    // Lost with its server: the existing flush is older, until another one is complete.
     persisted(&mut bench, later, "t", PERSIST);
     deregister(&mut bench, later);
     bench.run(Command::ServerLost { server }).unwrap();
@@ -170,14 +170,14 @@ fn its_own_path_is_the_place_unless_another_is_said() {
     assert_eq!(told(&mut bench, "deep"), (true, "a/b/mid/deep".into()));
     assert_eq!(told(&mut bench, "mid"), (false, "".into()));
     assert_eq!(told(&mut bench, "top"), (true, "top".into()));
-    // A cycle is what it always was.
+    // A cycle is reported as always.
     let cycle = [node("x", &["y"][..], PERSIST), node("y", &["x"][..], PERSIST)];
     assert!(matches!(bench.plan(job, &cycle), Err(CatalogError::Cycle { .. })));
-    // Two of them, or it and another, do not share a place.
+    // Two of them, or one and another prefix, do not share a place.
     let taken = CatalogError::FlushPathTaken { path: "a".into() };
     let same = PrefixOptions { flush_to: "a", ..LEASE };
     assert_eq!(bench.create(job, "c", &[], same), Err(taken.clone()));
-    // One that is made twice is told that it exists, not that its place is taken.
+    // A prefix that is made twice is reported as existing, not its place as taken.
     let exists = CatalogError::PrefixExists { path: "a".into() };
     assert_eq!(bench.create(job, "a", &[], PERSIST), Err(exists.clone()));
     assert_eq!(bench.create(job, "/a", &[], same), Err(exists.clone()));

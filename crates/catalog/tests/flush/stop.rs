@@ -15,7 +15,7 @@ fn stop(bench: &mut Bench, discard: bool) -> StopProgress {
     }
 }
 
-/// A job with a prefix that persists, one that is flushed at the end of its lease, and one that is neither.
+/// A job with a prefix that persists, one that is flushed when its lease expires, and one that is neither.
 fn three(bench: &mut Bench, job: JobId) -> [BlockAt; 3] {
     [("kept", PERSIST), ("out", TO_OUT), ("plain", LEASE)].map(|(path, options)| {
         bench.create(job, path, &[], options).unwrap();
@@ -23,7 +23,7 @@ fn three(bench: &mut Bench, job: JobId) -> [BlockAt; 3] {
     })
 }
 
-/// The end of a cluster as it has to be: the checks that a planted bug must break.
+/// The correct end of a cluster: the checks that a planted bug must break.
 fn a_cluster_ends(discard: bool) {
     let (mut bench, server, job) = bench();
     let [kept, out, plain] = three(&mut bench, job);
@@ -39,7 +39,7 @@ fn a_cluster_ends(discard: bool) {
         claim: Default::default(),
     });
     assert_eq!(refused.map(drop), Err(CatalogError::Stopping { what: "register a job" }));
-    // A controller that is started again knows none of the jobs.
+    // A restarted controller knows none of the jobs.
     let (mut back, now, effects) = (bench.recovered(), bench.now, &mut Vec::new());
     let jobs = back.apply(now, Command::ListJobs { actor: Actor::CLUSTER }, effects);
     assert_eq!(jobs, Ok(Reply::Jobs(Vec::new())), "INV-26: the end of a job is on the log");
@@ -82,7 +82,7 @@ fn flush_that_fails_while_the_cluster_stops_is_named_and_tried_again_within_a_se
     wrote(&mut bench, out, Ok(WRITTEN));
     let (_, number, ..) = manifest(&bench).unwrap();
     committed(&mut bench, out.block.server(), number, Ok(()));
-    // The store is away for so long that the pauses between two attempts have grown.
+    // The store is unavailable for so long that the pauses between two attempts have grown.
     for _ in 0..12 {
         wrote(&mut bench, kept, Err("the store does not answer"));
         let told = stop(&mut bench, false);
@@ -92,7 +92,7 @@ fn flush_that_fails_while_the_cluster_stops_is_named_and_tried_again_within_a_se
         let (again, _) = crate::wait(&mut bench, 1000);
         assert!(again.iter().any(|(at, _)| *at == kept), "it is tried again");
     }
-    // Discarded at last: the block is free, and nothing is waited for.
+    // Discarded at last: the block is free, and nothing is awaited.
     let told = stop(&mut bench, true);
     assert_eq!((told.flushes, told.lost), (0, 0), "{told:?}");
     assert_eq!(bench.freed(), [kept]);

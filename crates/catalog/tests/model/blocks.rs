@@ -1,5 +1,5 @@
-//! What memory servers say about the blocks of files and queues: growth, seals, what was taken from a
-//! queue, and blocks that it no longer needs.
+//! Reports of memory servers about the blocks of files and queues: growth, seals, items taken from a queue,
+//! and blocks that a queue no longer needs.
 
 use crate::reference::{File, Place};
 use crate::{Both, cause, outcome};
@@ -7,7 +7,7 @@ use honeycomb_catalog::{Command, Reply, Seal};
 use honeycomb_types::{BlockAt, Kind, StructureId};
 
 impl Both {
-    /// A block that a file or a queue has, or had, speaks.
+    /// A present or former block of a file or a queue sends a report.
     fn speaker(
         &mut self,
         j: usize,
@@ -57,7 +57,7 @@ impl Both {
         self.retired(place, structure, at);
     }
 
-    /// A block says that it is empty for good.
+    /// A block reports that it is empty for good.
     pub fn retired(&mut self, place: Place, structure: StructureId, at: BlockAt) {
         let result = self.bench.run(Command::RetireBlock { structure, at });
         let expected = self.model.retire(place, at);
@@ -67,7 +67,7 @@ impl Both {
         }
     }
 
-    /// INV-22: the tail of a bounded queue knows what is ahead of it; nobody else is told.
+    /// INV-22: the tail of a bounded queue knows the number of items ahead of it; no other block receives it.
     pub fn compare_ahead(&self, file: &File) {
         let (_, ranges, _) = file.map();
         let tail = ranges[ranges.len() - 1].2;
@@ -75,7 +75,7 @@ impl Both {
         if !file.bounded() {
             assert!(file.chain.iter().all(|at| !self.ahead.contains_key(at)), "{file:?}");
         } else if !file.sealed() {
-            // The first block knows without being told.
+            // The first block knows it without a message.
             let told = if tail == file.chain[0] { told.unwrap_or_default() } else { told.unwrap() };
             assert_eq!(told, file.ahead(), "{file:?}");
         }

@@ -1,4 +1,4 @@
-//! What the catalog told its servers, and all that it knows, beside the model.
+//! Comparison of the effects, and of the whole visible state, with the model.
 
 use crate::Both;
 use crate::reference::{File, Job, Life, Prefix};
@@ -7,7 +7,7 @@ use honeycomb_types::{BlockAt, TierIx};
 use std::collections::BTreeMap;
 
 impl Both {
-    /// What servers were told by the last command agrees with what they had.
+    /// The effects of the last command agree with the state of the servers.
     pub fn carry_out(&mut self) {
         let mut opened = Vec::new();
         for effect in std::mem::take(&mut self.bench.effects) {
@@ -55,7 +55,7 @@ impl Both {
                     assert!(self.open.contains(&at), "news for a block that is closed");
                     let before = self.ahead.insert(at, (items, bytes));
                     let less = before.is_none_or(|(i, b)| items <= i && bytes <= b);
-                    assert!(less, "INV-22: {at:?} was told {before:?}, now more");
+                    assert!(less, "INV-22: {at:?} was sent {before:?}, now more");
                 }
             }
         }

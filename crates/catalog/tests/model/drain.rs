@@ -1,4 +1,4 @@
-//! Servers that are taken out, and called back.
+//! Draining servers, and cancelled drains.
 
 use crate::{Both, cause, outcome};
 use honeycomb_catalog::{Actor, Command, DrainState};
@@ -31,7 +31,7 @@ impl Both {
         self.model.stays(server);
     }
 
-    /// Nobody who has nothing is kept waiting.
+    /// Every server that holds nothing is released.
     pub fn check_drains(&self) {
         for (&server, state) in &self.model.drains {
             let left = self.model.out(server).count();

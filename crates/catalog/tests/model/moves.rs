@@ -6,7 +6,7 @@ use honeycomb_catalog::{Actor, BlockUsage, CatalogError, Command, Reply, Report}
 use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, Way};
 use std::collections::BTreeSet;
 
-/// What a move that was begun is to come to.
+/// The intended outcome of a move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settle {
     Commit,
@@ -24,7 +24,7 @@ impl Both {
         Some((f, held[block % held.len()]))
     }
 
-    /// What moves in this way: blocks of all kinds leave servers.
+    /// A block that moves in this way: blocks of all kinds leave servers.
     fn moving_block(
         &self,
         j: usize,
@@ -60,7 +60,7 @@ impl Both {
         self.model.used.insert(at, bytes);
     }
 
-    /// A client wants room for an extent, and was refused by some blocks; 0 asks which there are.
+    /// A client requests room for an extent, and was refused by some blocks; 0 requests the list of blocks.
     pub fn extents(&mut self, j: usize, kv: usize, bytes: u64, full: usize) {
         let Some((f, _)) = self.kv_block(j, kv, 0) else { return };
         let file = self.model.jobs[j].files[f].clone();
@@ -73,7 +73,7 @@ impl Both {
         let room = file.extents.iter().filter(|at| used(at) + bytes <= 65_536);
         let best = room.filter(|at| !blocks.contains(&at.block));
         let best = best.filter(|at| self.model.takes_blocks(at.block.server()));
-        // Below memory, or on its way there, it takes nothing.
+        // In a lower tier, or on its way there, it accepts nothing.
         let best = best.filter(|at| self.model.tiers.place(**at) == Default::default());
         let best = best.max_by_key(|at| (used(at), at.block)).copied();
         let expected = match best {
@@ -95,7 +95,7 @@ impl Both {
         self.model.jobs[j].files[f].extents.insert(entries[0].at);
     }
 
-    /// A block of a kv says that it is empty for good, which only one of extents can.
+    /// A block of a kv reports that it is empty for good, which only one of extents can.
     pub fn emptied(&mut self, j: usize, kv: usize, block: usize) {
         let Some((f, at)) = self.kv_block(j, kv, block) else { return };
         self.hear(at);
@@ -104,7 +104,7 @@ impl Both {
 
     pub fn begin(&mut self, j: usize, kv: usize, block: usize, start: u64, way: Way) {
         let Some((f, at)) = self.moving_block(j, kv, block, way) else { return };
-        // Mostly blocks leave servers that are taken out.
+        // Mostly blocks leave draining servers.
         if way == Way::Relocate && start.is_multiple_of(1 << 59) {
             let servers = self.model.servers.keys();
             let place = servers.take_while(|id| **id != at.block.server()).count();
@@ -129,7 +129,7 @@ impl Both {
         assert!(self.model.give((j, f), moving), "INV-20: two moves are named {id:?}");
     }
 
-    /// The newest moves are drawn first: later ones of the same source make older ones past caring.
+    /// The newest moves are drawn first: later ones of the same source make older ones obsolete.
     pub fn settle(&mut self, begun: usize, how: Settle, stale: bool) {
         let Some(&moving) = self.model.begun.iter().rev().nth(begun) else { return };
         let Moving { id, structure, source, mut target, .. } = moving;

@@ -1,10 +1,10 @@
-//! The commands that are drawn, and how often each.
+//! The randomly drawn commands, and the frequency of each.
 
 use crate::moves::Settle;
 use honeycomb_types::{Kind, Way};
 use proptest::prelude::*;
 
-/// What gets a quota.
+/// The owner of a quota.
 #[derive(Clone, Copy, Debug)]
 pub enum Level {
     Tenant,
@@ -172,7 +172,7 @@ pub enum Op {
         block: usize,
         how: Settle,
     },
-    /// A block that is below is read often.
+    /// A block in a lower tier is read often.
     Hot {
         block: usize,
     },
@@ -200,9 +200,9 @@ pub fn op() -> impl Strategy<Value = Op> {
     let level = prop_oneof![
         4 => Just(Level::Prefix), 1 => Just(Level::Job), 1 => Just(Level::Tenant)
     ];
-    // How often there is a quota, of ten.
+    // The frequency of quotas, out of ten.
     let bound = |often| prop_oneof![10 - often => Just(0), often => 1..12u64];
-    // Bytes that do not go with their items, now and then.
+    // Bytes that do not match their items, now and then.
     let odd = || prop_oneof![9 => Just(0), 1 => 0..25u64];
     let node = (name(), prop::collection::vec(prop_oneof![3 => name(), 1 => path()], 0..3));
     prop_oneof![
@@ -274,7 +274,7 @@ fn soft() -> impl Strategy<Value = Op> {
     })
 }
 
-/// Two jobs that fill memory with files of theirs, some of which goes down.
+/// Two jobs that fill memory with their files, some of whose blocks are demoted.
 pub fn sharing() -> impl Strategy<Value = Op> {
     let block = || (0..2usize, 0..6usize, 0..6usize);
     prop_oneof![
@@ -294,12 +294,12 @@ pub fn sharing() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// And queues, which stay in memory whatever comes.
+/// And queues, which always stay in memory.
 fn files_and_queues() -> impl Strategy<Value = Kind> {
     prop_oneof![1 => Just(Kind::File), 1 => Just(Kind::Queue)]
 }
 
-/// Files that fill memory, some of which goes down.
+/// Files that fill memory, some of whose blocks are demoted.
 pub fn growing() -> impl Strategy<Value = Op> {
     let block = || (0..2usize, 0..6usize, 0..6usize);
     prop_oneof![
@@ -315,12 +315,12 @@ pub fn growing() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What becomes of something that takes time.
+/// The outcome of an action that takes time.
 fn settle() -> impl Strategy<Value = Settle> {
     prop_oneof![3 => Just(Settle::Commit), 1 => Just(Settle::Cancel), 1 => Just(Settle::Refuse)]
 }
 
-/// What the blocks of kvs ask and tell.
+/// The requests and reports of blocks of kvs.
 pub fn moving() -> impl Strategy<Value = Op> {
     let job = || prop_oneof![4 => Just(0usize), 1 => Just(1)];
     let odd = prop_oneof![9 => Just(0), 1 => 0..25u64];
@@ -340,7 +340,7 @@ pub fn moving() -> impl Strategy<Value = Op> {
     ]
 }
 
-/// What the first job begins with, so that not everything asked is about what is not there.
+/// The first commands of the first job, so that not all requests are about missing items.
 pub fn first() -> Vec<Op> {
     let tasks = (0..5).flat_map(|n| {
         let (path, parents) = (format!("T{n}"), vec![]);
@@ -370,7 +370,7 @@ pub fn first() -> Vec<Op> {
     tasks.chain([declare("T0", &["T1", "T2"]), declare("T3", &["T4"])]).chain(tables).collect()
 }
 
-/// What the second job begins with.
+/// The first commands of the second job.
 pub fn second() -> Vec<Op> {
     let tasks = (0..3).flat_map(|n| {
         let (path, parents) = (format!("T{n}"), vec![]);

@@ -1,4 +1,4 @@
-//! Blocks that go below memory, stay, or come up again.
+//! Blocks that are demoted, stay, or are promoted.
 
 use crate::Both;
 use crate::moves::Settle;
@@ -6,7 +6,7 @@ use honeycomb_catalog::Command;
 use honeycomb_types::{BlockAt, StructureId, TierIx};
 
 impl Both {
-    /// A server has lowered a block, or it stays, or cannot go now.
+    /// A server has demoted a block, or it stays, or cannot be demoted now.
     pub fn lowered(&mut self, block: usize, how: Settle) {
         let moving = self.model.tiers.moving();
         let Some(&at) = moving.get(block % moving.len().max(1)) else { return };
@@ -29,7 +29,7 @@ impl Both {
         }
     }
 
-    /// A server says that a block is read often. Only that one may come up.
+    /// A server reports that a block is read often. Only that one may be promoted.
     pub fn hot(&mut self, block: usize) {
         let places: Vec<BlockAt> = self.model.tiers.places.keys().copied().collect();
         let Some(&at) = places.get(block % places.len().max(1)) else { return };

@@ -1,20 +1,20 @@
-//! What servers say about the blocks of files and queues: growth, seals, what was taken from a queue,
-//! and blocks that are no longer needed.
+//! Reports of servers about the blocks of files and queues: growth, seals, items taken from a queue, and
+//! blocks that are no longer needed.
 
 use super::{Cluster, Outcome, Place, Sealed};
 use honeycomb_catalog::Seal;
 use honeycomb_types::{BlockAt, Kind};
 
-/// What a block is told that asks for a successor.
+/// The answer to a block that requests a successor.
 pub struct Growth {
-    /// That of the map once the block has sealed.
+    /// The version of the map once the block has sealed.
     pub version: u64,
-    /// None: a block that the structure does not have yet.
+    /// `None` for a block that the structure does not have yet.
     pub successor: Option<BlockAt>,
 }
 
 impl Cluster {
-    /// What a block of the chain is told that asks for a successor.
+    /// The answer to a serving block that requests a successor.
     pub fn growth(&self, place: Place, at: BlockAt) -> Outcome<Growth> {
         let file = self.file(place);
         let position = |at: BlockAt| file.chain.iter().position(|&other| other == at).unwrap();
@@ -43,7 +43,7 @@ impl Cluster {
         Ok(Growth { version, successor: next.or(file.spare.first()).copied() })
     }
 
-    /// A block was told its successor.
+    /// A block received its successor.
     pub fn grow(&mut self, place: Place, successor: BlockAt) {
         let file = self.file_mut(place);
         if !file.chain.contains(&successor) {
@@ -52,14 +52,14 @@ impl Cluster {
         }
     }
 
-    /// A block of the chain was sealed.
+    /// A serving block was sealed.
     pub fn seal(&mut self, place: Place, at: BlockAt, seal: Seal) -> Outcome<()> {
         let file = self.file(place);
         let Seal { length, bytes, last } = seal;
         let recorded = file.seals.get(&at);
         let applied_last = file.sealed() && recorded.is_some_and(|r| r.2);
         let taken = file.taken.get(&at).copied().unwrap_or_default();
-        // Of a block of a file that is in the map nothing but its length is known.
+        // For a block of a file in the map only its length is known.
         let same = |known: Sealed| {
             let in_map = file.map().1.iter().rev().skip(1).any(|(_, _, other)| *other == at);
             let bytes = if file.kind == Kind::File && in_map { known.1 } else { bytes };
@@ -68,12 +68,12 @@ impl Cluster {
         match recorded {
             _ if self.quarantined.contains(&at) => return Ok(()),
             _ if !file.serving().contains(&at) => return Err("StaleBlock"),
-            // Once the whole file is sealed, only that it is counts.
+            // Once the whole file is sealed, the rest of a seal is ignored.
             Some(_) if applied_last && last => return Ok(()),
             Some(&known) if same(known) => return Ok(()),
             Some(_) => return Err("InvalidArgument"),
             None if !last && file.chain.last() == Some(&at) => return Err("NoSuccessor"),
-            // More was taken than went through it.
+            // More was taken than was put.
             None if taken.0 > length || taken.1 > bytes => return Err("InvalidArgument"),
             None => {}
         }
@@ -81,7 +81,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Records a seal; blocks that nobody needs any more by it are freed.
+    /// Records a seal, and frees blocks that it makes superfluous.
     pub fn put_seal(&mut self, place: Place, at: BlockAt, seal: Sealed) {
         let file = self.file_mut(place);
         let before = file.held();
@@ -91,13 +91,13 @@ impl Cluster {
         self.free(before.difference(&after).copied());
     }
 
-    /// So much was taken from a block in all.
+    /// Records the total taken from a block.
     pub fn take(&mut self, place: Place, at: BlockAt, items: u64, bytes: u64) -> Outcome<()> {
         let file = self.file_mut(place);
         if !file.serving().contains(&at) || file.kind != Kind::Queue {
             return Err("StaleBlock");
         }
-        // What was not sealed yet may turn out to have had any number of items; so may the last.
+        // An unsealed block may turn out to have any number of items; so may the last.
         let most = file.seals.get(&at).filter(|seal| !seal.2 || !file.sealed());
         if most.is_some_and(|most| items > most.0 || bytes > most.1) {
             return Err("InvalidArgument");

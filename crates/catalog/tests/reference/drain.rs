@@ -1,4 +1,4 @@
-//! Servers that are taken out.
+//! Draining servers.
 
 use super::{Cluster, Outcome, Verdict, require};
 use honeycomb_catalog::DrainState;
@@ -9,7 +9,7 @@ impl Cluster {
         self.drains.get(&server).copied().unwrap_or_default()
     }
 
-    /// A server is to be taken out: what it has and nothing is in goes at once.
+    /// A server is to be drained: its pre-allocated, empty blocks are freed at once.
     pub fn drain(&mut self, server: ServerId) -> Outcome<()> {
         match self.drain_state(server) {
             DrainState::Serving => {}
@@ -26,8 +26,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// What was allocated in advance on servers that are taken out goes, once all servers have told whether
-    /// it was granted.
+    /// Pre-allocated blocks on draining servers are freed, once all servers have reported whether they were
+    /// granted.
     pub fn give_back_spares(&mut self) {
         if !self.away.is_empty() {
             return;
@@ -37,13 +37,13 @@ impl Cluster {
             drains.get(&at.block.server()).is_some_and(|&state| state == DrainState::Draining)
         };
         let files = self.jobs.iter_mut().flat_map(|job| &mut job.files);
-        // What is sealed has none any more.
+        // A sealed file has none any more.
         let files = files.filter(|file| !file.sealed());
         let spares: Vec<BlockAt> = files.flat_map(|f| f.spare.extract_if(.., there)).collect();
         self.free(spares);
     }
 
-    /// It is wanted again.
+    /// The drain is cancelled.
     pub fn cancel_drain(&mut self, server: ServerId) {
         match self.drain_state(server) {
             DrainState::Draining => drop(self.drains.remove(&server)),
@@ -52,27 +52,29 @@ impl Cluster {
         }
     }
 
-    /// It has said that it stays.
+    /// The server has confirmed that it stays.
     pub fn stays(&mut self, server: ServerId) {
         if self.drain_state(server) == DrainState::Recalled {
             self.drains.remove(&server);
         }
     }
 
-    /// One of its blocks is told to leave.
+    /// One of its blocks is asked to leave.
     pub fn evacuates(&self, server: ServerId, at: BlockAt) -> Verdict {
         let draining = self.drain_state(server) == DrainState::Draining;
         let mut files = self.jobs.iter().flat_map(|job| &job.files);
         let held = files.any(|file| file.held().contains(&at));
         let there = at.block.server() == server && held;
-        require(draining && there, || format!("{at:?} is told to leave {server} (INV-46)"))
+        require(draining && there, || format!("{at:?} is asked to leave {server} (INV-46)"))
     }
 
-    /// It is told that it may go, or that it may not.
+    /// It is released, or asked to stay.
     pub fn release(&mut self, server: ServerId, stay: bool) -> Verdict {
         let state = self.drain_state(server);
         let due = if stay { DrainState::Recalled } else { DrainState::Draining };
-        require(state == due, || format!("{server} is {state:?} and is told {stay} (INV-47)"))?;
+        require(state == due, || {
+            format!("{server} is {state:?} and is sent stay={stay} (INV-47)")
+        })?;
         if !stay {
             let left = self.out(server).count();
             require(left == 0, || format!("{server} is released with {left} blocks (INV-47)"))?;

@@ -1,12 +1,11 @@
-//! The catalog as plain collections, without cleverness: renewals are propagated at once over the
-//! whole DAG, maps are rebuilt from the list of seals, blocks are a set with owners. Times are in
-//! milliseconds.
+//! The catalog as plain collections, without cleverness: renewals are propagated at once over the whole DAG,
+//! maps are rebuilt from the list of seals, blocks are a set with owners. Times are in milliseconds.
 //!
-//! The oracle of `tests/model.rs` and of the simulator. What a command is answered is foretold here,
-//! and there only compared with what was answered. A method that changes something carries the command
-//! out as well, if it is not to be refused; where the catalog names what is new (ids, blocks), the
-//! answer is foretold by one method, and what came is handed to a second.
-#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+//! The oracle of `tests/model.rs` and of the simulator. It predicts the answer to a command, and the caller
+//! compares it with the real one. A method that changes state also carries the command out, unless the
+//! command is refused. Where the catalog names new items (ids, blocks), one method predicts the answer, and a
+//! second receives the actual names.
+#![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod blocks;
 mod drain;
@@ -40,26 +39,26 @@ pub struct Prefix {
     pub id: PrefixId,
     pub name: String,
     pub parents: Vec<usize>,
-    /// Those of its parents that it has by use.
+    /// Its parents by edges deduced from use.
     pub deduced: BTreeSet<usize>,
-    /// Everyone who was declared to read it.
+    /// All of its declared readers.
     pub readers: BTreeSet<PrefixId>,
     pub renewed: u64,
     pub lease: u64,
     pub pinned: bool,
-    /// Percent of a block at which its stores split.
+    /// Percent of a block at which its kvs split.
     pub high: u8,
     pub life: Life,
     /// It ended before the job was reopened.
     pub forgotten: bool,
     pub missed: u64,
-    /// Most blocks of it and all below it; 0 for no bound.
+    /// Most blocks of the prefix with its descendants; 0 means unbounded.
     pub bound: u64,
-    /// Blocks of these in memory beyond which they are the first to go below.
+    /// Blocks of these in memory beyond which they are the first to be demoted.
     pub soft: u64,
 }
 
-/// How a block was sealed: items or bytes, a queue's bytes, and whether nothing follows.
+/// The seal of a block: items or bytes, a queue's bytes, and whether no block follows.
 pub type Sealed = (u64, u64, bool);
 
 /// First and last position of a block of a map.
@@ -90,20 +89,20 @@ pub struct File {
     /// In the order in which they serve: those of the map and those granted.
     pub chain: Vec<BlockAt>,
     pub spare: Vec<BlockAt>,
-    /// Seals as they were told.
+    /// The reported seals.
     pub seals: BTreeMap<BlockAt, Sealed>,
     pub starts: Vec<u64>,
-    /// Items and bytes that were told to have been taken from a queue's blocks.
+    /// Items and bytes reported as taken from a queue's blocks.
     pub taken: BTreeMap<BlockAt, (u64, u64)>,
     /// Blocks that a queue no longer needs.
     pub retired: BTreeSet<BlockAt>,
-    /// What moves between its blocks, or leaves a server: neither committed nor cancelled.
+    /// Moves between its blocks, or off a server, that are neither committed nor cancelled.
     pub pending: Vec<Moving>,
     /// Moves that were committed.
     pub committed: BTreeSet<MoveId>,
     /// Blocks in which a kv keeps extents.
     pub extents: BTreeSet<BlockAt>,
-    /// Prefixes with a quota that its blocks count to.
+    /// Prefixes with a quota to which its blocks count.
     pub counts: BTreeSet<PrefixId>,
 }
 
@@ -113,12 +112,12 @@ impl File {
         self.bounds != [0; 2]
     }
 
-    /// Whether these are its bounds, as far as they are named.
+    /// Whether it has these bounds, as far as the caller names any.
     fn has_bounds(&self, asked: [u64; 2]) -> bool {
         (0..2).all(|i| asked[i] == 0 || asked[i] == self.bounds[i])
     }
 
-    /// A new one: its blocks in the order in which they were given, and where those of a map begin.
+    /// A new one: its blocks in the order of their allocation, and the starts of those in the map.
     pub fn new(
         id: StructureId,
         prefix: usize,
@@ -147,7 +146,7 @@ impl File {
         }
     }
 
-    /// The map that the seals so far make: version, ranges, and blocks that turned out empty.
+    /// The map that results from the seals so far: version, ranges, and blocks that turned out empty.
     pub fn map(&self) -> (u64, Vec<Range>, BTreeSet<BlockAt>) {
         let mut empty = BTreeSet::new();
         if self.kind == Kind::Kv {
@@ -175,15 +174,14 @@ impl File {
             }
         }
         ranges.retain(|(_, _, at)| !self.retired.contains(at));
-        // What is left reaches to the next one.
+        // The remaining ranges extend to the next one.
         for i in 1..ranges.len() {
             ranges[i - 1].1 = ranges[i].0 - 1;
         }
         (version, ranges, empty)
     }
 
-    /// Items and bytes in the blocks before a queue's tail: what went through each of them less what
-    /// was taken from it.
+    /// Items and bytes in the blocks before a queue's tail: those put into each less those taken from it.
     pub fn ahead(&self) -> (u64, u64) {
         let (_, ranges, _) = self.map();
         let before = ranges[..ranges.len() - 1].iter().map(|(_, _, at)| {
@@ -211,7 +209,7 @@ impl File {
         held
     }
 
-    /// Those that serve, or will when those before them are full.
+    /// The blocks that serve, or will when those before them are full.
     pub fn serving(&self) -> BTreeSet<BlockAt> {
         let (_, ranges, empty) = self.map();
         if self.sealed() {
@@ -221,7 +219,7 @@ impl File {
         all.filter(|at| !empty.contains(at) && !self.retired.contains(at)).collect()
     }
 
-    /// What moves from blocks that are its own no more is given up.
+    /// Cancels moves from blocks that it no longer owns.
     pub fn cancel_left(&mut self) {
         if self.kind != Kind::Kv {
             let serving = self.serving();
@@ -229,7 +227,7 @@ impl File {
         }
     }
 
-    /// A block goes on as another one: all that is known of it is known of that.
+    /// A block is replaced by another one, which takes over all its state.
     pub fn relocate(&mut self, old: BlockAt, new: BlockAt) {
         *self.chain.iter_mut().find(|at| **at == old).unwrap() = new;
         if let Some(seal) = self.seals.remove(&old) {
@@ -243,34 +241,34 @@ impl File {
 
 #[derive(Clone, Debug, Default)]
 pub struct Job {
-    /// Index 0 is the root. None: forgotten.
+    /// Index 0 is the root. `None` for a removed one.
     pub prefixes: Vec<Option<Prefix>>,
     pub files: Vec<File>,
-    /// Every prefix whose task has committed, whatever became of it.
+    /// Every prefix whose task has committed, including ended ones.
     pub committed: BTreeSet<PrefixId>,
     pub quota: u64,
     pub tenant: Option<String>,
     pub lease: u64,
     pub name: String,
-    /// What its share counts for; 0 is 1.
+    /// The weight of its share; 0 is 1.
     pub weight: u64,
     pub soft: u64,
 }
 
-/// What the catalog should answer; an error by its name.
+/// The predicted answer of the catalog; an error by its name.
 pub type Outcome<T> = Result<T, &'static str>;
 
-/// What does not agree, if anything.
+/// The disagreement, if any.
 pub type Verdict = Result<(), String>;
 
-/// Where a structure is: its job, and its place there.
+/// The position of a structure: its job, and its index there.
 pub type Place = (usize, usize);
 
 pub fn require(holds: bool, what: impl FnOnce() -> String) -> Verdict {
     if holds { Ok(()) } else { Err(what()) }
 }
 
-/// The name of what the catalog answered, as in an `Outcome`.
+/// The name of the catalog's answer, as in an `Outcome`.
 pub fn cause<T>(result: &Result<T, CatalogError>) -> String {
     match result {
         Ok(_) => "Ok".into(),
@@ -382,7 +380,7 @@ impl Job {
                 if self.at(holder).life == Life::Live {
                     return Err("PrefixExists");
                 }
-                // Where it only read, it has no place.
+                // With a deduced edge it has no place there.
                 let named = !self.at(holder).deduced.contains(&parent);
                 place = place.or(named.then_some(holder));
             }
@@ -394,7 +392,7 @@ impl Job {
         self.all().any(|(i, _)| self.descendants(i).contains(&i))
     }
 
-    /// Where a prefix comes to stand that is to be created, and as what: its id is not known yet.
+    /// The index and attributes of a prefix to be created: its id is not known yet.
     pub fn creation(
         &self,
         path: &str,
@@ -426,7 +424,7 @@ impl Job {
         if trial.cyclic() { Err("Cycle") } else { Ok((place, new)) }
     }
 
-    /// Puts a prefix into a place (or a new one) and answers where it is.
+    /// Puts a prefix at an index (or a new one) and returns the index.
     pub fn put(&mut self, place: Option<usize>, mut new: Prefix, now: u64) -> usize {
         let parents = new.parents.clone();
         for p in self.prefixes.iter_mut().flatten().filter(|p| p.name == new.name) {
@@ -440,7 +438,7 @@ impl Job {
             new.renewed = new.renewed.max(self.at(i).renewed);
         }
         if i == 0 {
-            // A new life of the job: prefixes that ended in an earlier one are not there any more.
+            // A new life of the job: prefixes that ended in an earlier one no longer exist.
             let ended = self.prefixes.iter_mut().flatten().filter(|p| p.life != Life::Live);
             ended.for_each(|p| p.forgotten = true);
         }
@@ -451,7 +449,7 @@ impl Job {
         i
     }
 
-    /// Forgets dead prefixes that nothing leads to and nothing hangs on.
+    /// Removes dead prefixes without a tombstone and without children.
     pub fn sweep(&mut self) {
         for i in 1..self.prefixes.len() {
             let Some(p) = &self.prefixes[i] else { continue };
@@ -462,7 +460,7 @@ impl Job {
         }
     }
 
-    /// Ends a prefix; answers the blocks that its structures held.
+    /// Ends a prefix; returns the blocks that its structures held.
     pub fn end(&mut self, i: usize, life: Life, missed: u64) -> Vec<BlockAt> {
         let p = self.prefixes[i].as_mut().unwrap();
         (p.life, p.missed) = (life, missed);
@@ -472,8 +470,7 @@ impl Job {
         freed
     }
 
-    /// The session of prefix `t` opens data of `p`: the edge is there from now on, and `t` is
-    /// renewed, if that makes sense.
+    /// The session of prefix `t` opens data of `p`: adds the edge and renews `t`, if that is useful.
     pub fn consume(&mut self, t: PrefixId, p: usize, now: u64) -> u8 {
         let Some(t) = self.all().find(|(_, own)| own.id == t).map(|(i, _)| i) else { return 3 };
         if self.at(t).life != Life::Live {
@@ -514,13 +511,13 @@ impl Job {
         if self.committed.contains(&id) {
             return Ok(id);
         }
-        // A tombstone whose reason is no longer remembered counts as a prefix that never was.
+        // A prefix without a tombstone counts as one that never existed.
         let unknown = |e| if e == "PrefixNotFound" { "UnknownReader" } else { e };
         self.live(path).map(|_| id).map_err(unknown)
     }
 
-    /// Declares readers of a prefix, beside those it has or (`replace`) instead of them; answers how
-    /// many are left, and the blocks that are free by it.
+    /// Declares readers of a prefix, in addition to those it has or (`replace`) instead of them; returns how
+    /// many are left, and the freed blocks.
     pub fn declare(
         &mut self,
         path: &str,
@@ -540,8 +537,8 @@ impl Job {
         Ok((left, self.free_read(now).1))
     }
 
-    /// The task of a prefix has committed; answers how many prefixes are read by it, and the blocks
-    /// that they held.
+    /// The task of a prefix has committed; returns how many prefixes that frees, and the blocks that they
+    /// held.
     pub fn commit(&mut self, path: &str, now: u64) -> Outcome<(u32, Vec<BlockAt>)> {
         let id = match self.resolve(path).map(|i| self.at(i)) {
             Some(p) if self.committed.contains(&p.id) || p.life == Life::Read => p.id,
@@ -551,8 +548,8 @@ impl Job {
         Ok(self.free_read(now))
     }
 
-    /// Ends every prefix whose declared readers have all committed; answers how many, and the blocks
-    /// that they held.
+    /// Ends every prefix whose declared readers have all committed; returns how many, and the blocks that
+    /// they held.
     pub fn free_read(&mut self, now: u64) -> (u32, Vec<BlockAt>) {
         let done = |&(i, p): &(usize, &Prefix)| {
             p.life == Life::Live && !p.readers.is_empty() && self.left(i) == 0
@@ -568,7 +565,7 @@ impl Job {
         self.all().filter(|(_, p)| due(p)).map(|(i, _)| i).collect()
     }
 
-    /// Blocks that are there twice because they leave a server.
+    /// Number of blocks that exist twice because they leave a server.
     fn copies(&self) -> u64 {
         let pending = self.files.iter().flat_map(|file| &file.pending);
         pending.filter(|moving| moving.way == Way::Relocate).count() as u64
@@ -584,29 +581,29 @@ pub struct Cluster {
     pub now: u64,
     pub block: BlockSize,
     pub jobs: Vec<Job>,
-    /// Total blocks of each live server, and when it was heard of.
+    /// Total blocks of each live server, and the time of its last message.
     pub servers: BTreeMap<ServerId, (u64, u64)>,
     pub quarantined: BTreeSet<BlockAt>,
-    /// Members that were there before a restart and are not back: they give nothing.
+    /// Members from before a restart that are not back: they provide no blocks.
     pub away: BTreeSet<ServerId>,
-    /// Members that were silent, or whose connection closed: they give nothing.
+    /// Members that were silent, or whose connection closed: they provide no blocks.
     pub suspected: BTreeSet<ServerId>,
     /// Servers that are back and have not reported all of their blocks.
     pub reporting: BTreeSet<ServerId>,
-    /// Servers that are being taken out: they give nothing.
+    /// Draining servers: they provide no blocks.
     pub drains: BTreeMap<ServerId, DrainState>,
-    /// Blocks of each core that servers lend to this controller shard, where there are several; those
-    /// that are not here have lent everything.
+    /// Blocks of each core that servers lend to this controller shard, where there are several; servers not
+    /// listed have lent everything.
     pub lent: BTreeMap<ServerId, Vec<u64>>,
     /// Bytes in blocks, as last reported.
     pub used: BTreeMap<BlockAt, u64>,
-    /// Where blocks are that are not simply in memory.
+    /// The tiers of blocks that are not simply in memory.
     pub tiers: Tiers,
-    /// Every move that began, in that order, whatever became of it.
+    /// Every move that began, in that order, including ended ones.
     pub begun: Vec<Moving>,
     /// Quotas of tenants.
     pub tenants: BTreeMap<String, u64>,
-    /// What their shares count for, and their soft quotas.
+    /// The weights of their shares, and their soft quotas.
     pub tenant_shares: BTreeMap<String, (u64, u64)>,
     pub shares: Shares,
 }
@@ -627,7 +624,7 @@ impl Cluster {
         })
     }
 
-    /// A server is there.
+    /// A message of a server arrived.
     pub fn hear(&mut self, server: ServerId) {
         if let Some((_, seen)) = self.servers.get_mut(&server) {
             *seen = self.now;
@@ -637,7 +634,7 @@ impl Cluster {
         }
     }
 
-    /// Whether a server may be given blocks.
+    /// Whether blocks may be allocated on a server.
     pub fn takes_blocks(&self, server: ServerId) -> bool {
         let heard = !self.suspected.contains(&server) && !self.away.contains(&server);
         heard && !self.drains.contains_key(&server)
@@ -656,7 +653,7 @@ impl Cluster {
         lost
     }
 
-    /// The prefix in which a structure is to be created, and the structure if it is there already.
+    /// The prefix of a structure to be created, and the structure if it exists already.
     pub fn making(
         &self,
         j: usize,
@@ -683,8 +680,8 @@ impl Cluster {
         held.filter(move |at| at.block.server() == server)
     }
 
-    /// Blocks that may be given out: by ordinary allocations, and by any; and those that are free,
-    /// whether there is room for them or it is lent to others.
+    /// Blocks available to ordinary allocations, and to any; and free blocks, whether there is room for them
+    /// or it is lent to others.
     pub fn room(&self) -> (u64, u64, u64) {
         let mut room = (0, 0, 0);
         for (&server, &(total, _)) in self.servers.iter().filter(|(id, _)| !self.away.contains(id))
@@ -702,7 +699,7 @@ impl Cluster {
         room
     }
 
-    /// Blocks of a server that ordinary allocations could have if none were out.
+    /// Blocks of a server that would be available to ordinary allocations if none were out.
     fn lent_less_reserve(&self, server: ServerId, total: u64) -> u64 {
         let lent = self.lent.get(&server).map_or(total, |lent| lent.iter().sum());
         lent.saturating_sub((RESERVE_BLOCKS_MIN as u64).max(lent / RESERVE_FRACTION as u64))
@@ -713,7 +710,7 @@ impl Cluster {
         if self.room().0 < blocks { self.no_block() } else { Ok(()) }
     }
 
-    /// There is none; while servers are awaited nobody knows.
+    /// There is none; while servers are awaited it is unknown.
     pub fn no_block(&self) -> Outcome<()> {
         Err(if self.away.is_empty() { "OutOfMemory" } else { "Recovering" })
     }
@@ -722,7 +719,7 @@ impl Cluster {
         self.quarantined.extend(blocks);
     }
 
-    /// A server dies; answers the structures that went with it.
+    /// A server is lost; removes the structures that had data on it.
     pub fn lose(&mut self, server: ServerId) {
         self.servers.remove(&server);
         self.lent.remove(&server);
@@ -735,7 +732,7 @@ impl Cluster {
         let here = |at: &BlockAt| at.block.server() == server;
         for j in 0..self.jobs.len() {
             let mut files = std::mem::take(&mut self.jobs[j].files);
-            // A split whose target is lost never was, if nothing else is.
+            // A split whose target is lost is cancelled, if nothing else of the structure is lost.
             for file in &mut files {
                 file.pending.retain(|moving| !moving.way.takes_anew() || !here(&moving.target));
             }

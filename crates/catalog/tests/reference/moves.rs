@@ -1,4 +1,5 @@
-//! Splits and merges of kvs, and how blocks leave servers: what blocks ask for, and what the targets of moves are told.
+//! Splits and merges of kvs, and moves of blocks off servers: the requests of blocks, and the messages to the
+//! targets of moves.
 
 use super::{Cluster, File, Outcome, Place, Range, Verdict, require};
 use honeycomb_catalog::{Effect, MapEntry, Reply};
@@ -18,8 +19,7 @@ pub struct Moving {
     pub since: u64,
 }
 
-/// What a block is told that wants to give: of which range, to whom, and in which move. None: a new
-/// block, a new move.
+/// The answer to a source: the range, the target, and the move. `None` for a new block and a new move.
 #[derive(Debug)]
 pub struct Giving {
     pub id: Option<MoveId>,
@@ -37,14 +37,15 @@ impl Giving {
 }
 
 impl File {
-    /// The map's version, and the range of a block that is in the map or will be.
+    /// The map's version, and the range of a present or future block of the map.
     fn place_of(&self, at: BlockAt) -> (u64, Range) {
         let (version, ranges, _) = self.map();
         let own = ranges.into_iter().find(|range| range.2 == at);
         (version, own.unwrap_or((0, u64::MAX, at)))
     }
 
-    /// The neighbour that takes all of a block, of those that stay: the one with less, the left one of equals.
+    /// The neighbour that takes a whole block, among those that stay: the emptier one, the left one of
+    /// equals.
     fn neighbour(
         &self,
         at: BlockAt,
@@ -66,8 +67,8 @@ impl File {
 }
 
 impl Cluster {
-    /// What a block that a kv holds is told when it wants to give: from `start` on to a new block, or
-    /// everything to a neighbour, or to a new block elsewhere.
+    /// The answer to a source of a kv that requests a move: from `start` on to a new block, or everything to
+    /// a neighbour, or to a new block elsewhere.
     pub fn giving(&self, place: Place, at: BlockAt, start: u64, way: Way) -> Outcome<Giving> {
         let file = self.file(place);
         if file.kind != Kind::Kv && way != Way::Relocate {
@@ -107,7 +108,7 @@ impl Cluster {
         }
         if way == Way::Merge {
             let prefix = self.jobs[place.0].prefixes[file.prefix].as_ref().unwrap();
-            // One that is below memory takes nothing.
+            // A block in a lower tier accepts nothing.
             let stays = |b: BlockAt| {
                 let placed = self.tiers.place(b) == Default::default();
                 placed && self.takes_blocks(b.block.server())
@@ -123,7 +124,7 @@ impl Cluster {
         Ok(Giving { id: None, target: None, start, end })
     }
 
-    /// What leaves a server counts for no quota, and takes of what is kept back if two stay.
+    /// A relocation counts towards no quota, and uses the reserve if two blocks of it remain.
     fn may_leave(&self) -> Outcome<()> {
         let (ordinary, all, _) = self.room();
         match self.away.is_empty() {
@@ -137,7 +138,7 @@ impl Cluster {
         if self.room().1 == 0 { self.no_block() } else { Ok(()) }
     }
 
-    /// A block was told of the move in which it gives; false when another has had its name.
+    /// A source received its move; returns false when the move's number was used by another.
     pub fn give(&mut self, place: Place, moving: Moving) -> bool {
         let Moving { id, source, .. } = moving;
         if self.file(place).pending.iter().any(|m| (m.id, m.source) == (id, source)) {
@@ -149,7 +150,7 @@ impl Cluster {
         fresh
     }
 
-    /// Cancels moves that are under way; answers how many.
+    /// Cancels moves that are under way; returns how many.
     pub fn cancel(&mut self, which: impl Fn(&Moving) -> bool) -> u64 {
         let files = self.jobs.iter_mut().flat_map(|job| &mut job.files);
         let over = files.flat_map(|file| file.pending.extract_if(.., |moving| which(moving)));
@@ -158,14 +159,14 @@ impl Cluster {
         over.len() as u64
     }
 
-    /// Time has passed: what lasts too long is cancelled.
+    /// Time has passed: cancels overdue moves.
     pub fn cancel_overdue(&mut self) -> u64 {
         let now = self.now;
         self.cancel(|moving| moving.since + MOVE_MAX.as_millis() as u64 <= now)
     }
 
-    /// A source commits a move: the map's version, and the range of who has now what it gave. None:
-    /// nobody can be waiting for the answer.
+    /// A source commits a move: the map's version, and the new owner's range of the moved part. `None`: no
+    /// source can be waiting for the answer.
     pub fn commit_move(
         &mut self,
         place: Place,
@@ -194,7 +195,7 @@ impl Cluster {
             file.chain[from] = target;
         } else if moving.way == Way::Merge {
             file.chain.remove(from);
-            // The start of the one on the right goes, not the source's.
+            // The start of the right neighbour is removed, not the source's.
             let right = file.chain.get(from) == Some(&target);
             file.starts.remove(if right { from + 1 } else { from });
         } else {
@@ -209,8 +210,8 @@ impl Cluster {
         Some(Ok((version, owner)))
     }
 
-    /// A commit that comes again: committed stays committed, cancelled stays cancelled. Only the last
-    /// move of a source is one that it can be waiting for.
+    /// A repeated commit: committed stays committed, cancelled stays cancelled. A source can be waiting only
+    /// for its last move.
     fn commit_again(
         &self,
         place: Place,
@@ -236,14 +237,14 @@ impl Cluster {
         }
         let (version, ranges, _) = file.map();
         let own = ranges.iter().position(|range| range.2 == at);
-        // The target may have given it on: then whoever follows the source answers for it.
+        // The target may have moved it on: then the successor of the source answers for it.
         let next = own.map(|own| ranges[(own + 1).min(ranges.len() - 1)]);
         let owner = ranges.into_iter().find(|range| range.2 == target).or(next);
         Some(owner.map(|owner| (version, owner)).ok_or("StaleBlock"))
     }
 }
 
-/// What a commit was answered.
+/// The answer to a commit.
 pub fn moved(reply: &Reply) -> Option<(u64, Range)> {
     match reply {
         Reply::Moved { version, entry: MapEntry { start, end, at, .. } } => {
@@ -253,21 +254,21 @@ pub fn moved(reply: &Reply) -> Option<(u64, Range)> {
     }
 }
 
-/// What the targets of moves were told.
+/// The messages to the targets of moves.
 #[derive(Default)]
 pub struct Imports {
-    /// What each block imports, and whether it serves something meanwhile.
+    /// The move that each block imports, and whether the block serves meanwhile.
     under_way: BTreeMap<BlockAt, (MoveId, bool)>,
-    /// What each move was said to have come to.
+    /// The reported outcome of each move.
     ends: BTreeMap<MoveId, bool>,
 }
 
 impl Imports {
-    /// A server is told something; `open` is what servers held before.
+    /// A server receives an effect; `open` is the set of blocks that servers held before.
     pub fn hear(&mut self, effect: &Effect, open: &BTreeSet<BlockAt>) -> Verdict {
         match *effect {
             Effect::OpenBlock { at, importing, .. } if importing != MoveId::NONE => {
-                // The same again for a server that came back without it.
+                // Repeated for a server that reconnected without the block.
                 let before = self.under_way.insert(at, (importing, false));
                 let first = before.is_none_or(|before| before == (importing, false));
                 require(first, || format!("{at:?} is opened twice for moves (INV-20)"))
@@ -290,7 +291,7 @@ impl Imports {
                     self.under_way.remove(&at);
                 }
                 require(server == at.block.server() && open.contains(&at), || {
-                    format!("{server} is told the end of {id:?}, and does not hold {at:?}")
+                    format!("{server} is sent the end of {id:?}, but does not hold {at:?}")
                 })?;
                 require(told == commit, || format!("{id:?} was committed and cancelled (INV-20)"))
             }

@@ -1,11 +1,11 @@
-//! Quotas: what is held is added up anew whenever it is asked for.
+//! Quotas: holdings are added up again on every use.
 
 use super::{Cluster, File, Job, Life, Outcome, Prefix};
 use honeycomb_types::PrefixId;
 use std::collections::BTreeSet;
 
 impl Job {
-    /// A prefix and those above it by first parents.
+    /// A prefix and its ancestors by first parents.
     fn line(&self, i: usize) -> Vec<&Prefix> {
         let mut line = vec![self.at(i)];
         while let Some(&parent) = line[line.len() - 1].parents.first() {
@@ -14,13 +14,13 @@ impl Job {
         line
     }
 
-    /// What a structure counts to that is created in a prefix now.
+    /// The prefixes to which a structure created in a prefix now counts.
     pub fn counting(&self, i: usize) -> BTreeSet<PrefixId> {
         let line = self.line(i).into_iter();
         line.filter(|p| (p.bound, p.soft) != (0, 0) && p.life == Life::Live).map(|p| p.id).collect()
     }
 
-    /// Adds a structure that was created.
+    /// Adds a created structure.
     pub fn add(&mut self, file: File) {
         let counts = self.counting(file.prefix);
         self.files.push(File { counts, ..file });
@@ -70,12 +70,12 @@ impl Cluster {
             .chain(of_tenant.map(|(&most, tenant)| (most, self.held_of(tenant))))
             .filter(|(most, _)| *most != 0)
             .collect();
-        // What is there twice because it leaves a server counts once.
+        // A block that exists twice because it leaves a server counts once.
         let copies = if self.drains.is_empty() { 0 } else { job.copies() };
         if bounds.iter().any(|(most, held)| held + blocks > *most + copies) {
             return Err("QuotaExceeded");
         }
-        // What a quota leaves is not known before every server has told what it holds.
+        // The room within a quota is unknown before every server has reported its blocks.
         let unknown = !bounds.is_empty() && !self.away.is_empty();
         if unknown { self.no_block() } else { Ok(()) }
     }

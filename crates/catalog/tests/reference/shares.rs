@@ -1,30 +1,30 @@
-//! What everybody has of memory and may have: what the catalog says of it is checked before a command that
-//! asks for blocks, and by it what goes down (INV-43).
+//! The holdings of memory and the entitlements: checks the catalog's shares before a command that requests
+//! blocks, and the demotions against them (INV-43).
 
 use super::{Cluster, File, Verdict, require};
 use honeycomb_catalog::ShareInfo;
 use honeycomb_types::{BlockAt, PolicyKind};
 
-/// What the catalog said last of shares, with what was asked for.
+/// The shares that the catalog last reported, with the request that they were computed for.
 #[derive(Clone, Debug, Default)]
 pub struct Shares {
     pub policy: PolicyKind,
     told: Vec<ShareInfo>,
 }
 
-/// By how much a share is greater than another for its weight: whether `a / b > c / d`.
+/// Whether one share is greater than another relative to their weights: whether `a / b > c / d`.
 fn greater((a, b): (u64, u64), (c, d): (u64, u64)) -> bool {
     u128::from(a) * u128::from(d) > u128::from(c) * u128::from(b)
 }
 
 impl Cluster {
-    /// Whose a job's blocks are: whether a tenant's, and the name.
+    /// The holder of a job's blocks: whether it is a tenant, and the name.
     fn holder(&self, j: usize) -> (bool, &str) {
         let job = &self.jobs[j];
         job.tenant.as_deref().map_or((false, &job.name), |tenant| (true, tenant))
     }
 
-    /// Blocks in memory that do not go below, of files for which `counts` holds.
+    /// Blocks in memory that are not being demoted, of files for which `counts` holds.
     fn frames(&self, counts: impl Fn(usize, &File) -> bool) -> u64 {
         let jobs = self.jobs.iter().enumerate();
         let files = jobs.flat_map(|(j, job)| job.files.iter().map(move |file| (j, file)));
@@ -32,8 +32,7 @@ impl Cluster {
         held.filter(|at| !self.tiers.place(*at).1.is_below()).count() as u64
     }
 
-    /// What the catalog says of shares when a job is about to ask for so many blocks, and of how much
-    /// memory.
+    /// Checks the catalog's shares when a job is about to request this many blocks, and the amount of memory.
     pub fn look(
         &mut self,
         (told, memory): (Vec<ShareInfo>, u64),
@@ -45,7 +44,7 @@ impl Cluster {
             let holder = self.holder(j);
             let found = told.iter().find(|info| (info.tenant, &*info.name) == holder);
             let Some(ShareInfo { share, .. }) = found else {
-                // One that ended is known no more.
+                // An ended holder is no longer listed.
                 require(job.files.is_empty(), || format!("{holder:?} has no share"))?;
                 continue;
             };
@@ -71,7 +70,7 @@ impl Cluster {
             let own = memory * share.weight / weights;
             let right = match self.shares.policy {
                 PolicyKind::FirstCome => share.entitled == share.held,
-                // Nobody has more than one who lacks will have with another block.
+                // No holder has more than one with unmet demand will have with another block.
                 PolicyKind::MaxMin => {
                     share.entitled == share.wants
                         || told.iter().all(|info| {
@@ -89,14 +88,14 @@ impl Cluster {
         Ok(())
     }
 
-    /// Blocks that ordinary allocations could have if none were out.
+    /// Blocks that would be available to ordinary allocations if none were out.
     fn room_of_all(&self) -> u64 {
         let there = self.servers.iter().filter(|(id, _)| !self.away.contains(id));
         let there = there.filter(|(id, _)| !self.drains.contains_key(id));
         there.map(|(id, (total, _))| self.lent_less_reserve(*id, *total)).sum()
     }
 
-    /// A block of a prefix goes down because somebody else asked, or the same: whether it may (INV-43).
+    /// Checks the demotion of a block for the request of its own or another prefix (INV-43).
     pub(super) fn gives(
         &mut self,
         at: BlockAt,
@@ -121,11 +120,11 @@ impl Cluster {
             false => asker == Some((j, prefix)),
         };
         require(may && asker.is_some(), || {
-            format!("{at:?} of {name} goes down; {asker:?} asked: {:?} (INV-43)", self.shares)
+            format!("{at:?} of {name} is demoted for {asker:?}: {:?} (INV-43)", self.shares)
         })
     }
 
-    /// Whether a block is of somebody who has more in memory than a soft quota.
+    /// Whether a block belongs to an owner with more in memory than a soft quota.
     fn is_beyond(&self, at: BlockAt, j: usize) -> bool {
         let job = &self.jobs[j];
         let Some(file) = job.files.iter().find(|file| file.held().contains(&at)) else {
@@ -143,8 +142,8 @@ impl Cluster {
         over_prefix.any(|over| over) || over_job || over_tenant
     }
 
-    /// Whether a job that asked for so many and was refused memory waits for it: it would be within its
-    /// share, and blocks are on their way below.
+    /// Whether a job that was refused memory for this request waits for it: it would be within its share, and
+    /// blocks are being demoted.
     pub fn waits(&self, j: usize, asked: u64, lowering: bool) -> bool {
         let holder = self.holder(j);
         let own = self.shares.told.iter().find(|info| (info.tenant, &*info.name) == holder);
@@ -153,7 +152,7 @@ impl Cluster {
         self.shares.policy.is_fair() && short && within && lowering
     }
 
-    /// Nothing is asked for.
+    /// No request is pending.
     pub fn asks_nothing(&mut self) {
         self.shares.told.clear();
     }

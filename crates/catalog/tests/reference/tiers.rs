@@ -1,4 +1,4 @@
-//! Where blocks are, of servers that have a tier below memory.
+//! The tiers of blocks, on servers that have a lower tier.
 
 use super::{Cluster, File, Outcome};
 use honeycomb_types::{BlockAt, Kind, PrefixId, ServerId, TierIx};
@@ -6,17 +6,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The tier of every server's disk.
 const DISK: TierIx = TierIx(1);
-/// That of its object store, below the disk.
+/// The tier of its object store, below the disk.
 const STORE: TierIx = TierIx(2);
 
-/// What is known of tiers: a disk below memory, and a store below that.
+/// The state of tiers: a disk below memory, and a store below that.
 #[derive(Clone, Debug, Default)]
 pub struct Tiers {
-    /// Blocks that each server has room for below, where it has a tier.
+    /// Room for blocks on the disk of each server that has one.
     pub below: BTreeMap<ServerId, u64>,
     /// The same in a store.
     pub stores: BTreeMap<ServerId, u64>,
-    /// Where blocks are and where they are on their way to, of those that are not simply in memory.
+    /// The tier and the target tier of blocks that are not simply in memory.
     pub places: BTreeMap<BlockAt, (TierIx, TierIx)>,
 }
 
@@ -37,7 +37,7 @@ impl Tiers {
         moving.map(|(at, _)| *at).collect()
     }
 
-    /// A block was opened, or a server has told where it is.
+    /// A block was opened, or a server has reported its tiers.
     pub fn put(&mut self, at: BlockAt, place: (TierIx, TierIx)) {
         self.places.remove(&at);
         if place != Default::default() {
@@ -45,7 +45,7 @@ impl Tiers {
         }
     }
 
-    /// A block has come where it was to go, or stays where it was.
+    /// A block has arrived in its target tier, or stays in its tier.
     pub fn arrives(&mut self, at: BlockAt, tier: TierIx) {
         let (from, to) = self.place(at);
         if from != to && (tier == from || tier == to) {
@@ -55,7 +55,7 @@ impl Tiers {
 }
 
 impl Cluster {
-    /// Blocks that are free in a tier below, on servers for which `counts` holds.
+    /// Free blocks of a lower tier, on servers for which `counts` holds.
     fn below(&self, tier: TierIx, counts: impl Fn(&ServerId) -> bool) -> u64 {
         let all = if tier == STORE { &self.tiers.stores } else { &self.tiers.below };
         let there = all.iter().filter(|(id, _)| counts(id));
@@ -69,18 +69,18 @@ impl Cluster {
         free.sum()
     }
 
-    /// Blocks that are free below, whether they may be given or not.
+    /// Free blocks of lower tiers, available or not.
     pub fn free_below(&self) -> u64 {
         let there = |id: &ServerId| !self.away.contains(id);
         self.below(DISK, there) + self.below(STORE, there)
     }
 
-    /// Blocks that may be given below: on disks, and none in stores.
+    /// Blocks available in lower tiers: on disks, and none in stores.
     pub fn room_below(&self) -> u64 {
         self.below(DISK, |id| !self.away.contains(id) && self.takes_blocks(*id))
     }
 
-    /// Whether a structure of this kind may have so many blocks, in memory or else below.
+    /// Whether a structure of this kind may have this many blocks, in memory or else in a lower tier.
     pub fn may_have(
         &self,
         job: usize,
@@ -100,8 +100,7 @@ impl Cluster {
         }
     }
 
-    /// The catalog wants a block to go down for a prefix that asked for memory: what is wrong with that
-    /// (INV-42, INV-43).
+    /// Checks the demotion of a block for a prefix that requested memory (INV-42, INV-43).
     pub fn lowers(
         &mut self,
         at: BlockAt,
@@ -109,10 +108,11 @@ impl Cluster {
         asker: Option<(usize, usize)>,
     ) -> Result<(), String> {
         if !tier.is_below() {
-            return Err(format!("{at:?} comes up, and nobody asked for it"));
+            return Err(format!("{at:?} is promoted without a request"));
         }
         let has = |file: &&File| file.held().contains(&at);
-        // Of a kv any block may be written to, and of a queue. One of extents takes no more below memory.
+        // Any block of a kv or of a queue may be written to. A block of extents accepts nothing in a lower
+        // tier.
         let is_final = |file: &File| {
             let takes_more = file.chain.last() == Some(&at) && !file.seals.contains_key(&at);
             file.kind == Kind::File && !takes_more || file.extents.contains(&at)
@@ -122,14 +122,14 @@ impl Cluster {
             let kind = if file.extents.contains(&at) { Kind::Extents } else { file.kind };
             Some(((j, file.prefix), kind, is_final(file)))
         });
-        // One that is kept for a flush is nobody's, and may be of any kind.
+        // A block retained for a flush has no owner, and may have any kind.
         let kept = self.quarantined.contains(&at);
         let kept = asker.filter(|_| kept).map(|who| (who, Kind::File, true));
         let Some((prefix, kind, is_final)) = of.or(kept) else {
-            return Err(format!("{at:?} is nobody's, and goes down"));
+            return Err(format!("{at:?} has no owner, and is demoted"));
         };
         let (from, on_its_way) = self.tiers.place(at);
-        // Room on a disk is nobody's share.
+        // Room on a disk is not divided into shares.
         if !from.is_below() {
             self.gives(at, prefix, asker)?;
         }
@@ -141,7 +141,7 @@ impl Cluster {
             return Err(format!("{at:?} may be written to, and goes to a store"));
         }
         if !self.takes_blocks(at.block.server()) {
-            return Err(format!("{at:?} goes down on a server that is taken out or suspected"));
+            return Err(format!("{at:?} is demoted on a draining or suspected server"));
         }
         if self.below(tier, |id| *id == at.block.server()) == 0 {
             return Err(format!("{at:?} goes to {tier}, where there is no room (INV-42)"));
@@ -150,8 +150,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// The catalog wants a block to come up that is read often: what is wrong with that. There has to be
-    /// room that is nobody's, and neither reserved (INV-42).
+    /// Checks the promotion of a block that is read often. The room must be neither owned nor reserved
+    /// (INV-42).
     pub fn raises(&mut self, at: BlockAt) -> Result<(), String> {
         let (tier, to) = self.tiers.place(at);
         if !tier.is_below() || tier != to {
@@ -159,10 +159,10 @@ impl Cluster {
         }
         let server = at.block.server();
         if !self.takes_blocks(server) || self.away.contains(&server) {
-            return Err(format!("{at:?} comes up on a server that is taken out or away"));
+            return Err(format!("{at:?} is promoted on a draining or disconnected server"));
         }
         if self.room().0 == 0 {
-            return Err(format!("{at:?} comes up, where there is no room to spare (INV-42)"));
+            return Err(format!("{at:?} is promoted without spare room (INV-42)"));
         }
         self.tiers.put(at, (tier, TierIx::MEMORY));
         Ok(())

@@ -202,7 +202,7 @@ fn quotas_are_set_told_and_kept() {
     assert_eq!(of(&in_job(&["runs", "--blocks", "1"])), told(1, 1));
     let refused = home.run(&in_job(&["put", "runs/two:kv", "k", "v", "--json"]));
     assert_eq!((refused.code, refused.error()["status"].as_str()), (7, Some("QuotaExceeded")));
-    assert!(refused.err.contains("prefix 'runs' with all below it holds 1 of its quota of 1"));
+    assert!(refused.err.contains("prefix 'runs' with its descendants holds 1 of its quota of 1"));
     assert_eq!(of(&in_job(&["runs", "--blocks", "0"])), told(0, 0));
     assert_eq!(of(&in_job(&["--blocks", "9"])), told(9, 1));
     assert_eq!(of(&["--tenant", "acme", "--blocks", "1"]), told(1, 1));
