@@ -309,7 +309,7 @@ def test_timeouts_of_gets(job: honeycomb.Job) -> None:
         began = time.monotonic()
         # A shorter wait than the one under way, and one that is over before it was asked.
         for timeout in (0.2, 1e-6):
-            with pytest.raises(errors.QueueEmpty, match="no item came within"):
+            with pytest.raises(errors.QueueEmpty, match="no item arrived within"):
                 await queue.get(timeout)
         assert await queue.get_many(10, 0.05) == []
         assert 0.2 <= time.monotonic() - began < 10

@@ -239,7 +239,7 @@ def test_an_appender_that_fails_says_what_was_not_written(file: honeycomb.HoneyF
     with pytest.raises(errors.Sealed) as caught:
         out.flush()
     assert caught.value.unwritten == b"gathered, and more"
-    assert "18 bytes that were written are not known" in caught.value.__notes__[-1]
+    assert "18 written bytes are not known" in caught.value.__notes__[-1]
     out.flush()  # forgotten: nothing goes twice, and there is nothing left to fail
     out.write(b"small")
     large = bytes(file.append_limit * 2 + 5)
