@@ -59,7 +59,7 @@ OUT_OF_RANGE: list[tuple[Callable[[Things], object], str]] = [
     (lambda t: t.job.create_addr_prefix("x", lease=0.1), "lease is 0.2 to 604800 seconds, not 0.1"),
     (lambda t: t.job.create_addr_prefix("x", lease=math.nan), "lease is .*, not nan"),
     (lambda t: t.job.create_addr_prefix("x", owner_verbs="x"), "permissions are written"),
-    (lambda t: t.job.create_addr_prefix("a:b"), "'a:b' is a structure; this takes a prefix, 'a'"),
+    (lambda t: t.job.create_addr_prefix("a:b"), "'a:b' is a structure; pass a prefix, such as 'a'"),
     (lambda t: t.job.kv("a:"), "ends with a colon but names no structure"),
     (lambda t: t.job.init_data_structure("x", "tree"), "not 'tree'"),  # type: ignore[call-overload]
     (lambda t: t.queue.get(-1), "timeout is 0 or more seconds, or None .*, not -1"),
@@ -106,7 +106,7 @@ WRONG_TYPE: list[tuple[Callable[[Things], object], str]] = [
     (lambda t: t.file.append("text"), "data are bytes; encode the text first"),
     (lambda t: t.file.append(3), "data are bytes, not int 3; .* pickle.dumps"),
     (lambda t: t.file.read(0.5), "offset is a whole number"),
-    (lambda t: t.file.readinto(0, b"fixed"), "buffer is written into"),
+    (lambda t: t.file.readinto(0, b"fixed"), "buffer must be writable"),
     (lambda t: t.file.readinto(0, 3), "buffer is a bytearray or memoryview, not int 3"),
     (lambda t: t.kv.put("k", "text"), "values are bytes; encode"),
     (lambda t: t.kv.put("k", {"a": 1}), r"values are bytes, not dict .*json\.dumps"),

@@ -76,7 +76,7 @@ def test_everything_shows_itself(cluster: honeycomb.Client, job: honeycomb.Job) 
         (file, ["T1:file", "size 2.0 KiB", "sealed no"]),
         (queue, ["T1:q", "items 3, 1 of them reserved", "bounds 10 items and 2.0 KiB"]),
         (queue.counts(), ["items 3, 1 of them reserved", "closed no"]),
-        (listener, ["T1:q", "tells of data, close", "state listening"]),
+        (listener, ["T1:q", "reports data, close", "state listening"]),
         (job.lease("T1"), ["lease 10 s"]),
         (job.tree(), [job.name, "T1", ":q  queue"]),
     ]
@@ -125,7 +125,7 @@ def test_a_display_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> No
             time.sleep(0.5)
             return []
 
-    assert "no answer within 0.05 s" in shown(Slow())
+    assert "no reply within 0.05 s" in shown(Slow())
 
 
 def test_names_are_escaped() -> None:
