@@ -288,7 +288,7 @@ def test_soft_quotas_and_weights(cluster: honeycomb.Client) -> None:
         with pytest.raises(errors.InvalidArgument, match="has its tenant's share"):
             cluster.set_quota(job="soft/one", weight=2)
         for wrong in (lambda: cluster.set_quota(tenant="soft"), lambda: job.set_quota("a")):
-            with pytest.raises(errors.InvalidArgument, match="nothing of the quota is named"):
+            with pytest.raises(errors.InvalidArgument, match="nothing to change"):
                 wrong()
         with pytest.raises(errors.InvalidArgument, match="weight is 1 to 1048576, not 0"):
             cluster.set_quota(job="alone", weight=0)

@@ -79,7 +79,7 @@ def test_what_is_no_object_is_refused(kv: honeycomb.Kv, value: bytes) -> None:
     with pytest.raises(errors.InvalidArgument, match="was not stored by put_object"):
         kv.get_object("key")
     if value:
-        with pytest.raises(errors.InvalidArgument, match="no Arrow IPC stream"):
+        with pytest.raises(errors.InvalidArgument, match="not an Arrow IPC stream"):
             kv.get_table("key")
 
 
