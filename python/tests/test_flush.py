@@ -195,7 +195,7 @@ def test_what_persists_is_found_by_a_later_job_and_deleted(
         assert job.open_file("copy:log").read() == b"first line\n"
         with pytest.raises(errors.NotFound):
             job.load_addr_prefix("T3", "T2/T3", persisted=True)
-        with pytest.raises(TypeError, match="place"):
+        with pytest.raises(TypeError, match="external_path"):
             job.load_addr_prefix("T4")
     told = [progress.done for progress in seen]
     assert told == sorted(told) and told[-1] == seen[-1].of
