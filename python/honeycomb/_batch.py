@@ -93,8 +93,8 @@ class _Functions:
                 return self._FLOAT[function], struct.pack("<d", x)
             case (("sum" | "min" | "max" | "count" | "append" | "top"), _):
                 raise TypeError(
-                    f"{function!r} takes no operand of type {type(operand).__name__}: sum, min and max "
-                    "take an int or a float, count takes none, append bytes, top (k, score, item)"
+                    f"{function!r} takes no operand of type {type(operand).__name__}: sum, min and "
+                    "max take an int or a float, count takes none, append bytes, top (k, score, item)"
                 )
         raise errors.InvalidArgument(
             f"no function {function!r}: the functions are sum, min, max, count, append and top"
@@ -252,7 +252,7 @@ class AtomicBatch(Batch):
     def __init__(self, native: Callable[[], NativeKv], tag: str | None) -> None:
         super().__init__(native)
         if tag is not None and (not tag or "}" in tag):
-            raise errors.InvalidArgument(f"a tag has at least one character and no '}}', not {tag!r}")
+            raise errors.InvalidArgument(f"a tag has at least one character and no '}}': {tag!r}")
         self._prefix = b"" if tag is None else b"{" + tag.encode() + b"}"
 
     def key(self, key: Key) -> Value:

@@ -77,8 +77,9 @@ def text(name: str, value: Any, example: str) -> str:
 def not_utf8(name: str, error: UnicodeEncodeError) -> InvalidArgument:
     """The error for text with a lone surrogate, which has no UTF-8."""
     return InvalidArgument(
-        f"{name} is text that can be encoded as UTF-8; {error.object!r} has a lone surrogate at index "
-        f"{error.start}: the text was decoded with errors='surrogateescape', or is half of a character"
+        f"{name} is text that can be encoded as UTF-8; {error.object!r} has a lone surrogate at "
+        f"index {error.start}: the text was decoded with errors='surrogateescape', or is half of a "
+        "character"
     )
 
 

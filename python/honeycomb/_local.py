@@ -74,8 +74,8 @@ def running_cluster() -> Endpoint | None:
         found = os.fstat(fd)
         if found.st_uid != os.geteuid():
             raise errors.PermissionDenied(
-                f"the cluster file {path} is not trusted: it belongs to user {found.st_uid}, not to you "
-                f"({os.geteuid()})"
+                f"the cluster file {path} is not trusted: it belongs to user {found.st_uid}, not to "
+                f"you ({os.geteuid()})"
             )
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise errors.PermissionDenied(
@@ -237,8 +237,8 @@ class EmbeddedCluster:
         ):
             if asked is not None and asked != has:
                 raise errors.InvalidArgument(
-                    f"cannot start an embedded cluster with {what}={asked}: this process already has one "
-                    f"with {what}={has}; close its clients first"
+                    f"cannot start an embedded cluster with {what}={asked}: this process already has "
+                    f"one with {what}={has}; close its clients first"
                 )
 
     def _await_ready(self) -> Endpoint:
@@ -301,8 +301,8 @@ def binary() -> Path:
     path = Path(sysconfig.get_path("scripts"), "honeycomb")
     if not path.exists():
         raise errors.Unavailable(
-            f"cannot start the honeycomb program: {path} is missing; install the wheel again, or set "
-            "HONEYCOMB_ADDRESS and HONEYCOMB_TOKEN to use a running cluster"
+            f"cannot start the honeycomb program: {path} is missing; install the wheel again, or "
+            "set HONEYCOMB_ADDRESS and HONEYCOMB_TOKEN to use a running cluster"
         )
     return path
 

@@ -132,8 +132,8 @@ class Crew:
             self._told = self._told or crowded
         if crowded:
             _log.warning(
-                "%d calls of this process are waiting, the most that may wait; further calls are queued "
-                "(honeycomb.aio.waiting_limit() raises the limit)",
+                "%d calls of this process are waiting, the most that may wait; further calls are "
+                "queued (honeycomb.aio.waiting_limit() raises the limit)",
                 self.limit,
             )
         return call

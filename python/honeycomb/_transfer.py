@@ -69,7 +69,8 @@ def flush(
         if ends is not None and time.monotonic() >= ends:
             why = f": {failing}" if failing else ""
             raise errors.DeadlineExceeded(
-                f"the flush of {path or '/'} to {full} was not done after {timeout:g} s and continues{why}"
+                f"the flush of {path or '/'} to {full} was not done after {timeout:g} s and "
+                f"continues{why}"
             )
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST)
@@ -209,7 +210,7 @@ def _told(
         finally:
             timer.cancel()
     if process.returncode and late.is_set():
-        raise errors.DeadlineExceeded(f"the flush was not done after {timeout:g} s and was cancelled")
+        raise errors.DeadlineExceeded(f"the flush took more than {timeout:g} s and was cancelled")
     if process.returncode:
         raise _error(last)
     result: dict[str, object] = json.loads(told)

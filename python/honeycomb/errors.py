@@ -318,8 +318,8 @@ class LeaseExpired(HoneycombError):
     """
 
     hint = (
-        "job.reopen() reopens a job whose own lease ended; hc.job(name, lease=60) requests a longer "
-        "lease, and job.keep() renews prefixes"
+        "job.reopen() reopens a job whose own lease ended; hc.job(name, lease=60) requests a "
+        "longer lease, and job.keep() renews prefixes"
     )
 
 

@@ -250,8 +250,8 @@ def _opened(place: Path, keep: object) -> Flushed:
         raise NotFlushed(f"{place / MANIFEST} is not the manifest of a flush")
     if manifest["version"] > VERSION:
         raise NotFlushed(
-            f"{place} is a flush of version {manifest['version']}; this package reads versions up to "
-            f"{VERSION}"
+            f"{place} is a flush of version {manifest['version']}; this package reads versions up "
+            f"to {VERSION}"
         )
     structures = tuple(
         FlushedStructure(

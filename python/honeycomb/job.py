@@ -304,7 +304,7 @@ class Job(Remote):
         """
         if _transfer.checked(format) == "raw":
             if barrier:
-                raise ValueError("a file is flushed as a plain object (format='raw') without a barrier")
+                raise ValueError("format='raw' flushes a file without a barrier: leave barrier out")
             address = str(Address.parse(addr))
             return _transfer.flush_raw(self._session, address, external_path, progress, timeout)
         _check.text("external_path", external_path, "out/T1")
@@ -452,8 +452,8 @@ class Job(Remote):
         """
         if self._client is None:
             raise errors.PermissionDenied(
-                f"cannot reopen job {self.name}: it is open here through a handle; reopen it in the "
-                "process that registered it, and send a new handle"
+                f"cannot reopen job {self.name}: it is open here through a handle; reopen it in "
+                "the process that registered it, and send a new handle"
             )
         session = self._session
         if session.closed:

@@ -307,8 +307,8 @@ class _State:
             while len(self._queue) >= self._pending and not (self._stopping or self._broken):
                 if threading.current_thread() in self._threads:
                     raise errors.Busy(
-                        f"cannot submit a task: {self._pending} tasks wait for a worker (the limit); "
-                        "a callback of a future cannot wait for room"
+                        f"cannot submit a task: {self._pending} tasks wait for a worker (the "
+                        "limit), and a callback of a future cannot wait for room"
                     )
                 self._changed.wait()
             if self._broken is not None:

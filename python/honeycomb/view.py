@@ -66,8 +66,8 @@ class FileView:
         whole = self._open().whole()
         if whole is None:
             raise BufferError(
-                f"{self._address} is not contiguous: it has several runs of bytes that do not end at "
-                "page boundaries; use .segments, or read() for a copy"
+                f"{self._address} is not contiguous: it has several runs of bytes that do not end "
+                "at page boundaries; use .segments, or read() for a copy"
             )
         return memoryview(whole)
 

@@ -183,7 +183,7 @@ def test_pickles(tmp_path: Path) -> None:
     assert list(plain) == objects
     assert list(packed) == ["packed"]
     path.write_bytes(pickle.dumps(1) + b"rubbish")
-    with pytest.raises(InputFailed, match="objects has something that cannot be unpickled"):
+    with pytest.raises(InputFailed, match="objects has an object that cannot be unpickled"):
         list(inputs.pickles(path)[0])
 
 

@@ -305,7 +305,7 @@ def test_bad_plans_are_refused(cluster: honeycomb.Client, pool: honeycomb.Worker
     for reducers in (0, 70_000):
         with pytest.raises(InvalidArgument, match="reducers"):
             program.run(LINES, client=cluster, executor=pool, reducers=reducers)
-    with pytest.raises(InvalidArgument, match="tried"):
+    with pytest.raises(InvalidArgument, match="attempts"):
         program.run(LINES, client=cluster, executor=pool, attempts=0)
 
 

@@ -78,7 +78,7 @@ def test_an_earlier_output_is_replaced_only_when_asked(result: Result, tmp_path:
     assert len(list(tmp_path.iterdir())) == 5
     assert dict(read(str(tmp_path), "text")) == COUNTS
     (tmp_path / "thesis.doc").touch()
-    with pytest.raises(AlreadyExists, match=r"thesis\.doc, which is no earlier output"):
+    with pytest.raises(AlreadyExists, match=r"thesis\.doc, which is not part of an earlier output"):
         result.write(tmp_path, overwrite=True)
     assert len(list(tmp_path.iterdir())) == 6
 
