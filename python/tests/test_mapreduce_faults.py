@@ -501,7 +501,7 @@ def test_a_pool_that_does_not_start_is_replaced(
         assert dict(result) == EXPECTED
         assert sum(one.failures for one in result.stages) == 0
     assert len((folder / "starts").read_text().split()) > 3
-    assert any("go on in a new one" in note and "code 3" in note for note in notes)
+    assert any("continue in a new pool" in note and "code 3" in note for note in notes)
 
 
 def test_pools_that_never_start_end_the_run(
