@@ -94,7 +94,8 @@ class _Functions:
             case (("sum" | "min" | "max" | "count" | "append" | "top"), _):
                 raise TypeError(
                     f"{function!r} takes no operand of type {type(operand).__name__}: sum, min and "
-                    "max take an int or a float, count takes none, append bytes, top (k, score, item)"
+                    "max take an int or a float, count takes none, append takes bytes, and top takes "
+                    "(k, score, item)"
                 )
         raise errors.InvalidArgument(
             f"no function {function!r}: the functions are sum, min, max, count, append and top"

@@ -74,8 +74,8 @@ def running_cluster() -> Endpoint | None:
         found = os.fstat(fd)
         if found.st_uid != os.geteuid():
             raise errors.PermissionDenied(
-                f"the cluster file {path} is not trusted: it belongs to user {found.st_uid}, not to "
-                f"you ({os.geteuid()})"
+                f"the cluster file {path} is not trusted: it belongs to user {found.st_uid}, not "
+                f"to you ({os.geteuid()})"
             )
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise errors.PermissionDenied(
@@ -94,7 +94,9 @@ def _announcement(line: bytes, source: str) -> tuple[Endpoint, int, int]:
         endpoint = Endpoint(str(told["address"]), bytes.fromhex(told["token"]))
         return endpoint, int(told["pid"]), int(told["started"])
     except (ValueError, KeyError, TypeError) as error:
-        raise errors.InvalidArgument(f"{source} is not what a cluster writes: {error!r}") from error
+        raise errors.InvalidArgument(
+            f"{source} is not the announcement of a cluster: {error!r}"
+        ) from error
 
 
 def _started(pid: int) -> int | None:
@@ -237,8 +239,8 @@ class EmbeddedCluster:
         ):
             if asked is not None and asked != has:
                 raise errors.InvalidArgument(
-                    f"cannot start an embedded cluster with {what}={asked}: this process already has "
-                    f"one with {what}={has}; close its clients first"
+                    f"cannot start an embedded cluster with {what}={asked}: this process already "
+                    f"has one with {what}={has}; close its clients first"
                 )
 
     def _await_ready(self) -> Endpoint:

@@ -214,7 +214,7 @@ class KeyExists(HoneycombError):
 
 
 class CompareFailed(HoneycombError):
-    """The entry is not what compare-and-swap expected."""
+    """The entry does not have the value that compare-and-swap expected."""
 
 
 class Sealed(HoneycombError):
@@ -392,10 +392,10 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         NotServedHere, Unauthenticated, PermissionDenied, GrantExpired, GrantRevoked, WrongEpoch,
         UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotShared, NotFound, KeyNotFound,
-        KeyExists, Sealed, NotSealed, NotFlushed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
-        DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Loading, Refused, NotYet, UnknownKind,
-        UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, LogFailed, Extents,
-        Notice, ExtentGone, Internal,
+        KeyExists, Sealed, NotSealed, NotFlushed, CompareFailed, AlreadyExists, WrongKind, Cycle,
+        UnknownParent, LeaseExpired, DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable,
+        Loading, Refused, NotYet, UnknownKind, UnknownJob, InvalidArgument, Removed,
+        DeadlineExceeded, Unavailable, LogFailed, Extents, Notice, ExtentGone, Internal,
     )
 }  # fmt: skip
 

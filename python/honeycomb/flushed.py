@@ -131,7 +131,7 @@ class FlushedStructure:
             except OSError as e:
                 raise NotFlushed(f"{path} cannot be read: {e}") from e
             if len(data) != part["bytes"] or zlib.crc32(data) != part["crc32"]:
-                raise NotFlushed(f"{path} is damaged: it is not what the manifest says")
+                raise NotFlushed(f"{path} is damaged: its length or checksum is not the manifest's")
             yield data
 
     def _extents(self) -> _Places:

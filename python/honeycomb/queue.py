@@ -168,7 +168,7 @@ class Queue(QueueCalls, Remote):
             if isinstance(failure, errors.HoneycombError):
                 failure.put = done
                 failure.add_note(
-                    f"{done} of {len(checked)} items were put before; the error's `put` has the number"
+                    f"{done} of {len(checked)} items were put before; `put` has the number"
                 )
             raise failure
         return done

@@ -97,7 +97,7 @@ def test_a_process_that_took_over_the_number_is_not_the_cluster(announced: Path)
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"address": "a", "token": "xyz", "pid": 1}'])
 def test_a_file_of_something_else_is_told(announced: Path, text: str) -> None:
     announced.write_text(text)
-    with pytest.raises(errors.InvalidArgument, match="not what a cluster writes"):
+    with pytest.raises(errors.InvalidArgument, match="not the announcement of a cluster"):
         running_cluster()
 
 

@@ -84,8 +84,8 @@ class AsyncQueue(Remote):
         self.blocking = blocking
         self._taker: Taker[bytes] = Taker(
             lambda n, wait: blocking._native().get(n, wait),
-            f"items of {blocking.address} that arrived for cancelled calls are lost; close() gives them "
-            "back",
+            f"items of {blocking.address} that arrived for cancelled calls are lost; close() gives "
+            "them back",
         )
 
     @property
@@ -214,8 +214,8 @@ class AsyncQueue(Remote):
         except errors.HoneycombError as error:
             self._taker.keep(kept[error.put :])
             warnings.warn(
-                f"{self._taker.kept} items of {self.address} that arrived for cancelled calls could "
-                f"not be given back ({error.status}); get() of this object returns them",
+                f"{self._taker.kept} items of {self.address} that arrived for cancelled calls "
+                f"could not be given back ({error.status}); get() of this object returns them",
                 RuntimeWarning,
                 stacklevel=2,
             )

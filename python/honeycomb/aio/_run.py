@@ -80,8 +80,8 @@ async def run(
     def expire() -> None:
         if crew.full and call.withdraw() and not future.done():
             text = (
-                f"{crew.limit} calls of this process are waiting, the most that may wait, and none ended "
-                f"within {turn} s; raise the limit with honeycomb.aio.waiting_limit()"
+                f"{crew.limit} calls of this process are waiting, the most that may wait, and none "
+                f"ended within {turn} s; raise the limit with honeycomb.aio.waiting_limit()"
             )
             future.set_exception(errors.LimitExceeded(text))
 

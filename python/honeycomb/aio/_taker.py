@@ -80,7 +80,7 @@ class Taker(Generic[T]):
             self._leave(waiter)
             raise
         finally:
-            del waiter  # the error's traceback would refer to the waiter, and the waiter to the error
+            del waiter  # breaks the cycle of the error's traceback, the waiter and the error
 
     def keep(self, found: Sequence[T]) -> None:
         """Takes back undelivered items. The next caller, or a task that waits already, gets them."""

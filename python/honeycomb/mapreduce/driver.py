@@ -80,7 +80,7 @@ class MapReduce:
         if sort not in (True, False, "total"):
             raise errors.InvalidArgument(f"sort is True, False or 'total', not {sort!r}")
         if sort == "total" and partition is not None:
-            raise errors.InvalidArgument("sort='total' partitions by key range: leave partition out")
+            raise errors.InvalidArgument("sort='total' partitions by itself: leave partition out")
         if sort_key is not None and not sort:
             raise errors.InvalidArgument("sort_key has no effect with sort=False: leave one out")
         self._total_order = sort == "total"

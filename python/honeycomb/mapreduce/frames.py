@@ -161,8 +161,8 @@ def committed_batches(
             continue  # of an attempt that failed, was killed, or lost the race
         if frame.sequence != expected[task] or frame.sequence >= count:
             raise FrameError(
-                f"{name}: task {task} committed {count} frames; frame {expected[task]} was expected, "
-                f"and frame {frame.sequence} was found"
+                f"{name}: task {task} committed {count} frames; frame {expected[task]} was "
+                f"expected, and frame {frame.sequence} was found"
             )
         expected[task] += 1
         missing -= 1

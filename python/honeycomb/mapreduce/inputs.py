@@ -71,7 +71,8 @@ def _reading(place: Place, size: int | None, packed: str | None = None) -> Itera
         now = place.store.size(place.path) if size is not None else None
         if now != size:
             raise InputFailed(
-                f"{place.name} has changed since the run began: it had {size} bytes and now has {now}"
+                f"{place.name} has changed since the run began: it had {size} bytes, now it has "
+                f"{now}"
             )
         with place.store.open(place.path, "rb", compression=packed) as file:
             yield file

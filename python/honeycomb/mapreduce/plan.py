@@ -58,7 +58,7 @@ class Plan:
             ("reducers", reducers, REDUCERS_MAX),
         ):
             if not 1 <= count <= most:
-                raise InvalidArgument(f"a job has 1 to {most} {what}, not {count}")
+                raise InvalidArgument(f"a MapReduce job has 1 to {most} {what}, not {count}")
         self._job = job
         names = [map_prefix(index) for index in range(maps)]
         map_numbers = job.create_hierarchy({name: () for name in names})

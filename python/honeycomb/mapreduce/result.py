@@ -242,7 +242,7 @@ class Result(Shown):
             yield stage.name, f"{stage.tasks} tasks, {stage.seconds:.2f} s"
 
     def __reduce__(self) -> Never:
-        raise refuse_pickle("a Result", "its job ends with this process; pickle what it holds")
+        raise refuse_pickle("a Result", "its job ends with this process; pickle its items instead")
 
     def __repr__(self) -> str:
         seconds = sum(stage.seconds for stage in self.stages)

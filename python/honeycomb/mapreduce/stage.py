@@ -39,8 +39,8 @@ class Speculation:
     def __post_init__(self) -> None:
         if not (self.slower_than >= 1 and 0 < self.quantile <= 1 and self.minimum_seconds >= 0):
             raise InvalidArgument(
-                f"{self}: slower_than is 1 or more, quantile over 0 and up to 1, and minimum_seconds "
-                "0 or more"
+                f"{self}: slower_than is 1 or more, quantile over 0 and up to 1, and "
+                "minimum_seconds 0 or more"
             )
 
     def limit(self, seconds: list[float], total: int) -> float:
