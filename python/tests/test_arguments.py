@@ -1,4 +1,4 @@
-"""Arguments that are wrong are told before anything is sent: which, what was given, what is allowed."""
+"""Wrong arguments raise before a request is sent. The error names parameter, value and allowed values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def things(cluster: honeycomb.Client) -> Any:
             yield Things(job, job.kv("kv"), job.file("file"), queue, listener)
 
 
-#: What is called, and what the error says.
+#: A call, and a pattern of its error.
 OUT_OF_RANGE: list[tuple[Callable[[Things], object], str]] = [
     (lambda t: t.file.read(-1), "offset is 0 or more bytes, not -1"),
     (lambda t: t.file.read(0, -1), "size is 0 or more bytes .*, not -1"),

@@ -1,4 +1,4 @@
-"""What people see: repr, notebooks, help, tab completion."""
+"""The display of objects: repr, notebooks, help, tab completion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from honeycomb import _display, aio, mapreduce
 
 
 class Checked(HTMLParser):
-    """Fails on what is not closed, and on anything that a page could load or run."""
+    """Fails on unclosed elements, and on elements that load or run anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Checked(HTMLParser):
 
 
 def shown(value: Any) -> str:
-    """The text of its HTML, which is small and well-formed."""
+    """The text of an object's HTML, which must be small and well-formed."""
     page = value._repr_html_()
     assert len(page) < 20_000
     checked = Checked()
@@ -181,7 +181,7 @@ def test_all_that_is_public_has_help(module: Any) -> None:
             continue
         for attribute in dir(value):
             member = getattr(value, attribute)
-            # What a base class of the standard library has says so itself.
+            # Members of base classes in the standard library have their own docstrings.
             if attribute.startswith("_") or not callable(member):
                 continue
             if (getattr(member, "__module__", "") or "").startswith("honeycomb"):

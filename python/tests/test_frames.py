@@ -19,7 +19,7 @@ LIMIT = 200
 
 
 class Memory:
-    """A file in memory that hands out reads in pieces."""
+    """A file in memory whose reads return short pieces."""
 
     def __init__(self, piece: int = 1 << 20) -> None:
         self.data = bytearray()

@@ -1,4 +1,4 @@
-"""Objects and tables as values: what comes back is what was stored, and its buffers are not copied."""
+"""Objects and tables as values: reads return equal objects, and their buffers are not copied."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from honeycomb import _objects, aio, errors
 
 
 class Samples:
-    """Something with a large buffer, as NumPy arrays have one."""
+    """An object with a large buffer, like a NumPy array."""
 
     def __init__(self, name: str, numbers: Any) -> None:
         self.name = name

@@ -63,8 +63,8 @@ def test_what_is_written_is_read_again(
     assert len(files) == 5 and files[-1].endswith("/_SUCCESS")
     assert all(f"/part-0000{number}." in files[number] for number in range(4))
     store, path = fsspec.core.url_to_fs(folder)
-    assert len(store.ls(path)) == 5  # and no draft
-    # In order over all parts, because the run was.
+    assert len(store.ls(path)) == 5  # and no temporary files
+    # In order over all parts, because the run used a total order.
     assert list(read(folder, format)) == sorted(COUNTS.items())
 
 
