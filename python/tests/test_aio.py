@@ -226,7 +226,7 @@ def test_what_arrives_for_a_cancelled_get_is_kept(job: honeycomb.Job) -> None:
         queue = aio.AsyncQueue(job.queue("q"))
         get = asyncio.create_task(queue.get())
         await waits(queue)
-        queue.blocking.put(b"first")  # blocks the loop: the get has a result that the loop has not delivered
+        queue.blocking.put(b"first")  # blocks the loop, so that it has not delivered the result yet
         get.cancel()
         with pytest.raises(asyncio.CancelledError):
             await get

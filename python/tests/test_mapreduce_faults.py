@@ -413,7 +413,7 @@ def test_ctrl_c_pressed_again_does_not_disturb_the_cleaning_up(
         MapReduce(words_of, total).run(SPLITS, client=hc, progress=fail, name="pressed")
     assert pressed == ["pool", "sampler"]
     assert pids and not any(map(_runs, pids))
-    assert first is not second  # both errors are referenced, and so are the objects that they refer to
+    assert first is not second  # keeps both errors and their objects alive
     assert "pressed" not in [info["name"] for info in hc.jobs()]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 

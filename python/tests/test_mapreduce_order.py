@@ -114,7 +114,7 @@ def test_a_sort_key_that_raises_is_the_user_s(
     assert caught.value.function == "sort_key"
 
 
-# ------------------------------------------------------------------------ what does not fit
+# ------------------------------------------------------------------------ unsuitable keys and values
 
 
 def test_what_is_no_function_is_refused() -> None:

@@ -26,7 +26,7 @@ def hear(listener: honeycomb.Listener, count: int) -> list[honeycomb.Notificatio
     return heard
 
 
-# -------------------------------------------------------------------------------------- what is told
+# -------------------------------------------------------------------------------------- notifications
 
 
 def test_a_file(job: honeycomb.Job) -> None:
