@@ -184,9 +184,7 @@ class QuotaExceeded(HoneycombError):
     """A prefix with its descendants, the job, or its tenant holds as many blocks as its quota permits;
     the message says which. Free some blocks, or have the quota raised."""
 
-    hint = (
-        "free something (job.tree() lists structures), or have the quota raised: honeycomb quota"
-    )
+    hint = "free something (job.tree() lists structures), or have the quota raised: honeycomb quota"
 
 
 class NotShared(HoneycombError):

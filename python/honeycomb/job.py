@@ -425,8 +425,8 @@ class Job(Remote):
 
     def keep(self, *addrs: str) -> None:
         """Renews prefixes (without arguments, all prefixes of the job) in the background, as
-        :meth:`renew` does, often enough for their leases, until :meth:`release` or the end of the job. The
-        keeper is a native thread: Python code that holds the interpreter does not delay it."""
+        :meth:`renew` does, often enough for their leases, until :meth:`release` or :meth:`close`. The keeper
+        is a native thread: Python code that holds the interpreter does not delay it."""
         paths = prefix_paths(addrs) or [""]
         native = self._session.native
         self._losses.watch(native)

@@ -29,7 +29,7 @@ def kinds_of(structure: str, ops: tuple[str, ...]) -> int:
     for op in ops:
         if op not in known:
             raise errors.InvalidArgument(
-                f"a {structure} reports {', '.join(map(repr, known))}, not {op!r}"
+                f"a {structure} has no {op!r} notifications; available: {', '.join(map(repr, known))}"
             )
     return sum(known[op] for op in set(ops or known))
 

@@ -49,7 +49,10 @@ OUT_OF_RANGE: list[tuple[Callable[[Things], object], str]] = [
     ),
     (lambda t: t.file.open("w"), "mode is .*, not 'w'"),
     (lambda t: t.job.open("file", "r+b"), "not 'r\\+b'"),
-    (lambda t: t.file.subscribe("put"), "a file reports 'append', 'seal', not 'put'"),
+    (
+        lambda t: t.file.subscribe("put"),
+        "a file has no 'put' notifications; available: 'append', 'seal'",
+    ),
     (lambda t: t.job.kv("x", blocks=-1), "blocks is 1 to 4294967295 blocks, not -1"),
     (lambda t: t.job.kv("x", blocks=0), "blocks is 1 to"),
     (lambda t: t.job.kv("x", blocks=1 << 32), "blocks is 1 to"),

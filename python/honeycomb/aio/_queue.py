@@ -84,8 +84,8 @@ class AsyncQueue(Remote):
         self.blocking = blocking
         self._taker: Taker[bytes] = Taker(
             lambda n, wait: blocking._native().get(n, wait),
-            f"items of {blocking.address} that arrived for cancelled calls are lost; close() gives "
-            "them back",
+            f"items of {blocking.address} that arrived for cancelled calls are lost; call close() "
+            "to give such items back",
         )
 
     @property
