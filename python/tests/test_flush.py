@@ -1,4 +1,4 @@
-"""Data that outlives its lease: the option, and reading what is on disk."""
+"""Data that outlives its lease: the option, and reading a flush on disk."""
 
 from __future__ import annotations
 
