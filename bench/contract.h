@@ -1,9 +1,9 @@
-/* What every client that bench/compare measures has in common, for those in C.
+/* The common part of the C clients that bench/compare measures.
  *
- * A worker reads lines of JSON, flat and without escapes, and answers each with one:
+ * A worker reads lines of JSON, flat and without escapes, and replies to each with one line:
  *   a specification, which has "system"  -> {"ready":true,"about":"..."} when it is set up
- *   a round, which has "seconds"         -> what was measured
- * An answer with "error" is the last one. crates/compare/src/contract.rs is the same in Rust.
+ *   a round, which has "seconds"         -> its measurements
+ * A reply with "error" is the last one. crates/compare/src/contract.rs is the same in Rust.
  */
 #ifndef CONTRACT_H
 #define CONTRACT_H
@@ -38,7 +38,7 @@ static inline void fail(const char *format, ...) {
     exit(1);
 }
 
-/* Where the value of a name begins; none when the line does not have it. */
+/* The beginning of a field's value; NULL if the line does not have the field. */
 static inline const char *field(const char *line, const char *name) {
     char quoted[64];
     snprintf(quoted, sizeof quoted, "\"%s\":", name);
@@ -79,8 +79,8 @@ static inline void begin_round(struct round *r, const char *line) {
     r->until = r->began + (uint64_t)(number(line, "seconds", 0.1) * 1e9);
 }
 
-/* One operation, of so many units (keys of a batch), that took from `before` until now. False when
- * it was the last. */
+/* Records one operation of `units` units (keys of a batch) that ran from `before` to `now`. Returns false
+ * after the last operation. */
 static inline int counted(struct round *r, uint64_t before, uint64_t now, uint64_t units) {
     uint64_t took = now - before;
     r->latencies[r->count++] = took > UINT32_MAX ? UINT32_MAX : (uint32_t)took;
@@ -116,7 +116,7 @@ static inline void ready(const char *about) {
     fflush(stdout);
 }
 
-/* A small generator: which key comes next does not matter, only that it costs nothing. */
+/* A cheap random number generator: the order of keys does not matter, only the cost. */
 static inline uint32_t draw(uint64_t *state, uint32_t below) {
     *state = *state * 6364136223846793005u + 1442695040888963407u;
     return (uint32_t)(((*state >> 33) * (uint64_t)below) >> 31);

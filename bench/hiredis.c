@@ -68,7 +68,7 @@ static void many(int put) {
     freeReplyObject(reply);
 }
 
-/* GETs or SETs that go out together. */
+/* GETs or SETs that are sent together. */
 static void piped(void) {
     for (uint64_t i = 0; i < pipeline; i++) {
         char key[17];
@@ -159,7 +159,7 @@ static void set_up(const char *line) {
         }
     } else if (what == READ) {
         done(redisCommand(redis, "DEL whole"), 0);
-        /* Small ranges are read of what was appended in large pieces. */
+        /* Small ranges are read from a string that was appended in large pieces. */
         uint64_t piece = size > 1 << 20 ? size : 1 << 20;
         unsigned char *bytes = malloc(piece);
         if (!bytes) fail("no memory");

@@ -1,14 +1,14 @@
-/* What this machine allows: the limits beside which bench/compare puts every system.
+/* The limits of this machine, to which bench/compare compares every system.
  *
- *   limit stream tcp|unix:PATH N a server of raw values: no frames, no keys, nothing looked up; it
+ *   limit stream tcp|unix:PATH N a server of raw values, without frames, keys or lookups; it
  *                                polls for N microseconds before it sleeps
- *   limit empty tcp|unix:PATH N  a server of Honeycomb's frames that stores nothing: every KvGet is
- *                                answered with N bytes, everything else with none
+ *   limit empty tcp|unix:PATH N  a server of Honeycomb's frames that stores nothing: it replies to
+ *                                KvGet with N bytes, and to other requests with none
  *   limit client                 a worker (contract.h) for `stream`. It first tries sizes of pieces,
  *                                socket buffers, zero copy, reused and fresh memory, and measures with
- *                                the best of them; "about" says which that was
+ *                                the best choice, which "about" names
  *
- * Both servers print where they listen, serve one core and end with their standard input.
+ * Both servers print their address, serve on one core and end when their standard input closes.
  */
 #include "contract.h"
 #include <errno.h>
@@ -33,12 +33,12 @@
 #endif
 
 #define VALUE_MAX (128ull << 20)
-/* As many values as a sender of fresh memory goes through: more than any cache holds. */
+/* Bytes of the memory that a sender of fresh memory cycles through: larger than any cache. */
 #define FRESH (256ull << 20)
-/* Below this a value of fresh memory is no different, since the cache has it anyway. */
+/* Smaller values are always in the cache, so fresh memory makes no difference for them. */
 #define FRESH_MIN (64ull << 10)
 
-/* How bytes are moved; also the head of each request, so that both sides do alike. */
+/* A way to transfer bytes; also the header of each request, so that both sides use the same way. */
 struct way {
     uint64_t size;
     uint32_t put, piece, buffer, zerocopy, fresh, spin_us;
@@ -61,7 +61,7 @@ static void tune(int fd, const struct way *way, struct way *last) {
     *last = *way;
 }
 
-/* Waits as the way says: asleep, or yielding for a moment first. */
+/* Waits for events: sleeps at once, or first yields for `spin_us` microseconds. */
 static void await(int fd, short events, uint32_t spin_us) {
     struct pollfd p = {.fd = fd, .events = events};
     if (spin_us) {
@@ -74,7 +74,7 @@ static void await(int fd, short events, uint32_t spin_us) {
     poll(&p, 1, -1);
 }
 
-/* How many sends with MSG_ZEROCOPY the kernel still reads from. */
+/* The number of MSG_ZEROCOPY sends whose memory the kernel still uses. */
 static uint32_t reap(int fd, uint32_t pending) {
     while (pending) {
         char control[128];
@@ -187,7 +187,7 @@ static int connected(const char *address) {
 
 /* --- stream ------------------------------------------------------------------------------------ */
 
-/* The next value's memory: the same each time, or another one each time. */
+/* The memory of the next value: the same each time, or with `fresh` another part each time. */
 static unsigned char *memory_for(const struct way *way) {
     static _Thread_local unsigned char *all;
     static _Thread_local uint64_t room, at;
@@ -202,7 +202,7 @@ static unsigned char *memory_for(const struct way *way) {
     return all + at;
 }
 
-/* How long the server polls before it sleeps. */
+/* Time that the server polls before it sleeps. */
 static uint32_t spin_us;
 
 static void *serve(void *of) {
@@ -221,12 +221,12 @@ static void *serve(void *of) {
             send_all(fd, value, 1, &head);
         }
     }
-    /* The memory goes with the process: a client makes few connections. */
+    /* The memory is freed with the process: a client makes few connections. */
     close(fd);
     return NULL;
 }
 
-/* A thread for each connection: they are used in turns. */
+/* Runs one thread per connection; the connections are used in turns. */
 static void stream(int listener) {
     for (;;) {
         struct pollfd p[2] = {{.fd = listener, .events = POLLIN}, {.fd = 0, .events = POLLIN}};
@@ -244,7 +244,7 @@ static int fd = -1;
 static unsigned char *received;
 static struct way last;
 
-/* One value, from the client's side. A request and the value that is put go out together. */
+/* Transfers one value, on the client's side. A request and a small value to put are sent together. */
 static void transfer(const struct way *way) {
     tune(fd, way, &last);
     struct way head = {.piece = sizeof *way, .spin_us = way->spin_us};
@@ -264,7 +264,7 @@ static void transfer(const struct way *way) {
     if (!receive_all(fd, &answer, 1, &head)) fail("the server is gone");
 }
 
-/* Nanoseconds of the median transfer. */
+/* Measures a way: the nanoseconds of the median transfer. */
 static uint64_t tried(const struct way *way) {
     uint64_t took[64];
     int n = 0;
@@ -289,7 +289,7 @@ static void better(struct way *best, uint64_t *ns, struct way other) {
     if (took < *ns) *ns = took, *best = other;
 }
 
-/* The best way to move values of this size, one choice after the other. */
+/* Finds the best way to transfer values of this size, one choice after another. */
 static struct way chosen(struct way way, int tcp) {
     uint64_t ns = UINT64_MAX;
     struct way best = way;
@@ -311,7 +311,7 @@ static struct way chosen(struct way way, int tcp) {
         w.piece = 1 << 20;
         better(&best, &ns, w);
     }
-    /* Last: buffers that were set once do not grow by themselves any more. */
+    /* Tried last, because the kernel no longer grows buffers whose size was set. */
     if (way.size > FRESH_MIN) {
         int kept = fd;
         struct way kept_last = last;
@@ -378,7 +378,7 @@ static void client(void) {
 #define KV_GET 0x1201
 #define BUFFER (256 << 10)
 
-/* A connection: what is left of a frame that came in parts, and how much of its body to skip. */
+/* A connection: the rest of a partially received frame, and the bytes of its body to skip. */
 struct connection {
     int fd;
     uint32_t kept;

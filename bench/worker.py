@@ -1,7 +1,8 @@
 """A worker that measures clients in Python: Honeycomb's package, redis-py with hiredis, pymemcache.
 
-Reads lines of JSON and answers each, as ``bench/contract.h`` and ``crates/compare/src/contract.rs`` say:
-a specification (it has ``system``) with ``ready``, a round (it has ``seconds``) with what was measured.
+Reads lines of JSON and replies to each, as defined in ``bench/contract.h`` and
+``crates/compare/src/contract.rs``: to a specification (it has ``system``) with ``ready``, to a round (it has
+``seconds``) with the measurements.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ Work = Callable[[int], object]
 
 
 def key_of(size: int, number: int) -> bytes:
-    """16 bytes, alike in every client."""
+    """A key of 16 bytes, the same in every client."""
     return b"%07x:%08d" % (size & 0xFFFFFFF, number)
 
 
 def chosen(spec: dict[str, Any]) -> Iterator[bytes]:
-    """Keys in no order, made before the clock runs."""
+    """Keys in random order, made before the measurement starts."""
     table = [key_of(spec["size"], number) for number in range(spec["keys"])]
     order = random.Random(1).choices(table, k=4096)
     while True:
@@ -36,14 +37,14 @@ def whole(value: object, size: int) -> None:
 
 
 def summed(buffer: Any) -> int:
-    """Passes once over all bytes, as fast as memory brings them."""
+    """Reads all bytes once, at the speed of memory."""
     import numpy
 
     return int(numpy.frombuffer(buffer, dtype=numpy.uint64).max())
 
 
 def mapped(file: Any, value: bytes, op: str) -> Work:
-    """A sealed file, mapped anew each time and, by ``pass``, passed over once."""
+    """A sealed file, mapped again for each operation and, with ``pass``, read once."""
     with file.open("ab") as appender:
         appender.write(value)
     file.seal()
@@ -144,7 +145,7 @@ SYSTEMS = {"honeycomb": on_honeycomb, "redis": on_redis, "memcached": on_memcach
 
 
 def measure(work: Work, seconds: float, most: int) -> dict[str, Any]:
-    """One round; of a queue an even number of operations, so that it ends as it began."""
+    """Runs one round; on a queue an even number of operations, so that the queue ends as it began."""
     took: list[int] = []
     clock = time.perf_counter_ns
     cpu, began = time.process_time_ns(), clock()
@@ -179,7 +180,7 @@ def main() -> None:
 
 
 def tell(kind: type[BaseException], error: BaseException, _: object) -> None:
-    """What went wrong is the last answer."""
+    """Sends the error as the last reply."""
     print(json.dumps({"error": f"{kind.__name__}: {error}"}), flush=True)
 
 

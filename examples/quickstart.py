@@ -1,6 +1,6 @@
 """Honeycomb in a minute: run it with ``.venv/bin/python examples/quickstart.py``.
 
-Nothing has to be started before: ``connect()`` finds a running cluster or starts one of its own.
+It needs no running cluster: ``connect()`` finds a running one or starts an embedded one.
 """
 
 from concurrent.futures import wait
@@ -10,7 +10,7 @@ from honeycomb.mapreduce import MapReduce
 
 
 def log_squares(job: honeycomb.Job, task: str, numbers: range) -> None:
-    """Runs in another process; ``job`` arrived there by pickling."""
+    """Runs in another process, which received ``job`` as a pickle."""
     with job.open("squares:log", "ab") as log:
         for number in numbers:
             log.write(f"{task}: {number}^2 = {number * number}\n".encode())
@@ -24,7 +24,7 @@ def main() -> None:
         capitals["Japan"] = b"Tokyo"
         print("capitals:", dict(capitals.items()))
 
-        # A file takes appends from many processes at once; each write stays in one piece.
+        # Many processes can append to a file at the same time; each write stays in one piece.
         job.file("squares:log")
         with honeycomb.WorkerPool(2) as pool:
             tasks = [
@@ -42,7 +42,7 @@ def main() -> None:
         # The job's address hierarchy: prefixes with leases, structures, blocks.
         print(job.tree())
 
-        # MapReduce over anything that pickles.
+        # MapReduce over any objects that can be pickled.
         text = ["the bee and the flower", "the flower and the honey"]
         count = MapReduce(
             map=lambda line: ((word, 1) for word in line.split()),
@@ -50,7 +50,7 @@ def main() -> None:
         )
         with count.run(text, client=hc, reducers=2) as result:
             print("words:", dict(sorted(result)))
-    # The end of the with block gave every byte back.
+    # The end of the `with` block freed all memory.
 
 
 if __name__ == "__main__":

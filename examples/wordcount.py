@@ -1,10 +1,10 @@
-"""Counts the words of text files, of this machine or of an object store.
+"""Counts the words of text files, on this machine or in an object store.
 
     honeycomb run examples/wordcount.py -- examples/data/king-james-bible.txt.gz
     honeycomb run examples/wordcount.py -- --top 5 --json 'books/*.txt' s3://bucket/more/
 
-``python examples/wordcount.py ...`` does the same: ``connect()`` finds the running cluster or starts
-one of its own.
+``python examples/wordcount.py ...`` does the same: ``connect()`` finds a running cluster or starts
+an embedded one.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from honeycomb.mapreduce import MapReduce, counter, inputs
 
 
 def words(part: inputs.FilePart) -> Iterator[tuple[bytes, int]]:
-    """The map function: each word, once."""
+    """The map function: yields each word with the count 1."""
     for line in part:
         counter("lines").add()
         for word in line.split():
@@ -26,7 +26,7 @@ def words(part: inputs.FilePart) -> Iterator[tuple[bytes, int]]:
 
 
 def total(word: bytes, counts: list[int]) -> int:
-    """The reduce function, and the combiner: a word travels once for each part, with its count."""
+    """The reduce function, and the combiner: each part sends a word once, with its count."""
     return sum(counts)
 
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Installs what a build needs and this machine lacks: system packages, Rust, the environment .venv.
-# Run it as often as you like: what is there is left alone, and nothing is asked.
+# Installs the missing requirements of a build: system packages, Rust, the environment .venv. It can be run
+# repeatedly: it leaves existing installations unchanged, and asks no questions.
 #
-#   scripts/bootstrap.sh          what `make demo` and `make test` need
-#   scripts/bootstrap.sh bench    and the peers that `make bench` and `bench/compare` measure beside it
+#   scripts/bootstrap.sh          the requirements of `make demo` and `make test`
+#   scripts/bootstrap.sh bench    also the peers that `make bench` and `bench/compare` measure
 
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 REQUIREMENTS=python/requirements-dev.txt
-INSTALLED=.stamps/requirements.txt # a copy of what .venv was last filled from
-PEERS=bench/requirements.txt       # clients of the peers in Python, into the same .venv
+INSTALLED=.stamps/requirements.txt # the requirements that were last installed into .venv
+PEERS=bench/requirements.txt       # Python clients of the peers, for the same .venv
 PEERS_INSTALLED=.stamps/peers.txt
 
 main() {
@@ -27,7 +27,7 @@ install_packages() {
     packages=$(missing_packages "$@" | xargs)
     [[ -n $packages ]] || return 0
     if [[ $(id -u) != 0 ]] || ! has apt-get; then
-        fail "these system packages are missing: $packages" \
+        fail "system packages are missing: $packages" \
             "install them as root (apt-get install $packages), then run the same command again"
     fi
     say "installing system packages: $packages"
@@ -48,7 +48,7 @@ missing_packages() {
     fi
 }
 
-# A program, or one that uses a library.
+# Whether a program links, with the given library if any.
 can_link() {
     { [[ -z ${1:-} ]] || echo "#include <$1/$1.h>"; echo 'int main(void) { return 0; }'; } |
         cc -x c -o /dev/null - ${1:+-l"$1"} 2>/dev/null
@@ -58,7 +58,7 @@ can_link() {
 
 channel() { sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml; }
 
-# From any source, as long as it is the pinned release with its formatter and its lints.
+# The pinned release, from any source, with its formatter and lints.
 has_rust() {
     [[ $(rustc --version 2>/dev/null) == "rustc $(channel) "* ]] &&
         cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1
@@ -69,7 +69,7 @@ install_rust() {
     say "installing Rust $(channel)"
     rustup toolchain install "$(channel)" --no-self-update \
         --profile minimal --component clippy --component rustfmt ||
-        fail "rustup could not install Rust $(channel); its own message is above" \
+        fail "rustup could not install Rust $(channel) (its error is above)" \
             "behind a mirror, set RUSTUP_DIST_SERVER to it"
     has_rust || fail "Rust $(channel) is installed, but $(command -v rustc) is not it; check PATH"
 }
@@ -80,13 +80,13 @@ install_rustup() {
     say "installing rustup from $installer"
     curl --proto '=https' --tlsv1.2 -sSf --retry 3 "$installer" |
         sh -s -- -q -y --no-modify-path --default-toolchain none ||
-        fail "rustup could not be installed from $installer; the reason is above" \
+        fail "cannot install rustup from $installer (the error is above)" \
             "install rustup by hand, or set RUSTUP_UPDATE_ROOT to a mirror's rustup folder"
 }
 
 # --- Python ----------------------------------------------------------------------------------
 
-# The first Python of 3.11 or later that can make an environment with pip in it.
+# The first Python of version 3.11 or later that can make an environment with pip.
 find_python() {
     local python
     for python in python3 python3.11 python3.12 python3.13 python3.14; do
@@ -105,10 +105,10 @@ has_environment() {
 
 make_environment() {
     local python
-    python=$(find_python) || fail "no Python of 3.11 or later was found, nor installed by apt-get"
+    python=$(find_python) || fail "found no Python of version 3.11 or later; install one, with venv"
     if ! .venv/bin/python -c 'import pip' 2>/dev/null; then
         say "making .venv with $("$python" --version)"
-        rm -rf .venv .stamps # what is in the one is told by the other
+        rm -rf .venv .stamps # .stamps records the contents of .venv
         "$python" -m venv .venv
     fi
     say "installing $REQUIREMENTS into .venv"

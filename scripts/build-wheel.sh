@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Builds the wheel (the package, the bindings, the native `honeycomb` and the demo's text) into
-# dist/, and installs it into .venv. Needs what bootstrap.sh installs.
+# dist/, and installs it into .venv. Run bootstrap.sh first.
 
 set -euo pipefail
 source "$(dirname "$0")/lib.sh"
 
 TARGET=${CARGO_TARGET_DIR:-target}
 PROFILE=${PROFILE:-release} # or `fast`, to try a change
-SCRIPTS=python/honeycomb_store.data/scripts # a wheel's place for what goes into bin/
+SCRIPTS=python/honeycomb_store.data/scripts # a wheel's folder for files of bin/
 DATA=python/honeycomb/data
 
 main() {
@@ -17,8 +17,8 @@ main() {
     install_wheel
 }
 
-# An older name or an older version must not stay behind and be packed or installed. The folder
-# itself stays: its parent's time would change, which to the Makefile is a changed source.
+# Deletes the folder's contents, so that no file of an older version is packed or installed. The folder
+# itself stays: deleting it would change its parent's time, which the Makefile takes for a changed source.
 fresh_folder() {
     mkdir -p "$1"
     rm -rf "${1:?}"/*
@@ -31,7 +31,7 @@ build_binary() {
     strip -o "$(fresh_folder "$SCRIPTS")/honeycomb" "$TARGET/$PROFILE/honeycomb"
 }
 
-# The same target folder and profile as the binary's: the crates they share compile once.
+# Uses the same target folder and profile as the binary, so that shared crates compile once.
 build_wheel() {
     say "building the wheel"
     PYO3_PYTHON=$PWD/.venv/bin/python .venv/bin/maturin build --profile "$PROFILE" --locked \

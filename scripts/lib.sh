@@ -1,10 +1,10 @@
-# Sourced by every script: the repository as working directory, and the few words they share.
+# Sourced by every script: changes to the repository's root, and defines shared functions.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# rustup's own folder comes first: a distribution's older cargo must not shadow it.
+# rustup's folder is first in PATH, so that a distribution's older cargo does not shadow it.
 export PATH="${CARGO_HOME:-$HOME/.cargo}/bin:$PATH"
-# A toolchain is installed by bootstrap.sh, where it is seen, and never on the side.
+# Only bootstrap.sh installs a toolchain, visibly; rustup must not install one by itself.
 export RUSTUP_AUTO_INSTALL=0
 
 say() { printf '== %s\n' "$*" >&2; }

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What `unsafe` touches in crates/block, under Miri and under AddressSanitizer: bounds, aliasing, races,
-# leaks. Both need a nightly toolchain, which nothing else here does and which is not installed for this.
-# Miri knows no memory files (`Shared`, `View`) and no `madvise`: those run under the sanitizer alone.
+# Tests the `unsafe` code of crates/block under Miri and AddressSanitizer: bounds, aliasing, races, leaks.
+# Both need a nightly toolchain, which this project does not need otherwise and this script does not install.
+# Miri supports neither memory files (`Shared`, `View`) nor `madvise`: those run only under the sanitizer.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 skipped() {
 	echo "==============================================================================" >&2
 	echo "SKIPPED: the unsafe code of crates/block was NOT CHECKED by $1." >&2
-	echo "         To have it checked: $2" >&2
+	echo "         To check it: $2" >&2
 	echo "==============================================================================" >&2
 }
 
@@ -17,7 +17,7 @@ install="rustup toolchain install nightly --profile minimal --component miri,rus
 if cargo +nightly miri --version >/dev/null 2>&1; then
 	miri=(cargo +nightly miri test --quiet --locked -p honeycomb-block --target-dir target/miri)
 	"${miri[@]}"
-	# One order of the threads shows little: a fence that was taken out was missed in 47 of 48.
+	# One order of the threads shows little: 47 of 48 orders missed a removed fence.
 	MIRIFLAGS="-Zmiri-many-seeds=0..48 -Zmiri-preemption-rate=0.1" "${miri[@]}" -- another_thread
 else
 	skipped Miri "$install"

@@ -1,4 +1,4 @@
-"""Honeycomb: elastic, ephemeral memory that the tasks of a job share.
+"""Honeycomb: elastic, ephemeral memory shared by the tasks of a job.
 
 ::
 
@@ -9,7 +9,7 @@
         counts["honey"] = b"1"
 
 Start with :func:`connect`, :class:`Job` and :mod:`honeycomb.mapreduce`. :mod:`honeycomb.aio` has the
-same for asyncio.
+same API for asyncio.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
@@ -82,7 +82,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name == "aio":  # imported when it is wanted: asyncio takes longer than all the rest
+    if name == "aio":  # imported on first use: importing asyncio takes longer than all the rest
         import importlib
 
         return importlib.import_module("honeycomb.aio")

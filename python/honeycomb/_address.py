@@ -19,15 +19,15 @@ _UNITS: Final = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A structure within a job: ``path`` of its prefix (``T4/T6``, empty for the root) and ``name``
-    (empty for the unnamed one)."""
+    """A structure within a job: the ``path`` of its prefix (``T4/T6``, empty for the root) and its
+    ``name`` (empty for the unnamed structure)."""
 
     path: str
     name: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Reads ``T4/T6:part-0``. The server checks the names themselves."""
+        """Parses an address such as ``T4/T6:part-0``. The server validates the names."""
         _check.text("addr", text, "T4/T6:part-0")
         path, colon, name = text.partition(":")
         if colon and not name:
@@ -39,15 +39,15 @@ class Address:
 
 
 def prefix_path(addr: str) -> str:
-    """The path of a prefix; refuses an address that names a structure."""
+    """The path of a prefix. Raises :class:`InvalidArgument` for an address that names a structure."""
     address = Address.parse(addr)
     if address.name:
-        raise InvalidArgument(f"{addr!r} is a structure; this takes a prefix, {address.path!r}")
+        raise InvalidArgument(f"{addr!r} is a structure; pass a prefix, such as {address.path!r}")
     return address.path
 
 
 def prefix_paths(addrs: str | Iterable[str]) -> list[str]:
-    """The paths of several prefixes; a single string is one of them."""
+    """The paths of several prefixes; a single string is one prefix."""
     if isinstance(addrs, str):
         return [prefix_path(addrs)]
     given: object = addrs
@@ -57,18 +57,18 @@ def prefix_paths(addrs: str | Iterable[str]) -> list[str]:
 
 
 def mark(percent: int | None) -> int:
-    """A mark as it goes over the wire: percent of a block; 0 takes the cluster's."""
+    """A mark as the protocol encodes it: percent of a block; 0 uses the cluster's mark."""
     if percent is None:
         return 0
     if isinstance(percent, bool) or not isinstance(percent, int):
         raise TypeError(f"a mark is a whole number of percent, not {percent!r}")
     if not 1 <= percent <= 100:
-        raise InvalidArgument(f"a mark is from 1 to 100 percent, not {percent}")
+        raise InvalidArgument(f"a mark is 1 to 100 percent, not {percent}")
     return percent
 
 
 def lease_ms(seconds: float | None) -> int:
-    """Milliseconds of a lease given in seconds, from 0.2 s to a week. ``None`` takes the job's (0)."""
+    """Milliseconds of a lease given in seconds, from 0.2 s to a week. ``None`` uses the job's lease (0)."""
     if seconds is None:
         return 0
     return round(_check.seconds("lease", seconds, LEASE_MIN, LEASE_MAX) * 1000)
@@ -83,7 +83,7 @@ def verbs(text: str) -> int:
 
 
 def acknowledge(name: str) -> int:
-    """How durable a change is when it is answered: ``"memory"`` or ``"flushed"``."""
+    """The durability class at which changes are acknowledged: ``"memory"`` or ``"flushed"``."""
     given: object = name
     if given == "memory":
         return 0
@@ -106,12 +106,12 @@ def size_bytes(size: int | str, name: str = "a size") -> int:
 
 
 def hint_bytes(size: int | str, name: str) -> int:
-    """Bytes of a hint, as :func:`size_bytes` reads them; 0 says nothing."""
+    """Bytes of a hint, as :func:`size_bytes` parses them; 0 gives no hint."""
     return 0 if not isinstance(size, bool) and size == 0 else size_bytes(size, name)
 
 
 def format_bytes(count: float) -> str:
-    """A size for people: ``1.5 MiB``."""
+    """A size as text: ``1.5 MiB``."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Many operations on a key-value store at a time: what a ``with`` block gathers, and its results."""
+"""Batches of operations on a key-value store: the operations of a ``with`` block, and their results."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Key: TypeAlias = str | bytes | bytearray | memoryview
 Value: TypeAlias = bytes | bytearray | memoryview
 T = TypeVar("T")
 
-# Kinds of operations, as python/src/batch.rs reads them.
+# Kinds of operations, as python/src/batch.rs decodes them.
 GET: Final = 0
 PUT: Final = 1
 ADD: Final = 2
@@ -30,7 +30,7 @@ ACCUMULATE: Final = 16
 
 
 class _Unknown(enum.Enum):
-    """Of itself only, also where it was pickled."""
+    """A placeholder for a missing result. An enum, so that a pickled copy is the same object."""
 
     UNKNOWN = enum.auto()
 
@@ -49,13 +49,13 @@ def as_key(key: Key) -> Value:
 
 
 def as_value(value: Value, name: str = "values") -> Value:
-    """A value, unless it is text or no bytes at all."""
+    """A value. Raises ``TypeError`` if it is text or not bytes-like."""
     return _check.data(name, value)
 
 
 def checked(results: Sequence[Any]) -> list[Any]:
-    """The results, when none of them is an error. Otherwise raises the first error, with all of
-    them in its ``failures`` and what the others answered in its ``results``."""
+    """The results, if none of them is an error. Otherwise raises the first error, with all errors in its
+    ``failures`` and the other results in its ``results``."""
     failures = {i: r for i, r in enumerate(results) if isinstance(r, errors.HoneycombError)}
     if not failures:
         return list(results)
@@ -63,18 +63,18 @@ def checked(results: Sequence[Any]) -> list[Any]:
     first.failures = failures
     first.results = [None if i in failures else result for i, result in enumerate(results)]
     if len(results) > 1:
-        first.add_note(f"{len(failures)} of {len(results)} failed; `failures` has each of them")
+        first.add_note(f"{len(failures)} of {len(results)} failed; `failures` has all errors")
     raise first
 
 
 class _Functions:
-    """The numbers of the functions and the bytes of their operands (``protocol/PROTOCOL.md``)."""
+    """The numbers of the functions and the encodings of their operands (``protocol/PROTOCOL.md``)."""
 
     _INTEGER: Final = {"sum": 1, "min": 2, "max": 3}
     _FLOAT: Final = {"sum": 4, "min": 5, "max": 6}
 
     def encode(self, function: str, operand: Any) -> tuple[int, Value]:
-        """The number of a function and the bytes of its operand."""
+        """The number of a function and its encoded operand."""
         match function, operand:
             case "count", None:
                 return 7, b""
@@ -82,22 +82,23 @@ class _Functions:
                 return 8, as_value(data)
             case "top", (int(k), int() | float() as score, item):
                 if not 0 <= k < 1 << 32:
-                    raise errors.InvalidArgument(f"a list of the {k} best; k is 1 to 1024")
+                    raise errors.InvalidArgument(f"k is 1 to 1024, not {k}")
                 item = item.encode() if isinstance(item, str) else bytes(memoryview(item))
                 return 9, struct.pack("<Id", k, float(score)) + item
             case (("sum" | "min" | "max"), int(n)):
                 if not -(1 << 63) <= n < 1 << 63:
-                    raise errors.InvalidArgument(f"{n} is outside the 64 bits of an integer")
+                    raise errors.InvalidArgument(f"{n} is outside the 64 bits of a stored integer")
                 return self._INTEGER[function], struct.pack("<q", n)
             case (("sum" | "min" | "max"), float(x)):
                 return self._FLOAT[function], struct.pack("<d", x)
             case (("sum" | "min" | "max" | "count" | "append" | "top"), _):
                 raise TypeError(
-                    f"{function!r} takes no operand like {type(operand).__name__}: sum, min and max "
-                    "take an int or a float, count takes none, append bytes, top (k, score, item)"
+                    f"{function!r} takes no operand of type {type(operand).__name__}: sum, min and "
+                    "max take an int or a float, count takes none, append takes bytes, and top takes "
+                    "(k, score, item)"
                 )
         raise errors.InvalidArgument(
-            f"no function {function!r}: there are sum, min, max, count, append and top"
+            f"no function {function!r}: the functions are sum, min, max, count, append and top"
         )
 
 
@@ -105,18 +106,18 @@ FUNCTIONS: Final = _Functions()
 
 
 class Result(Generic[T]):
-    """What one operation of a batch will have answered."""
+    """The future result of one operation of a batch."""
 
     def __init__(self) -> None:
         self._answer: Any = _UNKNOWN
 
     @property
     def value(self) -> T:
-        """The answer. Raises the operation's own error when it failed, and
+        """The result. Raises the operation's own error if it failed, and
         :class:`~honeycomb.errors.InvalidArgument` while the batch has not run."""
         if self._answer is _UNKNOWN:
             raise errors.InvalidArgument(
-                "the batch has not run: its `with` block has not ended well"
+                "the batch has not run: its `with` block has not ended, or it raised"
             )
         if isinstance(self._answer, errors.HoneycombError):
             raise self._answer
@@ -140,28 +141,28 @@ class Batch:
         self._ended = False
 
     def get(self, key: Key) -> Result[bytes | None]:
-        """Reads an entry: its value, or ``None``."""
+        """Reads an entry. Result: its value, or ``None``."""
         return self._ask(GET, key)
 
     def put(self, key: Key, value: Value) -> Result[bool]:
-        """Stores an entry: whether it replaced one."""
+        """Stores an entry. Result: whether it replaced one."""
         return self._ask(PUT, key, as_value(value))
 
     def add(self, key: Key, value: Value) -> Result[bool]:
-        """Stores an entry where there is none; otherwise fails by
+        """Stores an entry if there is none; otherwise fails with
         :class:`~honeycomb.errors.KeyExists`."""
         return self._ask(ADD, key, as_value(value))
 
     def delete(self, key: Key) -> Result[bool]:
-        """Removes an entry: whether there was one."""
+        """Removes an entry. Result: whether it existed."""
         return self._ask(DELETE, key)
 
     def compare_and_swap(
         self, key: Key, expected: Value | None, new: Value
     ) -> Result[tuple[bool, bytes | None]]:
-        """Stores ``new`` if the value is ``expected`` (``None``: if there is no entry): whether it
-        did, and the value found when it did not. In an atomic batch not to do so is a failure
-        (:class:`~honeycomb.errors.CompareFailed`)."""
+        """Stores ``new`` if the value is ``expected`` (``None``: if there is no entry). Result: whether
+        ``new`` was stored, and the value found if it was not. In an atomic batch, a different value is a
+        failure (:class:`~honeycomb.errors.CompareFailed`)."""
         return self._ask(SWAP, key, expected, as_value(new))
 
     @overload
@@ -181,31 +182,31 @@ class Batch:
         self, key: Key, function: Literal["top"], operand: tuple[int, float, Value | str]
     ) -> Result[int]: ...
     def accumulate(self, key: Key, function: str, operand: Any = None) -> Result[Any]:
-        """Combines an entry with ``operand``, as :meth:`honeycomb.Kv.accumulate` does: what it is
-        now. Of ``top`` it is the number of items."""
+        """Combines an entry with ``operand``, as :meth:`honeycomb.Kv.accumulate` does. Result: the new
+        value; for ``top``, the number of items in the list."""
         number, data = FUNCTIONS.encode(function, operand)
         return self._ask(ACCUMULATE + number, key, data)
 
     def increment(self, key: Key, n: int = 1) -> Result[int]:
-        """Adds ``n`` to an integer: the sum."""
+        """Adds ``n`` to an integer. Result: the sum."""
         return self.accumulate(key, "sum", _check.index("n", n))
 
     def append(self, key: Key, data: Value) -> Result[int]:
-        """Appends bytes to a value: its length in bytes."""
+        """Appends bytes to a value. Result: its new length in bytes."""
         return self.accumulate(key, "append", data)
 
     def key(self, key: Key) -> Value:
-        """The key in the store that a key of this batch means."""
+        """The key in the store for a key of this batch."""
         return as_key(key)
 
     def __len__(self) -> int:
         return len(self._ops)
 
     def __bool__(self) -> bool:
-        return True  # one that is empty is a batch all the same
+        return True  # even when the batch is empty
 
     def __reduce__(self) -> Never:
-        raise refuse_pickle("a batch", "it belongs to its `with` block; its results can be")
+        raise refuse_pickle("a batch", "it belongs to its `with` block; pickle its results instead")
 
     def __repr__(self) -> str:
         ended = " ended" if self._ended else ""
@@ -230,7 +231,7 @@ class Batch:
         self, kind: int, key: Key, first: Value | None = None, second: Value | None = None
     ) -> Result[Any]:
         if self._ended:
-            raise errors.InvalidArgument("the batch has ended; begin another one")
+            raise errors.InvalidArgument("the batch has ended; start another one")
         self._ops.append((kind, self.key(key), first, second))
         self._results.append(Result())
         return self._results[-1]
@@ -256,7 +257,7 @@ class AtomicBatch(Batch):
         self._prefix = b"" if tag is None else b"{" + tag.encode() + b"}"
 
     def key(self, key: Key) -> Value:
-        """The key in the store that a key of this batch means: with the tag in front."""
+        """The key in the store for a key of this batch: the key with the tag prepended."""
         return self._prefix + as_key(key) if self._prefix else as_key(key)
 
     def _run(self) -> None:
@@ -267,6 +268,6 @@ class AtomicBatch(Batch):
         error.failures = {index: error}
         if told:
             shown = "no value" if found is None else f"{found[:80]!r}"
-            error.add_note(f"it found {shown}")
+            error.add_note(f"the comparison found {shown}")
             error.results = [(False, found) if i == index else None for i in range(len(self._ops))]
         raise error

@@ -1,6 +1,6 @@
-"""Arguments that are looked at before anything is sent. Each error names the parameter, what was
-given and what is allowed: a ``TypeError`` for what is of the wrong type, and
-:class:`~honeycomb.errors.InvalidArgument` for a value outside its range.
+"""Checks of arguments before a request is sent. Each error names the parameter, the given value and
+the allowed values: a ``TypeError`` for a wrong type, and :class:`~honeycomb.errors.InvalidArgument`
+for a value outside its range.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 U32_MAX: Final = 2**32 - 1
 U64_MAX: Final = 2**64 - 1
-#: The most items of one call to a queue.
+#: The most items that one call to a queue takes.
 ITEMS_MAX: Final = 4096
 
 
@@ -37,34 +37,34 @@ def whole(name: str, value: Any, low: int, high: int = U64_MAX, *, unit: str = "
 
 
 def seconds(name: str, value: Any, low: float = 0.0, high: float = float("inf")) -> float:
-    """So many seconds."""
+    """A number of seconds from ``low`` to ``high``."""
     if isinstance(value, str | bytes) or not hasattr(type(value), "__float__"):
         raise TypeError(f"{name} is a number of seconds, not {_shown(value)}")
     number = float(value)
-    if not low <= number <= high:  # not so for NaN, either
+    if not low <= number <= high:  # also rejects NaN
         allowed = f"{low:g} or more" if high == float("inf") else f"{low:g} to {high:g}"
         raise InvalidArgument(f"{name} is {allowed} seconds, not {number:g}")
     return number
 
 
 def timeout(value: Any, name: str = "timeout") -> float | None:
-    """How long to wait, in seconds; ``None`` for as long as it takes."""
+    """A timeout in seconds; ``None`` waits without limit."""
     if value is None:
         return None
     if isinstance(value, str | bytes) or not hasattr(type(value), "__float__"):
         raise TypeError(
-            f"{name} is a number of seconds or None (as long as it takes), not {_shown(value)}"
+            f"{name} is a number of seconds or None (to wait without limit), not {_shown(value)}"
         )
     number = float(value)
     if not number >= 0.0:
         raise InvalidArgument(
-            f"{name} is 0 or more seconds, or None for as long as it takes, not {number:g}"
+            f"{name} is 0 or more seconds, or None to wait without limit, not {number:g}"
         )
     return number
 
 
 def text(name: str, value: Any, example: str) -> str:
-    """A ``str``; ``example`` is one that is allowed."""
+    """A ``str``; ``example`` is a valid one for the error."""
     if not isinstance(value, str):
         raise TypeError(f"{name} is a str such as {example!r}, not {_shown(value)}")
     try:
@@ -77,13 +77,14 @@ def text(name: str, value: Any, example: str) -> str:
 def not_utf8(name: str, error: UnicodeEncodeError) -> InvalidArgument:
     """The error for text with a lone surrogate, which has no UTF-8."""
     return InvalidArgument(
-        f"{name} is text that can be encoded as UTF-8; {error.object!r} has a lone surrogate at index "
-        f"{error.start}: it was decoded with errors='surrogateescape', or is half of a character"
+        f"{name} is text that can be encoded as UTF-8; {error.object!r} has a lone surrogate at "
+        f"index {error.start}: the text was decoded with errors='surrogateescape', or is half of a "
+        "character"
     )
 
 
 def data(name: str, value: Any) -> BytesLike:
-    """Something bytes-like, and not text."""
+    """A bytes-like object; text is rejected."""
     if isinstance(value, bytes | bytearray | memoryview):
         return value
     if isinstance(value, str):
@@ -92,13 +93,13 @@ def data(name: str, value: Any) -> BytesLike:
         return memoryview(value)
     except TypeError:
         raise TypeError(
-            f"{name} are bytes, not {_shown(value)}; turn it into bytes first, for example with "
+            f"{name} are bytes, not {_shown(value)}; convert the value first, for example with "
             "pickle.dumps() or json.dumps().encode()"
         ) from None
 
 
 def target(name: str, value: Any) -> bytearray | memoryview:
-    """Something bytes-like that can be written."""
+    """A bytes-like object that can be written."""
     if isinstance(value, bytearray):
         return value
     try:
@@ -106,12 +107,12 @@ def target(name: str, value: Any) -> bytearray | memoryview:
     except TypeError:
         raise TypeError(f"{name} is a bytearray or memoryview, not {_shown(value)}") from None
     if view.readonly:
-        raise TypeError(f"{name} is written into, and {_shown(value)} cannot be")
+        raise TypeError(f"{name} must be writable, and {_shown(value)} is read-only")
     return view
 
 
 def _shown(value: Any) -> str:
-    """What was given, briefly: its type, and its value where that is short."""
+    """A short description of an argument: its type, and its value if that is short."""
     if value is None:
         return "None"
     shown = repr(value)

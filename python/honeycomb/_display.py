@@ -1,7 +1,8 @@
-"""What notebooks and interactive shells show of objects: a title and a few facts.
+"""The display of objects in notebooks and interactive shells: a title and a few facts.
 
-Facts may have to be asked for, so they are asked in another thread and for a moment only. A display
-never raises and never waits longer than that: what is gone, or does not answer, says so.
+Facts may need a request, so they are fetched in another thread, with a short timeout. A display never
+raises and never waits longer than that: if an object is gone or the cluster does not reply, the display
+says so.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, Protocol, Self
 from honeycomb import errors
 from honeycomb._threads import CALLS
 
-#: How long a display waits for its facts, in seconds.
+#: Longest wait of a display for its facts, in seconds.
 PATIENCE: Final = 1.0
 
 Facts = Iterable[tuple[str, object]]
@@ -25,7 +26,7 @@ class _Printer(Protocol):
 
 
 def facts_of(ask: Callable[[], Facts]) -> list[tuple[str, str]]:
-    """The facts, or why there are none; after :data:`PATIENCE` at the latest."""
+    """The facts, or the reason why there are none, after at most :data:`PATIENCE`."""
     found: list[tuple[str, str]] = []
     answered = threading.Event()
 
@@ -44,12 +45,12 @@ def facts_of(ask: Callable[[], Facts]) -> list[tuple[str, str]]:
     except RuntimeError as error:  # the process is ending
         return [("unknown", str(error))]
     if not answered.wait(PATIENCE):
-        return [("unknown", f"no answer within {PATIENCE:g} s")]
+        return [("unknown", f"no reply within {PATIENCE:g} s")]
     return found
 
 
 def as_html(title: str, facts: Iterable[tuple[str, str]], drawing: str = "") -> str:
-    """A small table, all of it escaped; ``drawing`` is shown as it is laid out."""
+    """A small HTML table with all text escaped; ``drawing`` keeps its layout."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
         f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
@@ -61,12 +62,12 @@ def as_html(title: str, facts: Iterable[tuple[str, str]], drawing: str = "") -> 
 
 
 def as_text(title: str, facts: Iterable[tuple[str, str]]) -> str:
-    """The same for a terminal."""
+    """The same table as text for a terminal."""
     return "\n".join([title, *(f"  {name}: {value}" for name, value in facts)])
 
 
 class Shown:
-    """Shows itself in notebooks, by :meth:`_facts` under its ``repr``."""
+    """Displays its ``repr`` and its :meth:`_facts` in notebooks."""
 
     __slots__ = ()
 
@@ -81,7 +82,7 @@ class Shown:
 
 
 class Remote(Shown):
-    """A name for something elsewhere: a copy of it in this process is itself."""
+    """A reference to an object in the cluster. Copying it in this process returns the same object."""
 
     __slots__ = ()
 
@@ -93,5 +94,5 @@ class Remote(Shown):
 
 
 def refuse_pickle(what: str, instead: str) -> TypeError:
-    """The error of what belongs to its process."""
+    """The error for an object that cannot be pickled because it belongs to its process."""
     return TypeError(f"{what} cannot be pickled: {instead}")

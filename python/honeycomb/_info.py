@@ -1,4 +1,4 @@
-"""What the controller tells about jobs, prefixes and servers: the shapes of plain dictionaries.
+"""The controller's reports on jobs, prefixes and servers: the shapes of plain dictionaries.
 
 The fields are those of the messages in ``protocol/messages.toml``, where each is explained. Times
 are milliseconds and sizes bytes.
@@ -72,7 +72,7 @@ class LeaseInfo(TypedDict):
     pinned: bool
 
 
-# What is below memory, of one class ("nvme", "ssd", "hdd").
+# The tiers below memory of one class ("nvme", "ssd", "hdd").
 TierUse = TypedDict(
     "TierUse",
     {"class": str, "blocks": int, "used": int, "bytes_written": int, "bytes_read": int},
@@ -80,10 +80,10 @@ TierUse = TypedDict(
 
 
 class TierAlarm(TypedDict):
-    """What is wrong with a tier below the memory of a server: ``kind`` is ``away`` (what is there cannot be
-    reached now), ``refuses`` (it takes nothing more) or ``lost`` (bytes that were there are gone)."""
+    """A fault of a tier below a server's memory: ``kind`` is ``away`` (the data there cannot be reached
+    now), ``refuses`` (the tier accepts no more data) or ``lost`` (data there is gone)."""
 
-    #: its place among the server's ``tiers``, from 1 on
+    #: its position among the server's ``tiers``, from 1 on
     tier: int
     kind: str
     why: str
@@ -95,7 +95,7 @@ class ServerInfo(TypedDict):
     server: int
     address: str
     alive: bool
-    #: since a suspected server was last heard; 0 for one that is not suspected
+    #: time since the last message of a suspected server; 0 for a server that is not suspected
     silent_ms: int
     shards: int
     block_size: int
@@ -110,7 +110,7 @@ class ServerInfo(TypedDict):
     cpu_permille: int
     tiers: list[TierUse]
     alarms: list[TierAlarm]
-    #: 0 serving, 1 draining, 2 released, 3 called back
+    #: 0 serving, 1 draining, 2 released, 3 drain cancelled
     drain: int
     drain_waits: str
 
@@ -139,6 +139,6 @@ class Status(TypedDict):
     requests_blocks: int
     requests_reports: int
     tiers: list[TierUse]
-    #: how many of all servers; which ones, ``servers`` tell
+    #: number of alarms of all servers; ``servers`` has the alarms themselves
     alarms: int
     servers: list[ServerInfo]

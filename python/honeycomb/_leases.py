@@ -1,4 +1,4 @@
-"""Nodes of a plan, leases, and the results of renewals."""
+"""Nodes of an execution plan, leases, and the results of renewals."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["Lease", "Node", "Renewal"]
 class Node:
     """One task of an execution plan.
 
-    ``parents`` are names within the plan or paths of prefixes that exist; none makes it a child of
-    the root. ``lease`` is in seconds, ``None`` for the job's. A ``pinned`` prefix never expires.
-    ``readers`` are the tasks that will read its data, named as parents are: when all of them have
-    committed (:meth:`Job.commit`), the prefix is freed at once; none leaves it to its lease. A
-    single string is one name, for both. ``high_mark``, ``low_mark``, ``on_expiry``, ``max_blocks``, ``persist`` and
-    ``acknowledge`` are as in :meth:`Job.create_addr_prefix`.
+    ``parents`` are names within the plan or paths of prefixes that exist; without parents, the node is a
+    child of the root. ``lease`` is in seconds, ``None`` for the job's lease. A ``pinned`` prefix never
+    expires. ``readers`` are the tasks that will read its data, named as parents are: when all of them
+    have committed (:meth:`Job.commit`), the prefix is freed at once. Without readers, it ends with its
+    lease. For both parameters, a single string is one name. ``high_mark``, ``low_mark``, ``on_expiry``,
+    ``max_blocks``, ``persist`` and ``acknowledge`` are as in :meth:`Job.create_addr_prefix`.
     """
 
     name: str
@@ -40,7 +40,8 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Lease(Shown):
-    """A prefix's lease: ``duration`` and ``remaining`` in seconds, infinite when ``pinned``."""
+    """A prefix's lease: ``duration`` and ``remaining`` in seconds. ``remaining`` is infinite if
+    ``pinned``."""
 
     prefix: int
     duration: float
@@ -54,7 +55,7 @@ class Lease(Shown):
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """The result of a renewal for one address: its lease in seconds, or the error of this address alone."""
+    """The result of a renewal for one address: its lease in seconds, or the error for this address."""
 
     address: str
     lease: float
@@ -62,5 +63,5 @@ class Renewal:
 
     @property
     def ok(self) -> bool:
-        """Whether it was renewed."""
+        """Whether the prefix was renewed."""
         return self.error is None

@@ -1,11 +1,11 @@
-"""Clusters on this machine: the file that announces a running one, and the embedded one.
+"""Clusters on this machine: the file that announces a running cluster, and the embedded cluster.
 
-The cluster file is written by ``honeycomb start``: JSON with ``address``, ``token`` (hex) and
-``pid``. It holds a secret, so one that others could have written or can read is refused.
+``honeycomb start`` writes the cluster file: JSON with ``address``, ``token`` (hex) and ``pid``. The
+file contains a secret, so a file that other users could write or read is rejected.
 
 The embedded cluster is a child ``honeycomb`` process with a pipe as its standard input. It ends when
-that pipe closes, so it dies with its parent however the parent dies, and it keeps its own memory,
-so that resident figures stay honest (design decision 15).
+that pipe closes, so it ends with its parent, in whatever way the parent ends. As a process of its own it
+has its own memory, so its resident memory can be measured (design decision 15).
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from honeycomb._settings import seconds, setting
 _log = logging.getLogger("honeycomb")
 
 START_SECONDS: Final = 20.0
-#: How long a cluster that has nothing left to write may take to end.
+#: Longest time for a cluster without unwritten data to end, in seconds.
 STOP_SECONDS: Final = 30.0
-#: How long a cluster waits for flushes that fail, as the program does.
+#: Longest wait for flushes that fail, in seconds; the same as the program's.
 STOP_WAIT: Final = 30.0
-#: A shorter end reports no progress.
+#: Time before the progress of stopping is reported, in seconds.
 QUIET_SECONDS: Final = 0.3
 CLUSTER_FILE_MAX: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a cluster is, and the token that opens it."""
+    """The address of a cluster, and a token for it."""
 
     address: str
     token: bytes
 
 
 def cluster_file() -> Path:
-    """Where a local cluster announces itself: the setting ``cluster_file``, else
+    """The file in which a local cluster announces itself: the setting ``cluster_file``, else
     ``$XDG_RUNTIME_DIR/honeycomb/cluster.json``, else ``~/.honeycomb/cluster.json``."""
     if named := setting("cluster_file"):
         return Path(named)
@@ -61,30 +61,30 @@ def cluster_file() -> Path:
 
 
 def running_cluster() -> Endpoint | None:
-    """The cluster that the cluster file announces; ``None`` without a file or when its process is
-    gone. Raises :class:`PermissionDenied` for a file that others own or can read."""
+    """The cluster that the cluster file announces; ``None`` without a file or if its process has
+    ended. Raises :class:`PermissionDenied` for a file that other users own or can read."""
     path = cluster_file()
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise errors.PermissionDenied(f"the cluster file {path} cannot be used: {error}") from error
+        raise errors.PermissionDenied(f"cannot open the cluster file {path}: {error}") from error
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if found.st_uid != os.geteuid():
             raise errors.PermissionDenied(
-                f"the cluster file {path} belongs to user {found.st_uid}, not to you "
-                f"({os.geteuid()}); it is not trusted"
+                f"the cluster file {path} is not trusted: it belongs to user {found.st_uid}, not "
+                f"to you ({os.geteuid()})"
             )
         if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             raise errors.PermissionDenied(
-                f"the cluster file {path} holds a token but is open to others (mode "
+                f"the cluster file {path} contains a token but is accessible to other users (mode "
                 f"{stat.S_IMODE(found.st_mode):04o}); run: chmod 600 {path}"
             )
         announced = _announcement(file.read(CLUSTER_FILE_MAX), f"the cluster file {path}")
     endpoint, pid, started = announced
-    # A process number that is used again belongs to another process.
+    # A reused process id belongs to another process, which started at another time.
     return endpoint if _started(pid) == started else None
 
 
@@ -94,15 +94,17 @@ def _announcement(line: bytes, source: str) -> tuple[Endpoint, int, int]:
         endpoint = Endpoint(str(told["address"]), bytes.fromhex(told["token"]))
         return endpoint, int(told["pid"]), int(told["started"])
     except (ValueError, KeyError, TypeError) as error:
-        raise errors.InvalidArgument(f"{source} is not what a cluster writes: {error!r}") from error
+        raise errors.InvalidArgument(
+            f"{source} is not the announcement of a cluster: {error!r}"
+        ) from error
 
 
 def _started(pid: int) -> int | None:
-    """When a process started, in ticks since the machine did; ``None`` when there is none, or when
-    it has ended and nobody has asked for its exit code yet."""
+    """The start time of a process, in ticks since the boot; ``None`` if there is no such process, or if
+    it has ended and is not reaped yet."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        # The name stands in parentheses and may hold anything.
+        # The process name is in parentheses and may contain any characters.
         state, *fields = stat.rpartition(")")[2].split()
         return None if state in "ZX" else int(fields[18])
     except (OSError, IndexError, ValueError):
@@ -110,17 +112,17 @@ def _started(pid: int) -> int | None:
 
 
 class EmbeddedCluster:
-    """The one embedded cluster of this process, shared by its clients and counted by them.
+    """The embedded cluster of this process, shared by its clients and counted by them.
 
     It ends with its last client, with the process, and when its pipe closes. Prefixes with a flush are
-    written first: :meth:`finish` waits for that and names the directories that could not be written. Without
-    it the child does so by itself, for a bounded time, and :meth:`stop_at_exit` waits for the child. A forked
-    child neither counts nor stops its parent's.
+    written first: :meth:`finish` waits for that and names the directories that could not be written.
+    Without :meth:`finish`, the child writes them by itself, for a bounded time, and :meth:`stop_at_exit`
+    waits for the child. A forked child neither counts as a client of its parent's cluster nor stops it.
     """
 
     _lock = threading.Lock()
     _current: EmbeddedCluster | None = None
-    #: Those whose pipe was closed, and which may be flushing.
+    #: Clusters whose pipe is closed and which may still be flushing.
     _ending: ClassVar[list[EmbeddedCluster]] = []
 
     def __init__(self, memory: int | None, block_size: int | None) -> None:
@@ -137,10 +139,10 @@ class EmbeddedCluster:
 
     @classmethod
     def acquire(cls, memory: int | None, block_size: int | None) -> EmbeddedCluster:
-        """The running one, or a new one. Sizes are bytes; ``None`` takes what there is.
+        """The running cluster, or a new one. Sizes are in bytes; ``None`` accepts any size.
 
-        Raises :class:`InvalidArgument` when one of other sizes runs already, and
-        :class:`Unavailable` when it does not start within 20 s.
+        Raises :class:`InvalidArgument` if a cluster with other sizes is running, and
+        :class:`Unavailable` if a new cluster does not start within 20 s.
         """
         with cls._lock:
             current = cls._current
@@ -155,19 +157,19 @@ class EmbeddedCluster:
 
     @classmethod
     def running(cls) -> bool:
-        """Whether this process has one."""
+        """Whether this process has a running embedded cluster."""
         current = cls._current
         return current is not None and current._process.poll() is None
 
     def is_last_use(self) -> bool:
-        """Whether giving up one use would end it."""
+        """Whether releasing one use would end the cluster."""
         return self.users == 1 and self._process.poll() is None
 
     def finish(self, session: Session, wait: float | None, discard: bool) -> None:
-        """Ends all jobs and waits for their flushes, or (``discard``) gives the flushes up.
+        """Ends all jobs and waits for their flushes, or with ``discard`` abandons the flushes.
 
-        Raises :class:`NotFlushed` when flushes fail and nothing was written for ``wait`` seconds: the cluster
-        stays. No other client finds it from then on.
+        Raises :class:`NotFlushed` if flushes fail and nothing was written for ``wait`` seconds; the cluster
+        then keeps running. New clients no longer find it.
         """
         with self._lock:
             if EmbeddedCluster._current is self:
@@ -177,7 +179,8 @@ class EmbeddedCluster:
         session.native.stop_cluster(discard, wait, _Progress())
 
     def release(self) -> None:
-        """Gives up one use; the last one ends the cluster. Does not wait for flushes: the child goes on."""
+        """Releases one use; the last release ends the cluster. Does not wait for flushes: the child
+        continues them."""
         with self._lock:
             self.users -= 1
             if self.users > 0:
@@ -188,7 +191,7 @@ class EmbeddedCluster:
         self._hang_up()
 
     def await_end(self) -> None:
-        """Waits for the child, which has nothing left to write."""
+        """Waits for the end of the child, which has no unwritten data."""
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -204,7 +207,7 @@ class EmbeddedCluster:
         for cluster in [*ending, *([current] if current is not None else [])]:
             cluster._hang_up()
         for cluster in ending if current is None else [*ending, current]:
-            # It flushes for a bounded time, and reports its progress on standard error.
+            # The child flushes for a bounded time, and reports its progress on standard error.
             try:
                 cluster._process.wait()
             except KeyboardInterrupt:
@@ -219,13 +222,14 @@ class EmbeddedCluster:
 
     @classmethod
     def forget_after_fork(cls) -> None:
-        """In a forked child: lets go of the parent's cluster, and of the pipe that keeps it alive."""
+        """In a forked child: drops the parent's cluster, and the copy of the pipe that would keep it
+        running."""
         cls._lock = threading.Lock()
         current, cls._current = cls._current, None
         ending, cls._ending = cls._ending, []
         for cluster in ending if current is None else [*ending, current]:
             cluster._hang_up()
-            # Nobody here can wait for a process that is not this one's child.
+            # This process cannot wait for its parent's child.
             cluster._process.returncode = 0
 
     def _check_sizes(self, memory: int | None, block_size: int | None) -> None:
@@ -235,12 +239,12 @@ class EmbeddedCluster:
         ):
             if asked is not None and asked != has:
                 raise errors.InvalidArgument(
-                    f"this process has an embedded cluster with {what}={has} already, and was asked "
-                    f"for {what}={asked}; close its clients first"
+                    f"cannot start an embedded cluster with {what}={asked}: this process already "
+                    f"has one with {what}={has}; close its clients first"
                 )
 
     def _await_ready(self) -> Endpoint:
-        """Reads the line by which the child says that it is ready."""
+        """Reads the line that the child writes when it is ready."""
         out = self._process.stdout
         assert out is not None
         line = b""
@@ -263,7 +267,7 @@ class EmbeddedCluster:
 
 
 class _Progress:
-    """Reports the progress of the flushes of a cluster that ends: to a terminal, else to the log."""
+    """Reports the progress of flushes while a cluster stops: to the log, and to a terminal."""
 
     def __init__(self) -> None:
         self._next = time.monotonic() + QUIET_SECONDS
@@ -295,12 +299,12 @@ def _spawn(memory: int | None, block_size: int | None) -> subprocess.Popen[bytes
 
 
 def binary() -> Path:
-    """The ``honeycomb`` program that came with this package."""
+    """The ``honeycomb`` program that is installed with this package."""
     path = Path(sysconfig.get_path("scripts"), "honeycomb")
     if not path.exists():
         raise errors.Unavailable(
-            f"no cluster was named or found, and none can be started: {path} is missing. Install "
-            "the wheel again, or set HONEYCOMB_ADDRESS and HONEYCOMB_TOKEN"
+            f"cannot start the honeycomb program: {path} is missing; install the wheel again, or "
+            "set HONEYCOMB_ADDRESS and HONEYCOMB_TOKEN to use a running cluster"
         )
     return path
 

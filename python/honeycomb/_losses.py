@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from honeycomb._native import NativeClient
     from honeycomb.job import Job
 
-#: Seconds for which the end of the process waits for the end of each of its jobs.
+#: Longest wait for the end of each job when the process ends, in seconds.
 PATIENCE: Final = 1.0
 
 LOG: Final = logging.getLogger("honeycomb")
@@ -24,8 +24,8 @@ Callback = Callable[[str, errors.LeaseExpired], object]
 
 
 class Losses:
-    """Receives the lost leases of one job. Logs the first as a warning, which goes
-    to standard error unless the program configures logging otherwise."""
+    """Receives reports of the lost leases of one job. Logs the first as a warning, which goes to
+    standard error unless the program configures logging otherwise."""
 
     def __init__(self, job: str) -> None:
         self._job = job
@@ -34,7 +34,7 @@ class Losses:
         self._native: NativeClient | None = None
 
     def watch(self, native: NativeClient) -> None:
-        """Receives the lost leases of this client, too."""
+        """Also receives reports from this client."""
         if native is self._native:
             return
         self._native = native
@@ -53,16 +53,16 @@ class Losses:
         self._callbacks.append(callback)
 
     def begin_anew(self) -> None:
-        """The job was reopened: its next loss is logged again."""
+        """Logs the next loss again, after the job was reopened."""
         self._warned = False
 
     def _told(self, path: str, status: str, message: str) -> None:
         error = from_status(status, message)
         if not isinstance(error, errors.LeaseExpired):
-            return  # removed or ended by request: its caller knows
+            return  # the prefix was removed or ended by request, so its caller knows
         if not self._warned:
             self._warned = True
-            LOG.warning("job '%s' lost leases: %s; job.reopen() begins it anew", self._job, message)
+            LOG.warning("job '%s' lost leases: %s; job.reopen() reopens it", self._job, message)
         for callback in list(self._callbacks):
             callback(path, error)
 
@@ -76,7 +76,7 @@ def hold(job: Job) -> None:
     global _registered
     _held.add(job)
     if not _registered:
-        # Later than the embedded cluster's own, and so called before it.
+        # Registered after the embedded cluster's handler, and therefore called before it.
         atexit.register(_end_all)
         _registered = True
 
@@ -86,4 +86,4 @@ def _end_all() -> None:
         try:
             job._end_at_exit(PATIENCE)
         except errors.HoneycombError as error:
-            LOG.warning("job '%s' could not be ended: %s; its leases end it", job.name, error)
+            LOG.warning("cannot end job '%s', which now ends with its leases: %s", job.name, error)

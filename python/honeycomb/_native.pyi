@@ -17,12 +17,12 @@ _D = TypeVar("_D")
 
 Readable: TypeAlias = bytes | bytearray | memoryview
 Writable: TypeAlias = bytearray | memoryview
-#: One operation of a batch: its kind (`_batch.py` has them), the key, and what it brings.
+#: One operation of a batch: its kind (see `_batch.py`), the key, and its operands.
 Asked: TypeAlias = tuple[int, Readable, Readable | None, Readable | None]
-#: What one answered: a value, whether there was an entry, a comparison, a number.
+#: The result of one operation: a value, whether an entry existed, a comparison, or a number.
 Answered: TypeAlias = bytes | bool | tuple[bool, bytes | None] | int | float | None
 
-#: An operation: name, number, verbs, route, whether it mutates, has a payload, waits, and answers a
+#: An operation: name, number, verbs, route, whether it mutates, has a payload, waits, and returns a
 #: position.
 RawOperation: TypeAlias = tuple[str, int, int, int, bool, bool, bool, bool]
 #: A kind: code, name, router, operations.
@@ -32,8 +32,8 @@ RawKind: TypeAlias = tuple[int, str, int, list[RawOperation]]
 Native: TypeAlias = NativeKv | NativeFile | NativeQueue | NativeCustom
 
 class Face:
-    """The native half of a structure's object: the native structure of this process, which the
-    Python class opens by its ``_open`` on first use and again after a fork."""
+    """The native base of a structure's object: the native structure of this process, which the
+    Python class opens with its ``_open`` on first use and again after a fork."""
 
     def __init__(self, *args: Any, **named: Any) -> None: ...
     def _begin(self, native: Native | None) -> None: ...
@@ -41,7 +41,7 @@ class Face:
     @property
     def _identity(self) -> int | None: ...
 
-# The calls that run no Python. What their errors need of Python is in the classes that derive from them.
+# The calls that run no Python code. The derived Python classes create their errors.
 
 class KvCalls(Face):
     def _native(self) -> NativeKv: ...

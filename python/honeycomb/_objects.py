@@ -1,7 +1,7 @@
-"""Objects and tables as values, without copies: their buffers are sent from where they are, and what is
-read back refers into the value that was received.
+"""Objects and tables as values, without copies: their buffers are sent in place, and objects that are
+read refer to the received value.
 
-An object is pickled by protocol 5 with its buffers out of band (PEP 574). The value is a head (the mark
+An object is pickled by protocol 5 with its buffers out of band (PEP 574). The value is a header (the mark
 ``HCP5`` and the number of buffers, each a u32; then the lengths in bytes of the pickle and of each
 buffer, each a u64; all little-endian), the pickle, and each buffer at a multiple of 64 bytes from the
 beginning. A table is an Arrow IPC stream, which any Arrow library reads.
@@ -32,7 +32,7 @@ def _padding(length: int) -> int:
 
 
 def pack(value: Any) -> Parts:
-    """The parts of the value that an object is stored as."""
+    """The parts of the value for an object."""
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
     views = [buffer.raw() for buffer in buffers]
@@ -48,12 +48,12 @@ def pack(value: Any) -> Parts:
 
 
 def unpack(value: bytes) -> Any:
-    """The object that a value is; its buffers refer to the value, and are read-only."""
+    """The object in a value. Its buffers refer to the value and are read-only."""
     view = memoryview(value)
     try:
         mark, count = _HEAD.unpack_from(view)
         if mark != MARK:
-            raise ValueError("it has another mark")
+            raise ValueError("it does not begin with the mark HCP5")
         at = _HEAD.size + (count + 1) * _LENGTH.size
         lengths = [length for (length,) in _LENGTH.iter_unpack(view[_HEAD.size : at])]
         pickled = view[at : at + lengths[0]]
@@ -64,7 +64,7 @@ def unpack(value: bytes) -> Any:
             buffers.append(view[at : at + length])
             at += length
         if at != len(view) or len(lengths) != count + 1:
-            raise ValueError("it has another length")
+            raise ValueError("its length does not match its header")
     except (ValueError, struct.error, IndexError) as error:
         raise errors.InvalidArgument(
             f"the value ({len(view)} bytes) was not stored by put_object: {error}"
@@ -73,7 +73,7 @@ def unpack(value: bytes) -> Any:
 
 
 class _Parts(io.RawIOBase):
-    """Takes what Arrow writes, its buffers as they are."""
+    """A stream that collects the buffers that Arrow writes, without copies."""
 
     def __init__(self) -> None:
         self.parts: Parts = []
@@ -99,7 +99,7 @@ def _arrow(what: str) -> Any:
 
 
 def pack_table(table: pyarrow.Table | pyarrow.RecordBatch) -> Parts:
-    """The parts of the value that a table is stored as."""
+    """The parts of the value for a table."""
     pyarrow, ipc = _arrow("put_table")
     if not isinstance(table, pyarrow.Table | pyarrow.RecordBatch):
         raise TypeError(
@@ -113,11 +113,11 @@ def pack_table(table: pyarrow.Table | pyarrow.RecordBatch) -> Parts:
 
 
 def unpack_table(value: bytes) -> pyarrow.Table:
-    """The table that a value is; its columns refer to the value."""
+    """The table in a value. Its columns refer to the value."""
     pyarrow, ipc = _arrow("get_table")
     try:
         return ipc.open_stream(pyarrow.py_buffer(value)).read_all()
     except pyarrow.ArrowInvalid as error:
         raise errors.InvalidArgument(
-            f"the value ({len(value)} bytes) is no Arrow IPC stream: {error}"
+            f"the value ({len(value)} bytes) is not an Arrow IPC stream: {error}"
         ) from None

@@ -1,4 +1,4 @@
-"""Memory over time, drawn with characters."""
+"""A character plot of memory over time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ USED, ALLOCATED, RESERVED, RESIDENT, EMPTY = "█", "▒", "·", "─", " "
 def memory_plot(
     samples: Sequence[MemorySample], at_rest: int = 0, width: int = WIDTH, height: int = HEIGHT
 ) -> str:
-    """Used, allocated and resident memory over time, and what reserving the peak for the whole job
-    would have held besides. Each column shows the largest values of its moment. Of the resident
-    memory only what exceeds ``at_rest`` is drawn, the bytes of the servers themselves."""
+    """Used, allocated and resident memory over time, and the additional memory that a reservation of the
+    peak for the whole job would have held. Each column shows the largest values of its interval. Resident
+    memory is drawn only above ``at_rest``, the bytes of the servers themselves."""
     if not samples:
         return "(no samples)"
     samples = [replace(one, resident=max(0, one.resident - at_rest)) for one in samples]
@@ -37,7 +37,7 @@ def memory_plot(
     lines.append(
         f"{'':13}{USED} used  {ALLOCATED} allocated  "
         f"{RESIDENT} resident (above {format_bytes(at_rest)} at rest)  "
-        f"{RESERVED} held in vain by a reservation of the peak"
+        f"{RESERVED} wasted by a reservation of the peak"
     )
     return "\n".join(lines)
 
@@ -53,8 +53,8 @@ def _cell(sample: MemorySample, row: int, floor: float, reserved: int, step: flo
 
 
 def resample(samples: Sequence[MemorySample], count: int) -> list[MemorySample]:
-    """The samples in ``count`` steps of equal time, each the largest values seen in it; a step
-    without samples repeats the one before."""
+    """The samples in ``count`` intervals of equal length, each with its largest values. An interval
+    without samples repeats the last sample."""
     end = samples[-1].seconds or 1.0
     steps: list[list[MemorySample]] = [[] for _ in range(count)]
     for one in samples:
@@ -76,7 +76,7 @@ def resample(samples: Sequence[MemorySample], count: int) -> list[MemorySample]:
 
 
 def memory_table(samples: Sequence[MemorySample], rows: int = 10) -> str:
-    """The same as numbers, in ``rows`` steps of equal time."""
+    """The same data as a table, in ``rows`` intervals of equal length."""
     if not samples:
         return "(no samples)"
     reserved = max(one.allocated for one in samples)

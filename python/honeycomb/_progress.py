@@ -1,4 +1,4 @@
-"""Progress bars on a terminal; plain lines where there is none."""
+"""Progress bars on a terminal, plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from typing import Final, TextIO
 
 WIDTH: Final = 32
-#: How often a bar is redrawn at most, in seconds.
+#: Shortest time between two drawings of a bar, in seconds.
 REDRAW_SECONDS: Final = 0.05
 _PARTS: Final = " ▏▎▍▌▋▊▉"
 
@@ -20,7 +20,7 @@ def bar(fraction: float, width: int = WIDTH) -> str:
 
 
 class ProgressBars:
-    """One line for each stage: redrawn in place on a terminal, else written at every quarter."""
+    """One line for each stage: redrawn in place on a terminal, otherwise written at every quarter."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream if stream is not None else sys.stderr
@@ -32,7 +32,7 @@ class ProgressBars:
         self._open = False
 
     def update(self, stage: str, done: int, total: int) -> None:
-        """Tells how far ``stage`` is. A stage is over when ``done == total`` or another begins."""
+        """Shows the progress of ``stage``. A stage ends when ``done == total`` or another stage begins."""
         now = time.monotonic()
         if stage != self._stage:
             self._end_line()
@@ -52,7 +52,7 @@ class ProgressBars:
         self._stream.flush()
 
     def note(self, text: str) -> None:
-        """Writes a line of its own above the bar."""
+        """Writes a separate line above the bar."""
         if self._open:
             self._stream.write("\r\x1b[K")
         self._stream.write(f"{text}\n")

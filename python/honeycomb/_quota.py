@@ -1,4 +1,4 @@
-"""How many blocks may be held, and how many of them in memory before others' go below."""
+"""Quotas: how many blocks a holder may have, and how many of them in memory before they are demoted."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ WEIGHT_MAX: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """How many blocks may be held (``max_blocks``, 0 for as many as there are) and are.
+    """The most blocks that a prefix, job or tenant may hold (``max_blocks``, 0 for no quota), and the
+    blocks that it holds (``held_blocks``).
 
-    ``memory_blocks`` are those of them that are in memory, and ``soft_blocks`` how many may be there
-    before they are the first to go below (0 for no such bound). ``weight`` is what the share of
-    memory counts for under a fair policy; a prefix and a job of a tenant have none of their own. Of
-    a prefix without a quota nothing is counted: ``held_blocks`` and ``memory_blocks`` are 0.
+    ``memory_blocks`` is how many of the held blocks are in memory. If that exceeds ``soft_blocks``, blocks
+    of this holder are the first to be demoted to a lower tier (0 for no such bound). ``weight`` is the
+    weight of the holder's share of memory under a fair policy; a prefix, or a job of a tenant, has no weight
+    of its own. Blocks of a prefix without a quota are not counted: ``held_blocks`` and ``memory_blocks``
+    are 0.
     """
 
     max_blocks: int
@@ -34,10 +36,10 @@ class Quota:
 def quota_change(
     max_blocks: int | None, soft_blocks: int | None, weight: int | None = None
 ) -> tuple[int | None, int | None, int | None]:
-    """What is to be changed of a quota, looked at; ``None`` leaves it as it is."""
+    """The checked changes of a quota; ``None`` leaves a field unchanged."""
     if max_blocks is None and soft_blocks is None and weight is None:
-        raise InvalidArgument("nothing of the quota is named that could be set, such as max_blocks")
-    # The greatest number of all says on the wire that nothing changes.
+        raise InvalidArgument("set_quota() has nothing to change: pass max_blocks, for example")
+    # The protocol encodes "no change" as the largest number.
     most = _check.U64_MAX - 1
     if max_blocks is not None:
         max_blocks = _check.whole("max_blocks", max_blocks, 0, most, unit="blocks")

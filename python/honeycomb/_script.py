@@ -1,8 +1,9 @@
-"""What ``honeycomb run`` runs: a script as ``python script.py`` would, but that SIGTERM reaches it as
-Ctrl-C does, so that its ``with`` blocks give back what they hold.
+"""The script runner of ``honeycomb run``. It runs a script as ``python script.py`` does, except that
+SIGTERM is delivered like Ctrl-C, so that the script's ``with`` blocks release their resources.
 
-Exit codes are the script's; 130 after Ctrl-C and 143 after SIGTERM or SIGHUP, when the script lets
-the ``KeyboardInterrupt`` through. A script may put handlers of its own in place.
+The exit code is the script's. If the script does not catch the ``KeyboardInterrupt``, it is 130 after
+Ctrl-C, and 128 plus the signal's number after SIGTERM (143) or SIGHUP (129). A script may install its own
+handlers.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ INTERRUPTED: Final = 130
 
 
 def run(path: str, arguments: list[str]) -> int:
-    """Runs the script; returns the exit code, where the script does not end the process itself."""
+    """Runs the script. Returns the exit code, unless the script ends the process itself."""
     told: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
         told.append(number)
-        # As Ctrl-C, so that whoever holds that off while it cleans up holds this off as well.
+        # Delivered as SIGINT, so that code that defers Ctrl-C while it cleans up also defers this signal.
         signal.raise_signal(signal.SIGINT)
 
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:  # else it is to be ignored, as by nohup
+        if signal.getsignal(number) is signal.SIG_DFL:  # otherwise it is ignored, as under nohup
             signal.signal(number, end)
-    # A process that is started in the background of a script ignores Ctrl-C; SIGTERM must end it
-    # all the same, and it comes as Ctrl-C.
+    # A shell script starts background processes with SIGINT ignored. SIGTERM must still end them, and
+    # it is delivered as SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     main = types.ModuleType("__main__")
     main.__file__ = path
@@ -41,11 +42,11 @@ def run(path: str, arguments: list[str]) -> int:
     try:
         with io.open_code(os.path.abspath(path)) as source:
             code = compile(source.read(), path, "exec")
-        exec(code, main.__dict__)  # noqa: S102 - it is what was asked for
+        exec(code, main.__dict__)  # noqa: S102 - running the script is the purpose
     except KeyboardInterrupt as error:
         _show(error)
         return 128 + told[0] if told else INTERRUPTED
-    except Exception as error:  # noqa: BLE001 - as the interpreter itself shows it
+    except Exception as error:  # noqa: BLE001 - shown as the interpreter shows it
         _show(error)
         return 1
     return 0

@@ -1,8 +1,8 @@
-"""One native client and the handles it opened, safe to carry through a fork.
+"""One native client and the structures it opened, safe to use across a fork.
 
-A process that was forked shares its parent's sockets, and with them the parent's session: requests
-of both would interleave, and one could receive the other's replies. So whatever is native is used
-only in the process that made it. After a fork the child abandons it and connects again under a new
+A forked process shares its parent's sockets, and with them the parent's session: requests of both
+would interleave, and one could receive the other's replies. Native objects are therefore used only in
+the process that made them. After a fork the child abandons them and connects again under a new
 session (design decision 15).
 """
 
@@ -27,8 +27,8 @@ from honeycomb._settings import switch
 
 __all__ = ["Face", "Session", "abandon", "close_after", "fork_generation", "wrong_kind"]
 
-# Natives of a former process. They are never dropped: closing would speak on sockets that belong
-# to the parent, and wait for threads that do not exist here.
+# Native objects of a parent process. They are never dropped: closing them would write to sockets that
+# belong to the parent, and wait for threads that do not exist here.
 _abandoned: list[object] = []
 
 
@@ -36,13 +36,13 @@ os.register_at_fork(after_in_child=count_fork)
 
 
 def abandon(native: object) -> None:
-    """Keeps what belongs to the process that was forked from being closed by this one."""
+    """Prevents this process from closing a native object of its parent."""
     _abandoned.append(native)
 
 
 def close_after(block: BaseException | None, close: Callable[[], None]) -> None:
-    """Ends a ``with`` block: calls ``close``. An error of the block takes precedence; one of ``close`` is
-    then a note of it."""
+    """Ends a ``with`` block by calling ``close``. If the block raised, its error takes precedence, and an
+    error of ``close`` becomes a note on it."""
     try:
         close()
     except errors.HoneycombError as error:
@@ -54,7 +54,7 @@ def close_after(block: BaseException | None, close: Callable[[], None]) -> None:
 class Session:
     """A lazily connected :class:`NativeClient` of one address, token and task prefix.
 
-    Thread-safe. ``timeout`` is the deadline of each call, in seconds. ``task_prefix`` is the prefix
+    Thread-safe. ``timeout`` is the time limit of each call, in seconds. ``task_prefix`` is the prefix
     whose lease the session's traffic renews; 0 for none.
     """
 
@@ -72,7 +72,7 @@ class Session:
 
     @property
     def native(self) -> NativeClient:
-        """The client of this process; connects when there is none. Raises :class:`Closed`."""
+        """The client of this process. Connects if there is none. Raises :class:`Closed`."""
         native = self._native
         if native is not None and self._made_in == fork_generation():
             return native
@@ -116,7 +116,7 @@ class Session:
 
 
 def wrong_kind(address: str, wanted: str, opened: object) -> errors.WrongKind:
-    """The error for a structure that is something else, which says how to open that."""
+    """The error for a structure of another kind. Its hint names the call that opens it."""
     kind, call = {
         NativeFile: ("a file", "open_file"),
         NativeKv: ("a key-value store", "open_kv"),

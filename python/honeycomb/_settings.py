@@ -1,4 +1,4 @@
-"""The settings that a client looks at: the environment's, else those of the configuration file.
+"""The settings of a client: from the environment, otherwise from the configuration file.
 
 ``honeycomb config show --origin`` shows all of them; ``docs/operating.md`` lists them.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from honeycomb import errors
 
-# All that the file may have, so that a mistyped one is told. The program owns the list.
+# All settings that the file may contain, so that a mistyped name is an error. The program owns the list.
 NAMES: Final = (
     "address",
     "token",
@@ -52,11 +52,11 @@ NAMES: Final = (
 
 
 def setting(name: str) -> str | None:
-    """A setting that is text: ``HONEYCOMB_<NAME>``, else that of the file, else ``None``. Empty
-    variables count as not set.
+    """A setting that is text: ``HONEYCOMB_<NAME>``, else the file's, else ``None``. Empty variables
+    count as not set.
 
-    Raises :class:`InvalidArgument` for a file that is wrong, and :class:`PermissionDenied` for one
-    that holds a token and can be read by others.
+    Raises :class:`InvalidArgument` for an invalid file, and :class:`PermissionDenied` for a file that
+    contains a token and that other users can read.
     """
     if value := os.environ.get(f"HONEYCOMB_{name.upper()}"):
         return value
@@ -68,9 +68,9 @@ def setting(name: str) -> str | None:
 
 
 def switch(name: str, default: bool) -> bool:
-    """A setting that is true or false: ``HONEYCOMB_<NAME>``, else that of the file, else the default.
+    """A setting that is true or false: ``HONEYCOMB_<NAME>``, else the file's, else the default.
 
-    Raises :class:`InvalidArgument` for anything else, and what :func:`setting` raises for a file.
+    Raises :class:`InvalidArgument` for any other value, and the errors of :func:`setting` for a file.
     """
     if text := os.environ.get(f"HONEYCOMB_{name.upper()}"):
         if text not in ("true", "false"):
@@ -86,8 +86,8 @@ def switch(name: str, default: bool) -> bool:
 
 
 def seconds(name: str, default: float) -> float:
-    """A setting that is a positive number of seconds: ``HONEYCOMB_<NAME>``, else that of the file, else the
-    default. Raises :class:`InvalidArgument` for anything else, and the errors of :func:`setting` for a
+    """A setting that is a positive number of seconds: ``HONEYCOMB_<NAME>``, else the file's, else the
+    default. Raises :class:`InvalidArgument` for any other value, and the errors of :func:`setting` for a
     file."""
     source = f"HONEYCOMB_{name.upper()}"
     value: Any = os.environ.get(source)
@@ -104,7 +104,7 @@ def seconds(name: str, default: float) -> float:
 
 
 def config_file() -> tuple[Path, bool]:
-    """Where the configuration file is, and whether somebody named it: then it has to be there."""
+    """The path of the configuration file, and whether ``HONEYCOMB_CONFIG`` names it; then it must exist."""
     if named := os.environ.get("HONEYCOMB_CONFIG"):
         return Path(named), True
     folder = os.environ.get("XDG_CONFIG_HOME")
@@ -131,7 +131,7 @@ def _file() -> tuple[Path, dict[str, Any]]:
             raise errors.InvalidArgument(f"{path}: there is no setting {key!r}{hint}")
     if "token" in table and mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise errors.PermissionDenied(
-            f"{path} holds a token and can be read by others (mode {stat.S_IMODE(mode):04o}); "
+            f"{path} contains a token and other users can read it (mode {stat.S_IMODE(mode):04o}); "
             f"run: chmod 600 {path}"
         )
     return path, table

@@ -1,13 +1,13 @@
-"""Threads for calls that block, for those who must not: asyncio, and displays in notebooks.
+"""Threads for blocking calls of callers that must not block: asyncio, and displays in notebooks.
 
-asyncio's own executor has few threads, which a handful of blocked calls would take from everybody
-else. A :class:`Crew` has threads of its own: started when there is work and nobody idle, up to its
-limit; work beyond that awaits its turn. A thread that had nothing to do for a while ends.
+asyncio's own executor has few threads, and a handful of blocked calls would occupy them all. A
+:class:`Crew` has its own threads. It starts one when there is work and no idle thread, up to its limit;
+further calls are queued. A thread that stays idle for a while ends.
 
-A call that waits can be ended by :meth:`Call.cancel`: the thread's native wait ends as if its time
-were up, and what it brings all the same is handed to whoever asked for it. Threads are daemons, so
-that a call that nobody awaits any more does not keep the process; at its end they are told to stop
-and given a moment, because a native thread must not come back to an interpreter that is gone.
+:meth:`Call.cancel` ends a waiting call: the thread's native wait ends as if its timeout had passed. If it
+still returns a result, ``done`` receives it. Threads are daemons, so that a call without a caller does not
+keep the process running. When the process ends, it interrupts the threads and waits for them briefly,
+because a native thread must not return to an interpreter that is gone.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from honeycomb._native import NativeInterrupt
 
 _log: Final = logging.getLogger("honeycomb")
 
-#: How long a thread stays without work, in seconds.
+#: Time after which an idle thread ends, in seconds.
 IDLE_SECONDS: Final = 10.0
-#: How long the end of the process waits for threads that are in a call, in seconds.
+#: Longest wait for threads that are in a call when the process ends, in seconds.
 FAREWELL_SECONDS: Final = 2.0
 
 
 class Call:
-    """One call on its way: in line, in a thread, or finished."""
+    """One call: queued, running in a thread, or finished."""
 
     __slots__ = ("_crew", "_done", "_function", "_thread")
 
@@ -49,8 +49,8 @@ class Call:
         self._thread: _Thread | None = None
 
     def cancel(self) -> bool:
-        """Takes it out of the line (true: it will not run, and ``done`` is not called), or ends its
-        wait, in which case ``done`` is called as for any other."""
+        """Removes the call from the queue and returns True: it will not run, and ``done`` is not called.
+        If it runs already, ends its wait and returns False: ``done`` is called as usual."""
         with self._crew._lock:
             if self._thread is not None:
                 self._thread.interrupt.set()
@@ -58,8 +58,8 @@ class Call:
             return self._withdraw()
 
     def withdraw(self) -> bool:
-        """Takes it out of the line when it is still there: it will not run, and ``done`` is not
-        called."""
+        """Removes the call from the queue if it is still there, and returns whether it was: then it will
+        not run, and ``done`` is not called."""
         with self._crew._lock:
             return self._withdraw()
 
@@ -82,7 +82,7 @@ class _Thread:
 
 
 class Crew:
-    """Up to ``limit`` threads. ``limit`` may be changed; fewer take effect as threads end."""
+    """Up to ``limit`` threads. ``limit`` may be changed; a lower limit takes effect as threads end."""
 
     def __init__(self, name: str, limit: int) -> None:
         self.name = name
@@ -103,12 +103,12 @@ class Crew:
 
     @property
     def size(self) -> int:
-        """How many threads there are."""
+        """The number of threads."""
         return len(self._threads)
 
     @property
     def full(self) -> bool:
-        """Whether every thread that there may be is in a call."""
+        """Whether as many threads as the limit allows are in a call."""
         return len(self._busy) >= self.limit
 
     def call(
@@ -116,7 +116,7 @@ class Crew:
         function: Callable[[], Any],
         done: Callable[[Any, BaseException | None], object],
     ) -> Call:
-        """Runs ``function`` in a thread, and then ``done`` there with its value or its error."""
+        """Runs ``function`` in a thread, and then ``done`` in the same thread with its value or error."""
         call = Call(self, function, done)
         with self._lock:
             if self._ending:
@@ -132,8 +132,8 @@ class Crew:
             self._told = self._told or crowded
         if crowded:
             _log.warning(
-                "%d calls of this process wait already; more of them await their turn "
-                "(honeycomb.aio.waiting_limit() raises the limit)",
+                "%d calls of this process are waiting, the most that may wait; further calls are "
+                "queued (honeycomb.aio.waiting_limit() raises the limit)",
                 self.limit,
             )
         return call
@@ -147,7 +147,7 @@ class Crew:
         except BaseException:
             self._threads.discard(thread)
             if not self._threads:
-                raise  # otherwise those that there are will do it
+                raise  # otherwise the threads that exist will run the call
 
     def _work(self, me: _Thread) -> None:
         me.interrupt.adopt()
@@ -155,15 +155,15 @@ class Crew:
             value, error = None, None
             try:
                 value = call._function()
-            except BaseException as caught:  # noqa: BLE001 - whoever asked is told
+            except BaseException as caught:  # noqa: BLE001 - passed to the caller's `done`
                 error = caught
             with self._lock:
-                # From here on nobody may end a wait by this call.
+                # From here on, cancelling this call must not interrupt the thread's next wait.
                 call._thread = None
                 self._busy.discard(me)
                 me.interrupt.clear()
             call._done(value, error)
-            # Nothing of it is kept while there is nothing to do.
+            # Drop the references, so that an idle thread keeps no objects alive.
             del call, value, error
 
     def _next(self, me: _Thread) -> Call | None:
@@ -197,17 +197,17 @@ class Crew:
 WAITERS: Final = "wait"
 _crews: weakref.WeakSet[Crew] = weakref.WeakSet()
 
-#: Short calls, which end by the client's timeout.
+#: Short calls, which end within the client's timeout.
 CALLS: Final = Crew("call", 32)
-#: Calls that wait for something to come: an item, a change.
+#: Calls that wait for an item or a change.
 WAITS: Final = Crew(WAITERS, 256)
-#: Puts that wait for room. Not among the others: those who make room must not stand in line behind
-#: those who wait for it.
+#: Puts that wait for room. They have their own crew, because the calls that make room must not be queued
+#: behind the puts that wait for it.
 PUTS: Final = Crew("put", 256)
 
 
 def _after_fork() -> None:
-    # The parent's threads are not here, and what they held is held for ever.
+    # The parent's threads do not exist here, and their locks are never released.
     for crew in list(_crews):
         crew._reset()
 

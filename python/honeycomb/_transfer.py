@@ -1,4 +1,4 @@
-"""What a prefix holds, to a place outside and back."""
+"""Flushing prefixes to external storage, and loading them from there."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Progress", "checked", "flush", "flush_raw", "flush_subtree", "load", "load_options"]
 
-# Pauses between two looks at a flush, in seconds.
+# First and longest pause between two requests for the progress of a flush, in seconds.
 _FIRST: Final = 0.002
 _LONGEST: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Progress(Shown):
-    """How far a flush or a load is: ``done`` of ``of`` are blocks of a flush and bytes of a load.
-    ``bytes`` were written, or read. ``failing`` says why the last attempt failed, of one that is tried
-    again."""
+    """The progress of a flush or a load. ``done`` of ``of`` are blocks of a flush, prefixes of a flush of
+    a subtree, or bytes of a load. ``bytes`` is the number of bytes written or read. ``failing`` is the
+    reason why the last attempt failed, if the operation is being retried."""
 
     done: int
     of: int
@@ -55,7 +55,7 @@ def flush(
     progress: Look | None,
     timeout: float | None,
 ) -> str:
-    """Flushes and waits; answers where it is."""
+    """Flushes a prefix and waits. Returns the full path or URL of the flush."""
     native = session.native
     number, full = native.begin_flush(job, path, place, barrier)
     ends = None if timeout is None else time.monotonic() + timeout
@@ -68,14 +68,16 @@ def flush(
             return str(full)
         if ends is not None and time.monotonic() >= ends:
             why = f": {failing}" if failing else ""
-            text = f"the flush of {path or '/'} to {full} goes on after {timeout:g} s{why}"
-            raise errors.DeadlineExceeded(text)
+            raise errors.DeadlineExceeded(
+                f"the flush of {path or '/'} to {full} was not done after {timeout:g} s and "
+                f"continues{why}"
+            )
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST)
 
 
 def see_through(session: Session, job: int, timeout: float | None) -> None:
-    """Waits until what persists of a job that has ended is written."""
+    """Waits until the persistent prefixes of a job that has ended are written."""
     ends = None if timeout is None else time.monotonic() + timeout
     pause = _FIRST
     while True:
@@ -83,18 +85,18 @@ def see_through(session: Session, job: int, timeout: float | None) -> None:
         if done:
             return
         if ends is not None and time.monotonic() >= ends:
-            why = f", and is tried again: {failing}" if failing else ""
+            why = f"; the flush is retried after a failure: {failing}" if failing else ""
             text = f"{parts_done} of {parts} blocks are written, {written} bytes"
-            text = f"what persists of the job is not flushed after {timeout:g} s: {text}{why}"
+            text = f"the job's persistent prefixes are not flushed after {timeout:g} s: {text}{why}"
             raise errors.DeadlineExceeded(text)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST)
 
 
 def checked(format: str) -> str:
-    """The format of a flush, if there is such a one."""
+    """The format of a flush, after a check that it is valid."""
     if format not in ("honeycomb", "raw"):
-        raise ValueError(f"the format of a flush is 'honeycomb' or 'raw', not {format!r}")
+        raise ValueError(f"format is 'honeycomb' or 'raw', not {format!r}")
     return format
 
 
@@ -105,7 +107,7 @@ def flush_raw(
     progress: Look | None,
     timeout: float | None,
 ) -> str:
-    """Writes a file as one object, by the program; answers where it is."""
+    """Writes a file as one object, with the ``honeycomb`` program. Returns its full path or URL."""
     command = ["flush", address, os.fspath(place), "--format", "raw"]
     return str(_told(session, command, progress, timeout)["place"])
 
@@ -118,7 +120,8 @@ def flush_subtree(
     progress: Look | None,
     timeout: float | None,
 ) -> str:
-    """Flushes a prefix with all below it, by the program; answers where the uppermost is."""
+    """Flushes a prefix and its descendants, with the ``honeycomb`` program. Returns the full path or URL of
+    the uppermost prefix."""
     command = ["flush", path or "/", place, "--subtree", *(["--barrier"] if barrier else [])]
     return str(_told(session, command, progress, timeout)["place"])
 
@@ -133,13 +136,13 @@ def load_options(
     raw: bool,
     subtree: bool,
 ) -> list[str]:
-    """What a load is told beside its place and prefix."""
+    """The options of a load for the program, besides the external path and the prefix."""
     if place is None and not persisted:
-        raise TypeError("a load needs the place of what is loaded, or persisted=True")
+        raise TypeError("load_addr_prefix() needs external_path, or persisted=True")
     if persisted and raw:
-        raise ValueError("what was persisted is no plain object: leave the format out")
+        raise ValueError("persisted=True loads a flush, not a plain object: leave format='raw' out")
     if subtree and (persisted or raw):
-        raise ValueError("a subtree is loaded from a place in full, in the format of flushes")
+        raise ValueError("subtree=True takes neither persisted=True nor format='raw'")
     options = ["--lease-ms", str(_address.lease_ms(lease))] if lease is not None else []
     options += ["--pinned"] if pinned else []
     options += ["--again"] if again else []
@@ -157,7 +160,8 @@ def load(
     options: list[str],
     progress: Look | None,
 ) -> int:
-    """Loads by the program, which has the clients of object stores; answers the bytes."""
+    """Loads a flush with the ``honeycomb`` program, which has the clients of object stores. Returns the
+    number of bytes."""
     places = [] if place is None else [os.fspath(place)]
     return int(str(_told(session, ["load", *places, path, *options], progress, None)["bytes"]))
 
@@ -165,8 +169,8 @@ def load(
 def _told(
     session: Session, arguments: list[str], progress: Look | None, timeout: float | None
 ) -> dict[str, object]:
-    """What the program tells at its end. It is ended, and what it began with it, when it takes longer or
-    when the progress raises."""
+    """Runs the ``honeycomb`` program and returns its result. If the timeout passes or ``progress`` raises,
+    terminates the program, which then undoes its partial work."""
     from honeycomb._local import binary
 
     command = [str(binary()), *arguments, "--json", "--progress"]
@@ -200,13 +204,13 @@ def _told(
                     progress(Progress(units, int(str(last["of"])), done, why))
             told = process.stdout.read()
         except BaseException:
-            # Politely: it takes back what it has begun.
+            # SIGTERM, so that the program undoes its partial work.
             process.terminate()
             raise
         finally:
             timer.cancel()
     if process.returncode and late.is_set():
-        raise errors.DeadlineExceeded(f"it was not done after {timeout:g} s, and was ended")
+        raise errors.DeadlineExceeded(f"the flush took more than {timeout:g} s and was cancelled")
     if process.returncode:
         raise _error(last)
     result: dict[str, object] = json.loads(told)

@@ -1,7 +1,7 @@
 """The process of one pool worker: receives a task, runs it in the main thread, sends its result.
 
-Messages are length-prefixed; the first byte tells what they are. A thread of its own listens to the
-pool, so that the process ends at once when its parent is gone, whatever the task is doing.
+Messages are length-prefixed; the first byte is their type. A separate thread reads from the pool, so
+that the process ends at once when its parent is gone, whatever the task is doing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import cloudpickle
 # From the worker.
 READY: Final = b"r"  # started, initializer done
 BROKEN: Final = b"b"  # could not start; an exception follows
-BEGUN: Final = b"s"  # the task is running: from here on it is never given to another worker
+BEGUN: Final = b"s"  # the task is running, and from now on is never given to another worker
 RESULT: Final = b"v"  # a pickled value follows
 FAILED: Final = b"e"  # a pickled (exception, traceback text) follows
 # To the worker.
@@ -33,15 +33,15 @@ PARENT_GONE: Final = 113
 
 
 def run_worker(fd: int) -> None:
-    """Serves the pool at the other end of socket ``fd`` until it says stop or goes away."""
+    """Serves the pool at the other end of socket ``fd`` until the pool sends stop or closes the socket."""
     connection = Connection(fd)
-    # Ctrl-C is for the program; it decides what becomes of its workers.
+    # Ctrl-C is for the program, which decides whether to end its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         initializer, args = pickle.loads(connection.recv_bytes())
         if initializer is not None:
             initializer(*args)
-    except BaseException as error:  # noqa: BLE001 - whatever it is, the pool tells it
+    except BaseException as error:  # noqa: BLE001 - the pool raises it
         connection.send_bytes(BROKEN + _describe(error))
         return
     inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -66,7 +66,7 @@ def _run(payload: memoryview) -> bytes:
     try:
         function, args, kwargs = pickle.loads(payload)
         value = function(*args, **kwargs)
-    except BaseException as error:  # noqa: BLE001 - the future's business, not ours
+    except BaseException as error:  # noqa: BLE001 - the future raises it
         return FAILED + _describe(error)
     try:
         return RESULT + _dumps(value)
@@ -78,11 +78,12 @@ def _run(payload: memoryview) -> bytes:
 
 
 def _describe(error: BaseException) -> bytes:
-    """The exception with its traceback as text; one that does not travel is replaced by its words."""
+    """The pickled exception with its traceback as text. An exception that cannot be pickled and unpickled
+    is replaced by a ``RuntimeError`` with its text."""
     text = "".join(traceback.format_exception(error))
     try:
         described = _dumps((error, text))
-        pickle.loads(described)  # many exceptions pickle well and cannot be made again
+        pickle.loads(described)  # many exceptions can be pickled but not unpickled
         return described
     except Exception:  # noqa: BLE001 - as above
         return _dumps((RuntimeError(f"{type(error).__qualname__}: {error}"), text))

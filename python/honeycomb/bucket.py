@@ -1,4 +1,4 @@
-"""Objects in buckets, as Pocket has them (OSDI '18): a thin layer over prefixes and key-value stores."""
+"""Objects in buckets, as in Pocket (OSDI '18): a thin layer over prefixes and key-value stores."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bucket"]
 
-#: The store of a bucket, in its prefix.
+#: The name of a bucket's key-value store in its prefix.
 OBJECTS: Final = "objects"
 
 
@@ -27,18 +27,19 @@ class Bucket(Remote):
     """Objects of a job by name: :meth:`put`, :meth:`get`, :meth:`enumerate`, :meth:`exists`,
     :meth:`delete`. Made by :meth:`Job.create_bucket`, opened by :meth:`Job.bucket`.
 
-    A bucket is an address prefix with a key-value store in it (:attr:`kv`), and has its lease, rights,
-    quota and readers: it lives as long as its job renews it, which a driver does, or until
-    :meth:`Job.delete_bucket`. Names are text of 1 to 4096 bytes as UTF-8. An object is stored whole or
-    not at all, and read as it was at one moment; it may be as large as :attr:`Kv.value_limit`.
+    A bucket is an address prefix that contains a key-value store (:attr:`kv`). It has the prefix's lease,
+    rights, quota and readers. It exists as long as its job renews the lease, as the driver does, or until
+    :meth:`Job.delete_bucket`. Names are text of 1 to 4096 bytes in UTF-8. An object is stored whole or
+    not at all, and a read returns it as it was at one moment. It has at most :attr:`Kv.value_limit`
+    bytes.
 
     *Read once*: ``get(name, delete=True)`` (Pocket's DELETE) reads an object and removes it in one
-    step: of any number that ask at the same time one gets it, and the others raise
-    :class:`~honeycomb.errors.KeyNotFound`. It takes effect once, also when the request had to be
-    repeated; who ends before it has the answer takes the object along.
+    step. Of several concurrent calls exactly one gets the object, and the others raise
+    :class:`~honeycomb.errors.KeyNotFound`. The removal takes effect once, even if the request has to be
+    repeated. If the caller ends before it receives the reply, the object is lost.
 
     *Outliving the job* (Pocket's PERSIST): a bucket that is created with ``persist`` is written to the
-    cluster's ``flush_root`` by whatever ends it but :meth:`Job.delete_bucket`, and
+    cluster's ``flush_root`` when it ends for any reason except :meth:`Job.delete_bucket`.
     :meth:`Job.load_bucket` of a later job of the same name brings it back.
 
     *Errors* of every call are those of :class:`Kv`.
@@ -54,18 +55,19 @@ class Bucket(Remote):
 
     @property
     def address(self) -> str:
-        """Where it is: ``job/shuffle``."""
+        """Its address with the job's name: ``job/shuffle``."""
         return self.kv.address.rpartition(":")[0]
 
     def put(self, name: str, data: Value) -> None:
-        """Stores an object, in place of one of this name. Any bytes-like object is taken as it is."""
+        """Stores an object, and replaces an object of the same name. Accepts any bytes-like object and
+        does not copy it first."""
         self.kv.put(name, data)
 
     def put_file(self, name: str, path: str | os.PathLike[str]) -> int:
-        """Stores what a file of this machine holds, and returns how many bytes that is."""
+        """Stores the contents of a file of this machine. Returns their number of bytes."""
         with Path(path).open("rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
-                data = file.read()  # of a pipe, too, or of a file that cannot be mapped
+                data = file.read()  # a pipe, an empty file, or a file that cannot be mapped
                 self.kv.put(name, data)
                 return len(data)
             with (
@@ -76,14 +78,14 @@ class Bucket(Remote):
                 return len(mapped)
 
     def get(self, name: str, *, delete: bool = False) -> bytes:
-        """An object's bytes; with ``delete`` it is removed in the same step. Raises
+        """An object's bytes. With ``delete``, removes the object in the same step. Raises
         :class:`~honeycomb.errors.KeyNotFound`."""
         return self.kv.pop(name) if delete else self.kv[name]
 
     def get_file(self, name: str, path: str | os.PathLike[str], *, delete: bool = False) -> int:
-        """Writes an object into a file of this machine, which is there whole or not at all; returns
-        how many bytes it has. With ``delete`` the object is removed, as by :meth:`get`; when the file
-        cannot be written it is put back, unless there is another one of its name by then."""
+        """Writes an object to a file of this machine, completely or not at all. Returns its number of
+        bytes. With ``delete``, removes the object as :meth:`get` does. If the file then cannot be written,
+        the object is stored again, unless another object of its name exists by then."""
         path = Path(path)
         with tempfile.NamedTemporaryFile(
             dir=path.parent, prefix=f".{path.name}.", delete=False
@@ -109,13 +111,13 @@ class Bucket(Remote):
         return self.kv.__contains__(name)
 
     def enumerate(self, prefix: str = "") -> Iterator[str]:
-        """The names of all objects, or of those whose names begin with ``prefix``, in no order. One
-        that is there throughout is told once."""
+        """The names of all objects, or of those that begin with ``prefix``, in no particular order. The
+        name of an object that exists throughout the iteration is returned exactly once."""
         for key, _ in self.kv.scan(prefix, keys_only=True):
             yield key.decode()
 
     def delete(self, name: str) -> bool:
-        """Removes an object; whether there was one."""
+        """Removes an object. Returns whether it existed."""
         return self.kv.delete(name)
 
     def __contains__(self, name: object) -> bool:
@@ -138,15 +140,15 @@ class Bucket(Remote):
 
 
 def store_of(path: str) -> str:
-    """The address of the objects in a bucket at this path."""
+    """The address of the key-value store of the bucket at this path."""
     return f"{path}:{OBJECTS}"
 
 
 def buckets_of(job: Job) -> list[str]:
-    """The paths of prefixes that live and have objects."""
+    """The paths of the live prefixes that are buckets."""
     paths: dict[int, str] = {}
     found = []
-    for node in job.tree():  # parents come before children
+    for node in job.tree():  # parents precede their children
         above = paths.get(node.parents[0], "") if node.parents else None
         path = "" if above is None else f"{above}/{node.name}".lstrip("/")
         paths[node.prefix] = path

@@ -1,4 +1,4 @@
-"""Finding a cluster, and the client that speaks to it."""
+"""Finding a cluster, and the client for it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from honeycomb.job import Job
 
 __all__ = ["Client", "connect"]
 
-#: Below this many seconds is a timeout.
+#: Timeouts are shorter than this, in seconds.
 TIMEOUT_MAX: Final = 1e9
 
 
@@ -33,32 +33,33 @@ def connect(
     memory: int | str | None = None,
     block_size: int | str | None = None,
 ) -> Client:
-    """Connects to a cluster (paper, Table 1), the first of these that there is:
+    """Connects to a cluster (paper, Table 1), the first of these that exists:
 
     1. ``address`` (``"host:port"``) with ``token``;
     2. the environment, ``HONEYCOMB_ADDRESS`` and ``HONEYCOMB_TOKEN`` (hex), or else ``address`` and
        ``token`` of the configuration file (``docs/operating.md``, Configuration);
     3. the cluster that ``honeycomb start`` runs for this user on this machine;
-    4. an embedded cluster: a child process that lives until the last client of this process closes
-       or the process ends. Its data is gone then, except for prefixes flushed before (:meth:`Client.close`).
+    4. an embedded cluster: a child process that runs until the last client of this process closes
+       or the process ends. Its data is then gone, except for prefixes flushed before (:meth:`Client.close`).
 
     ``memory`` (of the server) and ``block_size`` (64 KiB to 1 GiB, a power of two) are bytes or
-    sizes such as ``"64KiB"``. They describe an embedded cluster, so giving one skips 2 and 3. A
-    process has one embedded cluster; asking for another with other sizes raises
+    sizes such as ``"64KiB"``. They describe an embedded cluster, so if one of them is given, steps 2 and
+    3 are skipped. A process has one embedded cluster; requesting another with different sizes raises
     :class:`~honeycomb.errors.InvalidArgument`.
 
-    ``token`` is bytes or hex; without one, that of the environment, of the configuration file, or of
-    the local cluster at the same address (``localhost`` is ``127.0.0.1``) is taken. ``timeout`` is the deadline of each later call, in seconds.
+    ``token`` is bytes or hex. Without it, the token of the environment, of the configuration file, or of
+    the local cluster at the same address (``localhost`` is ``127.0.0.1``) is used. ``timeout`` is the
+    deadline of each later call, in seconds.
 
-    Raises :class:`~honeycomb.errors.Unavailable` when the cluster does not answer,
-    :class:`~honeycomb.errors.Unauthenticated` when it refuses the token and
-    :class:`~honeycomb.errors.PermissionDenied` when the cluster file is not safe to trust.
+    Raises :class:`~honeycomb.errors.Unavailable` if the cluster does not reply,
+    :class:`~honeycomb.errors.Unauthenticated` if it rejects the token, and
+    :class:`~honeycomb.errors.PermissionDenied` if other users could read or write the cluster file.
     """
     _checked(address, timeout)
     sized = memory is not None or block_size is not None
     if address is not None and sized:
         raise errors.InvalidArgument(
-            "memory and block_size describe an embedded cluster; a cluster with an address has its own"
+            "memory and block_size describe an embedded cluster; leave them out with an address"
         )
     endpoint = None if sized else _find(address, token)
     if endpoint is not None:
@@ -74,7 +75,7 @@ def connect(
 def _checked(address: Any, timeout: float) -> None:
     if address is not None and not _check.text("address", address, "127.0.0.1:7470").strip():
         raise errors.InvalidArgument(
-            "address is 'host:port', or None to look for a cluster; it is empty: is a variable not set?"
+            "address is 'host:port', or None to find a cluster; it is empty: is a variable not set?"
         )
     if not 0 < _check.seconds("timeout", timeout) < TIMEOUT_MAX:
         raise errors.InvalidArgument(
@@ -100,7 +101,7 @@ def _find(address: str | None, token: bytes | str | None) -> Endpoint | None:
 
 
 def _numeric(address: str) -> str:
-    """The cluster file has numbers where people say ``localhost``."""
+    """The address with ``127.0.0.1`` for ``localhost``, as the cluster file has it."""
     host, colon, port = address.rpartition(":")
     return f"127.0.0.1{colon}{port}" if host.lower() == "localhost" else address
 
@@ -118,12 +119,12 @@ def _token_bytes(token: bytes | str | None) -> bytes | None:
 
 
 class Client(Remote):
-    """A connection to a cluster: registers jobs and tells how the cluster is.
+    """A connection to a cluster. It registers jobs and reports the status of the cluster.
 
-    Thread-safe. Closing it (or leaving its ``with`` block) closes the jobs it registered, and the
-    embedded cluster when it was its last client. After a fork the child's copy connects anew under
-    a session of its own; closing it there leaves the parent's jobs and cluster alone. Pickled, it is
-    another client of the same cluster elsewhere; the pickle holds the token.
+    Thread-safe. Closing it (or leaving its ``with`` block) closes the jobs it registered, and stops the
+    embedded cluster if this was its last client. After a fork, the child's copy connects again under
+    a session of its own; closing it there does not affect the parent's jobs and cluster. When pickled, it
+    becomes another client of the same cluster in the other process; the pickle contains the token.
     """
 
     def __init__(self, session: Session, embedded: EmbeddedCluster | None = None) -> None:
@@ -133,7 +134,7 @@ class Client(Remote):
         self._embedded = embedded
         self._release = weakref.finalize(self, _release, session, embedded, self._owner)
         try:
-            _ = session.native  # greets the cluster: a wrong address or token is told here
+            _ = session.native  # connects, so that a wrong address or token fails here
         except BaseException:
             self._release()
             raise
@@ -145,7 +146,7 @@ class Client(Remote):
 
     @property
     def token(self) -> bytes:
-        """The cluster's token (or the narrower one that was given). A secret."""
+        """The cluster's token, or the narrower token that was passed. A secret."""
         return self._session.token
 
     @property
@@ -167,24 +168,25 @@ class Client(Remote):
         keep: bool = True,
         if_exists: Literal["fail", "open", "replace"] = "fail",
     ) -> Job:
-        """Registers a job and returns it; its hierarchy is the root prefix alone.
+        """Registers a job and returns it. Its hierarchy starts with only the root prefix.
 
-        ``name`` is unique among registered jobs (at most 255 bytes; a random one when ``None``).
-        ``lease`` is the default of its prefixes, in seconds (0.2 s to a week); ``None`` takes the cluster's, 10 s
-        unless the cluster was started with another. ``quota_blocks`` is
-        the most blocks it may hold, 0 for no quota. With ``keep`` all its leases are renewed in the
-        background while it is open, by the renewal of the root (paper, 3.2).
+        ``name`` is unique among registered jobs (at most 255 bytes; a random name if ``None``).
+        ``lease`` is the default lease of its prefixes, in seconds (0.2 s to a week); ``None`` uses the
+        cluster's default, 10 s unless the cluster was started with another. ``quota_blocks`` is the most
+        blocks that the job may hold, 0 for no quota. With ``keep``, all its leases are renewed in the
+        background while it is open, by renewing the root (paper, 3.2).
 
-        The job of a ``tenant`` is named ``TENANT/NAME``: so :meth:`attach` finds it, and so
-        :attr:`Job.name` says it. The others are hints, as Pocket's: whether its data should be in memory
-        (``latency_sensitive``), how many ``tasks`` will run at the same time, what it will hold at its
-        peak (``capacity``: bytes, or a string such as ``"4GiB"``) and read and write in a second
-        (``peak_throughput``, the same). 0 says nothing. What they let expect is in :meth:`jobs`.
+        The job of a ``tenant`` is named ``TENANT/NAME``: :attr:`Job.name` has this name, and
+        :meth:`attach` requires it. The other parameters are hints, as in Pocket: whether the job's data
+        should be in memory (``latency_sensitive``), how many ``tasks`` will run at the same time, how much
+        data the job will hold at its peak (``capacity``: bytes, or a string such as ``"4GiB"``), and how
+        much it will read and write per second (``peak_throughput``, likewise). 0 gives no hint.
+        :meth:`jobs` shows the expectations derived from them.
 
-        ``if_exists`` decides about a live job of that name: with ``"fail"`` it is
-        :class:`~honeycomb.errors.AlreadyExists`, ``"open"`` opens it as it is (closing it then ends it
-        only if this process holds it), and ``"replace"`` ends it with its data. A job belongs to the
-        process that registered it; when that has ended on this machine, by a crash or otherwise,
+        ``if_exists`` applies if a live job has that name. ``"fail"`` raises
+        :class:`~honeycomb.errors.AlreadyExists`; ``"open"`` opens the job as it is (closing it then ends it
+        only if this process holds it); ``"replace"`` ends the job and frees its data. A job belongs to the
+        process that registered it. If that process has ended on this machine, by a crash or otherwise,
         ``"fail"`` replaces the job as well, and ``"open"`` takes it over. Prefixes of such a job that flush
         at the end of their leases are flushed.
         """
@@ -236,7 +238,7 @@ class Client(Remote):
             ) from None
 
     def _reopen(self, job: Job) -> tuple[int, int, bytes]:
-        """Begins a job anew, or registers it again where it is gone."""
+        """Reopens a job, or registers it again if it is gone."""
         try:
             there, _, _, _ = self._session.native.find_job(job.name)
             if there == job.id or job._register is None:
@@ -247,8 +249,8 @@ class Client(Remote):
         return job._register()
 
     def attach(self, name: str) -> Job:
-        """A job that is registered already. Closing it does not deregister it, and its leases are
-        not renewed unless :meth:`Job.keep` says so. Raises
+        """Opens a job that is registered already. Closing it does not deregister it, and its leases are
+        not renewed until :meth:`Job.keep` is called. Raises
         :class:`~honeycomb.errors.UnknownJob`."""
         _check.text("name", name, "wordcount")
         job_id, root, token, _ = self._session.native.find_job(name)
@@ -258,7 +260,7 @@ class Client(Remote):
         return job
 
     def quota(self, *, tenant: str | None = None, job: str | None = None) -> Quota:
-        """How many blocks all jobs of the ``tenant``, or the ``job``, may hold, and hold."""
+        """The quota of all jobs of the ``tenant``, or of the ``job``, and the blocks they hold."""
         return Quota(*self._session.native.quota(*self._holder(tenant, job)))
 
     def set_quota(
@@ -270,21 +272,23 @@ class Client(Remote):
         soft_blocks: int | None = None,
         weight: int | None = None,
     ) -> Quota:
-        """Sets the most blocks that all jobs of the ``tenant``, or the ``job``, may hold; 0 for as
-        many as there are. What is held already stays; nothing more is given until enough was freed.
+        """Sets the most blocks that all jobs of the ``tenant``, or the ``job``, may hold; 0 for no quota.
+        Blocks above a smaller quota stay, but no further block is allocated until enough are freed.
 
-        ``soft_blocks`` refuses nothing: what is in memory beyond it is the first to go below when
-        memory is short, 0 for no such bound. ``weight`` (1 to 1,048,576) is what the share of memory
-        counts for under a fair policy; a job of a tenant has its tenant's share. What is ``None``
-        stays as it is.
+        ``soft_blocks`` rejects no allocation: blocks in memory beyond it are the first to be demoted to a
+        lower tier when memory is low; 0 for no such bound. ``weight`` (1 to 1,048,576) is the weight of the
+        holder's share of memory under a fair policy; a job of a tenant has its tenant's share. A parameter
+        that is ``None`` is not changed.
         """
         change = quota_change(max_blocks, soft_blocks, weight)
         return Quota(*self._session.native.set_quota(*self._holder(tenant, job), *change))
 
     def _holder(self, tenant: str | None, job: str | None) -> tuple[int, str | None, None]:
-        """Whose quota is meant: the number of the job, or the tenant; and no prefix."""
+        """The holder of a quota: the number of the job, or the tenant; and no prefix."""
         if (tenant is None) == (job is None):
-            raise errors.InvalidArgument("a quota is a tenant's or a job's: name one of them")
+            raise errors.InvalidArgument(
+                "a quota is a tenant's or a job's: pass exactly one of tenant= and job="
+            )
         if job is not None:
             job_id, _, _, _ = self._session.native.find_job(_check.text("job", job, "wordcount"))
             return job_id, None, None
@@ -293,8 +297,9 @@ class Client(Remote):
     def costs(
         self, *, tenant: str | None = None, prices: Mapping[str, float] | None = None
     ) -> list[Cost]:
-        """What all jobs (of the ``tenant``) have used, and what that costs: those that ended first,
-        as far as they are remembered. ``prices`` are as in :meth:`Job.cost`."""
+        """The resources that all jobs (of the ``tenant``) have used, and their cost. Jobs that have ended
+        come first, as far as the controller still remembers them. ``prices`` are as in
+        :meth:`Job.cost`."""
         table = read_prices(prices)
         mine = f"{tenant}/" if tenant is not None else ""
         bills = self._session.native.bills(0)
@@ -305,35 +310,35 @@ class Client(Remote):
         return self._session.native.list_jobs()
 
     def status(self) -> Status:
-        """Servers and totals of the cluster. Used and resident bytes are as last reported by the
-        servers, a quarter of a second ago at most; allocation is exact."""
+        """Servers and totals of the cluster. Used and resident bytes are the servers' last reports, at most
+        a quarter of a second old; allocated bytes are exact."""
         return self._session.native.status()
 
     def kinds(self) -> list[Kind]:
         """The custom kinds of structure that memory servers have announced, in order of code, each with
-        the number of live servers that serve it. Files, queues and key-value stores every server
-        serves."""
+        the number of live servers that serve it. Every server also serves files, queues and key-value
+        stores."""
         return [kind_of(kind, servers) for kind, servers in self._session.native.kinds()]
 
     def close(self, *, discard: bool = False, wait: float | None = None) -> None:
-        """Closes its jobs and connections. Idempotent. When jobs could not be deregistered, it closes the others
-        and raises the first error.
+        """Closes its jobs and connections. Idempotent. If some jobs cannot be deregistered, it closes the
+        others and raises the first error.
 
-        The last client of an embedded cluster ends the cluster, and all that is in it. Before that it waits
-        until everything is written that persists (of jobs that were closed too) or, in a job that is
-        open, has ``on_expiry=Flush(...)``. It waits for as long as blocks are written, and reports progress
-        to the logger ``honeycomb`` and to a terminal. When flushes fail and nothing was written
+        The last client of an embedded cluster stops the cluster, which frees all its data. Before that, it
+        waits until all prefixes with ``persist`` (also of closed jobs) and all prefixes of open jobs with
+        ``on_expiry=Flush(...)`` are written. It waits as long as blocks are being written, and reports
+        progress to the logger ``honeycomb`` and to a terminal. If flushes fail and nothing is written
         for ``wait`` seconds (30, or the setting ``stop_wait``), it raises
-        :class:`~honeycomb.errors.NotFlushed`, which names the unwritten directories. The cluster keeps their
-        data, and the call can be repeated. ``discard`` waits for nothing and loses all unwritten data. A
-        process that ends without this call does the same at its end, and reports on standard error.
+        :class:`~honeycomb.errors.NotFlushed`, which names the unwritten directories. The cluster then
+        retains their data, and the call can be repeated. ``discard`` does not wait and loses all unwritten
+        data. A process that ends without this call does the same at its end, and reports on standard error.
 
-        The jobs of any other cluster go on flushing there after this call (:meth:`Job.close`).
+        Any other cluster continues to flush the jobs' prefixes after this call (:meth:`Job.close`).
         """
         if self._owner == fork_generation():
             embedded = self._embedded
             if embedded is not None and not self._session.closed and embedded.is_last_use():
-                # The cluster ends these, and flushes more than the end of a job does.
+                # The cluster ends these jobs, and flushes more prefixes than deregistering them would.
                 for job in self._jobs:
                     job._disconnect()
                 embedded.finish(self._session, wait, discard)
@@ -350,7 +355,7 @@ class Client(Remote):
             if failed:
                 self._release()
                 if len(failed) > 1:
-                    failed[0].add_note(f"so did the closing of {len(failed) - 1} more jobs")
+                    failed[0].add_note(f"closing {len(failed) - 1} more jobs failed too")
                 raise failed[0]
         self._release()
 
@@ -384,7 +389,7 @@ class Client(Remote):
 
 
 def _connected(address: str, token: bytes, timeout: float) -> Client:
-    """A client that was pickled."""
+    """Restores a pickled client."""
     return Client(Session(address, token, timeout=timeout))
 
 

@@ -1,4 +1,4 @@
-"""What jobs have used, and what that costs."""
+"""The resources that jobs have used, and their cost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from honeycomb._display import Facts, Shown
 from honeycomb._settings import setting
 from honeycomb.errors import InvalidArgument
 
-#: What is not said otherwise, as the setting ``prices`` has it.
+#: Default prices, in the form of the setting ``prices``.
 PRICES: Final = "memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005"
-#: By their codes.
+#: Names of tiers, indexed by their codes.
 _TIERS: Final = ("memory", "nvme", "ssd", "hdd", "object")
 _NAMES: Final = (*_TIERS, *(f"to-{tier}" for tier in _TIERS), "moved")
 _GB_SECOND: Final = 1e9 * 1e3
@@ -21,12 +21,12 @@ _GB_SECOND: Final = 1e9 * 1e3
 
 @dataclass(frozen=True, slots=True)
 class Cost(Shown):
-    """What one job has used. ``gb_seconds`` are those of whole blocks by where they were (``memory``,
-    ``nvme``, ``ssd``, ``hdd``, ``object``), exactly; ``used_gb_seconds`` those of the data in them, as
-    servers reported it. ``came_bytes`` are data that came to a tier from another one of its server;
-    ``moved_bytes`` went from one server to another. ``money`` is what all of this costs, ``money_by_tier``
-    what of it each tier does, ``money_at_peak`` what the job would have cost had it reserved
-    ``peak_bytes`` of memory for all of its ``age`` (in seconds)."""
+    """The resources that one job has used. ``gb_seconds`` are the exact gigabyte-seconds of whole blocks
+    in each tier (``memory``, ``nvme``, ``ssd``, ``hdd``, ``object``), and ``used_gb_seconds`` those of the
+    data in the blocks, as servers reported it. ``came_bytes`` are the bytes moved into each tier from
+    another tier of the same server; ``moved_bytes`` were moved from one server to another. ``money`` is
+    the total cost, ``money_by_tier`` the part of each tier, and ``money_at_peak`` the cost of reserving
+    ``peak_bytes`` of memory for the job's whole ``age`` (in seconds)."""
 
     job: int
     name: str
@@ -50,30 +50,30 @@ class Cost(Shown):
 
 
 def read_prices(prices: Mapping[str, float] | None) -> dict[str, float]:
-    """Prices that were given, else those of the settings."""
+    """The given prices, or with ``None`` those of the settings."""
     if prices is None:
         text = setting("prices") or PRICES
         parts = [part.partition("=") for part in text.split(",") if part.strip()]
         try:
             prices = {name.strip(): float(price) for name, _, price in parts}
         except ValueError:
-            raise InvalidArgument(f"prices are such as {PRICES!r}, not {text!r}") from None
+            raise InvalidArgument(f"prices have the form {PRICES!r}, not {text!r}") from None
     for name, price in prices.items():
         if name not in _NAMES:
             raise InvalidArgument(f"{name!r} has no price; prices are: {', '.join(_NAMES)}")
         if not 0 <= price < float("inf"):
             raise InvalidArgument(f"a price is 0 or more, not {price!r}")
     if "memory" not in prices:
-        raise InvalidArgument("the price of memory is missing")
+        raise InvalidArgument("the price of memory is missing; add one, such as memory=0.008")
     return {**dict.fromkeys(_NAMES, 0.0), **prices}
 
 
 def cost_of(bill: dict[str, Any], prices: Mapping[str, float]) -> Cost:
-    """What a bill costs."""
+    """The cost of a bill."""
     held, used = dict.fromkeys(_TIERS, 0.0), dict.fromkeys(_TIERS, 0.0)
     came = dict.fromkeys(_TIERS, 0)
     for code, held_ms, used_ms, came_bytes in bill["tiers"]:
-        if code < len(_TIERS):  # of a class that is not known here there is no price
+        if code < len(_TIERS):  # classes of a newer server have no price here
             tier = _TIERS[code]
             held[tier], used[tier] = held_ms / _GB_SECOND, used_ms / _GB_SECOND
             came[tier] = came_bytes

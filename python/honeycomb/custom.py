@@ -1,4 +1,4 @@
-"""Structures of kinds that memory servers bring with them (paper, 4.1): one handle for all of them."""
+"""Structures of custom kinds, which memory servers add (paper, 4.1): one handle for all kinds."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _RawReply = tuple[int, bytes, bytes, int]
 class Operation:
     """One operation of a custom kind.
 
-    ``verbs`` is what a grant must allow (``"r"``, ``"w"`` or ``"rw"``), ``route`` to which block or
-    blocks it goes: ``"head"``, ``"tail"``, ``"position"`` (it wants ``position=``), ``"key"`` (it wants
-    ``key=``), or ``"each"`` and ``"through"`` (:meth:`Custom.call_each`). One that ``mutates`` takes
-    effect once, however often it has to be sent.
+    ``verbs`` are the rights that a grant must include (``"r"``, ``"w"`` or ``"rw"``). ``route`` is the
+    block or blocks that the operation is sent to: ``"head"``, ``"tail"``, ``"position"`` (it requires
+    ``position=``), ``"key"`` (it requires ``key=``), or ``"each"`` and ``"through"``
+    (:meth:`Custom.call_each`). An operation that ``mutates`` takes effect once, however often it is sent.
     """
 
     name: str
@@ -50,8 +50,8 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A custom kind of structure, as the servers that serve it describe it. ``servers`` is how many do
-    at present; 0 when it was not asked for."""
+    """A custom kind of structure, as described by the servers that serve it. ``servers`` is the number of
+    live servers that serve it, as :meth:`Client.kinds` returns it; otherwise 0."""
 
     code: int
     name: str
@@ -61,10 +61,10 @@ class Kind:
 
 
 class Reply(NamedTuple):
-    """What an operation answered: its number, its arguments and its payload. What these mean is for
-    the kind to say. ``start`` is where the block that answered begins, for numbers inside of ``args``
-    or ``payload`` that count from there; ``value`` counts from the beginning of the structure already
-    where it is a position."""
+    """The result of an operation: a number, arguments and a payload, whose meanings the kind defines.
+    ``start`` is the position at which the replying block begins; positions inside of ``args`` or
+    ``payload`` that are relative to the block count from there. A ``value`` that is a position already
+    counts from the beginning of the structure."""
 
     value: int
     args: bytes
@@ -76,11 +76,10 @@ class Custom(Face, Remote):
     """A structure of a custom kind, opened by :meth:`Job.custom`, :meth:`Job.create_custom` or
     :meth:`Job.open_custom`.
 
-    *Consistency*: each operation is atomic at its block; what else holds is for the kind to say.
-    Operations that change something take effect once, also when the client had to repeat them.
-    *Durability*: class ``memory``; lost with its server (:class:`~honeycomb.errors.DataLost`) or its
-    lease (:class:`~honeycomb.errors.LeaseExpired`). *Concurrency*: any number of threads, processes and
-    tasks.
+    *Consistency*: each operation is atomic at its block; the kind defines further guarantees. Mutating
+    operations take effect once, even if the client has to repeat them. *Durability*: class ``memory``;
+    the data is lost with its server (:class:`~honeycomb.errors.DataLost`) or its lease
+    (:class:`~honeycomb.errors.LeaseExpired`). *Concurrency*: any number of threads, processes and tasks.
     """
 
     def __init__(self, job: Job, address: Address, native: NativeCustom | None = None) -> None:
@@ -96,12 +95,12 @@ class Custom(Face, Remote):
 
     @property
     def address(self) -> str:
-        """Where it is: ``job/T4/T6:name``."""
+        """Its address with the job's name: ``job/T4/T6:name``."""
         return f"{self._job.name}/{self._address}"
 
     @property
     def kind(self) -> Kind:
-        """What its kind is called, and what its operations are."""
+        """Its kind, with name and operations."""
         return kind_of(self._native().kind)
 
     def call(
@@ -114,17 +113,17 @@ class Custom(Face, Remote):
         key: _check.BytesLike | None = None,
         timeout: float | None = 0,
     ) -> Reply:
-        """Asks for an operation, by its name, and returns what the structure answered.
+        """Runs an operation, given by its name, and returns its result.
 
-        ``payload`` and ``args`` are bytes-like, as the operation wants them; ``position`` or ``key`` say
-        which block it goes to, where its kind wants that. An operation that may wait does so for up to
-        ``timeout`` seconds, ``None`` for as long as it takes, and then raises
-        :class:`~honeycomb.errors.NotYet`; Ctrl-C ends the wait.
+        ``payload`` and ``args`` are bytes-like, in the form that the operation defines. ``position`` or
+        ``key`` selects the block, if the operation's route requires one. An operation that can wait does so
+        for up to ``timeout`` seconds (``None`` without limit) and then raises
+        :class:`~honeycomb.errors.NotYet`. Ctrl-C ends the wait.
 
-        Raises :class:`~honeycomb.errors.Refused`, with the structure's ``code``, when the structure
-        refuses it for a reason of its own, :class:`~honeycomb.errors.UnknownOpcode` for an operation
-        that it has not, and :class:`~honeycomb.errors.InvalidArgument` for one that is not asked as
-        its kind wants.
+        Raises :class:`~honeycomb.errors.Refused`, with the structure's ``code``, if the structure refuses
+        the operation for a reason that its kind defines; :class:`~honeycomb.errors.UnknownOpcode` if the
+        kind has no such operation; and :class:`~honeycomb.errors.InvalidArgument` if the arguments do not
+        match the operation.
         """
         return Reply(
             *self._native().call(
@@ -145,11 +144,11 @@ class Custom(Face, Remote):
         args: _check.BytesLike = b"",
         position: int | None = None,
     ) -> list[Reply]:
-        """Asks every block of the structure, or every one up to that of ``position``, for an operation,
-        one after the other from the first; returns what each answered.
+        """Runs an operation on every block of the structure, or on every block up to that of ``position``,
+        one after another from the first. Returns the result of each block.
 
-        It is not atomic: what fails at one block is raised, and those before have done it. Raises as
-        :meth:`call`.
+        The call is not atomic: if the operation fails at a block, the call raises that error, and the
+        operation has taken effect on the blocks before. Raises the errors of :meth:`call`.
         """
         replies = self._native().call_each(
             _check.text("operation", operation, "trim"),
@@ -174,7 +173,7 @@ class Custom(Face, Remote):
 
 
 def kind_of(raw: _RawKind, servers: int = 0) -> Kind:
-    """What the native half tells of a kind."""
+    """A kind from the native module's tuple."""
     code, name, router, operations = raw
     known = [
         Operation(name, number, _VERBS[verbs], _ROUTES[route], *rest)
@@ -184,7 +183,7 @@ def kind_of(raw: _RawKind, servers: int = 0) -> Kind:
 
 
 def kind_ref(kind: int | str) -> tuple[int | None, str | None]:
-    """A kind as the native half wants it named."""
+    """A kind's code or name, in the form that the native module takes."""
     if isinstance(kind, str):
         return None, _check.text("kind", kind, "log")
     try:

@@ -1,8 +1,7 @@
-"""The main job: word count over a real text, on an embedded cluster with small blocks.
+"""The demo: word count over a real text, on an embedded cluster with small blocks.
 
-``honeycomb demo`` runs this, and so does ``python -m honeycomb.demo``. A word is a maximal run of
-bytes that are no white space of the C locale, case kept: what
-``tr -s '[:space:]' '\\n' | sort | uniq -c`` counts.
+``honeycomb demo`` and ``python -m honeycomb.demo`` run it. A word is a maximal run of bytes that are
+not white space of the C locale, case-sensitive, as in ``tr -s '[:space:]' '\\n' | sort | uniq -c``.
 """
 
 from __future__ import annotations
@@ -53,18 +52,18 @@ SPLIT_MIN: Final = 256 * 1024
 SPLIT_MAX: Final = 8 << 20
 SPLITS_AIMED: Final = 64
 MEMORY_MIN: Final = 256 << 20
-# Each file of the job takes a block at least, whatever it holds.
+# Each file of the job takes at least one block, whatever its size.
 BLOCKS_MIN: Final = 64
 BLOCK_SIZES: Final = tuple(1 << power for power in range(16, 25))
-#: How long to watch memory go back after the end, in seconds.
+#: Longest wait for the release of memory after the job, in seconds.
 RELEASE_SECONDS: Final = 3.0
-#: Two reports of a server, which come every quarter of a second.
+#: Time in which a server sends two reports, which it does every quarter of a second.
 SETTLE_SECONDS: Final = 0.6
 POLL_SECONDS: Final = 0.02
 
 
 def words(split: TextSplit) -> Iterator[tuple[bytes, int]]:
-    """The map function: each word, once."""
+    """The map function: yields each word with the count 1."""
     for word in split.read().split():
         yield word, 1
 
@@ -76,7 +75,7 @@ def total(word: bytes, counts: list[int]) -> int:
 
 @dataclass
 class Report:
-    """What the demo has to tell. Sizes are bytes and times seconds."""
+    """The results of the demo. Sizes are in bytes and times in seconds."""
 
     text: str = ""
     text_bytes: int = 0
@@ -130,9 +129,8 @@ def _brief(status: Status | None) -> dict[str, int]:
 
 
 def byte_seconds(samples: Sequence[MemorySample]) -> tuple[float, float]:
-    """What was allocated, summed over time, and what a reservation of its peak from start to end
-    would have held. The job ends with its last block; the wait for the memory after it is nobody's
-    reservation."""
+    """The byte-seconds of allocated memory, and those of a reservation of its peak from start to end. The
+    job ends with its last block; the wait for the memory afterwards does not count."""
     last = max((i for i, one in enumerate(samples) if one.allocated), default=-1)
     samples = samples[: last + 2]
     held = sum((later.seconds - one.seconds) * one.allocated for one, later in pairwise(samples))
@@ -146,7 +144,7 @@ def byte_seconds(samples: Sequence[MemorySample]) -> tuple[float, float]:
 
 
 def default_text() -> Path:
-    """The text that comes along: in the package, or in the repository's ``examples/data``.
+    """The included text: in the package, or in the repository's ``examples/data``.
 
     The wheel is built with a copy of ``examples/data/*.gz`` in ``honeycomb/data``.
     """
@@ -156,15 +154,15 @@ def default_text() -> Path:
         if texts := sorted(folder.glob("*.txt.gz")):
             return texts[0]
     raise errors.NotFound(
-        f"no text came with this installation (looked in {packaged} and {repository}); "
+        f"this installation contains no text (looked in {packaged} and {repository}); "
         "name one with --input PATH"
     )
 
 
 @contextlib.contextmanager
 def plain_text(path: Path) -> Iterator[Path]:
-    """The text as a plain file that workers can open: what is packed, or is no ordinary file (a
-    pipe, a device), is copied for the time of the demo."""
+    """The text as a plain file that workers can open. A compressed file, a pipe or a device is copied to a
+    temporary file for the duration of the demo."""
     with open(path, "rb") as source:
         seekable = stat.S_ISREG(os.fstat(source.fileno()).st_mode)
         head = source.peek(2)[:2]
@@ -180,7 +178,7 @@ def plain_text(path: Path) -> Iterator[Path]:
 
 
 def splits_of(path: Path, scale: int, workers: int) -> list[TextSplit]:
-    """Map inputs: about 64 of them, of 256 KiB to 8 MiB, and a few for each worker."""
+    """The map inputs: about 64, of 256 KiB to 8 MiB each, and at least two for each worker."""
     size = path.stat().st_size * scale
     each = min(max(size // SPLITS_AIMED, SPLIT_MIN), SPLIT_MAX)
     return split_text(path, min(max(size // each, 2 * workers, 1), MAPS_MAX), scale)
@@ -190,7 +188,7 @@ def splits_of(path: Path, scale: int, workers: int) -> list[TextSplit]:
 
 
 def run(path: Path, scale: int, workers: int, block_size: int) -> Report:
-    """Counts the words of ``path``, ``scale`` times over. Raises what a job raises."""
+    """Counts the words of ``path``, repeated ``scale`` times. Raises the errors of the job."""
     bars = ProgressBars()
     with plain_text(path) as text:
         text_bytes = text.stat().st_size * scale
@@ -251,7 +249,7 @@ def _collect(result: Result, report: Report) -> None:
         counts = list(result.partition(part))
         report.words_distinct += len(counts)
         report.words_total += sum(count for _, count in counts)
-        # Commonest first, and of equally common ones the first in byte order.
+        # The most frequent words first; equally frequent words in byte order.
         ranked = ((-count, word) for word, count in counts)
         commonest = heapq.nsmallest(COMMONEST, [*commonest, *ranked])
         result.free(part)
@@ -259,8 +257,8 @@ def _collect(result: Result, report: Report) -> None:
 
 
 def _await_release(client: Client, before: Status) -> Status:
-    """Watches until every block is free again and the resident memory has not fallen for two
-    reports of the servers, or 3 s have passed; returns the last status."""
+    """Waits until every block is free again and the resident memory has not decreased for two reports of
+    the servers, or until 3 s have passed. Returns the last status."""
     pause = threading.Event()
     now = fallen = time.monotonic()
     deadline = now + RELEASE_SECONDS
@@ -275,11 +273,11 @@ def _await_release(client: Client, before: Status) -> Status:
         pause.wait(POLL_SECONDS)
 
 
-# -------------------------------------------------------------------------------------- the telling
+# --------------------------------------------------------------------------------------- the report
 
 
 def render(report: Report) -> str:
-    """The report for people."""
+    """The report as text."""
     memory = report.to_json()["memory"]
     blank = ""
     lines = [
@@ -398,8 +396,8 @@ def _block_size(text: str) -> int:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size not in BLOCK_SIZES:
         raise argparse.ArgumentTypeError(
-            f"'{text}' is not a power of two from 64KiB to 16MiB: each of the job's files takes a "
-            "block at least, and in larger ones nobody would see them grow"
+            f"'{text}' is not a power of two from 64KiB to 16MiB: each of the job's files takes at "
+            "least one block, and their growth would not be visible with larger blocks"
         )
     return size
 
@@ -407,7 +405,7 @@ def _block_size(text: str) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the demo; returns the exit code."""
     options = parser().parse_args(arguments)
-    # Being told to end is no reason to leave processes or files behind.
+    # SIGTERM and SIGHUP are handled like Ctrl-C, so that no processes or files are left behind.
     for how in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(how, lambda *_: signal.raise_signal(signal.SIGINT))
     try:

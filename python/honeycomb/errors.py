@@ -1,13 +1,13 @@
 """Exceptions, one class per cause.
 
 Every status of the protocol (``protocol/messages.toml``) has a class of the same name here, and all
-of them derive from :class:`HoneycombError`. Where Python has an exception of the same meaning the
+of them derive from :class:`HoneycombError`. If Python has an exception of the same meaning, the
 class derives from that too, so ``except KeyError``, ``except TimeoutError`` or ``except
 PermissionError`` work as everywhere else.
 
-The message comes from whoever found the cause and names the prefix, the limit or the peer. The
-class tells what the program can do about it, and ``hint`` says it where it is one thing; a traceback
-shows it below the message. Errors survive pickling whole.
+The node that detected the cause writes the message, which names the prefix, the limit or the peer. The
+class determines how a program can react. If there is one obvious next step, ``hint`` states it, and a
+traceback shows it after the message. Errors keep all their fields when they are pickled.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ from typing import Any, ClassVar
 class HoneycombError(Exception):
     """Base of all errors that Honeycomb raises on purpose.
 
-    A call about many keys raises the error of the first one that failed; :attr:`failures` then has
-    all of them, and :attr:`results` what the others answered.
+    A call with many keys raises the error of the first key that failed. :attr:`failures` then has the
+    errors of all failed keys, and :attr:`results` the results of the others.
     """
 
-    #: The error of each key or operation that failed, by its place in the call. Empty for calls
-    #: about a single one.
+    #: The error of each failed key or operation, by its index in the call. Empty for calls with a
+    #: single key or operation.
     failures: Mapping[int, HoneycombError] = MappingProxyType({})
-    #: What each answered, in order; ``None`` at the places of :attr:`failures`.
+    #: The result of each key or operation, in order; ``None`` at the indexes in :attr:`failures`.
     results: Sequence[Any] = ()
-    #: What to do next, where that is one thing; empty where it is not.
+    #: The next step, if there is one obvious step; otherwise empty.
     hint: str = ""
     #: How many items of a ``put_many`` were put before it failed.
     put: int = 0
-    #: What was written to an :class:`~honeycomb.Appender` and is not known to be in the file.
+    #: Data written to an :class:`~honeycomb.Appender` that is not known to be in the file.
     unwritten: bytes = b""
 
     @property
     def status(self) -> str:
-        """The name of the protocol status, or of the class for errors that never travel."""
+        """The name of the protocol status, or of the class for errors that no peer sends."""
         return type(self).__name__
 
     def __str__(self) -> str:
-        # KeyError would show the repr of its argument and OSError an errno that there is not.
+        # KeyError would show the repr of its argument, and OSError an errno that does not exist here.
         return str(self.args[0]) if self.args else (type(self).__doc__ or self.status)
 
 
@@ -77,7 +77,7 @@ class FrameTooLarge(ProtocolError):
 
 
 class HandshakeRequired(ProtocolError):
-    """A request came before the handshake. A defect; please report it."""
+    """A request arrived before the handshake. A defect; please report it."""
 
 
 class NotServedHere(ProtocolError):
@@ -88,7 +88,7 @@ class NotServedHere(ProtocolError):
 
 
 class Unauthenticated(HoneycombError):
-    """The token is missing, malformed, forged or past its time."""
+    """The token is missing, malformed, forged or expired."""
 
     hint = "pass token=, or set HONEYCOMB_TOKEN to the token that the cluster was started with"
 
@@ -98,7 +98,8 @@ class PermissionDenied(HoneycombError, PermissionError):
 
 
 class GrantExpired(PermissionDenied):
-    """The structure's grant is past its time. The client opens it again by itself first."""
+    """The structure's grant has expired. The client opens the structure again by itself before it raises
+    this error."""
 
 
 class GrantRevoked(PermissionDenied):
@@ -109,7 +110,7 @@ class GrantRevoked(PermissionDenied):
 
 
 class RoutingError(HoneycombError):
-    """Where the data is could not be settled before the deadline; the client retries these itself."""
+    """The client could not locate the data before the deadline. It retries these errors by itself."""
 
 
 class WrongEpoch(RoutingError):
@@ -121,7 +122,7 @@ class UnknownBlock(RoutingError):
 
 
 class Moved(RoutingError):
-    """The data kept moving until the deadline."""
+    """The data was still being migrated when the deadline passed."""
 
 
 class Resume(RoutingError):
@@ -129,13 +130,13 @@ class Resume(RoutingError):
 
 
 class WrongRange(RoutingError):
-    """No block would own the key or offset before the deadline."""
+    """No block accepted ownership of the key or offset before the deadline."""
 
 
 class OutcomeUnknown(HoneycombError):
-    """The mutation may or may not have taken effect; the record that would tell is gone.
+    """The mutation may or may not have taken effect; the record of its outcome is gone.
 
-    Read the data to find out before repeating it.
+    Read the data to find out before repeating the mutation.
     """
 
     hint = "read the data to find out whether it took effect before repeating the call"
@@ -145,20 +146,21 @@ class OutcomeUnknown(HoneycombError):
 
 
 class Busy(HoneycombError):
-    """The server refused new work until the deadline passed. Try again later."""
+    """The server rejected the request as overloaded until the deadline passed. Try again later."""
 
     hint = "try again later, or with fewer calls at a time"
 
 
 class OutOfMemory(HoneycombError, MemoryError):
-    """No block is free; the message names what was asked and what is free. Data is unharmed."""
+    """No block is free; the message names how many blocks were requested and how many are free. Existing
+    data is unchanged."""
 
-    hint = "free something (job.tree() shows what there is), or give the cluster more memory"
+    hint = "free something (job.tree() lists structures), or give the cluster more memory"
 
 
 class BlockFull(HoneycombError):
-    """The block that owns the key has no room for the entry, and cannot be divided: the keys of one
-    ``{tag}`` fill it, which the message names. Data is unharmed.
+    """The block that owns the key has no room for the entry and cannot be split, because the keys of
+    one ``{tag}`` fill it. The message names the tag. Existing data is unchanged.
     """
 
     hint = "spread the keys over more {tags}, delete some, or use a cluster of larger blocks"
@@ -179,16 +181,15 @@ class LimitExceeded(HoneycombError):
 
 
 class QuotaExceeded(HoneycombError):
-    """A prefix with all below it, the job, or its tenant holds as many blocks as it may; the message
-    says which. Free some, or have the quota raised."""
+    """A prefix with its descendants, the job, or its tenant holds as many blocks as its quota permits;
+    the message says which. Free some blocks, or have the quota raised."""
 
-    hint = (
-        "free something (job.tree() shows what there is), or have the quota raised: honeycomb quota"
-    )
+    hint = "free something (job.tree() lists structures), or have the quota raised: honeycomb quota"
 
 
 class NotShared(HoneycombError):
-    """Memory could not be handed to this client. Calls read the bytes instead; it is not raised."""
+    """The server could not share its memory with this client. Calls copy the bytes instead and do not
+    raise this error."""
 
 
 # ----------------------------------------------------------------------------------- names and data
@@ -197,7 +198,7 @@ class NotShared(HoneycombError):
 class NotFound(HoneycombError, LookupError):
     """No prefix or structure has this address."""
 
-    hint = "print(job.tree()) shows what there is; job.kv(), job.file() and job.queue() create it"
+    hint = "print(job.tree()) lists what exists; job.kv(), job.file() and job.queue() create it"
 
 
 class KeyNotFound(HoneycombError, KeyError):
@@ -205,29 +206,30 @@ class KeyNotFound(HoneycombError, KeyError):
 
 
 class KeyExists(HoneycombError):
-    """An entry has this key already, and the call wanted none."""
+    """An entry with this key exists already, and the call requires that none does."""
 
-    hint = "put() stores it whether or not there is one"
+    hint = "put() stores the value whether or not the key exists"
 
 
 class CompareFailed(HoneycombError):
-    """The entry is not what compare-and-swap expected."""
+    """The entry does not have the value that compare-and-swap expected."""
 
 
 class Sealed(HoneycombError):
-    """The file was sealed; nothing can be appended any more."""
+    """The file was sealed; nothing more can be appended."""
 
-    hint = "create another file; a sealed one can only be read"
+    hint = "create another file; a sealed file can only be read"
 
 
 class NotSealed(HoneycombError):
-    """The file may still grow; only a sealed one can be mapped."""
+    """The file may still grow; only a sealed file can be mapped."""
 
-    hint = "call seal() when nothing more is to be appended, or wait_until(sealed=True)"
+    hint = "call seal() after the last append, or wait_until(sealed=True)"
 
 
 class NotFlushed(HoneycombError):
-    """A cluster was to end, and data to be flushed is not written yet; the message names the directories."""
+    """The cluster could not stop, because data that must be flushed is not written yet. The message names
+    the directories."""
 
     hint = "close() again when the store answers, or close(discard=True) to lose the unwritten data"
 
@@ -247,7 +249,7 @@ class Cycle(HoneycombError, ValueError):
 
 
 class UnknownParent(HoneycombError, LookupError):
-    """A parent that was named does not exist."""
+    """A named parent does not exist."""
 
     hint = "create the parent first, or the whole plan with create_hierarchy()"
 
@@ -259,18 +261,18 @@ class UnknownJob(HoneycombError, LookupError):
 
 
 class InvalidArgument(HoneycombError, ValueError):
-    """A name, option or number is outside what is allowed; the message says which and why."""
+    """A name, option or number is not allowed; the message says which and why."""
 
 
 class QueueEmpty(HoneycombError, queue.Empty):
-    """No item came in the time that the call was willing to wait."""
+    """No item arrived within the call's timeout."""
 
 
 class QueueFull(HoneycombError, queue.Full):
-    """The queue was at its bound, and no room came in the time that the call was willing to wait.
-    Nothing was put, or as much as ``put`` says."""
+    """The queue was at its bound, and no room became free within the call's timeout. No items were put,
+    or only the number in ``put``."""
 
-    hint = "wait longer (timeout=None: as long as it takes), or create the queue with larger bounds"
+    hint = "wait longer (timeout=None: without limit), or create the queue with larger bounds"
 
 
 class QueueClosed(HoneycombError):
@@ -280,23 +282,23 @@ class QueueClosed(HoneycombError):
 
 
 class Refused(HoneycombError):
-    """A custom structure refused the operation for a reason of its own; ``code`` is its number for
-    that reason."""
+    """A custom structure refused the operation for a reason that its kind defines; ``code`` is the
+    number of that reason."""
 
-    #: What the structure calls the reason.
+    #: The structure's number for the reason.
     code: int = 0
 
 
 class NotYet(HoneycombError, TimeoutError):
-    """What the call waited for has not happened in the time that it was willing to wait."""
+    """The awaited condition did not occur within the call's timeout."""
 
-    hint = "wait longer (timeout=None: as long as it takes)"
+    hint = "wait longer (timeout=None: without limit)"
 
 
 class UnknownKind(HoneycombError, LookupError):
     """No live memory server serves structures of this custom kind."""
 
-    hint = "client.kinds() lists those that are served; start a server that has this one registered"
+    hint = "client.kinds() lists the served kinds; start a server with this kind registered"
 
 
 class Removed(NotFound):
@@ -306,40 +308,41 @@ class Removed(NotFound):
 
 
 class LeaseExpired(HoneycombError):
-    """The prefix's lease ended and its memory was given back; the data is gone.
+    """The prefix's lease ended and its memory was freed; the data is gone.
 
-    The message names the prefix, its lease and how late the renewal was. When it was the job's own,
-    :meth:`~honeycomb.Job.reopen` begins the job anew. Keep the job open in a ``with`` block, call
-    :meth:`~honeycomb.Job.keep`, or ask for a longer lease.
+    The message names the prefix, its lease and how late the renewal was. If the job's own lease ended,
+    :meth:`~honeycomb.Job.reopen` reopens the job. To avoid the error, keep the job open in a ``with``
+    block, call :meth:`~honeycomb.Job.keep`, or request a longer lease.
     """
 
     hint = (
-        "job.reopen() begins a job anew whose own lease ended; hc.job(name, lease=60) asks for a longer "
-        "one, and job.keep() renews prefixes"
+        "job.reopen() reopens a job whose own lease ended; hc.job(name, lease=60) requests a "
+        "longer lease, and job.keep() renews prefixes"
     )
 
 
 class DataLost(HoneycombError):
-    """The data was on a memory server that is gone; the message names the prefix and the server."""
+    """The memory server that held the data is lost; the message names the prefix and the server."""
 
 
 class FlushUnavailable(HoneycombError):
-    """The prefix was to be flushed, and no memory server may write to disk or to a bucket."""
+    """The prefix cannot be flushed, because no memory server may write to disk or to a bucket."""
 
     hint = "start the memory servers with flush_root (HONEYCOMB_FLUSH_ROOT), a directory or bucket"
 
 
 class Loading(HoneycombError):
-    """The prefix is being loaded from a flush and cannot be opened before it is whole."""
+    """The prefix is being loaded from a flush and cannot be opened before the load is complete."""
 
-    hint = "try again later; a load that was not finished is begun anew with again=True"
+    hint = "try again later; again=True restarts a load that was not finished"
 
 
 # -------------------------------------------------------------------------------- time and distance
 
 
 class DeadlineExceeded(HoneycombError, TimeoutError):
-    """The call did not finish in its time; for a mutation the message says what may be true now."""
+    """The call did not finish before its deadline. For a mutation, the message gives the possible
+    outcomes."""
 
     hint = "connect with a larger timeout= if the cluster is merely slow"
 
@@ -347,25 +350,25 @@ class DeadlineExceeded(HoneycombError, TimeoutError):
 class Unavailable(HoneycombError, ConnectionError):
     """The peer could not be reached before the deadline."""
 
-    hint = "is the cluster running and the address right? `honeycomb status` tells"
+    hint = "check with `honeycomb status` that the cluster is running and the address is right"
 
 
 class LogFailed(HoneycombError):
-    """The controller cannot write its log and changes nothing until it can."""
+    """The controller cannot write its log, and makes no changes until it can."""
 
-    hint = "its disk is full or failing; what is open goes on meanwhile"
+    hint = "the controller's disk is full or failing; open structures keep working meanwhile"
 
 
 class Extents(ProtocolError):
-    """A value that is a list of extents came where one was due. A defect; please report it."""
+    """A reply held a list of extents where a value was expected. A defect; please report it."""
 
 
 class Notice(ProtocolError):
-    """A notice of a change came where an answer was due. A defect; please report it."""
+    """A notification of a change arrived where a reply was expected. A defect; please report it."""
 
 
 class ExtentGone(ProtocolError):
-    """A piece of a large value is gone, and nobody read or wrote the value again. A defect; please
+    """An extent of a large value is gone, and no read or write of the value was retried. A defect; please
     report it."""
 
 
@@ -387,22 +390,23 @@ _BY_STATUS: dict[str, type[HoneycombError]] = {
         NotServedHere, Unauthenticated, PermissionDenied, GrantExpired, GrantRevoked, WrongEpoch,
         UnknownBlock, Moved, Resume, OutcomeUnknown, WrongRange, Busy, OutOfMemory, BlockFull,
         ValueTooLarge, KeyTooLarge, LimitExceeded, QuotaExceeded, NotShared, NotFound, KeyNotFound,
-        KeyExists, Sealed, NotSealed, NotFlushed, CompareFailed, AlreadyExists, WrongKind, Cycle, UnknownParent, LeaseExpired,
-        DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable, Loading, Refused, NotYet, UnknownKind,
-        UnknownJob, InvalidArgument, Removed, DeadlineExceeded, Unavailable, LogFailed, Extents,
-        Notice, ExtentGone, Internal,
+        KeyExists, Sealed, NotSealed, NotFlushed, CompareFailed, AlreadyExists, WrongKind, Cycle,
+        UnknownParent, LeaseExpired, DataLost, QueueEmpty, QueueFull, QueueClosed, FlushUnavailable,
+        Loading, Refused, NotYet, UnknownKind, UnknownJob, InvalidArgument, Removed,
+        DeadlineExceeded, Unavailable, LogFailed, Extents, Notice, ExtentGone, Internal,
     )
 }  # fmt: skip
 
 
 class UnknownStatus(ProtocolError):
-    """The peer answered with a status that this version does not know; the message holds both."""
+    """The peer replied with a status that this version does not know; the message contains the status and
+    the peer's text."""
 
     known: ClassVar[frozenset[str]] = frozenset(_BY_STATUS)
 
 
 def with_hint(error: HoneycombError, hint: str) -> HoneycombError:
-    """The error with another hint than its class has."""
+    """Replaces the hint of the error's class by another one."""
     error.hint = hint
     error.__notes__ = [f"hint: {hint}"]
     return error
@@ -411,10 +415,10 @@ def with_hint(error: HoneycombError, hint: str) -> HoneycombError:
 def from_status(status_name: str, message: str) -> HoneycombError:
     """The exception for a status of the protocol. The native module calls this.
 
-    ``status_name`` is a name of ``protocol/messages.toml``; one that is not known here (a newer
-    peer) gives :class:`UnknownStatus`. ``message`` is what the peer said, at most 1024 bytes.
+    ``status_name`` is a name of ``protocol/messages.toml``; an unknown name (from a newer peer) gives
+    :class:`UnknownStatus`. ``message`` is the peer's text, at most 1024 bytes.
     """
-    # The native half closes listeners, which no peer ever tells of.
+    # The native module raises this status for closed listeners; no peer sends it.
     cls = Closed if status_name == "Closed" else _BY_STATUS.get(status_name)
     if cls is None:
         return UnknownStatus(f"{status_name}: {message}")

@@ -1,4 +1,4 @@
-"""The append-only file (paper, 5.1) and its file-like faces."""
+"""The append-only file (paper, 5.1) and its file objects."""
 
 from __future__ import annotations
 
@@ -19,31 +19,32 @@ if TYPE_CHECKING:
 
 __all__ = ["Appender", "HoneyFile"]
 
-#: What :meth:`HoneyFile.follow` reads at a time, in bytes.
+#: Bytes that :meth:`HoneyFile.follow` reads at a time.
 FOLLOW_PIECE: Final = 1 << 20
 
 Data: TypeAlias = bytes | bytearray | memoryview
 Buffer: TypeAlias = bytearray | memoryview
 
-#: What a buffered reader fetches at a time, in bytes.
+#: Bytes that a buffered reader fetches at a time.
 READ_BUFFER: Final = 256 * 1024
-#: Up to so many bytes, what a sequential reader will want next is asked for while it works.
+#: Largest read of a sequential reader, in bytes, for which the next read is requested in advance.
 READ_AHEAD: Final = 1 << 20
-#: What an appender gathers at most before it appends, in bytes (and never over the append limit).
+#: Most bytes that an appender buffers before it appends (and never more than the append limit).
 APPEND_BUFFER: Final = 1 << 20
 
 
 class HoneyFile(FileCalls, Remote):
     """A file in the job's memory that many tasks append to and read at the same time.
 
-    The server places every append: appends of any number of writers never overwrite each other,
-    each is contiguous, and its offset is returned. Bytes once appended never change. Offsets and
-    sizes are bytes.
+    The server chooses the offset of every append and returns it. Appends are contiguous and never
+    overwrite each other, with any number of writers. Appended bytes never change. Offsets and sizes are
+    in bytes.
 
-    *Consistency*: ``append``, ``read``, ``size`` and ``seal`` are linearizable per file; an append
-    takes effect once, also when the client had to repeat it. *Durability*: class ``memory``; the
+    *Consistency*: ``append``, ``read``, ``size`` and ``seal`` are linearizable per file. An append
+    takes effect once, even if the client has to repeat it. *Durability*: class ``memory``; the
     data is gone with its server (:class:`~honeycomb.errors.DataLost`) or its lease
-    (:class:`~honeycomb.errors.LeaseExpired`), and a read never pretends that it is empty instead.
+    (:class:`~honeycomb.errors.LeaseExpired`). A read then raises; it never returns an empty result
+    instead.
     *Concurrency*: any number of threads, processes and tasks. *Errors* of every call: besides the
     two above, :class:`~honeycomb.errors.PermissionDenied`,
     :class:`~honeycomb.errors.DeadlineExceeded` and :class:`~honeycomb.errors.Unavailable`.
@@ -62,7 +63,7 @@ class HoneyFile(FileCalls, Remote):
 
     @property
     def address(self) -> str:
-        """Where it is: ``job/T4/T6:name``."""
+        """Its address with the job's name: ``job/T4/T6:name``."""
         return f"{self._job.name}/{self._address}"
 
     @property
@@ -71,13 +72,13 @@ class HoneyFile(FileCalls, Remote):
         return self._native().append_limit
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        """The bytes of many ranges, each an offset and a size in bytes, in the same order. Shorter
-        where the file ends, empty at or after its end.
+        """The bytes of many ranges, each an offset and a size in bytes, in the same order. A result is
+        shorter where the file ends, and empty at or after its end.
 
-        Ranges of one block travel together and those of all blocks at a time, so that a thousand
-        short ones take about as long as one; long ones (over 256 KiB) are read one by one. They may
-        overlap. Each is read like :meth:`read`; nothing orders one with another. An error of one
-        fails the call.
+        The ranges of one block share a request, and the requests to all blocks run concurrently. A
+        thousand short ranges therefore take about as long as one. Long ranges (over 256 KiB) are read one
+        by one. Ranges may overlap. Each is read like :meth:`read`; the reads are not ordered. An error in
+        one range fails the call.
         """
         wanted = []
         for offset, size in ranges:
@@ -90,23 +91,23 @@ class HoneyFile(FileCalls, Remote):
         return self._native().read_ranges(wanted)
 
     def map(self) -> FileView:
-        """The whole of a sealed file without copying it, where this process is on the machine of its
-        servers; elsewhere a copy of it, with the same face. ``with file.map() as view:`` and
+        """All bytes of a sealed file, without a copy if this process runs on the machine of the file's
+        servers. On other machines, a copy with the same interface. Use ``with file.map() as view:`` and
         ``view.data``.
 
-        The first map of a block makes its server copy it aside, which takes it about a third of a
-        millisecond for each MiB; later ones, by any client, cost no copy.
+        The first map of a block makes its server copy the block aside, which takes about a third of a
+        millisecond per MiB. Later maps, by any client, need no copy.
 
         Raises :class:`~honeycomb.errors.NotSealed` for a file that may still grow.
         """
         return FileView(self.address, self._native().map())
 
     def seal(self) -> int:
-        """Makes the file immutable, for good, and returns its final size. Sealing twice is fine."""
+        """Makes the file immutable permanently and returns its final size in bytes. Idempotent."""
         return self._native().seal()
 
     def sealed(self) -> bool:
-        """Whether it was sealed."""
+        """Whether the file is sealed."""
         return self._native().sealed()
 
     @overload
@@ -119,9 +120,10 @@ class HoneyFile(FileCalls, Remote):
     def open(self, mode: str) -> io.IOBase: ...
     def open(self, mode: str = "rb") -> io.IOBase:
         """A file object: ``"rb"`` a seekable buffered reader, ``"ab"`` an :class:`Appender`, ``"r"``
-        and ``"a"`` the same as UTF-8 text. Closing it leaves the file itself as it is.
+        and ``"a"`` the same as UTF-8 text. Closing the file object does not change the file itself.
 
-        At the end a reader returns nothing, as usual; what is appended later can be read then.
+        At the end of the file a reader returns nothing, as usual. Bytes that are appended later can be
+        read afterwards.
         """
         match file_mode(mode):
             case "rb":
@@ -130,26 +132,27 @@ class HoneyFile(FileCalls, Remote):
                 return Appender(self)
             case "r":
                 return io.TextIOWrapper(self.open("rb"), encoding="utf-8")
-        # Written through, so that each write stays one piece.
+        # Unbuffered (`write_through`), so that each write stays in one piece.
         return io.TextIOWrapper(Appender(self), encoding="utf-8", newline="", write_through=True)
 
     def wait_until(
         self, *, sealed: bool = False, size: int | None = None, timeout: float | None = None
     ) -> bool:
-        """Waits until the file is sealed (``sealed=True``), or has at least ``size`` bytes or is
-        sealed; whether it was so within ``timeout`` seconds (``None``: as long as it takes)."""
+        """Waits until the file is sealed (``sealed=True``), or until it has at least ``size`` bytes or is
+        sealed. Returns whether that happened within ``timeout`` seconds (``None`` waits without
+        limit)."""
         if not sealed and size is None:
-            raise errors.InvalidArgument("say what to wait for: sealed=True or size=")
+            raise errors.InvalidArgument("wait_until() needs a condition: sealed=True or size=")
         if size is not None:
             size = _check.whole("size", size, 0, unit="bytes")
         timeout = _check.timeout(timeout)
         return self._native().wait_until(None if sealed else size, timeout)
 
     def follow(self, offset: int = 0, *, timeout: float | None = None) -> Iterator[bytes]:
-        """What is appended from ``offset`` on, as it comes, until the file is sealed.
+        """Yields the bytes from ``offset`` on as they are appended, until the file is sealed.
 
-        Ends early when nothing came for ``timeout`` seconds. Waits by notices: nothing is asked for
-        while nothing happens.
+        Ends early if nothing is appended for ``timeout`` seconds. The server notifies the client of
+        appends, so no requests are sent while the file does not change.
         """
         offset = _check.whole("offset", offset, 0, unit="bytes")
         return self._follow(offset, _check.timeout(timeout))
@@ -162,14 +165,14 @@ class HoneyFile(FileCalls, Remote):
                     offset += len(piece)
                     yield piece
                     continue
-                # In this order: bytes may have come before the seal that is seen here.
+                # Check the size after the seal: bytes may have been appended just before the seal.
                 if self.sealed() and offset >= self.size():
                     return
                 if listener.get(timeout) is None:
                     return
 
     def subscribe(self, *ops: str) -> Listener:
-        """Listens to changes (paper, Table 1): ``"append"`` and ``"seal"``; both without
+        """Subscribes to changes (paper, Table 1): ``"append"`` and ``"seal"``; both without
         arguments."""
         kinds = kinds_of("file", ops)
         return Listener(self.address, self._native().listen(kinds), ops)
@@ -188,22 +191,22 @@ class HoneyFile(FileCalls, Remote):
 
 
 def file_mode(mode: object) -> str:
-    """A mode that there is."""
+    """The mode, after a check that it is valid."""
     if mode in ("rb", "ab", "r", "a"):
         return str(mode)
     raise errors.InvalidArgument(
-        f"mode {mode!r}: a file is read ('rb', 'r') or appended to ('ab', 'a')"
+        f"mode is 'rb' or 'r' (read) or 'ab' or 'a' (append), not {mode!r}"
     )
 
 
 class _RawReader(io.RawIOBase):
-    """Sequential and random reads at a position of its own."""
+    """Sequential and random reads at the reader's own position."""
 
     def __init__(self, file: HoneyFile) -> None:
         super().__init__()
         self._file = file
         self._position = 0
-        # Where the last read ended, and what is on its way from there.
+        # The end of the last read, and the read ahead from there.
         self._followed = 0
         self._ahead: NativeReadAhead | None = None
 
@@ -223,14 +226,14 @@ class _RawReader(io.RawIOBase):
             count = self._take_ahead(view) or self._file.readinto(self._position, view)
             follows = self._position == self._followed and self._position > 0
             self._position = self._followed = self._position + count
-            # From the second one in a row that was not short: then there is more, most likely.
+            # Read ahead from the second consecutive full read on: more data is then likely.
             if follows and self._ahead is None and count == len(view) <= READ_AHEAD:
                 self._ahead = self._file._native().read_ahead(self._position, count)
         return count
 
     def _take_ahead(self, view: memoryview) -> int:
-        """What was read ahead, into a buffer: 0 when nothing was, or nothing was there. Bytes of a file
-        never change, but there may be some by now where there were none."""
+        """Copies the bytes that were read ahead into a buffer. Returns 0 if no read ahead was under way or
+        it found none; the caller then reads again, because bytes may have been appended since."""
         ahead, self._ahead = self._ahead, None
         if ahead is None or self._position != self._followed:
             return 0
@@ -265,19 +268,19 @@ class _RawReader(io.RawIOBase):
 
 
 class Appender(io.BufferedIOBase):
-    """Gathers writes and appends them together; what ``open(addr, "ab")`` returns.
+    """Buffers writes and appends them together. Returned by ``open(addr, "ab")``.
 
-    A ``write`` of at most the file's append limit always stays in one piece, however many writers
-    there are: it goes into an append whole. Longer ones are appended in several pieces, among which
-    others' may come to lie. Each flush is one append. Written data is in the file only after
-    ``flush`` or ``close``; what a program that dies had not flushed is lost. Not thread-safe: one
-    appender per thread.
+    A ``write`` of at most the file's append limit is never divided, with any number of writers: it is
+    part of one append. A longer ``write`` is appended in several pieces, and appends of other writers may
+    be placed between them. Each flush is one append. Written data is in the file only after ``flush`` or
+    ``close``; if the program dies, data that was not flushed is lost. Not thread-safe: use one appender
+    per thread.
 
-    *Errors* of an append are raised by the ``write``, ``flush`` or ``close`` that made it. What was
-    written before and is not known to be in the file is in the error's ``unwritten``, with the data of
-    that ``write``; the appender has forgotten it, so that nothing goes twice. After
-    :class:`~honeycomb.errors.OutcomeUnknown` or :class:`~honeycomb.errors.DeadlineExceeded` its first
-    append may be in the file after all.
+    *Errors* of an append are raised by the ``write``, ``flush`` or ``close`` that made it. The error's
+    ``unwritten`` contains the earlier data that is not known to be in the file, followed by the data of
+    that ``write``. The appender discards this data, so that nothing is appended twice. After
+    :class:`~honeycomb.errors.OutcomeUnknown` or :class:`~honeycomb.errors.DeadlineExceeded` the first
+    append of ``unwritten`` may be in the file after all.
     """
 
     def __init__(self, file: HoneyFile) -> None:
@@ -292,12 +295,12 @@ class Appender(io.BufferedIOBase):
         return self._file.address
 
     def writable(self) -> bool:
-        """True: it takes writes and nothing else."""
+        """True: an appender accepts writes only."""
         return True
 
     def write(self, data: Any) -> int:
-        """Takes bytes-like ``data`` whole; returns their number. Raises what
-        :meth:`HoneyFile.append` does, then or at a later flush."""
+        """Writes all of the bytes-like ``data``. Returns the number of bytes. Raises the errors of
+        :meth:`HoneyFile.append`, now or at a later flush."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
         if type(data) is bytes and len(data) + len(self._buffer) <= self._limit:
@@ -314,29 +317,32 @@ class Appender(io.BufferedIOBase):
         return count
 
     def __reduce__(self) -> Never:
-        raise refuse_pickle("an Appender", "it may hold bytes; pickle the file and open it there")
+        raise refuse_pickle(
+            "an Appender", "it may hold unwritten bytes; pickle the file and open it there"
+        )
 
     def flush(self) -> None:
-        """Appends what was gathered."""
+        """Appends the buffered data."""
         if self.closed:
             raise ValueError("I/O operation on closed file")
         self._append_buffer()
 
     def _append_buffer(self, then: memoryview | bytes = b"") -> None:
         if self._buffer:
-            # Emptied first: after an error it is not known to be lost, so it must not go twice.
+            # Empty the buffer first: a failed append may have taken effect and must not be repeated.
             gathered, self._buffer = self._buffer, bytearray()
             self._append(memoryview(gathered), then)
 
     def _append(self, data: memoryview, then: memoryview | bytes = b"") -> None:
-        """Appends ``data``, in pieces where it is too long for one. ``then`` comes with the error."""
+        """Appends ``data``, in several pieces if it exceeds the append limit. The error of a failed piece
+        carries the rest of ``data`` and ``then``."""
         for at in range(0, len(data), self._piece):
             try:
                 self._file.append(data[at : at + self._piece])
             except errors.HoneycombError as error:
                 error.unwritten = b"".join((data[at:], then))
                 error.add_note(
-                    f"{len(error.unwritten)} bytes that were written are not known to be in the "
-                    "file; `unwritten` has them"
+                    f"{len(error.unwritten)} written bytes are not known to be in the file; "
+                    "the error's `unwritten` contains them"
                 )
                 raise

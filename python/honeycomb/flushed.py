@@ -1,8 +1,8 @@
-"""Data that outlives its lease: where it is to go, and reading it there.
+"""Data that outlives its lease: naming its destination, and reading it there.
 
 A prefix created with ``on_expiry=Flush("out/T1")`` is written when its lease ends, below the directory
-or the bucket that the memory servers were given as ``flush_root``. :func:`open_flushed` reads what is
-there, without a cluster. The format is described in ``docs/flush.md``.
+or bucket that is the memory servers' ``flush_root``. :func:`open_flushed` reads a flush without a
+cluster. ``docs/flush.md`` describes the format.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = [
 MANIFEST: Final = "manifest.json"
 FORMAT: Final = "honeycomb-flush"
 VERSION: Final = 3
-# How the names of parts end that hold extents of large values.
+# End of the names of parts that contain the extents of large values.
 EXTENTS: Final = ".extents.part"
-# Of the length of a value: what follows is a list of extents.
+# Bit in the length of a value: a list of extents follows instead of the value.
 OF_EXTENTS: Final = 1 << 31
 
 Kind = Literal["file", "queue", "kv"]
@@ -42,23 +42,23 @@ Kind = Literal["file", "queue", "kv"]
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What becomes of a prefix's data when its lease ends: it is written to disk, or to a bucket.
+    """Writes a prefix's data to disk or to a bucket when the prefix's lease ends.
 
-    ``path`` is one of names with ``/`` between them, below the servers' ``flush_root`` and a
-    directory of the job's name. Two live prefixes of a job do not share a path; what an earlier
-    prefix left there is replaced when the flush is whole.
+    ``path`` is a relative path with ``/`` between names, below the servers' ``flush_root`` and a
+    directory with the job's name. Two live prefixes of a job cannot share a path. A complete flush
+    replaces the flush of an earlier prefix at the same path.
     """
 
     path: str
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str) or not self.path:
-            raise TypeError(f"the path of a Flush is a text such as 'out/T1', not {self.path!r}")
+            raise TypeError(f"the path of a Flush is a str such as 'out/T1', not {self.path!r}")
         _check.text("the path of a Flush", self.path, "out/T1")
 
 
 def flush_to(on_expiry: Flush | Literal["discard"]) -> str:
-    """``on_expiry`` as it goes over the wire; empty discards."""
+    """``on_expiry`` as the protocol encodes it; an empty string discards the data."""
     if isinstance(on_expiry, Flush):
         return on_expiry.path
     if on_expiry == "discard":
@@ -67,12 +67,12 @@ def flush_to(on_expiry: Flush | Literal["discard"]) -> str:
 
 
 class NotFlushed(errors.HoneycombError):
-    """There is no whole flush in the directory: it was not finished, or its bytes are damaged."""
+    """The directory contains no complete flush: the flush was not finished, or its bytes are damaged."""
 
-    hint = "`honeycomb status` tells of flushes that are under way or fail"
+    hint = "`honeycomb status` shows flushes that are in progress or fail"
 
 
-# By block, epoch and id: the object, where in it, how long.
+# Object, offset and length of each extent, by block, epoch and number.
 _Places = dict[tuple[int, int, int], tuple[Path, int, int]]
 _EXTENT: Final = struct.Struct("<QI")
 _NAME: Final = struct.Struct("<QQQI")
@@ -98,7 +98,7 @@ class FlushedStructure:
     sealed: bool
     _parts: tuple[dict[str, Any], ...]
     _directory: Path
-    #: What deletes the directory in the end, where it is a copy.
+    #: Owner of the directory if it is a temporary copy, which is deleted with its owner.
     _keep: object = field(default=None, repr=False, compare=False)
 
     def read(self) -> bytes:
@@ -107,8 +107,7 @@ class FlushedStructure:
         return b"".join(self._objects(self._parts))
 
     def items(self) -> Iterator[bytes]:
-        """The items of a queue, in order. Items that were given out and not acknowledged are among
-        them."""
+        """The items of a queue, in order. They include items that were reserved and not acknowledged."""
         self._expect("queue")
         for ((item, _),) in self._records(1):
             yield item
@@ -132,11 +131,11 @@ class FlushedStructure:
             except OSError as e:
                 raise NotFlushed(f"{path} cannot be read: {e}") from e
             if len(data) != part["bytes"] or zlib.crc32(data) != part["crc32"]:
-                raise NotFlushed(f"{path} is damaged: it is not what the manifest says")
+                raise NotFlushed(f"{path} is damaged: its length or checksum is not the manifest's")
             yield data
 
     def _extents(self) -> _Places:
-        """Where the extents of large values are."""
+        """The locations of the extents of large values."""
         parts = [part for part in self._parts if part["name"].endswith(EXTENTS)]
         places: _Places = {}
         for part, data in zip(parts, self._objects(parts), strict=True):
@@ -153,7 +152,7 @@ class FlushedStructure:
         return places
 
     def _records(self, fields: int) -> Iterator[list[tuple[bytes, bool]]]:
-        """The fields of each record, and whether they are lists of extents."""
+        """The fields of each record, each with whether it is a list of extents."""
         parts = [part for part in self._parts if not part["name"].endswith(EXTENTS)]
         for part, data in zip(parts, self._objects(parts), strict=True):
             at, count = 0, 0
@@ -174,7 +173,7 @@ class FlushedStructure:
 
 @dataclass(frozen=True, slots=True)
 class Flushed:
-    """What a prefix held when its lease ended. Structures by name; the unnamed one is ``""``."""
+    """The contents of a flushed prefix: structures by name; the name of the unnamed structure is ``""``."""
 
     job: str
     address: str
@@ -191,7 +190,8 @@ class Flushed:
 
 
 def _copied(url: str) -> tempfile.TemporaryDirectory[str]:
-    """A copy of what is in a bucket, made by the program: it has the clients of object stores."""
+    """Copies a flush from a bucket. The ``honeycomb`` program does this, as it has the clients of object
+    stores."""
     directory = tempfile.TemporaryDirectory(prefix="honeycomb-flushed-")
     try:
         _program(url, "--copy", directory.name)
@@ -213,20 +213,21 @@ def _program(*arguments: str) -> dict[str, Any]:
 
 
 def delete_flushed(place: str | os.PathLike[str]) -> int:
-    """Deletes the flush at a place, for good; answers how many objects it had. The manifest goes first,
-    so that it is none from then on. Of a prefix that persists nothing is found by its name then.
+    """Deletes the flush at a path or URL permanently. Returns the number of its objects. The manifest is
+    deleted first, so the rest is no longer a flush from then on. The data of a prefix that persists can then
+    no longer be loaded by its name.
 
-    Raises :class:`NotFlushed` when there is none, or not all of it could be deleted.
+    Raises :class:`NotFlushed` if there is no flush, or if not all objects could be deleted.
     """
     return int(_program(os.fspath(place), "--delete")["deleted"])
 
 
 def open_flushed(place: str | os.PathLike[str]) -> Flushed:
-    """Opens the flush at a place: ``flush_root / job / path``, a directory or the URL of a part of a
-    bucket (``s3://``, ``gs://``, ``az://``). What is in a bucket is copied first, into a temporary
-    directory that is deleted with the result; credentials are those of the environment.
+    """Opens the flush at ``flush_root / job / path``: a directory, or the URL of a part of a bucket
+    (``s3://``, ``gs://``, ``az://``). A flush in a bucket is first copied to a temporary directory, with
+    credentials from the environment. The directory is deleted with the result.
 
-    Raises :class:`NotFlushed` when there is no whole one.
+    Raises :class:`NotFlushed` if there is no complete flush.
     """
     if isinstance(place, str) and "://" in place and not place.startswith("file://"):
         copy = _copied(place)
@@ -248,7 +249,10 @@ def _opened(place: Path, keep: object) -> Flushed:
     if manifest.get("format") != FORMAT:
         raise NotFlushed(f"{place / MANIFEST} is not the manifest of a flush")
     if manifest["version"] > VERSION:
-        raise NotFlushed(f"{place} is a flush of version {manifest['version']}; this is {VERSION}")
+        raise NotFlushed(
+            f"{place} is a flush of version {manifest['version']}; this package reads versions up "
+            f"to {VERSION}"
+        )
     structures = tuple(
         FlushedStructure(
             s["name"], cast(Kind, s["kind"]), s["sealed"], tuple(s["parts"]), place, keep

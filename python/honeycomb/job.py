@@ -43,10 +43,10 @@ Ticket: TypeAlias = tuple[int, int, bytes]
 
 @dataclass(frozen=True, slots=True)
 class JobHandle:
-    """What another process needs to take part in a job. Picklable; holds a token, so treat it as one.
+    """The data that another process needs to join a job. Picklable. It holds a token, so keep it secret.
 
-    With a ``task`` the token is cut down to that task: it may write the task's own prefix and do
-    with the job's other prefixes what their permissions give to other tasks (design decision 12).
+    With a ``task``, the token is narrowed to that task: it may write the task's own prefix, and has the
+    rights on the job's other prefixes that their permissions give to other tasks (design decision 12).
     """
 
     address: str
@@ -58,8 +58,8 @@ class JobHandle:
     timeout: float = 10.0
 
     def attach(self) -> Job:
-        """The job as seen from the task: its traffic renews the task's prefix, and so its parents
-        and descendants. Closing it ends the connections and nothing else."""
+        """Opens the job on behalf of the task: its traffic renews the task's prefix, and thereby the
+        prefix's parents and descendants. Closing it closes the connections and nothing else."""
         session = Session(
             self.address, self.token, task_prefix=self.task_prefix, timeout=self.timeout
         )
@@ -70,19 +70,21 @@ class Job(Remote):
     """A registered job. Made by :meth:`Client.job`, :meth:`Client.attach` or
     :meth:`JobHandle.attach`.
 
-    Addresses are paths of prefixes within the job (``"T4/T6"``; ``""`` is the root), and name a
-    structure after a colon (``"T4/T6:part-0"``; without it, the prefix's unnamed one).
+    Addresses are paths of prefixes within the job (``"T4/T6"``; ``""`` is the root). A name after a
+    colon names a structure (``"T4/T6:part-0"``); without one, the address means the prefix's unnamed
+    structure.
 
-    Use it in a ``with`` block: at its end the job is deregistered, and its prefixes, structures and
-    blocks are freed at once. Until then its leases are renewed in the background, unless it was made
-    with ``keep=False``. Thread-safe. A forked child's copy works through connections of its own and
-    neither keeps leases nor deregisters. A job that this process registered ends with the process, too,
-    when that ends normally; one that flushes at the end of a lease is left to its leases.
+    Use it in a ``with`` block: at the end of the block the job is deregistered, and its prefixes,
+    structures and blocks are freed at once. Until then its leases are renewed in the background, unless
+    the job was made with ``keep=False``. Thread-safe. A forked child's copy uses connections of its own
+    and neither keeps leases nor deregisters. A job that this process registered also ends when the
+    process ends normally. A job that flushes at the end of a lease is left to its leases instead.
 
-    When the lease of its root has ended, every call raises
-    :class:`~honeycomb.errors.LeaseExpired`, also when another process has made its prefixes anew, until
-    :meth:`reopen`; structures that were opened before raise it for good. The first loss is logged as a
-    warning (to standard error, unless logging is configured), and :meth:`on_lost_leases` hears of each.
+    After the lease of the root has ended, every call raises
+    :class:`~honeycomb.errors.LeaseExpired` until :meth:`reopen`, even if another process has created the
+    job's prefixes again. Structures that were opened before raise it permanently. The first loss is
+    logged as a warning (to standard error, unless logging is configured), and :meth:`on_lost_leases`
+    reports each loss.
     """
 
     def __init__(
@@ -99,9 +101,10 @@ class Job(Remote):
         register: Callable[[], Ticket] | None = None,
     ) -> None:
         self._session = session
-        self._client = client  # an embedded cluster lives as long as its clients are referred to
+        self._client = client  # this reference keeps the client's embedded cluster running
         self._register = register
-        self._before: list[Session] = []  # of earlier lives, for the structures opened in them
+        # Sessions from before each reopening, for the structures that were opened with them.
+        self._before: list[Session] = []
         self._keeps = keep
         self._flushes = False
         self._losses = Losses(name)
@@ -118,7 +121,7 @@ class Job(Remote):
 
     @property
     def token(self) -> bytes:
-        """The job's token, or the task's where it is attached as one. A secret."""
+        """The job's token, or the task's token if the job is attached as a task. A secret."""
         return self._session.token
 
     # ------------------------------------------------------------------------------- hierarchy
@@ -141,35 +144,35 @@ class Job(Remote):
     ) -> int:
         """Adds a prefix (Table 1, createAddrPrefix) and returns its number.
 
-        The parent that ``addr`` itself names (``T4`` of ``T4/T6``, the root of ``T4``) must exist;
-        ``parents`` adds further ones. ``lease`` is in seconds (0.2 s to a week, ``None`` for the
-        job's); a ``pinned`` prefix never expires. ``owner_verbs`` says what the prefix's own task
-        may do with its structures and ``job_verbs`` what the job's other tasks may: ``"rw"``,
-        ``"r"``, ``"w"`` or ``""``.
+        The parent in ``addr`` itself (``T4`` of ``T4/T6``, the root of ``T4``) must exist; ``parents``
+        adds further parents. ``lease`` is in seconds (0.2 s to a week; ``None`` uses the job's lease); a
+        ``pinned`` prefix never expires. ``owner_verbs`` are the rights of the prefix's own task on its
+        structures, and ``job_verbs`` those of the job's other tasks: ``"rw"``, ``"r"``, ``"w"`` or
+        ``""``.
 
-        ``high_mark`` is the percentage of a block in use at which it grows or splits, ``low_mark``
-        the one below which it merges; ``None`` takes the cluster's. ``on_expiry`` says what becomes
-        of the data when the lease ends: ``"discard"``, or ``Flush("out/T1")`` to have it written to
-        disk (:mod:`honeycomb.flushed`); a prefix that is removed by request is not flushed.
-        ``max_blocks`` is the most that it and all below it may hold, 0 for no quota.
+        ``high_mark`` is the percentage of a block in use at which the block grows or splits, ``low_mark``
+        the percentage below which it merges; ``None`` uses the cluster's mark. ``on_expiry`` decides
+        what happens to the data when the lease ends: ``"discard"`` frees it, and ``Flush("out/T1")``
+        writes it to disk (:mod:`honeycomb.flushed`). A prefix that is removed by request is not flushed.
+        ``max_blocks`` is the most blocks that the prefix and its descendants may hold, 0 for no quota.
 
-        With ``persist`` it outlives its job: it is flushed by whatever ends it but
-        :meth:`remove_prefix` (the end of its lease, of the job, of its last reader), to ``on_expiry``
-        or to its own path, where a later job of the same name finds it
-        (``load_addr_prefix(addr, persisted=True)``). That is written after the job has ended:
-        ``flushing`` of :meth:`Client.status` tells of it, ``close(flush_timeout=...)`` waits for it, and the
-        end of the cluster does in any case (:meth:`Client.close`, ``honeycomb stop``).
+        With ``persist`` the data outlives the job. Every end of the prefix except :meth:`remove_prefix`
+        (the end of its lease, of the job, or the commit of its last reader) flushes it, to ``on_expiry``
+        or to its own path. A later job of the same name loads it from there
+        (``load_addr_prefix(addr, persisted=True)``). The flush runs after the job has ended.
+        ``flushing`` of :meth:`Client.status` counts such flushes, ``close(flush_timeout=...)`` waits for
+        them, and a cluster that stops always does (:meth:`Client.close`, ``honeycomb stop``).
 
-        With ``acknowledge="flushed"`` an append to a file of it is answered when it is written where
-        the prefix would be flushed, to ``on_expiry`` or to its own path: whatever servers are lost,
-        :meth:`load_addr_prefix` brings back from there what was answered. An append takes as long as a
-        request to the store. Only files can be in such a prefix
-        (:class:`~honeycomb.errors.WrongKind`), and none where a flush or another journal lies
-        (:class:`~honeycomb.errors.FlushUnavailable`).
+        With ``acknowledge="flushed"`` an append to a file in the prefix is acknowledged when it is
+        written to the prefix's flush directory, ``on_expiry`` or its own path. Even if servers are lost,
+        :meth:`load_addr_prefix` restores all acknowledged appends from there. An append takes as long as
+        a request to the store. Such a prefix can contain only files
+        (:class:`~honeycomb.errors.WrongKind`), and its flush directory must not contain a flush or
+        another journal (:class:`~honeycomb.errors.FlushUnavailable`).
 
         Raises :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.UnknownParent`,
-        :class:`~honeycomb.errors.Cycle`, and :class:`~honeycomb.errors.FlushUnavailable` where no
-        memory server may write to disk.
+        :class:`~honeycomb.errors.Cycle`, and :class:`~honeycomb.errors.FlushUnavailable` if no memory
+        server may write to disk.
         """
         self._flushes = self._flushes or on_expiry != "discard"
         return self._session.native.create_prefix(
@@ -193,9 +196,9 @@ class Job(Remote):
     ) -> dict[str, int]:
         """Adds all prefixes of an execution plan, or none (Table 1, createHierarchy).
 
-        ``dag`` maps each name to its parents (a single string is one parent), or is a series of
-        :class:`Node`; at most 65,536 of them, in any order. Returns the number of each prefix by
-        name. Raises as :meth:`create_addr_prefix`; a cycle is named by its members.
+        ``dag`` maps each name to its parents (a single string is one parent), or is an iterable of
+        :class:`Node`, at most 65,536 in any order. Returns the number of each prefix by name. Raises
+        the errors of :meth:`create_addr_prefix`; the error for a cycle names its members.
         """
         if isinstance(dag, Mapping):
             nodes = [Node(name, tuple(prefix_paths(parents))) for name, parents in dag.items()]
@@ -226,34 +229,35 @@ class Job(Remote):
         return {node.name: number for node, number in zip(nodes, numbers, strict=True)}
 
     def quota(self, addr: str | None = None) -> Quota:
-        """How many blocks the prefix with all below it may hold, and holds; the job itself when
-        ``addr`` is ``None``."""
+        """The quota of the prefix with its descendants and the blocks they hold; the quota of the job
+        if ``addr`` is ``None``."""
         path = None if addr is None else prefix_path(addr)
         return Quota(*self._session.native.quota(self.id, None, path))
 
     def cost(self, prices: Mapping[str, float] | None = None) -> Cost:
-        """What the job has used so far, and what that costs. ``prices`` are such as
-        ``{"memory": 0.008, "nvme": 0.0001, "moved": 0.01}``, for a gigabyte and an hour in a tier, for
-        one that comes to a tier from another (``to-object``), and for one that goes to another server; those of the setting ``prices`` when
-        ``None``."""
+        """The resources that the job has used so far, and their cost. ``prices`` maps names to prices, such
+        as ``{"memory": 0.008, "nvme": 0.0001, "moved": 0.01}``. A tier's name is the price of a gigabyte
+        held there for an hour, ``to-`` with a tier's name (``to-object``) the price of a gigabyte moved into
+        that tier from another, and ``moved`` the price of a gigabyte moved to another server. ``None`` uses
+        the setting ``prices``."""
         (bill,) = self._session.native.bills(self.id)
         return cost_of(bill, read_prices(prices))
 
     def set_quota(
         self, addr: str, max_blocks: int | None = None, *, soft_blocks: int | None = None
     ) -> Quota:
-        """Sets the most blocks that the prefix with all below it may hold, 0 for as many as there
-        are. What is held already stays; nothing more is given until enough was freed. For the
-        driver. The job's own quota is the cluster's to set (:meth:`Client.set_quota`).
+        """Sets the most blocks that the prefix and its descendants may hold, 0 for no quota. Blocks above
+        a smaller quota stay, but no further block is allocated until enough are freed. Only the driver may
+        call this. The job's own quota is set with the cluster's token (:meth:`Client.set_quota`).
 
-        ``soft_blocks`` refuses nothing: what is in memory beyond it is the first to go below when
-        memory is short, 0 for no such bound. What is ``None`` stays as it is.
+        ``soft_blocks`` rejects no allocation: blocks in memory beyond it are the first to be demoted to a
+        lower tier when memory is low; 0 for no such bound. A parameter that is ``None`` is not changed.
         """
         change = quota_change(max_blocks, soft_blocks)
         return Quota(*self._session.native.set_quota(self.id, None, prefix_path(addr), *change))
 
     def remove_prefix(self, addr: str) -> None:
-        """Frees the prefix's structures at once and ends its lease; descendants stay."""
+        """Frees the prefix's structures at once and ends its lease. Descendants stay."""
         self._session.native.remove_prefix(self.id, prefix_path(addr))
 
     def flush_addr_prefix(
@@ -267,38 +271,40 @@ class Job(Remote):
         progress: Callable[[Progress], object] | None = None,
         timeout: float | None = None,
     ) -> str:
-        """Writes what the prefix holds to disk or to a bucket while it goes on (Table 1,
-        flushAddrPrefix), waits until that is whole, and returns the place in full.
+        """Writes the prefix's structures to disk or to a bucket while the job continues to use them
+        (Table 1, flushAddrPrefix). Waits until the flush is complete, and returns its full path or URL.
 
-        ``external_path`` is a path of names below the servers' ``flush_root`` and the job's name, or
-        that place as a URL such as ``"s3://lake/honeycomb/job/out"``. A file holds at least all that
-        was appended before the call, a queue what was put and not taken, in order; every slot of a
-        key-value store is as it was at one moment, and other slots at others. What was there before
-        is replaced when the new one is whole. The prefix does not expire meanwhile.
+        ``external_path`` is a relative path below the servers' ``flush_root`` and the job's name, or
+        the full location as a URL such as ``"s3://lake/honeycomb/job/out"``. A flushed file contains at
+        least all bytes appended before the call; a flushed queue contains the items that were put and not
+        taken, in order. Each slot of a key-value store is written as it was at one moment, but different
+        slots at different moments. A complete flush replaces an earlier flush at the same path. The prefix
+        does not expire during the flush.
 
-        With ``subtree`` it is the prefix with all live ones below it, each flushed to ``external_path``
-        and its path from ``addr``, the uppermost last: its manifest names the others. When one fails
-        the error says which are whole. ``progress`` counts prefixes then.
+        With ``subtree`` the call flushes the prefix and all its live descendants, each to
+        ``external_path`` followed by its path relative to ``addr``. The prefix at ``addr`` is flushed
+        last, and its manifest names the others. If one flush fails, the error names the complete ones.
+        ``progress`` then counts prefixes.
 
-        With ``barrier`` all of it is as it was at one moment (a checkpoint), and with ``subtree`` all
-        prefixes are: every block stands still until the last one does, some milliseconds, and who
-        changes it waits. Where no such moment is found in five tries it is
-        :class:`~honeycomb.errors.DeadlineExceeded`, which names the slowest server.
+        With ``barrier`` the flush is a checkpoint: all structures, with ``subtree`` of all prefixes, are
+        written as they were at one moment. Every block is frozen until the last one is, for some
+        milliseconds, and mutations wait meanwhile. If no such moment is found in five tries, the call
+        raises :class:`~honeycomb.errors.DeadlineExceeded`, which names the slowest server.
 
-        With ``format="raw"`` ``addr`` is that of a file, and ``external_path`` any file of this
-        machine or object, such as ``"s3://lake/today.log"``, which this process writes with
-        credentials from the environment: exactly the bytes that the file had at the call, all of them
-        at once. Other structures are :class:`~honeycomb.errors.WrongKind`.
+        With ``format="raw"``, ``addr`` is the address of a file, and ``external_path`` is any file of
+        this machine or object, such as ``"s3://lake/today.log"``. This process writes it with credentials
+        from the environment: exactly the bytes that the file had at the call, all at once. Other
+        structures raise :class:`~honeycomb.errors.WrongKind`.
 
-        ``progress`` is called with a :class:`Progress` now and then; what it raises ends the wait,
-        and so does ``timeout`` in seconds (:class:`~honeycomb.errors.DeadlineExceeded`): the flush
-        goes on. Raises :class:`~honeycomb.errors.FlushUnavailable` where servers have no
-        ``flush_root``, :class:`~honeycomb.errors.PermissionDenied` for a place that is not the job's,
-        and :class:`~honeycomb.errors.Removed` when the prefix or a structure of it went meanwhile.
+        ``progress`` is called periodically with a :class:`Progress`. The wait ends if ``progress`` raises
+        or after ``timeout`` seconds (:class:`~honeycomb.errors.DeadlineExceeded`); the flush continues.
+        Raises :class:`~honeycomb.errors.FlushUnavailable` if the servers have no ``flush_root``,
+        :class:`~honeycomb.errors.PermissionDenied` for a path outside the job's directory, and
+        :class:`~honeycomb.errors.Removed` if the prefix or one of its structures is removed meanwhile.
         """
         if _transfer.checked(format) == "raw":
             if barrier:
-                raise ValueError("a file that becomes a plain object is flushed without a barrier")
+                raise ValueError("format='raw' flushes a file without a barrier: leave barrier out")
             address = str(Address.parse(addr))
             return _transfer.flush_raw(self._session, address, external_path, progress, timeout)
         _check.text("external_path", external_path, "out/T1")
@@ -325,30 +331,28 @@ class Job(Remote):
         subtree: bool = False,
         progress: Callable[[Progress], object] | None = None,
     ) -> int:
-        """Fills a new prefix with what a flush holds (Table 1, loadAddrPrefix); returns how many
-        bytes were read.
+        """Loads a flush into a new prefix (Table 1, loadAddrPrefix). Returns the number of bytes read.
 
-        ``external_path`` is a directory or a URL, as :meth:`flush_addr_prefix` returns it. It is read
-        by this process, with credentials from the environment. Nothing in the prefix can be opened
-        before all of it is there (:class:`~honeycomb.errors.Loading`). Servers and blocks may be
-        others than those from which it was flushed. ``lease`` and ``pinned`` are as in
-        :meth:`create_addr_prefix`, and so is ``persist``; ``again`` takes the place of a load that was
-        not finished.
+        ``external_path`` is a directory or a URL, as :meth:`flush_addr_prefix` returns it. This process
+        reads it, with credentials from the environment. Structures in the prefix cannot be opened until
+        the load is complete (:class:`~honeycomb.errors.Loading`). The data may be loaded onto other
+        servers and blocks than those it was flushed from. ``lease``, ``pinned`` and ``persist`` are as in
+        :meth:`create_addr_prefix`; ``again`` replaces a load that was not finished.
 
-        With ``persisted`` it is what a prefix of this job, or of an earlier one of its name, has left
-        that was created with ``persist``: under the path ``addr``, or ``external_path`` where that is
-        another. A flush that is still on its way there is waited for; one that was lost is
-        :class:`~honeycomb.errors.DataLost`.
+        With ``persisted`` the call loads the flush of a prefix that was created with ``persist`` by this
+        job, or by an earlier job of the same name. It looks under the path ``addr``, or under
+        ``external_path`` if that is given. If the flush is still being written, the call waits for it; if
+        it was lost, the call raises :class:`~honeycomb.errors.DataLost`.
 
-        With ``subtree`` it is all prefixes of a subtree that was flushed there, below ``addr`` as they
-        were below theirs.
+        With ``subtree`` the call loads all prefixes of a flushed subtree, with the same paths relative to
+        ``addr`` as they had relative to the flushed prefix.
 
-        With ``format="raw"`` ``external_path`` is any file or object, and ``addr`` the file that has
-        its bytes then, alone in a new prefix.
+        With ``format="raw"``, ``external_path`` is any file or object. Its bytes become the file at
+        ``addr``, the only structure in a new prefix.
 
         Raises :class:`~honeycomb.errors.AlreadyExists` for a prefix that exists and
-        :class:`~honeycomb.errors.NotFound` where there is no whole flush. When it fails nothing of
-        the prefix is left.
+        :class:`~honeycomb.errors.NotFound` if there is no complete flush. A load that fails leaves no
+        prefix behind.
         """
         raw = _transfer.checked(format) == "raw"
         path = str(Address.parse(addr)) if raw else prefix_path(addr)
@@ -360,30 +364,31 @@ class Job(Remote):
     def declare_readers(
         self, addr: str, readers: str | Iterable[str], *, replace: bool = False
     ) -> int:
-        """Says which tasks will read the prefix, by the addresses of their prefixes. When the last
+        """Declares the tasks that will read the prefix, by the addresses of their prefixes. When the last
         of them has committed (:meth:`commit`), the prefix is freed at once, as by
         :meth:`remove_prefix`, however long its lease is and even if it is pinned.
 
-        Adds to the readers declared before; with ``replace`` takes their place, and no readers
-        withdraw the declaration. Returns how many have not committed yet: with 0 the prefix is gone
-        (or nothing is declared). A reader that ends without having committed never will, and its
-        name created again is another prefix: declare that one with ``replace``.
+        Adds to the readers that are declared already. With ``replace``, replaces them; an empty
+        ``readers`` then withdraws the declaration. Returns how many readers have not committed yet: with
+        0, the prefix is freed (or nothing is declared). A reader that ends without a commit can never
+        commit. If its name is created again, that is another prefix: declare it with ``replace``.
 
-        For the prefix's own task and the driver. Raises :class:`~honeycomb.errors.NotFound` for a
-        reader that does not exist and :class:`~honeycomb.errors.LeaseExpired` or
-        :class:`~honeycomb.errors.Removed` for one that has ended.
+        Only the prefix's own task and the driver may call this. Raises
+        :class:`~honeycomb.errors.NotFound` for a reader that does not exist, and
+        :class:`~honeycomb.errors.LeaseExpired` or :class:`~honeycomb.errors.Removed` for a reader that
+        has ended.
         """
         return self._session.native.declare_readers(
             self.id, prefix_path(addr), prefix_paths(readers), replace
         )
 
     def commit(self, addr: str | None = None) -> int:
-        """Says that this attempt of a task has committed: it has read what it reads, and will not be
-        tried again. Prefixes whose last declared reader it was are freed at once.
+        """Commits this attempt of a task: the task has read all its inputs and will not be tried again.
+        Prefixes whose last declared reader is this task are freed at once.
 
-        ``addr`` is the task's prefix; ``None`` where the job is attached as that task
-        (:meth:`JobHandle.attach`). A task commits only itself; the driver may commit any. Returns
-        how many prefixes were freed; committed again, none.
+        ``addr`` is the task's prefix; ``None`` if the job is attached as that task
+        (:meth:`JobHandle.attach`). A task can commit only itself; the driver can commit any task. Returns
+        how many prefixes were freed. A repeated commit frees none.
         """
         if addr is not None:
             return self._session.native.commit_task(self.id, prefix_path(addr))
@@ -394,21 +399,22 @@ class Job(Remote):
         return self._session.native.commit_task(self.id, self.task)
 
     def set_permissions(self, addr: str, owner_verbs: str = "rw", job_verbs: str = "r") -> None:
-        """Changes who may do what with the prefix's structures. Whoever has them open feels it
-        within a second."""
+        """Changes the rights of the prefix's own task and of the job's other tasks on the prefix's
+        structures. The change applies to clients that have the structures open within a second."""
         self._session.native.set_permissions(
             self.id, prefix_path(addr), _address.verbs(owner_verbs), _address.verbs(job_verbs)
         )
 
     def tree(self) -> Tree:
-        """The hierarchy with leases, structures, blocks and bytes; ``print`` draws it."""
+        """The hierarchy with leases, structures, blocks and bytes. ``print`` draws it."""
         return Tree(self.name, self._session.native.tree(self.id))
 
     # ---------------------------------------------------------------------------------- leases
 
     def renew(self, *addrs: str) -> list[Renewal]:
-        """Renews prefixes (all of the job without arguments), each with its direct parents and all
-        its descendants (paper, 3.2). One that fails does so alone: look at the results."""
+        """Renews prefixes (without arguments, all prefixes of the job), each with its direct parents and
+        all its descendants (paper, 3.2). The prefixes succeed or fail independently, so check the
+        results."""
         paths = prefix_paths(addrs) or [""]
         return [
             Renewal(path, lease / 1000, None if name == "Ok" else from_status(name, message))
@@ -418,9 +424,9 @@ class Job(Remote):
         ]
 
     def keep(self, *addrs: str) -> None:
-        """Renews prefixes (all of the job without arguments) in the background from now on, as
-        :meth:`renew` does and in good time for their leases, until :meth:`release` or the end. The
-        keeper is a native thread: Python code that holds the interpreter does not delay it."""
+        """Renews prefixes (without arguments, all prefixes of the job) in the background, as
+        :meth:`renew` does, often enough for their leases, until :meth:`release` or :meth:`close`. The keeper
+        is a native thread: Python code that holds the interpreter does not delay it."""
         paths = prefix_paths(addrs) or [""]
         native = self._session.native
         self._losses.watch(native)
@@ -428,25 +434,26 @@ class Job(Remote):
 
     def on_lost_leases(self, callback: Callback) -> None:
         """Calls ``callback(addr, error)`` for every prefix that :meth:`keep` (or the job itself) could not
-        keep because its lease had ended: a suspended laptop, a debugger, a network that was away. ``addr``
-        is ``""`` for the whole job, and ``error`` the :class:`~honeycomb.errors.LeaseExpired`. It is called
-        in another thread; an exception that it raises is printed and has no other effect."""
+        renew because its lease had ended, for example after a laptop was suspended, a debugger stopped the
+        process, or the network failed. ``addr`` is ``""`` for the whole job, and ``error`` is the
+        :class:`~honeycomb.errors.LeaseExpired`. The callback runs in another thread. An exception that it
+        raises is printed and has no other effect."""
         self._losses.call(callback)
 
     def reopen(self) -> None:
-        """Begins the job anew after its leases have ended; of a job that lives it changes nothing but this
-        object, which then belongs to its present life. Data that the leases freed stays freed, and structures
-        opened before go on raising :class:`~honeycomb.errors.LeaseExpired`; names are free again, and
-        prefixes that are live (pinned ones) stay.
+        """Reopens the job after its leases have ended. If the job is live, only this object changes: it
+        attaches to the current job. Data that was freed with the leases stays freed, and structures opened
+        before continue to raise :class:`~honeycomb.errors.LeaseExpired`. Their names can be created again,
+        and prefixes that are live (pinned ones) stay.
 
-        For clients that registered the job or attached to it by name; handles of other processes are made
-        anew. Raises :class:`~honeycomb.errors.AlreadyExists` when the name is another job's by now, and
-        :class:`~honeycomb.errors.PermissionDenied` without the cluster's token.
+        Only clients that registered the job or attached to it by name can reopen it; send new handles to
+        other processes afterwards. Raises :class:`~honeycomb.errors.AlreadyExists` if another job has taken
+        the name, and :class:`~honeycomb.errors.PermissionDenied` without the cluster's token.
         """
         if self._client is None:
             raise errors.PermissionDenied(
-                f"job {self.name} is open here through a handle, which cannot reopen it: reopen it where "
-                "it was registered, and send a new handle"
+                f"cannot reopen job {self.name}: it is open here through a handle; reopen it in "
+                "the process that registered it, and send a new handle"
             )
         session = self._session
         if session.closed:
@@ -462,11 +469,12 @@ class Job(Remote):
             self.keep()
 
     def release(self, *addrs: str) -> None:
-        """Ends the keeping of prefixes (of the root without arguments); their leases run out."""
+        """Stops the background renewal of prefixes (without arguments, of the root). Their leases then
+        run out."""
         self._session.native.release(self.id, prefix_paths(addrs) or [""])
 
     def lease(self, addr: str = "") -> Lease:
-        """The prefix's lease. Raises :class:`~honeycomb.errors.LeaseExpired` when it has ended."""
+        """The prefix's lease. Raises :class:`~honeycomb.errors.LeaseExpired` if it has ended."""
         info = self._session.native.lease_info(self.id, prefix_path(addr))
         pinned = info["pinned"] or info["remaining_ms"] == PINNED_MS
         return Lease(
@@ -477,7 +485,7 @@ class Job(Remote):
         )
 
     def lease_duration(self, addr: str = "") -> float:
-        """How long the prefix lives without renewal, in seconds."""
+        """The time after which the prefix expires without renewal, in seconds."""
         return self.lease(addr).duration
 
     #: The paper's name for it (Table 1, getLeaseDuration).
@@ -486,11 +494,10 @@ class Job(Remote):
     # ------------------------------------------------------------------------------ structures
 
     def create_kv(self, addr: str, *, blocks: int = 1, exist_ok: bool = False) -> Kv:
-        """Creates a key-value store with ``blocks`` blocks to begin with; it grows and shrinks by
-        itself.
+        """Creates a key-value store that starts with ``blocks`` blocks. It grows and shrinks by itself.
 
-        With ``exist_ok`` opens it where it exists, whatever its size. Raises
-        :class:`~honeycomb.errors.NotFound` without its prefix,
+        With ``exist_ok``, opens a store that exists, whatever its size. Raises
+        :class:`~honeycomb.errors.NotFound` if its prefix does not exist,
         :class:`~honeycomb.errors.AlreadyExists`, :class:`~honeycomb.errors.WrongKind`,
         :class:`~honeycomb.errors.OutOfMemory` and :class:`~honeycomb.errors.QuotaExceeded`.
         """
@@ -502,7 +509,7 @@ class Job(Remote):
         return Kv(self, address, native)
 
     def create_file(self, addr: str, *, blocks: int = 1, exist_ok: bool = False) -> HoneyFile:
-        """Creates a file with ``blocks`` blocks to begin with; it grows by itself. Otherwise as
+        """Creates a file that starts with ``blocks`` blocks. It grows by itself. Otherwise as
         :meth:`create_kv`."""
         address = Address.parse(addr)
         _check.whole("blocks", blocks, 1, _check.U32_MAX, unit="blocks")
@@ -514,9 +521,9 @@ class Job(Remote):
     def create_queue(
         self, addr: str, *, max_items: int = 0, max_bytes: int = 0, exist_ok: bool = False
     ) -> Queue:
-        """Creates a queue of at most ``max_items`` items (maxQueueLength) and ``max_bytes`` bytes, 0
-        for no bound; it grows and shrinks by itself. Otherwise as :meth:`create_kv`; one that exists
-        keeps its bounds."""
+        """Creates a queue of at most ``max_items`` items (maxQueueLength) and ``max_bytes`` bytes; 0 is
+        no bound. It grows and shrinks by itself. Otherwise as :meth:`create_kv`. With ``exist_ok``, a
+        queue that exists keeps its bounds."""
         address = Address.parse(addr)
         _check.whole("max_items", max_items, 0, unit="items (0 for no bound)")
         _check.whole("max_bytes", max_bytes, 0, unit="bytes (0 for no bound)")
@@ -535,10 +542,9 @@ class Job(Remote):
         max_bytes: int = 0,
         exist_ok: bool = False,
     ) -> Custom:
-        """Creates a structure of a custom kind, named by its name or its code (``0x80`` to ``0xEF``),
-        which a memory server of the cluster has to serve (:meth:`Client.kinds`). What the kind makes
-        of ``blocks``, ``max_items`` and ``max_bytes`` is its own business; 0 leaves it to
-        the kind.
+        """Creates a structure of a custom kind. ``kind`` is the kind's name or its code (``0x80`` to
+        ``0xEF``), and a memory server of the cluster must serve it (:meth:`Client.kinds`). The kind defines
+        the meaning of ``blocks``, ``max_items`` and ``max_bytes``; 0 leaves the choice to the kind.
 
         Raises :class:`~honeycomb.errors.UnknownKind`; otherwise as :meth:`create_kv`."""
         address = Address.parse(addr)
@@ -565,8 +571,7 @@ class Job(Remote):
         max_items: int = 0,
         max_bytes: int = 0,
     ) -> Custom:
-        """The structure of a custom kind at ``addr``; creates what is missing of it, its prefix
-        included."""
+        """The structure of a custom kind at ``addr``. Creates it and its prefix if they are missing."""
         return self._with_prefix(
             addr,
             lambda: self.create_custom(
@@ -580,8 +585,8 @@ class Job(Remote):
         )
 
     def open_custom(self, addr: str, kind: int | str | None = None) -> Custom:
-        """A structure of a custom kind that exists; with ``kind``, only of that one. Raises as
-        :meth:`open_kv`."""
+        """Opens a structure of a custom kind that exists; with ``kind``, only of that kind. Raises the
+        errors of :meth:`open_kv`."""
         address = Address.parse(addr)
         if kind is None:
             return Custom(self, address)
@@ -591,15 +596,15 @@ class Job(Remote):
         return Custom(self, address, native)
 
     def kv(self, addr: str, *, blocks: int = 1) -> Kv:
-        """The key-value store at ``addr``; creates what is missing of it, its prefix included."""
+        """The key-value store at ``addr``. Creates it and its prefix if they are missing."""
         return self._with_prefix(addr, lambda: self.create_kv(addr, blocks=blocks, exist_ok=True))
 
     def file(self, addr: str, *, blocks: int = 1) -> HoneyFile:
-        """The file at ``addr``; creates what is missing of it, its prefix included."""
+        """The file at ``addr``. Creates it and its prefix if they are missing."""
         return self._with_prefix(addr, lambda: self.create_file(addr, blocks=blocks, exist_ok=True))
 
     def queue(self, addr: str, *, max_items: int = 0, max_bytes: int = 0) -> Queue:
-        """The queue at ``addr``; creates what is missing of it, its prefix included."""
+        """The queue at ``addr``. Creates it and its prefix if they are missing."""
         return self._with_prefix(
             addr,
             lambda: self.create_queue(
@@ -608,16 +613,16 @@ class Job(Remote):
         )
 
     def open_queue(self, addr: str) -> Queue:
-        """A queue that exists. Raises as :meth:`open_kv`."""
+        """Opens a queue that exists. Raises the errors of :meth:`open_kv`."""
         return Queue(self, Address.parse(addr))
 
     def open_kv(self, addr: str) -> Kv:
-        """A key-value store that exists. Raises :class:`~honeycomb.errors.NotFound`,
-        :class:`~honeycomb.errors.WrongKind` or the reason why it is gone."""
+        """Opens a key-value store that exists. Raises :class:`~honeycomb.errors.NotFound`,
+        :class:`~honeycomb.errors.WrongKind`, or the error that says why the store is gone."""
         return Kv(self, Address.parse(addr))
 
     def open_file(self, addr: str) -> HoneyFile:
-        """A file that exists. Raises as :meth:`open_kv`."""
+        """Opens a file that exists. Raises the errors of :meth:`open_kv`."""
         return HoneyFile(self, Address.parse(addr))
 
     @overload
@@ -630,7 +635,7 @@ class Job(Remote):
     def open(self, addr: str, mode: str) -> io.IOBase: ...
     def open(self, addr: str, mode: str = "rb") -> io.IOBase:
         """A file object on the file at ``addr``; see :meth:`HoneyFile.open`. For appending, the
-        file and its prefix are created where they are missing."""
+        file and its prefix are created if they are missing."""
         opening = file_mode(mode)
         file = self.file(addr) if opening.startswith("a") else self.open_file(addr)
         return file.open(opening)
@@ -650,7 +655,7 @@ class Job(Remote):
             return self.create_file(addr)
         if kind == "queue":
             return self.create_queue(addr)
-        raise errors.InvalidArgument(f"a structure is a 'kv', a 'file' or a 'queue', not {kind!r}")
+        raise errors.InvalidArgument(f"kind is 'kv', 'file' or 'queue', not {kind!r}")
 
     # --------------------------------------------------------------------------------- objects
 
@@ -667,11 +672,11 @@ class Job(Remote):
         exist_ok: bool = False,
     ) -> Bucket:
         """Creates a bucket for objects (Pocket's create_bucket): the prefix ``name``, whose parent must
-        exist, with a store over ``blocks`` blocks to begin with, which grows by itself. The other
-        parameters are those of :meth:`create_addr_prefix`. With ``persist`` (Pocket's PERSIST, for all of
-        its objects) what it holds outlives the job, and is found by :meth:`load_bucket` of a later one
-        of its name; ``close(flush_timeout=...)`` of the job waits until that is written. With ``exist_ok``
-        opens it where it exists, with the options that it has. Raises the errors of
+        exist, with a key-value store that starts with ``blocks`` blocks and grows by itself. The other
+        parameters are those of :meth:`create_addr_prefix`. With ``persist`` (Pocket's PERSIST, for all
+        objects of the bucket) the objects outlive the job, and a later job of the same name brings them
+        back with :meth:`load_bucket`; ``close(flush_timeout=...)`` of the job waits until they are written.
+        With ``exist_ok``, opens a bucket that exists and keeps its options. Raises the errors of
         :meth:`create_addr_prefix` and :meth:`create_kv`."""
         path = _bucket_path(name)
         try:
@@ -689,18 +694,18 @@ class Job(Remote):
         return Bucket(self.create_kv(store_of(path), blocks=blocks, exist_ok=exist_ok))
 
     def bucket(self, name: str) -> Bucket:
-        """A bucket that exists. Raises :class:`~honeycomb.errors.NotFound` where there is none, and
-        :class:`~honeycomb.errors.LeaseExpired` when its lease has ended."""
+        """Opens a bucket that exists. Raises :class:`~honeycomb.errors.NotFound` if there is none, and
+        :class:`~honeycomb.errors.LeaseExpired` if its lease has ended."""
         return Bucket(self.open_kv(store_of(_bucket_path(name))))
 
     def load_bucket(
         self, name: str, *, lease: float | None = None, pinned: bool = False, persist: bool = False
     ) -> Bucket:
-        """Brings back a bucket that was created with ``persist``, with the objects that it had when it
-        ended: of this job, or of an earlier one of its name. One that is still being written is waited
-        for. The parameters are those of :meth:`create_addr_prefix`; with ``persist`` it outlives this
-        job as well. Raises :class:`~honeycomb.errors.NotFound` where there is none, and what
-        :meth:`load_addr_prefix` does."""
+        """Brings back a bucket that this job, or an earlier job of the same name, created with
+        ``persist``, with the objects that it contained when it ended. If the bucket is still being
+        written, the call waits for it. The parameters are those of :meth:`create_addr_prefix`; with
+        ``persist`` the bucket outlives this job as well. Raises :class:`~honeycomb.errors.NotFound` if
+        there is none, and the errors of :meth:`load_addr_prefix`."""
         path = _bucket_path(name)
         self.load_addr_prefix(path, lease=lease, pinned=pinned, persisted=True, persist=persist)
         return self.bucket(path)
@@ -710,8 +715,8 @@ class Job(Remote):
         return buckets_of(self)
 
     def delete_bucket(self, name: str) -> None:
-        """Removes a bucket with its objects, and the prefix with all that is in it; the memory is free
-        at once. Raises :class:`~honeycomb.errors.NotFound` for what is no bucket, and removes
+        """Removes a bucket with its objects, and its prefix with all structures in it. The memory is freed
+        at once. If the prefix is not a bucket, raises :class:`~honeycomb.errors.NotFound` and removes
         nothing."""
         self.remove_prefix(self.bucket(name).name)
 
@@ -731,7 +736,7 @@ class Job(Remote):
                 raise
         levels = path.strip("/").split("/")
         for depth in range(1, len(levels) + 1):
-            # Levels that are there, or that another task was faster to make, are fine.
+            # The level may exist already, or another task may have created it first.
             with contextlib.suppress(errors.AlreadyExists):
                 self.create_addr_prefix("/" + "/".join(levels[:depth]))
         return create()
@@ -739,10 +744,10 @@ class Job(Remote):
     # ------------------------------------------------------------------------- other processes
 
     def handle(self, task: str | None = None) -> JobHandle:
-        """A picklable way into the job for another process.
+        """A picklable handle with which another process joins the job.
 
-        ``task`` is the address of the prefix it will run for; ``None`` gives all that this object
-        itself may do.
+        ``task`` is the address of the prefix that the process will run for; ``None`` gives the handle the
+        same rights as this object.
         """
         if task is None:
             return self._pickle_handle()
@@ -773,15 +778,16 @@ class Job(Remote):
     # --------------------------------------------------------------------------------- the end
 
     def close(self, flush_timeout: float | None = 0) -> None:
-        """Deregisters the job if this object registered it, and closes its connections.
-        Idempotent; a job that is gone already is fine. When the controller cannot be reached that is
-        :class:`~honeycomb.errors.Unavailable`: the connections are closed, and the job's leases end it.
+        """Deregisters the job if this object registered it, and closes its connections. Idempotent. A job
+        that is gone already raises no error. If the controller cannot be reached, raises
+        :class:`~honeycomb.errors.Unavailable`: the connections are closed, and the job ends with its leases.
 
-        Prefixes with ``persist`` are written after that, and this call hands them over: a cluster that was
-        started goes on with them, and the last :meth:`Client.close` of an embedded one waits for them. With
-        ``flush_timeout`` in seconds, ``None`` for as long as it takes, this call waits. If a block is
-        unwritten by then, it raises :class:`~honeycomb.errors.DeadlineExceeded` with the progress: the flush
-        goes on, and the job is closed. Blocks lost with a server are :class:`~honeycomb.errors.Removed`.
+        Prefixes with ``persist`` are written after the job has ended, and by default this call does not
+        wait for them: a cluster that was started separately continues to write them, and the last
+        :meth:`Client.close` of an embedded cluster waits for them. With ``flush_timeout`` this call waits
+        that many seconds, or with ``None`` until they are written. If a block is still unwritten then, it
+        raises :class:`~honeycomb.errors.DeadlineExceeded` with the progress: the flush continues, and the
+        job is closed. If blocks were lost with a server, it raises :class:`~honeycomb.errors.Removed`.
         """
         if self._session.closed:
             return
@@ -791,32 +797,32 @@ class Job(Remote):
                 if flush_timeout != 0:
                     _transfer.see_through(self._session, self.id, flush_timeout)
         except (errors.UnknownJob, errors.LeaseExpired):
-            pass  # gone already, or begun anew by another process, which owns it now
+            pass  # the job is gone already, or another process has reopened it and owns it now
         except errors.Unavailable as error:
-            message = f"job {self.name} was not deregistered; its leases end it: {error}"
+            message = f"cannot deregister job {self.name}, which now ends with its leases: {error}"
             raise errors.Unavailable(message) from error
         finally:
             for session in (*self._before, self._session):
                 session.close()
 
     def _end_at_exit(self, patience: float) -> None:
-        """Deregisters the job if this process holds it. A job with prefixes that flush is left to
-        its leases."""
+        """Deregisters the job if this process holds it. A job with prefixes that flush at their end is
+        left to its leases."""
         if self._session.closed or self._made_in != fork_generation() or self._flushes:
             return
         with contextlib.suppress(errors.UnknownJob, errors.LeaseExpired):
             self._session.native.deregister_job(self.id, patience)
 
     def _open_native(self, address: Address, identity: int | None) -> Any:
-        """The structure of the address. With an identity, the structure of that identity, or the error that
-        ended it."""
+        """Opens the structure at the address. With an identity, opens only the structure with that identity,
+        or raises the error that ended it."""
         native = self._session.native
         if identity is None:
             return native.open(self.id, address.path, address.name)
         return native.open_same(self.id, address.path, address.name, identity)
 
     def _disconnect(self) -> None:
-        """Closes its connections alone: its cluster ends the job."""
+        """Closes only the connections. The cluster ends the job."""
         for session in (*self._before, self._session):
             session.close()
 
@@ -846,11 +852,11 @@ class Job(Remote):
 def _bucket_path(name: str) -> str:
     path = prefix_path(name)
     if not path:
-        raise errors.InvalidArgument(f"a bucket is a prefix below the root, not {name!r}")
+        raise errors.InvalidArgument(f"a bucket's name is a path below the root, not {name!r}")
     return path
 
 
-# Structures that are unpickled share one attached job, and so its connections, for each handle.
+# Unpickled structures of the same handle share one attached job, and thereby its connections.
 _shared: weakref.WeakValueDictionary[JobHandle, Job] = weakref.WeakValueDictionary()
 
 
@@ -864,6 +870,6 @@ def _attached(handle: JobHandle) -> Job:
 def _restore(
     cls: Callable[[Job, Address, Any], N], handle: JobHandle, address: Address, identity: int
 ) -> N:
-    """Opens a structure that was pickled: that one, and none that has its address since."""
+    """Opens a structure that was pickled: only the same structure, not a later one at its address."""
     job = _attached(handle)
     return cls(job, address, job._open_native(address, identity))

@@ -1,4 +1,4 @@
-"""Listening to changes (paper, Table 1: subscribe, listener.get)."""
+"""Subscriptions to changes (paper, Table 1: subscribe, listener.get)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _KINDS: Final[dict[str, dict[str, int]]] = {
 
 
 def kinds_of(structure: str, ops: tuple[str, ...]) -> int:
-    """The bits of ``ops``; all that the kind of structure has when there is none."""
+    """The bits of ``ops``; without ``ops``, those of all changes of this kind of structure."""
     known = _KINDS[structure]
     for op in ops:
         if op not in known:
             raise errors.InvalidArgument(
-                f"a {structure} tells of {', '.join(map(repr, known))}, not of {op!r}"
+                f"a {structure} has no {op!r} notifications; available: {', '.join(map(repr, known))}"
             )
     return sum(known[op] for op in set(ops or known))
 
@@ -40,8 +40,8 @@ class Notification:
 
     ``op`` is ``"append"`` (with ``offset`` and ``length`` in bytes), ``"seal"`` (``size``),
     ``"data"`` or ``"space"`` (``items``), ``"close"``, ``"put"`` or ``"delete"`` (``key``), or
-    ``"gap"``: changes were not told, because those before them were not read in time (``missed`` of
-    them; ``None`` when nobody knows how many). ``number`` grows within a ``block``.
+    ``"gap"``. A gap replaces changes that were dropped, because earlier ones were not read in time
+    (``missed`` is their number, ``None`` if unknown). ``number`` increases within a ``block``.
     """
 
     op: str
@@ -58,14 +58,13 @@ class Notification:
 class Listener(Remote):
     """A subscription to changes of one structure. Made by its ``subscribe``.
 
-    Changes come in order per key, per end of a queue and per file, and never before a reader can see
-    them. What is not read in time is left out, and told as a ``"gap"``: a slow listener costs
-    bounded memory. When the data goes, :meth:`get` raises the reason
+    Changes are reported in order per key, per end of a queue and per file, and never before a reader can
+    see them. Changes that are not read in time are dropped and reported as a ``"gap"``, so a slow listener
+    uses bounded memory. When the structure ends, :meth:`get` raises the reason
     (:class:`~honeycomb.errors.LeaseExpired`, :class:`~honeycomb.errors.DataLost`,
     :class:`~honeycomb.errors.Removed`). Close it, or use it in a ``with`` block.
 
-    It belongs to the process that made it: a forked child, or whoever would unpickle it, subscribes
-    again.
+    It belongs to the process that made it. It cannot be pickled, and a forked child must subscribe again.
     """
 
     def __init__(self, address: str, native: NativeListener, ops: tuple[str, ...] = ()) -> None:
@@ -77,12 +76,12 @@ class Listener(Remote):
 
     @property
     def address(self) -> str:
-        """What it listens to: ``job/T4/T6:name``."""
+        """The address of the structure, with the job's name: ``job/T4/T6:name``."""
         return self._address
 
     def get(self, timeout: float | None = None) -> Notification | None:
-        """The next change; ``None`` when none came within ``timeout`` seconds (``None`` waits as
-        long as it takes). Raises :class:`~honeycomb.errors.Closed` after :meth:`close`."""
+        """The next change; ``None`` if none arrived within ``timeout`` seconds (a ``timeout`` of ``None``
+        waits without limit). Raises :class:`~honeycomb.errors.Closed` after :meth:`close`."""
         timeout = _check.timeout(timeout)
         if self._made_in != fork_generation():
             raise errors.Closed(
@@ -93,7 +92,7 @@ class Listener(Remote):
         return None if heard is None else Notification(**heard)
 
     def __iter__(self) -> Iterator[Notification]:
-        """Changes until the listener is closed."""
+        """Yields changes until the listener is closed."""
         while True:
             try:
                 heard = self.get()
@@ -103,11 +102,11 @@ class Listener(Remote):
                 yield heard
 
     def on(self, callback: Callable[[Notification], object]) -> threading.Thread:
-        """Calls ``callback`` with every change, in a thread of its own, until the listener is closed
-        or the data goes; a ``callback`` that raises ends it. Returns the thread."""
+        """Calls ``callback`` with every change, in a new thread, until the listener is closed, the
+        structure ends, or ``callback`` raises. Returns the thread."""
 
         def run() -> None:
-            # What ends the data is told to whoever uses it; here there is nobody to tell.
+            # Users of the structure get the error that ended it; this thread has no caller to raise it to.
             with contextlib.suppress(errors.HoneycombError):
                 for heard in self:
                     callback(heard)
@@ -117,7 +116,8 @@ class Listener(Remote):
         return thread
 
     def close(self) -> None:
-        """Ends the subscription. Idempotent; a thread that waits in :meth:`get` is told."""
+        """Ends the subscription. Idempotent. A thread that waits in :meth:`get` gets
+        :class:`~honeycomb.errors.Closed`."""
         self._closed = True
         if self._made_in == fork_generation():
             self._native.close()
@@ -144,7 +144,7 @@ class Listener(Remote):
         raise refuse_pickle("a Listener", "subscribe again where it is needed")
 
     def _facts(self) -> Facts:
-        yield "tells of", ", ".join(self._ops) or "every change"
+        yield "reports", ", ".join(self._ops) or "every change"
         yield "state", "closed" if self._closed else "listening"
 
     def __repr__(self) -> str:

@@ -1,7 +1,7 @@
-"""A warm pool of local worker processes behind ``concurrent.futures.Executor``.
+"""A pool of running local worker processes with the interface of ``concurrent.futures.Executor``.
 
 Workers are spawned, never forked: they share no sockets, locks or sessions with the program. They
-start when the pool does and stay warm, so that dispatching a task costs two messages on a socket.
+start with the pool and keep running, so that dispatching a task costs two messages on a socket.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ T = TypeVar("T")
 #: Tasks that may wait for a worker before ``submit`` makes its caller wait.
 PENDING_MAX: Final = 4096
 WORKERS_MAX: Final = 1024
-#: Workers that one task may find dead before it has begun.
+#: Workers that may die before they begin a task; then the task fails.
 HANDOVERS_MAX: Final = 3
-#: How long a worker that was told to stop may take, in seconds.
+#: Time for a worker to end after the pool sends it a stop message, in seconds.
 STOP_SECONDS: Final = 5.0
 
 _BOOT: Final = (
@@ -48,8 +48,8 @@ _BOOT: Final = (
 class WorkerDied(errors.HoneycombError):
     """The worker process ended while it ran the task: killed, out of memory, or by ``os._exit``.
 
-    ``exit_code`` is its exit code or ``None``, ``signal`` the signal that killed it or ``None``. What
-    the task did until then has happened.
+    ``exit_code`` is its exit code or ``None``, ``signal`` the signal that killed it or ``None``. The
+    task's effects up to that moment remain.
     """
 
     def __init__(
@@ -61,18 +61,19 @@ class WorkerDied(errors.HoneycombError):
 
 
 class BrokenWorkerPool(BrokenExecutor, errors.HoneycombError):
-    """No worker can be started (an initializer that raises, for example); the pool takes no more."""
+    """No worker can be started, for example because the initializer raises. The pool accepts no more
+    tasks."""
 
 
 class _RemoteTraceback(Exception):
-    """Carries a worker's traceback as the cause of the exception it belongs to."""
+    """Contains a worker's traceback; it is the cause of the exception with that traceback."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
 class _Task:
-    """A call on its way: pickled, so that what is queued is bytes and cannot change meanwhile."""
+    """A submitted call. It is pickled when submitted, so that a queued call cannot change."""
 
     __slots__ = ("future", "killed", "label", "message")
 
@@ -80,24 +81,24 @@ class _Task:
         self.future = future
         self.message = message
         self.label = label
-        self.killed = False  # nobody wants it any more: it is not given to another worker
+        self.killed = False  # a killed task is not given to another worker
 
 
 class WorkerPool(Executor):
     """Runs functions in ``max_workers`` spawned processes of this machine.
 
     ``max_workers`` is at most 1024 (``None``: one for each usable core). ``initializer(*initargs)``
-    runs first in every worker. Functions, arguments and results travel by cloudpickle, so lambdas
+    runs first in every worker. Functions, arguments and results are sent with cloudpickle, so lambdas
     and functions of ``__main__`` work, and scripts need no ``if __name__ == "__main__"``.
 
-    A worker that dies fails the task that it ran, with :class:`WorkerDied`, and no other; a new one
-    takes its place. Exceptions of a task carry the worker's traceback as ``__cause__``. At most
-    ``pending`` tasks wait for a worker; then ``submit`` blocks its caller until there is room
-    (a callback of a future, which must not block, gets :class:`~honeycomb.errors.Busy`).
+    When a worker dies, only the task that it was running fails, with :class:`WorkerDied`; a new worker
+    replaces it. Exceptions of a task have the worker's traceback as ``__cause__``. At most ``pending``
+    tasks wait for a worker; beyond that, ``submit`` blocks its caller until there is room (a callback of a
+    future, which must not block, gets :class:`~honeycomb.errors.Busy`).
 
-    Workers end with :meth:`shutdown`, with the pool and with the process, however that ends. They do
-    not see Ctrl-C. Tasks that nobody waited for end with the process too. Thread-safe; useless in a
-    forked child, where ``submit`` raises.
+    Workers end with :meth:`shutdown`, with the pool and with the process, in whatever way that ends. They
+    ignore Ctrl-C. Unfinished tasks end with the process too. Thread-safe. Unusable in a forked child,
+    where ``submit`` raises.
     """
 
     def __init__(
@@ -112,10 +113,10 @@ class WorkerPool(Executor):
             max_workers = min(len(os.sched_getaffinity(0)), WORKERS_MAX)
         if not 1 <= max_workers <= WORKERS_MAX:
             raise errors.InvalidArgument(
-                f"a pool has 1 to {WORKERS_MAX} workers, not {max_workers}"
+                f"max_workers is 1 to {WORKERS_MAX} workers, not {max_workers}"
             )
         if pending < 1:
-            raise errors.InvalidArgument(f"at least one task can wait, not {pending}")
+            raise errors.InvalidArgument(f"pending is 1 or more tasks, not {pending}")
         setup = cloudpickle.dumps((initializer, initargs), protocol=5)
         self._state = _State(max_workers, pending, setup)
         self._finalizer = weakref.finalize(self, self._state.terminate)
@@ -124,11 +125,11 @@ class WorkerPool(Executor):
 
     @property
     def max_workers(self) -> int:
-        """How many workers there are."""
+        """The number of workers."""
         return self._state.size
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Schedules ``fn(*args, **kwargs)``. What cannot be pickled raises here.
+        """Schedules ``fn(*args, **kwargs)``. A function or argument that cannot be pickled raises here.
 
         Raises ``RuntimeError`` after shutdown and :class:`BrokenWorkerPool` when no worker starts.
         """
@@ -138,21 +139,21 @@ class WorkerPool(Executor):
         return future
 
     def warm(self, timeout: float | None = None) -> bool:
-        """Waits until every worker has started, at most ``timeout`` seconds; tells whether they
-        have. Raises :class:`BrokenWorkerPool`."""
+        """Waits until every worker has started, at most ``timeout`` seconds (``None`` without limit).
+        Returns whether all have. Raises :class:`BrokenWorkerPool`."""
         return self._state.await_warm(timeout)
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers that are up."""
+        """Process ids of the workers that have started."""
         return self._state.pids()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Takes no more tasks and ends the workers when those submitted are done. Idempotent.
+        """Accepts no more tasks, and ends the workers when the submitted tasks are done. Idempotent.
 
-        ``cancel_futures`` drops the ones that no worker has begun. ``wait`` returns when all workers
-        have ended. Then a worker that did not end within 5 s raises :class:`WorkerDied`, once: it was
-        killed, and its exit handlers have not all run. The end of a ``with`` block waits and raises, too.
-        In a forked child this does nothing.
+        ``cancel_futures`` cancels the tasks that no worker has begun. With ``wait``, returns when all
+        workers have ended. If a worker did not end within 5 s, it was killed and its exit handlers have not
+        all run; the call then raises :class:`WorkerDied`, once. The end of a ``with`` block waits and
+        raises in the same way. In a forked child this does nothing.
         """
         if not self._state.is_ours():
             return
@@ -170,23 +171,23 @@ class WorkerPool(Executor):
         close_after(exc, self.shutdown)
 
     def kill(self, future: Future[Any]) -> bool:
-        """Ends one task, whatever it is doing: one that waits is cancelled; the worker of one that
-        runs is killed and replaced, and the future fails with :class:`WorkerDied`.
+        """Ends one task, whatever it is doing. A waiting task is cancelled. The worker of a running task is
+        killed and replaced, and the future fails with :class:`WorkerDied`.
 
-        For tasks that hang, or that nobody wants any more; ``future.cancel()`` does not end what
-        runs. Returns at once; False when the task was done already, or is not this pool's.
+        Use it for tasks that hang or are no longer needed; ``future.cancel()`` does not end a running
+        task. Returns at once: False if the task was done already, or belongs to another pool.
         """
         return self._state.kill(future)
 
     def terminate(self) -> None:
-        """Kills the workers now. Running tasks fail with :class:`WorkerDied`, waiting ones are
-        cancelled. Returns when the workers are gone."""
+        """Kills the workers now. Running tasks fail with :class:`WorkerDied`; waiting tasks are
+        cancelled. Returns when the workers have ended."""
         self._state.terminate()
         self._state.join()
 
 
 class _Worker:
-    """One process and the socket to it. Used by one thread, killed by any."""
+    """One process and the socket to it. One thread uses it; any thread may kill it."""
 
     def __init__(self, setup: bytes) -> None:
         ours, theirs = socket.socketpair()
@@ -201,7 +202,7 @@ class _Worker:
         self._setup = setup
 
     def start(self) -> None:
-        """Waits until it is ready. Raises :class:`BrokenWorkerPool` when it cannot be."""
+        """Waits until the worker is ready. Raises :class:`BrokenWorkerPool` if it fails to start."""
         try:
             self.connection.send_bytes(self._setup)
             reply = self.connection.recv_bytes()
@@ -214,11 +215,11 @@ class _Worker:
             raise BrokenWorkerPool(f"the initializer raised {error!r}") from _RemoteTraceback(text)
 
     def run(self, task: _Task) -> bool:
-        """Runs a task and settles its future. False when the worker was dead before it began."""
+        """Runs a task and completes its future. Returns False if the worker died before it began."""
         try:
             self.connection.send_bytes(task.message)
             if self.connection.recv_bytes() != _worker.BEGUN:
-                raise OSError("the worker broke its protocol")
+                raise OSError("the worker sent an unexpected message")
         except (EOFError, OSError):
             return False
         try:
@@ -239,7 +240,8 @@ class _Worker:
         return self.process.poll() is None
 
     def obituary(self) -> tuple[str, int | None, int | None]:
-        """How it ended: in words, exit code, signal. Ends it if it has only closed its socket."""
+        """How the process ended: as text, exit code, signal. Ends the process if it has only closed its
+        socket."""
         self.connection.close()
         try:
             code = self.process.wait(STOP_SECONDS)
@@ -255,8 +257,8 @@ class _Worker:
         return f"was killed by {name}", None, -code
 
     def stop(self) -> bool:
-        """Lets an idle worker end in order. False when it had to be killed."""
-        with contextlib.suppress(OSError, ValueError):  # it has ended already
+        """Ends an idle worker with a stop message. Returns False if it had to be killed."""
+        with contextlib.suppress(OSError, ValueError):  # the worker has ended already
             self.connection.send_bytes(_worker.STOP)
         try:
             self.process.wait(STOP_SECONDS)
@@ -270,8 +272,8 @@ class _Worker:
 
 
 class _State:
-    """What the pool's threads share. One thread serves each worker; the threads hold this and not
-    the pool, so that a pool nobody refers to any more can end."""
+    """The state shared by the pool's threads. One thread serves each worker. The threads refer to this
+    object and not to the pool, so that a pool without other references can end."""
 
     def __init__(self, size: int, pending: int, setup: bytes) -> None:
         self.size = size
@@ -279,12 +281,12 @@ class _State:
         self._setup = setup
         lock = threading.Lock()
         self._lock = lock
-        self._work = threading.Condition(lock)  # the queue has something, or the pool ends
+        self._work = threading.Condition(lock)  # the queue has a task, or the pool ends
         self._changed = threading.Condition(lock)  # the queue has room, or a worker has started
         self._queue: deque[_Task] = deque()
         self._workers: dict[int, _Worker] = {}
         self._started: set[int] = set()
-        self._tasks: dict[int, _Task] = {}  # what each slot's worker has been given
+        self._tasks: dict[int, _Task] = {}  # the current task of each slot's worker
         self._stopping = False
         self._killed = False
         self._overdue: list[int] = []  # workers that were killed because they did not stop
@@ -304,7 +306,10 @@ class _State:
         with self._lock:
             while len(self._queue) >= self._pending and not (self._stopping or self._broken):
                 if threading.current_thread() in self._threads:
-                    raise errors.Busy(f"{self._pending} tasks are waiting for a worker (the limit)")
+                    raise errors.Busy(
+                        f"cannot submit a task: {self._pending} tasks wait for a worker (the "
+                        "limit), and a callback of a future cannot wait for room"
+                    )
                 self._changed.wait()
             if self._broken is not None:
                 raise self._broken
@@ -319,7 +324,7 @@ class _State:
     def _check_process(self) -> None:
         if not self.is_ours():
             raise RuntimeError(
-                "a pool belongs to the process that made it; make one after the fork"
+                "this worker pool belongs to the parent process; make a new pool after the fork"
             )
 
     def await_warm(self, timeout: float | None) -> bool:
@@ -355,8 +360,8 @@ class _State:
             for slot, task in self._tasks.items():
                 if task.future is future and not future.done():
                     task.killed = True
-                    # A slot takes its next task under this lock, so it is this one's worker. Where
-                    # a new worker is only starting, the flag ends the task instead.
+                    # A slot takes its next task under this lock, so its worker still has this task. If
+                    # the slot is starting a new worker, the flag ends the task instead.
                     if slot in self._started:
                         self._workers[slot].process.kill()
                     return True
@@ -392,7 +397,7 @@ class _State:
             )
 
     def forget(self) -> None:
-        """In a forked child: closes the copies of the sockets, which would keep workers alive."""
+        """In a forked child: closes the copies of the sockets, which would keep the workers running."""
         for worker in self._workers.values():
             worker.connection.close()
             worker.process.returncode = 0
@@ -424,15 +429,15 @@ class _State:
             return task
 
     def _run(self, slot: int, worker: _Worker | None, task: _Task) -> _Worker | None:
-        """Runs one task; returns the worker for the next, a new one when this one is gone."""
+        """Runs one task. Returns the worker for the next task: a new one if this worker died."""
         for _ in range(HANDOVERS_MAX):
             if worker is None:
                 task.future.set_exception(
-                    WorkerDied(f"the pool was terminated before {task.label}")
+                    WorkerDied(f"the pool was terminated before {task.label} began")
                 )
                 return None
             if task.killed:
-                task.future.set_exception(WorkerDied(f"{task.label} was ended before it began"))
+                task.future.set_exception(WorkerDied(f"{task.label} was killed before it began"))
                 return worker
             begun = worker.run(task)
             if begun and not worker.connection.closed:
@@ -453,7 +458,7 @@ class _State:
         return worker
 
     def _replace(self, slot: int, dead: _Worker | None) -> _Worker | None:
-        """Starts the slot's worker; ``None`` when the pool is being terminated."""
+        """Starts the slot's worker. Returns ``None`` if the pool is being terminated."""
         if dead is not None:
             dead.obituary()
         with self._lock:

@@ -29,10 +29,10 @@ _DONE, _GIVE_BACK, _EXTEND = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts(Shown):
-    """What a queue holds: exact when nobody puts or takes.
+    """The contents of a queue. The numbers are exact while no client puts or takes items.
 
-    ``items`` that are not taken for good (reserved ones included) and their ``bytes``, how many of
-    them are ``reserved``, and whether the queue was ``closed``.
+    ``items`` counts the items in the queue, including reserved ones; ``bytes`` is their total size, and
+    ``reserved`` the number of reserved items. ``closed`` is whether the queue is closed.
     """
 
     items: int
@@ -47,10 +47,11 @@ class QueueCounts(Shown):
 
 
 class Reservation:
-    """An item that was reserved: it comes back to the queue unless it is acknowledged in time.
+    """A reserved item. It returns to the queue unless it is acknowledged in time.
 
-    As a context manager it acknowledges at the end of the block and gives the item back when the
-    block raises. Pickled, another process can settle it in this one's stead; its time runs on.
+    As a context manager, it acknowledges the item at the end of the block, and gives the item back if the
+    block raises. It can be pickled, so that another process acknowledges it or gives it back; pickling
+    does not extend its lease.
     """
 
     __slots__ = ("_delivery", "_queue", "item")
@@ -63,20 +64,20 @@ class Reservation:
 
     @property
     def deliveries(self) -> int:
-        """How often the item has been given out, this time included."""
+        """How often the item has been delivered, including this delivery."""
         return self._delivery.deliveries
 
     def ack(self) -> bool:
-        """Takes the item for good. False when the time had passed: then somebody else has it, or
-        had it."""
+        """Acknowledges the item, which removes it from the queue permanently. Returns False if the
+        reservation had expired: another consumer may then have received the item."""
         return self._settle(_DONE)
 
     def give_back(self) -> bool:
-        """Puts the item back, before all others. False when the time had passed."""
+        """Returns the item to the front of the queue. Returns False if the reservation had expired."""
         return self._settle(_GIVE_BACK)
 
     def extend(self, seconds: float) -> bool:
-        """Keeps the item for ``seconds`` from now on. False when the time had passed."""
+        """Extends the reservation to ``seconds`` from now. Returns False if it had expired."""
         return self._settle(_EXTEND, _lease("seconds", seconds))
 
     def _settle(self, action: int, seconds: float = 0.0) -> bool:
@@ -106,16 +107,17 @@ class Reservation:
 class Queue(QueueCalls, Remote):
     """A queue in the job's memory: items of bytes, first in, first out.
 
-    *Consistency*: linearizable; an item put after another was put is got after it. Every put and get
-    takes effect once, also when the client had to repeat it. *Delivery*: an item that ``get``
-    answered to a consumer that then dies is gone; ``reserve`` delivers at least once instead.
+    *Consistency*: linearizable. Items are taken in the order in which they were put. Every put and get
+    takes effect once, even if the client has to repeat it. *Delivery*: if a consumer dies after ``get``
+    has returned an item to it, the item is lost; ``reserve`` delivers each item at least once instead.
     *Bounds*: ``max_items`` (the paper's maxQueueLength) and ``max_bytes`` are never exceeded;
-    reserved items count. *Durability*: class ``memory``; lost with its server
+    reserved items count. *Durability*: class ``memory``; the items are lost with the queue's server
     (:class:`~honeycomb.errors.DataLost`) or its lease (:class:`~honeycomb.errors.LeaseExpired`).
     *Concurrency*: any number of threads, processes and tasks.
 
-    Timeouts are seconds: ``None`` waits as long as it takes, 0 not at all. The server holds a call
-    that waits and answers it when something happens; Ctrl-C ends the wait.
+    Timeouts are in seconds: ``None`` waits without limit, 0 does not wait. The server holds a waiting
+    request and replies when the queue changes, so waiting sends no further requests. Ctrl-C ends the
+    wait.
     """
 
     def __init__(self, job: Job, address: Address, native: NativeQueue | None = None) -> None:
@@ -131,31 +133,31 @@ class Queue(QueueCalls, Remote):
 
     @property
     def address(self) -> str:
-        """Where it is: ``job/T4/T6:name``."""
+        """Its address with the job's name: ``job/T4/T6:name``."""
         return f"{self._job.name}/{self._address}"
 
     @property
     def max_items(self) -> int:
-        """The most items that it holds; 0 for no bound."""
+        """The most items that the queue holds; 0 for no bound."""
         return self._native().bounds[0]
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes of items that it holds; 0 for no bound."""
+        """The most bytes of items that the queue holds; 0 for no bound."""
         return self._native().bounds[1]
 
     @property
     def item_limit(self) -> int:
-        """The largest item, in bytes: an eighth of a block, less its place in the index."""
+        """The largest item, in bytes: an eighth of a block, less its index entry."""
         return self._native().item_limit
 
     # ------------------------------------------------------------------------------------ putting
 
     def put_many(self, items: Iterable[Item], timeout: float | None = None) -> int:
-        """Puts items at the end, in order, with as few requests as it takes; returns how many.
+        """Puts items at the end, in order, with as few requests as possible. Returns how many.
 
-        Items of one request (up to 56 KiB) have no others between them. Raises as :meth:`put`; the
-        error's ``put`` then tells how many of the items were put.
+        Items of one request (up to 56 KiB) stay adjacent. Raises the errors of :meth:`put`; the
+        error's ``put`` is the number of items that were put.
         """
         timeout = _check.timeout(timeout)
         if isinstance(items, bytes | bytearray | memoryview | str):
@@ -165,7 +167,9 @@ class Queue(QueueCalls, Remote):
         if failure is not None:
             if isinstance(failure, errors.HoneycombError):
                 failure.put = done
-                failure.add_note(f"{done} of {len(checked)} items were put before; `put` tells")
+                failure.add_note(
+                    f"{done} of {len(checked)} items were put before; `put` has the number"
+                )
             raise failure
         return done
 
@@ -173,30 +177,31 @@ class Queue(QueueCalls, Remote):
 
     def _empty(self, timeout: float | None) -> errors.QueueEmpty:
         waited = f" within {timeout:g} s" if timeout else ""
-        return errors.QueueEmpty(f"{self.address}: no item came{waited}")
+        return errors.QueueEmpty(f"{self.address}: no item arrived{waited}")
 
     def get_many(self, n: int, timeout: float | None = None) -> list[bytes]:
-        """Takes up to ``n`` of the first items (1 to 4096): what there is, once there is one, at
-        most a MiB or one item. Waits as :meth:`get` and returns an empty list when nothing came."""
+        """Takes up to ``n`` of the first items (1 to 4096), at most 1 MiB or a single larger item. Waits
+        as :meth:`get` for the first item, and does not wait for further ones. Returns an empty list if
+        none arrived in time."""
         return self._native().get(_count(n), _check.timeout(timeout))
 
     def reserve(
         self, n: int = 1, *, lease: float = 30.0, timeout: float | None = None
     ) -> list[Reservation]:
-        """As :meth:`get_many`, but the items stay in the queue until they are acknowledged. One that
-        is not within ``lease`` seconds goes to somebody else, before all others: each item is
-        delivered at least once, and who is late learns so from :meth:`Reservation.ack`."""
+        """As :meth:`get_many`, but the items stay in the queue until they are acknowledged. An item that
+        is not acknowledged within ``lease`` seconds is delivered again, before all others, so each item is
+        delivered at least once. :meth:`Reservation.ack` returns whether a consumer was in time."""
         native = self._native()
         lease, timeout = _lease("lease", lease), _check.timeout(timeout)
         return [Reservation(self, one) for one in native.reserve(_count(n), lease, timeout)]
 
     def peek(self, n: int = 1) -> list[bytes]:
-        """Up to ``n`` of the first items, left where they are; empty when there is none."""
+        """Up to ``n`` of the first items, which stay in the queue; empty if there are none."""
         return self._native().peek(_count(n))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Takes items until the queue is closed and drained. A consumer that stops in the middle has
-        fetched one item at a time: none is lost."""
+        """Takes items until the queue is closed and empty. Fetches one item at a time, so a consumer that
+        stops in the middle loses none."""
         while True:
             try:
                 item = self.get()
@@ -210,19 +215,19 @@ class Queue(QueueCalls, Remote):
         return self.counts().items
 
     def __bool__(self) -> bool:
-        return True  # a queue is something even when it is empty; asking costs a round trip
+        return True  # even when it is empty: finding out would cost a round trip
 
     def qsize(self) -> int:
-        """How many items it holds, as ``queue.Queue`` names it: ``len()``."""
+        """The number of items, under the name that ``queue.Queue`` uses: ``len()``."""
         return self.counts().items
 
     def empty(self) -> bool:
-        """Whether there is no item to take now; reserved ones do not count."""
+        """Whether there is no item to take now. Reserved items do not count."""
         counts = self.counts()
         return counts.items == counts.reserved
 
     def full(self) -> bool:
-        """Whether it is at one of its bounds now; never so without bounds."""
+        """Whether the queue is at one of its bounds now; False without bounds."""
         max_items, max_bytes = self._native().bounds
         if not (max_items or max_bytes):
             return False
@@ -230,25 +235,25 @@ class Queue(QueueCalls, Remote):
         return 0 < max_items <= counts.items or 0 < max_bytes <= counts.bytes
 
     def counts(self) -> QueueCounts:
-        """What it holds."""
+        """The numbers of items and bytes in the queue; see :class:`QueueCounts`."""
         return QueueCounts(*self._native().counts())
 
     def close(self) -> None:
-        """Ends the queue for good: nothing can be put any more, what is there can be taken, and
-        consumers learn of the end after the last item. Closing twice is fine."""
+        """Closes the queue permanently: no more items can be put, and the remaining items can still be
+        taken. After the last item, consumers get :class:`~honeycomb.errors.QueueClosed`. Idempotent."""
         self._native().close()
 
     @property
     def closed(self) -> bool:
-        """Whether :meth:`close` was called, by anybody."""
+        """Whether :meth:`close` was called, by any client."""
         return self.counts().closed
 
     def wait_until_closed(self, timeout: float | None = None) -> bool:
-        """Waits until it is closed; whether it was within ``timeout`` seconds."""
+        """Waits until the queue is closed. Returns whether it was within ``timeout`` seconds."""
         return self._native().wait_closed(_check.timeout(timeout))
 
     def subscribe(self, *ops: str) -> Listener:
-        """Listens to changes (paper, Table 1): ``"data"`` (items came), ``"space"`` (items were
+        """Subscribes to changes (paper, Table 1): ``"data"`` (items were put), ``"space"`` (items were
         taken) and ``"close"``; all of them without arguments."""
         kinds = kinds_of("queue", ops)
         return Listener(self.address, self._native().listen(kinds), ops)
@@ -274,10 +279,10 @@ def _count(n: int) -> int:
 
 
 def _lease(name: str, seconds: float) -> float:
-    """How long a reservation holds."""
+    """The duration of a reservation, after a check of its range."""
     return _check.seconds(name, seconds, LEASE_MIN, LEASE_MAX)
 
 
 def _reservation(queue: Queue, *state: Any) -> Reservation:
-    """A reservation that was pickled."""
+    """Restores a pickled reservation."""
     return Reservation(queue, NativeDelivery(*state))

@@ -50,9 +50,9 @@ class Structure:
 class Node:
     """One prefix. ``lease`` and ``remaining`` are seconds; ``remaining`` is infinite when pinned and
     negative when overdue. ``state`` is ``live``, ``expired``, ``data lost`` or ``removed``.
-    ``parents`` are those that were named and then those whose data its task opened.
-    ``readers_left`` counts its declared readers that have not committed; ``committed`` says whether
-    its own task has."""
+    ``parents`` are the named parents, followed by the prefixes whose data its task opened.
+    ``readers_left`` is the number of its declared readers that have not committed; ``committed`` is
+    whether its own task has committed."""
 
     prefix: int
     name: str
@@ -66,7 +66,7 @@ class Node:
 
     @property
     def pinned(self) -> bool:
-        """Whether it never expires."""
+        """Whether the prefix never expires."""
         return self.remaining == math.inf
 
     @classmethod
@@ -85,7 +85,7 @@ class Node:
         )
 
     def describe(self) -> str:
-        """Its lease in words, its readers and whether its task has committed."""
+        """Its lease as text, its readers, and whether its task has committed."""
         words = self._lease()
         if self.readers_left:
             words += f", freed by {self.readers_left} reader{'s'[: self.readers_left > 1]}"
@@ -100,8 +100,8 @@ class Node:
 
 
 class Tree:
-    """A snapshot of a job's hierarchy. ``str()`` draws it; iteration gives its nodes, parents before
-    children. A prefix of several parents is drawn under its first."""
+    """A snapshot of a job's hierarchy. ``str()`` draws it; iteration yields its nodes, parents before
+    children. A prefix with several parents is drawn under the first."""
 
     def __init__(self, job: str, prefixes: list[PrefixInfo]) -> None:
         self.job = job
@@ -125,7 +125,7 @@ class Tree:
 
     @property
     def bytes_used(self) -> int:
-        """Bytes of data in them, as last reported."""
+        """Bytes of data in the blocks, as last reported by the servers."""
         return sum(one.bytes_used for node in self.nodes for one in node.structures)
 
     def __str__(self) -> str:
@@ -145,7 +145,8 @@ class Tree:
         return as_html(f"honeycomb.Tree of {self.job}", (), "\n".join(lines))
 
     def _draw(self, root: Node) -> Iterator[str]:
-        """Lines of everything under the root. A stack, because a DAG may be deeper than Python's."""
+        """The lines of all nodes under the root. Uses an explicit stack, because a DAG may be deeper than
+        Python's recursion limit."""
         yield from (f"   {one}" for one in root.structures)
         stack = [(child, "", last) for child, last in self._below(root)]
         while stack:
@@ -158,7 +159,7 @@ class Tree:
             stack += [(child, inner, is_last) for child, is_last in children]
 
     def _below(self, node: Node) -> list[tuple[Node, bool]]:
-        """Children in reverse order (for a stack), the first of them marked as the last drawn."""
+        """Children in reverse order (for a stack); the first one is marked, as it is drawn last."""
         children = self._children.get(node.prefix, [])
         return [(child, index == 0) for index, child in enumerate(reversed(children))]
 

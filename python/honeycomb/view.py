@@ -1,4 +1,4 @@
-"""A sealed file in place."""
+"""A sealed file, mapped into memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ __all__ = ["FileView"]
 
 
 class FileView:
-    """All bytes of a sealed file, read where they lie: what :meth:`HoneyFile.map` returns.
+    """All bytes of a sealed file, mapped into memory. Returned by :meth:`HoneyFile.map`.
 
-    On the machine of its servers it is their memory, and costs neither a copy nor memory of this
-    process (:attr:`shared`). Everywhere else it is a copy with the same face, and :attr:`reason`
-    says why. The bytes cannot be written, do not change and do not go away, whatever becomes of the
-    file, its lease or its servers.
+    On the machine of the file's servers, the view is the servers' memory and needs neither a copy nor
+    memory of this process (:attr:`shared`). On other machines it is a copy with the same interface, and
+    :attr:`reason` says why. The bytes are read-only, never change, and stay available even if the file,
+    its lease or its servers end.
 
     :attr:`data` is a ``memoryview`` that NumPy (``np.frombuffer(view.data, ...)``) and Arrow
-    (``pa.py_buffer(view.data)``) take without a copy. What they make of it keeps the memory mapped by
-    itself: closing the view, or leaving its ``with`` block, lets go of it as soon as the last of them
-    is gone. Until then it counts for the job. Thread-safe.
+    (``pa.py_buffer(view.data)``) accept without a copy. Arrays made from it keep the memory mapped: after
+    the view is closed, or its ``with`` block ends, the memory is unmapped when the last of them is gone.
+    Until then it counts as used by the job. Thread-safe.
     """
 
     def __init__(self, address: str, native: NativeView) -> None:
@@ -37,17 +37,17 @@ class FileView:
 
     @property
     def shared(self) -> bool:
-        """Whether it is the servers' own memory."""
+        """Whether the view is the servers' own memory."""
         return self._open().shared
 
     @property
     def reason(self) -> str | None:
-        """Why it is not; ``None`` when it is."""
+        """Why the view is not shared; ``None`` if it is."""
         return self._open().reason
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the file."""
+        """Size of the file, in bytes."""
         return self._open().nbytes
 
     def __len__(self) -> int:
@@ -55,29 +55,29 @@ class FileView:
 
     @property
     def contiguous(self) -> bool:
-        """Whether :attr:`data` has it: a file of one block, one whose appends all had a multiple of
-        4096 bytes, and every copy."""
+        """Whether :attr:`data` is available: for a file of one block, for a file whose appends were all
+        multiples of 4096 bytes, and for every copy."""
         return self._open().whole() is not None
 
     @property
     def data(self) -> memoryview:
-        """The file as one run of bytes. Raises ``BufferError`` when it is not :attr:`contiguous`;
-        :attr:`segments` has it then."""
+        """The file as one run of bytes. Raises ``BufferError`` if it is not :attr:`contiguous`; use
+        :attr:`segments` then."""
         whole = self._open().whole()
         if whole is None:
             raise BufferError(
-                f"{self._address} lies in several runs of bytes that do not end with a page: "
-                "take them from .segments, or read() a copy of it"
+                f"{self._address} is not contiguous: it has several runs of bytes that do not end "
+                "at page boundaries; use .segments, or read() for a copy"
             )
         return memoryview(whole)
 
     @property
     def segments(self) -> list[memoryview]:
-        """The file in order, in runs of bytes: one for each block, or a single one."""
+        """The file as runs of bytes, in order: one for each block, or a single run."""
         return [memoryview(run) for run in self._open().runs()]
 
     def close(self) -> None:
-        """Lets go of the memory. Idempotent; never raises."""
+        """Releases the memory. Idempotent; never raises."""
         self._native = None
 
     def __enter__(self) -> Self:

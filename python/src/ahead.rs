@@ -1,4 +1,4 @@
-//! What an iterator wants next, asked for before Python has done with what it has.
+//! Read-ahead for iterators: requests the next part while Python still processes the current one.
 
 use crate::buffer::Target;
 use crate::convert::checked;
@@ -8,7 +8,7 @@ use honeycomb_client::{ReadAhead, ScanAhead};
 use pyo3::prelude::*;
 use std::sync::Mutex;
 
-/// What was asked for, until somebody takes it, and the process that asked.
+/// A request in advance until it is taken, and the process that made it.
 struct Asked<T> {
     ahead: Mutex<Option<T>>,
     made_in: u64,
@@ -19,7 +19,7 @@ impl<T> Asked<T> {
         Asked { ahead: Mutex::new(Some(ahead)), made_in: fork_generation() }
     }
 
-    /// Nothing when it was taken before, or comes to another process.
+    /// Returns nothing if it was taken before, or if another process made the request.
     fn take(&self) -> Option<T> {
         let ours = self.made_in == fork_generation();
         let mut ahead = self.ahead.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -27,7 +27,7 @@ impl<T> Asked<T> {
     }
 }
 
-/// A part of a scan that was asked for.
+/// A part of a scan, requested in advance.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeScanAhead {
     kv: Py<NativeKv>,
@@ -43,7 +43,7 @@ impl NativeScanAhead {
 
 #[pymethods]
 impl NativeScanAhead {
-    /// The entries, and where the next part begins; None when it comes to another process.
+    /// The entries, and the cursor of the next part; None in another process than the one that requested it.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Page<'py>>> {
         let Some(ahead) = self.ahead.take() else { return Ok(None) };
         let found = py.detach(|| self.kv.get().kv.scan_taken(ahead));
@@ -51,7 +51,7 @@ impl NativeScanAhead {
     }
 }
 
-/// Bytes of a file that were asked for.
+/// Bytes of a file, requested in advance.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeReadAhead {
     file: Py<NativeFile>,
@@ -67,8 +67,8 @@ impl NativeReadAhead {
 
 #[pymethods]
 impl NativeReadAhead {
-    /// The bytes into a buffer: how many. 0 when they come to another process, when the buffer is shorter
-    /// than what was asked for, and when there were none.
+    /// Copies the bytes into a buffer and returns their number. Returns 0 in another process than the one
+    /// that requested them, if the buffer is shorter than the request, and if there were no bytes.
     fn take_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let mut buffer = Target::named("buffer", buffer)?;
         let bytes = buffer.slice_mut();

@@ -1,4 +1,4 @@
-//! Operations of batches from Python's tuples, and their answers as Python's objects.
+//! Conversion of batches: operations from Python's tuples, and results to Python's objects.
 
 use crate::buffer::Data;
 use crate::convert::raise;
@@ -10,10 +10,10 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
-/// Kinds from here on are accumulates; what is above it names the function.
+/// Kinds above this are accumulates; the difference is the number of the function.
 const ACCUMULATE: u8 = 16;
 
-/// One operation as `_batch.py` hands it in: its kind, the key, and what it brings.
+/// One operation as `_batch.py` passes it: its kind, the key, and its operands.
 pub type Asked<'py> = (u8, Data<'py>, Option<Data<'py>>, Option<Data<'py>>);
 
 /// The function with this number.
@@ -22,17 +22,17 @@ pub fn function_of(number: u8) -> PyResult<Function> {
     found.ok_or_else(|| PyValueError::new_err(format!("no function has the number {number}")))
 }
 
-/// The operations that were asked for.
+/// The operations of Python's tuples.
 pub fn ops<'a>(asked: &'a [Asked<'_>]) -> PyResult<Vec<BatchOp<'a>>> {
     asked.iter().map(op).collect()
 }
 
-/// The operation that was asked for.
+/// The operation of one of Python's tuples.
 pub fn op<'a>((kind, key, first, second): &'a Asked<'_>) -> PyResult<BatchOp<'a>> {
     let key = key.slice();
     let brought = |data: &'a Option<Data<'_>>| match data {
         Some(data) => Ok(data.slice()),
-        None => Err(PyValueError::new_err(format!("operation {kind} brings a value"))),
+        None => Err(PyValueError::new_err(format!("operation {kind} needs a value"))),
     };
     Ok(match kind {
         0 => BatchOp::Get { key },
@@ -56,7 +56,7 @@ pub fn exception(py: Python<'_>, e: &Error) -> Py<PyAny> {
     raise(py, e.status.name(), &e.message).into_value(py).into_any()
 }
 
-/// Results in order; those that failed as exceptions.
+/// Results in order, with errors as exceptions.
 pub fn listed<'py, T>(
     py: Python<'py>,
     results: Vec<Result<T, Error>>,
@@ -80,7 +80,7 @@ pub fn bytes_or_none(py: Python<'_>, value: Option<Vec<u8>>) -> Py<PyAny> {
     }
 }
 
-/// What one operation answered.
+/// The result of one operation.
 pub fn done(py: Python<'_>, done: Done) -> PyResult<Py<PyAny>> {
     match done {
         Done::Read(value) => Ok(bytes_or_none(py, value)),
@@ -96,7 +96,7 @@ pub fn done(py: Python<'_>, done: Done) -> PyResult<Py<PyAny>> {
     }
 }
 
-/// What an accumulated value is now.
+/// The new value after an accumulate.
 pub fn accumulated(py: Python<'_>, value: Accumulated) -> PyResult<Py<PyAny>> {
     match value {
         Accumulated::Integer(n) => n.into_py_any(py),

@@ -1,5 +1,5 @@
-//! Python's bytes-likes as slices, bytes objects that are filled in place, and mapped files as buffers. The bindings' only
-//! `unsafe`, each use with its proof.
+//! Python's bytes-like objects as slices, bytes objects that are filled in place, and mapped files as
+//! buffers. This is the bindings' only `unsafe` code, each use with its proof.
 #![allow(unsafe_code)]
 
 use honeycomb_client::{FileView, Room};
@@ -11,21 +11,21 @@ use pyo3::{ffi, intern};
 use std::ffi::c_int;
 use std::sync::Arc;
 
-/// Values of at least this size have pages of their own, which large pages bring in faster.
+/// Values of at least this size have their own pages, which fault in faster as large pages.
 const OWN_PAGES: usize = 4 << 20;
 /// The size of a large page.
 const LARGE_PAGE: usize = 2 << 20;
-/// Up to this size a value waits beside the object that it becomes: copying it costs less than taking
+/// Values up to this size are first received into a separate buffer: copying them costs less than acquiring
 /// the GIL in between.
 const BESIDE: usize = 1024;
 
-/// Bytes that a caller handed in, without a copy.
+/// A caller's bytes, without a copy.
 pub enum Data<'py> {
     /// A bytes object: immutable.
     Bytes(Bound<'py, PyBytes>),
-    /// Text, as its UTF-8, which the object keeps.
+    /// Text, as its UTF-8 encoding, which the object caches.
     Text(Bound<'py, PyString>),
-    /// Anything else with the buffer protocol.
+    /// Any other object with the buffer protocol.
     Buffer(PyUntypedBuffer),
 }
 
@@ -45,7 +45,7 @@ impl<'py> FromPyObject<'_, 'py> for Data<'py> {
 }
 
 impl<'py> Data<'py> {
-    /// Something bytes-like, and not text; `name` says in the error what it was to be.
+    /// A bytes-like object, not text; the error contains `name`.
     pub fn named(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Data<'py>> {
         if let Ok(bytes) = object.cast::<PyBytes>() {
             return Ok(Data::Bytes(bytes.clone()));
@@ -58,7 +58,7 @@ impl<'py> Data<'py> {
         check(object, intern!(object.py(), "data"), name)?.extract()
     }
 
-    /// A key: bytes, or text, which means its UTF-8.
+    /// A key: bytes, or text, encoded as UTF-8.
     pub fn key(object: &Bound<'py, PyAny>) -> PyResult<Data<'py>> {
         match object.cast::<PyString>() {
             Ok(text) => {
@@ -78,11 +78,11 @@ impl<'py> Data<'py> {
     pub fn slice(&self) -> &[u8] {
         match self {
             Data::Bytes(bytes) => bytes.as_bytes(),
-            Data::Text(text) => text.to_str().expect("it was encoded when it came").as_bytes(),
-            // SAFETY: the buffer is contiguous and its exporter keeps the memory in place while
-            // the view is held, which is as long as `self`. An empty one may have no memory at all,
-            // which a slice must not. Another thread that writes into it during the call sends torn
-            // bytes, as with any write(2) from a shared buffer.
+            Data::Text(text) => text.to_str().expect("`Data::key` encoded it").as_bytes(),
+            // SAFETY: the buffer is contiguous, and its exporter keeps the memory in place while
+            // the view is held, which is as long as `self`. An empty buffer may have no memory, but a
+            // slice needs a valid pointer. If another thread writes into the buffer during the call,
+            // torn bytes are sent, as with any write(2) from a shared buffer.
             Data::Buffer(buffer) if buffer.len_bytes() > 0 => unsafe {
                 std::slice::from_raw_parts(buffer.buf_ptr().cast::<u8>(), buffer.len_bytes())
             },
@@ -91,7 +91,8 @@ impl<'py> Data<'py> {
     }
 }
 
-/// Asks `honeycomb._check` about an argument: what may be used in its stead, or the error that names it.
+/// Checks an argument with `honeycomb._check`: returns the object to use in its place, or the error that
+/// names it.
 pub fn check<'py>(
     object: &Bound<'py, PyAny>,
     how: &Bound<'py, PyString>,
@@ -100,7 +101,7 @@ pub fn check<'py>(
     object.py().import("honeycomb._check")?.call_method1(how, (name, object))
 }
 
-/// A caller's buffer to be written.
+/// A caller's writable buffer.
 pub struct Target(PyUntypedBuffer);
 
 impl<'py> FromPyObject<'_, 'py> for Target {
@@ -112,13 +113,13 @@ impl<'py> FromPyObject<'_, 'py> for Target {
 }
 
 impl Target {
-    /// Something bytes-like that can be written; `name` says in the error what it was to be.
+    /// A bytes-like object that can be written; the error contains `name`.
     pub fn named(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Target> {
         let buffer = match PyUntypedBuffer::get(object) {
             Ok(buffer) if !buffer.readonly() => buffer,
             _ => {
                 check(object, intern!(object.py(), "target"), name)?;
-                return Err(PyTypeError::new_err(format!("{name} cannot be written into")));
+                return Err(PyTypeError::new_err(format!("{name} is not writable")));
             }
         };
         if !buffer.is_c_contiguous() {
@@ -133,18 +134,18 @@ impl Target {
             return &mut [];
         }
         // SAFETY: the buffer is writable and contiguous (checked), its memory stays in place while
-        // the view is held, and `&mut self` gives out one slice at a time. Python code that reads
-        // it meanwhile sees bytes in any order, as with any read(2) into a shared buffer.
+        // the view is held, and `&mut self` allows one slice at a time. Python code that reads
+        // the buffer meanwhile sees bytes in any order, as with any read(2) into a shared buffer.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf_ptr().cast::<u8>(), self.0.len_bytes()) }
     }
 }
 
-/// A bytes object of this length that nobody else has, and its memory, in which anything may stand.
+/// A bytes object of this length without other references, and its uninitialized memory.
 fn unfilled(py: Python<'_>, length: usize) -> PyResult<(Py<PyBytes>, *mut u8)> {
-    // SAFETY: without a source the object is made with `length` bytes (and a zero behind them) that
-    // are left as the allocator gave them, or is null with an exception set, which
-    // `from_owned_ptr_or_err` takes. The object is bytes, and so has a pointer to its bytes. One of
-    // no bytes is shared, but then nothing can be written.
+    // SAFETY: without a source, Python makes the object with `length` bytes (and a zero after them) as
+    // the allocator returned them, or returns null with an exception set, which
+    // `from_owned_ptr_or_err` handles. The object is bytes, so it has a pointer to its bytes. Python
+    // shares the empty bytes object, but nothing can be written to it.
     unsafe {
         let made = ffi::PyBytes_FromStringAndSize(std::ptr::null(), length as ffi::Py_ssize_t);
         let made = Bound::from_owned_ptr_or_err(py, made)?.cast_into_unchecked::<PyBytes>();
@@ -153,7 +154,7 @@ fn unfilled(py: Python<'_>, length: usize) -> PyResult<(Py<PyBytes>, *mut u8)> {
     }
 }
 
-/// Asks the kernel for large pages where fresh memory is about to be filled: one fault for 2 MiB.
+/// Requests large pages from the kernel for fresh memory that is about to be filled: one fault per 2 MiB.
 fn want_large_pages(start: *mut u8, length: usize) {
     let from = (start as usize).next_multiple_of(LARGE_PAGE);
     let to = (start as usize + length) / LARGE_PAGE * LARGE_PAGE;
@@ -161,17 +162,17 @@ fn want_large_pages(start: *mut u8, length: usize) {
         return;
     }
     let inner = start.wrapping_add(from - start as usize).cast();
-    // SAFETY: the range lies within memory that the caller has just been given. The advice changes
-    // neither its contents nor its access, and a kernel that does not take it says so, which is fine.
+    // SAFETY: the range is within memory that the caller has just allocated. The advice changes
+    // neither its contents nor its access. A kernel that rejects it returns an error, which is ignored.
     let _ = unsafe { rustix::mm::madvise(inner, to - from, rustix::mm::Advice::LinuxHugepage) };
 }
 
-/// A bytes object that is made when the length of a value is known, and filled by the network.
+/// A bytes object that is made when the length of a value is known, and filled from the network.
 pub struct BytesRoom {
-    /// Few bytes, which become an object at the end.
+    /// A short value, which is copied into an object at the end.
     beside: [u8; BESIDE],
     used: usize,
-    /// The object itself, for more.
+    /// The object itself, for a longer value.
     object: Option<Py<PyBytes>>,
 }
 
@@ -182,7 +183,7 @@ impl Default for BytesRoom {
 }
 
 impl BytesRoom {
-    /// The object; empty bytes when nothing was asked for.
+    /// The object; empty bytes if no room was requested.
     pub fn finish<'py>(&mut self, py: Python<'py>) -> Bound<'py, PyBytes> {
         match self.object.take() {
             Some(bytes) => bytes.into_bound(py),
@@ -190,7 +191,7 @@ impl BytesRoom {
         }
     }
 
-    /// The first bytes of it, of which no more were filled.
+    /// An object of the first `filled` bytes.
     pub fn finish_short<'py>(&mut self, py: Python<'py>, filled: usize) -> Bound<'py, PyBytes> {
         match self.object.take() {
             Some(whole) if filled == whole.as_bytes(py).len() => whole.into_bound(py),
@@ -210,30 +211,30 @@ impl Room for BytesRoom {
             Python::attach(|py| unfilled(py, length).expect("memory for a value can be allocated"));
         self.object = Some(object);
         want_large_pages(pointer, length);
-        // SAFETY: the object was just made with `length` bytes of memory of its own, and this is
-        // the only reference to it until `finish`, which needs `self` back: nobody else can see
-        // the bytes while they are written. Python never moves an object. What stands there is
-        // bytes that some allocator left, and whoever gets the slice only writes it: a reply fills it
-        // whole, or the call fails and the object is dropped unseen, or `finish_short` cuts it.
+        // SAFETY: the object was just made with its own `length` bytes of memory, and this is the
+        // only reference to it until `finish`, which needs `self` again: no other code can read the
+        // bytes while they are written. Python never moves an object. The initial bytes are those that
+        // the allocator left, and users of the slice only write it: a reply fills it completely, or
+        // the call fails and the object is dropped unread, or `finish_short` truncates it.
         unsafe { std::slice::from_raw_parts_mut(pointer, length) }
     }
 }
 
-/// Bytes of a mapped file that Python reads in place: all of them, or one run. It keeps the file mapped.
+/// Bytes of a mapped file that Python reads in place: all bytes, or one run. It keeps the file mapped.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeRun {
     view: Arc<FileView>,
-    /// Which run; `None` for the whole file, which is one then.
+    /// The index of the run; `None` for the whole file if it is contiguous.
     run: Option<usize>,
 }
 
 impl NativeRun {
-    /// The whole file, when it is one run of bytes.
+    /// The whole file, if it is one run of bytes.
     pub fn whole(view: &Arc<FileView>) -> Option<NativeRun> {
         view.contiguous().map(|_| NativeRun { view: view.clone(), run: None })
     }
 
-    /// One after the other.
+    /// All runs, in order.
     pub fn each(view: &Arc<FileView>) -> Vec<NativeRun> {
         let runs = 0..view.segments().len();
         runs.map(|run| NativeRun { view: view.clone(), run: Some(run) }).collect()
@@ -241,7 +242,7 @@ impl NativeRun {
 
     fn bytes(&self) -> &[u8] {
         match self.run {
-            None => self.view.contiguous().expect("looked at when it was made"),
+            None => self.view.contiguous().expect("`whole` checked that it is contiguous"),
             Some(run) => self.view.segments()[run],
         }
     }
@@ -249,10 +250,10 @@ impl NativeRun {
 
 #[pymethods]
 impl NativeRun {
-    /// The buffer protocol. `BufferError` for one that is to be written.
+    /// The buffer protocol. Raises `BufferError` for a request of a writable buffer.
     ///
     /// # Safety
-    /// Called by Python, with a `Py_buffer` to fill.
+    /// Python calls this with a `Py_buffer` to fill.
     unsafe fn __getbuffer__(
         slf: Bound<'_, Self>,
         buffer: *mut ffi::Py_buffer,
@@ -260,9 +261,9 @@ impl NativeRun {
     ) -> PyResult<()> {
         let bytes = slf.get().bytes();
         let (start, length) = (bytes.as_ptr().cast_mut().cast(), bytes.len() as isize);
-        // SAFETY: `buffer` is Python's to be filled. The bytes stay where they are and what they are
-        // while this object lives (`FileView`), of which the buffer takes a reference; they are given
-        // out as read-only, so that nobody writes through the pointer.
+        // SAFETY: Python passes `buffer` to be filled. The bytes neither move nor change while this
+        // object exists (`FileView`), and the buffer holds a reference to it. The buffer is read-only, so
+        // no code writes through the pointer.
         let filled =
             unsafe { ffi::PyBuffer_FillInfo(buffer, slf.as_ptr(), start, length, 1, flags) };
         match filled {

@@ -1,7 +1,7 @@
-//! The frequent calls of structures: no Python runs between them and the client.
+//! The frequent calls of structures, which run no Python code.
 //!
-//! Each class is the base of a class of Python (`face.rs`), whose documentation they are part of. What is
-//! rare, or wrong, is left to Python: `_missing`, `_empty`, `honeycomb._check`.
+//! Each class is the base of a Python class (`face.rs`), and its docstrings are part of that class's
+//! documentation. Rare cases and errors are left to Python: `_missing`, `_empty`, `honeycomb._check`.
 
 use crate::batch::{bytes_or_none, listed};
 use crate::buffer::{BytesRoom, Data, Target};
@@ -31,7 +31,7 @@ fn wrong(kind: &str) -> PyErr {
     PyTypeError::new_err(format!("_open() did not open {kind}"))
 }
 
-/// The exception that a method of the Python class makes of this.
+/// The exception that a method of the Python class makes for `about`.
 fn explained<C: PyClass>(slf: &Bound<'_, C>, method: &str, about: &Bound<'_, PyAny>) -> PyErr {
     match slf.as_any().call_method1(method, (about,)) {
         Ok(exception) => PyErr::from_value(exception),
@@ -128,7 +128,7 @@ impl KvCalls {
     fn __contains__(slf: &Bound<'_, KvCalls>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, kv) = (slf.py(), kv(slf)?);
         let key = match Data::key(key) {
-            // No bytes, so no key.
+            // An object that is not bytes-like is never a key.
             Err(e) if e.is_instance_of::<PyTypeError>(py) => return Ok(false),
             key => key?,
         };
@@ -148,7 +148,7 @@ impl KvCalls {
     }
 
     /// Reads the value into ``buffer`` and returns its length; ``None`` without such a key.
-    /// Raises :class:`~honeycomb.errors.InvalidArgument` when the buffer is too short.
+    /// Raises :class:`~honeycomb.errors.InvalidArgument` if the buffer is too short.
     fn get_into(
         slf: &Bound<'_, KvCalls>,
         key: &Bound<'_, PyAny>,
@@ -161,14 +161,13 @@ impl KvCalls {
         checked(py, found)
     }
 
-    /// Stores an entry; tells whether it replaced one.
+    /// Stores an entry. Returns whether it replaced one.
     ///
-    /// Raises :class:`~honeycomb.errors.ValueTooLarge` and :class:`~honeycomb.errors.KeyTooLarge`. A
-    /// block that fills up gives a part of its keys to another one:
-    /// :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when there
-    /// is none for that or for a large value, :class:`~honeycomb.errors.BlockFull` when nearly all of
-    /// it is keys that share a ``{tag}``, which stay together. The time limit holds
-    /// for each piece of a large value.
+    /// Raises :class:`~honeycomb.errors.ValueTooLarge` and :class:`~honeycomb.errors.KeyTooLarge`. A block
+    /// that fills up is split. If no block is available for the split, or for a large value, raises
+    /// :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded`. If nearly all
+    /// keys of the block share one ``{tag}``, the block cannot be split, and the call raises
+    /// :class:`~honeycomb.errors.BlockFull`. The client's timeout applies to each piece of a large value.
     fn put(
         slf: &Bound<'_, KvCalls>,
         key: &Bound<'_, PyAny>,
@@ -177,7 +176,7 @@ impl KvCalls {
         stored(slf, key, value)
     }
 
-    /// Stores an entry whose value lies in several parts.
+    /// Stores an entry whose value is the concatenation of several parts.
     fn _put_parts(
         slf: &Bound<'_, KvCalls>,
         key: &Bound<'_, PyAny>,
@@ -191,14 +190,14 @@ impl KvCalls {
         checked(py, stored)
     }
 
-    /// The values of many keys, in the order of the keys; ``None`` for those that have none.
+    /// The values of many keys, in the order of the keys; ``None`` for keys without an entry.
     ///
-    /// One request for each block that holds some of them, all blocks at a time: thousands of keys
-    /// take about as long as one. Each key is read like :meth:`get`; nothing orders one with
-    /// another. The client's timeout holds for each request.
+    /// Sends one request to each block that owns some of the keys, and all requests run concurrently:
+    /// thousands of keys take about as long as one. Each key is read like :meth:`get`; reads of different
+    /// keys are not ordered. The client's timeout applies to each request.
     ///
-    /// When some could not be read, the error of the first is raised; its ``failures`` has the
-    /// error of each of them by its place, its ``results`` the values of the others.
+    /// If some keys cannot be read, raises the error of the first. Its ``failures`` has the errors of all
+    /// failed keys by their index, and its ``results`` the values of the others.
     fn multi_get<'py>(
         slf: &Bound<'py, KvCalls>,
         keys: &Bound<'py, PyAny>,
@@ -216,7 +215,7 @@ impl KvCalls {
         }
     }
 
-    /// Stores an entry where there is none; raises :class:`~honeycomb.errors.KeyExists`.
+    /// Stores an entry if the key has none; otherwise raises :class:`~honeycomb.errors.KeyExists`.
     fn add(
         slf: &Bound<'_, KvCalls>,
         key: &Bound<'_, PyAny>,
@@ -229,7 +228,7 @@ impl KvCalls {
         checked(py, stored)
     }
 
-    /// Removes an entry; tells whether there was one.
+    /// Removes an entry. Returns whether it existed.
     fn delete(slf: &Bound<'_, KvCalls>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         deleted(slf, key)
     }
@@ -262,7 +261,7 @@ impl FileCalls {
     ///
     /// Raises :class:`~honeycomb.errors.ValueTooLarge` above :attr:`append_limit`,
     /// :class:`~honeycomb.errors.Sealed`, and :class:`~honeycomb.errors.OutOfMemory` or
-    /// :class:`~honeycomb.errors.QuotaExceeded` when the file cannot grow.
+    /// :class:`~honeycomb.errors.QuotaExceeded` if the file cannot grow.
     fn append(slf: &Bound<'_, FileCalls>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (py, file) = (slf.py(), file(slf)?);
         let data = Data::named("data", data)?;
@@ -273,7 +272,8 @@ impl FileCalls {
 
     /// Appends ``data`` of any length in several appends and returns the offset of the first.
     ///
-    /// Others' appends may come to lie between the pieces; when it fails, the pieces before remain.
+    /// Appends of other writers may be placed between the pieces. If an append fails, the earlier pieces
+    /// remain in the file.
     fn write_all(slf: &Bound<'_, FileCalls>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (py, file) = (slf.py(), file(slf)?);
         let data = Data::named("data", data)?;
@@ -282,8 +282,8 @@ impl FileCalls {
         checked(py, written)
     }
 
-    /// The bytes at ``offset``, at most ``size`` of them (``None``: all that are there now).
-    /// Shorter where the file ends, empty at or after its end.
+    /// The bytes at ``offset``, at most ``size`` of them (``None``: up to the current end of the file).
+    /// The result is shorter where the file ends, and empty at or after its end.
     #[pyo3(signature = (offset = None, size = None), text_signature = "($self, offset=0, size=None)")]
     fn read<'py>(
         slf: &Bound<'py, FileCalls>,
@@ -292,11 +292,11 @@ impl FileCalls {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let (py, file) = (slf.py(), file(slf)?);
         let offset = offset.map_or(Ok(0), |n| bytes_count("offset", "bytes", n))?;
-        let all = "bytes (None for all that are there)";
+        let all = "bytes (None for all up to the end)";
         let size = size.map(|n| bytes_count("size", all, n)).transpose()?;
         let (file, mut room) = (&file.get().file, BytesRoom::default());
         let read = py.detach(|| {
-            // What is asked for may be far more than what is there: ask first when it is large.
+            // A large requested size may far exceed the file, so request the size of the file first.
             let size = match size {
                 Some(size) if size <= READ_ASKED => size,
                 size => size.unwrap_or(u64::MAX).min(file.size()?.saturating_sub(offset)),
@@ -308,8 +308,8 @@ impl FileCalls {
         Ok(room.finish_short(py, read))
     }
 
-    /// Reads into ``buffer`` and returns how many bytes; 0 at the end. May stop short of a full
-    /// buffer before the end of the file.
+    /// Reads into ``buffer`` and returns the number of bytes read; 0 at the end. May fill less than the
+    /// whole buffer before the end of the file.
     fn readinto(
         slf: &Bound<'_, FileCalls>,
         offset: &Bound<'_, PyAny>,
@@ -323,7 +323,7 @@ impl FileCalls {
         checked(py, read)
     }
 
-    /// Bytes appended so far.
+    /// The size of the file, in bytes.
     fn size(slf: &Bound<'_, FileCalls>) -> PyResult<u64> {
         let (py, file) = (slf.py(), file(slf)?);
         let size = py.detach(|| file.get().file.size());
@@ -331,7 +331,7 @@ impl FileCalls {
     }
 }
 
-/// How long to wait, in seconds; `None` for as long as it takes.
+/// A timeout in seconds; `None` waits without limit.
 fn timeout(wait: Option<&Bound<'_, PyAny>>) -> PyResult<Option<f64>> {
     let Some(wait) = wait else { return Ok(None) };
     match wait.cast_exact::<PyFloat>() {
@@ -355,12 +355,12 @@ impl QueueCalls {
         PyClassInitializer::from(Face::unopened()).add_subclass(QueueCalls)
     }
 
-    /// Puts ``item`` at the end.
+    /// Puts ``item`` at the end of the queue.
     ///
     /// Waits for room up to ``timeout`` seconds and then raises :class:`~honeycomb.errors.QueueFull`.
     /// Raises :class:`~honeycomb.errors.QueueClosed` after :meth:`close`,
     /// :class:`~honeycomb.errors.ValueTooLarge` above :attr:`item_limit`, and
-    /// :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` when the
+    /// :class:`~honeycomb.errors.OutOfMemory` or :class:`~honeycomb.errors.QuotaExceeded` if the
     /// queue cannot grow.
     #[pyo3(signature = (item, timeout = None))]
     fn put(
@@ -384,9 +384,9 @@ impl QueueCalls {
 
     /// Takes the first item.
     ///
-    /// Waits for one up to ``timeout`` seconds and then raises
-    /// :class:`~honeycomb.errors.QueueEmpty`. Raises :class:`~honeycomb.errors.QueueClosed` when the
-    /// queue was closed and every item has been taken.
+    /// Waits for an item up to ``timeout`` seconds and then raises
+    /// :class:`~honeycomb.errors.QueueEmpty`. Raises :class:`~honeycomb.errors.QueueClosed` if the
+    /// queue is closed and every item has been taken.
     #[pyo3(signature = (timeout = None))]
     fn get<'py>(
         slf: &Bound<'py, QueueCalls>,

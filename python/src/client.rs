@@ -1,4 +1,4 @@
-//! The client as Python sees it.
+//! Python's interface to the client.
 
 use crate::convert::{checked, job_bill, job_info, prefix_info, raise, status};
 use crate::custom::{Kind, NativeCustom, kind};
@@ -19,20 +19,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Job, root prefix, token, whether it was there and is held by another process.
+/// Job, root prefix, token, whether the job existed and is held by another process.
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>, bool);
-/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, where it is flushed to, quota,
-/// whether it outlives its job, when its changes are answered.
+/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, flush path, quota, whether the
+/// prefix outlives its job, durability at which its changes are acknowledged.
 type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64, bool, u8);
-/// Of a quota: the most blocks, those held, those in memory before others go below, its weight, those
-/// in memory.
+/// Fields of a quota: the most blocks, the held blocks, the most blocks in memory before they are demoted,
+/// the weight, the held blocks in memory.
 type QuotaFields = (u64, u64, u64, u32, u64);
 
-/// Whether a client was closed: what was opened through it is not used any more.
+/// Whether a client was closed. Structures that it opened are then no longer used.
 pub type Closed = Arc<AtomicBool>;
 
-/// A client of one cluster with one token. Safe to share between threads; every call releases the
-/// GIL and ends by the timeout.
+/// A client of one cluster with one token. Safe to share between threads. Every call releases the GIL and
+/// ends within the timeout.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeClient {
     client: Mutex<Option<Client>>,
@@ -63,7 +63,7 @@ fn ticket(py: Python<'_>, t: JobTicket) -> Ticket<'_> {
     (t.job.0, t.root.0, PyBytes::new(py, &t.token), t.found)
 }
 
-/// A prefix of the job, the job, or (first of all) a tenant.
+/// The holder of a quota: the tenant if given, else the prefix if given, else the job.
 fn quota_of(job: u64, tenant: Option<String>, path: Option<String>) -> QuotaOf {
     match (tenant, path) {
         (Some(tenant), _) => QuotaOf::Tenant(tenant),
@@ -100,7 +100,7 @@ impl NativeClient {
         unix: bool,
     ) -> PyResult<NativeClient> {
         if !(timeout > 0.0 && timeout < 1e9) {
-            let text = "the timeout is a positive number of seconds";
+            let text = "the timeout is a positive number of seconds, below 1e9";
             return Err(raise(py, "InvalidArgument", text));
         }
         let mut options = ClientOptions::new(address, token);
@@ -108,7 +108,7 @@ impl NativeClient {
         options.timeout = Duration::from_secs_f64(timeout);
         options.unix = unix;
         let client = Client::new(options);
-        // A wrong address or token is told here, not by the first call that happens to need it.
+        // A wrong address or token fails here, not in a later call.
         let greeted = py.detach(|| client.ping());
         checked(py, greeted)?;
         // The second to tenth bytes of a token name its job.
@@ -170,12 +170,12 @@ impl NativeClient {
         Ok(ticket(py, self.call(py, |c| c.find_job(name))?))
     }
 
-    /// Begins a job anew whose root's lease has ended.
+    /// Reopens a job whose root's lease has ended.
     fn reopen_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Ticket<'py>> {
         Ok(ticket(py, self.call(py, |c| c.reopen_job(name))?))
     }
 
-    /// Ends a job; within so many seconds, or the client's own time.
+    /// Ends a job, within the given seconds or the client's timeout.
     #[pyo3(signature = (job, within=None))]
     fn deregister_job(&self, py: Python<'_>, job: u64, within: Option<f64>) -> PyResult<()> {
         self.call(py, |c| match within {
@@ -184,11 +184,11 @@ impl NativeClient {
         })
     }
 
-    /// Calls `told` with path, status and message of every prefix whose lease could not be kept, in
-    /// another thread, until it answers false.
+    /// Calls `told` with path, status and message of every prefix whose lease could not be renewed, in
+    /// another thread, until `told` returns false.
     fn on_lost_leases(&self, py: Python<'_>, told: Py<PyAny>) -> PyResult<()> {
         let told = move |lost: &LostLease| {
-            // An interpreter that is ending takes no calls.
+            // An interpreter that is ending accepts no calls.
             let answered = Python::try_attach(|py| {
                 let arguments = (&lost.path, lost.status.name(), &lost.message);
                 let answer = told.call1(py, arguments).and_then(|answer| answer.is_truthy(py));
@@ -215,7 +215,7 @@ impl NativeClient {
         Ok(quota_fields(self.call(py, |c| c.quota(&of))?))
     }
 
-    /// The same, and changes it; what is `None` stays as it is.
+    /// Changes such a quota and returns it; `None` leaves a field unchanged.
     #[allow(clippy::too_many_arguments)]
     fn set_quota(
         &self,
@@ -232,7 +232,7 @@ impl NativeClient {
         Ok(quota_fields(self.call(py, |c| c.change_quota(&of, &change))?))
     }
 
-    /// What a job has used, or (0) all that the token may see.
+    /// The resources that a job has used; for job 0, those of all jobs that the token may read.
     fn bills<'py>(&self, py: Python<'py>, job: u64) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let bills = self.call(py, |c| c.bills(Some(JobId(job)).filter(|job| job.0 != 0)))?;
         bills.iter().map(|bill| job_bill(py, bill)).collect()
@@ -333,7 +333,7 @@ impl NativeClient {
         self.call(py, |c| c.remove_prefix(JobId(job), path))
     }
 
-    /// Begins to flush a prefix; the number and the place in full.
+    /// Begins the flush of a prefix. Returns its number and its full path or URL.
     fn begin_flush(
         &self,
         py: Python<'_>,
@@ -349,7 +349,7 @@ impl NativeClient {
         Ok((ticket.number, ticket.place))
     }
 
-    /// Whether it is done; blocks, those that are written, bytes, and why it fails if it does.
+    /// Whether a flush is done, its blocks, the written blocks, the written bytes, and why it fails (if so).
     fn flush_progress(
         &self,
         py: Python<'_>,
@@ -360,8 +360,8 @@ impl NativeClient {
         Ok((told.done, told.parts, told.parts_done, told.bytes, told.failing))
     }
 
-    /// Ends all jobs of the cluster and waits for their flushes. `look` is called with the progress: flushes,
-    /// blocks that are written, blocks, bytes, and the directories that are not written.
+    /// Ends all jobs of the cluster and waits for their flushes. Calls `look` with the progress: flushes,
+    /// written blocks, blocks, bytes, and the unwritten directories.
     fn stop_cluster(
         &self,
         py: Python<'_>,
@@ -496,7 +496,7 @@ impl NativeClient {
             .map(|queue| NativeQueue { queue, closed: self.closed.clone() })
     }
 
-    /// The custom kind is named by its code or by its name.
+    /// Creates a structure of a custom kind, given by the kind's code or name.
     #[allow(clippy::too_many_arguments)]
     fn create_custom(
         &self,
@@ -541,7 +541,7 @@ impl NativeClient {
         wrap(py, &client, &self.closed, JobId(job), &address(path, name), None)
     }
 
-    /// The structure of this address if it has this identity, or the error that says how that one ended.
+    /// The structure at this address if it has this identity; otherwise the error that ended that structure.
     fn open_same(
         &self,
         py: Python<'_>,
@@ -571,8 +571,7 @@ impl NativeClient {
         Ok(())
     }
 
-    /// Closes the connections that are not in use and ends the keeper. Structures that were opened
-    /// through it go on working.
+    /// Closes idle connections and stops the lease keeper. Structures that the client opened keep working.
     fn close(&self, py: Python<'_>) {
         self.closed.store(true, Relaxed);
         let client = self.client.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take();

@@ -1,4 +1,4 @@
-//! From Rust's answers to Python's objects.
+//! Conversion of Rust's results to Python's objects.
 
 use honeycomb_client::Error;
 use honeycomb_types::{AlarmKind, TierClass};
@@ -9,7 +9,7 @@ use honeycomb_wire::messages::{
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-/// The exception that `honeycomb.errors` has for this cause.
+/// The exception of `honeycomb.errors` for this status.
 pub fn raise(py: Python<'_>, status: &str, message: &str) -> PyErr {
     let made = py
         .import("honeycomb.errors")

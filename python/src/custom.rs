@@ -1,4 +1,4 @@
-//! Structures of custom kinds as Python sees them.
+//! Python's interface to structures of custom kinds.
 
 use crate::buffer::{BytesRoom, Data};
 use crate::client::Closed;
@@ -20,10 +20,9 @@ pub struct NativeCustom {
     pub closed: Closed,
 }
 
-/// Value, arguments, payload, where the block that answered begins.
+/// Value, arguments, payload, position at which the replying block begins.
 type Reply<'py> = (u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64);
-/// Name, number, verbs, route, whether it changes something, takes a payload, waits, and answers a
-/// position.
+/// Name, number, verbs, route, whether it mutates, takes a payload, waits, and returns a position.
 type Operation = (String, u8, u16, u8, bool, bool, bool, bool);
 /// Code, name, router, operations.
 pub type Kind = (u8, String, u8, Vec<Operation>);
@@ -34,7 +33,7 @@ fn operation(spec: &OperationSpec) -> Operation {
     (name.clone(), *number, verbs.0, *route as u8, *mutates, *payload, *waits, *positional)
 }
 
-/// What a kind is, as its servers told it.
+/// A kind, as its servers describe it.
 pub fn kind(spec: &KindSpec) -> Kind {
     let operations = spec.operations.iter().map(operation).collect();
     (spec.kind.code(), spec.name.clone(), spec.router as u8, operations)
@@ -51,13 +50,13 @@ fn reply(py: Python<'_>, answered: Answered) -> Reply<'_> {
 
 #[pymethods]
 impl NativeCustom {
-    /// What its kind is.
+    /// The structure's kind.
     #[getter]
     fn kind(&self) -> Kind {
         kind(self.custom.spec())
     }
 
-    /// Asks one block for an operation. Waits for it, where it may wait, up to `wait` seconds.
+    /// Runs an operation on one block. An operation that can wait does so for up to `wait` seconds.
     #[allow(clippy::too_many_arguments)]
     fn call<'py>(
         &self,
@@ -89,11 +88,11 @@ impl NativeCustom {
         match (answered, nothing) {
             (Some(answered), _) => Ok(reply(py, answered)),
             (None, Some(e)) => Err(raise_error(py, &e)),
-            (None, None) => unreachable!("without an answer there is a reason"),
+            (None, None) => unreachable!("without a result there is an error"),
         }
     }
 
-    /// Asks every block, or every block up to the one that has a position.
+    /// Runs an operation on every block, or on every block up to the one that contains a position.
     fn call_each<'py>(
         &self,
         py: Python<'py>,

@@ -1,4 +1,4 @@
-//! Operations that an event loop awaits: a native thread carries them out together.
+//! Operations that an event loop awaits. A native thread runs them in batches.
 
 use crate::batch::{self, exception};
 use crate::buffer::Data;
@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::os::fd::AsRawFd;
 
-/// Carries out operations on the stores of one client, and tells by a descriptor when there are answers.
+/// Runs operations on the stores of one client. A descriptor becomes readable when there are results.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeDriver {
     driver: Option<Driver>,
@@ -19,7 +19,7 @@ pub struct NativeDriver {
 
 impl NativeDriver {
     fn driver(&self) -> &Driver {
-        self.driver.as_ref().expect("it is there until it is dropped")
+        self.driver.as_ref().expect("only `drop` takes it")
     }
 }
 
@@ -29,7 +29,7 @@ fn given<'py>(value: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Data<'py>>> 
 
 #[pymethods]
 impl NativeDriver {
-    /// One for the client of this store.
+    /// Creates a driver for the client of this store.
     #[new]
     fn new(store: &Bound<'_, KvCalls>) -> PyResult<NativeDriver> {
         let driver = Driver::new(&kv(store)?.get().kv)?;
@@ -40,8 +40,8 @@ impl NativeDriver {
         self.driver().descriptor().as_raw_fd()
     }
 
-    /// Takes an operation (its kind as `_batch.py` has it), which `wake` sends. False, and nothing taken,
-    /// for one that has to be made alone.
+    /// Queues an operation (its kind is one of `_batch.py`), which `wake` sends. Returns false, and queues
+    /// nothing, if the operation cannot be batched.
     #[pyo3(signature = (store, ticket, kind, key, first = None, second = None))]
     fn ask(
         &self,
@@ -62,13 +62,13 @@ impl NativeDriver {
         taken.unwrap_or(Ok(false))
     }
 
-    /// Sends what was taken.
+    /// Sends the queued operations.
     fn wake(&self) -> PyResult<()> {
         Ok(self.driver().wake()?)
     }
 
-    /// The answers that have come: pairs of a ticket and what its operation answered, its exception, or
-    /// `NotImplemented` for one that has to be made alone.
+    /// The results received so far: pairs of a ticket and the result of its operation, its exception, or
+    /// `NotImplemented` if the operation cannot be batched.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let answers = PyList::empty(py);
         for (ticket, answer) in self.driver().take() {
@@ -86,7 +86,7 @@ impl NativeDriver {
 impl Drop for NativeDriver {
     fn drop(&mut self) {
         if self.made_in != fork_generation() {
-            // Its thread is the parent's, and may hold the lock here for ever.
+            // The driver's thread exists only in the parent, and may have held the lock during the fork.
             std::mem::forget(self.driver.take());
         }
     }

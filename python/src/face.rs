@@ -1,10 +1,9 @@
-//! What Python's structures derive from, so that their frequent calls run no Python at all.
+//! The native base class of Python's structures, so that their frequent calls run no Python code.
 //!
-//! `honeycomb.Kv` is a class of Python, and what it does now and then is written there. Its base class
-//! is native and has the calls that are made millions of times; it knows the native structure of this
-//! process, which is opened on first use and again after a fork: a process that was forked shares its
-//! parent's sockets, and with them the session, so what is native is used only by the process that made
-//! it.
+//! `honeycomb.Kv` is a Python class that implements the rare calls. Its native base class implements the
+//! calls that a program makes millions of times. The base class holds the native structure of this process
+//! and opens it on first use and again after a fork. A forked process shares its parent's sockets, and with
+//! them the session, so only the process that made a native object uses it.
 
 use crate::client::Closed;
 use crate::custom::NativeCustom;
@@ -18,19 +17,19 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Told in each child after a fork.
+/// Counts a fork. Python calls this in each child.
 #[pyfunction]
 pub fn count_fork() {
     FORKS.fetch_add(1, Relaxed);
 }
 
-/// How many forks lie between the first process and this one.
+/// The number of forks between the first process and this one.
 #[pyfunction]
 pub fn fork_generation() -> u64 {
     FORKS.load(Relaxed)
 }
 
-/// A native structure, of whichever kind.
+/// A native structure of any kind.
 #[derive(FromPyObject, IntoPyObject)]
 pub enum Native {
     /// A key-value store.
@@ -39,7 +38,7 @@ pub enum Native {
     File(Py<NativeFile>),
     /// A queue.
     Queue(Py<NativeQueue>),
-    /// One of a custom kind.
+    /// A structure of a custom kind.
     Custom(Py<NativeCustom>),
 }
 
@@ -90,24 +89,24 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if self.made_in != FORKS.load(Relaxed) {
-            // Closing would speak on sockets that belong to the parent, and wait for threads that
-            // do not exist here: it is kept for good.
+            // Closing would write to sockets that belong to the parent, and wait for threads that do not
+            // exist here, so the object is leaked.
             Python::attach(|py| std::mem::forget(self.native.clone_ref(py)));
         }
     }
 }
 
-/// The native half of a structure's Python object.
+/// The native base of a structure's Python object.
 #[pyclass(subclass, frozen, module = "honeycomb._session")]
 pub struct Face {
     held: Mutex<Option<Held>>,
-    /// The structure that was opened first: its name may be another's by now, which is never opened
-    /// in its place.
+    /// The structure that was opened first. If another structure has its name by now, that one is never
+    /// opened in its place.
     identity: OnceLock<u64>,
 }
 
 impl Face {
-    /// One that has opened nothing.
+    /// A base object without an open structure.
     pub fn unopened() -> Face {
         Face { held: Mutex::new(None), identity: OnceLock::new() }
     }
@@ -120,12 +119,12 @@ impl Face {
         self.identity.get_or_init(|| native.identity());
         let (made_in, closed) = (FORKS.load(Relaxed), native.closed());
         let held = Held { native, made_in, closed };
-        // The one before is dropped behind the lock: that may run Python.
+        // The previous structure is dropped after the lock is released, because dropping may run Python code.
         let before = self.held().replace(held);
         drop(before);
     }
 
-    /// The native structure of this process; `_open` of the Python class opens it where there is none.
+    /// The native structure of this process. If there is none, `_open` of the Python class opens it.
     pub fn native(face: &Bound<'_, Face>) -> PyResult<Native> {
         let py = face.py();
         if let Some(held) = &*face.get().held()
@@ -147,7 +146,7 @@ impl Face {
         Face::unopened()
     }
 
-    /// Takes the native structure that was just made, or opens it.
+    /// Stores the native structure that was just created, or opens one.
     fn _begin(slf: &Bound<'_, Face>, native: Option<Native>) -> PyResult<()> {
         match native {
             Some(native) => slf.get().hold(native),
@@ -156,13 +155,13 @@ impl Face {
         Ok(())
     }
 
-    /// The number of the structure; `None` before it was opened first.
+    /// The number of the structure; `None` before it is first opened.
     #[getter]
     fn _identity(&self) -> Option<u64> {
         self.identity.get().copied()
     }
 
-    /// The native structure of this process. Raises what opening raises.
+    /// The native structure of this process. Raises the errors of opening it.
     fn _native(slf: &Bound<'_, Face>) -> PyResult<Native> {
         Face::native(slf)
     }

@@ -1,6 +1,6 @@
-//! The native half of the Python package: the Rust client with Python's types around it.
+//! The native part of the Python package: the Rust client with Python types.
 //!
-//! Every call that may wait releases the GIL. Errors become the classes of `honeycomb.errors`.
+//! Every call that may wait releases the GIL. Errors become exceptions of `honeycomb.errors`.
 
 mod ahead;
 mod batch;
@@ -21,8 +21,8 @@ use pyo3::types::PyBytes;
 use honeycomb_types::{PrefixId, Verbs};
 use honeycomb_wire::token::Caveat;
 
-/// Narrows a token offline: to a task (0 for none), to verbs, to a time on the controller's clock
-/// in milliseconds.
+/// Narrows a token offline: to a task (0 for none), to verbs, and to an expiry time in milliseconds on the
+/// controller's clock.
 #[pyfunction]
 #[pyo3(signature = (token, task_prefix, verbs, expires_ms=None))]
 fn attenuate<'py>(

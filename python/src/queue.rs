@@ -1,4 +1,4 @@
-//! Queues as Python sees them.
+//! Python's interface to queues.
 
 use crate::buffer::Data;
 use crate::client::Closed;
@@ -20,22 +20,22 @@ pub struct NativeQueue {
     pub closed: Closed,
 }
 
-/// A reserved item, and what it takes to settle it.
+/// A reserved item, and the data to acknowledge it, give it back or extend it.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeDelivery(Delivery);
 
 #[pymethods]
 impl NativeDelivery {
-    /// A delivery that another process received: what its `state` was.
+    /// A delivery that another process received, from the `state` of that delivery.
     #[new]
     fn new(py: Python<'_>, item: &[u8], at: &[u8], number: u64, deliveries: u32) -> PyResult<Self> {
         let entry = MapEntry::decode(at).map_err(|e| {
-            raise(py, "InvalidArgument", &format!("this is not a place in a queue: {e}"))
+            raise(py, "InvalidArgument", &format!("the pickled reservation is not valid: {e}"))
         })?;
         Ok(NativeDelivery(Delivery { item: item.to_vec(), entry, number, deliveries }))
     }
 
-    /// What makes it again in another process.
+    /// The arguments that create the same delivery in another process.
     fn state<'py>(&self, py: Python<'py>) -> State<'py> {
         let Delivery { item, entry, number, deliveries } = &self.0;
         (PyBytes::new(py, item), PyBytes::new(py, &entry.encode()), *number, *deliveries)
@@ -63,7 +63,7 @@ fn some<T>(items: Vec<T>) -> Option<Vec<T>> {
     (!items.is_empty()).then_some(items)
 }
 
-/// Tries to put until it succeeds or the time is up, which the error then says.
+/// Retries `put` until it succeeds or the timeout passes, and then raises `QueueFull`.
 pub fn put_waiting(
     py: Python<'_>,
     wait: Option<f64>,
@@ -80,11 +80,11 @@ pub fn put_waiting(
     match (done, full) {
         (Some(()), _) => Ok(()),
         (None, Some(e)) => Err(raise(py, e.status.name(), &e.message)),
-        (None, None) => Err(raise(py, "QueueFull", "no room came in time")),
+        (None, None) => Err(raise(py, "QueueFull", "no room became free in time")),
     }
 }
 
-/// Takes items, waiting up to `wait` seconds for the first; none when none came.
+/// Takes items and waits up to `wait` seconds for the first. Returns no items if none arrived.
 pub fn take_waiting<T: Send>(
     py: Python<'_>,
     wait: Option<f64>,
@@ -106,7 +106,7 @@ impl NativeQueue {
         self.queue.bounds()
     }
 
-    /// Puts items; how many were put, and why not all.
+    /// Puts items. Returns how many were put, and the error if not all were.
     fn put_many(
         &self,
         py: Python<'_>,
@@ -148,8 +148,8 @@ impl NativeQueue {
         Ok(found.into_iter().map(NativeDelivery).collect())
     }
 
-    /// Settles reservations: 0 done, 1 given back, 2 extended by `lease` seconds. For each, whether
-    /// it was still held.
+    /// Completes reservations. `action` is 0 to acknowledge, 1 to give back, 2 to extend to `lease` seconds
+    /// from now. Returns for each whether it was still held.
     fn settle(
         &self,
         py: Python<'_>,
@@ -167,7 +167,7 @@ impl NativeQueue {
         checked(py, settled)
     }
 
-    /// The first items, left where they are.
+    /// The first items, which stay in the queue.
     fn peek<'py>(&self, py: Python<'py>, items: usize) -> PyResult<Items<'py>> {
         let peeked = py.detach(|| self.queue.peek(items));
         Ok(bytes(py, &checked(py, peeked)?))
@@ -186,7 +186,7 @@ impl NativeQueue {
         checked(py, closed)
     }
 
-    /// Waits until it was closed; false when `wait` seconds passed first.
+    /// Waits until the queue is closed. Returns false if `wait` seconds pass first.
     fn wait_closed(&self, py: Python<'_>, wait: Option<f64>) -> PyResult<bool> {
         until(py, wait, |left| self.queue.wait_closed(left))
     }
@@ -199,7 +199,7 @@ impl NativeQueue {
 
 fn seconds(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|e| {
-        let text = format!("a reservation of {seconds} seconds: {e}");
+        let text = format!("a reservation cannot last {seconds} seconds: {e}");
         raise(py, "InvalidArgument", &text)
     })
 }

@@ -1,4 +1,4 @@
-//! Files and key-value stores as Python sees them.
+//! Python's interface to files and key-value stores.
 
 use crate::ahead::{NativeReadAhead, NativeScanAhead};
 use crate::batch::{self, Asked};
@@ -15,36 +15,36 @@ use pyo3::types::{PyBytes, PyList};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Up to so many bytes are read without asking first whether they are there.
+/// Largest read, in bytes, that does not request the size of the file first.
 pub const READ_ASKED: u64 = 1 << 20;
 
 pub type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
 
-/// A mapped file. Its runs keep it mapped, each for itself.
+/// A mapped file. Each of its runs keeps it mapped.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeView(Arc<FileView>);
 
 #[pymethods]
 impl NativeView {
-    /// Whether it is the servers' own memory.
+    /// Whether the view is the servers' own memory.
     #[getter]
     fn shared(&self) -> bool {
         self.0.shared()
     }
 
-    /// Why it is not.
+    /// Why the view is not shared.
     #[getter]
     fn reason(&self) -> Option<&str> {
         self.0.reason().map(|e| e.message.as_str())
     }
 
-    /// Bytes of the file.
+    /// Size of the file, in bytes.
     #[getter]
     fn nbytes(&self) -> usize {
         self.0.len()
     }
 
-    /// The whole file as one run of bytes, if it is one.
+    /// The whole file as one run of bytes, if it is contiguous.
     fn whole(&self) -> Option<NativeRun> {
         NativeRun::whole(&self.0)
     }
@@ -66,13 +66,13 @@ pub struct NativeFile {
 
 #[pymethods]
 impl NativeFile {
-    /// The most bytes that one append takes.
+    /// The most bytes of one append.
     #[getter]
     fn append_limit(&self) -> usize {
         self.file.append_limit()
     }
 
-    /// Many ranges, each an offset and a length; short only at the end.
+    /// The bytes of many ranges, each an offset and a length; shorter only at the end of the file.
     fn read_ranges<'py>(
         &self,
         py: Python<'py>,
@@ -82,26 +82,26 @@ impl NativeFile {
         Ok(checked(py, read)?.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
     }
 
-    /// All bytes of a sealed file, where they lie when that can be.
+    /// All bytes of a sealed file, in the servers' memory if possible, otherwise as a copy.
     fn map(&self, py: Python<'_>) -> PyResult<NativeView> {
         let view = py.detach(|| self.file.map());
         Ok(NativeView(Arc::new(checked(py, view)?)))
     }
 
-    /// Asks for bytes, for later.
+    /// Requests bytes in advance.
     fn read_ahead(slf: &Bound<'_, NativeFile>, offset: u64, size: usize) -> NativeReadAhead {
         let file = &slf.get().file;
         let ahead = slf.py().detach(|| file.read_ahead(offset, size));
         NativeReadAhead::new(slf.clone().unbind(), ahead, size)
     }
 
-    /// Makes it immutable; returns its final size.
+    /// Makes the file immutable and returns its final size.
     fn seal(&self, py: Python<'_>) -> PyResult<u64> {
         let sealed = py.detach(|| self.file.seal());
         checked(py, sealed)
     }
 
-    /// Waits until it is sealed or has `size` bytes; false when `wait` seconds passed first.
+    /// Waits until the file is sealed or has `size` bytes. Returns false if `wait` seconds pass first.
     fn wait_until(&self, py: Python<'_>, size: Option<u64>, wait: Option<f64>) -> PyResult<bool> {
         until(py, wait, |left| self.file.wait_until(size, left))
     }
@@ -111,7 +111,7 @@ impl NativeFile {
         NativeListener::open(py, self.file.structure(), kinds, filter(None, None))
     }
 
-    /// Whether it was sealed.
+    /// Whether the file is sealed.
     fn sealed(&self, py: Python<'_>) -> PyResult<bool> {
         let sealed = py.detach(|| self.file.sealed());
         checked(py, sealed)
@@ -129,13 +129,13 @@ pub struct NativeKv {
 
 #[pymethods]
 impl NativeKv {
-    /// The most bytes that one value may have.
+    /// The most bytes of a value.
     #[getter]
     fn value_limit(&self) -> usize {
         self.kv.value_limit()
     }
 
-    /// The most bytes of a value that lies in its key's own block.
+    /// The most bytes of a value that is stored in its key's own block.
     #[getter]
     fn plain_limit(&self) -> usize {
         self.kv.plain_limit()
@@ -172,8 +172,8 @@ impl NativeKv {
         Ok(checked(py, old)?.map(|value| PyBytes::new(py, &value)))
     }
 
-    /// Stores `new` when the value is `expected` (None: absent). Whether it did, and what was found
-    /// when it did not.
+    /// Stores `new` if the value is `expected` (None: absent). Returns whether it was stored, and the value
+    /// found if it was not.
     fn compare_and_swap<'py>(
         &self,
         py: Python<'py>,
@@ -190,7 +190,7 @@ impl NativeKv {
         })
     }
 
-    /// A part of all entries, and where the next begins; None at the end.
+    /// A part of all entries, and the cursor of the next part; None at the end.
     fn scan<'py>(
         &self,
         py: Python<'py>,
@@ -204,7 +204,7 @@ impl NativeKv {
         Ok(self::page(py, &checked(py, page)?, keys_only))
     }
 
-    /// Asks for such a part, for later.
+    /// Requests such a part in advance.
     fn scan_ahead(
         slf: &Bound<'_, NativeKv>,
         cursor: u64,
@@ -217,15 +217,15 @@ impl NativeKv {
         NativeScanAhead::new(slf.clone().unbind(), ahead, keys_only)
     }
 
-    /// Runs operations, each on its own; what each answered, or its exception.
+    /// Runs operations independently. Returns the result of each, or its exception.
     fn batch<'py>(&self, py: Python<'py>, ops: Vec<Asked<'py>>) -> PyResult<Bound<'py, PyList>> {
         let ops = batch::ops(&ops)?;
         let done = py.detach(|| self.kv.batch(&ops));
         batch::listed(py, done, |done| batch::done(py, done))
     }
 
-    /// Runs operations, all or none: what each answered; or the index of the one that failed, its
-    /// exception, whether it is a comparison that told what it found, and what that is.
+    /// Runs all operations or none. Returns their results; or the index of the failed operation, its
+    /// exception, whether a comparison failed and returned the value it found, and that value.
     fn atomic<'py>(&self, py: Python<'py>, ops: Vec<Asked<'py>>) -> PyResult<Py<PyAny>> {
         let ops = batch::ops(&ops)?;
         let ended = py.detach(|| self.kv.atomic(&ops));
@@ -244,7 +244,7 @@ impl NativeKv {
         }
     }
 
-    /// Combines the value of a key with an operand; what it is now.
+    /// Combines the value of a key with an operand and returns the new value.
     fn accumulate(
         &self,
         py: Python<'_>,
@@ -272,13 +272,13 @@ impl NativeKv {
         checked(py, top)?.map(|items| batch::top(py, &items)).transpose()
     }
 
-    /// Waits until a key has a value; false when `wait` seconds passed first.
+    /// Waits until a key has a value. Returns false if `wait` seconds pass first.
     fn wait_for(&self, py: Python<'_>, key: Data<'_>, wait: Option<f64>) -> PyResult<bool> {
         let key = key.slice();
         until(py, wait, |left: Duration| self.kv.wait_for(key, left))
     }
 
-    /// A listener for kinds of changes of all keys, one, or those with a prefix.
+    /// A listener for kinds of changes of all keys, of one key, or of keys with a prefix.
     fn listen(
         &self,
         py: Python<'_>,
@@ -296,7 +296,7 @@ impl NativeKv {
     }
 }
 
-/// A part of a scan, for Python.
+/// A part of a scan as Python objects.
 pub fn page<'py>(py: Python<'py>, page: &ScanPage, keys_only: bool) -> Page<'py> {
     let entry = |(key, value): &(Vec<u8>, Vec<u8>)| {
         let value = (!keys_only).then(|| PyBytes::new(py, value));
@@ -305,7 +305,7 @@ pub fn page<'py>(py: Python<'py>, page: &ScanPage, keys_only: bool) -> Page<'py>
     (page.entries.iter().map(entry).collect(), page.next)
 }
 
-/// A structure of any kind, as its Python class: the one of this identity, or of this address.
+/// Opens a structure of any kind, by its identity if given, otherwise by its address.
 pub fn wrap(
     py: Python<'_>,
     client: &honeycomb_client::Client,

@@ -1,8 +1,8 @@
-//! Calls that wait for something to happen, and listeners.
+//! Calls that wait for an event, and listeners.
 //!
-//! A wait goes on in the native client, without the GIL. A signal to the thread ends it, so that
-//! Python's handlers run; unless they raise, the wait is taken up again. An interrupt that the thread
-//! adopted ends it for good, as if its time were up.
+//! A wait runs in the native client, without the GIL. A signal to the thread ends it, so that Python's
+//! handlers run; unless they raise, the wait resumes. An interrupt that the thread adopted ends the wait
+//! permanently, as if its timeout had passed.
 
 use crate::convert::{checked, raise};
 use honeycomb_client::{Error, Heard, Interrupt, Listener, Notification, Structure, interrupted};
@@ -15,10 +15,10 @@ use pyo3::types::{PyBytes, PyDict};
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// Longest single wait; one without a limit begins anew after it.
+/// Longest single wait. A wait without limit starts again afterwards.
 const WAIT_STEP: Duration = Duration::from_secs(3600);
 
-/// Waits up to so many seconds (`None`: as long as it takes) for `attempt` to bring something.
+/// Waits up to `wait` seconds (`None`: without limit) until `attempt` returns a result.
 pub fn wait_for<T: Send>(
     py: Python<'_>,
     wait: Option<f64>,
@@ -45,7 +45,7 @@ pub fn wait_for<T: Send>(
     }
 }
 
-/// Ends the waits of the thread that adopted it, as if their time were up, when another sets it.
+/// Ends the waits of the thread that adopted it, as if their timeouts had passed, when it is set.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeInterrupt(Interrupt);
 
@@ -56,7 +56,7 @@ impl NativeInterrupt {
         Ok(NativeInterrupt(Interrupt::new()?))
     }
 
-    /// From now on the waits of the calling thread end when this is set.
+    /// Makes the waits of the calling thread end when this is set.
     fn adopt(&self) {
         self.0.adopt();
     }
@@ -72,7 +72,7 @@ impl NativeInterrupt {
     }
 }
 
-/// As `wait_for`, for what is yes or no.
+/// As `wait_for`, for a condition.
 pub fn until(
     py: Python<'_>,
     wait: Option<f64>,
@@ -82,7 +82,7 @@ pub fn until(
     Ok(met.is_some())
 }
 
-/// Which keys are meant.
+/// The filter for one key, for a prefix of keys, or for all keys.
 pub fn filter(key: Option<Vec<u8>>, prefix: Option<Vec<u8>>) -> Filter {
     match (key, prefix) {
         (Some(key), _) => Filter::Key(key),
@@ -91,7 +91,7 @@ pub fn filter(key: Option<Vec<u8>>, prefix: Option<Vec<u8>>) -> Filter {
     }
 }
 
-/// A subscription. One thread at a time waits in it; others wait for that one.
+/// A subscription. One thread at a time waits in it; other threads wait for that thread.
 #[pyclass(frozen, module = "honeycomb._native")]
 pub struct NativeListener(Mutex<Option<Listener>>);
 
@@ -109,14 +109,14 @@ impl NativeListener {
 
 #[pymethods]
 impl NativeListener {
-    /// The next notice as a dictionary; None when `wait` seconds passed first.
+    /// The next notification as a dictionary; None if `wait` seconds pass first.
     fn next<'py>(
         &self,
         py: Python<'py>,
         wait: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
         let heard = wait_for(py, wait, |left| {
-            // One that closes it must not wait for long: the lock is taken for a short while.
+            // A thread that closes the listener must not wait long, so the lock is held only briefly.
             let step = left.min(Duration::from_millis(250));
             let mut listener = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
             match listener.as_mut() {

@@ -27,21 +27,21 @@ def cluster() -> Iterator[honeycomb.Client]:
 
 @pytest.fixture
 def job(cluster: honeycomb.Client) -> Iterator[honeycomb.Job]:
-    """A job of the test's own."""
+    """A job for one test."""
     with cluster.job(f"test-{next(_numbers)}") as job:
         yield job
 
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[honeycomb.WorkerPool]:
-    """Two warm workers."""
+    """A pool of two started workers."""
     with honeycomb.WorkerPool(2) as pool:
         pool.warm()
         yield pool
 
 
 def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    """Waits until ``condition()`` holds; false when it does not within ``seconds``."""
+    """Waits until ``condition()`` holds. Returns false if it does not within ``seconds``."""
     deadline = time.monotonic() + seconds
     pause = threading.Event()
     while not condition():

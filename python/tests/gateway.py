@@ -17,7 +17,7 @@ BUCKET = "lake"
 
 
 def program() -> Path | None:
-    """The gateway, if it was built."""
+    """The gateway program, if it is built."""
     built = sorted(REPOSITORY.glob(".peers/versitygw-*[0-9]"))
     assert built or os.environ.get("NEEDS_S3") != "1", "versitygw is not there: make peers"
     return built[-1] if built else None
@@ -30,7 +30,7 @@ class Gateway:
         self.bucket = folder / "data" / BUCKET
         self.bucket.mkdir(parents=True)
         (folder / "sidecar").mkdir()
-        for _ in range(5):  # A port that was free a moment ago may be somebody else's now.
+        for _ in range(5):  # Another process may have taken the free port in the meantime.
             with socket.create_server(("127.0.0.1", 0)) as free:
                 self.address = f"127.0.0.1:{free.getsockname()[1]}"
             if self._started(program, folder):
@@ -53,7 +53,7 @@ class Gateway:
         return False
 
     def variables(self) -> dict[str, str]:
-        """By which clients reach it."""
+        """The environment with which clients reach the gateway."""
         return {
             "AWS_ENDPOINT": f"http://{self.address}",
             "AWS_ALLOW_HTTP": "true",

@@ -1,20 +1,20 @@
 """Runs the code of a page of documentation as a reader would: pasted, block by block.
 
-A page is Markdown. Its fenced blocks run in the order in which they stand:
+A page is Markdown. Its fenced blocks run in the order of the page:
 
-- ``sh`` in one bash for the whole page, whose first command that fails ends it;
-- ``python`` in one interactive interpreter for the whole page, fed line by line as if it were typed:
-  a block that cannot be pasted fails. Only what is printed counts, not the values of expressions
-  that an interpreter shows by itself;
-- ``python`` followed by a file's name is saved under that name instead of being run;
-- ``text`` right after a block of the first two is what that one must print. ``...`` in it stands for
-  anything within a line, and a line of nothing but ``...`` for any number of lines.
+- ``sh`` in one bash for the whole page; the first command that fails ends it;
+- ``python`` in one interactive interpreter for the whole page, fed line by line as if typed: a block
+  that cannot be pasted fails. Only printed output counts, not the values of expressions that an
+  interpreter shows by itself;
+- ``python`` followed by a file name is saved under that name instead of being run;
+- ``text`` right after a block of the first two kinds is that block's expected output. ``...`` in it
+  matches any text within a line, and a line that is only ``...`` matches any number of lines.
 
-Other languages are for reading. A block that cannot run here is left out by a comment on the line
-before it, ``<!-- not run: why -->``. A bash block sees what both streams say; an interpreter must
-say nothing on standard error.
+Blocks of other languages are not run. A comment on the line before a block, ``<!-- not run: why -->``,
+excludes a block that cannot run here. The output of a bash block is that of both streams; an
+interpreter must not write to standard error.
 
-Everything happens in a folder of its own with a home of its own, on free ports, and ends with it.
+A page runs in its own folder with its own home folder and on free ports, and its processes end with it.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from conftest import REPOSITORY
 
 BINARY = Path(sysconfig.get_path("scripts"), "honeycomb")
 SECONDS = 120
-#: Printed behind each block, so that its output is known to be over.
+#: Printed after each block to mark the end of its output.
 END = "\x1e"
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. ``line`` is that of its fence, from 1; ``part`` is its heading of level two."""
+    """A fenced block. ``line`` is the line of its fence, from 1; ``part`` is its heading of level two."""
 
     language: str
     file: str
@@ -57,7 +57,7 @@ class Block:
 
 
 def blocks_of(page: str) -> list[Block]:
-    """All fenced blocks but those that say what another one prints."""
+    """All fenced blocks except those with the expected output of another block."""
     found: list[Block] = []
     part, skip, fence_end = "", False, -1
     lines = page.splitlines()
@@ -86,7 +86,7 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def matches(expected: str, output: str) -> bool:
-    """Whether the output is what was expected, ``...`` standing for anything."""
+    """Whether the output is as expected; ``...`` matches any text."""
     pattern = ""
     for line in expected.strip("\n").split("\n"):
         if line.strip() == "...":
@@ -98,11 +98,11 @@ def matches(expected: str, output: str) -> bool:
 
 
 class Failed(AssertionError):
-    """A block did not do what its page says."""
+    """A block did not print the output on its page."""
 
 
 class _Session:
-    """A program that is fed blocks on its standard input and says when each is done."""
+    """A program that reads blocks from its standard input and marks the end of each block's output."""
 
     def __init__(self, command: list[str], folder: Path, environment: dict[str, str]) -> None:
         self.process = subprocess.Popen(
@@ -116,11 +116,11 @@ class _Session:
         )
 
     def feed(self, text: str) -> tuple[str, str]:
-        """Sends it; what came on both streams until the mark behind it."""
+        """Sends a block. Returns the output of both streams up to the mark after the block."""
         streams = self.process.stdin, self.process.stdout, self.process.stderr
         stdin, stdout, stderr = streams
         assert stdin is not None and stdout is not None and stderr is not None
-        with suppress(BrokenPipeError):  # told below by the end of its output
+        with suppress(BrokenPipeError):  # detected below by the end of its output
             stdin.write(text.encode())
             stdin.flush()
         heard = {stdout: b"", stderr: b""}
@@ -140,7 +140,7 @@ class _Session:
         return _text([heard[stdout]]), _text([heard[stderr]])
 
     def end(self) -> None:
-        """Ends the program, and what it left running."""
+        """Ends the program and the processes that it left running."""
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -149,7 +149,7 @@ class _Session:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        # Its session is its process group: nobody else is in it.
+        # Its session is its process group, which contains no other processes.
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         for stream in (self.process.stdout, self.process.stderr):
@@ -185,7 +185,7 @@ class _Interpreter(_Session):
 
     @staticmethod
     def _mark() -> str:
-        # The empty line ends what is indented.
+        # An empty line ends an indented block.
         streams = ("stdout", "stderr")
         return "\n" + "; ".join(f"print({END!r}, file=sys.{s}, flush=True)" for s in streams) + "\n"
 
@@ -197,10 +197,10 @@ class _Interpreter(_Session):
 
 
 class Page:
-    """A page that is being run."""
+    """A running page."""
 
     def __init__(self, path: Path, folder: Path, *, parts: str = "", **more: str) -> None:
-        """``folder`` is where it runs; ``parts`` is a pattern of the headings that are run."""
+        """Runs in ``folder`` the blocks under headings that match the pattern ``parts``."""
         self.name = path.name
         found = blocks_of(path.read_text(encoding="utf-8"))
         self.blocks = [block for block in found if re.search(parts, block.part)]
@@ -213,7 +213,7 @@ class Page:
         self._interpreter: _Interpreter | None = None
 
     def run(self) -> int:
-        """Runs its blocks; how many there were."""
+        """Runs the blocks of the page. Returns their number."""
         ran = 0
         for block in self.blocks:
             if block.runs and block.language in ("sh", "python"):
@@ -239,7 +239,7 @@ class Page:
             raise Failed(f"expected:\n{block.expected}\nbut it printed:\n{output}")
 
     def clusters(self) -> Iterator[int]:
-        """Processes of clusters that the page has started and not stopped."""
+        """Processes of clusters that the page started and did not stop."""
         for file in self._folder.glob("run/honeycomb/*.json"):
             yield json.loads(file.read_text())["pid"]
 
@@ -264,7 +264,7 @@ class Page:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """That of a user who has nothing yet."""
+    """The environment of a new user, without files or settings."""
     kept = {
         name: value
         for name, value in os.environ.items()

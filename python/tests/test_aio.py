@@ -1,4 +1,4 @@
-"""The asyncio twins: the same names and types, cancelling that loses nothing, bounded threads."""
+"""The asyncio twins: the same names and types, cancelling without losses, bounded threads."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TWINS: list[tuple[type[Any], type[Any]]] = [
     (honeycomb.Reservation, aio.AsyncReservation),
     (honeycomb.Listener, aio.AsyncListener),
 ]
-#: Results that are twins themselves, by the name that the blocking one has in annotations.
+#: Results that are twins themselves, by the blocking class's name in annotations.
 RENAMED = {
     "Kv": "AsyncKv",
     "Bucket": "AsyncBucket",
@@ -54,7 +54,7 @@ RENAMED = {
     "Iterator[tuple[bytes, bytes]]": "AsyncIterator[tuple[bytes, bytes]]",
     "threading.Thread": "asyncio.Task[None]",
 }
-#: Generators of the blocking side, which the mapping's base class types as views.
+#: Generators of the blocking API that the mapping's base class declares as views.
 VIEWS = {"keys"}
 
 
@@ -66,12 +66,12 @@ def public(cls: type[Any]) -> dict[str, Any]:
 def parameters(function: Any) -> list[tuple[str, Any, Any]]:
     found = list(inspect.signature(function).parameters.values())
     if found and found[0].name == "self":
-        del found[0]  # positional only where it is native
+        del found[0]  # positional-only if native
     return [(one.name, one.kind, one.default) for one in found]
 
 
 def native_annotations(cls: type[Any], name: str) -> dict[str, str]:
-    """Those of a native method, from the type stubs; none of one that is overloaded."""
+    """The annotations of a native method, from the type stubs; none for an overloaded method."""
     stubs = ast.parse(Path(honeycomb.__file__).with_name("_native.pyi").read_text())
     bases = {base.__name__ for base in cls.__mro__}
     methods = [
@@ -214,19 +214,19 @@ def test_errors_name_the_parameter_before_anything_is_sent(job: honeycomb.Job) -
 
 
 async def waits(queue: aio.AsyncQueue) -> None:
-    """Returns when a get of this object is under way."""
+    """Returns when a get of this object is in progress."""
     while queue._taker._call is None:
         await asyncio.sleep(0)
 
 
 def test_what_arrives_for_a_cancelled_get_is_kept(job: honeycomb.Job) -> None:
-    """The item is there before the cancellation takes effect: it must not vanish."""
+    """The item arrives before the cancellation takes effect: it must not be lost."""
 
     async def main() -> None:
         queue = aio.AsyncQueue(job.queue("q"))
         get = asyncio.create_task(queue.get())
         await waits(queue)
-        queue.blocking.put(b"first")  # blocks the loop: the get is answered and not yet told
+        queue.blocking.put(b"first")  # blocks the loop, so that it has not delivered the result yet
         get.cancel()
         with pytest.raises(asyncio.CancelledError):
             await get
@@ -307,9 +307,9 @@ def test_timeouts_of_gets(job: honeycomb.Job) -> None:
         forever = asyncio.create_task(queue.get())
         await waits(queue)
         began = time.monotonic()
-        # A shorter wait than the one under way, and one that is over before it was asked.
+        # A shorter wait than the current one, and a wait whose timeout passes before its request.
         for timeout in (0.2, 1e-6):
-            with pytest.raises(errors.QueueEmpty, match="no item came within"):
+            with pytest.raises(errors.QueueEmpty, match="no item arrived within"):
                 await queue.get(timeout)
         assert await queue.get_many(10, 0.05) == []
         assert 0.2 <= time.monotonic() - began < 10
@@ -386,7 +386,7 @@ def test_kept_items_are_given_back_at_the_end_or_told(job: honeycomb.Job) -> Non
         await queue.close()
         assert queue.kept == 0
         assert [item async for item in queue] == [b"a", b"b"]
-        # Now it is closed, and they cannot be given back any more.
+        # The queue is closed now, so the items can no longer be given back.
         queue._taker.keep([b"c"])
         with pytest.warns(RuntimeWarning, match="could not be given back"):
             await queue.close()
@@ -399,7 +399,7 @@ def test_kept_items_are_given_back_at_the_end_or_told(job: honeycomb.Job) -> Non
             gone = weakref.ref(holder.pop()._taker)
 
             def collected() -> bool:
-                gc.collect()  # an error's traceback may hold it, or a thread on its way to the next
+                gc.collect()  # a traceback may refer to it, or a thread that fetches its next call
                 return gone() is None
 
             assert eventually(collected)
@@ -542,8 +542,8 @@ def test_a_call_that_has_no_turn_in_its_time_says_so(
             await asyncio.sleep(0.001)
         with pytest.raises(errors.LimitExceeded, match="waiting_limit"):
             await wait(lambda left: kv.wait_until("k", left), 0.05, crew=crew)
-        assert "await their turn" in caplog.text
-        # One that is cancelled in the line, and one that gets its turn.
+        assert "calls are queued" in caplog.text
+        # One call is cancelled while queued, and one gets a thread.
         unlucky = asyncio.create_task(wait(lambda left: 1, None, crew=crew))
         patient = asyncio.create_task(wait(lambda left: 2, None, crew=crew))
         await asyncio.sleep(0)
@@ -560,13 +560,13 @@ def test_a_call_that_has_no_turn_in_its_time_says_so(
 
 
 def test_waiting_costs_next_to_nothing(job: honeycomb.Job) -> None:
-    """A hundred tasks wait: the process sleeps, and the queue's server is not asked again and again."""
+    """A hundred tasks wait: the process sleeps, and sends the queue's server no further requests."""
 
     async def main() -> None:
         queue = aio.AsyncQueue(job.queue("q"))
         tasks = [asyncio.create_task(queue.get()) for _ in range(100)]
         await waits(queue)
-        await asyncio.sleep(0.2)  # until all is calm; what is measured is time itself
+        await asyncio.sleep(0.2)  # until all threads are idle; the test measures real time
         cpu, requests = time.process_time(), job._client.status()["requests"]  # type: ignore[attr-defined]
         await asyncio.sleep(2)
         used = time.process_time() - cpu
@@ -650,7 +650,7 @@ def test_a_forked_child_has_threads_of_its_own(job: honeycomb.Job) -> None:
 
     assert in_loop(main) == b"item"
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads
         child = os.fork()
     if child == 0:
         try:
@@ -736,7 +736,7 @@ def test_cancelled_operations_leave_the_others_alone(job: honeycomb.Job) -> None
         assert done[1::2] == [False] * 100
         assert await twin["k1"] == b"v"
 
-    # Each loop has its own connections to the native thread; one that was closed leaves nothing.
+    # Each loop has its own connections to the native thread; a closed loop leaves none behind.
     for _ in range(3):
         in_loop(main)
         in_loop(lambda: twin.clear())

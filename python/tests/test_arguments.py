@@ -1,4 +1,4 @@
-"""Arguments that are wrong are told before anything is sent: which, what was given, what is allowed."""
+"""Wrong arguments raise before a request is sent. The error names parameter, value and allowed values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def things(cluster: honeycomb.Client) -> Any:
             yield Things(job, job.kv("kv"), job.file("file"), queue, listener)
 
 
-#: What is called, and what the error says.
+#: A call, and a pattern of its error.
 OUT_OF_RANGE: list[tuple[Callable[[Things], object], str]] = [
     (lambda t: t.file.read(-1), "offset is 0 or more bytes, not -1"),
     (lambda t: t.file.read(0, -1), "size is 0 or more bytes .*, not -1"),
@@ -42,14 +42,17 @@ OUT_OF_RANGE: list[tuple[Callable[[Things], object], str]] = [
     ),
     (lambda t: t.file.follow(-5), "offset is 0 or more"),
     (lambda t: t.file.wait_until(size=-1), "size is 0 or more"),
-    (lambda t: t.file.wait_until(), "say what to wait for"),
+    (lambda t: t.file.wait_until(), r"wait_until\(\) needs a condition"),
     (
         lambda t: t.file.wait_until(sealed=True, timeout=math.nan),
         "timeout is 0 or more .*, not nan",
     ),
-    (lambda t: t.file.open("w"), "mode 'w': a file is read"),
-    (lambda t: t.job.open("file", "r+b"), "mode 'r\\+b'"),
-    (lambda t: t.file.subscribe("put"), "a file tells of 'append', 'seal', not of 'put'"),
+    (lambda t: t.file.open("w"), "mode is .*, not 'w'"),
+    (lambda t: t.job.open("file", "r+b"), "not 'r\\+b'"),
+    (
+        lambda t: t.file.subscribe("put"),
+        "a file has no 'put' notifications; available: 'append', 'seal'",
+    ),
     (lambda t: t.job.kv("x", blocks=-1), "blocks is 1 to 4294967295 blocks, not -1"),
     (lambda t: t.job.kv("x", blocks=0), "blocks is 1 to"),
     (lambda t: t.job.kv("x", blocks=1 << 32), "blocks is 1 to"),
@@ -59,7 +62,7 @@ OUT_OF_RANGE: list[tuple[Callable[[Things], object], str]] = [
     (lambda t: t.job.create_addr_prefix("x", lease=0.1), "lease is 0.2 to 604800 seconds, not 0.1"),
     (lambda t: t.job.create_addr_prefix("x", lease=math.nan), "lease is .*, not nan"),
     (lambda t: t.job.create_addr_prefix("x", owner_verbs="x"), "permissions are written"),
-    (lambda t: t.job.create_addr_prefix("a:b"), "'a:b' is a structure; this takes a prefix, 'a'"),
+    (lambda t: t.job.create_addr_prefix("a:b"), "'a:b' is a structure; pass a prefix, such as 'a'"),
     (lambda t: t.job.kv("a:"), "ends with a colon but names no structure"),
     (lambda t: t.job.init_data_structure("x", "tree"), "not 'tree'"),  # type: ignore[call-overload]
     (lambda t: t.queue.get(-1), "timeout is 0 or more seconds, or None .*, not -1"),
@@ -76,7 +79,7 @@ OUT_OF_RANGE: list[tuple[Callable[[Things], object], str]] = [
     (lambda t: t.kv.wait_until("k", -1), "timeout"),
     (lambda t: t.kv.top("k", -1), "k is 0 or more items, not -1"),
     (lambda t: t.kv.top_add("k", b"i", 1.0, k=-1), "k is 1 to 1024"),
-    (lambda t: t.kv.subscribe(key="a", prefix="b"), "a key or a prefix, not both"),
+    (lambda t: t.kv.subscribe(key="a", prefix="b"), "not both"),
     (lambda t: t.kv.atomic(""), "a tag has at least one character"),
     (lambda t: t.kv.accumulate("k", "median", 1), "no function 'median'"),  # type: ignore[call-overload]
     (lambda t: honeycomb.connect(""), "address is 'host:port', or None .* is a variable not set"),
@@ -106,7 +109,7 @@ WRONG_TYPE: list[tuple[Callable[[Things], object], str]] = [
     (lambda t: t.file.append("text"), "data are bytes; encode the text first"),
     (lambda t: t.file.append(3), "data are bytes, not int 3; .* pickle.dumps"),
     (lambda t: t.file.read(0.5), "offset is a whole number"),
-    (lambda t: t.file.readinto(0, b"fixed"), "buffer is written into"),
+    (lambda t: t.file.readinto(0, b"fixed"), "buffer must be writable"),
     (lambda t: t.file.readinto(0, 3), "buffer is a bytearray or memoryview, not int 3"),
     (lambda t: t.kv.put("k", "text"), "values are bytes; encode"),
     (lambda t: t.kv.put("k", {"a": 1}), r"values are bytes, not dict .*json\.dumps"),

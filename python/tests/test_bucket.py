@@ -58,7 +58,7 @@ def test_buckets_are_made_found_and_removed(job: honeycomb.Job) -> None:
         first.get("k")
     with pytest.raises(errors.NotFound):
         job.bucket("b")
-    # What is no bucket is not removed.
+    # A prefix that is not a bucket is not removed.
     with pytest.raises(errors.NotFound):
         job.delete_bucket("T2")
     assert job.open_kv("T2/x")["k"] == b"no object"
@@ -105,7 +105,7 @@ def test_objects_come_from_files_and_go_to_files(bucket: honeycomb.Bucket, tmp_p
     assert target.read_bytes() == source.read_bytes()
     with pytest.raises(errors.KeyNotFound):
         bucket.get_file("none", target)
-    # What cannot be written is not lost.
+    # An object that cannot be written to the file is not lost.
     (tmp_path / "folder").mkdir()
     with pytest.raises(OSError, match="folder"):
         bucket.get_file("f", tmp_path / "folder", delete=True)

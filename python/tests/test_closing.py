@@ -94,7 +94,7 @@ def test_process_that_ends_without_closing_leaves_nothing_unwritten(root: Path, 
         {how}
         """,
     )
-    # The child has standard error too: it is read to its end, which comes with that of the child.
+    # The child inherits standard error, so reading it to the end waits for the child's end.
     assert ended.returncode in (0, -9), ended.stderr
     assert kept(root) == {"j/results", "j/runs/1"}
 
@@ -137,7 +137,7 @@ def test_error_of_a_block_names_what_closing_did_not_write(root: Path) -> None:
         HONEYCOMB_STOP_WAIT="0.2",
     )
     assert ended.returncode == 0, ended.stderr
-    # And the end of the process writes it after all.
+    # The end of the process writes it in the end.
     assert kept(root) == {"j/results", "j/runs/1"}
 
 

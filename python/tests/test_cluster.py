@@ -79,7 +79,7 @@ def test_a_stale_file_is_ignored(announced: Path) -> None:
 def test_a_process_that_has_ended_is_gone_before_its_parent_knows() -> None:
     ended = subprocess.Popen([sys.executable, "-P", "-c", ""])
     assert eventually(lambda: _started(ended.pid) is None)
-    assert Path(f"/proc/{ended.pid}").exists()  # the kernel keeps its exit code
+    assert Path(f"/proc/{ended.pid}").exists()  # a zombie: its exit code is not collected
     ended.wait()
 
 
@@ -91,13 +91,13 @@ def test_a_process_that_took_over_the_number_is_not_the_cluster(announced: Path)
         [binary, "stop"], capture_output=True, text=True, timeout=30, check=False
     )
     assert stopped.returncode == 5
-    assert "no cluster is running" in stopped.stderr  # and this process is still here
+    assert "no cluster is running" in stopped.stderr  # and this process was not stopped
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"address": "a", "token": "xyz", "pid": 1}'])
 def test_a_file_of_something_else_is_told(announced: Path, text: str) -> None:
     announced.write_text(text)
-    with pytest.raises(errors.InvalidArgument, match="not what a cluster writes"):
+    with pytest.raises(errors.InvalidArgument, match="not the announcement of a cluster"):
         running_cluster()
 
 
@@ -151,7 +151,7 @@ def test_sizes(text: int | str, size: int) -> None:
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[bytes]:
-    """Runs a program of its own, with no cluster in sight."""
+    """Runs a separate program that finds no cluster."""
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith("HONEYCOMB_")
     }
@@ -261,7 +261,7 @@ def test_results_that_cannot_be_written_are_an_error(cluster: honeycomb.Client) 
         )
     assert told.returncode == 1
     assert b"cannot be written" in told.stderr
-    # A reader that has seen enough is no error.
+    # A reader that closes the pipe early is no error.
     piped = f"{binary} status {' '.join(place)} | head -n 0; echo ${{PIPESTATUS[0]}}"
     quiet = subprocess.run(["bash", "-c", piped], capture_output=True, timeout=30, check=True)
     assert (quiet.stdout, quiet.stderr) == (b"0\n", b"")

@@ -1,4 +1,4 @@
-"""The worker of ``bench/compare``: every client in Python does what it is measured by."""
+"""The worker of ``bench/compare``: every Python client runs the measured operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORKER = Path(__file__).parents[2] / "bench" / "worker.py"
 
 
 class Worker:
-    """A worker's process and its lines."""
+    """A worker process and its lines."""
 
     def __init__(self) -> None:
         self.process = subprocess.Popen(

@@ -29,11 +29,11 @@ TRIMMED, NOT_YET_WRITTEN, TAG_TOO_LONG = 1, 2, 3
 
 
 def program() -> Path:
-    """The program with the log: built here unless it is up to date."""
+    """The program with the log, built here unless it is up to date."""
     cargo = shutil.which("cargo") or str(Path.home() / ".cargo/bin/cargo")
     profile = os.environ.get("HONEYCOMB_TEST_PROFILE", "fast")
     build = [cargo, "build", "--quiet", "--locked", "--profile", profile]
-    # The selection of packages is that of `make test`, so that its build is used.
+    # The same selection of packages as in `make test`, so that its build is reused.
     build += ["--workspace", "--exclude", "honeycomb-python", "--bin", "honeycomb-with-log"]
     subprocess.run(build, cwd=REPOSITORY, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", REPOSITORY / "target"))
@@ -57,7 +57,7 @@ def served() -> Iterator[honeycomb.Client]:
         with honeycomb.connect(told["address"], told["token"]) as client:
             yield client
     finally:
-        # It ends when its standard input does.
+        # It ends when its standard input closes.
         process.stdin.close()
         process.stdout.close()
         assert process.wait(20) == 0
@@ -77,7 +77,7 @@ def scan_args(records: int = 100, size: int = 1 << 16, tag: bytes = b"") -> byte
 
 
 def records(reply: honeycomb.Reply) -> list[tuple[int, bytes, bytes]]:
-    """Number, tag and bytes of each record of a page."""
+    """The number, tag and bytes of each record of a page."""
     out, at = [], 0
     while at < len(reply.payload):
         delta, tag, length = struct.unpack_from("<IBI", reply.payload, at)
@@ -133,7 +133,7 @@ def test_growth_and_trim(served: honeycomb.Client, logs: honeycomb.Job) -> None:
     assert [record[2][:6] for record in scan(log, 590)] == [b"%06d" % n for n in range(590, 600)]
 
     assert sum(reply.value for reply in log.call_each("trim", position=590)) == 590
-    # The block with what is left, and what follows it.
+    # The block with the remaining records, and its successors.
     assert eventually(lambda: before - served.status()["free"] <= 2)
     with pytest.raises(errors.Refused, match="trimmed") as refused:
         log.call("read", position=589)
@@ -180,7 +180,7 @@ def test_kinds_are_known_and_unknown(
         logs.custom("task:tape", 0x81)
     with pytest.raises(errors.InvalidArgument, match="0x80 to 0xef"):
         logs.custom("task:tape", 0x12)
-    # The ordinary cluster serves none.
+    # The ordinary cluster serves no custom kinds.
     with pytest.raises(errors.UnknownKind, match="only file, queue and kv"):
         job.custom("task:log", "log")
 

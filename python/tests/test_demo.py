@@ -130,7 +130,7 @@ def test_bars_have_eighths() -> None:
 
 
 def test_the_demo_reads_a_pipe_and_tells_a_broken_file(tmp_path: Path) -> None:
-    """A pipe has no size to divide by; it was once counted as no words at all."""
+    """A pipe has size 0; an earlier version therefore counted no words in it."""
     program = [sys.executable, "-P", "-m", "honeycomb.demo", "--json", "--input"]
     piped = subprocess.run(
         [*program, "/dev/stdin"], input=b"a b a\nc  a", capture_output=True, timeout=60, check=True

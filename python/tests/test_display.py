@@ -1,4 +1,4 @@
-"""What people see: repr, notebooks, help, tab completion."""
+"""The display of objects: repr, notebooks, help, tab completion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from honeycomb import _display, aio, mapreduce
 
 
 class Checked(HTMLParser):
-    """Fails on what is not closed, and on anything that a page could load or run."""
+    """Fails on unclosed elements, and on elements that load or run anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Checked(HTMLParser):
 
 
 def shown(value: Any) -> str:
-    """The text of its HTML, which is small and well-formed."""
+    """The text of an object's HTML, which must be small and well-formed."""
     page = value._repr_html_()
     assert len(page) < 20_000
     checked = Checked()
@@ -76,7 +76,7 @@ def test_everything_shows_itself(cluster: honeycomb.Client, job: honeycomb.Job) 
         (file, ["T1:file", "size 2.0 KiB", "sealed no"]),
         (queue, ["T1:q", "items 3, 1 of them reserved", "bounds 10 items and 2.0 KiB"]),
         (queue.counts(), ["items 3, 1 of them reserved", "closed no"]),
-        (listener, ["T1:q", "tells of data, close", "state listening"]),
+        (listener, ["T1:q", "reports data, close", "state listening"]),
         (job.lease("T1"), ["lease 10 s"]),
         (job.tree(), [job.name, "T1", ":q  queue"]),
     ]
@@ -125,7 +125,7 @@ def test_a_display_does_not_wait_for_long(monkeypatch: pytest.MonkeyPatch) -> No
             time.sleep(0.5)
             return []
 
-    assert "no answer within 0.05 s" in shown(Slow())
+    assert "no reply within 0.05 s" in shown(Slow())
 
 
 def test_names_are_escaped() -> None:
@@ -181,7 +181,7 @@ def test_all_that_is_public_has_help(module: Any) -> None:
             continue
         for attribute in dir(value):
             member = getattr(value, attribute)
-            # What a base class of the standard library has says so itself.
+            # Members of base classes in the standard library have their own docstrings.
             if attribute.startswith("_") or not callable(member):
                 continue
             if (getattr(member, "__module__", "") or "").startswith("honeycomb"):

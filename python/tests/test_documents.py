@@ -1,4 +1,4 @@
-"""Pages that list things list all of them, as the code has them: errors, limits, calls."""
+"""Reference pages are complete and match the code: errors, limits, calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import honeycomb
 from honeycomb import errors, mapreduce
 
 MESSAGES = tomllib.loads((REPOSITORY / "protocol" / "messages.toml").read_text(encoding="utf-8"))
-#: Statuses that are no errors.
+#: Statuses that are not errors.
 NO_ERRORS = ("Ok", "Notice")
 SOURCES = (".rs", ".py")
 
@@ -36,8 +36,7 @@ def source(name: str) -> str:
 
 
 def exit_codes() -> dict[str, int]:
-    """The exit code of each status, as ``Exit::of`` has it; statuses that it does not name fail
-    with 1."""
+    """The exit code of each status, from ``Exit::of``; other statuses exit with 1."""
     text = source("honeycomb/src/failure.rs")
     numbers = {
         one[1]: int(one[2]) for one in re.finditer(r"^    (\w+) = (\d),$", text, re.MULTILINE)
@@ -53,7 +52,7 @@ def exit_codes() -> dict[str, int]:
 
 
 def python_base(name: str) -> str:
-    """Python's own class that the exception of a status is as well, if there is one."""
+    """The built-in exception class that a status's exception also derives from, if any."""
     for base in getattr(errors, name).__mro__[1:]:
         if base.__module__.startswith("honeycomb") or base in (Exception, BaseException, object):
             continue
@@ -95,7 +94,7 @@ def test_every_status_is_explained() -> None:
 
 
 def test_every_exception_is_told_of() -> None:
-    """Also those that are no status."""
+    """Also the exceptions that are not statuses."""
     text = document("errors.md")
     for name, cls in vars(errors).items():
         if isinstance(cls, type) and issubclass(cls, errors.HoneycombError):
@@ -103,7 +102,7 @@ def test_every_exception_is_told_of() -> None:
 
 
 def examples() -> dict[str, str]:
-    """The example message of each status that has one."""
+    """The example messages of the statuses that have one."""
     found = {}
     for name, text in sections().items():
         example = re.search(r"^- \*For example\.\* `(.+?)`$", text, re.MULTILINE | re.DOTALL)
@@ -113,7 +112,7 @@ def examples() -> dict[str, str]:
 
 
 def _fill(kv: honeycomb.Kv) -> None:
-    # Keys of one tag share a slot, which is never divided.
+    # Keys of one tag share a slot, which is never split.
     for number in range(100):
         kv[f"{{hot}}{number}"] = bytes(4000)
 
@@ -128,13 +127,13 @@ def _expire(client: honeycomb.Client) -> None:
         job.kv("short:kv")
         pause, deadline = threading.Event(), time.monotonic() + 10
         while time.monotonic() < deadline:
-            job.lease("short")  # looking renews nothing; it raises when the lease has ended
+            job.lease("short")  # reading does not renew; it raises when the lease has ended
             pause.wait(0.01)
 
 
 @pytest.fixture
 def provoked(cluster: honeycomb.Client) -> Iterator[dict[str, Callable[[], Any]]]:
-    """What makes each error whose message is shown, in the words of the page."""
+    """Calls that raise the errors whose messages the page shows."""
     address = cluster.address
     with cluster.job("wc") as job, cluster.job("small", quota_blocks=1) as small:
         kv, file = job.kv("notes:kv"), job.file("logs:today")
@@ -193,8 +192,8 @@ def provoked(cluster: honeycomb.Client) -> Iterator[dict[str, Callable[[], Any]]
 
 def test_messages_are_as_shown(provoked: dict[str, Callable[[], Any]]) -> None:
     shown = examples()
-    # One needs a lost answer and ten seconds, the other a disk that fails: the simulator and the
-    # tests of the controller's log see them.
+    # One needs a lost reply and ten seconds, the other a failing disk: the simulator and the tests
+    # of the controller's log cover them.
     assert set(shown) - set(provoked) == {"OutcomeUnknown", "LogFailed"}
     for name, call in provoked.items():
         with pytest.raises(getattr(errors, name)) as raised:
@@ -208,8 +207,8 @@ UNITS = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30}
 
 
 def _value(expression: str, known: dict[str, Any]) -> int | float | None:
-    """The number that a constant's expression means, durations in milliseconds; ``None`` for what is
-    no number."""
+    """The value of a constant's expression, durations in milliseconds; ``None`` if it is not a
+    number."""
     for unit, milliseconds in (("millis", 1), ("secs", 1000)):
         expression = re.sub(
             rf"Duration::from_{unit}\((.+)\)", rf"(\1) * {milliseconds}", expression
@@ -240,7 +239,7 @@ LIMITS = WIRE_LIMITS | constants(source("types/src/limits.rs"), WIRE_LIMITS)
 
 
 def written(value: float) -> set[str]:
-    """How a number may stand in the table; a fraction in per cent."""
+    """The forms that a number may have in the table; a fraction in per cent."""
     if isinstance(value, float):
         return {f"{value * 100:g} %"}
     found = {f"{value:,}" if value >= 10_000 else str(value), f"1/{value}"}
@@ -254,7 +253,7 @@ def written(value: float) -> set[str]:
 
 
 def rows(text: str) -> Iterator[list[str]]:
-    """Rows of the tables of a page, heads left out."""
+    """Rows of the tables of a page, without header rows."""
     lines = text.splitlines()
     for at, line in enumerate(lines):
         head = at + 1 < len(lines) and lines[at + 1].startswith("| ---")
@@ -280,7 +279,7 @@ def test_every_limit_is_listed_with_its_number() -> None:
 
 
 def test_numbers_are_compared() -> None:
-    """The check above can fail."""
+    """The check above fails for wrong numbers."""
     assert LIMITS["WAIT_MAX_MS"] == 60_000 and LIMITS["SERVER_SILENCE"] == 2500
     assert LIMITS["READS_MAX"] == 4096 and LIMITS["ACTIVITY_INTERVAL"] == 50
     assert "60 s" in written(60_000)
@@ -291,12 +290,12 @@ def test_numbers_are_compared() -> None:
 # ------------------------------------------------------------------------------------------- calls
 
 CLASSES = ("Client", "Job", "Kv", "HoneyFile", "Queue", "Custom", "Listener", "Reservation")
-#: Fields that say what an object is, and do nothing.
+#: Fields that describe an object and are not operations.
 NO_CALLS = {"Reservation.item", "Reservation.deliveries"}
 
 
 def listed(pattern: str) -> set[str]:
-    """All code in the page's tables that looks like this."""
+    """All code in the page's tables that matches a pattern."""
     code = [one for row in rows(document("calls.md")) for cell in row for one in CODE.findall(cell)]
     return {found[0] for one in code if (found := re.match(pattern, one))}
 
@@ -329,7 +328,7 @@ def test_names_in_rust_exist() -> None:
         "Structure::apply"
     }
     assert len(found) > 50
-    # Methods by the type whose block they stand in.
+    # Methods, by the type of their `impl` block.
     there = {
         f"{one[1]}::{name}"
         for one in re.finditer(r"^impl (\w+) \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL)
@@ -338,7 +337,7 @@ def test_names_in_rust_exist() -> None:
     assert found <= there, f"docs/calls.md names {sorted(found - there)}, which are not there"
 
 
-#: What the pages for those who come from elsewhere call things.
+#: Names of objects on the pages for users of other systems.
 VARIABLES = {
     "file": "HoneyFile",
     "hc": "Client",
@@ -356,7 +355,7 @@ def coming_from() -> list[Path]:
 
 
 def test_translations_exist() -> None:
-    """Python and the command line in the tables of the pages for those who come from elsewhere."""
+    """Python and command lines in the tables of the pages for users of other systems."""
     for page in coming_from():
         calls, commands = 0, set()
         for _, python, command, *_ in rows(page.read_text(encoding="utf-8")):
@@ -392,7 +391,7 @@ def test_commands_exist() -> None:
 
 
 def test_files_that_pages_name_exist() -> None:
-    """In any page: a path that ends in a known way, or that is a page's."""
+    """On any page: a path with a known ending, or the path of a page."""
     pages = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]
     for page in pages:
         text = re.sub(
@@ -401,13 +400,13 @@ def test_files_that_pages_name_exist() -> None:
         for path in re.findall(
             r"`((?:crates|docs|python|protocol|verify|examples)/[\w/.-]+)`", text
         ):
-            # Decisions may be named by their numbers.
+            # Decision records may be named by number.
             there = any(REPOSITORY.glob(f"{path}*" if "/adr/" in path else path.rstrip("/")))
             assert there, f"{page.name} names {path}, which is not there"
 
 
 def test_things_that_pages_name_are_in_the_files_that_they_name() -> None:
-    """``Name`` in ``file``, and ``file`` with a ``Name`` after it."""
+    """``Name`` in ``file``, and ``file`` followed by a ``Name``."""
     pages = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/*.md")]
     name, file = r"`((?:\w+::)*\w+)`", r"`([\w/-]+\.(?:rs|py))`"
     checked = 0

@@ -1,5 +1,5 @@
-"""Edges that follow from use and declared readers, in a real cluster with a reader in a process of
-its own."""
+"""Edges that result from use, and declared readers, in a real cluster with a reader in a separate
+process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WEEK = 604_800.0
 
 
 def reader(handle: jobs.JobHandle, address: str, pipe: Connection) -> None:
-    """Runs for a task: opens a file, reads it over and over until it is told to commit or to go."""
+    """Runs for a task: opens a file, and reads it repeatedly until it receives commit or stop."""
     with handle.attach() as job:
         file = job.open_file(address)
         while not pipe.poll(0.05):
@@ -49,7 +49,7 @@ def reading(job: honeycomb.Job, task: str, address: str) -> Iterator[Connection]
 
 
 def last(pipe: Connection) -> object:
-    """What the reader says after all that it has read."""
+    """The reader's last message, after those for each read."""
     while (said := pipe.recv()) == "read":
         pass
     return said
@@ -66,8 +66,8 @@ def state(job: honeycomb.Job, name: str) -> str:
 
 @pytest.fixture
 def tasks(cluster: honeycomb.Client) -> Iterator[honeycomb.Job]:
-    """A job with tasks T4, T5 and T7 that holds what T4 wrote. Nobody keeps its leases but, until
-    they are released, those of T4 and T7: a process takes longer to start."""
+    """A job with tasks T4, T5 and T7 and data that T4 wrote. Only the leases of T4 and T7 are kept,
+    until the test releases them: starting a process takes longer than a lease."""
     with cluster.job("edges", lease=LEASE, keep=False) as job:
         job.create_hierarchy({"T4": [], "T5": [], "T7": []})
         job.keep("T4", "T7")
@@ -82,7 +82,7 @@ def test_what_a_task_reads_lives_by_its_traffic_and_no_longer(tasks: honeycomb.J
         assert t4 is not None and t7 is not None
         assert t7.parents == (tasks.root, t4.prefix)
         assert "T7" in str(tasks.tree()) and "also under T4" in str(tasks.tree())
-        # Three leases begin and end, because nobody keeps them, and T4 is still there.
+        # Three leases of T5 run out without renewal, while T4 still exists.
         for _ in range(3):
             assert eventually(lambda: state(tasks, "T5") == "expired")
             tasks.create_addr_prefix("T5")
@@ -104,7 +104,7 @@ def test_a_refreshed_handle_adds_no_edge(tasks: honeycomb.Job) -> None:
             task.create_file("T4")
         own = node(tasks, "T5")
         assert own is not None and own.parents == (tasks.root,), "a refused open is no use"
-        # A driver runs for no task.
+        # A driver is not attached as a task.
         assert file.read() == b"what T4 wrote"
         task.create_file("T4", exist_ok=True)
         own = node(tasks, "T5")
@@ -113,7 +113,7 @@ def test_a_refreshed_handle_adds_no_edge(tasks: honeycomb.Job) -> None:
 
 @pytest.fixture
 def plan(cluster: honeycomb.Client) -> Iterator[honeycomb.Job]:
-    """A plan whose leases end in a week: what is freed is freed by its readers."""
+    """A plan with leases of a week, so that only commits of readers can free its prefixes."""
     with cluster.job("readers", lease=WEEK) as job:
         nodes = [
             honeycomb.Node("T4", readers=("T6", "T7")),
@@ -141,7 +141,7 @@ def test_the_last_declared_reader_frees_at_once(
     with reading(plan, "T4/T7", "T4") as pipe:
         pipe.send("commit")
         assert last(pipe) == 1
-    # The reply of the commit waited until the memory server had taken the blocks back.
+    # The reply to the commit came after the memory server had freed the blocks.
     assert cluster.status()["free"] == free + 5
     for use in (lambda: plan.open_file("T4"), kept.read):
         with pytest.raises(errors.Removed, match=r"last declared reader.*'T4/T7', had committed"):

@@ -1,4 +1,4 @@
-"""Memory servers that are killed or stand still while they are in use: real processes, by signal."""
+"""Memory servers that are killed or stopped while in use: real processes, by signal."""
 
 import json
 import os
@@ -16,13 +16,13 @@ import honeycomb
 from honeycomb import errors
 
 BINARY = Path(sysconfig.get_path("scripts")) / "honeycomb"
-#: A silent server is lost after 3 s here; the rest is for a machine that is busy.
+#: A silent server is lost after 3 s here; the rest is a margin for a busy machine.
 TOLD_WITHIN = 6.0
 
 
 @contextmanager
 def process(*args: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """A node of the cluster, and what it tells of itself. Killed at the end."""
+    """A node of the cluster, and its first line of output. Killed at the end."""
     child = subprocess.Popen([BINARY, *args, "--json"], stdout=subprocess.PIPE, text=True)
     try:
         assert child.stdout is not None
@@ -45,7 +45,7 @@ def cluster(servers: int) -> Iterator[tuple[honeycomb.Client, list[subprocess.Po
 
 
 def hit(child: subprocess.Popen[str], how: signal.Signals) -> None:
-    """Sends a signal, and returns when it has taken effect."""
+    """Sends a signal and returns when it has taken effect."""
     os.kill(child.pid, how)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
 
@@ -63,7 +63,7 @@ def test_a_server_that_goes_while_in_use_is_told_as_data_lost(how: signal.Signal
         with pytest.raises(errors.DataLost, match="b:log"):
             log.read()
         assert time.monotonic() - began < TOLD_WITHIN
-        # Nobody is left to hold anything, and that is told too.
+        # No server is left to hold data, and the error says that too.
         with pytest.raises(errors.OutOfMemory):
             job.kv("c:kv")
 

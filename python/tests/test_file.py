@@ -118,7 +118,7 @@ def test_a_flush_is_one_append(file: honeycomb.HoneyFile) -> None:
         assert file.size() == 4
         half = file.append_limit // 2 + 1
         out.write(b"c" * half)
-        out.write(b"d" * half)  # does not fit beside the first: that goes alone
+        out.write(b"d" * half)  # does not fit with the first write, which is appended alone
         assert file.size() == 4 + half
         out.write(b"e" * (3 * file.append_limit))  # too long for one append
         assert file.size() == 4 + 2 * half + 3 * file.append_limit
@@ -136,7 +136,7 @@ def write_records(file: honeycomb.HoneyFile, writer: int) -> None:
 
 
 def read_records(file: honeycomb.HoneyFile) -> list[int]:
-    """Reads while others append, until all records are there; counts them by writer."""
+    """Reads while others append, until all records exist; counts them by writer."""
     counts = [0] * WRITERS
     deadline = time.monotonic() + 60
     pending = b""
@@ -221,7 +221,7 @@ def test_a_reader_that_is_forked_in_the_middle_goes_on_in_both(file: honeycomb.H
     reader = file.open("rb")
     begun = reader.read(800_000)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads
         child = os.fork()
     if not child:
         os._exit(0 if begun + reader.read() == data else 1)
@@ -239,8 +239,8 @@ def test_an_appender_that_fails_says_what_was_not_written(file: honeycomb.HoneyF
     with pytest.raises(errors.Sealed) as caught:
         out.flush()
     assert caught.value.unwritten == b"gathered, and more"
-    assert "18 bytes that were written are not known" in caught.value.__notes__[-1]
-    out.flush()  # forgotten: nothing goes twice, and there is nothing left to fail
+    assert "18 written bytes are not known" in caught.value.__notes__[-1]
+    out.flush()  # discarded: no byte is appended twice, and a later close cannot fail
     out.write(b"small")
     large = bytes(file.append_limit * 2 + 5)
     with pytest.raises(errors.Sealed) as caught:
@@ -254,7 +254,7 @@ def test_an_appender_that_fails_says_what_was_not_written(file: honeycomb.HoneyF
         out.close()
     assert caught.value.unwritten == b"last"
     assert out.closed
-    out.close()  # it has raised what it could not do
+    out.close()  # the failed write has already raised
     with pytest.raises(errors.Sealed), file.open("ab") as another:
         another.write(b"x")
     assert another.closed
@@ -264,13 +264,13 @@ def test_an_appender_that_fails_says_what_was_not_written(file: honeycomb.HoneyF
 
 
 def test_what_was_appended_before_a_failure_is_not_called_unwritten(job: honeycomb.Job) -> None:
-    """The pieces that went before the one that failed are in the file."""
+    """The pieces before the failed one are in the file."""
     file = job.file("pieces")
     out = file.open("ab")
     limit = file.append_limit
 
     class SealsLater:
-        """Seals the file behind the second of its appends."""
+        """Seals the file after its second append."""
 
         def __init__(self) -> None:
             self.append_limit = limit

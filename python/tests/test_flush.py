@@ -1,4 +1,4 @@
-"""Data that outlives its lease: the option, and reading what is on disk."""
+"""Data that outlives its lease: the option, and reading a flush on disk."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from honeycomb.flushed import MANIFEST, NotFlushed
 
 @pytest.fixture
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The flush_root of clusters that start from here on."""
+    """The flush_root of clusters that start from now on."""
     monkeypatch.setenv("HONEYCOMB_FLUSH_ROOT", str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
 def flushing(root: Path) -> Iterator[honeycomb.Client]:
-    """A cluster that flushes; it shares nothing with that of the other tests."""
+    """A cluster with a flush_root, separate from the cluster of the other tests."""
     with started() as client:
         yield client
 
 
 @contextlib.contextmanager
 def started() -> Iterator[honeycomb.Client]:
-    """A cluster in a process of its own, so that its settings are those of now."""
+    """A cluster in a separate process, so that it reads the current settings."""
     from honeycomb._local import binary
 
     command = [str(binary()), "start", "--embedded", "--json", "--memory", "16MiB"]
@@ -107,7 +107,7 @@ def test_an_owner_that_dies_without_a_word_leaves_its_data_on_disk(
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Gateway]:
-    """An S3 server, where it was built."""
+    """An S3 server, if it is built."""
     found = program()
     if found is None:
         pytest.skip("versitygw is not there: verify/versitygw/build.sh says why")
@@ -195,7 +195,7 @@ def test_what_persists_is_found_by_a_later_job_and_deleted(
         assert job.open_file("copy:log").read() == b"first line\n"
         with pytest.raises(errors.NotFound):
             job.load_addr_prefix("T3", "T2/T3", persisted=True)
-        with pytest.raises(TypeError, match="place"):
+        with pytest.raises(TypeError, match="external_path"):
             job.load_addr_prefix("T4")
     told = [progress.done for progress in seen]
     assert told == sorted(told) and told[-1] == seen[-1].of

@@ -19,7 +19,7 @@ LIMIT = 200
 
 
 class Memory:
-    """A file in memory that hands out reads in pieces."""
+    """A file in memory whose reads return short pieces."""
 
     def __init__(self, piece: int = 1 << 20) -> None:
         self.data = bytearray()
@@ -85,14 +85,14 @@ def written(count: int = 3) -> tuple[Memory, int]:
 
 def test_a_missing_frame_is_told() -> None:
     file, attempt = written(2)
-    with pytest.raises(FrameError, match="task 1 committed 3 frames and 2 are there"):
+    with pytest.raises(FrameError, match="task 1 committed 3 frames, and only 2 exist"):
         list(file.batches({1: (attempt, 3)}))
 
 
 def test_a_doubled_frame_is_told() -> None:
     file, attempt = written(1)
     file.data += bytes(file.data)
-    with pytest.raises(FrameError, match="number 1 was due and number 0 came"):
+    with pytest.raises(FrameError, match="frame 1 was expected, and frame 0 was found"):
         list(file.batches({1: (attempt, 2)}))
 
 
@@ -100,7 +100,7 @@ def test_frames_out_of_order_are_told() -> None:
     file, attempt = written(2)
     half = len(file.data) // 2
     file.data = file.data[half:] + file.data[:half]
-    with pytest.raises(FrameError, match="number 0 was due"):
+    with pytest.raises(FrameError, match="frame 0 was expected"):
         list(file.batches({1: (attempt, 2)}))
 
 

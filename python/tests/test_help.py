@@ -1,8 +1,8 @@
 """Every example in every ``--help`` works: all are run, in order, against a real cluster.
 
-A command without an example fails. The examples run in a folder of their own, with a home of their
-own, so nothing of the user's is seen or touched; what they would wait for for ever (a server in the
-foreground) is ended as a user would end it, and has to end cleanly.
+A command without an example fails the test. The examples run in a separate folder with a separate home
+folder, so they neither read nor change the user's files. A program that runs until it is stopped (a
+server in the foreground) is stopped as a user would stop it, and must end cleanly.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ import pytest
 BINARY = Path(sysconfig.get_path("scripts"), "honeycomb")
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SNOWSET = EXAMPLES.parent / "crates" / "load" / "tests" / "snowset-sample.csv"
-# They run until they are told to end: the first line says that they are ready.
+# Commands that run until they are stopped; their first line says that they are ready.
 FOREGROUND = ("controller", "server", "start")
 SECONDS = 300
 
 
 def shell_environment(home: Path) -> dict[str, str]:
-    """A user who has nothing yet; a cluster that they start is small and on a free port."""
+    """The environment of a new user; clusters that they start are small and on a free port."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HONEYCOMB_")}
     return kept | {
         "HOME": str(home),
@@ -53,7 +53,7 @@ def help_of(command: tuple[str, ...]) -> str:
 
 
 def section(text: str, title: str) -> list[str]:
-    """The lines of a section of a help text: those below its title, up to the next empty one."""
+    """The lines of a section of a help text: those after its title, up to the next empty line."""
     lines = iter(text.splitlines())
     for line in lines:
         if line == f"{title}:":
@@ -67,11 +67,11 @@ def section(text: str, title: str) -> list[str]:
 
 
 def commands(above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command, those that have others below them first."""
+    """Every command; parent commands come before their subcommands."""
     yield above
     for line in section(help_of(above), "Commands"):
         name = line.split()[0]
-        # Descriptions that are wrapped go on further to the right.
+        # Wrapped descriptions are indented further.
         if line.startswith("  ") and line[2] != " " and name != "help":
             yield from commands((*above, name))
 
@@ -85,7 +85,7 @@ def name_of(command: tuple[str, ...]) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the files that examples name, and a cluster that later commands find."""
+    """A folder with the files that examples name; it also holds the examples' cluster file."""
     home = tmp_path_factory.mktemp("home")
     (home / "run").mkdir()
     (home / "flush").mkdir()
@@ -113,7 +113,7 @@ def run_shell(home: Path, line: str, **more: str) -> subprocess.CompletedProcess
 
 
 def run_foreground(home: Path, line: str, **more: str) -> None:
-    """Starts it, awaits its first line, and ends it with SIGTERM."""
+    """Starts a program, waits for its first line, and ends it with SIGTERM."""
     process = subprocess.Popen(
         ["bash", "-euo", "pipefail", "-c", f"exec env {line}"],
         cwd=home,
@@ -138,7 +138,7 @@ def run_foreground(home: Path, line: str, **more: str) -> None:
 
 
 def started(home: Path) -> None:
-    """The cluster that examples use, unless it is there."""
+    """Starts the cluster that examples use, unless it is running."""
     if run_shell(home, "honeycomb status").returncode != 0:
         ran = run_shell(
             home,
@@ -146,7 +146,7 @@ def started(home: Path) -> None:
             f" --flush-root {home}/flush",
         )
         assert ran.returncode == 0, ran.stderr
-        # A job that examples name, beside that of the command line.
+        # A job that examples name, in addition to that of the command line.
         ran = run_shell(home, "honeycomb put --job acme/sort counts bee 1")
         assert ran.returncode == 0, ran.stderr
 
@@ -170,7 +170,7 @@ def server(home: Path, cluster: dict[str, str]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def controller(home: Path) -> Iterator[dict[str, str]]:
-    """What the examples of ``server`` call CONTROLLER and TOKEN."""
+    """The values of CONTROLLER and TOKEN in the examples of ``server``."""
     process = subprocess.Popen(
         [BINARY, "controller", "--json"],
         env=shell_environment(home),
@@ -222,12 +222,12 @@ def test_every_example_works(
         assert "honeycomb " in line.split("#")[0], f"wrapped, or no command: {line}"
         words = line.split("#")[0].split("honeycomb ", 1)[1].split()
         if words[0] in ("start", "stop"):
-            # Beside the cluster of the other examples, which is left alone.
+            # A second cluster, so that the other examples' cluster keeps running.
             _run_start_or_stop(home / "beside", line, words)
         elif words[0] in FOREGROUND:
             run_foreground(home, line, **controller)
         elif words[0] == "drain":
-            # Of two servers, one each time.
+            # Each example drains one of two new servers.
             with server(home, controller), server(home, controller) as address:
                 reach = {"HONEYCOMB_ADDRESS": controller["CONTROLLER"], "ADDRESS": address}
                 ran = run_shell(home, line, HONEYCOMB_TOKEN=controller["TOKEN"], **reach)
@@ -238,7 +238,7 @@ def test_every_example_works(
                 flushed(home)
             if command == ("bucket", "load"):
                 ended_bucket(home)
-            # What they write and read; another example may have written it, or removed it.
+            # The data that they write and read; another example may have written or removed it.
             for first in READ.get(command, ()):
                 ran = run_shell(home, f"honeycomb {first}")
                 assert ran.returncode == 0, f"{first}: {ran.stderr}"
@@ -253,7 +253,7 @@ _FLUSHED = (
     "flush logs:today today.log --format raw",
 )
 _OBJECTS = ("bucket put shuffle part-0 hello", "bucket put shuffle part-1 hello")
-# By command: what its examples read.
+# The data that the examples of each command read.
 READ = {
     ("flush",): _FLUSHED,
     ("load",): _FLUSHED,
@@ -265,8 +265,8 @@ READ = {
 
 
 def ended_bucket(home: Path) -> None:
-    """What the examples of ``bucket load`` read: a bucket whose last reader has committed."""
-    run_shell(home, "honeycomb bucket delete weights --all")  # another example may have made it
+    """The data that the examples of ``bucket load`` read: a bucket whose last reader has committed."""
+    run_shell(home, "honeycomb bucket delete weights --all")  # another example may have created it
     for first in (
         "bucket put weights net --file net.bin --persist",
         "bucket create serve --if-exists open",
@@ -278,10 +278,10 @@ def ended_bucket(home: Path) -> None:
 
 
 def flushed(home: Path) -> None:
-    """What the examples of ``flushed`` read: a prefix whose lease has ended."""
+    """The data that the examples of ``flushed`` read: a prefix whose lease has ended."""
     manifest = home / "flush" / "cli" / "runs" / "1" / "manifest.json"
     if not manifest.exists():
-        # The example of ``prefix`` has the path, for a day.
+        # The example of ``prefix`` uses the path, with a lease of a day.
         run_shell(home, "honeycomb rm --recursive results")
         run_shell(home, "honeycomb prefix to-disk --lease-ms 300 --flush-to runs/1")
     deadline = time.monotonic() + SECONDS

@@ -114,7 +114,7 @@ def test_what_cannot_be_read_is_told_at_once(tmp_path: Path) -> None:
     (tmp_path / "locked").touch(0)
     root = os.geteuid() == 0
     if root:
-        os.seteuid(65534)  # root can read everything; nobody cannot
+        os.seteuid(65534)  # root can read every file; the user "nobody" cannot
     try:
         with pytest.raises(PermissionError, match="locked"):
             inputs.from_paths(tmp_path / "locked")
@@ -183,7 +183,7 @@ def test_pickles(tmp_path: Path) -> None:
     assert list(plain) == objects
     assert list(packed) == ["packed"]
     path.write_bytes(pickle.dumps(1) + b"rubbish")
-    with pytest.raises(InputFailed, match="objects has something that cannot be unpickled"):
+    with pytest.raises(InputFailed, match="objects has an object that cannot be unpickled"):
         list(inputs.pickles(path)[0])
 
 
@@ -230,7 +230,7 @@ def test_arrow_files_and_streams(tmp_path: Path) -> None:
 
 
 def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path) -> None:
-    """In a Python that cannot import it; everything else works there."""
+    """Runs in a Python that cannot import pyarrow; everything else works there."""
     script = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from honeycomb.mapreduce import inputs\n"

@@ -111,7 +111,7 @@ def test_an_expired_lease_is_told_by_name(cluster: honeycomb.Client) -> None:
                 assert "scratch" in str(error)
                 return True
 
-        # The driver's traffic renews nothing: looking at data does not keep it alive.
+        # The driver's traffic does not renew leases: reading data does not keep it.
         assert eventually(expired)
         assert kept["k"] == b"v"
         results = job.renew("scratch", "kept")
@@ -182,7 +182,7 @@ def test_two_jobs_cannot_see_each_other(cluster: honeycomb.Client) -> None:
         one.kv("same")["k"] = b"one"
         two.kv("same")["k"] = b"two"
         assert one.kv("same")["k"] == b"one"
-        # With the token of one, the other does not exist, under its number or its name.
+        # With the token of one job, the other does not exist, neither by number nor by name.
         intruder = replace(one.handle(), job=two.id).attach()
         for attempt in (
             lambda: intruder.open_kv("same"),
@@ -220,7 +220,7 @@ def test_a_task_writes_its_own_prefix_and_reads_its_job_s(job: honeycomb.Job) ->
             task.open_kv("theirs")["k"] = b"w"
         with pytest.raises(PermissionError):
             task.open_kv("hidden")["k"]
-    # The task's end is not the job's.
+    # The end of the task does not end the job.
     assert job.open_kv("mine")["k"] == b"w"
 
 
@@ -275,7 +275,7 @@ def test_soft_quotas_and_weights(cluster: honeycomb.Client) -> None:
     with cluster.job("one", tenant="soft") as job, cluster.job("alone") as alone:
         job.create_addr_prefix("a", max_blocks=4)
         job.kv("a", blocks=2)
-        # What is not named stays as it is.
+        # Parameters that are not passed stay unchanged.
         assert job.set_quota("a", soft_blocks=1) == honeycomb.Quota(4, 2, 1, memory_blocks=2)
         assert job.set_quota("a", 5) == honeycomb.Quota(5, 2, 1, memory_blocks=2)
         assert job.set_quota("a", soft_blocks=0).soft_blocks == 0
@@ -288,7 +288,7 @@ def test_soft_quotas_and_weights(cluster: honeycomb.Client) -> None:
         with pytest.raises(errors.InvalidArgument, match="has its tenant's share"):
             cluster.set_quota(job="soft/one", weight=2)
         for wrong in (lambda: cluster.set_quota(tenant="soft"), lambda: job.set_quota("a")):
-            with pytest.raises(errors.InvalidArgument, match="nothing of the quota is named"):
+            with pytest.raises(errors.InvalidArgument, match="nothing to change"):
                 wrong()
         with pytest.raises(errors.InvalidArgument, match="weight is 1 to 1048576, not 0"):
             cluster.set_quota(job="alone", weight=0)
@@ -344,7 +344,7 @@ def test_no_memory_is_told_and_harms_nothing(cluster: honeycomb.Client, job: hon
 
 
 def test_a_short_lease_is_kept_beside_a_long_one(cluster: honeycomb.Client) -> None:
-    """The keeper renews by the root; it once paced itself by the root's lease alone."""
+    """The keeper renews through the root; an earlier version used the interval of the root's lease only."""
     with cluster.job("long-and-short", lease=60.0) as job:
         job.create_addr_prefix("p", lease=0.3)
         store = job.create_kv("p:kv")

@@ -125,7 +125,7 @@ def test_a_full_store_says_so_and_keeps_its_data(job: honeycomb.Job) -> None:
     kv = job.kv("small")
     value = b"v" * 4096
     stored = 0
-    # It divides until there is no block for a part of it.
+    # Its blocks split until no free block is left.
     with pytest.raises(errors.OutOfMemory, match="block"):
         for stored in range(100_000):
             kv[f"k{stored}"] = value
@@ -169,9 +169,9 @@ def test_a_scan_of_many_parts_fetches_ahead_and_brings_each_entry_once(job: hone
     scan = kv._scan(b"", True, 5_000)
     begun = [key for key, _ in itertools.islice(scan, 1500)]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads
         child = os.fork()
-    if not child:  # what was on its way is the parent's
+    if not child:  # the pending read-ahead belongs to the parent
         os._exit(0 if sorted([*begun, *(key for key, _ in scan)]) == sorted(entries) else 1)
     assert sorted([*begun, *(key for key, _ in scan)]) == sorted(entries)
     assert os.waitpid(child, 0)[1] == 0

@@ -1,4 +1,4 @@
-"""Values of more than an eighth of a block, which have blocks of their own."""
+"""Values of more than an eighth of a block, which are stored in their own blocks."""
 
 from __future__ import annotations
 

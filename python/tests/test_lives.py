@@ -18,7 +18,7 @@ from honeycomb import aio, errors
 
 
 def lose(job: honeycomb.Job) -> None:
-    """The leases of the job end, as when its process was suspended."""
+    """Ends the leases of the job, as if its process had been suspended."""
     job.release()
     assert eventually(lambda: is_over(job))
 
@@ -40,7 +40,7 @@ def test_a_handle_whose_lease_ended_is_never_an_empty_successor(cluster: honeyco
             with pytest.raises(errors.LeaseExpired) as raised:
                 use()
         assert "Reopen the job" in str(raised.value) and "job.reopen()" in raised.value.hint
-        # Somebody else begins the job anew, with the same names.
+        # Another process reopens the job and creates the same names.
         other.reopen()
         other.keep()
         other.kv("d:kv")["a"] = b"2"
@@ -68,7 +68,7 @@ def test_a_job_is_reopened_after_it_is_gone(cluster: honeycomb.Client) -> None:
     with cluster.job("lives-gone", lease=0.3) as job:
         kv = job.kv("d:kv")
         lose(job)
-        with cluster.job("lives-gone") as other:  # a name whose leases ended is free
+        with cluster.job("lives-gone") as other:  # the name of an expired prefix is free
             with pytest.raises(errors.LeaseExpired):
                 kv["a"]
             with pytest.raises(errors.AlreadyExists):
@@ -192,7 +192,7 @@ def test_a_job_whose_holder_lives_is_not_replaced(cluster: honeycomb.Client) -> 
             cluster.job("lives-held")
         with cluster.job("lives-held", if_exists="open") as opened:
             assert opened.kv("d:kv")["a"] == b"1"
-        # It is the other process's: closing it here did not end it.
+        # The job belongs to the other process: closing it here does not end it.
         assert cluster.attach("lives-held").kv("d:kv")["a"] == b"1"
         process.kill()
         process.wait()
@@ -239,7 +239,7 @@ os.kill(PID, signal.SIGKILL)
 try:
     job.close()
 except honeycomb.errors.Unavailable as error:
-    assert "lives-one" in str(error) and "not deregistered" in str(error), error
+    assert "lives-one" in str(error) and "cannot deregister" in str(error), error
 else:
     raise SystemExit("it was silent")
 job.close()  # closed all the same

@@ -101,7 +101,7 @@ def test_a_batch_runs_each_alone_and_in_order(kv: honeycomb.Kv) -> None:
         1 / 0  # noqa: B018
     assert "never" not in kv
     with kv.batch():
-        pass  # nothing is asked of nobody
+        pass  # an empty batch sends no request
     with pytest.raises(errors.InvalidArgument), b:
         pass
 
@@ -154,7 +154,7 @@ def test_an_atomic_batch_is_of_one_slot(kv: honeycomb.Kv) -> None:
 
 
 def test_transfers_between_threads_keep_the_sum(kv: honeycomb.Kv) -> None:
-    """Money moves among accounts of one tag; every reader sees all of it."""
+    """Transfers money between accounts of one tag; every reader sees a constant total."""
     with kv.atomic("bank") as b:
         for account in range(5):
             b.increment(f"{account}", 100)
@@ -282,8 +282,8 @@ def test_ranges_of_a_file(job: honeycomb.Job) -> None:
 
 
 def test_a_server_that_stands_still_delays_only_its_own_keys() -> None:
-    """Its keys fail by the deadline or, if the controller is quicker, by the loss; before that the
-    others' values are there."""
+    """The stopped server's keys fail with the deadline or, if the controller is faster, with the loss. The
+    other keys' values are returned."""
     with processes(2) as (hc, servers), hc.job("still", lease=30.0) as job:
         job.kv("a:kv", blocks=4)
         keys = [f"key-{i}" for i in range(400)]

@@ -1,4 +1,4 @@
-"""Sealed files in place."""
+"""Sealed files, mapped into memory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_sealed_file_is_a_memoryview(job: honeycomb.Job) -> None:
         with pytest.raises(TypeError):
             view.data[0] = 1
         kept = view.data[10:20]
-    # What was made of it keeps it.
+    # A slice of the view keeps the memory mapped.
     del file
     gc.collect()
     assert kept == data[10:20]

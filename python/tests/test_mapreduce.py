@@ -39,7 +39,7 @@ def total(word: str, counts: list[int]) -> int:
 
 
 def write_early() -> None:
-    """Makes tasks write after every few pairs, so that their output has a middle."""
+    """Makes tasks write after every few pairs, so that they can be killed in the middle of their output."""
     tasks.SPILL_PAIRS = 5  # type: ignore[misc]
     tasks.CHUNK_PAIRS = 5  # type: ignore[misc]
 
@@ -64,7 +64,7 @@ def test_it_counts(
         LINES, client=cluster, executor=pool, reducers=reducers, progress=told.append
     ) as result:
         assert dict(result.items()) == EXPECTED
-        assert dict(result) == EXPECTED  # as often as you like
+        assert dict(result) == EXPECTED  # a result can be read repeatedly
         assert result.partitions == reducers
         for part in range(reducers):
             keys = [key for key, _ in result.partition(part)]
@@ -84,7 +84,7 @@ def test_it_counts(
 def test_nothing_is_left(cluster: honeycomb.Client, pool: honeycomb.WorkerPool) -> None:
     free = cluster.status()["free"]
     with MapReduce(words, total).run(LINES, client=cluster, executor=pool) as result:
-        # The shuffle went as the reducers committed.
+        # The shuffle files were freed as the reducers committed.
         names = {one.name for node in result.job.tree() for one in node.structures}
         assert names == {"out"}
         assert dict(result.items(consume=True)) == EXPECTED
@@ -101,7 +101,7 @@ def test_any_executor_will_do(cluster: honeycomb.Client) -> None:
         program.run(LINES, client=cluster, executor=threads) as result,
     ):
         assert dict(result) == EXPECTED
-    with program.run(LINES[:10], client=cluster, reducers=2) as result:  # a pool of its own
+    with program.run(LINES[:10], client=cluster, reducers=2) as result:  # the run's own pool
         assert dict(result) == Counter(word for line in LINES[:10] for word in line.split())
 
 
@@ -165,7 +165,7 @@ def test_a_map_task_killed_in_the_middle_of_its_output(
     ) as result:
         assert dict(result) == EXPECTED
         assert (result.stages[0].failures, result.stages[0].attempts) == (1, 11)
-        # Its frames were there, and did not count.
+        # The frames of the killed attempt exist, and are not read.
         assert any("map-3 attempt 1 failed" in note and "SIGKILL" in note for note in notes)
 
 
@@ -187,8 +187,8 @@ def test_a_reduce_task_killed_in_the_middle_of_its_output(
 
 
 class Twice(Executor):
-    """Runs every attempt twice at the same time, as a platform that speculates does, and returns
-    the one that ends last."""
+    """Runs every attempt twice at the same time, as a speculating platform does, and returns the
+    attempt that ends last."""
 
     def __init__(self, pool: honeycomb.WorkerPool) -> None:
         self.pool = pool
@@ -285,7 +285,7 @@ def test_an_interrupt_cleans_up(cluster: honeycomb.Client) -> None:
 def test_a_long_stage_outlives_its_leases(
     cluster: honeycomb.Client, pool: honeycomb.WorkerPool
 ) -> None:
-    """Tasks that wait, or are silent for longer than a lease, lose nothing: the driver renews."""
+    """Tasks that wait, or send nothing for longer than a lease, lose no data: the driver renews."""
 
     def slowly(number: int) -> Iterator[tuple[int, int]]:
         yield number, 1
@@ -305,7 +305,7 @@ def test_bad_plans_are_refused(cluster: honeycomb.Client, pool: honeycomb.Worker
     for reducers in (0, 70_000):
         with pytest.raises(InvalidArgument, match="reducers"):
             program.run(LINES, client=cluster, executor=pool, reducers=reducers)
-    with pytest.raises(InvalidArgument, match="tried"):
+    with pytest.raises(InvalidArgument, match="attempts"):
         program.run(LINES, client=cluster, executor=pool, attempts=0)
 
 

@@ -1,4 +1,4 @@
-"""Runs in which something goes wrong: workers killed, hung or never started, drivers interrupted.
+"""Runs with faults: workers that are killed, hang or never start, and interrupted drivers.
 
 Each ends with the right result or the right error, and with every block free again.
 """
@@ -43,7 +43,7 @@ EAGER = Speculation(minimum_seconds=0.2)
 
 @pytest.fixture(scope="module")
 def hc() -> Iterator[honeycomb.Client]:
-    """A cluster of this module's own, in which nothing else is allocated."""
+    """A cluster for this module only, without other allocations."""
     with nodes(1) as (client, _):
         yield client
 
@@ -69,7 +69,7 @@ def hang() -> None:
 
 
 def die_at_commit(stage: str) -> None:
-    """Makes a worker die when all is written and only the driver does not know it."""
+    """Makes a worker die after it has written everything and before its commit reaches the driver."""
     commit = tasks.Commit
 
     def commit_or_die(*args: Any, **kwargs: Any) -> tasks.Commit:
@@ -178,7 +178,7 @@ def test_a_copy_that_hangs_too_gets_another(hc: honeycomb.Client) -> None:
 
 
 def test_the_loser_s_output_and_counters_do_not_count(hc: honeycomb.Client, tmp_path: Path) -> None:
-    """On threads a loser cannot be ended: it goes on writing, into what nobody reads."""
+    """On threads, a losing attempt cannot be ended: it continues to write frames that are not read."""
     gate = threading.Event()
 
     def slow(number: int) -> Iterator[tuple[str, int]]:
@@ -203,7 +203,7 @@ def test_the_loser_s_output_and_counters_do_not_count(hc: honeycomb.Client, tmp_
 
 
 class ByReference:
-    """A function that shares this process's objects: it "pickles" to itself."""
+    """A function that shares this process's objects: unpickling returns the same object."""
 
     known: ClassVar[dict[int, Callable[..., Any]]] = {}
 
@@ -223,8 +223,8 @@ def _again(number: int) -> ByReference:
 
 
 class Together(Executor):
-    """Keeps back the attempts of map task 0, until there is a copy and :meth:`release` ends them in
-    one moment: the first as it did, others with an error."""
+    """Holds back the results of map task 0 until a copy exists, and :meth:`release` ends all its
+    attempts at once: the first with its result, others with an error."""
 
     def __init__(self, pool: honeycomb.WorkerPool) -> None:
         self.pool = pool
@@ -240,7 +240,7 @@ class Together(Executor):
         return outer
 
     def release(self) -> None:
-        """Called by the driver's thread, so that it finds both done when it looks again."""
+        """Called by the driver's thread, so that its next check finds both attempts done."""
         if len(self.kept) >= 2 and all(inner.done() for inner, _ in self.kept):
             for _, copy in self.kept[1:]:
                 copy.set_exception(errors.Sealed("too late"))
@@ -251,8 +251,8 @@ class Together(Executor):
 
 @pytest.mark.parametrize("_", range(3))
 def test_a_loser_that_fails_in_the_same_moment_is_ignored(hc: honeycomb.Client, _: int) -> None:
-    # Only the task that is kept back gets a copy: it is the last one then. On a busy machine another
-    # could be slow, too, and be beaten by its copy.
+    # Only the held-back task gets a copy, because it is the last one. On a busy machine another
+    # task could also be slow, and lose the race against its copy.
     all_but_one = (len(SPLITS) - 0.5) / len(SPLITS)
     last = Speculation(quantile=all_but_one, minimum_seconds=EAGER.minimum_seconds)
     with honeycomb.WorkerPool(2) as pool:
@@ -401,7 +401,7 @@ def test_ctrl_c_pressed_again_does_not_disturb_the_cleaning_up(
     assert pressed == ["callback", "pool", "sampler"]
     assert pids and not any(map(_runs, pids))
     assert "pressed" not in [info["name"] for info in hc.jobs()]
-    # The first press may also come while a run that failed otherwise cleans up: it is not lost.
+    # The first Ctrl-C may also arrive while a failed run cleans up: it is not lost.
     pressed.clear()
 
     def fail(told: Progress) -> None:
@@ -413,7 +413,7 @@ def test_ctrl_c_pressed_again_does_not_disturb_the_cleaning_up(
         MapReduce(words_of, total).run(SPLITS, client=hc, progress=fail, name="pressed")
     assert pressed == ["pool", "sampler"]
     assert pids and not any(map(_runs, pids))
-    assert first is not second  # both are held, and with them whatever they refer to
+    assert first is not second  # keeps both errors and their objects alive
     assert "pressed" not in [info["name"] for info in hc.jobs()]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -451,7 +451,7 @@ def test_an_interrupted_driver_leaves_nothing(
         driver.send_signal(getattr(signal, how.split()[0]))
         while how == "SIGINT often" and driver.poll() is None:
             driver.send_signal(signal.SIGINT)
-            time.sleep(0.002)  # no synchronisation: as fast as a person could never press it
+            time.sleep(0.002)  # no synchronisation: faster than a user could press the key
         _, told = driver.communicate(timeout=60)
     finally:
         driver.kill()
@@ -474,7 +474,7 @@ def test_an_interrupted_driver_leaves_nothing(
 
 @pytest.fixture
 def python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Makes workers start through a shell script, which may refuse; gives the script's folder."""
+    """Makes workers start through a shell script, which may fail; returns the script's folder."""
 
     def install(refuse: str) -> Path:
         stub = tmp_path / "python"
@@ -501,7 +501,7 @@ def test_a_pool_that_does_not_start_is_replaced(
         assert dict(result) == EXPECTED
         assert sum(one.failures for one in result.stages) == 0
     assert len((folder / "starts").read_text().split()) > 3
-    assert any("go on in a new one" in note and "code 3" in note for note in notes)
+    assert any("continue in a new pool" in note and "code 3" in note for note in notes)
 
 
 def test_pools_that_never_start_end_the_run(
@@ -516,7 +516,7 @@ def test_pools_that_never_start_end_the_run(
 def test_a_pool_that_dies_in_mid_run_is_replaced(
     hc: honeycomb.Client, python: Callable[[str], Path]
 ) -> None:
-    # A worker dies, and its successor does not start, once.
+    # A worker dies, and its replacement fails to start, once.
     folder = python('[ -e "$(dirname "$0")/dead" ] && rm "$(dirname "$0")/dead"')
     mark = folder / "dead"
     once = folder / "once"
@@ -553,7 +553,7 @@ def test_a_borrowed_executor_that_broke_is_told(hc: honeycomb.Client) -> None:
 
 
 def test_a_skewed_key_does_not_break_the_run(hc: honeycomb.Client) -> None:
-    """90 % of the pairs have one key; its reducer's partition is many blocks."""
+    """90 % of the pairs have one key; its reducer's partition has many blocks."""
 
     def skewed(number: int) -> Iterator[tuple[str, bytes]]:
         for one in range(10_000):
@@ -592,7 +592,7 @@ def test_an_even_run_gets_no_warning(hc: honeycomb.Client) -> None:
 
 
 def test_a_task_that_hangs_and_fails_ends_with_its_error(hc: honeycomb.Client) -> None:
-    """A copy that fails leaves the first attempt its chance; when that fails too, it is over."""
+    """If a copy fails, the first attempt continues; if that fails too, the run fails."""
 
     def fail(number: int) -> Iterator[tuple[int, int]]:
         task = current_task()

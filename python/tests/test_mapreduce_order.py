@@ -1,4 +1,4 @@
-"""Order of keys, counters, what cannot be pickled or compared, and the books of a stage."""
+"""Order of keys, counters, objects that cannot be pickled or compared, and the bookkeeping of a stage."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_total_order(cluster: honeycomb.Client, pool: honeycomb.WorkerPool, co
     def numbers(seed: int) -> Iterator[tuple[int, int]]:
         rng = random.Random(seed)
         for _ in range(1000):
-            yield int(rng.expovariate(1 / 1000)), 1  # uneven, as keys are
+            yield int(rng.expovariate(1 / 1000)), 1  # uneven, like real keys
 
     expected: dict[int, int] = {}
     for seed in range(40):
@@ -49,7 +49,7 @@ def test_a_total_order(cluster: honeycomb.Client, pool: honeycomb.WorkerPool, co
     ) as result:
         assert list(result.items()) == sorted(expected.items())
         assert [one.name for one in result.stages] == ["sample", "map", "reduce"]
-        # The sample made ranges of about the same weight; a hash would have, and so must they.
+        # The sampled ranges have about the same weight, as hash partitions would.
         assert result.skew().ratio < 2
 
 
@@ -114,7 +114,7 @@ def test_a_sort_key_that_raises_is_the_user_s(
     assert caught.value.function == "sort_key"
 
 
-# ------------------------------------------------------------------------ what does not fit
+# ------------------------------------------------------------------------ unsuitable keys and values
 
 
 def test_what_is_no_function_is_refused() -> None:
@@ -170,7 +170,7 @@ def test_what_cannot_be_pickled_is_named(
 
 
 class Once:
-    """Pickles, and cannot be made again."""
+    """Can be pickled, but not unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _refuse, ()
@@ -241,8 +241,8 @@ def test_counters_have_a_limit_and_do_nothing_outside_of_tasks(
 def test_a_map_task_s_memory_is_bounded_with_a_combiner(
     cluster: honeycomb.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it holds is written out by its bytes, nested ones included, long before its pairs are
-    many; on threads, so that the limit can be lowered and the longest list seen."""
+    """A task writes its buffer out when its bytes, including nested ones, reach the limit, long before
+    its pairs do. Runs on threads, so that the test can lower the limit and observe the longest list."""
     monkeypatch.setattr(tasks, "SPILL_BYTES", 1 << 20)
     longest = 0
 
@@ -289,7 +289,7 @@ def test_a_straggler_is_one_by_the_policy() -> None:
     running = begin_all(stage)
     for index in range(5):
         stage.commit(running[index], commit(index, 3.0))
-    assert stage.stragglers(running[5:], 100.0) == []  # 5 of 8 are too few to say
+    assert stage.stragglers(running[5:], 100.0) == []  # 5 of 8 commits are too few
     stage.commit(running[5], commit(5, 3.0))
     assert stage.stragglers(running[6:], 6.0) == []
     assert stage.stragglers(running[6:], 6.1) == [6, 7]
@@ -300,7 +300,7 @@ def test_a_straggler_is_one_by_the_policy() -> None:
     copy = stage.attempt(6, copy=True)
     copy.begun = 92.0
     assert (copy.number, stage.stragglers([running[6], copy], 93.0)) == (1, [])
-    assert stage.stragglers([running[6], copy], 99.0) == [6]  # the copy is slow as well
+    assert stage.stragglers([running[6], copy], 99.0) == [6]  # the copy is slow too
     for _ in range(COPIES_MAX - 1):
         stage.attempt(6, copy=True)
     assert stage.stragglers([running[6], copy], 1000.0) == []

@@ -17,7 +17,7 @@ from honeycomb import errors
 
 
 def hear(listener: honeycomb.Listener, count: int) -> list[honeycomb.Notification]:
-    """So many changes, the gaps left out."""
+    """The next ``count`` notifications."""
     heard: list[honeycomb.Notification] = []
     while len(heard) < count:
         one = listener.get(30)
@@ -26,7 +26,7 @@ def hear(listener: honeycomb.Listener, count: int) -> list[honeycomb.Notificatio
     return heard
 
 
-# -------------------------------------------------------------------------------------- what is told
+# -------------------------------------------------------------------------------------- notifications
 
 
 def test_a_file(job: honeycomb.Job) -> None:
@@ -105,7 +105,7 @@ def test_order_and_numbers_while_many_write(job: honeycomb.Job) -> None:
         for one in threads:
             one.join()
         for number in range(writers):
-            # Of one block, in the order in which they took effect.
+            # Changes of one block are in the order in which they took effect.
             for block in {one.block for one in heard}:
                 mine = [one for one in heard if one.block == block]
                 assert [one.number for one in mine] == sorted(one.number for one in mine)
@@ -147,7 +147,7 @@ def test_a_listener_follows_a_file_over_its_blocks(job: honeycomb.Job) -> None:
 
 
 def test_what_is_not_read_is_a_gap_and_memory_stays_bounded(job: honeycomb.Job) -> None:
-    """Nobody reads: the sockets fill up, and the rest is told by its number."""
+    """The listener is not read: the sockets fill up, and the rest is reported as a count."""
     kv = job.kv("kv", blocks=4)
     key = b"k" * 1500
     with kv.subscribe("put", key=key) as listener:
@@ -158,7 +158,7 @@ def test_what_is_not_read_is_a_gap_and_memory_stays_bounded(job: honeycomb.Job) 
             for _ in range(10):
                 kv.multi_put(ops)
                 put += len(ops)
-            # Up to the change that is known to be the last one.
+            # Read until no more changes arrive.
             while (one := listener.get(0.3)) is not None:
                 heard.append(one)
         gaps = [one for one in heard if one.op == "gap"]
@@ -176,7 +176,7 @@ def test_what_is_not_read_is_a_gap_and_memory_stays_bounded(job: honeycomb.Job) 
 
 
 def after(begun: threading.Event, change: Callable[[], object]) -> threading.Thread:
-    """Makes the change once somebody is about to wait."""
+    """Makes the change after the caller is about to wait."""
 
     def run() -> None:
         begun.wait()

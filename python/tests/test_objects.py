@@ -1,4 +1,4 @@
-"""Objects and tables as values: what comes back is what was stored, and its buffers are not copied."""
+"""Objects and tables as values: reads return equal objects, and their buffers are not copied."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from honeycomb import _objects, aio, errors
 
 
 class Samples:
-    """Something with a large buffer, as NumPy arrays have one."""
+    """An object with a large buffer, like a NumPy array."""
 
     def __init__(self, name: str, numbers: Any) -> None:
         self.name = name
@@ -79,7 +79,7 @@ def test_what_is_no_object_is_refused(kv: honeycomb.Kv, value: bytes) -> None:
     with pytest.raises(errors.InvalidArgument, match="was not stored by put_object"):
         kv.get_object("key")
     if value:
-        with pytest.raises(errors.InvalidArgument, match="no Arrow IPC stream"):
+        with pytest.raises(errors.InvalidArgument, match="not an Arrow IPC stream"):
             kv.get_table("key")
 
 

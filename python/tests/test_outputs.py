@@ -63,8 +63,8 @@ def test_what_is_written_is_read_again(
     assert len(files) == 5 and files[-1].endswith("/_SUCCESS")
     assert all(f"/part-0000{number}." in files[number] for number in range(4))
     store, path = fsspec.core.url_to_fs(folder)
-    assert len(store.ls(path)) == 5  # and no draft
-    # In order over all parts, because the run was.
+    assert len(store.ls(path)) == 5  # and no temporary files
+    # In order over all parts, because the run used a total order.
     assert list(read(folder, format)) == sorted(COUNTS.items())
 
 
@@ -78,7 +78,7 @@ def test_an_earlier_output_is_replaced_only_when_asked(result: Result, tmp_path:
     assert len(list(tmp_path.iterdir())) == 5
     assert dict(read(str(tmp_path), "text")) == COUNTS
     (tmp_path / "thesis.doc").touch()
-    with pytest.raises(AlreadyExists, match=r"thesis\.doc, which is no earlier output"):
+    with pytest.raises(AlreadyExists, match=r"thesis\.doc, which is not part of an earlier output"):
         result.write(tmp_path, overwrite=True)
     assert len(list(tmp_path.iterdir())) == 6
 

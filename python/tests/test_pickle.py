@@ -23,7 +23,7 @@ from honeycomb.job import Job
 
 @pytest.fixture(scope="module")
 def spawned() -> Iterator[ProcessPoolExecutor]:
-    """A process that shares nothing with this one."""
+    """A process that shares no objects with this one."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context) as pool:
         yield pool
@@ -163,9 +163,9 @@ def test_another_process_settles_a_reservation(
 
 
 def forked(body: Callable[[], object]) -> int:
-    """Runs ``body`` in a forked child; 0 when it did not raise."""
+    """Runs ``body`` in a forked child. Returns 0 if it did not raise."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads
         child = os.fork()
     if child == 0:
         code = 1

@@ -29,7 +29,7 @@ def wait_for_file(path: str) -> bool:
 
 
 class Odd(Exception):
-    """Pickles, and cannot be made again from its arguments."""
+    """Can be pickled, but not made from its arguments."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
@@ -209,14 +209,14 @@ def test_one_task_can_be_killed_whatever_it_does(tmp_path: Path) -> None:
             hung.result(30)
         assert not pool.kill(hung)  # done already
         (tmp_path / "gate").touch()
-        assert other.result(30)  # the other worker was left alone
+        assert other.result(30)  # the other worker keeps running
         assert [pool.submit(pow, 2, n).result(30) for n in range(10)] == [2**n for n in range(10)]
         pool.warm()
         assert len(set(before) & set(pool.worker_pids())) == 1
 
 
 def test_killing_tasks_as_they_end_harms_no_others() -> None:
-    """The kill may find its task done and the worker with the next one; that one must not die."""
+    """The kill may come when its task is done and the worker runs the next task, which must not die."""
     with WorkerPool(2) as pool:
         pool.warm()
         for _ in range(40):

@@ -145,7 +145,7 @@ def test_timeouts(queue: honeycomb.Queue, job: honeycomb.Job) -> None:
 
 @contextmanager
 def waiting(call: object, *args: object) -> Iterator[list[object]]:
-    """A call that waits in a thread of its own; what came of it, at the end of the block."""
+    """Makes a waiting call in a separate thread; its result is available at the end of the block."""
     came: list[object] = []
     begun = threading.Event()
 
@@ -188,7 +188,7 @@ def test_two_that_wait_get_one_each(queue: honeycomb.Queue) -> None:
 def test_ctrl_c_ends_a_blocked_get_and_a_blocked_put(
     cluster: honeycomb.Client, job: honeycomb.Job
 ) -> None:
-    """The interrupted process says so and goes on; nothing is lost with it."""
+    """The interrupted process reports the interrupt and continues; no item is lost."""
     program = """if True:
         import signal, sys, honeycomb
         hc = honeycomb.connect()
@@ -229,7 +229,7 @@ def test_ctrl_c_ends_a_blocked_get_and_a_blocked_put(
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == "ready\n"
-            # A signal may come in the moment before the wait begins; then the next one ends it.
+            # A signal may arrive just before the wait begins; then the next signal ends the wait.
             told: list[str] = []
             reader = threading.Thread(target=lambda c=child, t=told: t.append(c.stdout.readline()))
             reader.start()
@@ -363,7 +363,7 @@ def test_a_closed_queue_ends_only_after_its_reservations(queue: honeycomb.Queue)
 def test_a_consumer_that_is_killed_loses_only_what_it_took(
     cluster: honeycomb.Client, job: honeycomb.Job
 ) -> None:
-    """kill -9 in the middle: reserved items come back, each is delivered at least once."""
+    """kill -9 in the middle: reserved items return to the queue, and each is delivered at least once."""
     program = """if True:
         import sys, honeycomb
         queue = honeycomb.connect().attach(sys.argv[1]).queue("q")
@@ -444,7 +444,7 @@ def test_a_quota_is_told_and_the_queue_goes_on(cluster: honeycomb.Client) -> Non
                 return False
             return True
 
-        # A refusal is remembered for a moment, so that the controller is not asked at every put.
+        # A rejection is cached briefly, so that not every put sends a request to the controller.
         assert eventually(fits, 5)
         queue.put_many([bytes(8000)] * 7)
         assert queue.qsize() == 8
@@ -454,14 +454,14 @@ def test_a_reserved_item_of_an_old_block_comes_back(job: honeycomb.Job) -> None:
     queue = job.queue("q")
     queue.put(b"oldest")
     [held] = queue.reserve(lease=600)
-    queue.put_many([bytes(4000)] * 100)  # several blocks on
+    queue.put_many([bytes(4000)] * 100)  # several blocks later
     received = 0
     while received < 100:
         received += len(queue.get_many(100, 10))
     with waiting(queue.get, 30) as got:
         assert held.give_back()
     assert got == [b"oldest"]
-    # The next request tells that the answers have arrived; without it blocks wait for longer.
+    # The next request confirms that the replies arrived; without it blocks are freed later.
     assert queue.get_many(1, 0) == []
     assert eventually(lambda: blocks(job) == 1, 5)
 
@@ -488,7 +488,7 @@ def test_over_two_servers_and_the_loss_of_one() -> None:
                 return True
             return False
 
-        # The other server's blocks are taken back at the same moment, not before.
+        # The surviving server's blocks are freed at the same moment, not before.
         assert eventually(refused, 5)
 
 

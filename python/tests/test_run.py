@@ -1,4 +1,4 @@
-"""``honeycomb run``: a script with the cluster in its environment."""
+"""``honeycomb run``: runs a script with the cluster in its environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def nowhere(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def somewhere(nowhere: dict[str, str], cluster: honeycomb.Client) -> dict[str, str]:
-    """One in which the tests' cluster is named."""
+    """An environment that names the tests' cluster."""
     return {
         **nowhere,
         "HONEYCOMB_ADDRESS": cluster.address,

@@ -19,7 +19,7 @@ BINARY = Path(sysconfig.get_path("scripts"), "honeycomb")
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the configuration file goes; nothing else says anything."""
+    """The path of the configuration file, in an environment without other settings."""
     for name in ("ADDRESS", "TOKEN", "CLUSTER_FILE", "CONFIG"):
         monkeypatch.delenv(f"HONEYCOMB_{name}", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

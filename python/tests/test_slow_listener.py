@@ -1,11 +1,11 @@
-"""A listener that is read more slowly than changes come costs bounded memory, and is told of gaps."""
+"""A listener that is read more slowly than changes arrive uses bounded memory, and gets gaps."""
 
 from __future__ import annotations
 
 import honeycomb
 
 KEYS = [f"{number:02}".encode() + bytes(2000) for number in range(20)]
-#: Together far more bytes than the sockets between server and listener hold.
+#: The changes have far more bytes in total than the sockets between server and listener hold.
 ROUNDS = 1500
 
 
@@ -23,7 +23,7 @@ def test_what_is_not_read_is_told_as_a_gap(job: honeycomb.Job) -> None:
     gaps = [one for one in heard if one is not None and one.op == "gap"]
     assert gaps, "it had read ahead without bound"
     assert {one.key for one in puts} == set(KEYS)
-    # Each change was told or counted, and in order.
+    # Each change was reported or counted, and in order.
     missed = [one.missed for one in gaps]
     assert None in missed or len(puts) + sum(filter(None, missed)) == ROUNDS * len(KEYS)
     numbers = [one.number for one in puts]

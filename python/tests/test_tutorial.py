@@ -1,4 +1,4 @@
-"""Pages of documentation whose code runs, exactly as it is printed; see ``pages.py``."""
+"""Pages of documentation whose code runs exactly as printed; see ``pages.py``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from conftest import REPOSITORY
 from pages import Block, Failed, Page, blocks_of, matches
 
-#: Each page with the headings of level two whose blocks run, and how many blocks there are at least.
+#: Each page, with the headings of level two whose blocks run, and the least number of blocks.
 PAGES = {
     "README.md": ("Five minutes", 4),
     "docs/tutorial.md": ("", 25),

@@ -1,4 +1,4 @@
-"""A program for the type checker alone: what users write has the types that they expect.
+"""A program for the type checker only: users' code has the expected types.
 
 ``test_arguments.py`` has mypy check it; it is never run.
 """
@@ -70,7 +70,7 @@ def blocking(hc: honeycomb.Client, bytearray_: bytearray) -> None:
     with honeycomb.connect() as client:
         assert_type(client, honeycomb.Client)
 
-    # What is wrong is told; an ignore that nothing needs is an error itself.
+    # Wrong code is an error, and so is an `ignore` comment that suppresses none.
     kv.put("k", "text")  # type: ignore[arg-type]
     queue.put("text")  # type: ignore[arg-type]
     kv.accumulate("k", "count", 1)  # type: ignore[call-overload]

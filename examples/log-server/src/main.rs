@@ -1,5 +1,5 @@
-//! `honeycomb`, with the log among the kinds of structure that its memory servers serve: the whole
-//! command line, and clients that need not know.
+//! `honeycomb` with the log as an additional kind of structure that its memory servers serve. It has the
+//! whole command line, and clients need no change.
 #![forbid(unsafe_code)]
 
 use honeycomb::Registry;

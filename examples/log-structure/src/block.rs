@@ -1,9 +1,9 @@
 //! One block of a log.
 //!
-//! Records lie one after the other from the block's start: length of the tag u8, tag, bytes. Where
-//! each ends is written from the block's end downwards, four bytes each, so that any record is found
-//! in one step. Nothing is used again before every record of the block is trimmed; then it begins
-//! anew, so that a log that is trimmed as it grows stays in one block.
+//! Records are stored one after another from the block's start: length of the tag u8, tag, bytes. An index
+//! grows from the block's end downwards and has the end of each record in four bytes, so that any record is
+//! found in one step. Space is reused only when every record of the block is trimmed; the block then starts
+//! again at its beginning. A log that is trimmed as it grows therefore stays in one block.
 
 use crate::messages::{FRAME, Page, ScanArgs, Stats, TAG_MAX, put_record};
 use crate::{NOT_YET_WRITTEN, TAG_TOO_LONG, TRIMMED, ops};
@@ -15,43 +15,43 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bytes of a record's place in the index.
+/// Bytes of a record's index entry.
 const ENTRY: usize = 4;
-/// Records that one operation looks at, so that a scan for a rare tag does not hold up the core.
+/// Most records that one operation inspects, so that a scan for a rare tag does not delay other requests.
 const LOOK_MAX: u64 = 4096;
 /// Most bytes of one page.
 const PAGE_MAX: usize = 1 << 20;
-/// Trimmed bytes go back to the operating system in pieces of this size, one at a time: each takes
-/// some microseconds.
+/// Trimmed bytes are returned to the operating system in pieces of this size, one at a time. Each piece
+/// takes some microseconds.
 const GIVE_BACK_STEP: usize = 1 << 20;
-/// When to try again while somebody still reads what is to be given back.
+/// Delay before a retry while a read still uses the bytes to return.
 const GIVE_BACK_AGAIN: Duration = Duration::from_millis(10);
-/// Callers who follow a block at a time.
+/// Most callers that follow a block at the same time.
 const FOLLOWERS_MAX: usize = 1024;
 
-/// Somebody who waits for a record.
+/// A caller that waits for a record.
 struct Follower {
     ticket: Ticket,
     until: Time,
     args: Vec<u8>,
 }
 
-/// One block of a log. Numbers count from the first record that the block ever had.
+/// One block of a log. Numbers are relative to the first record that the block ever had.
 pub struct LogBlock {
     size: usize,
-    /// Number of the first record that the index knows.
+    /// Number of the first record in the index.
     base: u64,
     /// The next record's number.
     next_number: u64,
     /// Records below this are trimmed.
     trimmed: u64,
-    /// Where the next record begins.
+    /// Offset of the next record.
     tail: usize,
-    /// Bytes below are given back to the operating system.
+    /// Bytes before this offset are returned to the operating system.
     given_back: usize,
-    /// When to give more back, if there is more.
+    /// When to return more bytes, if there are more.
     give_back_at: Option<Time>,
-    /// Where the log goes on, once the block is full: the arguments of `Moved`.
+    /// The successor, once the block is full: the arguments of `Moved`.
     sealed: Option<Vec<u8>>,
     drained: bool,
     next: Next,
@@ -82,13 +82,13 @@ impl LogBlock {
         (self.next_number - self.base) as usize * ENTRY
     }
 
-    /// Where a record's place in the index is.
+    /// The range of a record's index entry.
     fn entry(&self, number: u64) -> Range<usize> {
         let end = self.size - (number - self.base) as usize * ENTRY;
         end - ENTRY..end
     }
 
-    /// Where the records below a number end.
+    /// The end offset of the records below a number.
     fn end_below(&self, block: &Backing, number: u64) -> usize {
         if number == self.base {
             return 0;
@@ -97,7 +97,7 @@ impl LogBlock {
         u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize
     }
 
-    /// Where the tag and the bytes of a record are.
+    /// The ranges of a record's tag and bytes.
     fn parts(&self, block: &Backing, number: u64) -> (Range<usize>, Range<usize>) {
         let (start, end) = (self.end_below(block, number), self.end_below(block, number + 1));
         let tag_end = start + 1 + block.slice(start..start + 1)[0] as usize;
@@ -137,7 +137,7 @@ impl LogBlock {
         Answer::ok(self.next_number - 1)
     }
 
-    /// What an append is answered that does not fit. Seals the block when it has a successor.
+    /// The reply to an append that does not fit. Seals the block if it has a successor.
     fn overflow(&mut self) -> Answer {
         let successor = match self.next.take() {
             Ok(successor) => successor,
@@ -172,7 +172,7 @@ impl LogBlock {
         Ok(Answer { args, ..Answer::ok(number) }.with(Payload::Block(bytes)))
     }
 
-    /// What is answered about numbers that this block does not have yet, or never will.
+    /// The reply for numbers that this block does not have yet, or will never have.
     fn beyond(&self) -> Answer {
         match &self.sealed {
             Some(successor) => moved(self.next_number, successor),
@@ -185,11 +185,11 @@ impl LogBlock {
         self.page(block, position, &ScanArgs::decode(rest)?)
     }
 
-    /// A page from a position on; from the first record on when that one is trimmed.
+    /// A page from a position on, or from the first untrimmed record if the position is trimmed.
     fn page(&self, block: &Backing, position: i64, args: &ScanArgs<'_>) -> Result<Answer, Answer> {
         let from = position.max(self.trimmed as i64) as u64;
-        // One that begins in this block is answered here, were it only to say that all of it is
-        // trimmed and to go on behind it: `Moved` is for what begins elsewhere.
+        // A page that begins in this block is served here, even if all its records are trimmed and it only
+        // points to the next page. `Moved` is for pages that begin in another block.
         let here = position < self.next_number as i64;
         if from > self.next_number || self.sealed.is_some() && !here {
             return Err(self.beyond());
@@ -222,7 +222,7 @@ impl LogBlock {
         let page = self.page(block, position, &ScanArgs::decode(rest)?)?;
         let at_end = Page::decode(&page.args).is_some_and(|page| page.end);
         if page.payload != Payload::None || !at_end {
-            // It has something, or has looked at as many as it may and the caller goes on from there.
+            // The page has records, or the inspection limit was reached and the caller continues there.
             return Ok(Outcome::Done(page));
         }
         if operation.wait_until <= operation.now {
@@ -237,14 +237,14 @@ impl LogBlock {
         Ok(Outcome::Parked)
     }
 
-    /// Answers those who wait for the record that was just appended, in the order in which they came.
+    /// Replies to the callers that wait for the record that was just appended, in order of arrival.
     fn serve_followers(&mut self, block: &Backing, tag: &[u8]) {
         if self.followers.is_empty() {
             return;
         }
         let newest = (self.next_number - 1) as i64;
         for follower in std::mem::take(&mut self.followers) {
-            let args = ScanArgs::decode(&follower.args).expect("read when it came");
+            let args = ScanArgs::decode(&follower.args).expect("`follow` decoded the same bytes");
             if args.tag.is_empty() || args.tag == tag {
                 let (Ok(page) | Err(page)) = self.page(block, newest, &args);
                 self.events.push_back(Event::Answered(follower.ticket, page));
@@ -260,7 +260,7 @@ impl LogBlock {
         let (position, rest) = operation.position()?;
         no_more(rest)?;
         let before = self.trimmed;
-        // What this block has of them: what lies beyond concerns its successors, or is still to come.
+        // Only this block's records: later numbers belong to its successors, or are not appended yet.
         let to = position.clamp(0, self.next_number as i64) as u64;
         self.trimmed = self.trimmed.max(to);
         self.give_back_at = Some(operation.now);
@@ -275,8 +275,8 @@ impl LogBlock {
         }
     }
 
-    /// Gives a piece of what is trimmed back to the operating system, and begins anew when nothing is
-    /// left in the block.
+    /// Returns a piece of the trimmed bytes to the operating system, and resets the block when no record is
+    /// left in it.
     fn give_back(&mut self, block: &mut Backing, now: Time) {
         self.give_back_at = None;
         let end = self.end_below(block, self.trimmed);
@@ -286,13 +286,13 @@ impl LogBlock {
         }
         let piece = self.given_back..end.min(self.given_back + GIVE_BACK_STEP);
         let last = empty && piece.end == end;
-        // Beginning anew needs all of them, for what comes next is written there.
+        // A reset needs all trimmed bytes, because the next records overwrite them.
         let needed = if last { 0..end } else { piece.clone() };
         if block.is_pinned(&needed) {
             self.give_back_at = Some(now + GIVE_BACK_AGAIN);
             return;
         }
-        // When the kernel refuses (pages that somebody has locked), they only stay resident.
+        // If the kernel refuses (locked pages), the bytes only stay resident.
         let _ = block.discard(piece.clone());
         self.given_back = piece.end;
         if last {
@@ -307,7 +307,7 @@ impl LogBlock {
         let bytes = (self.tail - self.end_below(block, self.trimmed)) as u64;
         let stats = Stats {
             records,
-            // Without the length of each tag.
+            // Without the length byte of each tag.
             bytes: bytes - records,
             appended: self.next_number,
             used: self.bytes_used(),
@@ -358,7 +358,7 @@ impl Structure for LogBlock {
     fn bytes_used(&self) -> u64 {
         let beside: usize =
             self.followers.iter().map(|f| size_of::<Follower>() + f.args.len()).sum();
-        // Those who follow are kept beside the block, which has no more bytes than it has.
+        // Followers are stored outside the block, but a block must not report more than its size.
         (self.tail - self.given_back + self.index_bytes() + beside).min(self.size) as u64
     }
 

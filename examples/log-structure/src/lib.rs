@@ -1,20 +1,20 @@
-//! A log: records that the server numbers, in the order in which they came, with tags to find them by.
+//! A log: records that the server numbers in order of arrival, with tags to find them.
 //!
-//! A structure of a kind that Honeycomb does not know, written on nothing but the interface for
-//! structures (`honeycomb_structures`). `docs/structures.md` goes through it.
+//! An example of a custom structure. It uses only the interface for structures (`honeycomb_structures`).
+//! `docs/structures.md` explains it.
 //!
-//! | operation | arguments | payload | answers |
+//! | operation | arguments | payload | reply |
 //! |---|---|---|---|
 //! | `append` | tag | the record | its number |
 //! | `read` at a number | - | - | the number; the tag as arguments; the record as payload |
 //! | `scan` from a number | `ScanArgs` | - | `Page` |
 //! | `follow` from a number | `ScanArgs` | - | `Page`; waits until there is a record |
-//! | `trim` through a number | - | - | how many records this block gave up |
+//! | `trim` through a number | - | - | how many records this block trimmed |
 //! | `stats` of each block | - | - | `Stats` as arguments |
 //!
-//! Numbers begin at 0 and have no gaps. Trimming through a number gives up every record with a
-//! smaller one, for good: memory goes back to the operating system, whole blocks to the cluster.
-//! Reading what was trimmed is refused with the code `TRIMMED`.
+//! Numbers begin at 0 and have no gaps. Trimming through a number permanently removes every record with a
+//! smaller number: memory is returned to the operating system, and whole blocks to the cluster. Reading a
+//! trimmed record is refused with the code `TRIMMED`.
 #![forbid(unsafe_code)]
 
 mod block;
@@ -32,7 +32,7 @@ pub const CODE: u8 = 0x80;
 
 /// Reading a record that was trimmed is refused with this code.
 pub const TRIMMED: u64 = 1;
-/// Reading a record that was not appended yet is refused with this code.
+/// Reading a record that is not appended yet is refused with this code.
 pub const NOT_YET_WRITTEN: u64 = 2;
 /// Appending with a tag of more than `TAG_MAX` bytes is refused with this code.
 pub const TAG_TOO_LONG: u64 = 3;
@@ -47,9 +47,9 @@ pub mod ops {
     pub const SCAN: u8 = 3;
     /// The same, but waits for the first.
     pub const FOLLOW: u8 = 4;
-    /// Gives up the records below a number.
+    /// Removes the records below a number.
     pub const TRIM: u8 = 5;
-    /// Says what a block holds.
+    /// Returns the statistics of a block.
     pub const STATS: u8 = 6;
 }
 

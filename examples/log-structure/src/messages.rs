@@ -1,4 +1,4 @@
-//! The bytes of the log's arguments and answers, for the block and for its callers. All numbers are
+//! The encoding of the log's arguments and replies, for the block and for its callers. All numbers are
 //! little-endian.
 
 use honeycomb_structures::{Answer, Status};
@@ -6,21 +6,20 @@ use honeycomb_structures::{Answer, Status};
 /// Longest tag, in bytes.
 pub const TAG_MAX: usize = 255;
 
-/// What `scan` and `follow` want: most records u32, most bytes u32, and the tag that records must have;
-/// an empty one stands for every tag.
+/// The arguments of `scan` and `follow`: most records u32, most bytes u32, and the tag that records must
+/// have; an empty tag matches every record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScanArgs<'a> {
-    /// Most records of one answer.
+    /// Most records of one reply.
     pub records: u32,
-    /// Most bytes of one answer, its frame around each record included; the first record may exceed
-    /// it.
+    /// Most bytes of one reply, including the frame around each record. The first record may exceed it.
     pub bytes: u32,
-    /// The tag that records must have; empty for every record.
+    /// The tag that records must have; empty to match every record.
     pub tag: &'a [u8],
 }
 
 impl<'a> ScanArgs<'a> {
-    /// The bytes.
+    /// The encoded arguments.
     pub fn encode(&self) -> Vec<u8> {
         let numbers = [self.records.to_le_bytes(), self.bytes.to_le_bytes()];
         [numbers.as_flattened(), self.tag].concat()
@@ -38,14 +37,14 @@ impl<'a> ScanArgs<'a> {
     }
 }
 
-/// What `scan` and `follow` answer. The value is where the page begins; the arguments are where the
-/// next one does, counted from there (u64), and whether nothing has been appended beyond it (u8). The
-/// payload is the records.
+/// The reply of `scan` and `follow`. The value is the number at which the page begins. The arguments are
+/// the start of the next page, relative to it (u64), and whether the log has no record after the page (u8).
+/// The payload has the records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Page {
-    /// Where to go on, counted from the page's own number.
+    /// The start of the next page, relative to this page's number.
     pub next: u64,
-    /// There was nothing beyond it.
+    /// Whether the log has no record after the page.
     pub end: bool,
 }
 
@@ -73,8 +72,8 @@ pub struct Record {
     pub bytes: Vec<u8>,
 }
 
-/// Bytes of a page before the tag and the bytes of each record: the number counted from the page's
-/// (u32), length of the tag u8, length of the record u32.
+/// Bytes of a page before the tag and the bytes of each record: the number relative to the page's (u32),
+/// the length of the tag u8, the length of the record u32.
 pub(crate) const FRAME: usize = 9;
 
 pub(crate) fn put_record(out: &mut Vec<u8>, delta: u32, tag: &[u8], bytes: &[u8]) {
@@ -85,7 +84,7 @@ pub(crate) fn put_record(out: &mut Vec<u8>, delta: u32, tag: &[u8], bytes: &[u8]
     out.extend_from_slice(bytes);
 }
 
-/// Reads the payload of a page that begins at a number. `None` when it is no such payload.
+/// Decodes the payload of a page that begins at a number. `None` if the payload is invalid.
 pub fn page_records(from: u64, mut payload: &[u8]) -> Option<Vec<Record>> {
     let mut records = Vec::new();
     while !payload.is_empty() {
@@ -104,19 +103,19 @@ pub fn page_records(from: u64, mut payload: &[u8]) -> Option<Vec<Record>> {
     Some(records)
 }
 
-/// What one block holds: records u64, their bytes u64, records that ever came u64, bytes that the
-/// block occupies u64, sealed u8.
+/// The statistics of one block: records u64, their bytes u64, records ever appended u64, used bytes of the
+/// block u64, sealed u8.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Stats {
     /// Records that are not trimmed.
     pub records: u64,
-    /// Bytes of these, tags included.
+    /// Bytes of these records, including tags.
     pub bytes: u64,
-    /// Records that were ever appended to it.
+    /// Records that were ever appended to the block.
     pub appended: u64,
-    /// Bytes of the block that hold something, index included.
+    /// Bytes of the block in use, including the index.
     pub used: u64,
-    /// Others come after it.
+    /// Whether the log continues in another block.
     pub sealed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The log against a plain model: a chain of blocks, driven as a shard and a client would.
+//! The log against a simple model: a chain of blocks, driven as by a shard and a client.
 #![allow(clippy::unwrap_used)]
 
 use honeycomb_structures::{
@@ -15,26 +15,26 @@ use std::time::Duration;
 
 const BLOCK: usize = 64 << 10;
 
-/// A block, as its shard holds it.
+/// A block with the state that its shard keeps.
 struct Held {
     structure: Box<dyn Structure>,
     backing: Backing,
-    /// Where it begins in the log.
+    /// Number of its first record in the log.
     start: u64,
     /// Sealed at this length.
     sealed: Option<u64>,
     drained: bool,
 }
 
-/// A log of several blocks: what the catalog, the shards and a client make of them together.
+/// A log of several blocks, with the roles of the catalog, the shards and a client.
 struct Chain {
-    /// In the map; the last one takes appends.
+    /// The blocks in the map; the last one accepts appends.
     blocks: Vec<Held>,
     size: usize,
     now: Time,
     tickets: u64,
     answered: Vec<(Ticket, Answer)>,
-    /// Whether there are more blocks to be had.
+    /// Whether more blocks can be allocated.
     room: bool,
     released: usize,
 }
@@ -64,7 +64,7 @@ impl Chain {
         self.blocks.push(Held { structure, backing, start, sealed, drained });
     }
 
-    /// One operation at one block, and what a shard does after it.
+    /// Runs one operation at one block, and handles its events as a shard does.
     fn at(&mut self, block: usize, name: &str, args: &[u8], payload: &[u8], wait: u64) -> Outcome {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
@@ -114,7 +114,7 @@ impl Chain {
         }
     }
 
-    /// Time passes, as far as timers are due.
+    /// Advances the time and runs the timers that are due.
     fn pass(&mut self, time: Duration) {
         self.now = self.now + time;
         for block in 0..self.blocks.len() {
@@ -129,7 +129,7 @@ impl Chain {
         }
     }
 
-    /// What a controller does with drained blocks: the first goes.
+    /// Retires the first drained block, as a controller does.
     fn retire(&mut self) {
         if self.blocks[0].drained {
             self.blocks.remove(0);
@@ -144,7 +144,7 @@ impl Chain {
         }
     }
 
-    /// The block that a map without the retired ones would name for a position.
+    /// The block for a position according to a map without retired blocks.
     fn route(&self, position: u64) -> usize {
         let after = self.blocks.partition_point(|held| held.start <= position);
         after.saturating_sub(1)
@@ -158,8 +158,8 @@ impl Chain {
         args
     }
 
-    /// As a client appends: it follows `Moved`, and comes again when it is told to. A record that is
-    /// much longer than those before it may need the next block before that was asked for.
+    /// Appends as a client does: follows `Moved` and retries after `Busy`. A record that is much longer
+    /// than those before it may need the next block before that was requested.
     fn append(&mut self, tag: &[u8], bytes: &[u8]) -> Answer {
         for _ in 0..3 {
             let tail = self.blocks.len() - 1;
@@ -176,7 +176,7 @@ impl Chain {
         panic!("an empty block takes any record");
     }
 
-    /// `read`, `scan`: at the block that the map names, and where it says that the log goes on.
+    /// Runs `read` or `scan` at the block that the map names.
     fn look(&mut self, name: &str, position: u64, rest: &[u8]) -> (u64, Answer) {
         let block = self.route(position);
         let args = self.args_at(block, position, rest);
@@ -207,7 +207,7 @@ impl Chain {
         }
     }
 
-    /// Every record from a number on that has a tag, as a client collects them.
+    /// Every record with a tag from a number on, collected as by a client.
     fn scan_all(&mut self, from: u64, records: u32, bytes: u32, tag: &[u8]) -> Vec<Record> {
         let (mut at, mut out) = (from, Vec::new());
         for _ in 0..1_000_000 {
@@ -302,7 +302,7 @@ fn it_grows_over_blocks_and_gives_whole_blocks_back() {
         chain.blocks.iter().map(|held| held.drained).collect::<Vec<_>>()[..3],
         [true, true, false]
     );
-    // Whether their blocks are still there or not.
+    // Trimmed records are refused whether or not their blocks still exist.
     let (_, gone) = chain.look("read", per_block + 3, &[]);
     assert_eq!((gone.status, gone.value), (Status::Refused, TRIMMED));
     let found = chain.scan_all(3, 10, 1 << 16, b"");
@@ -313,7 +313,7 @@ fn it_grows_over_blocks_and_gives_whole_blocks_back() {
     chain.retire();
     chain.retire();
     assert_eq!((chain.blocks.len(), chain.released), (3, 2));
-    // Numbers that no block has any more come to the first that there is.
+    // Numbers of retired blocks are routed to the first remaining block.
     let (_, gone) = chain.look("read", 3, &[]);
     assert_eq!((gone.status, gone.value), (Status::Refused, TRIMMED));
     assert_eq!(chain.append(b"", b"more").value, 5 * per_block);
@@ -361,7 +361,7 @@ fn trimmed_memory_goes_back_while_the_block_is_in_use() {
     chain.pass(Duration::ZERO);
     let after = chain.blocks[0].structure.bytes_used();
     assert!(before - after >= 7 << 20, "{before} bytes before, {after} after");
-    // Given back pages read as zero; what is left is as it was.
+    // Returned pages read as zero; the remaining records are unchanged.
     assert_eq!(chain.blocks[0].backing.slice(1 << 20..(1 << 20) + 10), [0; 10]);
     let (_, answer) = chain.look("read", 9, &[]);
     assert_eq!(chain.payload(0, &answer), vec![9; 1 << 20]);
@@ -376,7 +376,7 @@ fn followers_get_what_comes_and_only_that() {
         let args = chain.args_at(0, position, &args);
         chain.at(0, "follow", &args, &[], wait)
     };
-    // What is there is answered at once, what is not after the wait.
+    // An existing record is returned at once; a missing one fails after the wait.
     assert!(matches!(follow(&mut chain, 0, b"", 1000), Outcome::Done(page) if page.value == 0));
     let Outcome::Done(nothing) = follow(&mut chain, 1, b"", 0) else { panic!("it may not wait") };
     assert_eq!(nothing.status, Status::NotYet);
@@ -395,7 +395,7 @@ fn followers_get_what_comes_and_only_that() {
         .map(|(_, page)| page_records(page.value, &chain.payload(0, page)).unwrap()[0].number)
         .collect();
     assert_eq!(numbers, [1, 2]);
-    // Time that is up ends it.
+    // A follower ends at its deadline.
     assert_eq!(follow(&mut chain, 3, b"", 200), Outcome::Parked);
     assert_eq!(chain.blocks[0].structure.deadline(), Some(chain.now + Duration::from_millis(200)));
     chain.pass(Duration::from_millis(199));
@@ -436,13 +436,13 @@ fn without_a_successor_it_says_so_and_goes_on_when_there_is_one() {
     assert_eq!(refused.status, Status::OutOfMemory);
     assert_eq!(chain.scan_all(0, 1000, 1 << 20, b"").len(), count);
     chain.room = true;
-    // The refusal made it ask again: the next append but one knows.
+    // The rejection made the block request a successor again; the append after the next one gets it.
     assert_eq!(chain.append(b"", &[0; 1000]).status, Status::OutOfMemory);
     let answer = chain.append(b"", &[0; 1000]);
     assert_eq!((answer.status, answer.value), (Status::Ok, count as u64));
 }
 
-/// Small records let it take its time to ask for the next block; a large one may come before it has.
+/// With small records the block requests its successor in time; a large record may arrive before that.
 #[test]
 fn a_record_much_longer_than_those_before_it_is_asked_to_come_again() {
     let mut chain = Chain::new(BLOCK);
@@ -481,12 +481,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..300)
 }
 
-/// Tag 0 is none, and a scan for it is one for all.
+/// Tag 0 is no tag, and a scan for it matches every record.
 fn tag_of(tag: u8) -> Vec<u8> {
     vec![b'a' + tag; tag as usize]
 }
 
-/// What a log is: records by number, and where those begin that are kept.
+/// The model of a log: records by number, and the first number that is not trimmed.
 #[derive(Default)]
 struct Model {
     records: BTreeMap<u64, (Vec<u8>, Vec<u8>)>,
@@ -550,7 +550,7 @@ fn check(chain: &mut Chain, model: &mut Model, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
-    /// No arguments and no payload make it panic, whatever it holds.
+    /// No arguments or payload make a block panic, in any state.
     #[test]
     fn no_bytes_harm_it(
         requests in prop::collection::vec(
@@ -569,8 +569,8 @@ proptest! {
         }
     }
 
-    /// Whatever is done, in whatever order blocks leave, it is what the model says: numbers without
-    /// gaps, records as they came, trimmed ones gone for good and their blocks released.
+    /// After any operations, with blocks retired in any order, the log matches the model: numbers without
+    /// gaps, records in order of arrival, trimmed records gone permanently and their blocks released.
     #[test]
     fn it_is_what_the_model_says(steps in steps()) {
         let mut chain = Chain::new(BLOCK);
@@ -583,7 +583,7 @@ proptest! {
         let bytes: u64 = chain.stats().iter().map(|stats| stats.bytes).sum();
         let expected: usize = model.records.values().map(|(tag, bytes)| tag.len() + bytes.len()).sum();
         prop_assert_eq!(bytes, expected as u64);
-        // At the end everything can be given back: all blocks but the last.
+        // At the end, all blocks except the last can be released.
         chain.trim(model.next);
         chain.pass(Duration::from_millis(20));
         let before = chain.blocks.len();

@@ -1,4 +1,4 @@
-"""Honeycomb for asyncio: a twin of everything that blocks.
+"""Honeycomb for asyncio: an awaitable twin of every class that blocks.
 
 ::
 
@@ -13,26 +13,25 @@
 
     asyncio.run(main())
 
-Names, parameters, results and errors are those of :mod:`honeycomb`; whatever waits for the cluster is
-awaited. What opens something (:func:`connect`, :meth:`AsyncClient.job`, ``open``, ``subscribe``) can
-be awaited or used in ``async with``. ``blocking`` of a twin is its original, and each twin can be made
-around one: ``AsyncKv(kv)``.
+Names, parameters, results and errors are those of :mod:`honeycomb`; calls that wait for the cluster are
+awaited. The calls that open an object (:func:`connect`, :meth:`AsyncClient.job`, ``open``, ``subscribe``)
+can be awaited or used in ``async with``. ``blocking`` of a twin is the blocking object, and a twin can be
+made from a blocking object: ``AsyncKv(kv)``.
 
-*Together*: single gets and changes of key-value stores that tasks ask for in one turn of the event loop
-go out together, up to 256 of them under way at a time, in a native thread for each loop and client. So
+*Batching*: single gets and changes of key-value stores that tasks request in one iteration of the event
+loop are sent together by a native thread for each loop and client, up to 256 at a time. So
 ``asyncio.gather`` of a thousand gets costs a few system calls.
 
-*Threads*: other calls are made in threads of the package's own, never in asyncio's executor. 32 carry the
-calls that do not wait; more calls at a time stand in line for a moment. Calls that wait for something
-to happen have up to 256 threads more, and puts that wait for room another 256; beyond that they await
-their turn, and one whose ``timeout`` passes in that line raises
-:class:`~honeycomb.errors.LimitExceeded`. All gets of one :class:`AsyncQueue` share one thread.
-:func:`waiting_limit` changes these limits. Threads are started as they are needed and end after ten
-idle seconds.
+*Threads*: other calls run in the package's own threads, never in asyncio's executor. Calls that do not
+wait share 32 threads; further calls are queued briefly. Calls that wait for an event have up to 256
+additional threads, and puts that wait for room another 256. Further waits are queued, and if the
+``timeout`` of a queued wait passes, it raises :class:`~honeycomb.errors.LimitExceeded`. All gets of one
+:class:`AsyncQueue` share one thread. :func:`waiting_limit` changes these limits. Threads are started on
+demand and end after 10 idle seconds.
 
 *Cancelling* a task (and so ``asyncio.timeout``, ``wait_for`` and ``TaskGroup``) ends a wait at once
 and leaves the connections usable. A cancelled ``get`` of a queue or listener loses nothing, see
-:class:`AsyncQueue`; a change that was cancelled may or may not have been carried out.
+:class:`AsyncQueue`. A cancelled mutation may or may not take effect.
 
 Twins may be used from several event loops and threads at a time.
 """
@@ -95,7 +94,7 @@ connect.__doc__ = _connect.__doc__
 
 
 def attach(handle: JobHandle) -> Opening[AsyncJob]:
-    """The job of a handle, as :meth:`honeycomb.JobHandle.attach` opens it."""
+    """Opens the job of a handle, as :meth:`honeycomb.JobHandle.attach` does."""
 
     async def open_() -> AsyncJob:
         return AsyncJob(await run(handle.attach, late=Job.close))
@@ -104,8 +103,8 @@ def attach(handle: JobHandle) -> Opening[AsyncJob]:
 
 
 def waiting_limit(calls: int | None = None) -> int:
-    """How many calls of this process may wait at a time, each in a thread of its own, for something
-    to come; and as many puts for room. ``calls`` sets it, from 1 to 4096. Returns what it was."""
+    """The most calls of this process that may wait for events at a time, each in its own thread; equally
+    many puts may wait for room. ``calls`` sets the limit, from 1 to 4096. Returns the previous limit."""
     before = WAITS.limit
     if calls is not None:
         WAITS.limit = PUTS.limit = _check.whole("calls", calls, 1, 4096, unit="calls")

@@ -31,7 +31,7 @@ class AsyncBucket(Remote):
 
     @property
     def kv(self) -> AsyncKv:
-        """The store that has the objects."""
+        """The key-value store that contains the objects."""
         return self._kv
 
     async def put(self, name: str, data: Value) -> None:

@@ -1,8 +1,8 @@
-"""Operations on stores that one turn of an event loop asks for go out together.
+"""Sends the operations on stores that are requested in one iteration of an event loop together.
 
-Whoever awaits a `get` awaits a future; what all tasks ask for in one turn of the loop is handed to a
-native thread at its end, which has it under way on a connection for each shard, and the loop hears of
-answers by a descriptor. So a thousand tasks that get a key each cost a few system calls.
+A task that awaits a `get` awaits a future. At the end of an iteration, all operations requested in it are
+passed to a native thread, which sends them on one connection for each shard. A readable descriptor
+notifies the loop of replies. So a thousand tasks that get a key each cost a few system calls.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from honeycomb._batch import Key, Value
 from honeycomb._native import NativeDriver
 from honeycomb.kv import Kv
 
-#: By event loop and session. A loop keeps its carriers for as long as it is open.
+#: Carriers by event loop and session. A loop keeps its carriers for as long as it is open.
 _carriers: weakref.WeakValueDictionary[tuple[int, int], Carrier] = weakref.WeakValueDictionary()
 
 
 class Carrier:
-    """Carries the operations of one event loop on the stores of one session."""
+    """Sends the operations of one event loop on the stores of one session."""
 
     __slots__ = ("__weakref__", "_asked", "_driver", "_futures", "_session", "_told", "loop")
 
@@ -36,7 +36,7 @@ class Carrier:
     def ask(
         self, kv: Kv, kind: int, key: Key, first: Value | None, second: Value | None
     ) -> asyncio.Future[Any] | None:
-        """The future of an operation; ``None`` for one that has to be made alone."""
+        """The future of an operation; ``None`` if the operation cannot be batched."""
         ticket = self._asked
         if not self._driver.ask(kv, ticket, kind, key, first, second):
             return None
@@ -55,7 +55,7 @@ class Carrier:
         for ticket, answer in self._driver.take():
             future = self._futures.pop(ticket)
             if future.done():
-                continue  # cancelled
+                continue  # the task was cancelled
             if isinstance(answer, BaseException):
                 future.set_exception(answer)
             else:

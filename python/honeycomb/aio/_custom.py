@@ -12,8 +12,8 @@ from honeycomb.custom import Custom, Kind, Reply
 
 @twin_of(Custom)
 class AsyncCustom(Remote):
-    """The twin of :class:`honeycomb.Custom`; ``blocking`` is the structure itself. A cancelled call
-    may or may not have been carried out; one that waits is ended."""
+    """The twin of :class:`honeycomb.Custom`; ``blocking`` is the blocking structure. A cancelled mutation
+    may or may not take effect; cancelling a call that waits ends its wait."""
 
     def __init__(self, blocking: Custom) -> None:
         self.blocking = blocking

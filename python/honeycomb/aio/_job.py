@@ -32,7 +32,7 @@ from honeycomb.tree import Tree
 
 @twin_of(Job)
 class AsyncJob(Remote):
-    """The twin of :class:`honeycomb.Job`, used in ``async with``; ``blocking`` is the job itself.
+    """The twin of :class:`honeycomb.Job`, used in ``async with``; ``blocking`` is the blocking job.
     Made by :meth:`AsyncClient.job`, :meth:`AsyncClient.attach` or :func:`honeycomb.aio.attach`."""
 
     def __init__(self, blocking: Job) -> None:
@@ -56,7 +56,7 @@ class AsyncJob(Remote):
 
     @property
     def task(self) -> str:
-        """The path of the task that it is attached as; empty for none."""
+        """The path of the task that the job is attached as; empty for none."""
         return self.blocking.task
 
     @property
@@ -391,7 +391,7 @@ class AsyncJob(Remote):
 
     async def close(self, flush_timeout: float | None = 0) -> None:
         try:
-            if not self.blocking._owned:  # otherwise the queues end with it
+            if not self.blocking._owned:  # otherwise the queues end with the job
                 await self._give_back()
         finally:
             await run(lambda: self.blocking.close(flush_timeout))
@@ -413,7 +413,7 @@ class AsyncJob(Remote):
         try:
             await self.close()
         except errors.HoneycombError:
-            # What went wrong in the block matters more than what closing says about it.
+            # An error of the block takes precedence over an error of closing.
             if error is None:
                 raise
 
@@ -426,8 +426,8 @@ class AsyncJob(Remote):
 
 @twin_of(Client)
 class AsyncClient(Remote):
-    """The twin of :class:`honeycomb.Client`, used in ``async with``; ``blocking`` is the client
-    itself. Made by :func:`honeycomb.aio.connect`."""
+    """The twin of :class:`honeycomb.Client`, used in ``async with``; ``blocking`` is the blocking client.
+    Made by :func:`honeycomb.aio.connect`."""
 
     def __init__(self, blocking: Client) -> None:
         self.blocking = blocking
@@ -542,7 +542,7 @@ class AsyncClient(Remote):
         try:
             await self.close()
         except errors.HoneycombError:
-            # What went wrong in the block matters more than what closing says about it.
+            # An error of the block takes precedence over an error of closing.
             if error is None:
                 raise
 

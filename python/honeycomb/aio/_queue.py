@@ -55,8 +55,8 @@ class AsyncReservation:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        # Also when the task is being cancelled: an item that is kept from others for nothing is worse
-        # than a moment.
+        # Also while the task is being cancelled: a short delay is better than withholding the item from
+        # other consumers until its lease ends.
         await asyncio.shield(run(lambda: self.blocking.__exit__(kind, error, traceback)))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -68,23 +68,24 @@ class AsyncReservation:
 
 @twin_of(Queue)
 class AsyncQueue(Remote):
-    """The twin of :class:`honeycomb.Queue`; ``blocking`` is the queue itself.
+    """The twin of :class:`honeycomb.Queue`; ``blocking`` is the blocking queue.
 
-    *Cancelling* a ``get`` loses nothing: an item that arrives for it after all is kept here and is
-    the first that the next ``get`` of this object returns (or one that waits already); nobody else
-    receives it. :meth:`close` gives back what is kept, at the end of the queue; an object that goes
-    with items that were kept says so in a ``RuntimeWarning``. What arrives for a cancelled
-    :meth:`reserve` is given back at once. A cancelled ``put`` may or may not have been carried out.
+    *Cancelling* a ``get`` loses nothing: if an item still arrives for it, this object retains the item,
+    and its next ``get`` (or one that waits already) returns it. No other consumer receives the item.
+    :meth:`close` puts retained items back at the end of the queue. An object that is deleted with
+    retained items issues a ``RuntimeWarning``. Items that arrive for a cancelled :meth:`reserve` are given
+    back at once. A cancelled ``put`` may or may not take effect.
 
-    However many tasks wait in ``get`` of one object, one request waits for all of them, and they are
-    served in the order in which they came.
+    One request waits for all tasks that wait in ``get`` of one object, however many there are. The tasks
+    are served in the order of their calls.
     """
 
     def __init__(self, blocking: Queue) -> None:
         self.blocking = blocking
         self._taker: Taker[bytes] = Taker(
             lambda n, wait: blocking._native().get(n, wait),
-            f"items of {blocking.address} that arrived for cancelled calls are lost",
+            f"items of {blocking.address} that arrived for cancelled calls are lost; call close() "
+            "to give such items back",
         )
 
     @property
@@ -105,7 +106,7 @@ class AsyncQueue(Remote):
 
     @property
     def kept(self) -> int:
-        """How many items are kept here that arrived for cancelled calls."""
+        """The number of retained items, which arrived for cancelled calls."""
         return self._taker.kept
 
     async def put(self, item: Item, timeout: float | None = None) -> None:
@@ -140,7 +141,9 @@ class AsyncQueue(Remote):
         except errors.HoneycombError as error:
             error.put += done
             if done:
-                error.add_note(f"and {done} before those: {error.put} of {len(rest) + done}")
+                error.add_note(
+                    f"with the {done} items put before, {error.put} of {len(rest) + done} were put"
+                )
             raise
         return done + len(rest)
 
@@ -202,7 +205,7 @@ class AsyncQueue(Remote):
             await run(self.blocking.close)
 
     async def _give_back(self) -> None:
-        """Puts what was kept at the end of the queue."""
+        """Puts the retained items at the end of the queue."""
         kept = self._taker.take_kept()
         if not kept:
             return
@@ -211,15 +214,15 @@ class AsyncQueue(Remote):
         except errors.HoneycombError as error:
             self._taker.keep(kept[error.put :])
             warnings.warn(
-                f"{self._taker.kept} items of {self.address} that arrived for cancelled calls could "
-                f"not be given back ({error.status}); get() of this object returns them",
+                f"{self._taker.kept} items of {self.address} that arrived for cancelled calls "
+                f"could not be given back ({error.status}); get() of this object returns them",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
     @property
     def closed(self) -> Coroutine[Any, Any, bool]:
-        """Whether :meth:`close` was called, by anybody: ``await queue.closed``."""
+        """Whether :meth:`close` was called, by any client: ``await queue.closed``."""
         return run(lambda: self.blocking.closed)
 
     async def wait_until_closed(self, timeout: float | None = None) -> bool:
@@ -244,8 +247,8 @@ class AsyncQueue(Remote):
 class AsyncListener(Remote):
     """The twin of :class:`honeycomb.Listener`, used in ``async with`` and ``async for``.
 
-    Cancelling a ``get`` loses nothing: a change that arrives for it after all is the first that the
-    next ``get`` returns.
+    Cancelling a ``get`` loses nothing: if a change still arrives for it, the next ``get`` returns that
+    change first.
     """
 
     def __init__(self, blocking: Listener) -> None:
@@ -275,9 +278,9 @@ class AsyncListener(Remote):
                 yield heard
 
     def on(self, callback: Callable[[Notification], object]) -> asyncio.Task[None]:
-        """Calls ``callback`` with every change, in a task of its own, until the listener is closed
-        or the data goes; what it returns is awaited where it can be. A ``callback`` that raises ends
-        the task, which then has its error. Returns the task."""
+        """Calls ``callback`` with every change, in a new task, until the listener is closed or the
+        structure ends. If ``callback`` returns an awaitable, the task awaits it. If ``callback`` raises,
+        the task ends with that error. Returns the task."""
 
         async def call() -> None:
             try:
@@ -286,7 +289,7 @@ class AsyncListener(Remote):
                     if inspect.isawaitable(answer):
                         await answer
             except (errors.LeaseExpired, errors.DataLost, errors.NotFound, errors.UnknownJob):
-                return  # what ends the data is told to whoever uses it
+                return  # users of the structure get the error that ended it
 
         return asyncio.get_running_loop().create_task(call(), name=f"listener {self.address}")
 
@@ -319,7 +322,7 @@ class AsyncListener(Remote):
 
 
 def listening(subscribe: Callable[[], Listener]) -> Opening[AsyncListener]:
-    """Makes a listener; one whose task was cancelled meanwhile is closed."""
+    """Makes a listener. If the task was cancelled meanwhile, the listener is closed."""
 
     async def open_() -> AsyncListener:
         return AsyncListener(await run(subscribe, late=Listener.close))

@@ -1,4 +1,4 @@
-"""Blocking calls as coroutines, in threads of the package's own (see ``honeycomb/_threads.py``)."""
+"""Blocking calls as coroutines, in the package's own threads (see ``honeycomb/_threads.py``)."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ async def run(
     late: Callable[[T], object] | None = None,
     turn: float | None = None,
 ) -> T:
-    """What ``function`` returns, called in a thread of ``crew``.
+    """Calls ``function`` in a thread of ``crew`` and returns its result.
 
-    When the task is cancelled it goes on at once. A call that still stands in line is not made; a
-    wait is ended; any other call comes to its end unseen. What a call brings that nobody awaits any
-    more goes to ``late``, in a thread, so that it can be kept, given back or closed. One that had no
-    ``turn`` within so many seconds fails.
+    A cancelled task continues at once: a call that is still queued is not made, a wait is interrupted,
+    and any other call runs to its end unobserved. The result of a call that is no longer awaited is
+    passed to ``late``, in a thread, so that it can be kept, given back or closed. If all threads are busy
+    and none takes the call within ``turn`` seconds, the call fails.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
-    # The answer, until somebody takes it out: a loop may close before it gets round to `settle`.
+    # The result, until it is delivered or disposed of: a loop may close before it runs `settle`.
     answer: deque[tuple[Any, BaseException | None]] = deque(maxlen=1)
     awaited = True
 
@@ -80,8 +80,8 @@ async def run(
     def expire() -> None:
         if crew.full and call.withdraw() and not future.done():
             text = (
-                f"{crew.limit} calls of this process wait already, and none of them ended within "
-                f"{turn} s; honeycomb.aio.waiting_limit() raises the limit"
+                f"{crew.limit} calls of this process are waiting, the most that may wait, and none "
+                f"ended within {turn} s; raise the limit with honeycomb.aio.waiting_limit()"
             )
             future.set_exception(errors.LimitExceeded(text))
 
@@ -94,7 +94,7 @@ async def run(
         if not future.done():
             future.cancel()
         elif not future.cancelled() and future.exception() is None:
-            # It was answered, and cancelled before anybody could look.
+            # The call returned, and the task was cancelled before it could take the result.
             answer.append((future.result(), None))
         if future.cancelled() or future.exception() is not error:
             dispose()
@@ -112,8 +112,8 @@ async def wait(
     crew: Crew = WAITS,
     late: Callable[[T], object] | None = None,
 ) -> T:
-    """What ``function`` returns, given the seconds that are left of ``timeout``. For calls that wait
-    for something to happen: cancelling the task ends the wait."""
+    """Calls ``function`` with the remaining seconds of ``timeout`` and returns its result. For calls that
+    wait for an event: cancelling the task ends the wait."""
     if timeout is None:
         return await run(lambda: function(None), crew=crew, late=late)
     if timeout == 0:
@@ -125,7 +125,7 @@ async def wait(
 
 
 class Opening(Awaitable[L], AbstractAsyncContextManager[L], Generic[L]):
-    """What opens something: ``await`` it, or use it in ``async with``, which closes it again."""
+    """An object being opened: ``await`` it, or use it in ``async with``, which closes the object again."""
 
     __slots__ = ("_coroutine", "_opened")
 
@@ -149,7 +149,8 @@ class Opening(Awaitable[L], AbstractAsyncContextManager[L], Generic[L]):
 
 
 def twin_of(blocking: type[Any]) -> Callable[[C], C]:
-    """Gives a class, and each of its public members that has none, the docstring of its twin."""
+    """Appends the blocking class's docstring to a twin's, and copies those of public members that have
+    none."""
 
     def decorate(cls: C) -> C:
         for name, member in list(vars(cls).items()):

@@ -40,20 +40,20 @@ D = TypeVar("D")
 T = TypeVar("T")
 B = TypeVar("B", bound=Batch)
 
-#: What an iteration fetches from its thread at a time, in entries or lines.
+#: Entries or lines that an iteration fetches from its thread at a time.
 STRIDE: Final = 512
 
 
 async def _stepping(iterator: Iterator[T]) -> AsyncIterator[T]:
-    """What a blocking iterator yields, some at a time from a thread."""
+    """Yields the items of a blocking iterator, fetched from a thread in groups."""
     while some := await run(lambda: list(islice(iterator, STRIDE))):
         for one in some:
             yield one
 
 
 class AsyncStream(Generic[AnyStr]):
-    """A file object whose calls are awaited: what :meth:`AsyncFile.open` returns. ``blocking`` is the
-    file object itself. Its calls are made one after another, also those of cancelled tasks."""
+    """A file object with awaitable calls. Returned by :meth:`AsyncFile.open`. ``blocking`` is the
+    blocking file object. Its calls run one after another, including those of cancelled tasks."""
 
     def __init__(self, blocking: Any) -> None:
         self.blocking: io.IOBase = blocking
@@ -68,7 +68,7 @@ class AsyncStream(Generic[AnyStr]):
         return await run(call)
 
     async def read(self, size: int = -1) -> AnyStr:
-        """Up to ``size`` bytes or characters; all to the end when it is below 0."""
+        """Up to ``size`` bytes or characters; all up to the end if ``size`` is negative."""
         found: AnyStr = await self._call("read", size)
         return found
 
@@ -83,15 +83,15 @@ class AsyncStream(Generic[AnyStr]):
                 yield line
 
     async def write(self, data: AnyStr) -> int:
-        """Writes ``data`` whole and returns its length; see :class:`honeycomb.Appender`."""
+        """Writes all of ``data`` and returns its length; see :class:`honeycomb.Appender`."""
         return int(await self._call("write", data))
 
     async def flush(self) -> None:
-        """Appends what was gathered."""
+        """Appends the buffered data."""
         await self._call("flush")
 
     async def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to a position, and returns it."""
+        """Moves to a position and returns it."""
         return int(await self._call("seek", offset, whence))
 
     async def tell(self) -> int:
@@ -99,12 +99,12 @@ class AsyncStream(Generic[AnyStr]):
         return int(await self._call("tell"))
 
     async def close(self) -> None:
-        """Flushes and closes it. Idempotent."""
+        """Flushes and closes the file object. Idempotent."""
         await self._call("close")
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the file object is closed."""
         return bool(self._stream.closed)
 
     async def __aenter__(self) -> Self:
@@ -133,8 +133,8 @@ def streaming(open_file: Callable[[], io.IOBase]) -> Opening[AsyncStream[Any]]:
 
 @twin_of(HoneyFile)
 class AsyncFile(Remote):
-    """The twin of :class:`honeycomb.HoneyFile`; ``blocking`` is the file itself. A cancelled
-    ``append`` may or may not have been carried out."""
+    """The twin of :class:`honeycomb.HoneyFile`; ``blocking`` is the blocking file. A cancelled
+    ``append`` may or may not take effect."""
 
     def __init__(self, blocking: HoneyFile) -> None:
         self.blocking = blocking
@@ -160,7 +160,7 @@ class AsyncFile(Remote):
         return await run(lambda: self.blocking.readinto(offset, buffer))
 
     async def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
-        ranges = list(ranges)  # here, and not in another thread
+        ranges = list(ranges)  # iterates in this thread, not in another
         return await run(lambda: self.blocking.read_ranges(ranges))
 
     async def map(self) -> FileView:
@@ -204,7 +204,7 @@ class AsyncFile(Remote):
                     offset += len(piece)
                     yield piece
                     continue
-                # In this order: bytes may have come before the seal that is seen here.
+                # Check the size after the seal: bytes may have been appended just before the seal.
                 if await self.sealed() and offset >= await self.size():
                     return
                 if await listener.get(timeout) is None:
@@ -224,8 +224,8 @@ class AsyncFile(Remote):
 
 
 class AsyncBatch(Generic[B]):
-    """The twin of a batch: ``async with kv.batch() as b`` gives the batch itself, whose methods only
-    gather, and runs it at the end of the block."""
+    """The twin of a batch. ``async with kv.batch() as b`` yields the blocking batch, whose methods only
+    collect operations, and runs it at the end of the block."""
 
     def __init__(self, blocking: B) -> None:
         self.blocking = blocking
@@ -247,14 +247,14 @@ class AsyncBatch(Generic[B]):
 
 @twin_of(Kv)
 class AsyncKv(Remote):
-    """The twin of :class:`honeycomb.Kv`; ``blocking`` is the store itself.
+    """The twin of :class:`honeycomb.Kv`; ``blocking`` is the blocking store.
 
-    ``await kv["key"]`` and ``async for key in kv`` work; what a dictionary does by other operators
-    has a name: :meth:`put`, :meth:`delete`, :meth:`contains`, :meth:`length`. A change whose task was
-    cancelled may or may not have been carried out.
+    ``await kv["key"]`` and ``async for key in kv`` work. The other operators of a dictionary have named
+    methods: :meth:`put`, :meth:`delete`, :meth:`contains`, :meth:`length`. A mutation whose task is
+    cancelled may or may not take effect.
 
-    Single gets and changes that tasks ask for in one turn of the event loop travel together and are
-    under way at a time. Those on one key take effect in the order in which they were asked for.
+    Single gets and changes that tasks request in one iteration of the event loop are sent together and
+    run concurrently. Operations on one key take effect in the order of their requests.
     """
 
     def __init__(self, blocking: Kv) -> None:
@@ -264,8 +264,7 @@ class AsyncKv(Remote):
     async def _piped(
         self, kind: int, key: Key, first: Value | None = None, second: Value | None = None
     ) -> Any:
-        """What an operation answers that goes with others; ``NotImplemented`` when it has to be made
-        alone."""
+        """The result of a batched operation; ``NotImplemented`` if the operation cannot be batched."""
         loop = asyncio.get_running_loop()
         carrier = self._carrier
         if carrier is None or carrier.loop is not loop:
@@ -297,11 +296,11 @@ class AsyncKv(Remote):
         return value
 
     async def contains(self, key: Key) -> bool:
-        """Whether there is an entry: ``in``."""
+        """Whether the key exists: ``in``."""
         return await run(lambda: key in self.blocking)
 
     async def length(self) -> int:
-        """How many entries there are: ``len()``."""
+        """The number of entries: ``len()``."""
         return await run(lambda: len(self.blocking))
 
     @overload
@@ -383,7 +382,7 @@ class AsyncKv(Remote):
         return await run(lambda: self.blocking.update(entries, value))
 
     async def multi_get(self, keys: Iterable[Key]) -> list[bytes | None]:
-        keys = list(keys)  # here, and not in another thread
+        keys = list(keys)  # iterates in this thread, not in another
         return await run(lambda: self.blocking.multi_get(keys))
 
     async def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
@@ -418,7 +417,7 @@ class AsyncKv(Remote):
     ) -> list[tuple[float, bytes]]: ...
     async def accumulate(self, key: Key, function: Any, operand: Any = None) -> Any:
         number, data = FUNCTIONS.encode(function, operand)
-        if function != "top":  # which answers a list only alone
+        if function != "top":  # a batched `top` returns no list
             combined = await self._piped(ACCUMULATE + number, key, data)
             if combined is not NotImplemented:
                 return combined
@@ -458,7 +457,7 @@ class AsyncKv(Remote):
         return self.keys()
 
     def keys(self) -> AsyncIterator[bytes]:
-        """All keys as they are scanned."""
+        """All keys, in the order of the scan."""
         return _stepping(iter(self.blocking))
 
     def items(self) -> AsyncIterator[tuple[bytes, bytes]]:

@@ -1,9 +1,9 @@
-"""Those who wait for what one source brings: items of a queue, changes that a listener hears.
+"""Distributes the items of one source to waiting tasks: items of a queue, or changes of a listener.
 
-However many tasks wait at the same queue object, one native wait is under way for all of them, and
-what it brings is handed out in the order in which they came. That is a thread, a connection and a
-parked request for each object, not for each task; and it is what makes cancelling safe: what arrives
-for a task that was cancelled has somewhere to go.
+One native wait serves all tasks that wait on the same queue object, and its items are distributed in
+the order in which the tasks called. This needs a thread, a connection and a waiting request for each
+object, not for each task. It also makes cancelling safe: an item that arrives for a cancelled task is
+retained here.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ class _Waiter(Generic[T]):
         self.until = until
         self.loop = asyncio.get_running_loop()
         self.future: asyncio.Future[list[T]] = self.loop.create_future()
-        #: Whether the source has been asked since it came.
+        #: Whether a call of the source was started since the task began to wait.
         self.asked = False
 
 
 class Taker(Generic[T]):
-    """Takes from a source for whoever waits. Used from any loop and thread.
+    """Takes items from a source for waiting tasks. Used from any loop and thread.
 
-    ``take(n, wait)`` brings up to ``n`` of the next ones, waiting up to ``wait`` seconds (``None``:
-    as long as it takes) for the first; the wait can be interrupted. ``loss`` says what it means when
-    what was kept is never asked for.
+    ``take(n, wait)`` returns up to ``n`` of the next items and waits up to ``wait`` seconds (``None``:
+    without limit) for the first; the wait can be interrupted. ``loss`` is the text of the warning if
+    retained items are never requested.
     """
 
     def __init__(self, take: Callable[[int, float | None], Sequence[T]], loss: str = "") -> None:
@@ -55,17 +55,17 @@ class Taker(Generic[T]):
         self._lock = threading.Lock()
         self._kept: deque[T] = deque()
         self._waiters: deque[_Waiter[T]] = deque()
-        # What is on its way to somebody, whose loop has not got round to it.
+        # Items assigned to waiters whose loops have not delivered them yet.
         self._given: dict[_Waiter[T], list[T]] = {}
         self._call: Call | None = None
-        # Of the call under way: for how many it asks, and until when it waits.
+        # The number of items that the current call requests, and the time until which it waits.
         self._asked = 0
         self._asked_until: float | None = None
-        # Whether the source had nothing when it was last asked without waiting.
+        # Whether the source was empty at the last call that did not wait.
         self._dry = False
 
     async def get(self, wanted: int, timeout: float | None) -> list[T]:
-        """Up to ``wanted`` of the next ones; empty when none came in time."""
+        """Up to ``wanted`` of the next items; empty if none arrived in time."""
         if timeout == 0:
             kept = self.take_kept(wanted)
             if kept:
@@ -80,17 +80,17 @@ class Taker(Generic[T]):
             self._leave(waiter)
             raise
         finally:
-            del waiter  # an error's traceback would hold it, and it the error
+            del waiter  # breaks the cycle of the error's traceback, the waiter and the error
 
     def keep(self, found: Sequence[T]) -> None:
-        """Takes back what nobody received: the next who asks gets it, or who waits already."""
+        """Takes back undelivered items. The next caller, or a task that waits already, gets them."""
         with self._lock:
             self._kept.extendleft(reversed(found))
             self._hand_out()
             self._adjust()
 
     def take_kept(self, wanted: int | None = None) -> list[T]:
-        """Up to ``wanted`` (``None``: all) of what was kept."""
+        """Up to ``wanted`` (``None``: all) of the retained items."""
         if self._made_in != fork_generation():
             self._reset()
         with self._lock:
@@ -101,10 +101,10 @@ class Taker(Generic[T]):
 
     @property
     def kept(self) -> int:
-        """How many are kept."""
+        """The number of retained items."""
         return len(self._kept)
 
-    # ------------------------------------------------------------------------------ who waits
+    # -------------------------------------------------------------------------------- waiters
 
     def _join(self, wanted: int, timeout: float | None) -> _Waiter[T] | list[T]:
         kept = self.take_kept(wanted)
@@ -113,7 +113,7 @@ class Taker(Generic[T]):
         waiter: _Waiter[T] = _Waiter(wanted, None if timeout is None else _until(timeout))
         with self._lock:
             self._waiters.append(waiter)
-            self._hand_out()  # what was kept meanwhile
+            self._hand_out()  # items retained meanwhile
             self._adjust()
         return waiter
 
@@ -126,14 +126,14 @@ class Taker(Generic[T]):
         if not waiter.future.done():
             waiter.future.cancel()
         elif not waiter.future.cancelled() and waiter.future.exception() is None:
-            found = waiter.future.result()  # cancelled before it could look
+            found = waiter.future.result()  # the task was cancelled before it could take the items
         if found:
             self.keep(found)
 
-    # ------------------------------------------------------------------------- what is asked for
+    # ------------------------------------------------------------------------- calls of the source
 
     def _adjust(self) -> None:
-        """Sees to it that the call under way, if any, is the one that is wanted. Under the lock."""
+        """Replaces the current call if it no longer matches the waiters. Requires the lock."""
         if self._call is not None:
             wanted = sum(waiter.wanted for waiter in self._waiters)
             sooner = self._deadline()
@@ -141,7 +141,7 @@ class Taker(Generic[T]):
             if self._asked <= wanted and not late:
                 return
             if not self._call.cancel():
-                return  # it ends at once, and then what is wanted is seen to
+                return  # the call ends at once, and `_answered` starts the right one
             self._call = None
         self._ask()
 
@@ -155,7 +155,7 @@ class Taker(Generic[T]):
         first = self._waiters[0].wanted
         until: float | None
         if wanted > first and not self._dry:
-            # Several wait and there may be something for all of them.
+            # Several tasks wait, and the source may have items for all of them.
             self._asked, until = wanted, 0.0
         else:
             self._asked, until = first, self._deadline()
@@ -169,7 +169,7 @@ class Taker(Generic[T]):
         return self._take(asked, None if until is None else max(0.0, until - time.monotonic()))
 
     def _answered(self, found: Sequence[T] | None, error: BaseException | None) -> None:
-        """The end of a call, in its thread."""
+        """Handles the end of a call, in its thread."""
         with self._lock:
             waited = self._asked_until != 0.0
             self._call = None
@@ -185,11 +185,11 @@ class Taker(Generic[T]):
             self._ask()
 
     def _fail(self, error: BaseException) -> None:
-        """Tells everybody who had been asked for. Who came later asks for himself."""
+        """Raises the error in all waiters that the failed call served. Later waiters start another call."""
         told = [waiter for waiter in self._waiters if waiter.asked]
         self._waiters = deque(waiter for waiter in self._waiters if not waiter.asked)
         for index, waiter in enumerate(told):
-            # One that two tasks raise would show both their tracebacks.
+            # Copied, because an error that two tasks raise would show both tracebacks.
             self._settle(waiter, [], copy.copy(error) if index else error)
 
     def _hand_out(self) -> None:
@@ -206,15 +206,15 @@ class Taker(Generic[T]):
                 self._settle(waiter, [], None)
 
     def _settle(self, waiter: _Waiter[T], found: list[T], error: BaseException | None) -> None:
-        """Answers somebody, in his loop. Under the lock."""
+        """Completes a waiter's future, in its loop. Requires the lock."""
 
         def answer() -> None:
             if waiter.future.done():
-                return  # cancelled on the way: he gives it back
+                return  # the task was cancelled meanwhile, and `_leave` takes the items back
             with self._lock:
                 mine = self._given.pop(waiter, None)
             if mine is None:
-                return  # given back
+                return  # the items were taken back
             if error is not None:
                 waiter.future.set_exception(error)
             else:
@@ -223,7 +223,7 @@ class Taker(Generic[T]):
         self._given[waiter] = found
         try:
             waiter.loop.call_soon_threadsafe(answer)
-        except RuntimeError:  # his loop is closed
+        except RuntimeError:  # the waiter's loop is closed
             self._kept.extendleft(reversed(self._given.pop(waiter)))
 
     def __del__(self) -> None:

@@ -1,4 +1,4 @@
-"""Counters of the user's own: what committed attempts counted, summed over the run."""
+"""User-defined counters: the counts of committed attempts, summed over the run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Final
 
 from honeycomb.errors import InvalidArgument, LimitExceeded
 
-#: Different counters of one attempt: they travel with its commit, and the driver holds them all.
+#: Most counters of one attempt. The commit contains them, and the driver holds those of all attempts.
 COUNTERS_MAX: Final = 1000
 
-#: What the attempt that runs here has counted.
+#: The counts of the attempt that runs in this context.
 current_counts: ContextVar[dict[str, int] | None] = ContextVar("honeycomb_counters", default=None)
 
 
@@ -24,14 +24,14 @@ class Counter:
         self._name = name
 
     def add(self, number: int = 1) -> None:
-        """Adds to it. Raises :class:`~honeycomb.errors.LimitExceeded` when a task has over 1000
-        different counters."""
+        """Adds ``number`` to the counter. Raises :class:`~honeycomb.errors.LimitExceeded` if a task has
+        more than 1000 counters."""
         counts = current_counts.get()
         if counts is None:
             return
         if self._name not in counts and len(counts) >= COUNTERS_MAX:
             raise LimitExceeded(
-                f"a task has at most {COUNTERS_MAX} counters, and {self._name!r} is one more"
+                f"a task has at most {COUNTERS_MAX} counters; {self._name!r} would exceed the limit"
             )
         counts[self._name] = counts.get(self._name, 0) + number
 
@@ -41,12 +41,12 @@ def counter(name: str) -> Counter:
 
         counter("bad lines").add(1)
 
-    ``Result.counters`` has the sums over the attempts that committed: what failed, or lost to
-    another attempt of the same task, does not count. Outside of a task it counts nothing, so that
-    the functions can be tried on their own.
+    ``Result.counters`` has the sums over the committed attempts. Attempts that fail, or that lose to
+    another attempt of the same task, do not count. Outside of a task, counters have no effect, so that
+    the functions can be tested on their own.
     """
     if not isinstance(name, str) or not name:
-        raise InvalidArgument(f"a counter has a name, not {name!r}")
+        raise InvalidArgument(f"the name of a counter is a non-empty str, not {name!r}")
     return Counter(name)
 
 

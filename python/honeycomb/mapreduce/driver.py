@@ -1,5 +1,5 @@
-"""The driver (the paper's master process, 5.1): what a program may ask for, and the beginning and end
-of a run. :mod:`honeycomb.mapreduce.run` does what is between."""
+"""The driver (the paper's master process, 5.1): the options of a program, and the start and end of a
+run. :mod:`honeycomb.mapreduce.run` runs the stages in between."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ class MapReduce:
     """A MapReduce program (paper, 5.1).
 
     ``map(split)`` yields pairs ``(key, value)`` for one input. ``reduce(key, values)`` returns the
-    value for a key from the list of all its values, whose order is not defined. ``combine(key,
-    values)``, if given, is applied to a map task's own values of a key before they travel, any
-    number of times or not at all; often it is the same function as ``reduce``. ``partition(key,
-    reducers)`` returns the reducer of a key; without it, a hash of the key that all processes agree
-    on (for text, bytes, numbers, ``None`` and tuples of these).
+    value for a key from the list of all its values, in undefined order. ``combine(key, values)``, if
+    given, is applied to the values of a key within a map task before they are sent, any number of
+    times or not at all; it is often the same function as ``reduce``. ``partition(key, reducers)``
+    returns the reducer of a key. The default is a hash of the key that is the same in all processes
+    (for text, bytes, numbers, ``None`` and tuples of these).
 
-    Keys must be hashable, and have an order unless ``sort=False``: each reducer's output is in order
-    of key, or of ``sort_key(key)`` where that is given. With ``sort="total"`` the reducers' outputs
-    one after another are in order too: each reducer gets a range of keys instead of a share of the
-    hashes. For that up to 16 of the map tasks are run on their first 65,536 pairs beforehand, to see
-    how the keys lie; so the map function must yield the same for the same split, as it must for a
-    task that is tried again. It takes no ``partition``.
+    Keys must be hashable, and have an order unless ``sort=False``. Each reducer's output is in order
+    of key, or of ``sort_key(key)`` if given. With ``sort="total"`` the reducers' outputs, one after
+    another, are in order too: each reducer gets a range of keys instead of a share of the hashes. To find
+    the ranges, up to 16 of the map tasks first run on their first 65,536 pairs. The map function must
+    therefore yield the same pairs for the same split, as it must for retried tasks. A total order takes
+    no ``partition``.
 
-    Keys and values may be anything that pickles. A map task holds what it yields until that is about
-    128 MiB or 524,288 pairs, and writes it out then, combined. A reducer holds the values of its
-    partition in memory: take more ``reducers`` for more data; a single heavy key cannot be divided,
-    only made lighter by ``combine``.
+    Keys and values may be any objects that can be pickled. A map task buffers its pairs until they
+    reach about 128 MiB or 524,288 pairs, then combines them and writes them out. A reducer holds the
+    values of its partition in memory: use more ``reducers`` for more data. A single heavy key cannot be
+    divided, but ``combine`` can make it lighter.
 
-    The functions run in other processes, perhaps more than once for the same split; each committed
-    attempt counts exactly once in the output, however many failed or ran twice. Raises
-    :class:`~honeycomb.errors.InvalidArgument` for what is not a function.
+    The functions run in other processes, possibly more than once for the same split. The output
+    contains the result of each task exactly once, however many attempts failed or ran twice. Raises
+    :class:`~honeycomb.errors.InvalidArgument` if an argument is not a function.
     """
 
     def __init__(
@@ -80,9 +80,9 @@ class MapReduce:
         if sort not in (True, False, "total"):
             raise errors.InvalidArgument(f"sort is True, False or 'total', not {sort!r}")
         if sort == "total" and partition is not None:
-            raise errors.InvalidArgument("a total order partitions by itself: leave partition out")
+            raise errors.InvalidArgument("sort='total' partitions by itself: leave partition out")
         if sort_key is not None and not sort:
-            raise errors.InvalidArgument("sort_key says how to sort, and sort=False not to")
+            raise errors.InvalidArgument("sort_key has no effect with sort=False: leave one out")
         self._total_order = sort == "total"
         self._program = Program(
             map, reduce, combine, partition or default_partition, bool(sort), sort_key
@@ -103,33 +103,33 @@ class MapReduce:
         lease: float | None = None,
         quota_blocks: int = 0,
     ) -> Result:
-        """Runs the program over ``inputs`` and returns its :class:`Result`, to be closed.
+        """Runs the program over ``inputs`` and returns its :class:`Result`, which the caller must close.
 
-        There is one map task for each of the ``inputs`` (1 to 4095 of anything that pickles;
+        There is one map task for each of the ``inputs`` (1 to 4095 objects that can be pickled;
         :mod:`honeycomb.mapreduce.inputs` makes them from files) and ``reducers`` reduce tasks (1 to
-        65,536). They run on ``executor``, any ``concurrent.futures.Executor`` whose workers reach
-        the cluster; by default on a :class:`~honeycomb.WorkerPool` of this machine made for the run,
-        and made anew up to three times when it breaks. ``client`` defaults to
-        :func:`honeycomb.connect`. ``attempts`` is how often each task may fail. A task that takes
-        much longer than the others gets a second attempt beside the first, as ``speculate`` says
-        (:class:`Speculation`; ``False`` for never).
+        65,536). They run on ``executor``, any ``concurrent.futures.Executor`` whose workers can reach
+        the cluster. The default is a :class:`~honeycomb.WorkerPool` of this machine, made for the run and
+        replaced up to three times if it breaks. ``client`` defaults to :func:`honeycomb.connect`.
+        ``attempts`` is how often each task may fail. A task that takes much longer than the others gets a
+        second, concurrent attempt, as ``speculate`` defines (:class:`Speculation`; ``False`` for never).
 
         ``progress`` is called with :class:`Progress`, in the calling thread; ``True`` draws bars on
-        stderr, and a list has several of these. What it raises ends the run. When ``cancel``, a
-        ``threading.Event`` or the like, is set, the run raises :class:`Cancelled` within a fraction
-        of a second. ``name`` is the job's (a random one by default), ``lease`` its prefixes' lease
-        in seconds (``None`` for the cluster's), renewed while it runs, and ``quota_blocks`` the most blocks it may hold.
+        stderr, and a list combines several of these. An exception that it raises ends the run. When
+        ``cancel``, a ``threading.Event`` or a similar object, is set, the run raises :class:`Cancelled`
+        within a fraction of a second. ``name`` is the job's name (random by default), ``lease`` the lease
+        of its prefixes in seconds (``None`` for the cluster's default), which is renewed during the run,
+        and ``quota_blocks`` the most blocks that the job may hold, 0 for no quota.
 
-        Raises :class:`UserFunctionError` when one of the functions raises in every attempt,
-        :class:`KeyOrderError` and :class:`NotPicklable` for keys and values that do not fit,
-        :class:`TaskFailed` when a task fails otherwise, :class:`ExecutorBroken`, and what the
-        cluster raises. Whatever is raised, ``KeyboardInterrupt`` included: the tasks are stopped and
-        the memory is given back; Ctrl-C pressed again does not disturb that. On an executor other
-        than :class:`~honeycomb.WorkerPool` a task that runs cannot be stopped; it fails at its next
-        access to the job.
+        Raises :class:`UserFunctionError` if one of the functions raises in every attempt,
+        :class:`KeyOrderError` and :class:`NotPicklable` for unsuitable keys and values,
+        :class:`TaskFailed` if a task fails otherwise, :class:`ExecutorBroken`, and the errors of the
+        cluster. After any error, including ``KeyboardInterrupt``, the tasks are stopped and the memory is
+        freed; further Ctrl-C does not interrupt that. On an executor other than
+        :class:`~honeycomb.WorkerPool`, a running task cannot be stopped; it fails at its next access to the
+        job.
         """
         if not 1 <= attempts <= TRIES_MAX:
-            raise errors.InvalidArgument(f"a task is tried 1 to {TRIES_MAX} times, not {attempts}")
+            raise errors.InvalidArgument(f"attempts is 1 to {TRIES_MAX}, not {attempts}")
         if cancel is not None and cancel.is_set():
             raise Cancelled("the run was cancelled before it began")
         speculation = Speculation() if speculate is True else speculate or None
@@ -155,7 +155,7 @@ class MapReduce:
 
                 def report_and_sample(told: Progress) -> None:
                     if told.done == told.total:
-                        sampler.sample()  # the end of a stage is a turning point
+                        sampler.sample()  # memory use changes at the end of a stage
                     report(told)
 
                 run = Run(job, self._program, splits, options, workers, report_and_sample)

@@ -1,4 +1,4 @@
-"""What can go wrong in a MapReduce job."""
+"""The errors of MapReduce jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIBRARY = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class MapReduceError(HoneycombError):
-    """The job failed; its memory was given back."""
+    """The job failed; its memory was freed."""
 
 
 class Cancelled(MapReduceError):
@@ -20,7 +20,7 @@ class Cancelled(MapReduceError):
 
 
 class ExecutorBroken(MapReduceError):
-    """The executor takes no more tasks: it was shut down, or its workers cannot be started."""
+    """The executor accepts no more tasks: it was shut down, or its workers cannot be started."""
 
 
 class MissingPackage(MapReduceError, ImportError):
@@ -32,13 +32,13 @@ class MissingInput(MapReduceError, FileNotFoundError):
 
 
 class InputFailed(MapReduceError, OSError):
-    """An input that was there when the run began is gone, changed or damaged."""
+    """An input that existed when the run began is gone, changed or damaged."""
 
 
 class TaskFailed(MapReduceError):
-    """A task failed as often as it may, or in a way that trying again cannot help.
+    """A task failed in all its attempts, or with an error that a retry cannot fix.
 
-    ``address`` is the task's (``job/map-3``), ``attempt`` its last try, counted from 1.
+    ``address`` is the task's address (``job/map-3``), ``attempt`` its last attempt, counted from 1.
     """
 
     def __init__(self, message: str, address: str = "", attempt: int = 0) -> None:
@@ -48,11 +48,11 @@ class TaskFailed(MapReduceError):
 
 
 class UserFunctionError(TaskFailed):
-    """A function of the program raised. The message ends with its own traceback.
+    """A function of the program raised. The message ends with the function's traceback.
 
-    ``function`` says which (``map``, ``combine``, ``partition``, ``sort_key`` or ``reduce``),
-    ``error`` is the exception in words, ``traceback`` its traceback from the user's first frame on,
-    and ``origin`` the input of a map task, where it has a name (``book.txt bytes 0..65536``).
+    ``function`` names it (``map``, ``combine``, ``partition``, ``sort_key`` or ``reduce``),
+    ``error`` is the exception as text, ``traceback`` its traceback from the user's first frame on,
+    and ``origin`` the input of a map task, if it has a name (``book.txt bytes 0..65536``).
     """
 
     def __init__(
@@ -87,13 +87,13 @@ class UserFunctionError(TaskFailed):
 
 
 class KeyOrderError(TaskFailed):
-    """Keys have no order among each other, and the output is to be in order of key. The message
-    names two of them."""
+    """Keys cannot be compared with each other, but the output must be in order of key. The message
+    names two of the keys."""
 
 
 class NotPicklable(TaskFailed):
-    """A function of the program, an input, or what a function returned cannot travel to another
-    process. The message names the function and the type."""
+    """A function of the program, an input, or a result of a function cannot be pickled. The message
+    names the function and the type."""
 
 
 def user_traceback(error: BaseException) -> str:

@@ -1,18 +1,18 @@
-"""Frames: how records of many writers share one file and stay apart.
+"""Frames: separate the records of many writers in one file.
 
 Every append to a shuffle or output file is one frame, a header and a piece of payload:
 
     magic 4s | flags u8 | zero 3s | task u32 | sequence u32 | attempt u64 | length u32 | crc32 u32
 
 little-endian, 32 bytes; the checksum covers the header before it and the payload. ``task`` is the
-number of the writing task and ``attempt`` one execution of it (its try in the low 16 bits, random
-above, so that an executor that runs the same try twice makes two attempts). ``sequence`` counts the
-attempt's frames in this file from 0. A *batch* is a payload as it was written; it travels in as many
-frames as it needs, the last of which carries the flag ``LAST``.
+number of the writing task and ``attempt`` one execution of it: the number of the try in the low 16
+bits, random bits above, so that two executions of the same try are two attempts. ``sequence`` counts
+the attempt's frames in this file from 0. A *batch* is a payload as it was written; it is divided into
+as many frames as it needs, the last of which has the flag ``LAST``.
 
-An attempt *commits* by telling the driver how many frames it wrote to each file. Readers keep the
-frames of committed attempts only, and check that each is there, once, in order and intact. So what
-a task wrote before it failed, or wrote twice, is never read (design section 6, shuffle).
+An attempt *commits* by reporting to the driver how many frames it wrote to each file. Readers keep the
+frames of committed attempts only, and check that each exists once, in order and intact. Frames of
+failed or repeated attempts are therefore never read (design section 6, shuffle).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from honeycomb.errors import HoneycombError, InvalidArgument
 
 MAGIC: Final = b"HCF1"
 LAST: Final = 1
-#: Largest frame, in bytes, where the file would take larger appends; bounds a reader's buffer.
+#: Largest frame, in bytes, even if the file accepts larger appends. It bounds a reader's buffer.
 FRAME_MAX: Final = 1 << 20
 READ_BYTES: Final = 1 << 20
 
@@ -38,11 +38,12 @@ TRIES_MAX: Final = 1 << 16
 
 
 class FrameError(HoneycombError):
-    """A shuffle or output file does not hold what its writers committed. Never read past."""
+    """A shuffle or output file does not contain the frames that its writers committed. The reader stops
+    there."""
 
 
 class Frame(NamedTuple):
-    """One frame as read."""
+    """One frame, as read."""
 
     task: int
     attempt: int
@@ -54,15 +55,15 @@ class Frame(NamedTuple):
 def new_attempt(number: int) -> int:
     """An identity for one execution of try ``number`` (0 to 65,535)."""
     if not 0 <= number < TRIES_MAX:
-        raise InvalidArgument(f"a task is tried at most {TRIES_MAX} times, not {number + 1}")
+        raise InvalidArgument(f"a task has at most {TRIES_MAX} attempts, not {number + 1}")
     return secrets.randbits(48) << 16 | number
 
 
 class FrameWriter:
-    """Writes the batches of one attempt to one file, a frame for each append.
+    """Writes the batches of one attempt to one file, one frame per append.
 
-    ``append`` appends bytes in one piece; ``limit`` is the most it takes, in bytes. ``frames`` and
-    ``bytes`` count what was written, headers included.
+    ``append`` appends bytes in one piece; ``limit`` is its largest size, in bytes. ``frames`` and
+    ``bytes`` count the written frames and bytes, including headers.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class FrameWriter:
         self.bytes = 0
 
     def write(self, batch: bytes) -> None:
-        """Writes a batch of any length. Raises what ``append`` raises."""
+        """Writes a batch of any length. Raises the errors of ``append``."""
         view = memoryview(batch)
         start = 0
         while True:
@@ -101,15 +102,15 @@ def read_frames(
 ) -> Iterator[Frame]:
     """All frames of the first ``size`` bytes, in order of append.
 
-    ``read(offset, size)`` returns at least one byte where there is one. Raises :class:`FrameError`,
-    with ``name``, for bytes that are not whole, intact frames.
+    ``read(offset, size)`` returns at least one byte before the end of the file. Raises
+    :class:`FrameError`, with ``name``, for bytes that are not complete, intact frames.
     """
     offset = 0
     pending = b""
     while offset < size:
         chunk = read(offset, min(READ_BYTES, size - offset))
         if not chunk:
-            raise FrameError(f"{name} ends at byte {offset}, and {size} were there before")
+            raise FrameError(f"{name} ends at byte {offset}, but it had {size} bytes before")
         offset += len(chunk)
         data = pending + chunk
         position = 0
@@ -122,12 +123,12 @@ def read_frames(
 
 
 def _parse(data: bytes, start: int, name: str, base: int) -> Frame | None:
-    """The frame at ``start``; ``None`` when ``data`` ends before it does."""
+    """The frame at ``start``; ``None`` if ``data`` ends before the frame."""
     if len(data) - start < HEADER_BYTES:
         return None
     magic, flags, task, sequence, attempt, length = _FIELDS.unpack_from(data, start)
     if magic != MAGIC or flags & ~LAST or length > FRAME_MAX - HEADER_BYTES:
-        raise FrameError(f"{name} has something else than a frame at byte {base + start}")
+        raise FrameError(f"{name} has no valid frame at byte {base + start}")
     body = start + HEADER_BYTES
     if len(data) - body < length:
         return None
@@ -143,9 +144,9 @@ def committed_batches(
 ) -> Iterator[tuple[int, bytes]]:
     """The batches of committed attempts, as ``(task, batch)``.
 
-    ``commits`` gives for each task its committed attempt and how many frames that wrote here. Stops
-    reading when all of them were seen. Holds at most one unfinished batch for each task. Raises
-    :class:`FrameError` for a frame that is missing, doubled or out of order.
+    ``commits`` maps each task to its committed attempt and the number of frames that the attempt wrote
+    to this file. Stops reading after the last of these frames. Holds at most one unfinished batch per
+    task. Raises :class:`FrameError` for a frame that is missing, duplicated or out of order.
     """
     expected = dict.fromkeys(commits, 0)
     unfinished: dict[int, list[bytes]] = {}
@@ -157,11 +158,11 @@ def committed_batches(
         task = frame.task
         attempt, count = commits.get(task, (None, 0))
         if frame.attempt != attempt:
-            continue  # an attempt that failed, was killed, or lost to another
+            continue  # of an attempt that failed, was killed, or lost the race
         if frame.sequence != expected[task] or frame.sequence >= count:
             raise FrameError(
-                f"{name}: task {task} committed {count} frames; number {expected[task]} was due and "
-                f"number {frame.sequence} came"
+                f"{name}: task {task} committed {count} frames; frame {expected[task]} was "
+                f"expected, and frame {frame.sequence} was found"
             )
         expected[task] += 1
         missing -= 1
@@ -170,7 +171,7 @@ def committed_batches(
         else:
             unfinished.setdefault(task, []).append(frame.payload)
     if unfinished:
-        raise FrameError(f"{name}: the last batch of task {min(unfinished)} has no end")
+        raise FrameError(f"{name}: the last batch of task {min(unfinished)} is incomplete")
 
 
 def _what_is_missing(
@@ -179,6 +180,6 @@ def _what_is_missing(
     short = [task for task, (_, count) in commits.items() if seen[task] < count]
     first = short[0]
     return (
-        f"{name}: task {first} committed {commits[first][1]} frames and {seen[first]} are there "
-        f"({len(short)} tasks lack some)"
+        f"{name}: task {first} committed {commits[first][1]} frames, and only {seen[first]} exist "
+        f"({len(short)} tasks have missing frames)"
     )

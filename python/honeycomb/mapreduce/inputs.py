@@ -2,12 +2,12 @@
 
 Each function returns a list for :meth:`MapReduce.run`, one element for each map task. Paths are a
 file, a folder, a pattern (``books/*.txt``), any URL of fsspec (``s3://bucket/logs/*.gz``, with
-``storage_options`` for its store), or several of these. They are looked up at once: what is missing
-raises :class:`MissingInput` here, before any task starts. The splits themselves are small; a task
-opens its own part, so the files must be readable where the tasks run. What goes missing or changes
-its size between is :class:`InputFailed` in the task.
+``storage_options`` for its store), or several of these. They are resolved at once: a missing input
+raises :class:`MissingInput` here, before any task starts. The splits themselves are small, and a task
+opens its own part, so the files must be readable where the tasks run. A file that is removed or changes
+its size in the meantime raises :class:`InputFailed` in the task.
 
-Every split has an ``origin`` (``/x/book.txt bytes 0..65536``), which errors of its task tell.
+Every split has an ``origin`` (``/x/book.txt bytes 0..65536``), which errors of its task name.
 
 ::
 
@@ -50,27 +50,29 @@ __all__ = [
     "pickles",
 ]
 
-#: Parts that text is split into, roughly, and the bytes of one, unless ``split_bytes`` says.
+#: Approximate number of parts that text is split into, and the smallest and largest size of a part in
+#: bytes, unless ``split_bytes`` is given.
 PARTS_AIMED: Final = 64
 PART_MIN: Final = 256 * 1024
 PART_MAX: Final = 64 << 20
-#: Compressed files, by the end of their name; they can only be read from the beginning.
+#: Compressed files, by the end of their name. They can only be read from the beginning.
 PACKED: Final = {".gz": "gzip", ".bz2": "bz2", ".xz": "xz"}
 _READ: Final = 1 << 20
 _NO_OPTIONS: Final[Mapping[str, Any]] = {}
 
-#: What reading raises of damaged files, besides what they raise on purpose.
+#: Errors that reading a damaged file can raise.
 _DAMAGE: Final = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError)
 
 
 @contextlib.contextmanager
 def _reading(place: Place, size: int | None, packed: str | None = None) -> Iterator[BinaryIO]:
-    """The file, open for reading. Whatever fails is :class:`InputFailed` and names it."""
+    """Opens the file for reading. Any failure raises :class:`InputFailed`, which names the file."""
     try:
         now = place.store.size(place.path) if size is not None else None
         if now != size:
             raise InputFailed(
-                f"{place.name} has changed since the run began: it has {now} bytes, and had {size}"
+                f"{place.name} has changed since the run began: it had {size} bytes, now it has "
+                f"{now}"
             )
         with place.store.open(place.path, "rb", compression=packed) as file:
             yield file
@@ -78,7 +80,7 @@ def _reading(place: Place, size: int | None, packed: str | None = None) -> Itera
         raise
     except FileNotFoundError as error:
         raise InputFailed(
-            f"{place.name} was there when the run began, and is gone where the task runs"
+            f"{place.name} existed when the run began, and is gone where the task runs"
         ) from error
     except _DAMAGE as error:
         raise InputFailed(
@@ -92,7 +94,7 @@ def _reading(place: Place, size: int | None, packed: str | None = None) -> Itera
 @dataclass(frozen=True, slots=True)
 class FilePart:
     """A part of a file: the lines whose first byte is in ``start`` to ``end`` (exclusive; ``None``:
-    the whole file, unpacked where its name says that it is packed)."""
+    the whole file, decompressed if its name ends as that of a compressed file)."""
 
     place: Place
     size: int | None
@@ -102,12 +104,12 @@ class FilePart:
 
     @property
     def origin(self) -> str:
-        """The file, and which bytes of it."""
+        """The name of the file, and the range of bytes."""
         where = "" if self.end is None else f" bytes {self.start}..{self.end}"
         return f"{self.place.name}{where}"
 
     def read(self) -> bytes:
-        """All of it. Raises :class:`InputFailed`."""
+        """All bytes of the part. Raises :class:`InputFailed`."""
         with _reading(self.place, self.size, self.packed) as file:
             if self.end is None:
                 return file.read()
@@ -117,11 +119,12 @@ class FilePart:
                 position += len(piece)
                 pieces.append(piece)
             if pieces and not pieces[-1].endswith(b"\n"):
-                pieces.append(file.readline())  # the line that goes on into the next part
+                pieces.append(file.readline())  # the rest of the last line, in the next part
             return b"".join(pieces)
 
     def __iter__(self) -> Iterator[bytes]:
-        """Its lines, without their ends (``\\n`` or ``\\r\\n``). Raises :class:`InputFailed`."""
+        """The lines of the part, without line ends (``\\n`` or ``\\r\\n``). Raises
+        :class:`InputFailed`."""
         with _reading(self.place, self.size, self.packed) as file:
             position = self._begin(file)
             end = math.inf if self.end is None else self.end
@@ -130,7 +133,7 @@ class FilePart:
                 yield line.removesuffix(b"\n").removesuffix(b"\r")
 
     def _begin(self, file: BinaryIO) -> int:
-        """Goes to the first line that begins in the part."""
+        """Moves to the first line that begins in the part, and returns its offset."""
         if self.start == 0:
             return 0
         file.seek(self.start - 1)
@@ -143,16 +146,16 @@ def from_paths(
     split_bytes: int | None = None,
     storage_options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> list[FilePart]:
-    """Files as parts of about ``split_bytes`` each, cut at ends of lines; each line is in one part.
+    """Files as parts of about ``split_bytes`` each, split at line ends; each line is in one part.
 
-    ``part.read()`` is its bytes, and iterating over it gives its lines as bytes. Without
-    ``split_bytes`` it is a 64th of all, but 256 KiB to 64 MiB. Files that end in ``.gz``, ``.bz2``
-    or ``.xz`` are unpacked and not split, and neither are files of a store that knows no sizes.
+    ``part.read()`` returns its bytes, and iterating over a part yields its lines as bytes. By default,
+    a part has a 64th of all bytes, but 256 KiB to 64 MiB. Files that end in ``.gz``, ``.bz2`` or ``.xz``
+    are decompressed and not split. Files of a store that knows no sizes are not split either.
 
     Raises :class:`MissingInput`, :class:`MissingPackage` and ``PermissionError``.
     """
     if split_bytes is not None and split_bytes < 1:
-        raise InvalidArgument(f"a split has at least 1 byte, not {split_bytes}")
+        raise InvalidArgument(f"split_bytes is 1 or more bytes, not {split_bytes}")
     files = find(paths, storage_options)
     if split_bytes is None:
         whole = sum(file.size or 0 for file in files)
@@ -181,7 +184,7 @@ class TextLines:
 
     @property
     def origin(self) -> str:
-        """The file, and which bytes of it."""
+        """The name of the file, and the range of bytes."""
         return self.part.origin
 
     def __iter__(self) -> Iterator[str]:
@@ -190,8 +193,8 @@ class TextLines:
                 yield line.decode(self.encoding, self.errors)
             except UnicodeDecodeError as error:
                 raise InputFailed(
-                    f"{self.origin} has a line that is not {self.encoding} ({error}); "
-                    "errors='replace' reads it all the same"
+                    f"{self.origin} has a line that is not {self.encoding} ({error}); pass "
+                    "errors='replace' to read it anyway"
                 ) from error
 
 
@@ -203,10 +206,10 @@ def lines(
     split_bytes: int | None = None,
     storage_options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> list[TextLines]:
-    """Text files as splits that iterate over their lines, ``str`` without line end.
+    """Text files as splits that iterate over their lines, each a ``str`` without line end.
 
-    ``encoding`` is one in which a line ends with the byte ``\\n`` (not UTF-16), and ``errors`` what
-    to do about bytes that are not text, as for ``bytes.decode``. Otherwise as :func:`from_paths`.
+    ``encoding`` must be one in which a line ends with the byte ``\\n`` (not UTF-16). ``errors`` decides
+    how to treat bytes that cannot be decoded, as for ``bytes.decode``. Otherwise as :func:`from_paths`.
     """
     parts = from_paths(paths, split_bytes=split_bytes, storage_options=storage_options)
     return [TextLines(part, encoding, errors) for part in parts]
@@ -224,7 +227,7 @@ class Items:
 
     @property
     def origin(self) -> str:
-        """Which of them."""
+        """The range of the objects."""
         return f"items {self.start}..{self.start + len(self.objects)}"
 
     def __iter__(self) -> Iterator[Any]:
@@ -232,9 +235,9 @@ class Items:
 
 
 def items(objects: Iterable[Any], per_split: int = 1000) -> list[Items]:
-    """Any objects that pickle, ``per_split`` of them for each map task."""
+    """Any objects that can be pickled, ``per_split`` of them for each map task."""
     if per_split < 1:
-        raise InvalidArgument(f"a split has at least 1 item, not {per_split}")
+        raise InvalidArgument(f"per_split is 1 or more items, not {per_split}")
     source = iter(objects)
     splits: list[Items] = []
     while group := tuple(islice(source, per_split)):
@@ -261,7 +264,7 @@ class PickleFile:
                     one = pickle.load(buffered)
                 except Exception as error:  # unpickling runs any code
                     raise InputFailed(
-                        f"{self.origin} has something that cannot be unpickled: "
+                        f"{self.origin} has an object that cannot be unpickled: "
                         f"{type(error).__name__}: {error}"
                     ) from error
                 yield one
@@ -270,13 +273,14 @@ class PickleFile:
 def pickles(
     paths: Path | Iterable[Path], *, storage_options: Mapping[str, Any] = _NO_OPTIONS
 ) -> list[PickleFile]:
-    """Files of pickled objects, one after another, such as ``result.write(..., "pickle")`` makes;
-    a split for each file, which iterates over its objects.
+    """Files of pickled objects, one after another, as written by ``result.write(..., "pickle")``. Each
+    file is one split, which iterates over its objects.
 
-    Unpickling runs what is in the file: read only what you trust. Otherwise as :func:`from_paths`.
+    Unpickling can run any code in the file: read only files that you trust. Otherwise as
+    :func:`from_paths`.
     """
     files = find(paths, storage_options)
-    # A whole file however large it is.
+    # One split per file, however large the file is.
     return [PickleFile(part) for file in files for part in _parts(file, max(file.size or 0, 1))]
 
 
@@ -289,13 +293,13 @@ class RowGroup:
 
     place: Place
     size: int | None
-    group: int | None  # None of a file that has none
+    group: int | None  # None for a file without row groups
     columns: tuple[str, ...] | None
     batches: bool
 
     @property
     def origin(self) -> str:
-        """The file, and which row group."""
+        """The name of the file, and the row group."""
         return f"{self.place.name} row group {self.group}"
 
     def __iter__(self) -> Iterator[Any]:
@@ -318,11 +322,12 @@ def parquet(
     batches: bool = False,
     storage_options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> list[RowGroup]:
-    """Parquet files, a split for each row group, which iterates over its records: dictionaries, or
-    with ``batches`` the ``pyarrow.RecordBatch`` objects. ``columns`` are those to read.
+    """Parquet files. Each row group is one split, which iterates over its records: dictionaries, or with
+    ``batches`` the ``pyarrow.RecordBatch`` objects. ``columns`` are the columns to read; ``None`` reads
+    all.
 
     Needs pyarrow (``honeycomb-store[arrow]``), or raises :class:`MissingPackage`. Raises
-    :class:`InputFailed` for what is no Parquet file and
+    :class:`InputFailed` for a file that is not a Parquet file and
     :class:`~honeycomb.errors.InvalidArgument` for a column that a file lacks. Otherwise as
     :func:`from_paths`.
     """
@@ -350,12 +355,12 @@ class ArrowBatch:
 
     place: Place
     size: int | None
-    batch: int | None  # None: a stream
+    batch: int | None  # None for a stream
     batches: bool
 
     @property
     def origin(self) -> str:
-        """The file, and which record batch."""
+        """The name of the file, and the record batch."""
         where = "" if self.batch is None else f" record batch {self.batch}"
         return f"{self.place.name}{where}"
 
@@ -378,8 +383,8 @@ def arrow(
     batches: bool = False,
     storage_options: Mapping[str, Any] = _NO_OPTIONS,
 ) -> list[ArrowBatch]:
-    """Arrow IPC files (Feather), a split for each record batch, or Arrow streams, which cannot be
-    split. Otherwise as :func:`parquet`."""
+    """Arrow IPC files (Feather), one split per record batch, or Arrow streams, which cannot be split.
+    Otherwise as :func:`parquet`."""
     need_arrow("reading Arrow")
     from pyarrow import ipc
 
@@ -392,8 +397,8 @@ def arrow(
                 numbers = range(ipc.open_file(file).num_record_batches)
             else:
                 file.seek(0)
-                ipc.open_stream(file)  # what is neither raises here
+                ipc.open_stream(file)  # raises if it is not a stream either
         splits += [ArrowBatch(found.place, found.size, one, batches) for one in numbers]
     if not splits:
-        raise InvalidArgument(f"{paths}: no Arrow file there has a record batch")
+        raise InvalidArgument(f"no Arrow file at {paths} has a record batch")
     return splits

@@ -1,4 +1,4 @@
-"""Ctrl-C, once: a run that is interrupted cleans up, however often the key is pressed."""
+"""Handling of Ctrl-C: an interrupted run cleans up, however often the user presses the key."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Self
 
 
 class Interrupts:
-    """While its ``with`` block lasts, the first SIGINT raises ``KeyboardInterrupt`` and later ones
-    are ignored, so that they cannot break the cleaning up that the first one began. After
-    :meth:`hold` the first one waits too, until the end of the block.
+    """Within its ``with`` block, the first SIGINT raises ``KeyboardInterrupt`` and later ones are ignored,
+    so that they cannot interrupt the cleanup that the first one started. After :meth:`hold`, the first one
+    is also deferred to the end of the block.
 
-    Only in the main thread, where Python delivers signals, and only where the program has not put a
-    handler of its own in place.
+    Active only in the main thread, where Python delivers signals, and only if the program has not
+    installed its own handler.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Interrupts:
         self._pressed = False
 
     def hold(self) -> None:
-        """From here on nothing interrupts: what follows cleans up, in bounded time."""
+        """Defers interrupts from now on, for a cleanup that ends in bounded time."""
         self._held = True
 
     def _handle(self, number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Writing a result to files: one for each reducer, under their names only when they are complete."""
+"""Writing a result to files, one per reducer. A file gets its final name only when it is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OutputFormat: TypeAlias = Literal["text", "pickle", "parquet", "arrow"]
 Pairs: TypeAlias = Iterator[tuple[Any, Any]]
 
 SUCCESS: Final = "_SUCCESS"
-#: Pairs of a record batch, and a row group.
+#: Pairs of a record batch or row group.
 ARROW_ROWS: Final = 1 << 16
 _ENDS: Final = {"text": ".txt", "pickle": ".pickle", "parquet": ".parquet", "arrow": ".arrow"}
 _ESCAPES: Final = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -31,9 +31,9 @@ def write(
     overwrite: bool,
     options: Mapping[str, Any],
 ) -> list[str]:
-    """What :meth:`Result.write` does. ``parts`` give the pairs of each reducer."""
+    """Implements :meth:`Result.write`. ``parts`` return the pairs of each reducer."""
     if format not in _ENDS:
-        raise InvalidArgument(f"a format is one of {', '.join(_ENDS)}, not {format!r}")
+        raise InvalidArgument(f"format is one of {', '.join(_ENDS)}, not {format!r}")
     if format in ("parquet", "arrow"):
         need_arrow(f"writing {format}")
     folder = resolve(target, options)
@@ -56,14 +56,14 @@ def write(
         made.append(success)
     except BaseException:
         for name in made:
-            with contextlib.suppress(Exception):  # what went wrong first is what counts
+            with contextlib.suppress(Exception):  # the first error is the one to raise
                 store.rm_file(name)
         raise
     return [Place(store, name).name for name in made]
 
 
 def _make_room(folder: Place, overwrite: bool) -> None:
-    """Makes the folder, and removes an earlier output from it: that alone, and its mark first."""
+    """Makes the folder, and removes an earlier output from it, ``_SUCCESS`` first. Other files stay."""
     store = folder.store
     store.makedirs(folder.path, exist_ok=True)
     store.invalidate_cache(folder.path)
@@ -72,11 +72,11 @@ def _make_room(folder: Place, overwrite: bool) -> None:
     others = [one for one in names if not (one == SUCCESS or one.startswith(("part-", "_part-")))]
     if names and (others or not overwrite):
         what = (
-            f"holds {min(others)}, which is no earlier output"
+            f"contains {min(others)}, which is not part of an earlier output"
             if others
-            else ("is not empty; overwrite=True replaces an earlier output")
+            else ("is not empty; pass overwrite=True to replace an earlier output")
         )
-        raise AlreadyExists(f"the folder {folder.name} {what}")
+        raise AlreadyExists(f"cannot write to the folder {folder.name}: it {what}")
     for one in sorted(names):  # "_SUCCESS" comes before all others
         store.rm_file(names[one])
 
@@ -98,7 +98,7 @@ def _write_text(file: BinaryIO, pairs: Pairs) -> None:
 
 
 def _text(value: Any) -> str:
-    """A field of a line. Bytes that are no UTF-8 come out as they are."""
+    """A field of a line. Bytes that are not UTF-8 are written unchanged."""
     text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else str(value)
     return text.translate(_ESCAPES)
 
@@ -109,7 +109,7 @@ def _write_pickles(file: BinaryIO, pairs: Pairs) -> None:
             data = pickle.dumps(pair, protocol=5)
         except (pickle.PicklingError, AttributeError, TypeError):
             data = cloudpickle.dumps(pair, protocol=5)
-        # A class of __main__ pickles by reference, and the reader's __main__ is another program.
+        # A class of __main__ is pickled by reference, and the reader's __main__ is another program.
         file.write(cloudpickle.dumps(pair, protocol=5) if b"__main__" in data else data)
 
 
@@ -127,7 +127,7 @@ def _arrow_writer(
             of = f" with {', '.join(str(field.type) for field in schema)}" if schema else ""
             raise InvalidArgument(
                 f"the pairs do not fit into {format} columns key and value{of}: {error}; "
-                "format='pickle' takes anything"
+                "format='pickle' accepts any objects"
             ) from error
 
     firsts = (list(islice(pairs(), ARROW_ROWS)) for pairs in parts)

@@ -5,18 +5,18 @@
          └─ ...   ─┘           └─ ...
 
 ``shuffle`` has all map tasks as parents (and the root, which gives it a short address), and each
-``shuffle/reduce-j`` has ``shuffle``: M + R edges, where an edge for every pair of tasks would be
-M x R. A layer that stands for the exchange and not for a task is what the paper calls custom
-isolation granularity (3.1). It makes everything else simple:
+``shuffle/reduce-j`` has ``shuffle`` as its parent: M + R edges, instead of M x R with an edge for every
+pair of tasks. The paper calls a layer that represents the exchange, not a task, custom isolation
+granularity (3.1). It simplifies the rest:
 
 * *Placement.* ``shuffle:part-j`` is the file of reducer j, to which all map tasks append; so
   ``shuffle`` gives the job's tasks ``rw``, the only prefix that does. ``shuffle/reduce-j:out`` is a
   reducer's output, in its own prefix.
 * *Leases.* A running map task renews itself and its descendants: the shuffle and all reducers. A
-  running reducer renews itself and its direct parent, the shuffle. The driver keeps ``shuffle``
-  alone, which by the renewal rule (3.2) renews its parents, the map tasks, and its descendants,
-  reducers that wait or are done: one message, however many tasks there are.
-* *Freeing.* ``shuffle:part-j`` goes as soon as reducer j has committed.
+  running reducer renews itself and its direct parent, the shuffle. The driver renews only ``shuffle``,
+  and by the renewal rule (3.2) also its parents, the map tasks, and its descendants, reducers that wait
+  or are done: one message, for any number of tasks.
+* *Freeing.* ``shuffle:part-j`` is freed as soon as reducer j has committed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def output_file(reducer: int) -> str:
 
 
 class Plan:
-    """A job's hierarchy and shuffle files, created, and the handles of its tasks."""
+    """Creates a job's hierarchy and shuffle files, and makes the handles of its tasks."""
 
     def __init__(self, job: Job, maps: int, reducers: int) -> None:
         for what, count, most in (
@@ -58,7 +58,7 @@ class Plan:
             ("reducers", reducers, REDUCERS_MAX),
         ):
             if not 1 <= count <= most:
-                raise InvalidArgument(f"a job has 1 to {most} {what}, not {count}")
+                raise InvalidArgument(f"a MapReduce job has 1 to {most} {what}, not {count}")
         self._job = job
         names = [map_prefix(index) for index in range(maps)]
         map_numbers = job.create_hierarchy({name: () for name in names})
@@ -78,14 +78,14 @@ class Plan:
         return self._job._task_handle(reduce_prefix(index), self._reduce_numbers[index])
 
     def seal_shuffle(self) -> None:
-        """Ends the map stage: an attempt that still runs somewhere can add nothing any more."""
+        """Ends the map stage: attempts that still run can append nothing more."""
         for file in self._files:
             file.seal()
 
     def seal_output(self, reducer: int) -> None:
-        """Ends a reducer's output, which another attempt of it may still be writing to."""
+        """Seals a reducer's output, because another attempt of the reducer may still be writing to it."""
         self._job.open_file(output_file(reducer)).seal()
 
     def free_partition(self, reducer: int) -> None:
-        """Gives back the memory of what a reducer has read."""
+        """Frees the memory of a partition that its reducer has read."""
         self._job.remove(shuffle_file(reducer))

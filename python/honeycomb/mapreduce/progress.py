@@ -1,4 +1,4 @@
-"""How a run tells how far it is: to a function, as bars, or both."""
+"""The progress reports of a run: to a function, as bars, or both."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from honeycomb.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage is. ``note`` tells of what a person may want to know: an attempt that failed
-    and is tried again, a copy of a slow task, a partition that is much larger than the others."""
+    """The progress of a stage. ``note`` is a message for users: a failed attempt that is retried, a
+    second attempt of a slow task, or a partition that is much larger than the others."""
 
     stage: str
     done: int
@@ -25,12 +25,12 @@ class Progress:
 
 
 Listener: TypeAlias = Callable[[Progress], object]
-#: What ``progress=`` takes: a function, ``True`` for bars, or several of these.
+#: The values of ``progress=``: a function, ``True`` for bars, or several of these.
 Wanted: TypeAlias = Listener | bool | Iterable[Listener | bool] | None
 
 
 def reporter(wanted: Wanted) -> Listener:
-    """One function that tells all that were asked for. What one of them raises, it raises."""
+    """One function that calls all requested listeners. It raises the error of a listener that raises."""
     listeners = [one if callable(one) else _bars() for one in _each(wanted) if one is not False]
 
     def tell(told: Progress) -> None:

@@ -1,8 +1,8 @@
 """Order: of keys within a reducer, and of reducers among each other (``sort="total"``).
 
-For a total order each reducer owns a range of keys. The ranges' ends come from a sample: before the
-map stage, some of the map tasks run once more, write nothing, and return keys that they yielded. The
-samples' quantiles are the split points. Equal keys stay together, so a key that is heavier than a
+For a total order each reducer owns a range of keys. The limits of the ranges are computed from a sample:
+before the map stage, some of the map tasks run once more, write nothing, and return keys that they
+yielded. The samples' quantiles are the split points. Equal keys stay together, so a key that exceeds a
 range's share makes its reducer heavier, and the sample only balances the rest.
 """
 
@@ -16,9 +16,9 @@ from typing import Any, Final
 from honeycomb.mapreduce.errors import KeyOrderError
 from honeycomb.mapreduce.skew import key_words
 
-#: Map tasks that are sampled at most, evenly over the inputs.
+#: Most map tasks that are sampled, evenly over the inputs.
 SAMPLE_TASKS: Final = 16
-#: Pairs that a sampled task looks at, at most, and the keys and bytes of keys that it returns.
+#: Most pairs that a sampled task reads, and most keys and bytes of keys that it returns.
 SAMPLE_PAIRS: Final = 1 << 16
 SAMPLE_KEYS: Final = 1024
 SAMPLE_BYTES: Final = 1 << 20
@@ -26,7 +26,7 @@ SAMPLE_BYTES: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class RangePartition:
-    """The reducer of a key by where it lies among ``points``, which are in order."""
+    """The reducer of a key, by the key's position among ``points``, which are in order."""
 
     points: tuple[Any, ...]
     sort_key: Callable[[Any], Any] | None
@@ -40,7 +40,7 @@ class RangePartition:
 
 
 def split_points(places: Iterable[Any], reducers: int) -> tuple[Any, ...]:
-    """At most ``reducers - 1`` different split points, in order, that cut the sample evenly.
+    """At most ``reducers - 1`` different split points, in order, that divide the sample evenly.
 
     Raises :class:`KeyOrderError`.
     """
@@ -55,8 +55,8 @@ def split_points(places: Iterable[Any], reducers: int) -> tuple[Any, ...]:
 
 
 def ordered_by(keys: list[Any], sort_key: Callable[[Any], Any] | None) -> list[Any]:
-    """``keys`` in order, by ``sort_key`` where there is one. Raises :class:`KeyOrderError` for keys
-    that cannot be compared, and what the functions of the user raise otherwise."""
+    """``keys`` in order, by ``sort_key`` if given. Raises :class:`KeyOrderError` for keys that cannot be
+    compared, and other errors of the user's functions unchanged."""
     places = None if sort_key is None else [sort_key(key) for key in keys]
     try:
         if places is None:
@@ -68,7 +68,7 @@ def ordered_by(keys: list[Any], sort_key: Callable[[Any], Any] | None) -> list[A
 
 
 class _Probe:
-    """A key that remembers with which other one it could not be compared."""
+    """A key whose failed comparison raises an error that names both keys."""
 
     __slots__ = ("key",)
 
@@ -87,7 +87,7 @@ class _NoOrder(Exception):
 
 
 def no_order(places: list[Any], error: TypeError) -> KeyOrderError:
-    """The error that names two of the keys that have no order."""
+    """The error for keys without an order. It names two of them."""
     which = str(error)
     try:
         sorted(places, key=_Probe)
@@ -98,6 +98,6 @@ def no_order(places: list[Any], error: TypeError) -> KeyOrderError:
             f"{key_words(other)} ({type(other).__name__})"
         )
     return KeyOrderError(
-        f"keys without an order among each other: {which}; pass sort=False to MapReduce, or a "
-        "sort_key= function that returns for each key something that has one"
+        f"keys cannot be compared with each other: {which}; pass sort=False to MapReduce, or a "
+        "sort_key= function that returns a comparable object for each key"
     )

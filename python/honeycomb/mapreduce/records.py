@@ -1,4 +1,4 @@
-"""Records: how pairs become bytes, and which reducer a key belongs to."""
+"""Records: the encoding of pairs, and the reducer of a key."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _HASH_MASK: Final = (1 << 64) - 1
 
 
 def encode(pairs: list[tuple[Any, Any]]) -> bytes:
-    """One batch. Read it back only from where you trust the writer: it is a pickle.
+    """Encodes one batch as a pickle. Decode it only if you trust the writer.
 
-    Pickling without the memo is 2.5 times as fast for many small objects and smaller; it cannot do
-    cyclic values, and classes of ``__main__`` need cloudpickle, so those take a slower way.
+    Pickling without the memo is 2.5 times as fast for many small objects, and the result is smaller. It
+    does not support cyclic values, and classes of ``__main__`` need cloudpickle, so these are pickled in
+    a slower way.
     """
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer, 5)
@@ -29,7 +30,7 @@ def encode(pairs: list[tuple[Any, Any]]) -> bytes:
     except (ValueError, RecursionError, pickle.PicklingError, AttributeError, TypeError):
         return _encode_any(pairs)
     data = buffer.getvalue()
-    # A class of __main__ pickles by reference, and the reader's __main__ is another program.
+    # A class of __main__ is pickled by reference, and the reader's __main__ is another program.
     return _encode_any(pairs) if b"__main__" in data else data
 
 
@@ -45,9 +46,9 @@ def decode(batch: bytes) -> list[tuple[Any, Any]]:
 
 
 def stable_hash(key: Hashable) -> int:
-    """A hash that every process computes alike, unlike ``hash`` of text; equal keys have equal ones.
+    """A hash that is the same in every process, unlike ``hash`` of text. Equal keys have equal hashes.
 
-    Takes text, bytes, numbers, ``None`` and tuples of these. Raises
+    Accepts text, bytes, numbers, ``None`` and tuples of these. Raises
     :class:`~honeycomb.errors.InvalidArgument` for other keys, which need a ``partition`` function.
     """
     if isinstance(key, str):
@@ -64,10 +65,10 @@ def stable_hash(key: Hashable) -> int:
             mixed = (mixed * 1_000_003 ^ stable_hash(part)) & _HASH_MASK
         return mixed ^ mixed >> 32
     raise InvalidArgument(
-        f"keys of type {type(key).__name__} have no hash that all tasks agree on; pass partition="
+        f"keys of type {type(key).__name__} have no hash that all tasks share; pass partition="
     )
 
 
 def default_partition(key: Hashable, reducers: int) -> int:
-    """The reducer of a key: its stable hash, modulo their number."""
+    """The reducer of a key: its stable hash modulo the number of reducers."""
     return stable_hash(key) % reducers

@@ -1,4 +1,4 @@
-"""What a MapReduce job leaves: its output, its figures, and its memory to give back."""
+"""The result of a MapReduce job: its output, its statistics, and the memory to free."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class StageStats:
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """The cluster's memory at a moment: ``seconds`` since sampling began, bytes of data, of
-    allocated blocks, and resident in its servers, as :meth:`honeycomb.Client.status` has them."""
+    """The cluster's memory at a moment, ``seconds`` after sampling began: the bytes of data, the bytes of
+    allocated blocks, and the bytes resident in its servers, as in :meth:`honeycomb.Client.status`."""
 
     seconds: float
     used: int
@@ -61,8 +61,8 @@ class MemorySample:
 class MemorySampler:
     """Samples the cluster's memory in the background, every 50 ms at first.
 
-    Keeps at most 4096 samples: when there are more, it drops every other one and samples half as
-    often. A status that fails is skipped.
+    Keeps at most 4096 samples. Beyond that, it drops every other sample and samples half as often. A
+    status request that fails is skipped.
     """
 
     def __init__(self, status: Callable[[], Status]) -> None:
@@ -101,7 +101,7 @@ class MemorySampler:
 
     @property
     def samples(self) -> list[MemorySample]:
-        """What was seen so far."""
+        """The samples taken so far."""
         with self._lock:
             return list(self._samples)
 
@@ -112,11 +112,11 @@ class MemorySampler:
 
 
 class Result(Shown):
-    """The output of a job that succeeded, still in its memory.
+    """The output of a job that succeeded, still in the job's memory.
 
-    Use it in a ``with`` block, or call :meth:`close`: the job lives, and its leases are kept, until
-    then. ``stages`` are the figures of its stages, ``memory`` samples of the cluster's memory, and
-    ``counters`` the sums of what the functions counted, by name.
+    Use it in a ``with`` block, or call :meth:`close`: until then the job stays registered and its leases
+    are renewed. ``stages`` are the statistics of its stages, ``memory`` samples of the cluster's memory,
+    and ``counters`` the sums of the functions' counters, by name.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class Result(Shown):
         self._commits = list(commits)
         self._sampler = sampler
         self._resources = resources
-        # For a result that nobody closed. At the end of the program the leases see to it.
+        # For a result that is never closed. At the end of the program, the leases free the memory.
         weakref.finalize(self, resources.close).atexit = False
 
     @property
@@ -145,7 +145,7 @@ class Result(Shown):
         return self._sampler.samples
 
     def skew(self) -> Skew:
-        """How evenly the pairs lay on the reducers, and the heaviest keys."""
+        """How evenly the pairs were distributed over the reducers, and the heaviest keys."""
         partitions = tuple(
             PartitionLoad(one.index, one.pairs_out, one.pairs_in, load, one.seconds)
             for one, load in zip(self._commits, self._loads, strict=True)
@@ -159,7 +159,7 @@ class Result(Shown):
 
     @property
     def partitions(self) -> int:
-        """How many outputs there are: one for each reducer."""
+        """The number of outputs: one for each reducer."""
         return len(self._commits)
 
     def partition(self, index: int) -> Iterator[tuple[Any, Any]]:
@@ -174,10 +174,10 @@ class Result(Shown):
             yield from decode(batch)
 
     def items(self, *, consume: bool = False) -> Iterator[tuple[Any, Any]]:
-        """All pairs ``(key, reduced value)``, reducer by reducer, as they are read; with
-        ``sort="total"`` that is in order of key.
+        """Yields all pairs ``(key, reduced value)``, reducer by reducer; with ``sort="total"``, in order
+        of key.
 
-        With ``consume`` each reducer's output is freed once it was read; then it can be read once.
+        With ``consume``, each reducer's output is freed after it was read, so it can be read only once.
         """
         for index in range(self.partitions):
             yield from self.partition(index)
@@ -185,7 +185,7 @@ class Result(Shown):
                 self.free(index)
 
     def free(self, index: int) -> None:
-        """Gives back the memory of one reducer's output, which cannot be read any more."""
+        """Frees the memory of one reducer's output, which can no longer be read then."""
         self.job.remove(plan.output_file(index))
 
     def write(
@@ -199,17 +199,17 @@ class Result(Shown):
         """Writes the output into the folder ``target``, a path or any URL of fsspec, and returns
         the paths of its files: one for each reducer, and last ``_SUCCESS``.
 
-        ``"text"`` has a line for each pair, key and value with a tab between; bytes are taken as
-        UTF-8, and backslash, tab and the ends of lines within them are written ``\\\\``,
-        ``\\t``, ``\\n`` and ``\\r``. ``"pickle"`` has a pickle for each pair, to be read with
+        ``"text"`` has a line for each pair, the key and the value separated by a tab. Bytes are written
+        as UTF-8, and backslash, tab and line ends within them are written ``\\\\``, ``\\t``, ``\\n`` and
+        ``\\r``. ``"pickle"`` has a pickle for each pair, for
         :func:`~honeycomb.mapreduce.inputs.pickles`. ``"parquet"`` and ``"arrow"`` (the IPC file
         format) have columns ``key`` and ``value``, whose types are those of the first pairs.
 
-        A file gets its name when it is complete, and ``_SUCCESS`` is there when all of them are: a
-        folder without it is the rest of a failure. When this raises, what it wrote is removed.
-        ``overwrite`` removes an earlier output first; without it, a folder that is not empty is
+        A file gets its final name when it is complete. ``_SUCCESS`` is written last: a folder without it
+        is an incomplete output. If this call raises, it removes the files that it wrote. ``overwrite``
+        removes an earlier output first; without it, a folder that is not empty raises
         :class:`~honeycomb.errors.AlreadyExists`. Raises
-        :class:`~honeycomb.mapreduce.MissingPackage`, and what the file system raises.
+        :class:`~honeycomb.mapreduce.MissingPackage`, and the errors of the file system.
         """
         parts = [partial(self.partition, index) for index in range(self.partitions)]
         return outputs.write(parts, target, format, overwrite, storage_options or {})
@@ -218,7 +218,7 @@ class Result(Shown):
         return self.items()
 
     def close(self) -> None:
-        """Deregisters the job, which gives all its memory back. Idempotent."""
+        """Deregisters the job, which frees all its memory. Idempotent."""
         with Interrupts() as interrupts:
             interrupts.hold()
             self._resources.close()
@@ -242,7 +242,7 @@ class Result(Shown):
             yield stage.name, f"{stage.tasks} tasks, {stage.seconds:.2f} s"
 
     def __reduce__(self) -> Never:
-        raise refuse_pickle("a Result", "its job ends with this process; pickle what it holds")
+        raise refuse_pickle("a Result", "its job ends with this process; pickle its items instead")
 
     def __repr__(self) -> str:
         seconds = sum(stage.seconds for stage in self.stages)

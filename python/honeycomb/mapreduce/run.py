@@ -1,6 +1,6 @@
 """One run of a program: sample (for a total order), map, seal, reduce, with retries and copies.
 
-Between map and reduce there is a barrier: reducers start when every map task has committed.
+There is a barrier between map and reduce: reducers start when every map task has committed.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from honeycomb.mapreduce.tasks import (
 )
 from honeycomb.mapreduce.workers import Workers
 
-#: Tasks given to the executor at a time; what waits costs the driver nothing.
+#: Most tasks submitted to the executor at a time. Tasks that wait longer cost the driver nothing.
 IN_FLIGHT_MAX: Final = 256
-#: Characters of an input's name that errors tell.
+#: Most characters of an input's name in errors.
 ORIGIN_CHARS: Final = 300
 
-#: Trying again cannot help against these: the data is gone, or the same would happen again.
+#: Errors that a retry cannot fix: the data is gone, or the retry would fail in the same way.
 _PERMANENT: Final = (
     errors.PermissionDenied,
     errors.Unauthenticated,
@@ -56,7 +56,7 @@ _PERMANENT: Final = (
     errors.LeaseExpired,
     errors.DataLost,
     errors.UnknownJob,
-    errors.Unavailable,  # the calls inside have waited for the controller as long as they may
+    errors.Unavailable,  # the failed call has already retried until its deadline
     errors.Removed,
     errors.Sealed,
     errors.InvalidArgument,
@@ -68,16 +68,16 @@ _PERMANENT: Final = (
 
 
 class CancelSignal(Protocol):
-    """Says whether to stop, as ``threading.Event`` does."""
+    """A signal to stop, such as a ``threading.Event``."""
 
     def is_set(self) -> bool:
-        """Whether the run shall end."""
+        """Whether the run must stop."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a run is to be done."""
+    """The options of a run."""
 
     reducers: int
     attempts: int
@@ -87,8 +87,8 @@ class Options:
 
 
 class Run:
-    """Carries out a program. Afterwards ``stages``, ``counters`` and ``loads`` (the bytes that each
-    reducer got) have its figures."""
+    """Runs a program. Afterwards ``stages``, ``counters`` and ``loads`` (the bytes received by each
+    reducer) have its statistics."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Run:
         def mapped(commit: Commit, beaten: bool) -> Commit:
             for reducer, size in commit.loads.items():
                 self.loads[reducer] += size
-            return dataclasses.replace(commit, loads={})  # summed up; the driver holds many commits
+            return dataclasses.replace(commit, loads={})  # added to the sums; saves driver memory
 
         books = self._map_stage("map", everything)
         maps = self._carry_out(books, run_map, self._map_tasks(plan, everything), mapped)
@@ -136,7 +136,7 @@ class Run:
 
         def reduced(commit: Commit, beaten: bool) -> Commit:
             plan.free_partition(commit.index)
-            if beaten:  # where it could not be ended, it can add nothing any more
+            if beaten:  # a losing attempt may still run, and must not append to the output
                 plan.seal_output(commit.index)
             return commit
 
@@ -152,7 +152,7 @@ class Run:
         """Samples the map output and gives each reducer a range of keys."""
         splits = len(self._splits)
         count = min(ranges.SAMPLE_TASKS, splits)
-        # In the middle of equal parts of the inputs.
+        # The middles of equal parts of the inputs.
         chosen = [(2 * one + 1) * splits // (2 * count) for one in range(count)]
         books = self._map_stage("sample", chosen)
         samples = self._carry_out(books, run_sample, self._map_tasks(plan, chosen))
@@ -175,7 +175,7 @@ class Run:
         return Stage(name, addresses, origins, time.monotonic(), speculation)
 
     def _map_tasks(self, plan: Plan, indexes: Sequence[int]) -> Callable[[Attempt], MapTask]:
-        """Makes the tasks over the inputs of these numbers."""
+        """A function that makes the map tasks for the inputs with these indexes."""
 
         def make(attempt: Attempt) -> MapTask:
             index = indexes[attempt.index]
@@ -207,8 +207,8 @@ class Run:
         task: Callable[[Attempt], Any],
         committed: Callable[[Commit, bool], Commit] = lambda commit, beaten: commit,
     ) -> list[Commit]:
-        """Runs the tasks of a stage until each has committed once. ``committed`` sees each commit,
-        and whether another attempt of the task was still running, and returns what to keep."""
+        """Runs the tasks of a stage until each has committed once. ``committed`` receives each commit, and
+        whether another attempt of the task was still running, and returns the commit to keep."""
         running = self._workers.running
 
         def submit(attempt: Attempt) -> None:
@@ -227,7 +227,7 @@ class Run:
             for index in books.stragglers(running.values(), time.monotonic()):
                 if self._workers.room:
                     submit(books.attempt(index, copy=True))
-                    note = f"{books.addresses[index]} is slow, and got a second attempt beside it"
+                    note = f"{books.addresses[index]} is slow; a second attempt of it was started"
                     self._tell(books, note)
             self._tell(books)
         self.stages.append(books.stats(time.monotonic()))
@@ -243,9 +243,9 @@ class Run:
         future: Future[Commit] | None,
         committed: Callable[[Commit, bool], Commit],
     ) -> None:
-        """Enters into the books how an attempt ended. Raises when that ends the run."""
+        """Records the end of an attempt. Raises if that ends the run."""
         if books.commits[attempt.index] is not None:
-            return  # another attempt of the task was first, and whatever this one did is ignored
+            return  # another attempt of the task committed first, so this one is ignored
         if future is None:
             self._try_again(books, attempt)
             return
@@ -261,7 +261,7 @@ class Run:
             books.waiting.append(attempt.index)
 
     def _failed(self, books: Stage, attempt: Attempt, error: BaseException) -> None:
-        """Puts the task back for another attempt, or ends the job."""
+        """Queues the task for another attempt, or raises the error that ends the run."""
         failed = books.fail(attempt)
         last = failed >= self._options.attempts and not self._workers.others(attempt.index)
         if last or isinstance(error, _PERMANENT):
@@ -275,23 +275,23 @@ class Run:
         self._try_again(books, attempt)
         words = repr(error) if isinstance(error, UserFunctionError) else str(error)
         address = books.addresses[attempt.index]
-        note = f"{address} attempt {attempt.number + 1} failed, trying again: {words}"
+        note = f"{address} attempt {attempt.number + 1} failed and is retried: {words}"
         self._tell(books, note)
 
 
 def _final(
     error: BaseException, address: str, origin: str, attempt: int, attempts: int
 ) -> TaskFailed:
-    """What the run raises for a task's last failure."""
+    """The error of the run for a task's last failure."""
     if isinstance(error, TaskFailed):
         if not error.address:
             error = type(error)(f"{address}: {error}", address, attempt)
-        # It says all there is; the traceback through the worker adds nothing.
+        # The message is complete; the worker's traceback would add nothing.
         error.__cause__, error.__suppress_context__ = None, True
         return error
     tried = f"in attempt {attempt} of {max(attempt, attempts)}"
     where = f"map of {origin} failed: {address} {tried}" if origin else f"{address} failed {tried}"
-    # The library's own errors are whole sentences; for others the name says half of it.
+    # The library's own errors are full sentences; other errors need their type's name.
     own = isinstance(error, MapReduceError)
     words = str(error) if own else f"{type(error).__name__}: {error}"
     failure = TaskFailed(f"{where}: {words}", address, attempt)
@@ -300,7 +300,7 @@ def _final(
 
 
 def origin_of(split: Any) -> str:
-    """The name of an input that says where it comes from, as those of :mod:`.inputs` do."""
+    """The name of an input, for inputs with an ``origin``, as those of :mod:`.inputs` have."""
     origin = getattr(split, "origin", "")
     return origin[:ORIGIN_CHARS] if isinstance(origin, str) else ""
 
@@ -321,7 +321,7 @@ def _pickle_program(program: Program) -> bytes:
                 cloudpickle.dumps(getattr(program, field.name), protocol=5)
             except Exception as reason:  # noqa: BLE001 - pickling runs the user's code
                 raise NotPicklable(
-                    f"the {field.name} function cannot be pickled, and so cannot travel to "
+                    f"the {field.name} function cannot be pickled, and so cannot be sent to "
                     f"workers: {reason}"
                 ) from error
         raise

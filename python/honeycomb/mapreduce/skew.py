@@ -1,4 +1,4 @@
-"""How evenly the pairs lay on the reducers, and which keys weigh most."""
+"""How evenly the pairs are distributed over the reducers, and which keys have the most pairs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Any, Final
 
 from honeycomb._address import format_bytes
 
-#: Keys that a reducer reports at most, and the share of its pairs from which it does.
+#: Most keys that a reducer reports, and the smallest share of its pairs for a key to be reported.
 HEAVY_KEYS: Final = 8
 HEAVY_SHARE: Final = 0.05
-#: Characters of a key that are told.
+#: Most characters of a reported key.
 KEY_CHARS: Final = 80
-#: The largest partition relative to the median from which a run warns, and how large it must be for
-#: that to matter.
+#: A run warns if its largest partition exceeds the median by this ratio and has at least this many
+#: bytes.
 WARN_RATIO: Final = 4.0
 WARN_BYTES: Final = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLoad:
-    """What one reducer had to do: distinct keys, pairs and bytes as they arrived (after combining,
-    frames included), and the seconds that it took."""
+    """The load of one reducer: its distinct keys, its pairs and bytes as received (after combining,
+    including frames), and its time in seconds."""
 
     index: int
     keys: int
@@ -36,8 +36,8 @@ class PartitionLoad:
 
 @dataclass(frozen=True, slots=True)
 class HeavyKey:
-    """A key with a large share of its reducer's pairs. ``key`` is its ``repr``, cut at 80
-    characters; ``share`` is relative to its partition."""
+    """A key with a large share of its reducer's pairs. ``key`` is its ``repr``, truncated to 80
+    characters; ``share`` is relative to the partition."""
 
     key: str
     partition: int
@@ -47,8 +47,8 @@ class HeavyKey:
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """How even a run was. ``heaviest`` has at most 8 keys of each reducer, those with 5 % of its
-    pairs or more, the heaviest first. ``print`` shows it as a table."""
+    """How evenly a run was distributed. ``heaviest`` has at most 8 keys of each reducer, those with 5 % of
+    its pairs or more, the heaviest first. ``print`` shows a table."""
 
     partitions: tuple[PartitionLoad, ...]
     heaviest: tuple[HeavyKey, ...]
@@ -60,8 +60,8 @@ class Skew:
 
     @property
     def ratio(self) -> float:
-        """Bytes of the largest partition relative to the median one; infinite when more than half
-        of them are empty and it is not, 1 when all are."""
+        """Bytes of the largest partition relative to the median partition. Infinite if the median is
+        empty but the largest is not; 1 if all partitions are empty."""
         return ratio([load.bytes for load in self.partitions])
 
     def __repr__(self) -> str:
@@ -88,7 +88,7 @@ class Skew:
 
 
 def ratio(sizes: Sequence[int]) -> float:
-    """The largest relative to the median."""
+    """The largest size relative to the median."""
     largest, median = max(sizes), statistics.median(sizes)
     if median:
         return largest / median
@@ -96,8 +96,8 @@ def ratio(sizes: Sequence[int]) -> float:
 
 
 def warning(sizes: Sequence[int]) -> str:
-    """What to say of partitions of these bytes before they are reduced; empty when they are even
-    enough, or too small to matter."""
+    """A warning about partitions of these sizes in bytes, before they are reduced. Empty if they are
+    even enough, or too small to matter."""
     largest = max(range(len(sizes)), key=sizes.__getitem__)
     if len(sizes) < 2 or sizes[largest] < WARN_BYTES or ratio(sizes) <= WARN_RATIO:
         return ""
@@ -109,8 +109,8 @@ def warning(sizes: Sequence[int]) -> str:
 
 
 def heavy_keys(groups: Mapping[Any, Sized], pairs: int) -> tuple[tuple[str, int], ...]:
-    """The keys with a large share of a reducer's pairs, as (key in words, pairs), heaviest first.
-    Exact: a reducer holds its groups anyway."""
+    """The keys with a large share of a reducer's pairs, as (key as text, pairs), heaviest first. The
+    counts are exact, because a reducer holds all its groups in memory."""
     least = max(2, math.ceil(pairs * HEAVY_SHARE))
     heavy = ((len(values), key) for key, values in groups.items() if len(values) >= least)
     top = heapq.nlargest(HEAVY_KEYS, heavy, key=lambda one: one[0])
@@ -118,7 +118,7 @@ def heavy_keys(groups: Mapping[Any, Sized], pairs: int) -> tuple[tuple[str, int]
 
 
 def key_words(key: Any) -> str:
-    """A key for people. Its ``repr`` is the user's code, which must not fail a task from here."""
+    """A key as text. An error in the user's ``repr`` must not fail the task, so it is suppressed."""
     try:
         words = repr(key)
     except Exception:  # noqa: BLE001 - as above

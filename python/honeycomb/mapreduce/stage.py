@@ -1,5 +1,5 @@
-"""The tasks of one stage as the driver sees them: which wait, run, failed or committed, and which of
-those that run are stragglers."""
+"""The driver's bookkeeping of one stage: which tasks wait, run, failed or committed, and which running
+tasks are stragglers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from honeycomb.mapreduce.progress import Progress
 from honeycomb.mapreduce.result import StageStats
 from honeycomb.mapreduce.tasks import Commit
 
-#: Copies of one task, over a run: one that hangs may be copied again.
+#: Most copies of one task in a run. More than one, because a copy may hang too.
 COPIES_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """When a slow task gets a second attempt beside the one that runs.
+    """The conditions under which a slow task gets a second, concurrent attempt.
 
-    No task waits for a worker, a share ``quantile`` of the stage's tasks (at least one) has
-    committed, and the attempt has run ``slower_than`` times as long as their median and at least
-    ``minimum_seconds``. Then a copy of it is started; the first of the two to commit counts, and the
-    other is ended where the executor can do that (:class:`~honeycomb.WorkerPool` can).
+    A copy of an attempt is started if no task waits for a worker, a share ``quantile`` of the stage's
+    tasks (at least one) has committed, and the attempt has run ``slower_than`` times as long as their
+    median and at least ``minimum_seconds``. The first of the two to commit counts. The other is killed
+    if the executor supports that, as :class:`~honeycomb.WorkerPool` does.
 
-    A stage of one task has nothing to compare it with, and gets no copies.
+    A stage with one task has nothing to compare it with, and gets no copies.
     """
 
     slower_than: float = 1.5
@@ -39,13 +39,13 @@ class Speculation:
     def __post_init__(self) -> None:
         if not (self.slower_than >= 1 and 0 < self.quantile <= 1 and self.minimum_seconds >= 0):
             raise InvalidArgument(
-                f"{self}: slower_than is at least 1, quantile over 0 and at most 1, and "
-                "minimum_seconds not negative"
+                f"{self}: slower_than is 1 or more, quantile over 0 and up to 1, and "
+                "minimum_seconds 0 or more"
             )
 
     def limit(self, seconds: list[float], total: int) -> float:
-        """How long an attempt may run before it is slow, when those that committed out of ``total``
-        took ``seconds``; infinite while there are too few."""
+        """The time in seconds after which an attempt is slow. ``seconds`` are the times of the committed
+        tasks out of ``total``; while they are too few, the result is infinite."""
         if len(seconds) < max(1, math.floor(self.quantile * total)):
             return math.inf
         return max(self.minimum_seconds, self.slower_than * statistics.median(seconds))
@@ -53,7 +53,7 @@ class Speculation:
 
 @dataclass(slots=True)
 class Attempt:
-    """One try of a task that was given to the executor. ``begun`` is when it was first seen
+    """One attempt of a task, submitted to the executor. ``begun`` is when the driver first saw it
     running."""
 
     index: int
@@ -63,8 +63,8 @@ class Attempt:
 
 
 class Stage:
-    """The books of one stage. ``addresses`` are those of its tasks, and ``origins`` the names of
-    their inputs, if they have any. Knows no clock: times are arguments."""
+    """The bookkeeping of one stage. ``addresses`` are the addresses of its tasks, and ``origins`` the
+    names of their inputs, if they have any. It reads no clock: times are arguments."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Stage:
         return len(self.commits)
 
     def attempt(self, index: int, copy: bool = False) -> Attempt:
-        """The next try of a task."""
+        """The next attempt of a task."""
         number = self._tries[index]
         self._tries[index] += 1
         if copy:
@@ -105,7 +105,7 @@ class Stage:
         return Attempt(index, number, copy)
 
     def commit(self, attempt: Attempt, commit: Commit) -> bool:
-        """Takes what an attempt did; False when another of the same task was first."""
+        """Records the commit of an attempt. Returns False if another attempt of the task was first."""
         if self.commits[attempt.index] is not None:
             return False
         self.commits[attempt.index] = commit
@@ -115,13 +115,13 @@ class Stage:
         return True
 
     def fail(self, attempt: Attempt) -> int:
-        """Counts a failed attempt; returns how many of its task have failed."""
+        """Counts a failed attempt. Returns how many attempts of its task have failed."""
         self.failures += 1
         self._failed[attempt.index] += 1
         return self._failed[attempt.index]
 
     def stragglers(self, running: Iterable[Attempt], now: float) -> list[int]:
-        """The tasks that are to get a copy now."""
+        """The tasks to copy now."""
         if self._speculation is None or self.waiting or self.done == self.total:
             return []
         limit = self._speculation.limit(self._seconds, self.total)
@@ -130,7 +130,7 @@ class Stage:
         youngest: dict[int, float] = {}
         for attempt in running:
             if attempt.begun is None:
-                return []  # it waits for a worker, and a copy would wait behind it
+                return []  # an attempt waits for a worker, and a copy would be queued behind it
             youngest[attempt.index] = max(attempt.begun, youngest.get(attempt.index, -math.inf))
         return [
             index

@@ -1,4 +1,4 @@
-"""Files of any kind of store, through fsspec: what inputs and outputs share."""
+"""Files of any kind of store, through fsspec: the common part of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Path: TypeAlias = str | os.PathLike[str]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A file: the store, and the path there. Pickles small, and opens again in another process."""
+    """A file: its store, and its path there. Its pickle is small, and opens again in another process."""
 
     store: Any = field(repr=False)
     path: str
 
     @property
     def name(self) -> str:
-        """Its path on this machine, or its URL."""
+        """The file's path on this machine, or its URL."""
         if isinstance(self.store, LocalFileSystem):
             return self.path
         return str(self.store.unstrip_protocol(self.path))
@@ -35,17 +35,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file that is there, with its size in bytes where the store tells it."""
+    """A file that exists, with its size in bytes if the store knows it."""
 
     place: Place
     size: int | None
 
 
 def resolve(path: Path, options: Mapping[str, Any]) -> Place:
-    """The store and the path that a path or URL means. Touches nothing.
+    """The store and the path of a path or URL. Does not access the store.
 
     Raises :class:`MissingPackage` for a kind of store whose package is not installed, and
-    :class:`~honeycomb.errors.InvalidArgument` for one that is not known.
+    :class:`~honeycomb.errors.InvalidArgument` for an unknown kind of store.
     """
     text = os.fspath(path)
     try:
@@ -54,7 +54,7 @@ def resolve(path: Path, options: Mapping[str, Any]) -> Place:
         protocol = text.partition("://")[0]
         hint = known_implementations.get(protocol, {}).get("err", str(error))
         raise MissingPackage(
-            f"{text} needs a Python package that is not installed: {hint}; it is needed here and "
+            f"{text} needs a Python package that is not installed: {hint}; install it here and "
             "where the workers run"
         ) from error
     except ValueError as error:
@@ -63,15 +63,15 @@ def resolve(path: Path, options: Mapping[str, Any]) -> Place:
 
 
 def find(paths: Path | Iterable[Path], options: Mapping[str, Any]) -> list[Found]:
-    """The files that are meant, in order: those given, those that a pattern matches, those in a
-    folder at any depth but for names that begin with ``_`` or ``.``.
+    """The files of some paths, in order: the given files, the matches of a pattern, and the files in a
+    folder at any depth, except names that begin with ``_`` or ``.``.
 
-    Raises :class:`MissingInput` for what is not there, for a pattern that matches nothing and for a
-    folder without files, ``PermissionError`` for what cannot be read, and as :func:`resolve`.
+    Raises :class:`MissingInput` for a missing file, for a pattern that matches nothing and for a folder
+    without files, ``PermissionError`` for a file that cannot be read, and the errors of :func:`resolve`.
     """
     given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not given:
-        raise InvalidArgument("no inputs were named")
+        raise InvalidArgument("paths is empty: name at least one input")
     found: list[Found] = []
     for path in given:
         found += _find(os.fspath(path), resolve(path, options))
@@ -108,7 +108,7 @@ def _find(text: str, place: Place) -> list[Found]:
 
 
 def need_arrow(what: str) -> None:
-    """Raises :class:`MissingPackage` when pyarrow is not installed."""
+    """Raises :class:`MissingPackage` if pyarrow is not installed."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""What runs in a worker: one attempt of one map or reduce task.
+"""The code that runs in a worker: one attempt of one map or reduce task.
 
 A task attaches to the job under its own prefix, so that its traffic renews that prefix and its
-token may write there. It returns a commit; until the driver has taken that, nothing it wrote counts.
+token may write there. It returns a commit. Its frames are read only if the driver accepts the commit.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from honeycomb.mapreduce.frames import FrameWriter, committed_batches, new_attem
 from honeycomb.mapreduce.records import decode, encode
 from honeycomb.mapreduce.skew import heavy_keys, key_words
 
-#: Pairs that a map task gathers before it writes them out, and an estimate of their bytes.
+#: Most pairs that a map task buffers before it writes them out, and their most estimated bytes.
 SPILL_PAIRS: Final = 1 << 19
 SPILL_BYTES: Final = 128 << 20
-#: Pairs taken from a user's generator at a time, and the bytes aimed at.
+#: Most pairs taken from a user's generator at a time, and their approximate bytes.
 CHUNK_PAIRS: Final = 4096
 CHUNK_BYTES: Final = 1 << 20
-#: Items of a container, and levels of containers, that are looked at to estimate its bytes.
+#: Items of a container, and levels of containers, that are measured to estimate its bytes.
 WEIGHED_ITEMS: Final = 16
 WEIGHED_LEVELS: Final = 2
 
@@ -61,8 +61,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class TaskContext:
-    """Which task the current code runs for. ``attempt`` counts from 1; ``origin`` is the name of a
-    map task's input where it has one."""
+    """The task that the current code runs for. ``attempt`` counts from 1; ``origin`` is the name of a
+    map task's input, if it has one."""
 
     address: str
     stage: str
@@ -73,8 +73,8 @@ class TaskContext:
 
 @dataclass(frozen=True, slots=True)
 class MapTask:
-    """One attempt of a map task: its input split and what it needs to take part. ``number`` is its
-    try, from 0; ``program`` and ``split`` are pickles; ``origin`` names the split, if it can be."""
+    """One attempt of a map task: its input split and the data it needs to join the job. ``number`` is the
+    attempt, from 0; ``program`` and ``split`` are pickles; ``origin`` is the split's name, if it has one."""
 
     handle: JobHandle
     index: int
@@ -87,8 +87,8 @@ class MapTask:
 
 @dataclass(frozen=True, slots=True)
 class ReduceTask:
-    """One attempt of a reduce task. ``commits`` holds, for each map task that wrote to its partition,
-    (task, attempt, frames)."""
+    """One attempt of a reduce task. ``commits`` has (task, attempt, frames) for each map task that wrote
+    to its partition."""
 
     handle: JobHandle
     index: int
@@ -99,12 +99,13 @@ class ReduceTask:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What an attempt did. ``frames`` counts, for each file it wrote, the frames that must be read
-    back; ``bytes`` are all it wrote; ``seconds`` its time; ``counters`` what the user's functions
-    counted.
+    """The report of a finished attempt. ``frames`` is the number of frames to read back from each file
+    that it wrote; ``bytes`` is the number of written bytes, ``seconds`` its time, and ``counters`` the
+    counts of the user's functions.
 
-    Of a map task, ``loads`` has the bytes for each reducer that got any. Of a reduce task, ``heavy``
-    has the heaviest keys. Of a sampled map task, ``sample`` has what its keys are ordered by.
+    For a map task, ``loads`` has the bytes for each reducer that received any. For a reduce task,
+    ``heavy`` has the heaviest keys. For a sampled map task, ``sample`` has the values by which its keys
+    are ordered.
     """
 
     index: int
@@ -124,7 +125,7 @@ _context: ContextVar[TaskContext | None] = ContextVar("honeycomb_task", default=
 
 
 def current_task() -> TaskContext | None:
-    """The task that the calling code runs for; ``None`` outside of map and reduce functions."""
+    """The task that the calling code runs for; ``None`` outside of a program's functions."""
     return _context.get()
 
 
@@ -138,7 +139,7 @@ def _load_program(data: bytes) -> Program:
 def _as_task(
     handle: JobHandle, stage: str, index: int, number: int, origin: str = ""
 ) -> Iterator[dict[str, int]]:
-    """Makes the task known to the code inside; yields what that counts."""
+    """Sets the current task for the code inside, and yields the counters of that code."""
     context = TaskContext(f"{handle.name}/{handle.task}", stage, index, number + 1, origin)
     counts: dict[str, int] = {}
     task, counters = _context.set(context), current_counts.set(counts)
@@ -151,8 +152,8 @@ def _as_task(
 
 @contextlib.contextmanager
 def _user(function: str) -> Iterator[None]:
-    """Wraps calls into the user's code: what they raise says where. The library's own errors pass:
-    an input that is gone, keys without an order."""
+    """Wraps calls of the user's code, so that their errors name the function. The library's own errors,
+    such as for a missing input or keys without an order, are not wrapped."""
     try:
         yield
     except MapReduceError:
@@ -176,7 +177,8 @@ def _here() -> TaskContext:
 
 
 def _encode(pairs: list[Pair], function: str) -> bytes:
-    """One batch. Raises :class:`NotPicklable`, naming what ``function`` returned."""
+    """Encodes one batch. Raises :class:`NotPicklable`, which names the object that ``function``
+    returned."""
     try:
         return encode(pairs)
     except Exception as error:
@@ -200,7 +202,7 @@ def _encode(pairs: list[Pair], function: str) -> bytes:
 
 
 def run_map(task: MapTask) -> Commit:
-    """Maps one split and appends the pairs to the shuffle files of their reducers."""
+    """Maps one split, and appends the pairs to the shuffle files of their reducers."""
     started = time.perf_counter()
     with (
         _as_task(task.handle, "map", task.index, task.number, task.origin) as counts,
@@ -226,8 +228,8 @@ def run_map(task: MapTask) -> Commit:
 
 
 def run_sample(task: MapTask) -> Commit:
-    """Maps the beginning of a split and returns some of its keys, as what they are ordered by;
-    writes nothing. Which of them is a matter of chance, decided by the task's number alone."""
+    """Maps the beginning of a split, and returns the values by which some of its keys are ordered. Writes
+    nothing. The keys are a random sample; the task's number is the seed."""
     started = time.perf_counter()
     with _as_task(task.handle, "sample", task.index, task.number, task.origin):
         program = _load_program(task.program)
@@ -245,12 +247,12 @@ def run_sample(task: MapTask) -> Commit:
             if seen >= ranges.SAMPLE_PAIRS or size >= ranges.SAMPLE_BYTES:
                 break
         if program.combine is not None:
-            with _user("map"):  # keys have to be hashable
-                kept = list(dict.fromkeys(kept))  # a key travels once, however often it comes
+            with _user("map"):  # keys must be hashable
+                kept = list(dict.fromkeys(kept))  # combined pairs contain each key once
         if program.sort_key is not None:
             with _user("sort_key"):
                 kept = [program.sort_key(key) for key in kept]
-        # A pickle of our own: an executor's may not know the classes of the user.
+        # Pickled here, because the executor's pickling may not support the user's classes.
         sample = _encode([(key, None) for key in kept], "map")
         seconds = time.perf_counter() - started
         return Commit(task.index, 0, (), 0, seen, len(kept), seconds, sample=sample)
@@ -263,8 +265,8 @@ def _mapped(program: Program, task: MapTask) -> Iterator[Pair]:
 
 
 def _chunks(pairs: Iterator[Pair], function: str) -> Iterator[tuple[list[Pair], int]]:
-    """Pieces of what a function yields, each with an estimate of its bytes. Their length adapts to
-    the size of the pairs, so that a piece of large ones does not get out of hand."""
+    """Chunks of the pairs that a function yields, each with an estimate of its bytes. The length of a
+    chunk adapts to the size of the pairs, so that chunks of large pairs stay small."""
     length = 1
     while True:
         with _user(function):
@@ -287,14 +289,14 @@ def _check_pairs(chunk: list[Pair]) -> None:
         for pair in chunk:
             if not isinstance(pair, (tuple, list)) or len(pair) != 2:
                 raise TypeError(
-                    f"a map function yields pairs (key, value), and this one {key_words(pair)}"
+                    f"a map function yields pairs (key, value), not {key_words(pair)}"
                 ) from None
         raise
 
 
 def _weight(value: Any, levels: int = WEIGHED_LEVELS) -> int:
-    """About how many bytes a value holds: with those of what is in it, down to a few levels, where
-    the first items stand for all."""
+    """The approximate bytes of a value, including its items down to a few levels. The first items of a
+    container are measured to estimate all."""
     size = getsizeof(value)
     if levels and isinstance(value, (tuple, list, set, frozenset, dict)) and value:
         items = value.items() if isinstance(value, dict) else value
@@ -304,8 +306,8 @@ def _weight(value: Any, levels: int = WEIGHED_LEVELS) -> int:
 
 
 class _MapOutput:
-    """Gathers pairs, combines them, and writes them to the files of their reducers. What it holds
-    is bounded by :data:`SPILL_PAIRS` and :data:`SPILL_BYTES`, with a combiner and without."""
+    """Buffers pairs, combines them, and writes them to the files of their reducers. The buffer is bounded
+    by :data:`SPILL_PAIRS` and :data:`SPILL_BYTES`, with and without a combiner."""
 
     def __init__(self, job: Job, task: MapTask, program: Program) -> None:
         self._job = job
@@ -326,7 +328,7 @@ class _MapOutput:
             self._plain += chunk
         else:
             groups = self._groups
-            with _user("map"):  # keys have to be hashable
+            with _user("map"):  # keys must be hashable
                 for key, value in chunk:
                     groups[key].append(value)
         self.pairs_in += len(chunk)
@@ -336,7 +338,7 @@ class _MapOutput:
             self.spill()
 
     def spill(self) -> None:
-        """Writes out what was gathered, one batch for each reducer."""
+        """Writes out the buffered pairs, one batch for each reducer."""
         combined = self._program.combine is not None
         pairs = self._combined() if combined else self._plain
         buckets: list[list[Pair]] = [[] for _ in self.writers]
@@ -426,7 +428,7 @@ def _read_groups(job: Job, task: ReduceTask) -> tuple[defaultdict[Any, list[Any]
                 context.address,
                 context.attempt,
             ) from error
-        with _user("map"):  # keys have to be hashable
+        with _user("map"):  # keys must be hashable
             for key, value in pairs:
                 groups[key].append(value)
         count += len(pairs)

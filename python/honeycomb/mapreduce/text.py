@@ -1,4 +1,4 @@
-"""Splitting text among map tasks, at white space."""
+"""Splitting text at white space, for map tasks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import BinaryIO, Final
 
 from honeycomb.errors import InvalidArgument
 
-#: White space of the C locale: space, tab, newline, vertical tab, form feed, carriage return. It is
-#: what ``bytes.split()`` splits at.
+#: White space of the C locale: space, tab, newline, vertical tab, form feed, carriage return.
+#: ``bytes.split()`` splits at the same bytes.
 SPACE: Final = re.compile(rb"[ \t\n\v\f\r]")
 _STEP: Final = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class TextSplit:
-    """A part of a text file that holds whole words: those whose first byte is in ``start`` to
-    ``end`` (bytes, ``end`` exclusive) of the file repeated ``copies`` times without a seam.
+    """A part of a text file that contains whole words: those whose first byte is in ``start`` to
+    ``end`` (bytes, ``end`` exclusive) of the file, repeated ``copies`` times without a separator.
 
     The file must be readable where the task runs.
     """
@@ -30,13 +30,13 @@ class TextSplit:
     copies: int = 1
 
     def read(self) -> bytes:
-        """The text of the part. Raises ``OSError`` as reading a file does."""
+        """The text of the part. Raises ``OSError`` if the file cannot be read."""
         with open(self.path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             start = max(0, self.start - 1)
             text = _read(file, size, start, min(self.end, size * self.copies) - start)
             if self.start > 0:
-                # A word that began before this part belongs to the part before.
+                # A word that begins before this part belongs to the previous part.
                 first = SPACE.search(text)
                 if first is None:
                     return b""
@@ -54,12 +54,12 @@ class TextSplit:
 
 
 def split_text(path: str | os.PathLike[str], parts: int, copies: int = 1) -> list[TextSplit]:
-    """Splits the file, repeated ``copies`` times, into at most ``parts`` parts of about one size.
+    """Splits the file, repeated ``copies`` times, into at most ``parts`` parts of about equal size.
 
     Every word is in exactly one part. An empty file gives one empty part.
     """
     if parts < 1 or copies < 1:
-        raise InvalidArgument(f"parts and copies are at least 1, not {parts} and {copies}")
+        raise InvalidArgument(f"parts and copies are 1 or more, not {parts} and {copies}")
     whole = os.path.getsize(path) * copies
     parts = max(1, min(parts, whole))
     edges = [whole * index // parts for index in range(parts + 1)]
@@ -68,7 +68,7 @@ def split_text(path: str | os.PathLike[str], parts: int, copies: int = 1) -> lis
 
 
 def _read(file: BinaryIO, size: int, offset: int, count: int) -> bytes:
-    """``count`` bytes at ``offset`` of the file repeated for ever."""
+    """``count`` bytes at ``offset`` of the endlessly repeated file."""
     pieces = []
     while count > 0 and size > 0:
         file.seek(offset % size)

@@ -1,4 +1,4 @@
-"""The executor of a run: one's own pool, which is replaced when it breaks, or a borrowed one."""
+"""The executor of a run: the run's own pool, which is replaced when it breaks, or the caller's."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from honeycomb.mapreduce.stage import Attempt
 from honeycomb.mapreduce.tasks import Commit
 from honeycomb.pool import WorkerPool
 
-#: How often the driver looks around while nothing finishes, in seconds: for progress, stragglers,
-#: and whether the run was cancelled.
+#: Interval at which the driver checks for progress, stragglers and cancellation while no task
+#: finishes, in seconds.
 LOOK_SECONDS: Final = 0.1
-#: Pools of its own that a run makes, the first one included.
+#: Most pools that a run makes, including the first one.
 POOLS_MAX: Final = 4
 
 
 class Workers:
-    """The attempts that run, on an executor.
+    """The running attempts on an executor.
 
-    A pool of its own ends with the run, at once when the run failed. On a borrowed executor what has
-    not begun is cancelled, and what runs is ended where it can be (:meth:`WorkerPool.kill`), else it
-    finds its job gone.
+    The run's own pool ends with the run, at once if the run failed. On the caller's executor, attempts
+    that have not begun are cancelled. Running attempts are killed if the executor supports that
+    (:meth:`WorkerPool.kill`); otherwise their next access to the job fails.
     """
 
     def __init__(self, executor: Executor | None, tasks: int, speculating: bool) -> None:
         self._own = executor is None
         cores = len(os.sched_getaffinity(0))
-        # A copy of a task that hangs needs a second worker.
+        # The copy of a task that hangs needs a second worker.
         self._size = max(2 if speculating else 1, min(cores, tasks))
         self._executor = WorkerPool(self._size) if executor is None else executor
         self._pools = 1
         self._settled: list[tuple[Attempt, Future[Commit] | None]] = []
-        #: What people may want to know: a pool that broke. Whoever tells it empties the list.
+        #: Messages for users about pools that broke. The driver reports and removes them.
         self.notes: list[str] = []
         self.running: dict[Future[Commit], Attempt] = {}
 
@@ -58,25 +58,25 @@ class Workers:
 
     @property
     def room(self) -> bool:
-        """Whether an attempt that is submitted now would begin at once, as far as that is known."""
+        """Whether an attempt that is submitted now would begin at once, as far as the executor shows it."""
         if isinstance(self._executor, WorkerPool):
             return len(self.running) < self._executor.max_workers
         return True
 
     def submit(self, function: Callable[[Any], Commit], task: Any, attempt: Attempt) -> None:
-        """Gives an attempt to the executor. Raises :class:`ExecutorBroken`."""
+        """Submits an attempt to the executor. Raises :class:`ExecutorBroken`."""
         while True:
             try:
                 self.running[self._executor.submit(function, task)] = attempt
                 return
             except BrokenExecutor as error:
                 self._replace(error)
-            except RuntimeError as error:  # how executors say that they were shut down
+            except RuntimeError as error:  # executors raise this after they were shut down
                 raise self._broken(error) from error
 
     def settled(self) -> list[tuple[Attempt, Future[Commit] | None]]:
-        """Waits a moment for attempts to end; those that did, with their futures, or ``None`` where
-        the attempt was lost with its pool. Raises :class:`ExecutorBroken`."""
+        """Waits briefly for attempts to end. Returns the ended attempts with their futures, or with
+        ``None`` if the attempt was lost with its pool. Raises :class:`ExecutorBroken`."""
         done, _ = wait(self.running, LOOK_SECONDS, FIRST_COMPLETED)
         broken = next((error for future in done if (error := _break_of(future))), None)
         if broken is not None:
@@ -84,7 +84,7 @@ class Workers:
         else:
             self._settled += [(self.running.pop(future), future) for future in done]
         settled, self._settled = self._settled, []
-        # Of two attempts of a task that ended in the same moment, the one that committed counts.
+        # If two attempts of a task ended since the last call, the one that committed counts.
         settled.sort(key=lambda one: one[1] is None or _failed(one[1]))
         self._note_begun()
         return settled
@@ -96,11 +96,11 @@ class Workers:
                 attempt.begun = now
 
     def others(self, index: int) -> bool:
-        """Whether an attempt of this task runs."""
+        """Whether an attempt of this task is running."""
         return any(attempt.index == index for attempt in self.running.values())
 
     def abandon(self, index: int) -> bool:
-        """Ends the attempts of a task that has committed; tells whether there were any."""
+        """Ends the other attempts of a task that has committed. Returns whether there were any."""
         losers = [future for future, attempt in self.running.items() if attempt.index == index]
         for future in losers:
             del self.running[future]
@@ -114,26 +114,26 @@ class Workers:
             future.cancel()
 
     def _replace(self, error: BrokenExecutor) -> None:
-        """Takes a new pool for one that broke. What ran there and did not finish is lost."""
+        """Replaces a broken pool by a new one. Attempts that had not finished are lost."""
         if not self._own:
             raise self._broken(error) from error
         assert isinstance(self._executor, WorkerPool)
         self._executor.terminate()
         if self._pools == POOLS_MAX:
             raise ExecutorBroken(
-                f"{POOLS_MAX} worker pools broke, one after another; the last one because: {error}"
+                f"{POOLS_MAX} worker pools broke, one after another; cause of the last: {error}"
             ) from error
         for future, attempt in self.running.items():
             self._settled.append((attempt, None if _failed(future) else future))
         self.running.clear()
         self._pools += 1
-        self.notes.append(f"the worker pool broke, and its tasks go on in a new one: {error}")
+        self.notes.append(f"the worker pool broke, and its tasks continue in a new pool: {error}")
         self._executor = WorkerPool(self._size)
 
     def _broken(self, error: BaseException) -> ExecutorBroken:
         return ExecutorBroken(
-            f"the executor ({type(self._executor).__name__}) takes no more tasks: {error}; "
-            "pass one that works, or none for a pool of the run's own"
+            f"the executor ({type(self._executor).__name__}) accepts no more tasks: {error}; "
+            "pass another executor, or None to let the run make its own pool"
         )
 
 

@@ -1,5 +1,5 @@
-//! Who may do what with a custom structure: every operation of its table, by every kind of grant, and
-//! requests that no client sends.
+//! Access rights on a custom structure: every operation of its table with every kind of grant, and requests
+//! that no client sends.
 
 use super::common::raw::{ANY_SHARD, Raw, Reply, first_block, keyed_cluster_with};
 use super::common::{KIB, kv, prefix};
@@ -33,7 +33,7 @@ fn code(number: u8) -> Op {
     Op::from_code((CODE as u16) << 8 | number as u16).unwrap()
 }
 
-/// A request that is served when its sender may.
+/// A valid request, which is served if its sender has the right.
 fn request(spec: &OperationSpec, block: BlockAt, grant: u32) -> (RequestHeader, Vec<u8>, Vec<u8>) {
     let mut header = RequestHeader { at: block, grant, ..RequestHeader::new(code(spec.number)) };
     if spec.mutates {
@@ -89,7 +89,7 @@ fn every_operation_by_every_kind_of_grant() {
                 true => Status::Ok,
                 false => Status::PermissionDenied,
             };
-            // Nothing may change, so that who may write is shown elsewhere.
+            // The log must not change here, so another test covers the right to write.
             let writes = (spec.verbs != Verbs::WRITE).then(|| may(Verbs::WRITE));
             for (who, token, grant, expected) in [
                 ("nobody", &job.token, None, Some(Status::PermissionDenied)),
@@ -108,7 +108,7 @@ fn every_operation_by_every_kind_of_grant() {
                 assert!(expected == Status::Ok || reply.payload.is_empty());
                 raw.expect_alive();
             }
-            // A grant of another job is not even taken.
+            // A server rejects the grant of another job when it is presented.
             let mut raw = Raw::greeted(node, &foreign.token, shard);
             assert_eq!(raw.try_present(&held.grant).status(), Status::PermissionDenied);
         }
@@ -148,7 +148,7 @@ fn who_waits_for_a_record_waits_by_right_only() {
     let good = root.grant_key().verify(&held.grant).unwrap();
     let spec = Log.spec();
     let node = cluster.servers[0].address();
-    // On the block's own core and on the other one.
+    // On the block's own core and on the other core.
     let waiting = |grant: &[u8], shard: u8| {
         let mut raw = Raw::greeted(node, &job.token, shard);
         let number = raw.present(grant);
@@ -161,7 +161,7 @@ fn who_waits_for_a_record_waits_by_right_only() {
         raw
     };
     for shard in [0, 1] {
-        // Until the grant's time is over.
+        // The wait ends when the grant expires.
         let now_ms = good.expires_ms - 3_600_000;
         let short = honeycomb_wire::Grant { expires_ms: now_ms + 1_500, ..good };
         let mut raw = waiting(&root.grant_key().issue(&short), shard);
@@ -169,7 +169,7 @@ fn who_waits_for_a_record_waits_by_right_only() {
     }
     let mut both = [0, 1].map(|shard| waiting(&held.grant, shard));
     let mut gone = waiting(&held.grant, 0);
-    // They wait by now: what they sent before is answered first.
+    // All three wait once the block counts them in its used bytes.
     let followers = |log: &honeycomb_client::Custom| super::stats(log)[0].used;
     let idle = 1 + 6 + 4;
     super::common::eventually("three wait", || followers(&log) >= idle + 3 * 48);
@@ -221,13 +221,13 @@ fn requests_that_no_client_sends_are_refused() {
             let reply = raw.request(header, args, payload);
             assert_eq!(reply.status(), expected, "{what}: {}", reply.message());
         }
-        // A record that is larger than any block takes, on the block's own core and on another.
+        // A record that is larger than a block accepts, on the block's own core and on another.
         let too_large = vec![0; BLOCK as usize];
         let reply = raw.request(append, &[], &too_large);
         assert_eq!(reply.status(), Status::ValueTooLarge, "{}", reply.message());
         raw.expect_alive();
     }
-    // Where it goes on can be asked of any block.
+    // Any block replies to a request for its successor.
     let mut raw =
         Raw::greeted(cluster.servers[0].address(), &job.token, held.block.block.shard().0);
     let number = raw.present(&held.grant);
@@ -238,7 +238,7 @@ fn requests_that_no_client_sends_are_refused() {
         super::append(&log, b"", &[0; 5000]);
     }
     assert_eq!(raw.request(next, &[], &[]).status(), Status::Moved);
-    // At the controller: no code that is nobody's, and none that no server has.
+    // The controller rejects codes outside the custom range, and kinds that no server has.
     let mut raw = Raw::greeted(controller, &job.token, ANY_SHARD);
     for (kind, expected) in [
         (0x00, Status::InvalidArgument),

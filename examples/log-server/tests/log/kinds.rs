@@ -1,4 +1,4 @@
-//! Which kinds there are: what servers announce, and what becomes of a kind that nobody serves.
+//! Custom kinds: the announcements of servers, and a kind that no server serves any more.
 
 use super::common::{Cluster, KIB, eventually, kv, prefix, status};
 use super::{append, at, create, scan, with_log};
@@ -13,7 +13,7 @@ use honeycomb_wire::Status;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A structure that only says where it is: its block's range, and the key that it was asked for.
+/// A structure whose operations return only their location: the block's range, and the requested key.
 struct Where(u8, &'static str);
 
 struct WhereBlock(Opening);
@@ -84,7 +84,7 @@ fn a_kind_that_nobody_serves_cannot_be_created() {
     assert_eq!(e.status, Status::UnknownKind);
     assert!(e.message.contains("'log'") && e.message.contains("only file"), "{e}");
 
-    // It is there as soon as a server is that has it, and says so when it has gone again.
+    // The kind exists as soon as a server with it joins, and is unknown again after the server is lost.
     let server = join(&cluster, Registry::builtin().with(log_structure::Log).unwrap()).unwrap();
     create("log").unwrap();
     let log = client.open_custom(job.job, "task:log", 0x80).unwrap();
@@ -102,7 +102,7 @@ fn a_kind_that_nobody_serves_cannot_be_created() {
 fn blocks_of_a_kind_go_to_the_servers_that_serve_it() {
     let cluster = Cluster::start_with(vec![with_log(), Arc::default()], 2048 * KIB, 64 * KIB);
     let (client, job) = cluster.job("log");
-    // The server with the log is the fuller one.
+    // The server with the log has fewer free blocks.
     let blocks = client.status().unwrap().blocks / 2;
     prefix(&client, &job, "other", 60_000);
     let other = kv(&client, &job, "other:kv", (blocks - 8) as u32);
@@ -117,7 +117,7 @@ fn blocks_of_a_kind_go_to_the_servers_that_serve_it() {
     assert_eq!(refused.status, Status::OutOfMemory, "{refused}");
     assert!(grown > 100, "{grown} records");
     assert_eq!(scan(&log, 0, b"").len(), grown);
-    // What the other server has is for what it serves.
+    // The other server's blocks are only for kinds that it serves.
     assert!(client.status().unwrap().free > blocks / 2);
     other.put(b"k", b"v").unwrap();
     kv(&client, &job, "other:more", 2).put(b"k", b"v").unwrap();
@@ -131,7 +131,7 @@ fn servers_that_serve_one_kind_have_one_description_of_it() {
     assert!(other.contains("0x80") && other.contains("'log'"), "{other}");
     let name = refused(Registry::builtin().with(Where(0x81, "log")).unwrap());
     assert!(name.contains("'log' is kind 0x80"), "{name}");
-    // The same one is welcome, and another kind beside it.
+    // A server with the same kind, and an additional kind, may join.
     let kinds = Registry::builtin().with(log_structure::Log).unwrap();
     let _second = join(&cluster, kinds.with(Where(0x81, "where")).unwrap()).unwrap();
     let (client, _) = cluster.job("any");
@@ -165,7 +165,7 @@ fn a_kind_may_be_routed_by_keys() {
     assert_eq!(seen.len(), 4, "all blocks");
     let ranges = made.call_each("ranges", Ask::default()).unwrap();
     assert_eq!(ranges.len(), 4);
-    // It is opened as what it is, also by who does not say.
+    // The structure opens as its kind, also without a given kind.
     let Any::Custom(same) = client.open_any(job.job, "task").unwrap() else { panic!("custom") };
     assert_eq!(same.spec(), made.spec());
     let client = cluster.client(&job.token, PrefixId(0));

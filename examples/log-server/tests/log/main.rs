@@ -1,4 +1,4 @@
-//! The log in a cluster: through the client that knows no kind, and past it.
+//! The log in a cluster: through the generic client, and with raw requests.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../../crates/honeycomb/tests/common/mod.rs"]
@@ -59,7 +59,7 @@ fn stats(log: &Custom) -> Vec<Stats> {
     answers.iter().map(|answered| Stats::decode(&answered.args).unwrap()).collect()
 }
 
-/// Trims, and answers how many records that were.
+/// Trims, and returns how many records were trimmed.
 fn trim(log: &Custom, through: u64) -> u64 {
     log.call_each("trim", at(through)).unwrap().iter().map(|answered| answered.value).sum()
 }
@@ -91,7 +91,7 @@ fn writers_and_readers_of_a_log_over_many_blocks() {
     let all: BTreeSet<u64> = numbers.iter().flatten().copied().collect();
     assert_eq!(all, (0..3 * per_writer as u64).collect(), "unique, and without gaps");
 
-    // Also to a client whose map is that of the beginning.
+    // A client with the first version of the map also finds all records.
     let found = scan(&log, 0, b"");
     assert_eq!(found.len(), all.len());
     assert!(found.iter().zip(0..).all(|(record, number)| record.number == number));
@@ -121,11 +121,11 @@ fn a_trim_gives_whole_blocks_back_to_the_cluster() {
     assert!(blocks >= 9, "{blocks} blocks");
     assert_eq!(trim(&log, 990), 990);
     assert_eq!(trim(&log, 500), 0, "what is gone is gone once");
-    // The tail, what it has in reserve, and the block in which the last records are.
+    // The tail, its pre-allocated successor, and the block of the last records.
     eventually("trimmed blocks are free", || before - free_blocks(&cluster) <= 3);
     let refused = log.call("read", at(989)).unwrap_err();
     assert_eq!((refused.status, refused.code), (Status::Refused, TRIMMED));
-    // The first records that there are, for this client and for one that comes now.
+    // The first remaining records, for this client and for a client that opens the log now.
     let late = client.open_custom(job.job, "task:log", 0x80).unwrap();
     for log in [&log, &late] {
         let found = scan(log, 0, b"");
@@ -169,7 +169,7 @@ fn followers_see_what_is_appended_also_in_blocks_to_come() {
         let odd: Vec<u64> = (0..count).filter(|i| i % 2 == 1).collect();
         assert_eq!(follower.join().unwrap(), odd);
     });
-    // Nothing comes: the caller's time ends it, not the server's.
+    // No record arrives: the caller's timeout ends the wait, not the server's.
     let args = ScanArgs { records: 1, bytes: 1000, tag: b"" }.encode();
     let clock = honeycomb_env::Clock::start();
     let wait = Duration::from_millis(300);
@@ -225,7 +225,7 @@ fn what_is_asked_wrongly_is_refused_before_it_is_sent() {
     let e = log.call_each("append", none).unwrap_err();
     assert!(e.message.contains("runs on one block"), "{e}");
     assert!(log.call_each("trim", none).unwrap_err().message.contains("needs a position"));
-    // Others do what they do: a log has no changes to listen to, and is no file.
+    // Other calls fail: a log has no changes to subscribe to, and is not a file.
     assert_eq!(
         log.structure().listen(1, honeycomb_wire::notice::Filter::All).err().unwrap().status,
         Status::InvalidArgument

@@ -1,4 +1,4 @@
-//! The program with the log, as a process, and the client that knows nothing of it.
+//! The program with the log as a process, used through the generic client.
 
 use super::common::eventually;
 use super::{append, scan, stats, trim};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// `honeycomb-with-log start --embedded`: it ends when its standard input does.
+/// `honeycomb-with-log start --embedded`. It ends when its standard input closes.
 struct Running {
     child: Child,
     address: String,

@@ -1,4 +1,4 @@
-//! An append whose answer was lost takes effect once.
+//! An append whose reply was lost takes effect once.
 
 use super::common::raw::{ANY_SHARD, Raw, data_header, first_block, frame, hello_args};
 use super::common::{Cluster, KIB, eventually};
@@ -27,7 +27,7 @@ fn an_append_is_repeated_and_counts_once() {
     let opened = OpenStructureReply::decode(&reply.args).unwrap();
     let (block, entry) = (first_block(&opened.map), &opened.map.entries[0]);
 
-    // One session on two connections, as a client that lost the first.
+    // One session on two connections, like a client that lost the first connection.
     let hello = hello_args(&job.token, PrefixId(0), block.block.shard().0);
     let connect = || {
         let mut raw = Raw::connect(entry.address.parse().unwrap());
@@ -47,7 +47,7 @@ fn an_append_is_repeated_and_counts_once() {
         let sequence = number as u64 + 1;
         let (mut raw, grant) = connect();
         raw.send(&frame(header(grant, sequence, false), b"tag", payload));
-        // It has run before the connection goes, and its answer is never read.
+        // The append runs before the connection closes, and its reply is never read.
         eventually("the append ran", || stats(&log)[0].appended == sequence);
         drop(raw);
         let (mut raw, grant) = connect();
@@ -59,9 +59,9 @@ fn an_append_is_repeated_and_counts_once() {
     assert_eq!(found.iter().map(|r| r.bytes.len()).collect::<Vec<_>>(), [100, 7000]);
 }
 
-/// A memory server behind a relay that can lose what the server says.
+/// A relay in front of a memory server that can drop the server's replies.
 struct Relay {
-    /// Answers of the server to swallow, with their connections.
+    /// The number of replies to drop, together with their connections.
     to_lose: Arc<AtomicUsize>,
     lost: Arc<AtomicUsize>,
     target: Arc<OnceLock<SocketAddr>>,
@@ -80,7 +80,7 @@ impl Relay {
         };
         let (to_lose, lost, target) =
             (relay.to_lose.clone(), relay.lost.clone(), relay.target.clone());
-        // They end with the process: nobody waits for them.
+        // The threads end with the process and are not joined.
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (client, server) =
@@ -104,7 +104,7 @@ impl Relay {
     }
 }
 
-/// Carries bytes until an end; `lose` ends both sides instead of carrying what just came.
+/// Relays bytes until the end of the stream. If `lose` returns true, closes both sides instead.
 fn carry(mut from: TcpStream, mut to: TcpStream, mut lose: impl FnMut() -> bool) {
     let mut bytes = [0; 1 << 16];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -113,7 +113,7 @@ fn carry(mut from: TcpStream, mut to: TcpStream, mut lose: impl FnMut() -> bool)
         }
     }
     for stream in [from, to] {
-        // It may have ended by itself.
+        // The peer may have closed it already.
         let _ = stream.shutdown(Shutdown::Both);
     }
 }
@@ -156,7 +156,7 @@ fn the_client_recovers_lost_answers_at_every_turn() {
     let (client, job) = cluster.job("log");
     let log = create(&client, &job);
     let lose = |answers| relay.to_lose.store(answers, Ordering::SeqCst);
-    // Across several blocks: also an answer that says where the log goes on may be lost.
+    // Across several blocks: a `Moved` reply may also be lost.
     for number in 0..300_u64 {
         lose(usize::from(number % 3 == 0));
         assert_eq!(append(&log, b"", &[&number.to_le_bytes()[..], &[9; 900]].concat()), number);
