@@ -24,7 +24,7 @@ FAST := --profile fast --locked --workspace --exclude honeycomb-python
 CARGO_FAST := cargo build $(FAST)
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
 RUST_TESTS := $(HEARING) cargo test $(FAST) --no-fail-fast
-PYTHON_CODE := $(wildcard python protocol examples bench)
+PYTHON_CODE := $(wildcard python protocol examples bench scripts) scripts/tidy
 
 # What the wheel is made from; folders too, so that a deleted file counts as a change.
 WHEEL_SOURCES := Cargo.toml Cargo.lock rust-toolchain.toml scripts/build-wheel.sh \
@@ -61,8 +61,8 @@ build: setup ## the wheel in dist/, installed into .venv
 	PROFILE=$(PROFILE) scripts/build-wheel.sh
 	@rm -f .stamps/wheel-release .stamps/wheel-fast && mv $@.begun $@
 
-.PHONY: lint unit unsafe integration
-lint: setup ## formatting, clippy, generated code, ruff, mypy
+.PHONY: lint tidy unit unsafe integration
+lint: setup tidy ## formatting, clippy, generated code, ruff, mypy, house rules
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(VENV)/python protocol/generate.py --check
@@ -70,6 +70,11 @@ lint: setup ## formatting, clippy, generated code, ruff, mypy
 	$(VENV)/ruff check $(PYTHON_CODE) --config python/pyproject.toml
 	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
 	cd python && ../$(VENV)/mypy --strict honeycomb
+	cd python && ../$(VENV)/mypy --strict ../scripts/tidy ../scripts/tidy_tree.py
+	$(VENV)/pytest -q -c python/pyproject.toml scripts/tests
+
+tidy: setup ## house rules alone: columns, lengths, phrases, dead files; scripts/tidy --help explains
+	$(VENV)/python scripts/tidy
 
 unit: peers ## the Rust tests
 	$(RUST_TESTS)
