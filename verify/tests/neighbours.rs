@@ -3,8 +3,9 @@
 //! without it.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
-use honeycomb_env::{
-    Arriving, Begin, Clock, ConnId, Gathering, Mailbox, Net, NetOptions, ReplyPayload, SHARED_TURN,
+use honeycomb_env::Clock;
+use honeycomb_transport::{
+    Arriving, Begin, ConnId, Gathering, Mailbox, Net, NetOptions, ReplyPayload, SHARED_TURN,
     Service, TURN, is_urgent,
 };
 use honeycomb_types::limits::{CONNECTION_STALL, REPLY_HEADER, REQUEST_RATE_LEAST};
@@ -182,7 +183,7 @@ impl Loop {
         };
         let thread = std::thread::spawn(move || {
             Bug::arm(bug);
-            honeycomb_env::run(net, service, notes).unwrap();
+            honeycomb_transport::run(net, service, notes).unwrap();
         });
         Loop { address, counts, mailbox, thread: Some(thread) }
     }

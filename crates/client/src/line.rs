@@ -3,7 +3,8 @@
 
 use crate::error::Error;
 use crate::interrupt::{self, Woken};
-use honeycomb_env::{Clock, Poller, unix};
+use honeycomb_env::Clock;
+use honeycomb_transport::{Poller, unix};
 use honeycomb_types::Time;
 use honeycomb_types::limits::MESSAGE_LIFE_MS;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -76,7 +77,7 @@ impl Line {
         Err(last)
     }
 
-    /// Connects to the Unix socket of a node of this machine; see `honeycomb_env::unix::connect`.
+    /// Connects to the Unix socket of a node of this machine; see `honeycomb_transport::unix::connect`.
     pub fn near(path: &str, clock: Clock, spin: Duration) -> io::Result<Line> {
         let stream = unix::connect(path)?;
         stream.set_nonblocking(false)?;

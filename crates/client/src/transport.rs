@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::line::{Line, Wait};
 use honeycomb_env::Clock;
-use honeycomb_env::failpoint::{self, Point};
+use honeycomb_transport::failpoint::{self, Point};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
 use honeycomb_types::{PrefixId, SessionId, StructureId};
 use honeycomb_wire::messages::{HelloReply, HelloRequest, PresentGrantRequest};

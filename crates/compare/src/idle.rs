@@ -1,7 +1,8 @@
 //! The loop that Honeycomb runs on, with a service that answers at once: what the loop alone costs.
 
-use honeycomb_env::unix::UnixDoor;
-use honeycomb_env::{Clock, ConnId, Net, NetOptions, ReplyPayload, Service};
+use honeycomb_env::Clock;
+use honeycomb_transport::unix::UnixDoor;
+use honeycomb_transport::{ConnId, Net, NetOptions, ReplyPayload, Service};
 use honeycomb_types::Time;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::net::TcpListener;
@@ -68,5 +69,5 @@ pub fn serve(place: &str, bytes: usize) -> Result<(), String> {
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(0);
     });
-    honeycomb_env::run(net, Idle { value: vec![7; bytes] }, notes).map_err(said)
+    honeycomb_transport::run(net, Idle { value: vec![7; bytes] }, notes).map_err(said)
 }

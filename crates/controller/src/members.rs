@@ -3,7 +3,7 @@
 use crate::outbox::Out;
 use crate::service::{ControllerService, Errand, Refusal, malformed, message_of, refusal};
 use honeycomb_catalog::{CatalogError, Command, Effect, HeldBlock, NewServer, Reply, Seal};
-use honeycomb_env::{ConnId, Net};
+use honeycomb_transport::{ConnId, Net};
 use honeycomb_types::{
     BlockAt, Generation, ServerId, StructureId, TierClass, TierIx, TierSpec, Time,
 };

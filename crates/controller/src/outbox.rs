@@ -9,7 +9,7 @@
 
 use crate::service::{ControllerService, Peer, Siblings};
 use crate::store::{RENEW_AGAIN, Store, StoreError};
-use honeycomb_env::{ConnId, Net, ReplyPayload};
+use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::{JobId, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{HashMap, HashSet};

@@ -15,11 +15,11 @@ use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
 use crate::shard::{Access, Shard};
 use crate::spill::Spiller;
-use honeycomb_env::{
-    Begin, ByConn, ConnId, Detached, Gathering, Mailbox, Net, NotPosted, ReplyPayload, Service,
-    thread_cpu,
-};
+use honeycomb_env::thread_cpu;
 use honeycomb_structures::{Answer, KV_PAGE_MAX, Outcome, Payload, Ticket};
+use honeycomb_transport::{
+    Begin, ByConn, ConnId, Detached, Gathering, Mailbox, Net, NotPosted, ReplyPayload, Service,
+};
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
 };

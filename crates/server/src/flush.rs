@@ -4,11 +4,12 @@ use crate::kept::{KeptBytes, KeptFault, Parts};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Effect, JournalBegin, JournalWrite};
 use honeycomb_block::Pin;
-use honeycomb_env::{Clock, Mailbox, NotPosted};
+use honeycomb_env::Clock;
 use honeycomb_structures::Items;
 use honeycomb_tiers::{
     FlushError, FlushStore, FlushedPart, FlushedStructure, Manifest, Objects, PartWriter, Written,
 };
+use honeycomb_transport::{Mailbox, NotPosted};
 use honeycomb_types::{BlockAt, Kind, StructureId};
 use honeycomb_wire::messages::{
     CommitFlushRequest, FlushBlockReply, FlushedObject, SweepObjectsRequest,

@@ -2,7 +2,8 @@
 
 use crate::notes::Note;
 use honeycomb_block::{Pin, Shared};
-use honeycomb_env::{Clock, Mailbox, NotPosted};
+use honeycomb_env::Clock;
+use honeycomb_transport::{Mailbox, NotPosted};
 use honeycomb_types::BlockAt;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;

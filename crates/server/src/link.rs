@@ -15,10 +15,9 @@ use crate::flush::{Errand, Flusher};
 use crate::lots::Lots;
 use crate::notes::Note;
 use crate::spill::Traffic;
-use honeycomb_env::{
-    Clock, ConnId, Entropy, Mailbox, Net, NotPosted, ReplyPayload, resident_anonymous_bytes,
-};
+use honeycomb_env::{Clock, Entropy, resident_anonymous_bytes};
 use honeycomb_structures::News;
+use honeycomb_transport::{ConnId, Mailbox, Net, NotPosted, ReplyPayload};
 use honeycomb_types::limits::REPORT_INTERVAL;
 use honeycomb_types::{BlockAt, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{

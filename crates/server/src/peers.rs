@@ -4,7 +4,8 @@
 //! back to it in order.
 
 use crate::shard::{LineKey, Post, PostPayload, Shard};
-use honeycomb_env::{ConnId, Entropy, Net, ReplyPayload};
+use honeycomb_env::Entropy;
+use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::messages::HelloRequest;

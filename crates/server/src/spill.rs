@@ -4,7 +4,8 @@
 use crate::alarm::Alarms;
 use crate::notes::Note;
 use honeycomb_block::{Backing, Pin};
-use honeycomb_env::{AWAY, Clock, Mailbox, NotPosted, Volume};
+use honeycomb_env::{AWAY, Clock, Volume};
+use honeycomb_transport::{Mailbox, NotPosted};
 use honeycomb_types::limits::TIER_CHUNK;
 use honeycomb_types::{Bug, TierIx};
 use honeycomb_wire::messages::TierTraffic;

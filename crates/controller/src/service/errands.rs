@@ -4,7 +4,7 @@ use super::{ControllerService, Peer, Refusal, drain, moves};
 use crate::outbox::{Out, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, StopFault, Written};
-use honeycomb_env::ConnId;
+use honeycomb_transport::ConnId;
 use honeycomb_types::{BlockAt, MoveId, ServerId, SessionId, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};

@@ -3,7 +3,7 @@
 use super::{ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal, TierAlarm, TierTraffic};
-use honeycomb_env::{ConnId, Net};
+use honeycomb_transport::{ConnId, Net};
 use honeycomb_types::limits::TIERS_MAX;
 use honeycomb_types::{AlarmKind, BlockAt, JobId, PrefixId, ServerId, StructureId, TierIx, Time};
 use honeycomb_wire::messages::*;

@@ -10,7 +10,7 @@
 
 use super::{ControllerService, Note};
 use honeycomb_catalog::Command;
-use honeycomb_env::{Mailbox, nobody_listens};
+use honeycomb_transport::{Mailbox, nobody_listens};
 use honeycomb_types::{ServerId, Time};
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 
 use super::{ControllerService, Note, Peer};
 use crate::merge;
-use honeycomb_env::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
+use honeycomb_transport::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
 use honeycomb_types::{JobId, SessionId, Time, Verbs, tenant_of};
 use honeycomb_wire::messages::{FindJobRequest, RegisterJobRequest};
 use honeycomb_wire::{Field, Op, Reader, ReplyHeader, RequestHeader, Scope, Status};

@@ -3,7 +3,8 @@
 //! The peers' clients stand on it, so that a comparison shows the servers and not two ways of
 //! waiting.
 
-use honeycomb_env::{Clock, Poller, unix};
+use honeycomb_env::Clock;
+use honeycomb_transport::{Poller, unix};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;

@@ -41,7 +41,7 @@ pub enum Promise {
 pub struct Cell {
     pub act: Act,
     pub victim: Victim,
-    /// The failpoint of the victim (`honeycomb_env::failpoint`).
+    /// The failpoint of the victim (`honeycomb_transport::failpoint`).
     pub at: &'static str,
     pub promise: Promise,
     /// Whether the victim is started again.

@@ -3,7 +3,7 @@
 use super::{Access, ShardService, busy, ok};
 use crate::lend::LendJob;
 use honeycomb_block::Shared;
-use honeycomb_env::{ConnId, Net};
+use honeycomb_transport::{ConnId, Net};
 use honeycomb_types::limits::LENT_WAITING_MAX;
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::{RequestHeader, Status};

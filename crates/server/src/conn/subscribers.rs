@@ -1,8 +1,8 @@
 //! Where the notices of subscriptions go, and what their clients have missed.
 
 use hashbrown::HashMap;
-use honeycomb_env::{ConnId, Net, ReplyPayload};
 use honeycomb_structures::Ticket;
+use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::BlockAt;
 use honeycomb_types::limits::NOTICE_BACKLOG_MAX;
 use honeycomb_wire::notice::{Notice, SubscribeArgs};

@@ -5,8 +5,8 @@ use crate::flush::{Errand, FlushJob, FlushWhat};
 use crate::lots::Lots;
 use crate::notes::Note;
 use crate::shard::BlockOwner;
-use honeycomb_env::{ConnId, Net, ReplyPayload};
 use honeycomb_structures::News;
+use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::{BlockAt, Generation, JobId, Kind, Marks, PrefixId, StructureId, TierIx};
 use honeycomb_wire::Field;
 use honeycomb_wire::messages::{

@@ -3,8 +3,8 @@
 
 use super::{Asked, Link, TOLD_AT_A_TIME};
 use crate::shard::{Effect, MoveWord};
-use honeycomb_env::Net;
 use honeycomb_structures::News;
+use honeycomb_transport::Net;
 use honeycomb_types::{BlockAt, ShardIx};
 use honeycomb_wire::Op;
 use honeycomb_wire::messages::{HeldBlock, InventoryRequest};

@@ -3,8 +3,8 @@
 use super::{Asked, Link};
 use crate::notes::Note;
 use crate::shard::{Effect, MoveWord};
-use honeycomb_env::Net;
 use honeycomb_structures::{News, Successor};
+use honeycomb_transport::Net;
 use honeycomb_types::{BlockAt, ServerId, ShardIx, StructureId};
 use honeycomb_wire::Field;
 use honeycomb_wire::data::MovedArgs;

@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
-use honeycomb_env::{Begin, Clock, ConnId, Net, NetOptions, ReplyPayload, Service, run};
+use honeycomb_env::Clock;
+use honeycomb_transport::{Begin, ConnId, Net, NetOptions, ReplyPayload, Service, run};
 use honeycomb_types::limits::REQUEST_HEADER;
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence, ServerId, ShardIx, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};

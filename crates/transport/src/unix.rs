@@ -6,8 +6,8 @@
 //! (`connect`). The path has a random part, so that no two nodes ever have the same one: a client
 //! on another machine, or in a container that does not share the directory, finds no socket there.
 
-use crate::entropy::Entropy;
-use crate::lockfile::LockFile;
+use honeycomb_env::Entropy;
+use honeycomb_env::LockFile;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with, sockopt::socket_peercred,
 };

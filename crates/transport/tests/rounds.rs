@@ -2,8 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
-use honeycomb_env::unix::{self, UnixDoor};
-use honeycomb_env::{Clock, ConnId, Net, NetOptions, ReplyPayload, Service, TURN};
+use honeycomb_env::Clock;
+use honeycomb_transport::unix::{self, UnixDoor};
+use honeycomb_transport::{ConnId, Net, NetOptions, ReplyPayload, Service, TURN};
 use honeycomb_types::limits::REPLY_HEADER;
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
@@ -81,7 +82,7 @@ fn start<const WORK: usize>(
     let (_mailbox, notes) = net.mailbox();
     let value: Vec<u8> = (0..LARGE).map(|at| (at / 7) as u8).collect();
     let service = Answering::<WORK> { value: value.into(), steps, finished: false };
-    std::thread::spawn(move || honeycomb_env::run(net, service, notes).unwrap())
+    std::thread::spawn(move || honeycomb_transport::run(net, service, notes).unwrap())
 }
 
 fn listening(spin: Duration) -> (JoinHandle<()>, impl Fn() -> TcpStream) {

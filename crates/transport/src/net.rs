@@ -14,11 +14,11 @@ pub use by_conn::ByConn;
 pub use round::run;
 
 use crate::budget::{Budget, Permit, Share};
-use crate::clock::Clock;
 use crate::conn::{Conn, Left, Mode, ReplyPayload, Spares};
 use crate::failpoint::{self, Point};
 use crate::poller::Poller;
 use crate::unix::UnixDoor;
+use honeycomb_env::Clock;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
     CONNECTION_BACKLOG_MAX, CONNECTION_SHARE, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL,

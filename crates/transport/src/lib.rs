@@ -1,0 +1,23 @@
+//! The transport of a node: one event loop for each thread, its connections, and the shares of jobs in both.
+//!
+//! A loop knows frames and limits. It does not know what an operation means: a `Service` does.
+#![forbid(unsafe_code)]
+
+mod arriving;
+mod budget;
+mod conn;
+mod elsewhere;
+pub mod failpoint;
+mod net;
+mod poller;
+mod probe;
+pub mod unix;
+
+pub use arriving::{Arriving, Gathering};
+pub use budget::{Budget, Permit, SHARED_TURN, Share, TURN};
+pub use conn::ReplyPayload;
+pub use net::{
+    Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, is_urgent, run,
+};
+pub use poller::Poller;
+pub use probe::nobody_listens;
