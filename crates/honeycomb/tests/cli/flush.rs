@@ -54,7 +54,7 @@ fn fails(home: &Home, reasons: &[&str]) {
     let tree = home.ok(&["tree"]);
     assert!(tree.contains("flush to runs/1 failing: ") && told(&tree), "{tree}");
     let status = home.ok(&["status"]);
-    let line = "flushes 1 under way, 1 failing, 0 done";
+    let line = "flushes 1 running, 1 failing, 0 done";
     assert!(status.contains(line) && told(&status), "{status}");
     let status = home.json(&["status"]);
     assert!(status["quarantined"].as_u64().unwrap() >= 3, "{status}");

@@ -33,10 +33,10 @@ fn start_tells_where_the_token_is_and_not_what_it_is() {
 fn settings_that_cannot_be_are_refused_before_anything_starts() {
     let home = Home::new();
     for (args, told) in [
-        (&["--memory", "999TiB"][..], "is more than the"),
-        (&["--memory", "1MiB", "--block-size", "1GiB"], "holds no block of 1.0 GiB"),
+        (&["--memory", "999TiB"][..], "--memory 999.0 TiB exceeds the"),
+        (&["--memory", "1MiB", "--block-size", "1GiB"], "too small for one block of 1.0 GiB"),
         (&["--block-size", "100KiB"], "not a power of two from 64KiB to 1GiB"),
-        (&["--listen", "0.0.0.0:0"], "--insecure allows it"),
+        (&["--listen", "0.0.0.0:0"], "use --insecure to allow this"),
         (&["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
         (&["--memory", "many"], "is not a size"),
     ] {
@@ -50,7 +50,7 @@ fn settings_that_cannot_be_are_refused_before_anything_starts() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let ran = home.run(&["start", "--listen", &address]);
-    assert!(ran.code == 8 && ran.err.contains("is taken"), "{} {}", ran.code, ran.err);
+    assert!(ran.code == 8 && ran.err.contains("the port is in use"), "{} {}", ran.code, ran.err);
 }
 
 #[test]

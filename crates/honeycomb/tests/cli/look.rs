@@ -210,7 +210,7 @@ fn quotas_are_set_told_and_kept() {
     assert_eq!(refused.code, 7);
     assert!(refused.err.contains("the tenant 'acme' holds 1 of its quota of 1"), "{}", refused.err);
     let text = home.ok(&["quota", "--tenant", "acme"]);
-    assert_eq!(text.trim(), "tenant acme: 1 of 1 blocks held");
+    assert_eq!(text.trim(), "tenant acme: 1 of 1 blocks in use");
     assert_eq!(home.run(&["quota", "nix"]).code, 3);
     assert_eq!(home.run(&["quota", "runs", "--tenant", "acme"]).code, 2);
     assert_eq!(home.json(&["jobs"])["jobs"][0]["quota_blocks"], 9);
@@ -255,7 +255,7 @@ fn where_the_next_blocks_of_a_job_go_is_told_by_server_and_by_tier() {
     assert_eq!(told["weights"][0]["weight_permille"], 1000);
     let text = home.ok(&["jobs", "patient"]);
     assert!(
-        text.contains("\ntier   ssd     50.0 % of its next blocks: 128 blocks to give"),
+        text.contains("\ntier   ssd     50.0 % of its next blocks: 128 blocks available"),
         "{text}"
     );
     home.ok(&["put", "x:kv", "k", "v"]);

@@ -161,7 +161,7 @@ fn what_cannot_be_loaded_leaves_nothing_and_is_told_by_name() {
     let opened = client.open_file(job.job, "l:text").map(drop);
     assert!(matches!(opened, Err(Error { status: Status::Loading, .. })), "{opened:?}");
     let (status, message) = run(&at, "l", &[]).unwrap_err();
-    assert!(status == "Loading" && message.contains("begin again"), "{status}: {message}");
+    assert!(status == "Loading" && message.contains("--again"), "{status}: {message}");
     run(&at, "l", &["--again"]).unwrap();
     assert_eq!(client.open_file(job.job, "l:text").unwrap().size().unwrap(), 300_000);
     client.remove_prefix(job.job, "l").unwrap();
