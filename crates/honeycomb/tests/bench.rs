@@ -493,5 +493,5 @@ fn pressure_says_what_it_lacks() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("static-keeps cannot be measured: it is there in virtual"), "{said}");
+    assert!(said.contains("static-keeps cannot be measured: it exists in virtual"), "{said}");
 }

@@ -65,7 +65,10 @@ fn the_settings_that_are_shown_are_those_that_count() {
 fn mistakes_name_their_place_and_the_right_name() {
     let home = Home::new();
     for (text, told) in [
-        ("timeout = 1\nblok_size = 1\n", "c.toml:2: unknown setting 'blok_size'; did you mean 'block_size'?"),
+        (
+            "timeout = 1\nblok_size = 1\n",
+            "c.toml:2: unknown setting 'blok_size'; did you mean 'block_size'?",
+        ),
         ("shards = 0", "c.toml:1: shards: '0' is not a whole number from 1 to 254"),
         ("block_size = \"100KiB\"", "c.toml:1: block_size: '100KiB' is not a power of two"),
         ("memory 1", "c.toml:1: "),
