@@ -285,7 +285,7 @@ fn a_directory_has_one_controller_at_a_time_and_a_key_that_only_its_user_reads()
     use std::os::unix::fs::MetadataExt;
     let cluster = Cluster::start(0);
     let (code, error) = processes::controller_refused(&cluster.folder.data(), "127.0.0.1:0");
-    assert!(error.contains("another controller has this data directory"), "{error}");
+    assert!(error.contains("another controller uses this data directory"), "{error}");
     assert_eq!(code, 8);
     let mode = |name: &str| std::fs::metadata(cluster.folder.data().join(name)).unwrap().mode();
     assert_eq!(mode("cluster.key") & 0o777, 0o600);
