@@ -447,7 +447,7 @@ fn sort_takes_more_than_memory() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("acknowledged records are there"), "{said}");
+    assert!(said.contains("acknowledged records exist"), "{said}");
     let stopped: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&stopped["sorted"], &stopped["status"]), (&false.into(), &"OutOfMemory".into()));
     // Memory and disk are half of what was to be sorted: about so many were acknowledged.
@@ -476,7 +476,7 @@ fn sort_ends_when_the_disk_fails() {
     let output =
         run("exec \"$0\" bench sort --quick --json --timeout 3 --directory \"$1\"").unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("acknowledged records are there"), "{said}");
+    assert!(said.contains("acknowledged records exist"), "{said}");
     let stopped: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(stopped["sorted"], false);
     let status = stopped["status"].as_str().unwrap();
