@@ -35,8 +35,8 @@ impl Build {
         Ok(Build { program, checkout: None })
     }
 
-    /// Builds a revision of this repository in a worktree under `target/against`, or reuses an existing build of the
-    /// same commit.
+    /// Builds a revision of this repository in a worktree under `target/against`, or reuses an existing build
+    /// of the same commit.
     pub fn revision(revision: &str) -> Result<Build, String> {
         let checkout = Path::new(CHECKOUT).canonicalize();
         let checkout = checkout.map_err(|e| format!("cannot find the checkout {CHECKOUT}: {e}"))?;

@@ -1,9 +1,9 @@
 //! The protocol of a measured client: lines of JSON on its standard input and output.
 //!
-//! A line with `system` is a specification; the client answers `ready` when it has connected and stored the data
-//! to read. A line with `seconds` is a round; the client answers its figures. One process thus runs many rounds,
-//! and systems can alternate at the cost of a line. `bench/contract.h` and `bench/worker.py` implement the same in
-//! C and in Python.
+//! A line with `system` is a specification; the client answers `ready` when it has connected and stored the
+//! data to read. A line with `seconds` is a round; the client answers its figures. One process thus runs many
+//! rounds, and systems can alternate at the cost of a line. `bench/contract.h` and `bench/worker.py`
+//! implement the same in C and in Python.
 //!
 //! With `--against`, this build's runner starts clients of another revision, older or newer. The lines are
 //! therefore compatible in both directions:

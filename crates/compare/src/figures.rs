@@ -78,7 +78,8 @@ pub fn draw_all(folder: &Path, measured: &[(Group, Cells)]) -> Result<Vec<String
     Ok(drawn)
 }
 
-/// Whether a cell belongs to the groups `kv sync` and `kv large`, without cells that only serve as references.
+/// Whether a cell belongs to the groups `kv sync` and `kv large`, without cells that only serve as
+/// references.
 fn is_sync(cell: &Cell) -> bool {
     let plain = cell.clients == 1 && cell.batch == 1 && !cell.one_core && cell.servers == 1;
     let client = matches!(cell.with, With::Rust | With::Hiredis | With::C);

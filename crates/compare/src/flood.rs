@@ -1,8 +1,8 @@
 //! The load generator: many connections and pipelines from one thread, the same for every system.
 //!
-//! It compares servers: requests are encoded before the first round, and replies are parsed only to find their
-//! end and to detect refusals. Each connection sends `pipeline` requests in one write, and the next ones when all
-//! are answered.
+//! It compares servers: requests are encoded before the first round, and replies are parsed only to find
+//! their end and to detect refusals. Each connection sends `pipeline` requests in one write, and the next
+//! ones when all are answered.
 
 use crate::contract::{Client, Draw, Measured, Meter, Op, Round, Spec, System};
 use crate::format::{Format, Place, Request, number, requests};

@@ -152,8 +152,8 @@ pub fn number(frame: &mut [u8], request: u64, lane: Option<(u64, u32)>) {
 const _: () = assert!(REQUEST_HEADER == 64, "where `number` writes");
 
 impl Format {
-    /// The length of the reply at the start of `bytes`, if its head has arrived. A refusal is an error; `value` is
-    /// the number of value bytes in a reply with a value.
+    /// The length of the reply at the start of `bytes`, if its head has arrived. A refusal is an error;
+    /// `value` is the number of value bytes in a reply with a value.
     #[inline]
     pub fn reply(self, bytes: &[u8], value: usize) -> Result<Option<usize>, String> {
         let length = match self {

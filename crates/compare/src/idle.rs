@@ -42,8 +42,8 @@ impl Service for Idle {
     }
 }
 
-/// Serves on a free port, or on a socket in the folder after `unix:`, until standard input ends; the first line of
-/// the output is its address. The answer to KvGet has `bytes` bytes, all other answers are empty.
+/// Serves on a free port, or on a socket in the folder after `unix:`, until standard input ends; the first
+/// line of the output is its address. The answer to KvGet has `bytes` bytes, all other answers are empty.
 pub fn serve(place: &str, bytes: usize) -> Result<(), String> {
     let said = |e: std::io::Error| e.to_string();
     let options =

@@ -1,9 +1,10 @@
 //! `bench/compare`: Honeycomb, its peers and the limits of this machine, side by side.
 //!
-//! One program in several roles. Without a role, it is the matrix itself (`matrix`, `run`, `report`): it starts
-//! servers and clients as separate processes, alternates between them, and reads their resource use from the
-//! kernel. With `--against`, it compares this build with another one (`against`). The clients in Rust (`worker`,
-//! `flood`), the loop without a store (`idle`) and the measured cluster are the same program, too.
+//! One program in several roles. Without a role, it is the matrix itself (`matrix`, `run`, `report`): it
+//! starts servers and clients as separate processes, alternates between them, and reads their resource use
+//! from the kernel. With `--against`, it compares this build with another one (`against`). The clients in
+//! Rust (`worker`, `flood`), the loop without a store (`idle`) and the measured cluster are the same program,
+//! too.
 #![forbid(unsafe_code)]
 
 mod against;
@@ -37,13 +38,14 @@ use tools::Tools;
 
 /// Compares this build with redis-server, memcached and the limits of this machine.
 ///
-/// Systems alternate round by round, and ratios are those of neighbouring rounds: on a machine with other users,
-/// only ratios are meaningful. The program starts all servers and clients and ends them with the run.
+/// Systems alternate round by round, and ratios are those of neighbouring rounds: on a machine with other
+/// users, only ratios are meaningful. The program starts all servers and clients and ends them with the run.
 ///
-/// With --against, it compares this build with the build of another revision instead, without peers. Both builds
-/// alternate, and each row has the median of its paired ratios with a 95 % interval. The program fails if a whole
-/// interval exceeds 1.03 for throughput, latency (median and p99), server CPU or resident memory, twice in a row.
-/// Benchmarks of whole processes (repartition, spill, flush, elasticity, growth) are rows, too.
+/// With --against, it compares this build with the build of another revision instead, without peers. Both
+/// builds alternate, and each row has the median of its paired ratios with a 95 % interval. The program fails
+/// if a whole interval exceeds 1.03 for throughput, latency (median and p99), server CPU or resident memory,
+/// twice in a row. Benchmarks of whole processes (repartition, spill, flush, elasticity, growth) are rows,
+/// too.
 #[derive(Parser)]
 #[command(
     name = "bench/compare",
@@ -69,8 +71,8 @@ struct Args {
     /// Print only the names of the groups, or of the rows with --against
     #[arg(long)]
     list: bool,
-    /// Compare with the build of this revision, built in a worktree under target/against; an existing build of the
-    /// same commit is reused
+    /// Compare with the build of this revision, built in a worktree under target/against; an existing build
+    /// of the same commit is reused
     #[arg(long, value_name = "REVISION", group = "other")]
     against: Option<String>,
     /// Compare with this honeycomb-compare binary, without the rows in Python

@@ -651,9 +651,9 @@ fn ranged_read(bytes: u64) -> Group {
         .bar("against the socket", Figure::MbPerS, (0, &[2]), None, AtLeast(0.9))
 }
 
-/// Rows with two memory servers and a store of eight blocks, and their p99 while another prefix splits. The puts
-/// that cause the splits are a load on the same cores: the same puts without splits show their part of the
-/// difference.
+/// Rows with two memory servers and a store of eight blocks, and their p99 while another prefix splits. The
+/// puts that cause the splits are a load on the same cores: the same puts without splits show their part of
+/// the difference.
 fn two_servers(scale: Scale) -> Vec<Group> {
     let group = |name: &str, cell: &dyn Fn(System) -> Cell, figure, bar| {
         let ours = cell(System::Honeycomb).spread();

@@ -1,4 +1,5 @@
-//! Runs a group: starts the servers and clients of its cells, alternates between them, and collects their figures.
+//! Runs a group: starts the servers and clients of its cells, alternates between them, and collects their
+//! figures.
 
 use crate::against::measure::{SIDES, Unpaired, in_turn};
 use crate::build::Build;
@@ -20,9 +21,9 @@ const AT_REST: Duration = Duration::from_millis(300);
 
 /// Approximate time to fill and split a block of several servers.
 const SPLIT_TAKES: Duration = Duration::from_millis(20);
-/// Minimum duration of a measurement beside splits: beside one client that waits for each answer, and beside many
-/// clients that leave the servers no idle time. Two servers then share a core, and every step of a split waits
-/// until the kernel has scheduled both of them.
+/// Minimum duration of a measurement beside splits: beside one client that waits for each answer, and beside
+/// many clients that leave the servers no idle time. Two servers then share a core, and every step of a split
+/// waits until the kernel has scheduled both of them.
 const SPLITS_LEAST: Duration = Duration::from_millis(200);
 const SPLITS_LEAST_FLOODED: Duration = Duration::from_secs(1);
 
@@ -212,7 +213,8 @@ impl<'a> Runner<'a> {
         Runner { own, tools, pinning, effort, numbered: 0 }
     }
 
-    /// Measures all cells of a group in turn. The group has new servers, so that no data of other groups remains.
+    /// Measures all cells of a group in turn. The group has new servers, so that no data of other groups
+    /// remains.
     pub fn group(&mut self, group: &Group, told: &mut dyn FnMut(&Cell, u32)) -> Cells {
         let mut servers: Vec<Server> = Vec::new();
         let mut turns: Vec<Result<Turn, Absent>> = Vec::new();
@@ -245,8 +247,8 @@ impl<'a> Runner<'a> {
         let failed = |side: usize, why: String| Unpaired::Failed(format!("{}: {why}", SIDES[side]));
         let set_up = self.set_up(cell, builds[0], &mut servers[0]);
         let this = set_up.map_err(|absent| failed(0, absent.to_string()))?;
-        // A client that does not support a cell refuses its specification (`contract`); a server that does not know
-        // a flag ends at once.
+        // A client that does not support a cell refuses its specification (`contract`); a server that does
+        // not know a flag ends at once.
         let set_up = self.set_up(cell, builds[1], &mut servers[1]);
         let that = set_up.map_err(|absent| Unpaired::NotThere(absent.told().1.to_owned()))?;
         let mut turns = [this, that];
@@ -273,8 +275,8 @@ impl<'a> Runner<'a> {
             let before = server.resident();
             let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
             worker.set_up(spec)?;
-            // Measured while the client exists, because a job's memory is freed with the job. Unneeded memory is
-            // returned within a tenth of a second.
+            // Measured while the client exists, because a job's memory is freed with the job. Unneeded memory
+            // is returned within a tenth of a second.
             let clock = Clock::start();
             clock.sleep_until(clock.now() + AT_REST);
             Ok(server.resident().saturating_sub(before))

@@ -165,8 +165,8 @@ fn waiting(which: Which) -> Waiting {
     if which.polls { Waiting::Polling } else { Waiting::Sleeping }
 }
 
-/// The address of a controller and the cluster's token, from the object that it prints. Other builds may print
-/// additional fields.
+/// The address of a controller and the cluster's token, from the object that it prints. Other builds may
+/// print additional fields.
 fn announced(line: &str) -> Result<(String, String), String> {
     let object: serde_json::Value =
         serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))?;

@@ -13,8 +13,8 @@ pub const PATH: &str = "/bench";
 const LEASE_MS: u32 = 24 * 3600 * 1000;
 /// Minimum bytes of an append that fills a file.
 const PIECE: u64 = 1 << 20;
-/// High mark in percent of blocks that shall split: they split there at any fill rate. Their low mark is so small that
-/// blocks do not merge right after a split.
+/// High mark in percent of blocks that shall split: they split there at any fill rate. Their low mark is so
+/// small that blocks do not merge right after a split.
 pub const SPLITS_AT: u8 = 70;
 const MERGES_AT: u8 = 5;
 /// Bytes of one request that stores many values.

@@ -1,5 +1,5 @@
-//! The synchronous clients in Rust: Honeycomb's client, and minimal clients of the peers for operations that their
-//! usual clients do not support.
+//! The synchronous clients in Rust: Honeycomb's client, and minimal clients of the peers for operations that
+//! their usual clients do not support.
 
 use crate::contract::{Client, Draw, Measured, Meter, Op, Round, Spec, System, key};
 use crate::memcached::Memcached;
@@ -349,8 +349,8 @@ impl Client for Piped {
 
 /// Puts values into a store of several blocks, one block after the other: each of them splits, or none does.
 ///
-/// It puts one value at a time, so slowly that the puts alone are a small load. The data that a split moves is
-/// stored before, outside of measurements.
+/// It puts one value at a time, so slowly that the puts alone are a small load. The data that a split moves
+/// is stored before, outside of measurements.
 struct Neighbour {
     spec: Spec,
     store: Store,
@@ -362,8 +362,8 @@ struct Neighbour {
     stored: Vec<usize>,
 }
 
-/// Interval between two puts of `Neighbour`: with values of 1 KiB, some 5 MB/s. One at a time, because many requests
-/// together would delay others more than a split may.
+/// Interval between two puts of `Neighbour`: with values of 1 KiB, some 5 MB/s. One at a time, because many
+/// requests together would delay others more than a split may.
 const PACE: Duration = Duration::from_micros(200);
 /// Number of keys for each block: more than fit.
 const KEYS_EACH: usize = 10_000;

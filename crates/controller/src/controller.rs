@@ -312,8 +312,8 @@ fn recovered(path: &Path, options: &ControllerOptions) -> Result<Begin, StartErr
         begin.now = begin.now.max(now);
     }
     let mut begin = begin.expect("there is at least one shard");
-    // The shards' clocks stopped at different times and continue from a common time: no lease may expire because
-    // of that.
+    // The shards' clocks stopped at different times and continue from a common time: no lease may expire
+    // because of that.
     let (now, mut effects) = (begin.now, Vec::new());
     for state in begin.states.iter_mut().filter(|_| asked > 1) {
         let amnesty = state.catalog.apply(now, Command::Amnesty, &mut effects);

@@ -1,7 +1,7 @@
 //! Serves the catalog over the network.
 //!
-//! The catalog makes all decisions. This crate verifies tokens, translates messages to commands, sends effects
-//! to the memory servers, and delays a reply until the blocks that it names are open.
+//! The catalog makes all decisions. This crate verifies tokens, translates messages to commands, sends
+//! effects to the memory servers, and delays a reply until the blocks that it names are open.
 #![forbid(unsafe_code)]
 
 mod advised;

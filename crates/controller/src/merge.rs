@@ -66,8 +66,8 @@ fn add_stop(all: &mut StopClusterReply, part: StopClusterReply) {
     all.unflushed.extend(part.unflushed);
 }
 
-/// Every shard has all servers as members, and each counts the blocks that it has allocated. A block that is not
-/// free for one shard is not free.
+/// Every shard has all servers as members, and each counts the blocks that it has allocated. A block that is
+/// not free for one shard is not free.
 fn add(all: &mut ClusterStatusReply, part: ClusterStatusReply) {
     let out = part.blocks.saturating_sub(part.free);
     all.blocks = all.blocks.max(part.blocks);

@@ -1,11 +1,11 @@
 //! Replies and requests to servers, held until the changes that they depend on are logged.
 //!
-//! A round of the loop reads requests, applies them, and puts replies and requests here. At its end, one commit
-//! writes all changes of the round as one group. A message that reports a change, or could reveal one, is held
-//! until the group is on disk: for a job, this includes its own changes and shared ones (expired leases, joining
-//! and lost servers). Growth, reports and all messages that depend on no pending change are sent at once,
-//! however slow the disk. If the log cannot be written, replies to changes become refusals, and requests to
-//! servers wait for new files.
+//! A round of the loop reads requests, applies them, and puts replies and requests here. At its end, one
+//! commit writes all changes of the round as one group. A message that reports a change, or could reveal one,
+//! is held until the group is on disk: for a job, this includes its own changes and shared ones (expired
+//! leases, joining and lost servers). Growth, reports and all messages that depend on no pending change are
+//! sent at once, however slow the disk. If the log cannot be written, replies to changes become refusals, and
+//! requests to servers wait for new files.
 
 use crate::service::{ControllerService, Peer, Siblings};
 use crate::store::{RENEW_AGAIN, Store, StoreError};
@@ -59,7 +59,8 @@ impl Marks {
         self.round.insert(job);
     }
 
-    /// Assigns the changes of this round, if messages must wait for any, to the last group that is waited for.
+    /// Assigns the changes of this round, if messages must wait for any, to the last group that is waited
+    /// for.
     fn settle(&mut self, any: bool, waited: u64) {
         for job in self.round.drain().filter(|_| any) {
             match job {
@@ -169,8 +170,8 @@ impl ControllerService {
             Out::Reply { to, .. } | Out::Refuse { to, .. } => {
                 job(to).map_or(waited, |job| self.marks.seen_by(job))
             }
-            // A block that is opened for a lost change has no owner and is freed; the block after a queue's tail
-            // is soft state, and so is the tier of a block. The server must know its own number first.
+            // A block that is opened for a lost change has no owner and is freed; the block after a queue's
+            // tail is soft state, and so is the tier of a block. The server must know its own number first.
             Out::Ask {
                 to,
                 op: Op::OpenBlock | Op::QueueAhead | Op::LendBlocks | Op::LowerBlock,

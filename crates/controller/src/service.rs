@@ -174,8 +174,8 @@ pub(crate) struct ControllerService {
     pub(crate) probes: Probes,
     effects: Vec<Effect>,
     pub(crate) errands: HashMap<u64, Errand>,
-    /// Blocks whose servers have not confirmed that they are open. A reply that names such a block repeats the
-    /// request to open it, and waits.
+    /// Blocks whose servers have not confirmed that they are open. A reply that names such a block repeats
+    /// the request to open it, and waits.
     opening: HashMap<BlockAt, Effect>,
     deferred: HashMap<u64, Deferred>,
     next_number: u64,
@@ -370,14 +370,15 @@ impl ControllerService {
         let session = peer.task.filter(|_| job.is_some());
         let actor = Actor { job, task, session, verbs, life };
         if let (Some(job), Some(prefix)) = (peer.scope.job, peer.task) {
-            // Any traffic of a session renews the lease of its task. The catalog handles a prefix that is gone.
+            // Any traffic of a session renews the lease of its task. The catalog handles a prefix that is
+            // gone.
             let _ = self.apply(now, Command::RenewPrefixById { job, prefix, ago_ms: 0 });
         }
         Ok(actor)
     }
 
-    /// Serves a request, unless it was answered before or cannot be served now. No answer if an earlier attempt of
-    /// the same request is still in progress.
+    /// Serves a request, unless it was answered before or cannot be served now. No answer if an earlier
+    /// attempt of the same request is still in progress.
     fn serve_once(
         &mut self,
         net: &mut Net,
@@ -532,9 +533,9 @@ impl ControllerService {
         self.serving = None;
     }
 
-    /// Whether memory may become free for an allocation that was just refused: servers are asked to lend blocks,
-    /// and blocks are demoted. The wait is bounded, because earlier requests may take the freed memory. A server
-    /// that lent fewer blocks than requested is not waited for again.
+    /// Whether memory may become free for an allocation that was just refused: servers are asked to lend
+    /// blocks, and blocks are demoted. The wait is bounded, because earlier requests may take the freed
+    /// memory. A server that lent fewer blocks than requested is not waited for again.
     fn may_wait(&mut self, now: Time, since: Option<Time>) -> bool {
         let comes = |since: Time| {
             now.since(since) < FULL_PATIENCE && (self.catalog.lowers() || self.catalog.may_borrow())
@@ -761,10 +762,10 @@ fn changes(op: Op, args: &[u8]) -> bool {
     !looks && !extents::only_asks(op, args)
 }
 
-/// Whether a command may make changes that must be on disk before they are visible. Growth need not wait: if a
-/// machine crash removes a grant from the log, it is adopted from the block that has it; a seal is reported
-/// again, and a part of a flush is written again. Changes that free a block must always wait: no server reports
-/// a block again that it no longer has.
+/// Whether a command may make changes that must be on disk before they are visible. Growth need not wait: if
+/// a machine crash removes a grant from the log, it is adopted from the block that has it; a seal is reported
+/// again, and a part of a flush is written again. Changes that free a block must always wait: no server
+/// reports a block again that it no longer has.
 pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
     let frees = effects.iter().any(|effect| matches!(effect, Effect::FreeBlock { .. }));
     if frees && !Bug::FreesUnsynced.active() {

@@ -10,16 +10,16 @@
 //! ```
 //!
 //! [`Store::open`] recovers the state and begins a log file with a term that was never used before.
-//! [`Store::commit`] appends the changes of one round of the controller as one group, and syncs it. Replies and
-//! effects that depend on the group may be sent only after the sync ([`Store::safe`]). A sync happens at once,
-//! or after [`Store::sync_beside`] on a separate thread: one sync at a time, for everything appended meanwhile,
-//! while the controller continues. When the files have grown, [`Store::renew`] writes a new snapshot, renames it
-//! into place, and removes the older files.
+//! [`Store::commit`] appends the changes of one round of the controller as one group, and syncs it. Replies
+//! and effects that depend on the group may be sent only after the sync ([`Store::safe`]). A sync happens at
+//! once, or after [`Store::sync_beside`] on a separate thread: one sync at a time, for everything appended
+//! meanwhile, while the controller continues. When the files have grown, [`Store::renew`] writes a new
+//! snapshot, renames it into place, and removes the older files.
 //!
 //! Failures of a disk: a write that a crash interrupted is dropped if it is the last one of the last file,
 //! because it was never acknowledged. Any other damage is an error at start ([`StoreError`]). After a failed
-//! write or sync, the contents of the disk are uncertain, so that only a new snapshot in new files helps: every
-//! commit is refused until [`Store::renew`] has succeeded.
+//! write or sync, the contents of the disk are uncertain, so that only a new snapshot in new files helps:
+//! every commit is refused until [`Store::renew`] has succeeded.
 //!
 //! # For the simulator
 //!
@@ -56,8 +56,8 @@ use xxhash_rust::xxh64::xxh64;
 const KEY: &str = "cluster.key";
 /// A log of at least this size, and at least twice the size of its snapshot, is replaced by a new snapshot.
 const RENEW_FROM: u64 = 16 << 20;
-/// Interval at which the clock is written without other changes. A restarted controller's clock continues from
-/// there.
+/// Interval at which the clock is written without other changes. A restarted controller's clock continues
+/// from there.
 const CLOCK_EVERY: Duration = Duration::from_secs(5);
 /// Maximum time until the sync of a group begins whose reply did not wait for the disk; if a sync is running,
 /// until that ends.
@@ -359,8 +359,8 @@ impl Store {
                 cut.map_err(io_error(format!("{name} cannot be cut")))?;
             }
             if last && !Bug::LogTailUnsynced.active() {
-                // A killed controller may have left groups that were never synced. They count from now on, and
-                // later files follow them, so that a machine crash must not remove them.
+                // A killed controller may have left groups that were never synced. They count from now on,
+                // and later files follow them, so that a machine crash must not remove them.
                 disk.sync(&name).map_err(io_error(format!("{name} cannot be synced")))?;
             }
             logged += whole;
@@ -411,9 +411,9 @@ impl Store {
         self.stopped.as_deref()
     }
 
-    /// Writes the changes of the catalog since the last call, and `more` records of the controller, as one group.
-    /// When it returns, they survive a crash of the process. With `wait`, they survive a crash of the machine
-    /// once `safe` reaches `waited`. After an error, they may or may not survive.
+    /// Writes the changes of the catalog since the last call, and `more` records of the controller, as one
+    /// group. When it returns, they survive a crash of the process. With `wait`, they survive a crash of the
+    /// machine once `safe` reaches `waited`. After an error, they may or may not survive.
     pub fn commit(
         &mut self,
         now: Time,
@@ -517,8 +517,9 @@ impl Store {
         Ok(())
     }
 
-    /// Handles the end of a sync on the separate thread; after an error, `trouble` says why. The next sync begins
-    /// with the commit after the next one, so that requests of clients who get their replies now join it.
+    /// Handles the end of a sync on the separate thread; after an error, `trouble` says why. The next sync
+    /// begins with the commit after the next one, so that requests of clients who get their replies now join
+    /// it.
     pub(crate) fn synced(&mut self, synced: Synced) {
         let Some(syncing) = &mut self.syncing else { return };
         let covered = syncing.end();
@@ -538,8 +539,8 @@ impl Store {
         }
     }
 
-    /// Begins new files with the present state. When it returns, the whole state is on disk, including changes that
-    /// an earlier `commit` could not write, and commits are accepted again.
+    /// Begins new files with the present state. When it returns, the whole state is on disk, including
+    /// changes that an earlier `commit` could not write, and commits are accepted again.
     pub fn renew(
         &mut self,
         now: Time,
@@ -613,8 +614,8 @@ impl Store {
         Ok(())
     }
 
-    /// Begins the log file of the present number. It is written under another name and renamed, so that it always
-    /// has its head.
+    /// Begins the log file of the present number. It is written under another name and renamed, so that it
+    /// always has its head.
     fn begin_log(&mut self, now: Time) -> Result<(), StoreError> {
         let name = log_name(self.file);
         let draft = format!("{name}.new");

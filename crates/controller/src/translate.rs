@@ -58,8 +58,8 @@ fn map(m: &catalog::PartitionMap) -> PartitionMap {
     }
 }
 
-/// The reply to creating, opening and reopening a structure, which have the same form. The grant expires with the
-/// caller's token, if not before.
+/// The reply to creating, opening and reopening a structure, which have the same form. The grant expires with
+/// the caller's token, if not before.
 pub(crate) fn opened(
     o: &catalog::Opened,
     key: &GrantKey,
@@ -235,8 +235,8 @@ pub(crate) fn flushed_structure(s: &catalog::FlushedStructure) -> FlushedStructu
     }
 }
 
-/// The objects of a block. The first positions of later objects are known for structures that count positions:
-/// bytes of a file, items of a queue.
+/// The objects of a block. The first positions of later objects are known for structures that count
+/// positions: bytes of a file, items of a queue.
 fn flushed_objects(
     kind: Kind,
     part: &catalog::FlushedPart,

@@ -1,15 +1,15 @@
 //! Decides when a lease may expire: only after all requests that arrived in time were read, and never because
 //! of a stall.
 //!
-//! A controller whose process is stopped, throttled or not scheduled reads no requests, and the clients on its
-//! machine are often delayed, too. Two rules keep leases alive meanwhile (INV-27); the simulator runs the same
-//! code.
+//! A controller whose process is stopped, throttled or not scheduled reads no requests, and the clients on
+//! its machine are often delayed, too. Two rules keep leases alive meanwhile (INV-27); the simulator runs the
+//! same code.
 //!
 //! 1. A lease expires only if its end is before the time since which every socket was polled again: a
 //!    renewal that had arrived by then has been applied.
-//! 2. The length of a stall is added to all leases, once. A stall is time between two turns of the loop in which
-//!    its thread neither worked nor slept: the loop reads the clock every `LOOK_EVERY` while there are leases, so
-//!    that a longer sleep is not intended.
+//! 2. The length of a stall is added to all leases, once. A stall is time between two turns of the loop in
+//!    which its thread neither worked nor slept: the loop reads the clock every `LOOK_EVERY` while there are
+//!    leases, so that a longer sleep is not intended.
 
 use honeycomb_catalog::Command;
 use honeycomb_types::limits::{AMNESTY_AFTER, STALL_LEAST};
@@ -18,7 +18,8 @@ use std::time::Duration;
 
 /// The longest pause between two readings of the clock while leases run.
 pub const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// Turns that together are shorter than this count as one, because reading a thread's CPU time is a system call.
+/// Turns that together are shorter than this count as one, because reading a thread's CPU time is a system
+/// call.
 const SAMPLE: Duration = Duration::from_millis(5);
 
 /// The turns of a controller's loop.
@@ -47,8 +48,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// Records a turn that has applied the requests it read. `asked_all`: every socket was polled since the last
-    /// turn with `asked_all`. `worked` is the CPU time of the loop's thread.
+    /// Records a turn that has applied the requests it read. `asked_all`: every socket was polled since the
+    /// last turn with `asked_all`. `worked` is the CPU time of the loop's thread.
     pub fn turn(&mut self, now: Time, asked_all: bool, worked: impl FnOnce() -> Duration) -> Turn {
         if asked_all {
             self.heard = std::mem::replace(&mut self.begun, now);

@@ -246,8 +246,8 @@ pub struct DeleteArgs {
 
 /// Loads a bucket that outlived its job.
 ///
-/// The bucket was created with --persist, by this job or by an earlier job of the same name. It is loaded with
-/// the objects that it had when it was flushed. If the flush is still running, the command waits for it.
+/// The bucket was created with --persist, by this job or by an earlier job of the same name. It is loaded
+/// with the objects that it had when it was flushed. If the flush is still running, the command waits for it.
 /// Credentials come from the environment.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -372,8 +372,8 @@ fn make(
             return Err(Failure::new(Status::AlreadyExists, text));
         }
     }
-    // The store may be missing even if the prefix exists: its creator may have failed before this step, or the
-    // prefix is not a bucket yet.
+    // The store may be missing even if the prefix exists: its creator may have failed before this step, or
+    // the prefix is not a bucket yet.
     work.client.create_kv(work.job, &store_of(bucket), blocks, true)?;
     Ok(made)
 }

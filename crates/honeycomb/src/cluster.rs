@@ -107,8 +107,8 @@ impl ClusterFile {
     }
 }
 
-/// The lock of a cluster file; only its holder writes that file. It decides between two clusters that start at
-/// the same time, before either has written the file.
+/// The lock of a cluster file; only its holder writes that file. It decides between two clusters that start
+/// at the same time, before either has written the file.
 pub struct ClusterLock {
     lock: Option<LockFile>,
     path: PathBuf,
@@ -215,8 +215,8 @@ impl Place {
     }
 }
 
-/// Whether two addresses are equal, without a look-up of names: the cluster file has numeric addresses, people
-/// write `localhost`.
+/// Whether two addresses are equal, without a look-up of names: the cluster file has numeric addresses,
+/// people write `localhost`.
 fn same_place(a: &str, b: &str) -> bool {
     let numeric = |text: &str| match text.rsplit_once(':') {
         Some((host, port)) if host.eq_ignore_ascii_case("localhost") => format!("127.0.0.1:{port}"),

@@ -17,8 +17,8 @@ const GB_SECOND: f64 = 1e9 * 1e3;
 ///
 /// A job is charged for whole blocks, from allocation to release, in gigabyte-seconds of the tier that holds
 /// the block: memory, a disk, or an object store. DATA is the part of these blocks that was data, and MOVED
-/// the bytes that were migrated to other servers. If lower tiers were used, a second table shows for each tier
-/// the gigabyte-seconds, the bytes demoted or promoted to it (CAME), and the cost of both. COST uses the
+/// the bytes that were migrated to other servers. If lower tiers were used, a second table shows for each
+/// tier the gigabyte-seconds, the bytes demoted or promoted to it (CAME), and the cost of both. COST uses the
 /// setting `prices`: other prices show the cost of the same use at those prices. AT PEAK is the cost if the
 /// job had reserved its peak use in memory for its whole lifetime. Each controller shard remembers the last
 /// 1024 ended jobs. Requires the cluster's token; a job's token shows that job alone.

@@ -19,9 +19,9 @@ use serde_json::{Value, json};
 ///
 /// For one job with hints, it also shows which servers get its next blocks, and why. The weight of a server
 /// grows with its free blocks and falls with the load of its cores; it is 0 if the job needs fewer servers.
-/// If servers have disks, it shows in which tiers new blocks are placed: in memory while there is room, unless
-/// the job is not latency-sensitive. Such a job uses the slowest disks that provide its hinted throughput, or
-/// several disks together, and memory only for the rest.
+/// If servers have disks, it shows in which tiers new blocks are placed: in memory while there is room,
+/// unless the job is not latency-sensitive. Such a job uses the slowest disks that provide its hinted
+/// throughput, or several disks together, and memory only for the rest.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb jobs

@@ -1,9 +1,9 @@
 //! Loads a flush into a new prefix, as a client.
 //!
-//! The prefix is created in the state `loading`: its structures cannot be opened until everything is loaded and
-//! the prefix is published, in one step. The loader reads the objects with its own credentials and writes their
-//! contents like any client, so that the block size and the number of servers may differ from those of the
-//! flush. If the loader dies, the prefix ends with its lease, or with the next load with `again`.
+//! The prefix is created in the state `loading`: its structures cannot be opened until everything is loaded
+//! and the prefix is published, in one step. The loader reads the objects with its own credentials and writes
+//! their contents like any client, so that the block size and the number of servers may differ from those of
+//! the flush. If the loader dies, the prefix ends with its lease, or with the next load with `again`.
 
 use crate::failure::{Failure, Outcome};
 use crate::flushed::failure;
@@ -240,8 +240,8 @@ fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Out
     Ok(match s.kind.as_str() {
         "file" => Any::File(client.create_file(job, &address, 1, false)?),
         "queue" => {
-            // Blocks of a live queue are copied one after the other. If items moved from the first to the last
-            // block meanwhile, the copies together exceed the bounds of the queue.
+            // Blocks of a live queue are copied one after the other. If items moved from the first to the
+            // last block meanwhile, the copies together exceed the bounds of the queue.
             let bound = |most: u64, there: u64| if most == 0 { 0 } else { most.max(there) };
             let (max_items, max_bytes) = (bound(s.max_items, items), bound(s.max_bytes, bytes));
             Any::Queue(client.create_queue(job, &address, max_items, max_bytes, false)?)

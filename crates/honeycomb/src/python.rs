@@ -26,8 +26,8 @@ fn candidates(named: Option<PathBuf>) -> Vec<PathBuf> {
     found
 }
 
-/// The interpreter that has the package, and the package's version. The error says why there is none. It takes
-/// at most some seconds.
+/// The interpreter that has the package, and the package's version. The error says why there is none. It
+/// takes at most some seconds.
 pub fn find(named: Option<PathBuf>) -> Outcome<(PathBuf, String)> {
     let mut last = String::new();
     for python in candidates(named) {

@@ -12,12 +12,12 @@ use serde_json::json;
 
 /// Shows and changes quotas of blocks.
 ///
-/// A quota limits the blocks of a prefix with its descendants, of a job (if no prefix is given), or of all jobs
-/// of a tenant. A job belongs to a tenant if its name is TENANT/NAME. Changing the quota of a job or a tenant
-/// requires the cluster's token. A quota below the present use frees nothing, but no block is allocated until
-/// the use falls below it; refused requests fail with QuotaExceeded, which names the quota. A soft quota
-/// refuses nothing: the blocks in memory beyond it are demoted first. The weight is that of the share of a
-/// tenant, or of a job without a tenant, under a fair policy.
+/// A quota limits the blocks of a prefix with its descendants, of a job (if no prefix is given), or of all
+/// jobs of a tenant. A job belongs to a tenant if its name is TENANT/NAME. Changing the quota of a job or a
+/// tenant requires the cluster's token. A quota below the present use frees nothing, but no block is
+/// allocated until the use falls below it; refused requests fail with QuotaExceeded, which names the quota. A
+/// soft quota refuses nothing: the blocks in memory beyond it are demoted first. The weight is that of the
+/// share of a tenant, or of a job without a tenant, under a fair policy.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb quota --job acme/sort                 # its quota and its use

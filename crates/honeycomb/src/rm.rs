@@ -12,8 +12,8 @@ use serde_json::json;
 
 /// Removes a structure, a prefix, or a key.
 ///
-/// The removal takes effect at once for all clients, and frees the blocks. With a KEY, the command is the same
-/// as `honeycomb kv del`.
+/// The removal takes effect at once for all clients, and frees the blocks. With a KEY, the command is the
+/// same as `honeycomb kv del`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb put old/notes:kv color blue

@@ -17,10 +17,10 @@ use std::process::Command;
 
 /// Runs a Python script, with the cluster in its environment.
 ///
-/// The script connects with `honeycomb.connect()`, without arguments. If no cluster is configured and none runs
-/// here, that call starts an embedded cluster, which ends with the script. Arguments after `--` are passed to
-/// the script. The exit code is that of the script, 130 after Ctrl-C and 143 after SIGTERM; the script gets
-/// both signals as KeyboardInterrupt, so that its `with` blocks clean up.
+/// The script connects with `honeycomb.connect()`, without arguments. If no cluster is configured and none
+/// runs here, that call starts an embedded cluster, which ends with the script. Arguments after `--` are
+/// passed to the script. The exit code is that of the script, 130 after Ctrl-C and 143 after SIGTERM; the
+/// script gets both signals as KeyboardInterrupt, so that its `with` blocks clean up.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb run wordcount.py -- book.txt

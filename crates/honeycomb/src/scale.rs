@@ -53,7 +53,8 @@ fn heed(advice: &Receiver<Advised>, hook: Option<&Hook>, clock: Clock, say: impl
             }
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                // Only the latest advice counts; earlier changes during the pause or the last run are skipped.
+                // Only the latest advice counts; earlier changes during the pause or the last run are
+                // skipped.
                 let hook = acts.expect("a time is set only with a hook");
                 again = Some(clock.now() + hook.pause);
                 let words = words(&latest);
@@ -107,7 +108,8 @@ fn run(hook: &Hook, words: &[String], clock: Clock) -> String {
     format!("killed after {} s", hook.most.as_secs())
 }
 
-/// Starts the hook. Its output goes to standard error, because standard output of this program is for programs.
+/// Starts the hook. Its output goes to standard error, because standard output of this program is for
+/// programs.
 fn start(program: &Path, words: &[String]) -> std::io::Result<Child> {
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(std::io::stderr()).process_group(0);

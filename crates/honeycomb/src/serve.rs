@@ -72,11 +72,11 @@ pub struct StartArgs {
 
 /// Starts a controller alone, for a cluster of several machines.
 ///
-/// It prints the token that servers and clients need, and runs until Ctrl-C, SIGTERM or SIGHUP. It writes a log
-/// to --data-dir, or else to a folder named after its listen address in $XDG_STATE_HOME/honeycomb/controller
-/// (~/.local/state). When it is restarted at the same address, it uses the same token and all jobs continue.
-/// With port 0 or --volatile it writes no log. Jobs then end with the controller: before it exits it ends all
-/// jobs and waits for their flushes, as `honeycomb stop` does.
+/// It prints the token that servers and clients need, and runs until Ctrl-C, SIGTERM or SIGHUP. It writes a
+/// log to --data-dir, or else to a folder named after its listen address in
+/// $XDG_STATE_HOME/honeycomb/controller (~/.local/state). When it is restarted at the same address, it uses
+/// the same token and all jobs continue. With port 0 or --volatile it writes no log. Jobs then end with the
+/// controller: before it exits it ends all jobs and waits for their flushes, as `honeycomb stop` does.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb controller
@@ -469,8 +469,8 @@ fn start_controller(
 const VOLATILE: &str = "honeycomb: this controller writes no log (port 0 or --volatile without --data-dir): a \
     restart loses all jobs and data and creates a new token";
 
-/// The folder for the log of a controller: the configured folder, else a folder named after the listen address
-/// in the user's state folder. `None` with --volatile or port 0.
+/// The folder for the log of a controller: the configured folder, else a folder named after the listen
+/// address in the user's state folder. `None` with --volatile or port 0.
 fn log_folder(volatile: bool, listen: SocketAddr, settings: &Settings) -> Outcome<Option<PathBuf>> {
     let named = settings.data_dir();
     if volatile {

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 /// Shows servers, memory, totals and jobs.
 ///
 /// Allocated bytes are exact and count whole blocks. Used bytes are data and their index; resident bytes are
-/// the anonymous memory of the servers' processes, as counted by the kernel. Servers report both every quarter
-/// of a second.
+/// the anonymous memory of the servers' processes, as counted by the kernel. Servers report both every
+/// quarter of a second.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb status
@@ -348,8 +348,8 @@ fn print_structures(p: &PrefixInfo, indent: &str) {
     }
 }
 
-/// Prints the children of a prefix. A prefix with several parents (those given at its creation, and the inputs
-/// it reads) is printed in full under the first and only named under the others.
+/// Prints the children of a prefix. A prefix with several parents (those given at its creation, and the
+/// inputs it reads) is printed in full under the first and only named under the others.
 fn print_children(dag: &Dag, of: usize, indent: &str) {
     let list = dag.children(of);
     for (i, node) in list.iter().enumerate() {

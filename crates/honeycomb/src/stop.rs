@@ -1,9 +1,9 @@
 //! `stop`, and the end of a process that runs a cluster.
 //!
-//! Both use one procedure, `Client::stop_cluster`. The controller ends all jobs and completes their flushes; the
-//! caller waits while blocks are written. `honeycomb stop` does this from outside and sends SIGTERM only when
-//! all data is flushed: if the object store is unreachable, the cluster stays, and no data is lost. A process
-//! that gets a signal, or loses its parent, does the same from inside and then ends in any case.
+//! Both use one procedure, `Client::stop_cluster`. The controller ends all jobs and completes their flushes;
+//! the caller waits while blocks are written. `honeycomb stop` does this from outside and sends SIGTERM only
+//! when all data is flushed: if the object store is unreachable, the cluster stays, and no data is lost. A
+//! process that gets a signal, or loses its parent, does the same from inside and then ends in any case.
 
 use crate::cluster::{ClusterFile, Place};
 use crate::config::{ForStop, Given};
@@ -184,8 +184,8 @@ pub struct Held {
 
 impl Held {
     /// Waits for a signal, or with `parent` for the end of the parent, and then ends the cluster. Flushes
-    /// continue while blocks are written. A second signal ends the process at once. `NotFlushed` or `DataLost`
-    /// names the places that were not written; the caller ends the process in any case.
+    /// continue while blocks are written. A second signal ends the process at once. `NotFlushed` or
+    /// `DataLost` names the places that were not written; the caller ends the process in any case.
     pub fn await_end(self, signals: Signals, parent: bool) -> Outcome {
         let (ends, end) = channel();
         follow_signals(signals, ends.clone());

@@ -1,7 +1,7 @@
 //! Flushes a prefix with its descendants, and loads them.
 //!
-//! Each prefix is a separate flush, in the place of the top prefix plus its path from there. The top prefix is
-//! flushed last, when all others are complete, and its manifest names them. A loader therefore needs no
+//! Each prefix is a separate flush, in the place of the top prefix plus its path from there. The top prefix
+//! is flushed last, when all others are complete, and its manifest names them. A loader therefore needs no
 //! listing, and every named flush exists. The flushes do not show one common moment, unless the controller
 //! flushes them behind a barrier (`flush_at_once`).
 
@@ -235,8 +235,8 @@ fn named(paths: &[String]) -> String {
     }
 }
 
-/// Loads the flush of a subtree: the prefixes that its manifest names, at the same relative paths. No structure
-/// can be opened before everything is loaded; if one prefix fails, all are removed.
+/// Loads the flush of a subtree: the prefixes that its manifest names, at the same relative paths. No
+/// structure can be opened before everything is loaded; if one prefix fails, all are removed.
 pub fn load(
     client: &Client,
     job: JobId,

@@ -24,12 +24,12 @@ enum Format {
 
 /// Writes the contents of a live prefix to disk or to a bucket.
 ///
-/// PLACE is a path under the job's name in the servers' flush_root, or the URL of that place. The prefix stays
-/// usable and does not expire meanwhile. The flush contains at least all data appended to a file before it
-/// began, the items of a queue that were put and not taken, in order, and every slot of a store as of one
+/// PLACE is a path under the job's name in the servers' flush_root, or the URL of that place. The prefix
+/// stays usable and does not expire meanwhile. The flush contains at least all data appended to a file before
+/// it began, the items of a queue that were put and not taken, in order, and every slot of a store as of one
 /// moment. A previous flush is replaced when the new one is complete. An interrupt ends the wait, not the
-/// flush; --cancel ends the flush. With --barrier, the flush shows the whole prefix as of one moment, and with
-/// --subtree all prefixes.
+/// flush; --cancel ends the flush. With --barrier, the flush shows the whole prefix as of one moment, and
+/// with --subtree all prefixes.
 ///
 /// With --format raw, the address names a file, and PLACE is any local file or object (s3://BUCKET/KEY). This
 /// command writes it with credentials from the environment: exactly the bytes that the file had when the
@@ -78,9 +78,9 @@ pub struct FlushArgs {
 /// prefix must not exist. Its structures cannot be opened before everything is loaded. The block size and the
 /// servers may differ from those of the flushed prefix.
 ///
-/// With --persisted, PLACE is the path under which a prefix of this job, or of an earlier job of the same name,
-/// was persisted; it may be omitted if the new prefix has the same path. If that flush is still running, the
-/// command waits for it.
+/// With --persisted, PLACE is the path under which a prefix of this job, or of an earlier job of the same
+/// name, was persisted; it may be omitted if the new prefix has the same path. If that flush is still
+/// running, the command waits for it.
 ///
 /// With --format raw, PLACE is any file or object, and its bytes become the file at the address.
 #[derive(Args)]

@@ -25,9 +25,9 @@ use std::time::Duration;
 /// error.
 ///
 /// If the command does not read notifications in time, a line GAP (op `gap`) stands for the missing ones. The
-/// command ends on Ctrl-C, after --count notifications, when --until is reached, or after --wait seconds, then
-/// with exit code 5 if a count or a goal was not reached. If the data is freed, it ends with the reason: exit
-/// code 6 for an expired lease. Watching does not renew leases.
+/// command ends on Ctrl-C, after --count notifications, when --until is reached, or after --wait seconds,
+/// then with exit code 5 if a count or a goal was not reached. If the data is freed, it ends with the reason:
+/// exit code 6 for an expired lease. Watching does not renew leases.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb put notes:kv color blue
@@ -411,7 +411,8 @@ fn now_ms() -> u64 {
 /// A time of day for people: `2026-01-31T23:59:59.123Z`.
 fn utc(ms: u64) -> String {
     let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
-    // Eras of 400 years have 146,097 days. Years run from March to February, so that the leap day is the last.
+    // Eras of 400 years have 146,097 days. Years run from March to February, so that the leap day is the
+    // last.
     let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);

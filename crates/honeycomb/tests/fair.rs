@@ -13,9 +13,9 @@ const MEMORY: u64 = 4 << 20;
 const DISK: u64 = 32 << 20;
 /// The largest append that a block takes.
 const APPEND: usize = BLOCK as usize / 8;
-/// Less than a quarter of what there is to share out: what two are guaranteed each, whatever was before.
+/// Less than a quarter of the shared memory, which each of two jobs is guaranteed at any time.
 const CALM: usize = 512 << 10;
-/// Many times of what there is.
+/// Many times the memory.
 const GREEDY: usize = 16 << 20;
 
 fn cluster(policy: PolicyKind) -> (Scratch, Cluster) {

@@ -1,5 +1,5 @@
-//! Sealed files mapped by clients of the same machine: what they see, and what they see when the
-//! file, its lease or their rights are gone.
+//! Sealed files mapped by clients on the same machine: their contents, also after the end of the file, its
+//! lease or the client's rights.
 #![allow(clippy::unwrap_used)]
 
 mod common;

@@ -1,9 +1,9 @@
 //! Runs jobs in real time on any storage for their files.
 //!
 //! Jobs begin at the times of their plans, whether or not earlier jobs have ended. Each running task has a
-//! thread: it reads, sleeps instead of computing (elsewhere, on a function), and writes. The contents of files
-//! are slices of one noise buffer, so that generating them costs nothing. One of sixteen reads is compared with
-//! the written data, during the task's computing time.
+//! thread: it reads, sleeps instead of computing (elsewhere, on a function), and writes. The contents of
+//! files are slices of one noise buffer, so that generating them costs nothing. One of sixteen reads is
+//! compared with the written data, during the task's computing time.
 
 use crate::draw::Draw;
 use crate::jobs::{JobPlan, Read};

@@ -94,8 +94,8 @@ pub struct LoadError {
     pub cause: Error,
 }
 
-/// Runs a demand in real time until the last lease has expired, or until `stop`. All read data is compared with
-/// the written data. The first error ends the run.
+/// Runs a demand in real time until the last lease has expired, or until `stop`. All read data is compared
+/// with the written data. The first error ends the run.
 pub fn carry_out(
     demand: &Demand,
     plan: &Plan,
@@ -222,7 +222,8 @@ impl Worker<'_> {
         Ok(Running { number, task, path, held, counted: (0, 0, 0) })
     }
 
-    /// Retries a request while its outcome is unknown. A second attempt may find that the first one succeeded.
+    /// Retries a request while its outcome is unknown. A second attempt may find that the first one
+    /// succeeded.
     fn insist(&self, once: bool, mut ask: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
         let mut tries = 0;
         loop {
@@ -237,7 +238,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Brings a task's data to its target level, within the task's share of time; false when the task has ended.
+    /// Brings a task's data to its target level, within the task's share of time; false when the task has
+    /// ended.
     fn advance(&mut self, i: usize) -> Result<bool, LoadError> {
         let clock = self.clock;
         let until = clock.now() + SHARE;

@@ -1,10 +1,10 @@
 //! Demand generated from published facts about Snowflake's tenants.
 //!
-//! Published facts (Honeycomb, section 1 and Figure 1; the Snowset paper, NSDI '20): over an hour, the peak of a
-//! tenant's intermediate data is 10 to 100 times its mean and rises and falls within minutes. Over all of the
-//! more than 2000 tenants, mean use is about 19 % of the peak; the four tenants in the figure stay under 10 %.
-//! The distributions of sizes and lengths of single queries are not published. They are drawn log-normally, as
-//! they look in the trace, and fitted so that the facts hold.
+//! Published facts (Honeycomb, section 1 and Figure 1; the Snowset paper, NSDI '20): over an hour, the peak
+//! of a tenant's intermediate data is 10 to 100 times its mean and rises and falls within minutes. Over all
+//! of the more than 2000 tenants, mean use is about 19 % of the peak; the four tenants in the figure stay
+//! under 10 %. The distributions of sizes and lengths of single queries are not published. They are drawn
+//! log-normally, as they look in the trace, and fitted so that the facts hold.
 
 use crate::demand::{Demand, Task};
 use crate::draw::Draw;
@@ -28,8 +28,8 @@ pub struct Fit {
     pub tenants: u32,
 }
 
-/// An hour of tenants. Their fractions of use are spread over the published range, one in each part of it, so that
-/// even a few tenants cover the range.
+/// An hour of tenants. Their fractions of use are spread over the published range, one in each part of it, so
+/// that even a few tenants cover the range.
 pub fn fitted(fit: Fit) -> Demand {
     let mut draw = Draw::seeded(fit.seed);
     let count = fit.tenants.max(1);
@@ -78,8 +78,8 @@ fn tenant_of(draw: &mut Draw, tenant: u32, share: f64, size: f64) -> Vec<Task> {
     tasks
 }
 
-/// A few bursts of queries, and queries in between, whose mean is `share` of their peak. Sizes are raised to the
-/// power that gives this mean; if no power suffices, all queries are shortened.
+/// A few bursts of queries, and queries in between, whose mean is `share` of their peak. Sizes are raised to
+/// the power that gives this mean; if no power suffices, all queries are shortened.
 fn bursts(draw: &mut Draw, tenant: u32, share: f64) -> Vec<Task> {
     let mut tasks = Vec::new();
     for _ in 0..1 + draw.below(4) {
@@ -182,8 +182,8 @@ mod tests {
         assert!(ratios.iter().any(|r| *r > 70.0), "the most bursty one has 100 to 1");
     }
 
-    /// "Can vary by two orders of magnitude over a period of minutes": a bursty tenant rises from less than its
-    /// mean to its peak, and falls back, within minutes.
+    /// "Can vary by two orders of magnitude over a period of minutes": a bursty tenant rises from less than
+    /// its mean to its peak, and falls back, within minutes.
     #[test]
     fn bursts_come_and_go_within_minutes() {
         let demand = hour(3, 100);

@@ -1,13 +1,13 @@
 //! MapReduce-like jobs whose intermediate data follows a demand.
 //!
-//! A job is a plan of consecutive stages, like the plan of a query. A stage scans a source or reads the output of
-//! earlier stages (joins read two of them), and each of its tasks writes one file. A task reads its part of the
-//! stage's input, computes, and writes. Computing takes a fixed multiple of the time of the task's transfers in
-//! memory, so that transfers are a known fraction of every task's time.
+//! A job is a plan of consecutive stages, like the plan of a query. A stage scans a source or reads the
+//! output of earlier stages (joins read two of them), and each of its tasks writes one file. A task reads its
+//! part of the stage's input, computes, and writes. Computing takes a fixed multiple of the time of the
+//! task's transfers in memory, so that transfers are a known fraction of every task's time.
 //!
-//! Jobs arrive so that their data, by the model of `JobPlan::profile`, follows the level of the demand. The next
-//! job belongs to the tenant with the smallest fraction of its demand. Arrivals are fixed in advance: a slower
-//! cluster gets the same jobs at the same times (open load).
+//! Jobs arrive so that their data, by the model of `JobPlan::profile`, follows the level of the demand. The
+//! next job belongs to the tenant with the smallest fraction of its demand. Arrivals are fixed in advance: a
+//! slower cluster gets the same jobs at the same times (open load).
 
 use crate::demand::Demand;
 use crate::draw::Draw;
@@ -154,8 +154,8 @@ impl JobPlan {
         readers
     }
 
-    /// Its data over time, with this cost for every transfer. A file exists from the time when its task begins to
-    /// write until its last reader has ended.
+    /// Its data over time, with this cost for every transfer. A file exists from the time when its task
+    /// begins to write until its last reader has ended.
     pub fn profile(&self, cost: TransferCost) -> JobProfile {
         self.profile_of(cost, |bytes| bytes)
     }
@@ -296,8 +296,8 @@ fn job(draw: &mut Draw, cost: TransferCost, shape: Shape, size: f64) -> JobPlan 
     JobPlan { tenant: 0, arrival: 0.0, width: shape.width, stages }
 }
 
-/// Divides the outputs of some stages evenly among a number of tasks. Each task gets a range of the concatenated
-/// files, so that a file is read by the one or few tasks whose ranges overlap with it.
+/// Divides the outputs of some stages evenly among a number of tasks. Each task gets a range of the
+/// concatenated files, so that a file is read by the one or few tasks whose ranges overlap with it.
 fn shares(stages: &[StagePlan], inputs: &[u32], tasks: usize) -> Vec<Vec<Read>> {
     let mut shares = vec![Vec::new(); tasks];
     for input in inputs {

@@ -1,12 +1,12 @@
-//! A realistic load: demand that varies by orders of magnitude within minutes, and clients that run it against a
-//! cluster.
+//! A realistic load: demand that varies by orders of magnitude within minutes, and clients that run it
+//! against a cluster.
 //!
 //! `demand` is the amount of intermediate data of each tenant over time. `fitted` generates a demand from
-//! published facts about Snowflake's tenants, and `snowset` reads the public trace itself. `drive` runs a demand
-//! with files, queues or stores that are written, read, emptied and freed, and checks all read data. `jobs`
-//! generates MapReduce-like jobs whose data follows a demand, and `carry` runs them on any storage for their
-//! files. `sort` sorts more data than fits in memory. `resident` reads the resident memory of a process from the
-//! kernel.
+//! published facts about Snowflake's tenants, and `snowset` reads the public trace itself. `drive` runs a
+//! demand with files, queues or stores that are written, read, emptied and freed, and checks all read data.
+//! `jobs` generates MapReduce-like jobs whose data follows a demand, and `carry` runs them on any storage for
+//! their files. `sort` sorts more data than fits in memory. `resident` reads the resident memory of a process
+//! from the kernel.
 #![forbid(unsafe_code)]
 
 mod carry;

@@ -3,14 +3,14 @@
 use std::fs;
 use std::io;
 
-/// Resident bytes of a process: private anonymous memory (blocks and heap), and shared memory files. They are read
-/// from counters, so that hundreds of calls per second are possible.
+/// Resident bytes of a process: private anonymous memory (blocks and heap), and shared memory files. They are
+/// read from counters, so that hundreds of calls per second are possible.
 pub fn resident(pid: u32) -> io::Result<u64> {
     sum(&format!("/proc/{pid}/status"), &["RssAnon:", "RssShmem:"])
 }
 
-/// The same, counted by the kernel page by page; a page shared with other processes counts in part. The mappings of
-/// the process are locked meanwhile.
+/// The same, counted by the kernel page by page; a page shared with other processes counts in part. The
+/// mappings of the process are locked meanwhile.
 pub fn resident_walked(pid: u32) -> io::Result<u64> {
     sum(&format!("/proc/{pid}/smaps_rollup"), &["Anonymous:", "Pss_Shmem:"])
 }

@@ -1,8 +1,8 @@
 //! Demand from the public Snowset, the trace of Snowflake's production clusters.
 //!
-//! The trace has a row for each query: its warehouse, its start and end, and the bytes of intermediate data that
-//! it wrote, but not the times of the writes. A query is assumed to write at a constant rate during the first
-//! half of its life and to hold all data until its end.
+//! The trace has a row for each query: its warehouse, its start and end, and the bytes of intermediate data
+//! that it wrote, but not the times of the writes. A query is assumed to write at a constant rate during the
+//! first half of its life and to hold all data until its end.
 
 use crate::demand::{Demand, Task};
 use crate::draw::Draw;
@@ -64,9 +64,9 @@ struct Query {
     bytes: f64,
 }
 
-/// The hour that begins with the first query of the trace, for some of the warehouses with intermediate data in it.
-/// All rows are read, because they need not be sorted; only rows of the hour are retained. The seed selects the
-/// warehouses.
+/// The hour that begins with the first query of the trace, for some of the warehouses with intermediate data
+/// in it. All rows are read, because they need not be sorted; only rows of the hour are retained. The seed
+/// selects the warehouses.
 pub fn snowset(from: impl Read, seed: u64, tenants: u32) -> Result<Demand, SnowsetError> {
     let mut reader = csv::Reader::from_reader(from);
     let places = places(reader.headers()?)?;
@@ -149,8 +149,8 @@ fn query(
     }))
 }
 
-/// Seconds since 1970 of `2018-02-21 13:26:25.135000+00:00`. The fraction and the zone, which is always UTC in the
-/// trace, may be missing.
+/// Seconds since 1970 of `2018-02-21 13:26:25.135000+00:00`. The fraction and the zone, which is always UTC
+/// in the trace, may be missing.
 fn seconds(text: &str) -> Option<f64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let time = time.trim_end_matches('Z');

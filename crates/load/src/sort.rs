@@ -1,8 +1,8 @@
 //! A sort of more data than fits in memory: records are distributed over partitions by their keys, and each
 //! partition is read back, sorted and written again.
 //!
-//! Every record is self-checking, and tallies show whether all records exist. Acknowledged records are counted
-//! when they are written, and checked at the end of the sort, even after an error.
+//! Every record is self-checking, and tallies show whether all records exist. Acknowledged records are
+//! counted when they are written, and checked at the end of the sort, even after an error.
 
 use honeycomb_client::{Client, Error, File, JobTicket};
 use honeycomb_env::Clock;
@@ -167,8 +167,8 @@ fn sorted(partition: usize) -> String {
     format!("/out-{partition}")
 }
 
-/// Sorts in an otherwise empty job, and checks the result. `bar` counts the bytes that have completed each of the
-/// three steps.
+/// Sorts in an otherwise empty job, and checks the result. `bar` counts the bytes that have completed each of
+/// the three steps.
 pub fn sort(
     client: &Client,
     job: &JobTicket,

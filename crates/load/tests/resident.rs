@@ -1,4 +1,5 @@
-//! The resident memory of a process, counted in both ways. A separate process, because other tests use memory, too.
+//! The resident memory of a process, counted in both ways. A separate process, because other tests use
+//! memory, too.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_load::{resident, resident_walked};

@@ -25,8 +25,8 @@ impl Gateway {
     /// The name of its only bucket.
     pub const BUCKET: &str = "lake";
 
-    /// Starts a gateway. If versitygw was not built, it prints a message and answers `None`; with `NEEDS_S3=1` in
-    /// the environment, that is a failure.
+    /// Starts a gateway. If versitygw was not built, it prints a message and answers `None`; with
+    /// `NEEDS_S3=1` in the environment, that is a failure.
     pub fn start() -> Option<Gateway> {
         let Some(program) = program() else {
             let needed = std::env::var_os("NEEDS_S3").is_some_and(|v| v == "1");
@@ -114,8 +114,8 @@ impl Gateway {
         ]
     }
 
-    /// Names of the objects in the bucket under a path, relative to it and sorted. They are read from the directory,
-    /// not through the server.
+    /// Names of the objects in the bucket under a path, relative to it and sorted. They are read from the
+    /// directory, not through the server.
     pub fn objects(&self, path: &str) -> Vec<String> {
         let mut names = Vec::new();
         collect(&self.directory(path), "", &mut names);

@@ -87,7 +87,8 @@ impl Head {
         self.line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
     }
 
-    /// The body of an answer. An answer to HEAD, and some other answers, have no body, whatever the head says.
+    /// The body of an answer. An answer to HEAD, and some other answers, have no body, whatever the head
+    /// says.
     pub fn of_answer(&self, to_head: bool) -> Body {
         match (self.chunked, self.length) {
             _ if to_head || matches!(self.status(), 100..200 | 204 | 304) => Body::Length(0),

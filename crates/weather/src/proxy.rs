@@ -1,4 +1,5 @@
-//! A proxy before an object store that injects faults and latencies: a thread for each connection, blocking sockets.
+//! A proxy before an object store that injects faults and latencies: a thread for each connection, blocking
+//! sockets.
 
 use crate::http::{Body, Head, SLICE};
 use crate::weather::{Kind, Outage, Rule, Weather, What};

@@ -8,7 +8,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// A store that reports each executed request. `GET /n` answers n bytes, in chunks with the path `/chunked/n`.
+/// A store that reports each executed request. `GET /n` answers n bytes, in chunks with the path
+/// `/chunked/n`.
 struct Store {
     address: SocketAddr,
     done: Receiver<(String, usize)>,

@@ -85,7 +85,8 @@ impl Estimate {
     }
 }
 
-/// The ratio of a pair, inverted if needed so that more than 1 is worse. With `rises`, a larger value is better.
+/// The ratio of a pair, inverted if needed so that more than 1 is worse. With `rises`, a larger value is
+/// better.
 pub fn ratio(this: f64, that: f64, rises: bool) -> f64 {
     match (this == that, rises) {
         // Two zeros are equal, too.
@@ -95,8 +96,9 @@ pub fn ratio(this: f64, that: f64, rises: bool) -> f64 {
     }
 }
 
-/// The largest rank k for which the interval from rank k to rank n + 1 - k contains the median of the distribution
-/// with `CONFIDENCE`; `None` when even minimum and maximum do not, which is so for fewer than six ratios.
+/// The largest rank k for which the interval from rank k to rank n + 1 - k contains the median of the
+/// distribution with `CONFIDENCE`; `None` when even minimum and maximum do not, which is so for fewer than
+/// six ratios.
 fn rank(count: usize) -> Option<usize> {
     let mut term = 0.5f64.powi(count as i32);
     let (mut below, mut rank) = (0.0, 0);

@@ -1,8 +1,8 @@
 //! Benchmarks of whole processes, `honeycomb bench NAME --json`: one run is one round.
 //!
 //! A row is one line of `ROWS`: the benchmark's arguments, chosen so that a run takes about ten seconds, and
-//! the compared figures of its JSON. A revision that lacks the benchmark, an argument or all figures is reported
-//! as lacking the row.
+//! the compared figures of its JSON. A revision that lacks the benchmark, an argument or all figures is
+//! reported as lacking the row.
 
 use super::measure::{Compared, Measure, Unpaired, in_turn};
 use crate::build::Build;
@@ -116,8 +116,8 @@ macro_rules! repartition {
     };
 }
 
-/// All benchmarks. Arguments whose default may differ between revisions are explicit, so that both builds do the
-/// same.
+/// All benchmarks. Arguments whose default may differ between revisions are explicit, so that both builds do
+/// the same.
 pub const ROWS: &[Whole] = &[
     Whole {
         name: "catalog mix",

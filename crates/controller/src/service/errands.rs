@@ -42,8 +42,8 @@ impl ControllerService {
         self.deferred.len()
     }
 
-    /// Answers at the end of the round, or when the memory servers have completed the requests behind the answer:
-    /// opened the blocks that it names, and fenced the blocks that it removes.
+    /// Answers at the end of the round, or when the memory servers have completed the requests behind the
+    /// answer: opened the blocks that it names, and fenced the blocks that it removes.
     pub(super) fn conclude(
         &mut self,
         now: Time,
@@ -54,8 +54,8 @@ impl ControllerService {
     ) {
         let request = header.request;
         if matches!(header.op, Op::CommitMove | Op::CancelMove | Op::LeaveServer) {
-            // The reply depends on no pending request. An emptied block must get it before the block is freed,
-            // and a server before it is released.
+            // The reply depends on no pending request. An emptied block must get it before the block is
+            // freed, and a server before it is released.
             self.reply(from, request, body, rests);
             return self.dispatch(now, None);
         }
@@ -89,8 +89,8 @@ impl ControllerService {
         true
     }
 
-    /// Repeats the request to open blocks that a reply names and that are not open yet. The reply then waits for
-    /// them, or says why they cannot be opened. Opening is idempotent.
+    /// Repeats the request to open blocks that a reply names and that are not open yet. The reply then waits
+    /// for them, or says why they cannot be opened. Opening is idempotent.
     pub(super) fn await_open(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {
         for at in blocks {
             let asked = |e: &Effect| matches!(e, Effect::OpenBlock { at: a, .. } if *a == at);

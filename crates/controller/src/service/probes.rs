@@ -2,9 +2,9 @@
 //!
 //! A connection closes when its process ends, but also on a network failure. The controller therefore probes
 //! the server's address: if the connection is refused, the process has ended, and its data is lost. Any other
-//! result (a process listens, the address does not answer, its name is unknown) decides nothing: the server is
-//! suspected until it reconnects, or until it has been silent for too long (INV-56). A restarted controller
-//! probes the addresses of all servers in its log.
+//! result (a process listens, the address does not answer, its name is unknown) decides nothing: the server
+//! is suspected until it reconnects, or until it has been silent for too long (INV-56). A restarted
+//! controller probes the addresses of all servers in its log.
 //!
 //! A probe may block, so that each server without a connection has a thread for it.
 
@@ -19,8 +19,8 @@ use std::time::Duration;
 
 /// How long one attempt to connect may take.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The pause before the second attempt: an ending process closes its sockets one after the other. It doubles up
-/// to `AGAIN_MAX`.
+/// The pause before the second attempt: an ending process closes its sockets one after the other. It doubles
+/// up to `AGAIN_MAX`.
 const AGAIN_MIN: Duration = Duration::from_millis(25);
 const AGAIN_MAX: Duration = Duration::from_millis(800);
 

@@ -1,10 +1,10 @@
 //! The other shards of this controller: owners of jobs, and requests that arrive at the wrong shard.
 //!
-//! A job belongs to the shard that its id names. A new job belongs to the shard of the hash of its tenant, or of
-//! its name, so that names are unique without messages between shards (ADR 0021). At its handshake, a
-//! connection with a job's token is handed to the job's shard. A connection with the cluster's token stays; its
-//! requests about jobs of other shards are forwarded as notes, and the answers return as notes. Requests that
-//! concern all shards go to all of them.
+//! A job belongs to the shard that its id names. A new job belongs to the shard of the hash of its tenant, or
+//! of its name, so that names are unique without messages between shards (ADR 0021). At its handshake, a
+//! connection with a job's token is handed to the job's shard. A connection with the cluster's token stays;
+//! its requests about jobs of other shards are forwarded as notes, and the answers return as notes. Requests
+//! that concern all shards go to all of them.
 //!
 //! A request from a sibling has a stand-in for its connection. It can wait for the disk or for memory servers
 //! like any other request; messages to the stand-in are sent back to the sibling.
@@ -98,8 +98,8 @@ impl Siblings {
         self.deliver();
     }
 
-    /// Sends answers back. A shard whose mailbox is full gets its answers at the next tick; their number is bounded
-    /// by the requests in mailboxes.
+    /// Sends answers back. A shard whose mailbox is full gets its answers at the next tick; their number is
+    /// bounded by the requests in mailboxes.
     fn deliver(&mut self) {
         while let Some((shard, note)) = self.undelivered.pop_front() {
             if let Err(NotPosted::Full(note)) = self.mailboxes[shard as usize].post(note) {
@@ -176,7 +176,8 @@ impl Siblings {
 }
 
 impl ControllerService {
-    /// Forwards a request that another shard, or all shards, must answer. False when it belongs to this shard.
+    /// Forwards a request that another shard, or all shards, must answer. False when it belongs to this
+    /// shard.
     pub(super) fn send_on(
         &mut self,
         net: &mut Net,

@@ -123,8 +123,8 @@ pub(crate) fn read_file(data: &[u8], file: u64) -> Result<(Vec<Frame<'_>>, u64),
         }
     }
     let offset = at as u64;
-    // A later frame that was written after these bytes were synced shows that they were damaged since. Without
-    // such a frame, they may never have reached the disk.
+    // A later frame that was written after these bytes were synced shows that they were damaged since.
+    // Without such a frame, they may never have reached the disk.
     let later = (at + 1..data.len().saturating_sub(HEADER - 1))
         .filter(|&i| u32_at(data, i) == MAGIC)
         .filter_map(|i| parse(&data[i..], file));

@@ -1,7 +1,7 @@
 //! The thread that syncs the log, so that a slow disk does not block the controller.
 //!
-//! At most one sync runs at a time; the next sync covers all groups appended meanwhile. There is no queue, and a
-//! slow disk has more groups per sync.
+//! At most one sync runs at a time; the next sync covers all groups appended meanwhile. There is no queue,
+//! and a slow disk has more groups per sync.
 
 use honeycomb_env::{AbortOnPanic, Disk, Syncer};
 use std::io;

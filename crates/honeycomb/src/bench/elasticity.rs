@@ -309,8 +309,8 @@ impl Found {
     }
 }
 
-/// The maximum by which resident memory exceeded the highest allocated memory of the last 100 ms: freed memory
-/// may take so long to return to the kernel.
+/// The maximum by which resident memory exceeded the highest allocated memory of the last 100 ms: freed
+/// memory may take so long to return to the kernel.
 fn above(samples: &[Sample]) -> f64 {
     let mut most = 0.0f64;
     for (i, now) in samples.iter().enumerate() {

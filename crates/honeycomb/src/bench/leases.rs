@@ -1,5 +1,5 @@
-//! `bench leases`: renewals of many prefixes in one message, the cost of idle prefixes, and the time until the
-//! operating system has the memory of an ended lease.
+//! `bench leases`: renewals of many prefixes in one message, the cost of idle prefixes, and the time until
+//! the operating system has the memory of an ended lease.
 
 use super::cluster::Cluster;
 use super::process::{Pinning, Watched, machine};
@@ -31,9 +31,9 @@ const POOL: Pool = Pool { memory: 64 << 20, block_size: 64 << 10 };
 /// Measures lease renewals in batches, and the CPU time of idle prefixes.
 ///
 /// Each message renews many prefixes by their paths, in an order that defeats caches. Rates are per second of
-/// the controller's CPU time, which is the capacity of one core, and per second of real time. The controller's
-/// CPU time is then measured while no request arrives. Finally, a file is written and freed, with small and
-/// with large blocks, to measure the time until the operating system has its memory.
+/// the controller's CPU time, which is the capacity of one core, and per second of real time. The
+/// controller's CPU time is then measured while no request arrives. Finally, a file is written and freed,
+/// with small and with large blocks, to measure the time until the operating system has its memory.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench leases --quick --prefixes 20000 --idle 0.2")]
@@ -133,8 +133,8 @@ fn create(wire: &mut Wire, job: JobId, count: u64) -> Result<(), String> {
     wire.exchange(waiting as usize)
 }
 
-/// The paths of one message. A stride that is coprime to the number of prefixes visits every prefix once before
-/// any repeats, and never the neighbour of the previous one.
+/// The paths of one message. A stride that is coprime to the number of prefixes visits every prefix once
+/// before any repeats, and never the neighbour of the previous one.
 fn frontier(first: u64, batch: usize, prefixes: u64) -> Vec<String> {
     let stride = (1..).map(|n| 7919 * n + 1).find(|s| gcd(*s, prefixes) == 1).unwrap_or(1);
     (0..batch as u64).map(|i| path((first + i) % prefixes * stride % prefixes)).collect()

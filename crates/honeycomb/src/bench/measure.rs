@@ -100,8 +100,8 @@ fn figures(
     }
 }
 
-/// Measures wake-ups: one thread waits for an event that another thread causes, repeatedly. The latency is from
-/// just before the cause until the waiting thread returns. `pause` is the time before each cause.
+/// Measures wake-ups: one thread waits for an event that another thread causes, repeatedly. The latency is
+/// from just before the cause until the waiting thread returns. `pause` is the time before each cause.
 pub fn wake_ups(
     server: &Watched,
     limit: Limit,

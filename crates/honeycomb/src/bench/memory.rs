@@ -1,7 +1,8 @@
 //! The memory of a prefix and a block in the controller.
 //!
-//! It is counted twice: by the kernel, as the growth of the process, and by the catalog itself. The blocks are
-//! announced by a phantom server that exists only on the network: it accepts all commands and has no memory.
+//! It is counted twice: by the kernel, as the growth of the process, and by the catalog itself. The blocks
+//! are announced by a phantom server that exists only on the network: it accepts all commands and has no
+//! memory.
 
 use super::cluster::Cluster;
 use super::process::Watched;

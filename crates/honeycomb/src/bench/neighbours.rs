@@ -37,8 +37,8 @@ const MOST_RATIO: f64 = 2.0;
 /// Measures the cost of an attacking job to its neighbours.
 ///
 /// A victim puts and gets small values, creates prefixes and renews leases, one request at a time. Meanwhile
-/// another job attacks a controller and a memory server: first, as a control, those of a second cluster on the
-/// same cores, then those of the victim's cluster. Each line shows the 99th percentile of the victim's
+/// another job attacks a controller and a memory server: first, as a control, those of a second cluster on
+/// the same cores, then those of the victim's cluster. Each line shows the 99th percentile of the victim's
 /// operations in both cases, leases that expired although they were renewed, and the peak memory of the
 /// attacked processes. Ratios up to 2 are accepted.
 #[derive(Args)]

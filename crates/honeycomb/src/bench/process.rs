@@ -80,8 +80,8 @@ impl Watched {
         Watched { pid, thread: None }
     }
 
-    /// CPU time so far, in nanoseconds: the sum over the threads, which the kernel counts more finely than the
-    /// ticks in `stat`.
+    /// CPU time so far, in nanoseconds: the sum over the threads, which the kernel counts more finely than
+    /// the ticks in `stat`.
     pub fn cpu(&self) -> u64 {
         let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return 0 };
         let mut sum = 0;

@@ -30,9 +30,9 @@ const NAME: &[u8] = b"bench";
 
 /// Measures wake-ups of consumers and subscribers, and puts and gets, compared with a redis-server.
 ///
-/// A consumer waits in get (redis: BLPOP), and another client puts an item (LPUSH). A subscriber waits for the
-/// next notification (a keyspace notification), and another client puts a key (SET). The latency is from just
-/// before the put is sent until the waiting client has the item or notification.
+/// A consumer waits in get (redis: BLPOP), and another client puts an item (LPUSH). A subscriber waits for
+/// the next notification (a keyspace notification), and another client puts a key (SET). The latency is from
+/// just before the put is sent until the waiting client has the item or notification.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench queue --quick --ops 200

@@ -23,9 +23,9 @@ const LEASE_MS: u32 = 3_600_000;
 
 /// Measures how long a killed controller takes to answer again.
 ///
-/// It creates prefixes, kills the controller with SIGKILL, restarts it with the same data directory, and looks
-/// up the last prefix. The time is from the start of the process to the answer. The directory is removed at
-/// the end.
+/// It creates prefixes, kills the controller with SIGKILL, restarts it with the same data directory, and
+/// looks up the last prefix. The time is from the start of the process to the answer. The directory is
+/// removed at the end.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench recovery --prefixes 2000 --rounds 2

@@ -21,8 +21,8 @@ const SECONDS: f64 = 40.0;
 /// Measures how block size, lease and high mark change utilisation and requests to the controller.
 ///
 /// It runs the load of `bench elasticity`, stored in files, once for each value of each parameter, while the
-/// other parameters are constant. Utilisation is used over allocated bytes, over the whole run. The controller
-/// counts its requests; the regular heartbeats of servers are shown separately.
+/// other parameters are constant. Utilisation is used over allocated bytes, over the whole run. The
+/// controller counts its requests; the regular heartbeats of servers are shown separately.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench sensitivity --quick --parameter lease --leases 500,1000

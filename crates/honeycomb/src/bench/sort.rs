@@ -30,9 +30,9 @@ const PARTITION: u64 = 64 << 20;
 /// Sorts more data than fits in memory, and checks the result.
 ///
 /// It distributes records of 128 bytes over partitions by their keys, reads each partition back, sorts it and
-/// writes it again, on its own cluster with a disk as lower tier. Then it reads and checks all records: each is
-/// unchanged, none is missing, and they are sorted. If the disk is too small, the sort fails half-way; then it
-/// checks that all acknowledged records exist, and ends with the error.
+/// writes it again, on its own cluster with a disk as lower tier. Then it reads and checks all records: each
+/// is unchanged, none is missing, and they are sorted. If the disk is too small, the sort fails half-way;
+/// then it checks that all acknowledged records exist, and ends with the error.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench sort --quick

@@ -1,5 +1,5 @@
-//! `bench spill`: rates of writes to a server's disk and of reads from it, compared with the disk alone; and the
-//! effect on a neighbour in memory.
+//! `bench spill`: rates of writes to a server's disk and of reads from it, compared with the disk alone; and
+//! the effect on a neighbour in memory.
 
 use super::cluster::Cluster;
 use super::disk::{self, Folder};
@@ -32,14 +32,14 @@ const READ: usize = 1 << 20;
 
 /// Measures writes through a server to its disk and reads back, compared with the disk alone.
 ///
-/// Several threads write and read files of a job that is not latency-sensitive, whose blocks are placed on the
-/// disk from the start. Before each round, the disk alone is written and read in pieces of the same size, with
-/// direct I/O and as many threads as a server has for it.
+/// Several threads write and read files of a job that is not latency-sensitive, whose blocks are placed on
+/// the disk from the start. Before each round, the disk alone is written and read in pieces of the same size,
+/// with direct I/O and as many threads as a server has for it.
 ///
-/// Meanwhile another job appends 4 KiB to files in memory two thousand times a second. The output shows the p99
-/// of its appends in three cases: alone; with the same threads writing and reading as much in memory, which
-/// share the cores and spill nothing; and with spilling. Each case runs at full speed and at --pace bytes per
-/// second, which leaves cores idle.
+/// Meanwhile another job appends 4 KiB to files in memory two thousand times a second. The output shows the
+/// p99 of its appends in three cases: alone; with the same threads writing and reading as much in memory,
+/// which share the cores and spill nothing; and with spilling. Each case runs at full speed and at --pace
+/// bytes per second, which leaves cores idle.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench spill --quick
@@ -73,7 +73,8 @@ pub struct SpillArgs {
     output: Output,
 }
 
-/// One round: bytes per second of the disk alone and through a server, and the neighbour's p99 in microseconds.
+/// One round: bytes per second of the disk alone and through a server, and the neighbour's p99 in
+/// microseconds.
 struct Round {
     disk: (f64, f64),
     ours: (f64, f64),
@@ -253,8 +254,8 @@ impl Others<'_> {
     }
 }
 
-/// Runs work while a neighbour appends to memory; answers the result of the work, and the p99 of the neighbour's
-/// appends in microseconds.
+/// Runs work while a neighbour appends to memory; answers the result of the work, and the p99 of the
+/// neighbour's appends in microseconds.
 fn neighboured<T>(
     client: &Client,
     job: &JobTicket,

@@ -82,8 +82,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Awaits at least one reply, and takes all that have arrived; answers their number. The first refusal is an
-    /// error.
+    /// Awaits at least one reply, and takes all that have arrived; answers their number. The first refusal is
+    /// an error.
     pub fn some_replies(&mut self) -> Result<usize, String> {
         let (mut count, mut at) = (0, 0);
         loop {

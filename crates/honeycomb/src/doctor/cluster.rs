@@ -234,7 +234,8 @@ pub fn python(settings: &Settings) -> Finding {
     }
 }
 
-/// Checks that the folders of the cluster file and the configuration are usable, and the cluster file private.
+/// Checks that the folders of the cluster file and the configuration are usable, and the cluster file
+/// private.
 pub fn folders(settings: &Settings) -> Vec<Finding> {
     let mut found = Vec::new();
     match settings.cluster_file() {

@@ -39,8 +39,8 @@ impl<R: Read> Items<R> {
 
     /// The items completed by the next read, in order; may be empty. `None` at the end.
     ///
-    /// Complete items are not delayed, so that the lines of a slow writer are put one by one. An item over the
-    /// limit is `ValueTooLarge`, after the items before it.
+    /// Complete items are not delayed, so that the lines of a slow writer are put one by one. An item over
+    /// the limit is `ValueTooLarge`, after the items before it.
     pub fn next(&mut self) -> Outcome<Option<Vec<Vec<u8>>>> {
         if self.ended {
             return Ok(None);

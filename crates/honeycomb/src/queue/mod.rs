@@ -47,8 +47,8 @@ enum What {
 ///
 /// It takes one item, or more with -n or --all, and prints a line end after each. For items that contain line
 /// ends, use --null, --hex or --json; --json prints one object per line with `item`, or `item_hex` if the
-/// bytes are not UTF-8. It waits for items without limit, or for --wait seconds. The exit code is 3 if no item
-/// arrived in that time, 8 if the queue is closed and empty, and 0 if items arrived.
+/// bytes are not UTF-8. It waits for items without limit, or for --wait seconds. The exit code is 3 if no
+/// item arrived in that time, 8 if the queue is closed and empty, and 0 if items arrived.
 ///
 /// Printed items are removed permanently. With more than one item, items that were received but not printed
 /// are lost if this command is killed. The command renews its job while it waits.
@@ -84,8 +84,8 @@ struct GetArgs {
 
 /// Prints the first items of a queue without removing them.
 ///
-/// The output is like that of `queue get`. The command does not wait: the exit code is 3 if the queue is empty,
-/// 8 if it is also closed. Reserved items are not shown.
+/// The output is like that of `queue get`. The command does not wait: the exit code is 3 if the queue is
+/// empty, 8 if it is also closed. Reserved items are not shown.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put work:q one two three

@@ -23,8 +23,8 @@ const PROGRESS: Duration = Duration::from_millis(500);
 ///
 /// Each VALUE is one item. Without a VALUE, each line of standard input is one item, put as soon as it
 /// arrives. The job, the prefixes and the queue are created when they are missing. If the queue is full, the
-/// command waits. The exit code is 7 if it stays full for --wait seconds (the message says how many items were
-/// put before), and 8 if the queue is closed. The command renews its job while it runs.
+/// command waits. The exit code is 7 if it stays full for --wait seconds (the message says how many items
+/// were put before), and 8 if the queue is closed. The command renews its job while it runs.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put work:q first second
@@ -112,7 +112,8 @@ impl PutArgs {
         }
     }
 
-    /// Creates the queue, or opens it. `AlreadyExists` when it exists with other bounds: bounds do not change.
+    /// Creates the queue, or opens it. `AlreadyExists` when it exists with other bounds: bounds do not
+    /// change.
     fn queue(&self, work: &Work) -> Outcome<Queue> {
         place::ensure_prefix(work, &self.address)?;
         let (items, bytes) = (self.max_items.unwrap_or(0), self.max_bytes.unwrap_or(0));

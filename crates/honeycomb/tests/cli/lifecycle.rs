@@ -1,4 +1,4 @@
-//! `start`, `stop`, `controller`, `server`, `completion`, and reaching nobody.
+//! `start`, `stop`, `controller`, `server`, `completion`, and an unreachable cluster.
 
 use crate::home::Home;
 use honeycomb_env::Clock;
@@ -67,7 +67,7 @@ fn server_on_loopback_is_refused_for_a_controller_elsewhere() {
     }
 }
 
-/// A process that runs until it is told to end, and its first line.
+/// A process that runs until it gets a signal, and its first line.
 fn running(mut command: Command) -> (Child, Value) {
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
@@ -130,7 +130,7 @@ fn a_server_that_is_drained_ends_by_itself() {
     let ((mut first, one), (second, two)) =
         (serve("4MiB", &[]), serve("128KiB", &["--drain-on-stop=60"]));
     let drain = |args: &[&str]| home.run(&[&["drain"], args, &there, &["--json"]].concat());
-    // The first block is on the first server, and the other one has only what is kept back for splits.
+    // The first block is on the first server, and the other server has only blocks reserved for splits.
     assert_eq!(home.feed(&[&["append", "notes"][..], &there].concat(), b"blue").code, 0);
     let late = drain(&[&one, "--wait", "0"]);
     assert_eq!((late.code, late.error()["status"].as_str()), (5, Some("DeadlineExceeded")));
@@ -150,7 +150,7 @@ fn a_server_that_is_drained_ends_by_itself() {
     let gone = drain(&[&three, "--wait", "20"]);
     assert!(gone.code == 0 && gone.json()["state"] == "gone", "{} {}", gone.out, gone.err);
     assert!(third.wait().unwrap().success());
-    // At SIGTERM one asks for its own drain; the only one cannot be drained, and ends all the same.
+    // On SIGTERM, a server requests its own drain. The only server cannot be drained, and exits anyway.
     let (fourth, _) = serve("4MiB", &["--drain-on-stop"]);
     end(second);
     let status = home.json(&[&["status"][..], &there].concat());

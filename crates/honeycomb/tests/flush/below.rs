@@ -1,5 +1,5 @@
-//! What is below memory when its lease ends is flushed from there, and what waits for a store that is out
-//! goes there.
+//! Blocks in lower tiers at the end of their lease are flushed from there, and blocks that wait for an
+//! unreachable store are demoted.
 
 use super::{Root, all_free, flushed_to, look};
 use crate::common::{Cluster, KIB, eventually, file, kv, noise, prefix};

@@ -172,6 +172,6 @@ fn who_closes_a_job_can_wait_until_what_persists_is_written() {
     assert!(client.await_close(job.job, &mut |_| true).unwrap().done);
     let flushed = Flushed::open(root.0.join("job/kept")).unwrap();
     assert!(flushed.file("text").unwrap() == b"precious");
-    // What has nothing that persists has nothing to wait for.
+    // A job without persistent prefixes closes at once.
     assert!(stranger.close_job(other.job, &mut |_| true).unwrap().done);
 }

@@ -39,7 +39,7 @@ impl Files {
     }
 }
 
-/// What is flushed is read by the store's own means, and loaded by another name.
+/// A flush is read directly from the store, and loaded under another name.
 fn goes_and_comes_back(
     place: &dyn Fn(&str) -> String,
     environment: &[(&'static str, String)],

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 const MEMORY: u64 = 32 << 20;
 const BLOCK: u64 = 1 << 20;
-/// What the process may grow by while it is maltreated.
+/// Maximum growth of the process during the test.
 const GROWTH: u64 = 64 << 20;
 /// Over what is awaited whole, under what a block takes.
 const LARGE: usize = 100 << 10;
@@ -51,7 +51,7 @@ struct Setup {
     kv: Opened,
     file: Opened,
     queue: Opened,
-    /// Where the kv keeps what is large.
+    /// Block with the kv's large values.
     extents: BlockAt,
     /// Given back last.
     _alone: MutexGuard<'static, ()>,
@@ -151,7 +151,7 @@ fn patched(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
 
 // --------------------------------------------------------------------------------- by hand
 
-/// What follows a malformed frame.
+/// The outcome of a malformed frame.
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     /// The connection serves on.
@@ -833,7 +833,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A client that puts and gets until it is told to stop; returns how often it did.
+/// A client that puts and gets until `stop`; returns the number of rounds.
 fn live(store: &Kv, stop: &AtomicBool) -> u64 {
     let mut value = Vec::new();
     let mut rounds = 0u64;

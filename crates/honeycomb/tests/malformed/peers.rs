@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a reader asks for that does not read: more than 300 MB of pages.
+/// Pages requested by a client that does not read: more than 300 MB.
 const PAGES: usize = 400;
 
 /// Never reads while the server owes it far more than a connection may be owed, then reads all.
@@ -83,7 +83,7 @@ fn a_slow_reader_of_large_values_is_read_no_further() {
             }
             let grown = resident_anonymous_bytes().saturating_sub(before);
             assert!(grown < GROWTH, "{} MiB are held", grown >> 20);
-            // It goes without a word; what was owed to it goes with it.
+            // The connection closes; its pending replies are dropped.
         }
     });
 }

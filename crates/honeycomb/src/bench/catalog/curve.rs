@@ -119,8 +119,8 @@ fn measure(
     Ok(Point { ops_s: waits.len() as f64 / seconds, p50_us: at(50), p99_us: at(99) })
 }
 
-/// One connection: it sends a new request for each answer received. Answers the latencies in nanoseconds, from
-/// before a request is sent until its answer is read.
+/// One connection: it sends a new request for each answer received. Answers the latencies in nanoseconds,
+/// from before a request is sent until its answer is read.
 fn keep_in_flight(
     mut wire: Wire,
     window: usize,

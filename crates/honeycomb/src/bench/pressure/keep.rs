@@ -1,5 +1,5 @@
-//! Storage for the jobs' files: our cluster, or a redis-server, each with an object store for files that do not
-//! fit.
+//! Storage for the jobs' files: our cluster, or a redis-server, each with an object store for files that do
+//! not fit.
 
 use super::HEADROOM;
 use super::objects::Objects;
@@ -153,8 +153,8 @@ pub fn prefixes(plan: &JobPlan) -> Vec<(String, Vec<String>)> {
     tasks.map(|(at, _)| (name(at), readers.remove(&at).unwrap_or_default())).collect()
 }
 
-/// Memory in which jobs reserve their peak from start to end, as far as it suffices: the method of Pocket, whose
-/// controller knows the peak of a job before it starts.
+/// Memory in which jobs reserve their peak from start to end, as far as it suffices: the method of Pocket,
+/// whose controller knows the peak of a job before it starts.
 #[derive(Debug)]
 pub struct Reservations {
     /// Number of blocks that can be reserved.

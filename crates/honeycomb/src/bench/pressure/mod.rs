@@ -1,9 +1,9 @@
 //! `bench pressure`: jobs with less memory than they need, under three policies (Figure 9).
 //!
 //! Only the policy differs: the assignment of memory, the place of data that does not fit, and the time when
-//! memory is freed. `sizing` computes the expected figures from the conditions. `world` runs the jobs in virtual
-//! time, where `blocks` gets blocks from the catalog; `real` runs them on a cluster. `figures` prints and draws
-//! the results.
+//! memory is freed. `sizing` computes the expected figures from the conditions. `world` runs the jobs in
+//! virtual time, where `blocks` gets blocks from the catalog; `real` runs them on a cluster. `figures` prints
+//! and draws the results.
 
 mod blocks;
 mod figures;
@@ -44,8 +44,8 @@ const LOOPBACK: f64 = 1.2e9;
 const HEADROOM: f64 = 1.05;
 /// Maximum peak of a quick run's level.
 const QUICK_PEAK: u64 = 24 << 20;
-/// Maximum bytes per second, reads and writes together, for each disk: with more, no policy that uses the disk
-/// can keep up when little memory is left.
+/// Maximum bytes per second, reads and writes together, for each disk: with more, no policy that uses the
+/// disk can keep up when little memory is left.
 const RATE_MOST: f64 = 0.8 * DISK.0;
 /// Seconds of a file besides its transfers: to create it and to find it.
 const FILE_S: f64 = 0.4e-3;
@@ -55,15 +55,15 @@ const SECONDS_HOUR: f64 = 3600.0;
 
 /// Compares three ways to share too little memory among MapReduce-like jobs.
 ///
-/// The load is an hour of tenants' intermediate data, compressed: jobs with stages whose tasks read, compute and
-/// write files. Transfers take 30 % of a task's time when all data is in memory. `static` is one pool with an
-/// object store as lower tier (like ElastiCache). `job-peak` reserves each job's peak until the job ends, with
-/// disks as lower tier (like Pocket). `block` is Honeycomb's policy: memory is assigned block by block, with the
-/// servers' disks as lower tier. In virtual time, the catalog's code assigns the blocks. Capacities are
-/// fractions of the peak use of all jobs together; slowdowns are relative to the policy's own run at 100 %. On
-/// a cluster, a redis-server also runs the same jobs, with the object store for values that it refuses. The
-/// disk and the object store are folders in the system's temporary directory with a fixed speed, so that
-/// results are comparable; with `--unshaped` they run at their own speed.
+/// The load is an hour of tenants' intermediate data, compressed: jobs with stages whose tasks read, compute
+/// and write files. Transfers take 30 % of a task's time when all data is in memory. `static` is one pool
+/// with an object store as lower tier (like ElastiCache). `job-peak` reserves each job's peak until the job
+/// ends, with disks as lower tier (like Pocket). `block` is Honeycomb's policy: memory is assigned block by
+/// block, with the servers' disks as lower tier. In virtual time, the catalog's code assigns the blocks.
+/// Capacities are fractions of the peak use of all jobs together; slowdowns are relative to the policy's own
+/// run at 100 %. On a cluster, a redis-server also runs the same jobs, with the object store for values that
+/// it refuses. The disk and the object store are folders in the system's temporary directory with a fixed
+/// speed, so that results are comparable; with `--unshaped` they run at their own speed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench pressure --quick --policy static --capacity 60
@@ -122,7 +122,8 @@ pub struct PressureArgs {
     /// In virtual time, bytes per second of one task's reads from memory (default: 1000MiB)
     #[arg(long, value_parser = size::parse)]
     read_rate: Option<u64>,
-    /// In virtual time, bytes per second of one task's writes to memory (default: 300MiB; 1000MiB at full scale)
+    /// In virtual time, bytes per second of one task's writes to memory (default: 300MiB; 1000MiB at full
+    /// scale)
     #[arg(long, value_parser = size::parse)]
     write_rate: Option<u64>,
     /// Run for at most a minute: a check that it works, not a measurement

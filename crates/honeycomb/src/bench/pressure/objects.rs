@@ -22,8 +22,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// A store in a new temporary directory. With `shaped`, requests take as long as those of S3, else as long
-    /// as the disk takes.
+    /// A store in a new temporary directory. With `shaped`, requests take as long as those of S3, else as
+    /// long as the disk takes.
     pub fn new(shaped: bool) -> io::Result<Objects> {
         let name = format!("honeycomb-objects-{:x}", Entropy::system().next_u64());
         let folder = std::env::temp_dir().join(name);

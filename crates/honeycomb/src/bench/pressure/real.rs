@@ -1,9 +1,9 @@
 //! The comparison on a real cluster with real clients, and on a redis-server.
 //!
-//! First it measures a task's transfers alone and generates the jobs from them. The jobs then run with all the
-//! memory that they need. This run measures their peak, and how much longer transfers take with concurrent
-//! tasks, so that computing can be lengthened until transfers have their fraction again. Then each policy runs
-//! with each capacity.
+//! First it measures a task's transfers alone and generates the jobs from them. The jobs then run with all
+//! the memory that they need. This run measures their peak, and how much longer transfers take with
+//! concurrent tasks, so that computing can be lengthened until transfers have their fraction again. Then each
+//! policy runs with each capacity.
 
 use super::figures::{Point, Slowdown};
 use super::keep::{Held, Ours, Reservations, Theirs};
@@ -127,8 +127,8 @@ pub struct Measured {
 /// One run.
 struct Ran {
     carried: Carried,
-    /// Integral of bytes in memory while jobs arrived: live data, as counted by clients (a server reports four
-    /// times a second, which is as long as a file lives).
+    /// Integral of bytes in memory while jobs arrived: live data, as counted by clients (a server reports
+    /// four times a second, which is as long as a file lives).
     used: f64,
     /// The same for owned blocks, or for the memory that redis-server counts against its limit.
     allocated: f64,
@@ -217,8 +217,8 @@ pub fn measure(
             let ran = who.run(args, &load, compute, memory, &format!("{} at {pct} %", who.name()));
             let ran = match ran {
                 Ok(ran) => ran,
-                // The point is reported as missing with its reason. At 100 % it is an error, because the other
-                // points are relative to it.
+                // The point is reported as missing with its reason. At 100 % it is an error, because the
+                // other points are relative to it.
                 Err(failure) if pct < 100 => {
                     let why = failure.to_string();
                     missing.push(Missing { who: who.name(), capacities: vec![pct], why });
@@ -365,9 +365,9 @@ fn written_below(admin: &Client) -> Outcome<u64> {
     Ok(status.tiers.iter().map(|tier| tier.bytes_written).sum())
 }
 
-/// The number of blocks for `blocks` blocks of data: plus the blocks that are reserved for moves, plus the write
-/// cache for a disk. If `promised` data must stay in memory, plus the blocks that the controller keeps free by
-/// demoting others.
+/// The number of blocks for `blocks` blocks of data: plus the blocks that are reserved for moves, plus the
+/// write cache for a disk. If `promised` data must stay in memory, plus the blocks that the controller keeps
+/// free by demoting others.
 pub fn with_reserve(blocks: u64, disk: bool, promised: bool) -> u64 {
     let through = |all: u64| {
         let warm = u64::from(WARM_BLOCKS_MIN).max(all / u64::from(WARM_FRACTION));

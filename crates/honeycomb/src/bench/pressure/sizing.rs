@@ -1,8 +1,8 @@
 //! The arithmetic of a comparison, from its conditions.
 //!
-//! It uses Little's law: live bytes = bytes written per second * seconds that a byte lives. Transfers are 30 %
-//! of a task's time, so that a running task moves bytes at 30 % of the rate of its transfers. The rate at which
-//! all tasks move bytes thus gives the number of tasks that run at a time.
+//! It uses Little's law: live bytes = bytes written per second * seconds that a byte lives. Transfers are 30
+//! % of a task's time, so that a running task moves bytes at 30 % of the rate of its transfers. The rate at
+//! which all tasks move bytes thus gives the number of tasks that run at a time.
 
 use super::world::{Run, Setup, simulate};
 use super::{Load, Policy, RATE_MOST};
@@ -11,8 +11,8 @@ use crate::size;
 use honeycomb_load::{Carried, TRANSFER_SHARE};
 use serde_json::{Value, json};
 
-/// If jobs continue after the window for longer than this fraction of it plus these seconds, they arrive faster
-/// than they end, and measurements are meaningless.
+/// If jobs continue after the window for longer than this fraction of it plus these seconds, they arrive
+/// faster than they end, and measurements are meaningless.
 const PILE_UP: (f64, f64) = (0.25, 3.0);
 
 /// The arithmetic of a comparison.

@@ -2,9 +2,9 @@
 //!
 //! It moves no bytes and uses no servers. Memory is a count of blocks, a disk is a queue with a rate, and the
 //! object store has a delay and a rate for each connection. Under `block`, the catalog places the blocks
-//! (`blocks`); the other policies are a few lines here. The simulation shows what the conditions allow before a
-//! real run, and it runs sizes beyond the available machines. It ignores CPU time, the time of the controller,
-//! and partly filled blocks except the last of a file.
+//! (`blocks`); the other policies are a few lines here. The simulation shows what the conditions allow before
+//! a real run, and it runs sizes beyond the available machines. It ignores CPU time, the time of the
+//! controller, and partly filled blocks except the last of a file.
 
 use super::blocks::{Blocks, Full, Going};
 use super::{HEADROOM, Policy};
@@ -584,8 +584,8 @@ fn requests(bytes: f64, each: u64) -> f64 {
     (bytes / each as f64).ceil().max(1.0)
 }
 
-/// The time of a task's reads: one file after the other, while disks and networks may already work on the next
-/// files.
+/// The time of a task's reads: one file after the other, while disks and networks may already work on the
+/// next files.
 #[derive(Default)]
 struct Reading {
     /// Seconds of the task's own stream, plus delays that do not overlap.

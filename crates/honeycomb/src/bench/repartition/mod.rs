@@ -35,10 +35,10 @@ const ROUNDS_MORE: u32 = 3;
 /// Measures the time of splits of key-value blocks, and the latency of gets meanwhile.
 ///
 /// In each round, a block is filled almost to its high mark. Readers and writers work on it for a while
-/// (before), then the writers continue with new keys until it splits (during). The latencies of all rounds are
-/// combined. At the end of each round, every key is read, and the store is scanned for duplicate keys. A split
-/// lasts from the allocation of its new block by the controller until the store's map contains that block, to
-/// a millisecond.
+/// (before), then the writers continue with new keys until it splits (during). The latencies of all rounds
+/// are combined. At the end of each round, every key is read, and the store is scanned for duplicate keys. A
+/// split lasts from the allocation of its new block by the controller until the store's map contains that
+/// block, to a millisecond.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench repartition --quick
@@ -182,8 +182,8 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     Ok(found)
 }
 
-/// The fraction of a block to fill before: the writes of the window then take it close to the level at which it
-/// requests a split, at their rate.
+/// The fraction of a block to fill before: the writes of the window then take it close to the level at which
+/// it requests a split, at their rate.
 fn fill_of(args: &RepartitionArgs, block: u64, value: u64) -> f64 {
     let request = args.write_size.max(value) as f64;
     let rate = args.writers as f64 * request * 1e6 / args.pause_us.max(1) as f64;

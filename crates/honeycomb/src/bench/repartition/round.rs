@@ -206,8 +206,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// The used bytes that the servers report, once these reach `least` and no longer change: an earlier report
-    /// includes only a part.
+    /// The used bytes that the servers report, once these reach `least` and no longer change: an earlier
+    /// report includes only a part.
     fn used(&self, cluster: &Cluster, least: u64) -> Outcome<u64> {
         let admin = cluster.client(cluster.token());
         let until = self.clock.now() + PATIENCE;
