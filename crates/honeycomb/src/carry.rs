@@ -37,7 +37,7 @@ struct Left {
 
 /// Evacuates large values from a server while it drains, until the server ends.
 pub fn follow(server: &MemoryServer, options: &ServerOptions) {
-    let values = server.leaving_values().expect("nobody has asked before");
+    let values = server.leaving_values().expect("the receiver is taken once");
     let (controller, token) = (options.controller.to_string(), options.token.clone());
     let connect = move || Client::new(ClientOptions::new(controller.clone(), token.clone()));
     let say = |line: String| eprintln!("honeycomb: {line}");

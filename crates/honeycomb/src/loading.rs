@@ -352,7 +352,7 @@ mod tests {
         let told = Mutex::new(Vec::new());
         let look = |done: u64, _| {
             std::thread::yield_now();
-            told.lock().expect("nobody panics").push(done);
+            told.lock().expect("no thread panics").push(done);
         };
         let done = Done { bytes: Mutex::new(0), of: 400, look: &look };
         std::thread::scope(|scope| {
@@ -360,6 +360,6 @@ mod tests {
                 scope.spawn(|| (0..100).for_each(|_| done.add(1)));
             }
         });
-        assert!(told.into_inner().expect("nobody panics").into_iter().eq(1..=400));
+        assert!(told.into_inner().expect("no thread panics").into_iter().eq(1..=400));
     }
 }

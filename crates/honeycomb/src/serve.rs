@@ -269,7 +269,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
         let output = Output { json: args.output.json || args.child };
         announce(output, &file, &path, durable, &options);
     }
-    scale::follow(controller.advice().expect("nobody has asked before"), settings.scale_hook());
+    scale::follow(controller.advice().expect("the receiver is taken once"), settings.scale_hook());
     let sockets = [controller.near(), server.near()].into_iter().flatten().map(PathBuf::from);
     let own = lock.iter().flat_map(|lock| [path.clone(), lock.path().to_owned()]);
     let held = Held {
@@ -519,7 +519,7 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
              memory  honeycomb server --controller {address} --token ..."
         )
     });
-    scale::follow(controller.advice().expect("nobody has asked before"), settings.scale_hook());
+    scale::follow(controller.advice().expect("the receiver is taken once"), settings.scale_hook());
     if durable {
         // The next controller that opens this log continues all jobs.
         signals.forever().next();
@@ -587,7 +587,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
 
 /// Ends the wait for signals when the server has been drained, or when the controller refuses to drain it.
 fn end_with_departure(server: &MemoryServer, signals: &Signals) {
-    let departures = server.departures().expect("nobody has asked before");
+    let departures = server.departures().expect("the receiver is taken once");
     let signals = signals.handle();
     in_background("departure", move || {
         if let Ok(Departure::Refused(why)) = departures.recv() {

@@ -206,7 +206,7 @@ fn growth_outgrows_small_blocks_and_compares() {
     let names: Vec<&str> = found.iter().map(|f| f["structure"].as_str().unwrap()).collect();
     assert_eq!(names, ["file", "queue"]);
     for one in &found {
-        // Two rounds, of as many blocks as the data takes and what lies beside it.
+        // Two rounds, each with the blocks of the data and of its overhead.
         assert!((10..=16).contains(&one["grown"].as_u64().unwrap()), "{one}");
         assert_eq!(one["writes"], 2 * 6 * 256);
         assert!(number(one, "p999_us_growing") >= number(one, "p50_us_growing"), "{one}");

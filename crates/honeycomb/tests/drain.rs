@@ -36,8 +36,8 @@ fn take_the_first_out(cluster: &mut Cluster) {
     cluster.servers.remove(0).wait();
 }
 
-/// The servers that left are gone, and what was freed on the last one is free: that of the last blocks it
-/// confirms when it gets to it.
+/// Waits until the drained servers are gone and all freed blocks of the last server are free: it confirms the
+/// last blocks later.
 fn one_is_left(cluster: &Cluster) {
     let client = whole(cluster);
     assert_eq!(client.status().unwrap().servers.len(), 1);

@@ -288,7 +288,7 @@ fn a_piece_is_sent_once() {
     let mut requests = Vec::new();
     for n in 1..=3u64 {
         store.put(format!("key-{n}").as_bytes(), &value).unwrap();
-        // A report tells of what is held and of all that was asked until then.
+        // A report contains the present bytes and all requests until then.
         let held = n * value.len() as u64;
         eventually("it is reported", || operator.status().unwrap().servers[0].bytes_used > held);
         requests.push(operator.status().unwrap().servers[0].requests);

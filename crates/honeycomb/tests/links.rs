@@ -288,7 +288,7 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     let late = link.ask(Op::CancelMove, &CancelMoveRequest { structure: s, block, epoch, move_id });
     assert_eq!(link.answer(late).0, Status::Ok);
 
-    // What was given goes back to where it came from: first it is not taken, then it is.
+    // The moved range returns to its source: first the return is refused, then accepted.
     let request = link.begin(s, &target, 0, Way::Merge);
     let (beginning, told) = link.asked::<BeginImportRequest>(Op::BeginImport);
     assert_eq!((told.block, told.epoch), (a.block, a.epoch));
@@ -340,7 +340,7 @@ fn who_waits_for_a_server_that_does_not_return_is_answered_when_it_is_given_up()
         let (_, told) = link.asked::<FreeBlockRequest>(Op::FreeBlock);
         assert_eq!(told.block, entry.block);
     }
-    // It never tells what it has, and another process has its address.
+    // The server never reports its blocks, and another process has its address.
     drop(link);
     let _link = Link::join(&controller);
     let reply = client.reply();

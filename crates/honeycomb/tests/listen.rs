@@ -92,7 +92,7 @@ fn items_are_heard_of_although_blocks_between_came_and_went() {
     while blocks_of(&client, &ticket) > 2 {
         assert!(clock.now().as_millis() < 20_000, "the blocks were never retired");
     }
-    // What was heard up to here is of the past: items that are gone, or that something was missed.
+    // Notifications up to here concern the past: removed items, or a gap.
     let mut missed = false;
     while let Some(notification) = listener.next(Duration::from_millis(100)).unwrap() {
         missed |= matches!(notification.heard, Heard::Gap { .. });

@@ -15,7 +15,7 @@ use honeycomb_wire::{Field, Op, RequestHeader, Status};
 use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
-/// Over what is awaited whole: it goes straight into its block.
+/// Larger than a payload that is received whole: it is streamed directly into its block.
 const LARGE: usize = 100 << 10;
 
 struct Setup {
@@ -256,7 +256,7 @@ fn a_block_that_is_full_says_where_it_goes_on() {
             other => panic!("{other:?}"),
         }
     };
-    // The successor: what was put there before the subscription is to be asked for.
+    // The successor: items that were put there before the subscription must be requested.
     let mut next = Listener::new(&setup, &to.entry, &opened.grant);
     assert_eq!(next.subscribe(2, kinds::ALL, Filter::All), 0);
     queue.put(&item, NOW).unwrap();

@@ -199,7 +199,7 @@ impl Cutter {
     }
 }
 
-/// Hands on what comes, up to so many bytes; whether it came to that.
+/// Forwards up to `most` bytes; answers whether it reached that number.
 fn pass(mut from: TcpStream, mut to: &TcpStream, most: u64) -> bool {
     let (mut left, mut buffer) = (most, [0; 4096]);
     while left > 0 {

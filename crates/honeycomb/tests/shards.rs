@@ -106,7 +106,7 @@ fn all_jobs_of_a_tenant_are_of_one_shard() {
     assert!(jobs.iter().all(|job| job.controller() == jobs[0].controller()), "{jobs:?}");
     assert_eq!(whole.find_job("acme/j3").unwrap().job, jobs[3]);
     assert_eq!(status(whole.find_job("j3")), Status::UnknownJob);
-    // Its quota is kept where they are, whoever is asked.
+    // The tenant's quota is on the shard of its jobs, whichever shard gets the request.
     for shard in 0..3 {
         let mut options = ClientOptions::new(whole.address(), cluster.controller.token());
         options.timeout = Duration::from_secs(5);

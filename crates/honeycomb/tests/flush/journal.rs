@@ -113,7 +113,7 @@ fn a_flush_covers_the_journal_and_a_removal_deletes_it() {
     assert!(!flushed.is_journal());
     assert_eq!(flushed.file("a").unwrap(), b"first");
     assert_eq!(flushed.file("b").unwrap(), b"other");
-    // What is there is not begun upon.
+    // A journal does not overwrite an existing flush.
     client.create_prefix(job.job, "t", &[], options()).unwrap();
     let refused = client.create_file(job.job, "t:a", 1, false).map(drop).unwrap_err();
     assert_eq!(refused.status, Status::FlushUnavailable);

@@ -127,7 +127,8 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
         |key: u64, round: u64| noise(key << 32 | round, 9_000 + (round % 7) as usize * 3000);
     let small = |key: u64| noise(key, 300);
     let large = 6u64;
-    // What is replaced while a flush copies stays until it is copied: without an end, it is all memory.
+    // Values that are replaced during a flush are retained until they are copied: without a limit, they would
+    // fill memory.
     const REPLACED: u64 = 20;
     let turn = AtomicU64::new(0);
     for key in 0..large {

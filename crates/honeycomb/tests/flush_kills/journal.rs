@@ -128,7 +128,7 @@ fn round(cluster: &mut Cluster, draw: &mut Draw, number: u64) {
     let there = log(&place);
     holds(&there, &acknowledged, &told);
 
-    // Nothing takes the place of what is only there.
+    // The prefix refuses new structures: its data exists only in the store.
     cluster.start_server();
     cluster.start_server();
     eventually(&format!("{told}: the loss is noticed"), || {

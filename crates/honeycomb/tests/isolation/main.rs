@@ -36,7 +36,8 @@ use std::time::Duration;
 
 const MEMORY: u64 = 32 << 20;
 const BLOCK: u64 = 1 << 20;
-/// Over what is awaited whole, under what a block takes: such a payload is judged by its header.
+/// Larger than a payload that is received whole, smaller than the limit of a block: it is judged by its
+/// header.
 const LARGE: usize = 100 << 10;
 const CONTENT: &[u8] = b"the victim's file";
 const ITEM: &[u8] = b"the victim's item";

@@ -201,7 +201,7 @@ impl Holder {
             let Some(mut expected) = (self.expected)(&at_server(op)) else { continue };
             let (held, grant) = (victim.held(op), self.grants.of(op));
             if own_core_only(op) && held.at.block.shard().0 != self.shard {
-                // Whoever asks.
+                // For every caller.
                 expected = Status::NotServedHere;
             }
             let reply = send_to(&mut self.raw, op, victim, grant, 1);
@@ -474,7 +474,7 @@ fn the_same_requests_are_served_to_who_may() {
         }
         let reply = send_to(&mut raw, op, &victim, 0, 1);
         match op {
-            // What a controller says to a memory server is served at its link alone.
+            // Requests of a controller to a memory server are served only over its link.
             // A kv's block is nobody's successor.
             Op::ReturnBlock => assert_eq!(reply.status(), Status::WrongEpoch, "{op:?}"),
             _ if for_servers => assert_eq!(reply.status(), Status::NotServedHere, "{op:?}"),

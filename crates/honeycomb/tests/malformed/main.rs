@@ -30,10 +30,10 @@ const MEMORY: u64 = 32 << 20;
 const BLOCK: u64 = 1 << 20;
 /// Maximum growth of the process during the test.
 const GROWTH: u64 = 64 << 20;
-/// Over what is awaited whole, under what a block takes.
+/// Larger than a payload that is received whole, smaller than the limit of a block.
 const LARGE: usize = 100 << 10;
 
-/// Over what a block takes.
+/// Larger than the limit of a block.
 const EXTENTS: usize = 200 << 10;
 
 struct Opened {
@@ -584,7 +584,7 @@ fn bodies_that_do_not_parse_are_refused_whole() {
     let mut scan = Vec::new();
     ScanArgs { cursor: 0, bytes: 100, brings: Brings::Values, prefix: b"" }.put(&mut scan);
     for shard in [0, 1] {
-        // Each on a lane of its own: what was answered on a lane is answered again.
+        // Each on its own lane: a retry on the same lane would get the recorded answer.
         let lanes = Cell::new(0);
         let lane = || {
             lanes.set(lanes.get() + 1);

@@ -95,7 +95,7 @@ fn a_client_that_dies_in_a_large_write_leaves_no_trace() {
     let log = setup.client.open_file(setup.job.job, "a:log").unwrap();
     beside_a_victim(&setup.cluster, || {
         for shard in [0, 1] {
-            // Many times what the block holds, were it kept.
+            // Many times the size of the block, if it were retained.
             for round in 0..40u32 {
                 let key: &[u8] = if round % 2 == 0 { b"\0k" } else { b"\0new" };
                 let sent = [0, 1, LARGE / 2, LARGE - 1][round as usize % 4];

@@ -293,7 +293,7 @@ fn a_controller_that_comes_back_empty_gets_empty_servers() {
     let controller = Controller::start(&options(address)).unwrap();
     let admin = client(&controller, controller.token());
     eventually("the server has joined", || admin.status().unwrap().free == 64);
-    // Whoever has the same numbers now sees nothing of before.
+    // A new job with the same number does not see data of the earlier job.
     let again = admin.register_job("job", 60_000, 0).unwrap();
     assert_eq!(again.job, job.job, "a controller without a log counts from the beginning");
     let fresh = client(&controller, &again.token).create_kv(again.job, ":kv", 1, false).unwrap();

@@ -408,7 +408,7 @@ fn run_redis(
     let admin =
         Mutex::new(server.client(Duration::ZERO).map_err(|e| Failure::io("redis-server", &e))?);
     let look = || {
-        let mut admin = admin.lock().expect("nobody else looks");
+        let mut admin = admin.lock().expect("no other thread holds the lock");
         let used = admin.used_memory().map_err(|e| Failure::io("redis-server", &e))?;
         Ok(Seen { allocated: used as f64, below: 0.0 })
     };
