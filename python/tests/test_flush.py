@@ -228,7 +228,7 @@ def test_a_file_is_one_plain_object_and_comes_back(job: honeycomb.Job, tmp_path:
     assert job.load_addr_prefix("back:copy", place, format="raw") == len(text)
     assert job.open_file("back:copy").read() == text
     job.create_queue("raw:queue")
-    with pytest.raises(errors.WrongKind, match="only a file"):
+    with pytest.raises(errors.WrongKind, match="not a file"):
         job.flush_addr_prefix("raw:queue", str(place), format="raw")
     with pytest.raises(errors.NotFound):
         job.load_addr_prefix("none", tmp_path / "none", format="raw")

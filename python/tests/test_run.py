@@ -157,7 +157,7 @@ def test_which_python(somewhere: dict[str, str], tmp_path: Path) -> None:
 
 def test_what_is_wrong_is_told(somewhere: dict[str, str], tmp_path: Path) -> None:
     told = run(somewhere, tmp_path / "gone.py")
-    assert told.returncode == 3 and "there is no script" in told.stderr
+    assert told.returncode == 3 and "there is no such file" in told.stderr
     script = tmp_path / "script.py"
     script.touch()
     env = {key: value for key, value in somewhere.items() if key != "HONEYCOMB_TOKEN"}

@@ -1,4 +1,4 @@
-//! The builds that are measured: this one, and with `--against` another one.
+//! The measured builds: this build, and with `--against` another build.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -14,17 +14,18 @@ const DIGITS: usize = 12;
 /// compares whole systems.
 #[derive(Clone, Debug)]
 pub struct Build {
-    /// Its `honeycomb-compare`, which is `honeycomb` and the clients in Rust as well.
+    /// Its `honeycomb-compare`, which also contains `honeycomb` and the clients in Rust.
     pub program: PathBuf,
-    /// The checkout that it was built from, with its Python package. A binary alone has none.
+    /// The checkout that it was built from, with its Python package; `None` for a binary alone.
     checkout: Option<PathBuf>,
 }
 
 impl Build {
     /// This program.
     pub fn own() -> Result<Build, String> {
-        let program = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
-        // A program that was moved away from its checkout has none.
+        let program =
+            std::env::current_exe().map_err(|e| format!("cannot find this program: {e}"))?;
+        // A program that was moved away from its checkout has no checkout.
         Ok(Build { program, checkout: Path::new(CHECKOUT).canonicalize().ok() })
     }
 
@@ -34,11 +35,11 @@ impl Build {
         Ok(Build { program, checkout: None })
     }
 
-    /// Builds a revision of this repository in a worktree under `target/against`, or uses the build of the
-    /// same commit that is already there.
+    /// Builds a revision of this repository in a worktree under `target/against`, or reuses an existing build
+    /// of the same commit.
     pub fn revision(revision: &str) -> Result<Build, String> {
         let checkout = Path::new(CHECKOUT).canonicalize();
-        let checkout = checkout.map_err(|e| format!("the checkout {CHECKOUT}: {e}"))?;
+        let checkout = checkout.map_err(|e| format!("cannot find the checkout {CHECKOUT}: {e}"))?;
         let commit = commit(&checkout, revision)?;
         let folder = checkout.join("target/against").join(&commit[..DIGITS]);
         if folder.join(".git").exists() {
@@ -47,15 +48,15 @@ impl Build {
             // Forced, because git remembers a worktree whose folder `cargo clean` has removed.
             let mut add = git(&checkout);
             add.args(["worktree", "add", "--quiet", "--force", "--detach"]).arg(&folder);
-            run(add.arg(&commit), "cannot make a worktree")?;
+            run(add.arg(&commit), "cannot create a worktree")?;
         }
         eprintln!(
-            "bench/compare: building {revision} in {}: minutes the first time",
+            "bench/compare: building {revision} in {}; the first build takes minutes",
             folder.display()
         );
         let mut cargo = Command::new("cargo");
         cargo.args(["build", "--release", "--locked", "-p", "honeycomb-compare"]);
-        run(in_folder(&mut cargo, &folder), &format!("{revision} does not build"))?;
+        run(in_folder(&mut cargo, &folder), &format!("cannot build {revision}"))?;
         let program = folder.join("target/release/honeycomb-compare");
         Ok(Build { program, checkout: Some(folder) })
     }
@@ -66,19 +67,19 @@ impl Build {
         eprintln!("bench/compare: building the Python package of {}", checkout.display());
         let mut bash = Command::new("bash");
         bash.args(["-ec", "scripts/bootstrap.sh bench && make -s build"]);
-        let what = format!("the Python package of {} does not build", checkout.display());
+        let what = format!("cannot build the Python package of {}", checkout.display());
         run(in_folder(&mut bash, checkout), &what)
     }
 
     /// The client in Python.
     pub fn python_worker(&self) -> Result<Command, String> {
         let Some(checkout) = &self.checkout else {
-            return Err(format!("{} alone has no Python package", self.program.display()));
+            return Err(format!("{} is a binary with no Python package", self.program.display()));
         };
         let python = checkout.join(".venv/bin/python");
         if !python.exists() {
             return Err(format!(
-                "there is no .venv in {}: `make peers build` makes it",
+                "there is no .venv in {}: create it with `make peers build`",
                 checkout.display()
             ));
         }
@@ -102,21 +103,21 @@ fn commit(checkout: &Path, revision: &str) -> Result<String, String> {
     match commit.len() > DIGITS {
         true => Ok(commit),
         false => Err(format!(
-            "'{revision}' is no revision of {}: give a commit, a branch or a tag; a shallow clone needs \
+            "'{revision}' is not a revision of {}: use a commit, a branch or a tag; a shallow clone needs \
              `git fetch --unshallow` first",
             checkout.display()
         )),
     }
 }
 
-/// Refuses a worktree whose files are not those of the commit: its build would be of something else.
+/// Refuses a worktree whose files differ from the commit: its build would not be that of the commit.
 fn check_unchanged(folder: &Path, commit: &str) -> Result<(), String> {
     let head = output(git(folder).args(["rev-parse", "HEAD"]))?;
     let changes = output(git(folder).args(["status", "--porcelain", "--untracked-files=no"]))?;
     match head == commit && changes.is_empty() {
         true => Ok(()),
         false => Err(format!(
-            "{} differs from commit {commit}; remove the folder, and the next run makes it again",
+            "{} differs from commit {commit}; remove the folder, the next run creates it again",
             folder.display()
         )),
     }
@@ -142,7 +143,7 @@ fn run(command: &mut Command, failed: &str) -> Result<(), String> {
         status.map_err(|e| format!("{failed}: {}: {e}", command.get_program().display()))?;
     match status.success() {
         true => Ok(()),
-        false => Err(format!("{failed}; the reason is above")),
+        false => Err(format!("{failed}; see the messages above")),
     }
 }
 

@@ -1,4 +1,4 @@
-//! `catalog`: operations of the controller for each second of its core, by `honeycomb bench catalog`.
+//! `catalog`: operations of the controller per second of its core, from `honeycomb bench catalog`.
 
 use crate::contract::System;
 use crate::matrix::{Bar, Bound, Figure, Scale};
@@ -9,13 +9,13 @@ use honeycomb::bench::report::{number, spread};
 use serde_json::{Value, json};
 use std::process::{Command, Stdio};
 
-/// The group, as `--rows` and `--list` name it.
+/// Name of the group for `--rows` and `--list`.
 pub const NAME: &str = "catalog mix";
 
-/// What the benchmark of the catalog told.
+/// The JSON of the catalog benchmark.
 pub struct Catalog(Value);
 
-/// Runs it.
+/// Runs the benchmark.
 pub fn measure(runner: &Runner<'_>, scale: Scale) -> Result<Catalog, String> {
     let effort = runner.effort;
     let mut command = Command::new(&runner.own.program);
@@ -25,7 +25,7 @@ pub fn measure(runner: &Runner<'_>, scale: Scale) -> Result<Catalog, String> {
     if scale == Scale::Quick {
         command.args(["--quick", "--ops", "200"]);
     }
-    // It has both cores to divide.
+    // The benchmark places its sides on both cores itself.
     runner.pinning.lift();
     let output = command.stderr(Stdio::inherit()).output();
     runner.pinning.for_client();
@@ -35,7 +35,7 @@ pub fn measure(runner: &Runner<'_>, scale: Scale) -> Result<Catalog, String> {
 }
 
 fn read(of: &Value) -> Result<Spread, String> {
-    let part = |name: &str| of[name].as_f64().ok_or("bench catalog told no figure".to_owned());
+    let part = |name: &str| of[name].as_f64().ok_or("bench catalog reported no figure".to_owned());
     Ok(Spread { median: part("median")?, min: part("min")?, max: part("max")? })
 }
 
@@ -48,15 +48,16 @@ impl Catalog {
         })
     }
 
-    /// Operations for each second of the controller's core, without a log.
+    /// Operations per second of the controller's core, without a log.
     fn per_core(&self, operations: &str) -> Result<Spread, String> {
         let mut rows = self.rows().filter(|(name, log, _)| *name == operations && !*log);
-        let (_, _, cost) = rows.next().ok_or(format!("bench catalog told no '{operations}'"))?;
+        let (_, _, cost) =
+            rows.next().ok_or(format!("bench catalog reported no '{operations}'"))?;
         let cost = read(cost)?;
         Ok(Spread { median: 1e6 / cost.median, min: 1e6 / cost.max, max: 1e6 / cost.min })
     }
 
-    /// What two controller shards can do over what one can.
+    /// Capacity of two controller shards over that of one.
     fn two_shards(&self) -> Result<Spread, String> {
         let of = |shards: usize| read(&self.0["shards"][shards - 1]["capacity"]);
         let (one, two) = (of(1)?, of(2)?);
@@ -81,7 +82,7 @@ impl Catalog {
         self.rows().map(line).collect()
     }
 
-    /// For people.
+    /// The rows for people.
     pub fn show(&self) -> Vec<(String, String)> {
         let one = |(name, log, cost): (&str, bool, &Value)| {
             let log = if log { ", with a log" } else { "" };
@@ -95,7 +96,7 @@ impl Catalog {
     }
 }
 
-/// What is asked of the catalog, met or not.
+/// The verdicts on the requirements for the catalog.
 pub fn verdicts(catalog: &Result<Catalog, String>) -> Vec<Verdict> {
     let bar = |row: &str, bar: f64, stretch: Option<f64>| Bar {
         row: format!("{NAME}: {row}"),

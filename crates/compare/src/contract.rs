@@ -1,12 +1,12 @@
-//! What a client that is measured is told and tells: lines of JSON on its standard input and output.
+//! The protocol of a measured client: lines of JSON on its standard input and output.
 //!
-//! A line with `system` is a specification; it is answered by `ready` when connections are made and
-//! what is to be read is stored. A line with `seconds` is a round, answered by what it showed. So one
-//! process goes through many rounds, and systems can take turns at the price of a line. `bench/contract.h`
-//! and `bench/worker.py` are the same in C and in Python.
+//! A line with `system` is a specification; the client answers `ready` when it has connected and stored the
+//! data to read. A line with `seconds` is a round; the client answers its figures. One process thus runs many
+//! rounds, and systems can alternate at the cost of a line. `bench/contract.h` and `bench/worker.py`
+//! implement the same in C and in Python.
 //!
-//! With `--against` this build's runner starts clients of another revision, older or newer. The lines
-//! are therefore compatible in both directions:
+//! With `--against`, this build's runner starts clients of another revision, older or newer. The lines are
+//! therefore compatible in both directions:
 //!
 //! - A field keeps its name, type and meaning. Unknown fields are ignored, so a specification may get new
 //!   ones. Each has `#[serde(default)]`, and its default means the behaviour of builds without the field.
@@ -26,41 +26,41 @@ use serde::{Deserialize, Serialize};
 use std::io::BufRead;
 use std::time::Duration;
 
-/// Longest latency that is told from a longer one, in nanoseconds.
+/// Upper bound of the histogram, in nanoseconds.
 const LATENCY_MAX: u64 = 60_000_000_000;
 
-/// What is done to a system, again and again.
+/// The repeated operation on a system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Op {
-    /// The value of a key.
+    /// Get of the value of a key.
     Get,
-    /// A value under a key.
+    /// Put of a value under a key.
     Put,
-    /// The values of `batch` keys.
+    /// Get of the values of `batch` keys.
     MultiGet,
-    /// Values under `batch` keys.
+    /// Put of values under `batch` keys.
     MultiPut,
-    /// A put and a get of a queue by turns; each counts as one.
+    /// Alternating puts and gets of a queue; each counts as one.
     Queue,
-    /// Bytes behind those of a file (APPEND), which begins anew after `total` bytes.
+    /// Append to a file (APPEND), which is replaced after `total` bytes.
     Append,
     /// A range of a file of `total` bytes (GETRANGE).
     Read,
-    /// A put that wakes a consumer who waits in a get.
+    /// A put that wakes a consumer waiting in a get.
     Wake,
-    /// As `Get`, into a buffer that is used again.
+    /// As `Get`, into a reused buffer.
     GetInto,
-    /// As `Get`, or as a mapping, and then once over all bytes.
+    /// As `Get`, or as a mapping, followed by one pass over all bytes.
     Pass,
-    /// Puts, at a pace, into a store whose blocks are nearly full: they split, one after the other.
+    /// Paced puts into a store whose blocks are nearly full: they split, one after the other.
     Split,
-    /// The same puts into a store that has room: what of `Split` is not the splitting.
+    /// The same puts into a store with room: the part of `Split` without the splitting.
     Trickle,
 }
 
 impl Op {
-    /// As in the JSON lines.
+    /// The name in the JSON lines.
     pub fn name(self) -> &'static str {
         match self {
             Op::Get => "get",
@@ -79,7 +79,7 @@ impl Op {
     }
 }
 
-/// What serves.
+/// The measured system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum System {
@@ -89,16 +89,16 @@ pub enum System {
     Redis,
     /// memcached.
     Memcached,
-    /// Raw sockets: values without frames, in the best way of moving them that was found.
+    /// Raw sockets: values without frames, moved in the fastest way found.
     Stream,
-    /// The frames and a loop as tight as it can be, nothing stored.
+    /// The frames with a minimal loop, without a store.
     Empty,
-    /// The frames and the loop that Honeycomb runs on, nothing stored.
+    /// The frames with Honeycomb's loop, without a store.
     Loop,
 }
 
 impl System {
-    /// As in the JSON lines: limits of the machine are all of the system `socket`.
+    /// The name in the JSON lines: all limits of the machine are the system `socket`.
     pub fn name(self) -> &'static str {
         match self {
             System::Honeycomb => "honeycomb",
@@ -108,7 +108,7 @@ impl System {
         }
     }
 
-    /// Which limit it is.
+    /// The name of the limit, if the system is one.
     pub fn limit(self) -> Option<&'static str> {
         match self {
             System::Stream => Some("stream"),
@@ -119,36 +119,36 @@ impl System {
     }
 }
 
-/// What a client shall do in the rounds to come.
+/// The specification of a client's rounds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
-    /// What it speaks to.
+    /// The system.
     pub system: System,
-    /// host:port, or `unix:` and a path. Of Honeycomb the controller.
+    /// host:port, or `unix:` and a path; for Honeycomb that of the controller.
     pub address: String,
-    /// Of Honeycomb the cluster's, in hexadecimal.
+    /// For Honeycomb the cluster's token, in hexadecimal.
     pub token: String,
-    /// Over what: `tcp`, `unix` or `map`. A peer's address says it already.
+    /// Transport: `tcp`, `unix` or `map`. The address of a peer determines it, too.
     pub transport: String,
-    /// What it does.
+    /// The operation.
     pub op: Op,
     /// Bytes of a value.
     pub size: u64,
-    /// How many keys there are to choose from.
+    /// Number of keys to choose from.
     pub keys: u64,
-    /// Keys of one batch.
+    /// Number of keys in a batch.
     pub batch: u64,
     /// Bytes of a file.
     pub total: u64,
-    /// Connections.
+    /// Number of connections.
     pub clients: usize,
-    /// Requests in flight on each.
+    /// Requests in flight on each connection.
     pub pipeline: usize,
     /// How long the client polls before it sleeps, in microseconds.
     pub spin_us: u64,
-    /// Blocks that a store of Honeycomb begins with.
+    /// Initial number of blocks of a Honeycomb store.
     pub blocks: u32,
-    /// A name that no other specification of the run has.
+    /// A name that is unique in the run.
     pub name: String,
 }
 
@@ -161,48 +161,48 @@ pub struct Round {
     pub ops: u64,
 }
 
-/// A line that a client reads.
+/// A line to a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Line {
-    /// What to do.
+    /// A specification.
     Spec(Box<Spec>),
-    /// Do it now.
+    /// A round to run now.
     Round(Round),
 }
 
-/// A line that a client writes.
+/// A line from a client.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Answer {
-    /// It failed, and ends.
+    /// The client failed and ends.
     Error {
-        /// Why.
+        /// The cause.
         error: String,
     },
-    /// It is set up.
+    /// The client is ready.
     Ready {
         /// True.
         ready: bool,
-        /// What the client is, or which way of several it chose.
+        /// Description of the client, or of the method that it chose.
         about: String,
     },
-    /// A round is over.
+    /// A round has ended.
     Measured(Measured),
 }
 
-/// What a round showed, as far as the client knows.
+/// The client's figures of a round.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Measured {
     /// Operations; a batch is one.
     pub ops: u64,
-    /// From the first to the last.
+    /// Time from the first to the last operation.
     pub wall_ns: u64,
     /// CPU time of the client's process meanwhile.
     pub cpu_ns: u64,
-    /// p50, p90, p99, p99.9, most; of an operation, or of all requests in flight on a connection.
+    /// p50, p90, p99, p99.9 and maximum, of an operation, or of all requests in flight on a connection.
     pub latency_us: [f64; 5],
-    /// Blocks that were divided meanwhile, as far as the client has seen.
+    /// Number of block splits that the client has observed meanwhile.
     #[serde(default)]
     pub splits: u64,
 }
@@ -213,7 +213,7 @@ pub struct Meter {
     latencies: Histogram<u64>,
     began: Time,
     cpu: u64,
-    /// When the round shall end.
+    /// End time of the round.
     pub until: Time,
 }
 
@@ -227,12 +227,12 @@ impl Meter {
         Meter { clock, latencies, began, cpu, until }
     }
 
-    /// So much time has gone by for one operation, or for all that were in flight together.
+    /// Counts the latency of one operation, or of all requests that were in flight together.
     pub fn count(&mut self, took: Duration) {
         self.latencies.saturating_record(took.as_nanos() as u64);
     }
 
-    /// Ends the round, in which so many operations were done.
+    /// Ends a round of `ops` operations.
     pub fn end(self, ops: u64) -> Measured {
         let wall = self.clock.now().since(self.began);
         let at = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1000.0;
@@ -252,15 +252,15 @@ pub fn process_cpu() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Something that a specification has set up.
+/// A client that a specification has set up.
 pub trait Client {
-    /// What it is, for the report.
+    /// Its description, for the report.
     fn about(&self) -> String;
     /// Runs a round.
     fn round(&mut self, round: Round) -> Result<Measured, String>;
 }
 
-/// Answers lines until there are no more; what goes wrong is the last answer.
+/// Answers lines until the input ends; an error is the last answer.
 pub fn serve(set_up: impl Fn(Spec) -> Result<Box<dyn Client>, String>) -> Result<(), String> {
     let result = answer_lines(set_up);
     if let Err(error) = &result {
@@ -276,7 +276,7 @@ fn answer_lines(set_up: impl Fn(Spec) -> Result<Box<dyn Client>, String>) -> Res
         let line = serde_json::from_str(&line).map_err(|e| format!("'{line}': {e}"))?;
         match (line, &mut client) {
             (Line::Spec(spec), _) => {
-                // The one before goes first: it may hold what this one needs.
+                // The previous client is dropped first: it may hold resources that this one needs.
                 drop(client.take());
                 let made = set_up(*spec)?;
                 tell(&Answer::Ready { ready: true, about: made.about() });
@@ -295,17 +295,17 @@ fn tell(answer: &Answer) {
     println!("{}", serde_json::to_string(answer).expect("plain data"));
 }
 
-/// The key of a number: 16 bytes, alike in every client.
+/// The key of a number: 16 bytes, equal in every client.
 pub fn key(size: u64, number: u64) -> Vec<u8> {
     format!("{:07x}:{number:08}", size & 0xfff_ffff).into_bytes()
 }
 
-/// A small generator: which key comes next does not matter, only that it costs nothing.
+/// A small random generator; its quality does not matter, only its speed.
 #[derive(Clone, Copy)]
 pub struct Draw(u64);
 
 impl Draw {
-    /// Another sequence for each seed.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Draw {
         Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
@@ -338,7 +338,7 @@ mod tests {
         assert!(seen.iter().all(|s| *s));
     }
 
-    /// A specification as the first comparable revision writes and reads it (d2b6025).
+    /// A specification of the first comparable revision (d2b6025).
     const SPEC: &str = r#"{"system":"honeycomb","address":"127.0.0.1:1","token":"00","transport":"tcp",
         "op":"multi_get","size":64,"keys":10,"batch":4,"total":268435456,"clients":1,"pipeline":1,
         "spin_us":50,"blocks":1,"name":"cell-1"}"#;

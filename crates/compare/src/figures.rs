@@ -1,4 +1,4 @@
-//! Plots of what was measured, as far as the groups that ran have it.
+//! Plots of the measured groups.
 
 use crate::contract::{Op, System};
 use crate::matrix::{Cell, Figure, Group, Transport, Wait, With};
@@ -7,10 +7,10 @@ use crate::run::Cells;
 use honeycomb::bench::plot::{Panel, Series, Shape, draw};
 use std::path::Path;
 
-/// Sizes up to this are told by latency, larger ones by throughput.
+/// Sizes up to this are plotted by latency, larger sizes by throughput.
 const SMALL: u64 = 16 << 10;
 
-/// Draws what there is into a folder; the names of the files.
+/// Draws all plots with data into a folder; answers the names of the files.
 pub fn draw_all(folder: &Path, measured: &[(Group, Cells)]) -> Result<Vec<String>, String> {
     let sync = |op: Op| move |cell: &Cell| is_sync(cell) && cell.op == op;
     let latency = |op: Op| {
@@ -78,17 +78,18 @@ pub fn draw_all(folder: &Path, measured: &[(Group, Cells)]) -> Result<Vec<String
     Ok(drawn)
 }
 
-/// Of the groups `kv sync` and `kv large`, without what only rows are judged by.
+/// Whether a cell belongs to the groups `kv sync` and `kv large`, without cells that only serve as
+/// references.
 fn is_sync(cell: &Cell) -> bool {
     let plain = cell.clients == 1 && cell.batch == 1 && !cell.one_core && cell.servers == 1;
     let client = matches!(cell.with, With::Rust | With::Hiredis | With::C);
     let peer_twice = cell.system == System::Redis && cell.with == With::Rust;
-    // Between sleeping and polling on both sides: one line less, and no more than there are colours.
+    // Cells between sleeping and polling on both sides are left out, so that there are enough colours.
     let between = cell.waiting == Wait::Client;
     plain && client && !peer_twice && !between && cell.transport == Transport::Tcp
 }
 
-/// A line for each system and way of waiting; none when nothing of it was measured.
+/// A panel with a line for each system and way of waiting; `None` without measurements.
 fn panel(
     measured: &[(Group, Cells)],
     title: &str,
@@ -109,7 +110,7 @@ fn panel(
             let point = (at(cell), median / unit);
             let name = who(cell);
             match lines.iter_mut().find(|line| line.name == name) {
-                // A file's group has the limit of the store's again: the first one counts.
+                // The group of files repeats the limit of the group of stores: the first one counts.
                 Some(line) if line.points.iter().any(|p| p.0 == point.0) => {}
                 Some(line) => line.points.push(point),
                 None => lines.push(Series { name, shape: Shape::Marked, points: vec![point] }),

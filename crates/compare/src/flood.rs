@@ -1,8 +1,8 @@
 //! The load generator: many connections and pipelines from one thread, the same for every system.
 //!
-//! It compares servers: requests are encoded before the first round, replies are looked at no more
-//! than it takes to find their end and see that none is a refusal. Each connection sends `pipeline`
-//! requests in one write and the next ones when all are answered.
+//! It compares servers: requests are encoded before the first round, and replies are parsed only to find
+//! their end and to detect refusals. Each connection sends `pipeline` requests in one write, and the next
+//! ones when all are answered.
 
 use crate::contract::{Client, Draw, Measured, Meter, Op, Round, Spec, System};
 use crate::format::{Format, Place, Request, number, requests};
@@ -24,23 +24,23 @@ use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A server that has not answered after this has failed.
+/// Time after which a server without an answer counts as failed.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Entries that are stored with one write, before the first round.
+/// Entries stored with one write, before the first round.
 const FILL: usize = 50;
-/// Room for replies beyond those of one batch.
+/// Bytes of receive buffer beyond the replies of one batch.
 const SLACK: usize = 4096;
 
 /// A connection of either kind.
 pub enum Stream {
-    /// Over the loopback.
+    /// TCP over the loopback.
     Tcp(TcpStream),
-    /// Over a Unix socket.
+    /// A Unix socket.
     Unix(UnixStream),
 }
 
 impl Stream {
-    /// To host:port, or to `unix:` and a path.
+    /// Connects to host:port, or to `unix:` and a path.
     pub fn connect(address: &str) -> Result<Stream, String> {
         let said = |e: std::io::Error| format!("cannot connect to {address}: {e}");
         if let Some(path) = address.strip_prefix("unix:") {
@@ -101,7 +101,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Shakes hands; what the server says of itself, when it says anything.
+    /// Makes the handshake; answers the server's reply, if it has contents.
     fn greet(
         &mut self,
         token: &[u8],
@@ -118,7 +118,7 @@ impl Stream {
             ..Default::default()
         };
         let (reply, _) = self.ask(honeycomb_wire::Op::Hello, &hello)?;
-        // The empty servers say nothing.
+        // The replies of the empty servers have no contents.
         Ok(HelloReply::decode(&reply).ok())
     }
 }
@@ -132,7 +132,7 @@ impl AsFd for Stream {
     }
 }
 
-/// A lane of a connection: how many were sent, and how many are known to have arrived.
+/// A lane of a connection: the numbers of requests sent and acknowledged.
 #[derive(Clone, Copy, Default)]
 struct Lane {
     sent: u64,
@@ -148,7 +148,7 @@ struct Connection {
     out: Vec<u8>,
     received: Vec<u8>,
     filled: usize,
-    /// Requests that are not answered.
+    /// Number of unanswered requests.
     in_flight: usize,
     sent_at: Time,
     numbered: u64,
@@ -195,7 +195,7 @@ impl Connection {
         self.stream.write_all(&self.out)
     }
 
-    /// Reads once; how many replies were completed by it.
+    /// Reads once; answers the number of completed replies.
     fn receive(&mut self, format: Format, value: usize) -> Result<usize, String> {
         self.filled += self.stream.read(&mut self.received[self.filled..])?;
         let (mut at, mut replies) = (0, 0);
@@ -225,14 +225,16 @@ struct Flood {
     connections: Vec<Connection>,
     epoll: OwnedFd,
     clock: Clock,
-    /// What stands behind the connections, and goes with them.
+    /// The store of the connections, removed with them.
     store: Option<stores::Store>,
 }
 
-/// Makes the connections that a specification asks for and stores what is to be read.
+/// Opens the connections of a specification and stores the data to read.
 pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
     if spec.clients == 0 || spec.pipeline == 0 {
-        return Err("at least one connection and one request in flight".into());
+        return Err(
+            "the specification needs at least one connection and one request in flight".into()
+        );
     }
     let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| e.to_string())?;
     let mut flood = Flood {
@@ -251,7 +253,7 @@ pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
         System::Honeycomb => flood.join_cluster()?,
         System::Empty | System::Loop => flood.join_limit()?,
         System::Redis | System::Memcached => flood.join_peer()?,
-        System::Stream => return Err("raw sockets have a client of their own".into()),
+        System::Stream => return Err("raw sockets have a separate client".into()),
     }
     let room = flood.spec.pipeline * (flood.spec.size as usize + 256) + SLACK;
     for (i, connection) in flood.connections.iter_mut().enumerate() {
@@ -298,7 +300,7 @@ impl Flood {
         Ok(())
     }
 
-    /// Each connection goes to one of the servers and asks for keys that are there.
+    /// Connects each connection to one of the servers; it requests only keys of that server.
     fn join_cluster(&mut self) -> Result<(), String> {
         let store = stores::Store::make(&self.spec)?;
         store.fill(&self.spec)?;
@@ -332,7 +334,7 @@ impl Flood {
             let grant = PresentGrantRequest { grant: opened.grant.clone() };
             let (_, number) = stream.ask(honeycomb_wire::Op::PresentGrant, &grant)?;
             if number != GRANT as u64 {
-                return Err(format!("the first grant of a connection has number {number}"));
+                return Err(format!("the first grant of a connection has the number {number}"));
             }
             let lanes = opened.map.entries.len();
             self.connections.push(Connection::new(stream, tables[at].clone(), lanes, i as u64));

@@ -1,4 +1,4 @@
-//! How each system's requests and replies look on the wire: encoded once, then only copied.
+//! The wire format of each system's requests and replies: encoded once, then only copied.
 
 use crate::contract::{Op, Spec, key};
 use honeycomb::bench::noise;
@@ -8,45 +8,45 @@ use honeycomb_wire::queue::GetArgs;
 use honeycomb_wire::{ReplyHeader, RequestHeader, Status};
 use std::io::Write;
 
-/// A request as it goes out, and what its reply begins with.
+/// An encoded request.
 pub struct Request {
-    /// All bytes; those that differ from one sending to the next are put in afterwards.
+    /// All bytes; fields that change with each send are patched afterwards.
     pub bytes: Vec<u8>,
-    /// Which of a connection's lanes it belongs to; of Honeycomb's mutations only.
+    /// Lane of the connection, for Honeycomb's mutations only.
     pub lane: Option<usize>,
 }
 
-/// How replies are told apart.
+/// The format of replies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Format {
-    /// Of Redis.
+    /// Redis.
     Resp,
-    /// Of memcached, its binary commands: as fast as those in text one at a time, and three times as
-    /// fast in pipelines, where it answers text with a write for each.
+    /// The binary commands of memcached: as fast as text commands one at a time, and three times as fast in
+    /// pipelines, because memcached answers each text command with a separate write.
     Binary,
-    /// Of Honeycomb.
+    /// Honeycomb.
     Frames,
 }
 
-/// One block of a structure, as a request names it.
+/// One block of a structure, with the fields of a request.
 #[derive(Clone, Debug)]
 pub struct Place {
-    /// First hash that it has, and last.
+    /// First and last hash of the block.
     pub hashes: (u64, u64),
     /// The block.
     pub at: BlockAt,
-    /// Under which number the grant was presented.
+    /// Number under which the grant was presented.
     pub grant: u32,
 }
 
-/// What operations there are on a system, by turns: one, or a put and a get.
+/// The alternating operations on a system: one operation, or a put and a get.
 fn turns(op: Op) -> Result<&'static [Op], String> {
     match op {
         Op::Get => Ok(&[Op::Get]),
         Op::Put => Ok(&[Op::Put]),
-        // A queue's put is told from a store's by the request.
+        // The request distinguishes a put to a queue from a put to a store.
         Op::Queue => Ok(&[Op::Put, Op::Get]),
-        other => Err(format!("the load generator does not do '{}'", other.name())),
+        other => Err(format!("the load generator does not support '{}'", other.name())),
     }
 }
 
@@ -100,7 +100,7 @@ fn binary(op: Op, key: &[u8], value: &[u8]) -> Vec<u8> {
     [&out[..], extras, key, value].concat()
 }
 
-/// None for a key that none of these places has.
+/// Encodes a frame; `None` for a key that belongs to none of these places.
 fn frame(op: Op, queue: bool, key: &[u8], value: &[u8], places: &[Place]) -> Option<Request> {
     use honeycomb_wire::Op as Code;
     let hash = honeycomb_wire::key_hash(key);
@@ -141,7 +141,7 @@ fn frame(op: Op, queue: bool, key: &[u8], value: &[u8], places: &[Place]) -> Opt
     Some(Request { bytes, lane: laned.then_some(lane) })
 }
 
-/// Puts into a copy of a request what differs from one sending to the next.
+/// Patches the fields of a request that change with each send.
 pub fn number(frame: &mut [u8], request: u64, lane: Option<(u64, u32)>) {
     frame[16..24].copy_from_slice(&request.to_le_bytes());
     if let Some((sequence, ack_lag)) = lane {
@@ -152,14 +152,14 @@ pub fn number(frame: &mut [u8], request: u64, lane: Option<(u64, u32)>) {
 const _: () = assert!(REQUEST_HEADER == 64, "where `number` writes");
 
 impl Format {
-    /// The length of the reply at the start of `bytes`, when its head is there. A refusal is an error;
-    /// `value` is how many bytes of a value a reply brings that brings one.
+    /// The length of the reply at the start of `bytes`, if its head has arrived. A refusal is an error;
+    /// `value` is the number of value bytes in a reply with a value.
     #[inline]
     pub fn reply(self, bytes: &[u8], value: usize) -> Result<Option<usize>, String> {
         let length = match self {
             Format::Frames => {
                 let Some(head) = bytes.first_chunk::<REPLY_HEADER>() else { return Ok(None) };
-                // Only what goes wrong is decoded: this loop must not be what is measured.
+                // Only errors are decoded: this loop must cost as little as possible.
                 if head[..4] != OK {
                     return Err(refusal(head, bytes));
                 }
@@ -168,7 +168,7 @@ impl Format {
                 };
                 let payload = part(12) as usize;
                 if payload != 0 && payload != value {
-                    return Err(format!("a value came back with {payload} bytes"));
+                    return Err(format!("a reply has {payload} bytes of value"));
                 }
                 REPLY_HEADER + part(8) as usize + payload
             }
@@ -192,7 +192,7 @@ impl Format {
     }
 }
 
-/// What a frame begins with that says `Ok`.
+/// The first bytes of a frame with the status `Ok`.
 const OK: [u8; 4] = [b'h', b'c', 0, 0];
 const _: () = assert!(Status::Ok as u16 == 0);
 

@@ -1,4 +1,4 @@
-//! The loop that Honeycomb runs on, with a service that answers at once: what the loop alone costs.
+//! Honeycomb's loop with a service that answers at once: the cost of the loop alone.
 
 use honeycomb_env::Clock;
 use honeycomb_transport::unix::UnixDoor;
@@ -43,9 +43,8 @@ impl Service for Idle {
     }
 }
 
-/// Serves on a free port, or on a socket in the folder that stands behind `unix:`, until standard input
-/// ends; where is the first line of the output. Every KvGet is answered with `bytes` bytes, everything
-/// else with none.
+/// Serves on a free port, or on a socket in the folder after `unix:`, until standard input ends; the first
+/// line of the output is its address. The answer to KvGet has `bytes` bytes, all other answers are empty.
 pub fn serve(place: &str, bytes: usize) -> Result<(), String> {
     let said = |e: std::io::Error| e.to_string();
     let options =
@@ -65,7 +64,7 @@ pub fn serve(place: &str, bytes: usize) -> Result<(), String> {
     }
     let (_mailbox, notes) = net.mailbox();
     std::thread::spawn(|| {
-        // Nothing comes there: its end is that of the program that started this one.
+        // There is no input: its end means the end of the program that started this one.
         let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
         std::process::exit(0);
     });

@@ -1,9 +1,10 @@
 //! `bench/compare`: Honeycomb, its peers and the limits of this machine, side by side.
 //!
-//! One program in several roles. Without a role it is the matrix itself (`matrix`, `run`, `report`): it
-//! starts servers and clients as processes of their own, lets them take turns, and reads what they used
-//! from the kernel. With `--against` it compares this build with another one (`against`). The clients in Rust (`worker`, `flood`), the loop without a store (`idle`) and the
-//! cluster that is measured are the same program again.
+//! One program in several roles. Without a role, it is the matrix itself (`matrix`, `run`, `report`): it
+//! starts servers and clients as separate processes, alternates between them, and reads their resource use
+//! from the kernel. With `--against`, it compares this build with another one (`against`). The clients in
+//! Rust (`worker`, `flood`), the loop without a store (`idle`) and the measured cluster are the same program,
+//! too.
 #![forbid(unsafe_code)]
 
 mod against;
@@ -35,16 +36,16 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use tools::Tools;
 
-/// Measures this build beside redis-server, memcached and the limits of this machine.
+/// Compares this build with redis-server, memcached and the limits of this machine.
 ///
-/// Systems take turns, round by round; a ratio is that of neighbouring rounds, and only ratios mean
-/// anything on a machine that others use too. Everything is started here and ends with the run.
+/// Systems alternate round by round, and ratios are those of neighbouring rounds: on a machine with other
+/// users, only ratios are meaningful. The program starts all servers and clients and ends them with the run.
 ///
-/// With --against it compares this build with that of another revision instead, and no peers: both
-/// builds take turns, and each row has the median of its paired ratios with a 95 % interval. It fails
-/// when a whole interval is beyond 1.03 for throughput, latency (median and p99), server CPU or
-/// resident memory, twice in a row. Benchmarks of whole processes (repartition, spill, flush,
-/// elasticity, growth) are rows too.
+/// With --against, it compares this build with the build of another revision instead, without peers. Both
+/// builds alternate, and each row has the median of its paired ratios with a 95 % interval. The program fails
+/// if a whole interval exceeds 1.03 for throughput, latency (median and p99), server CPU or resident memory,
+/// twice in a row. Benchmarks of whole processes (repartition, spill, flush, elasticity, growth) are rows,
+/// too.
 #[derive(Parser)]
 #[command(
     name = "bench/compare",
@@ -58,46 +59,46 @@ use tools::Tools;
   bench/compare --against v0.1.0 --rows repartition --pairs 30"
 )]
 struct Args {
-    /// Every size, number of connections and direction
+    /// Measure every size, number of connections and direction
     #[arg(long, conflicts_with = "quick")]
     full: bool,
-    /// A few rows for a moment each: to see that it runs, not to quote
+    /// Run only a few short rows: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
-    /// Only groups whose name holds one of these words; with --against, only such rows
+    /// Only groups whose name contains one of these words; with --against, only such rows
     #[arg(long, value_delimiter = ',')]
     rows: Vec<String>,
-    /// Print the names of the groups, or with --against of the rows, and measure nothing
+    /// Print only the names of the groups, or of the rows with --against
     #[arg(long)]
     list: bool,
-    /// Compare with the build of this revision, built in a worktree below target/against; a build of the
-    /// same commit is used again
+    /// Compare with the build of this revision, built in a worktree under target/against; an existing build
+    /// of the same commit is reused
     #[arg(long, value_name = "REVISION", group = "other")]
     against: Option<String>,
-    /// Compare with this honeycomb-compare, without rows in Python
+    /// Compare with this honeycomb-compare binary, without the rows in Python
     #[arg(long, value_name = "PATH", group = "other")]
     against_binary: Option<PathBuf>,
-    /// Pairs of rounds for each row, 15 at least; with --against
+    /// Number of pairs of rounds for each row, at least 15; with --against
     #[arg(long, requires = "other", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pairs: Option<u32>,
-    /// Rounds that count
+    /// Number of counted rounds
     #[arg(long, conflicts_with = "other")]
     rounds: Option<u32>,
     /// Seconds of each round
     #[arg(long)]
     seconds: Option<f64>,
-    /// A line of JSON for each cell and each ratio, instead of tables
+    /// Print a line of JSON for each cell and each ratio, instead of tables
     #[arg(long)]
     json: bool,
-    /// Draw plots into this folder, and keep the lines of JSON there too (compare.jsonl)
+    /// Draw plots in this folder, and write the lines of JSON there, too (compare.jsonl)
     #[arg(long, conflicts_with = "other")]
     out: Option<PathBuf>,
-    /// Leave it to the kernel which core runs what
+    /// Do not pin server and client to cores
     #[arg(long)]
     no_pin: bool,
 }
 
-/// Seconds of a round, unless it is said.
+/// Default seconds of a round.
 const SECONDS: f64 = 0.12;
 
 impl Args {
@@ -118,7 +119,7 @@ impl Args {
         all.into_iter().filter(|group| self.wants(&group.name)).collect()
     }
 
-    /// The comparison with another build, when that is asked for.
+    /// The comparison with another build, if requested.
     fn asked(&self) -> Option<Asked<'_>> {
         let that = match (&self.against, &self.against_binary) {
             (Some(revision), _) => That::Revision(revision.clone()),
@@ -146,7 +147,7 @@ impl Args {
     }
 }
 
-/// Lines of JSON: shown when they are asked for, kept in any case.
+/// Lines of JSON: printed if requested, and always retained.
 struct Lines {
     shown: bool,
     kept: String,
@@ -170,7 +171,7 @@ impl Lines {
 fn compare(args: &Args) -> Result<(), String> {
     let effort = args.effort();
     if effort.rounds == 0 || !(effort.seconds > 0.0 && effort.seconds < 3600.0) {
-        return Err("some seconds and at least one round".into());
+        return Err("--seconds must be above 0 and --rounds at least 1".into());
     }
     match args.asked() {
         Some(asked) => against::run(&asked),
@@ -178,7 +179,7 @@ fn compare(args: &Args) -> Result<(), String> {
     }
 }
 
-/// Honeycomb beside its peers and the limits of the machine.
+/// Compares Honeycomb with its peers and the limits of the machine.
 fn matrix(args: &Args, effort: Effort) -> Result<(), String> {
     let groups = args.groups();
     let apart: Vec<&str> =
@@ -189,7 +190,7 @@ fn matrix(args: &Args, effort: Effort) -> Result<(), String> {
         return Ok(());
     }
     if groups.is_empty() && apart.is_empty() {
-        return Err("no group has such a name: --list tells them".into());
+        return Err("no group matches --rows; --list prints the names".into());
     }
     let (own, tools) = (Build::own()?, Tools::gather()?);
     let pinning = Pinning::choose(!args.no_pin);
@@ -262,7 +263,7 @@ fn matrix(args: &Args, effort: Effort) -> Result<(), String> {
     Ok(())
 }
 
-/// On what, with what, and what is not there.
+/// Prints the machine, the versions of the peers, and the missing peers.
 fn introduce(lines: &mut Lines, tools: &Tools, pinning: Pinning, effort: Effort) {
     let peer = |name: &str, version: &Option<String>| match version {
         Some(version) => format!("{name} {version}"),
@@ -295,7 +296,7 @@ fn main() -> ExitCode {
             let word = |at| std::env::args().nth(at).unwrap_or_default();
             idle::serve(&word(2), word(3).parse().unwrap_or(0))
         }
-        // What is measured is started by us: the program as users have it.
+        // The measured program, in the role that users have.
         "start" | "controller" | "server" | "bench" => {
             return honeycomb::run(honeycomb::Registry::builtin());
         }

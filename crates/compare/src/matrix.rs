@@ -1,18 +1,18 @@
-//! What is measured, and what is asked of it: groups of cells that take turns, and bars over them.
+//! The matrix: groups of cells that alternate, and bars (requirements) over them.
 
 use crate::contract::{Op, System};
 use Bound::{AtLeast, AtMost};
 use honeycomb::bench::measure::Figures;
 use honeycomb::size;
 
-/// How bytes travel.
+/// The transport of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Transport {
     /// TCP over the loopback.
     Tcp,
     /// A Unix socket.
     Unix,
-    /// Memory of the server, mapped by a client of the same host.
+    /// Memory of the server, mapped by a client on the same host.
     Map,
 }
 
@@ -27,7 +27,7 @@ impl Transport {
     }
 }
 
-/// What asks.
+/// The client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum With {
     /// Honeycomb's client, or a minimal one of a peer, one request at a time.
@@ -42,12 +42,12 @@ pub enum With {
     RedisPy,
     /// pymemcache.
     Pymemcache,
-    /// The limit's own.
+    /// The client of the limit.
     C,
 }
 
 impl With {
-    /// As in the JSON lines: the load generator is in Rust.
+    /// The name in the JSON lines: the load generator is in Rust.
     pub fn name(self) -> &'static str {
         match self {
             With::Rust | With::Flood => "rust",
@@ -63,11 +63,11 @@ impl With {
 /// How the two sides wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wait {
-    /// Nobody polls.
+    /// No side polls.
     Sleeping,
     /// The client polls before it sleeps.
     Client,
-    /// Both do.
+    /// Both sides poll.
     Both,
 }
 
@@ -81,61 +81,61 @@ impl Wait {
         }
     }
 
-    /// Whether the client does.
+    /// Whether the client polls.
     pub fn client_polls(self) -> bool {
         self != Wait::Sleeping
     }
 
-    /// Whether the server does.
+    /// Whether the server polls.
     pub fn server_polls(self) -> bool {
         self == Wait::Both
     }
 }
 
-/// One thing that is measured: a client that does something to a server.
+/// One measurement: a client with an operation on a server.
 #[derive(Clone, Copy, Debug)]
 pub struct Cell {
-    /// What serves.
+    /// The system.
     pub system: System,
-    /// What asks.
+    /// The client.
     pub with: With,
-    /// For what.
+    /// The operation.
     pub op: Op,
     /// Bytes of a value.
     pub size: u64,
-    /// Connections.
+    /// Number of connections.
     pub clients: usize,
-    /// Requests in flight on each.
+    /// Requests in flight on each connection.
     pub pipeline: usize,
-    /// Over what.
+    /// The transport.
     pub transport: Transport,
-    /// Keys of a batch.
+    /// Number of keys in a batch.
     pub batch: u64,
     /// How both sides wait.
     pub waiting: Wait,
-    /// Client and server on the same core.
+    /// Whether client and server share a core.
     pub one_core: bool,
     /// Bytes of a file.
     pub total: u64,
-    /// Memory servers, of Honeycomb.
+    /// Number of Honeycomb's memory servers.
     pub servers: u8,
-    /// Blocks that a store of Honeycomb begins with.
+    /// Initial number of blocks of a Honeycomb store.
     pub blocks: u32,
-    /// What a client of another prefix of the same cluster does meanwhile.
+    /// Concurrent operation of a client on another prefix of the same cluster.
     pub beside: Option<Op>,
 }
 
-/// For how long whoever polls does so before it sleeps, in microseconds: the default of Honeycomb.
+/// How long a polling side polls before it sleeps, in microseconds: the default of Honeycomb.
 pub const SPIN_US: u64 = 50;
-/// Bytes of values that a system holds while it is measured, as far as `KEYS_MAX` keys go.
+/// Bytes of values in a measured system, unless `KEYS_MAX` keys have less.
 const DATA: u64 = 64 << 20;
-/// Most keys of a store.
+/// Maximum number of keys of a store.
 const KEYS_MAX: u64 = 10_000;
 /// Bytes of a file.
 const FILE: u64 = 256 << 20;
 
 impl Cell {
-    /// One synchronous client over TCP, nobody polls, two cores.
+    /// One synchronous client over TCP, without polling, on two cores.
     pub fn new(system: System, with: With, op: Op, size: u64) -> Cell {
         Cell {
             system,
@@ -155,26 +155,25 @@ impl Cell {
         }
     }
 
-    /// How many keys there are to choose from.
+    /// The number of keys to choose from.
     pub fn keys(&self) -> u64 {
-        // Of the smaller blocks of several servers, less than they hold.
+        // Several servers have smaller blocks: the values must fit.
         let data = if self.servers > 1 { DATA / 4 } else { DATA };
         (data / self.size.max(1)).clamp(2, KEYS_MAX)
     }
 
-    /// How much longer than others it is measured: until a few large values have gone by.
+    /// Factor for the duration of the measurement, so that it includes a few large values.
     pub fn longer(&self) -> f64 {
         match self.size {
             size if size >= 64 * MIB => 4.0,
             size if size >= MIB => 2.0,
-            // Of blocks that split one after the other, until a few have.
+            // Long enough for a few splits, which follow one after the other.
             _ if self.beside.is_some() => 2.0,
             _ => 1.0,
         }
     }
 
-    /// Why this build cannot do it, when it cannot. A line here is all that stands between a row and
-    /// its figures.
+    /// The reason why this build cannot measure the cell, if any. To enable a row, remove its line here.
     pub fn not_in_this_build(&self) -> Option<&'static str> {
         match (self.system, self.transport, self.with) {
             (System::Honeycomb, Transport::Map, With::Python) => None,
@@ -207,22 +206,22 @@ impl Cell {
     }
 }
 
-/// What is compared.
+/// The compared figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// Median latency.
     P50,
-    /// Of a hundred operations the slowest.
+    /// 99th percentile of the latency.
     P99,
     /// Payload per second.
     MbPerS,
-    /// Server CPU of an operation.
+    /// Server CPU per operation.
     ServerCpu,
-    /// Client CPU of an operation.
+    /// Client CPU per operation.
     ClientCpu,
-    /// Operations for each second of server CPU.
+    /// Operations per second of server CPU.
     PerServerCore,
-    /// Resident memory of the server for each byte that it stores; no figure of a round.
+    /// Resident memory of the server per stored byte; not a figure of a round.
     Resident,
 }
 
@@ -240,7 +239,7 @@ impl Figure {
         }
     }
 
-    /// Of one round.
+    /// The figure of one round.
     pub fn of(self, figures: &Figures) -> f64 {
         match self {
             Figure::P50 => figures.latency[0],
@@ -253,23 +252,23 @@ impl Figure {
         }
     }
 
-    /// Whether more is better.
+    /// Whether a larger value is better.
     pub fn rises(self) -> bool {
         matches!(self, Figure::MbPerS | Figure::PerServerCore)
     }
 }
 
-/// What a ratio must be.
+/// The bound of a ratio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Bound {
-    /// So much, or more.
+    /// This value, or more.
     AtLeast(f64),
-    /// So much, or less.
+    /// This value, or less.
     AtMost(f64),
 }
 
 impl Bound {
-    /// Whether a ratio is within it.
+    /// Whether a ratio meets the bound.
     pub fn met(self, ratio: f64) -> bool {
         match self {
             AtLeast(least) => ratio >= least,
@@ -286,31 +285,31 @@ impl Bound {
     }
 }
 
-/// What is asked of two or more cells of a group: the figure of ours over that of the best of others.
+/// A requirement on cells of a group: the figure of our cell over that of the best of the others.
 #[derive(Clone, Debug)]
 pub struct Bar {
-    /// Of the row, in the words of the table of bars.
+    /// Name of the row, as in the table of bars.
     pub row: String,
-    /// What is compared.
+    /// The compared figure.
     pub figure: Figure,
-    /// Which cell is ours.
+    /// Index of our cell.
     pub ours: usize,
-    /// Which ones it is compared with; the best of those that are there counts.
+    /// Indices of the other cells; the best available one counts.
     pub others: Vec<usize>,
-    /// What must be; none where only the stretch is named.
+    /// The required bound; `None` if there is only a stretch goal.
     pub bar: Option<Bound>,
-    /// What would be better still.
+    /// The stretch goal.
     pub stretch: Option<Bound>,
 }
 
-/// Cells that take turns, and what is asked of them.
+/// Cells that alternate, and the requirements on them.
 #[derive(Clone, Debug)]
 pub struct Group {
-    /// For `--rows` and the JSON lines: the first word is `bench`.
+    /// Name for `--rows` and the JSON lines: the first word is `bench`.
     pub name: String,
-    /// What is measured.
+    /// The cells.
     pub cells: Vec<Cell>,
-    /// What is asked.
+    /// The requirements.
     pub bars: Vec<Bar>,
 }
 
@@ -339,12 +338,12 @@ impl Group {
     }
 }
 
-/// How much of the matrix is measured.
+/// The measured part of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// To see that it runs.
+    /// A check that it works.
     Quick,
-    /// Under ten minutes.
+    /// Less than ten minutes.
     Usual,
     /// Every size, number of connections and direction.
     Full,
@@ -385,7 +384,7 @@ pub fn groups(scale: Scale) -> Vec<Group> {
         for &pipeline in pipelines {
             for transport in [Transport::Tcp, Transport::Unix] {
                 for &size in &flood {
-                    // Between few and many connections only the get is told apart.
+                    // Between few and many connections, only get is measured.
                     let ops = if clients == 50 || scale == Scale::Full { both } else { &both[..1] };
                     all.extend(ops.iter().map(|op| many(*op, size, clients, pipeline, transport)));
                 }
@@ -445,7 +444,7 @@ fn sync_cells(op: Op, bytes: u64) -> Vec<Cell> {
     ]
 }
 
-/// What of the synchronous rows is told over Unix sockets: clients that everybody has.
+/// The synchronous rows over Unix sockets, with the clients that all systems have.
 fn sync_unix(op: Op, bytes: u64) -> Group {
     let here = |cell: Cell| Cell { transport: Transport::Unix, ..cell };
     let ours = here(Cell::new(System::Honeycomb, Rust, op, bytes));
@@ -565,7 +564,7 @@ fn batches(op: Op, bytes: u64, batch: u64) -> Group {
     Group::new(name, cells).bar("keys", Figure::PerServerCore, (0, &[1]), bar, stretch)
 }
 
-/// One client of a system's own with several requests in flight.
+/// One of the system's own clients with several requests in flight.
 fn piped(op: Op, bytes: u64, pipeline: usize) -> Group {
     let cell = |system, with| Cell { pipeline, ..Cell::new(system, with, op, bytes) };
     let cells = vec![cell(System::Honeycomb, Rust), cell(System::Redis, Hiredis)];
@@ -616,7 +615,7 @@ fn wake(bytes: u64) -> Group {
 }
 
 fn file_small(op: Op, bytes: u64) -> Group {
-    // A file that is begun anew takes as long as many small appends: less is read back than elsewhere.
+    // Filling a file again takes as long as many small appends, so that the file to read is smaller.
     let total = if op == Op::Read { FILE / 16 } else { FILE };
     let cell = |system, with| Cell { total, ..Cell::new(system, with, op, bytes) };
     let cells = vec![
@@ -652,9 +651,9 @@ fn ranged_read(bytes: u64) -> Group {
         .bar("against the socket", Figure::MbPerS, (0, &[2]), None, AtLeast(0.9))
 }
 
-/// Rows that hold with two memory servers and a store of eight blocks as well, and at p99 while
-/// another prefix splits. What makes it split is a load as well, on the same cores: the same puts where
-/// nothing splits tell how much of the difference is theirs.
+/// Rows with two memory servers and a store of eight blocks, and their p99 while another prefix splits. The
+/// puts that cause the splits are a load on the same cores: the same puts without splits show their part of
+/// the difference.
 fn two_servers(scale: Scale) -> Vec<Group> {
     let group = |name: &str, cell: &dyn Fn(System) -> Cell, figure, bar| {
         let ours = cell(System::Honeycomb).spread();
@@ -748,7 +747,7 @@ fn python_many(op: Op, bytes: u64, batch: u64) -> Group {
     )
 }
 
-/// A sealed file that is mapped, against a value that is fetched; all bytes are looked at.
+/// A mapped sealed file compared with a fetched value; the client reads all bytes.
 fn python_map(bytes: u64) -> Group {
     let cell = |system, with| Cell::new(system, with, Op::Pass, bytes);
     let mapped = Cell { transport: Transport::Map, ..cell(System::Honeycomb, Python) };
@@ -756,7 +755,7 @@ fn python_map(bytes: u64) -> Group {
         mapped,
         cell(System::Redis, RedisPy),
         cell(System::Honeycomb, Python),
-        // Time to the view, told apart.
+        // The time of mapping alone.
         Cell { op: Op::Get, ..mapped },
     ];
     Group::new(format!("python map {}", size::show(bytes)), cells)
@@ -797,7 +796,7 @@ mod tests {
         };
         let (usual, full) = (asked(Scale::Usual), asked(Scale::Full));
         assert!(usual.is_subset(&full));
-        // The table of bars in issue 5, by what tells its rows apart.
+        // The table of bars in issue 5, by distinguishing parts of its rows.
         for part in [
             "kv sync get 64 B: nobody polls",
             "kv sync put 16.0 KiB: client polls",
@@ -828,7 +827,7 @@ mod tests {
 
     #[test]
     fn the_usual_matrix_is_measured_in_less_than_seven_minutes() {
-        // The rest of ten is for starting and filling; five rounds count, one does not.
+        // The rest of ten minutes is for starting and filling; five rounds count, one does not.
         let groups = groups(Scale::Usual);
         let rounds: f64 = groups.iter().flat_map(|group| &group.cells).map(Cell::longer).sum();
         assert!(rounds * 6.0 * crate::SECONDS < 420.0, "{rounds} rounds");

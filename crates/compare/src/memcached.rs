@@ -1,12 +1,12 @@
-//! A minimal client of memcached: its text commands over a socket, with buffers that are reused.
+//! A minimal client of memcached: text commands over a socket, with reused buffers.
 
 use honeycomb::bench::socket::Socket;
 use std::io::{self, IoSlice, Write};
 use std::time::Duration;
 
-/// Bytes read at a time while the head of a reply is awaited: as our client does.
+/// Bytes of one read while waiting for the head of a reply, as in our client.
 const RECEIVE: usize = 64 * 1024;
-/// What stands behind a value.
+/// The bytes after a value.
 const END: &[u8] = b"\r\nEND\r\n";
 
 /// A connection.
@@ -37,7 +37,7 @@ impl Memcached {
         }
     }
 
-    /// get into a buffer of the value's length and a few bytes more; the length.
+    /// get into a buffer of the value's length plus a few bytes; answers the length.
     pub fn get(&mut self, key: &[u8], out: &mut Vec<u8>) -> io::Result<usize> {
         self.head.clear();
         self.head.extend_from_slice(b"get ");
@@ -57,11 +57,13 @@ impl Memcached {
         }
         match out.ends_with(END) {
             true => Ok(length),
-            false => Err(io::Error::other("memcached sent more or less than it said")),
+            false => {
+                Err(io::Error::other("the value from memcached does not have its declared length"))
+            }
         }
     }
 
-    /// Reads until a whole line is there: its length, and how much was read.
+    /// Reads until a whole line has arrived; answers its length and the number of bytes read.
     fn line(&mut self) -> io::Result<(usize, usize)> {
         let mut filled = 0;
         loop {

@@ -1,4 +1,4 @@
-//! What is told: a line of JSON for each cell and bar, and tables for people.
+//! The report: a line of JSON for each cell and bar, and tables for people.
 
 use crate::contract::{Op, System};
 use crate::matrix::{Bar, Cell, Figure, Group, Transport, With};
@@ -7,22 +7,22 @@ use honeycomb::bench::measure::Spread;
 use honeycomb::bench::report::{Table, number, spread};
 use serde_json::{Value, json};
 
-/// How a bar came out.
+/// The verdict on a bar.
 pub struct Verdict {
     /// The bar.
     pub bar: Bar,
-    /// With what it was compared, and the ratio, round by round; or why there is none.
+    /// The compared cell and the ratios round by round; or the reason why there are none.
     pub ratio: Result<(String, Spread), Missing>,
 }
 
-/// Why a bar has no ratio.
+/// The reason why a bar has no ratio.
 #[derive(Clone, Debug)]
 pub enum Missing {
-    /// Ours is not there.
+    /// Our cell is missing.
     NotInBuild(String),
-    /// Nothing to compare with.
+    /// There is nothing to compare with.
     NoPeer(String),
-    /// It went wrong.
+    /// The measurement failed.
     Failed(String),
 }
 
@@ -37,7 +37,7 @@ impl From<&Absent> for Missing {
 }
 
 impl Verdict {
-    /// Whether the bar is met; none where there is no bar, or no ratio.
+    /// Whether the bar is met; `None` without a bar or without a ratio.
     pub fn met(&self) -> Option<bool> {
         let (_, ratio) = self.ratio.as_ref().ok()?;
         Some(self.bar.bar?.met(ratio.median))
@@ -48,7 +48,7 @@ impl Verdict {
         Some(self.bar.stretch?.met(ratio.median))
     }
 
-    /// In a word.
+    /// The verdict in one or two words.
     pub fn word(&self) -> &'static str {
         match (&self.ratio, self.met(), self.reached()) {
             (Err(Missing::NotInBuild(_)), ..) => "NOT IN THIS BUILD",
@@ -80,7 +80,7 @@ impl Verdict {
     }
 }
 
-/// What a group's bars came to.
+/// The verdicts on a group's bars.
 pub fn verdicts(group: &Group, cells: &Cells) -> Vec<Verdict> {
     let judge = |bar: &Bar| Verdict { bar: bar.clone(), ratio: ratio(group, bar, cells) };
     group.bars.iter().map(judge).collect()
@@ -111,13 +111,13 @@ fn ratio(group: &Group, bar: &Bar, cells: &Cells) -> Result<(String, Spread), Mi
     Ok((who(&group.cells[at]), ratio))
 }
 
-/// Who a cell is, in few words.
+/// A short name of a cell.
 pub fn who(cell: &Cell) -> String {
     let mut name = match (cell.system, cell.with) {
         (System::Stream, _) => "raw socket".to_owned(),
         (System::Empty, _) => "empty server".to_owned(),
         (System::Loop, _) => "empty loop".to_owned(),
-        // The load generator is the same for all.
+        // The load generator is the same for all systems.
         (system, With::Flood) => system.name().to_owned(),
         (system, with) => format!("{} {}", system.name(), with.name()),
     };
@@ -141,7 +141,7 @@ pub fn who(cell: &Cell) -> String {
     name
 }
 
-/// One line of JSON for a cell: the median of the rounds, with the least and the most beside it.
+/// One line of JSON for a cell: the median of the rounds, with minimum and maximum.
 pub fn cell_json(group: &Group, cell: &Cell, shown: &Result<Shown, Absent>) -> Value {
     let mut line = json!({
         "bench": group.bench(), "group": group.name, "system": cell.system.name(),
@@ -230,7 +230,7 @@ pub fn print_pairs(name: &str, head: [&str; 2], pairs: Vec<(String, String)>) {
 
 /// The table of bars, and how many of them are met.
 pub fn print_verdicts(verdicts: &[Verdict]) {
-    println!("\n## Ratios (median, least and most of the alternations)\n");
+    println!("\n## Ratios (median, minimum and maximum of the alternations)\n");
     let head = ["row", "figure", "against", "ratio", "bar", "stretch", "verdict"];
     let mut table = Table::new(&head);
     for verdict in verdicts {

@@ -1,4 +1,5 @@
-//! Runs a group: starts what its cells need, lets them take turns, and collects what they show.
+//! Runs a group: starts the servers and clients of its cells, alternates between them, and collects their
+//! figures.
 
 use crate::against::measure::{SIDES, Unpaired, in_turn};
 use crate::build::Build;
@@ -15,41 +16,40 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// After this nothing goes on in a server that nobody asks anything.
+/// Time after which a server without requests is idle.
 const AT_REST: Duration = Duration::from_millis(300);
 
-/// About what a block of several servers takes to be filled up and divided.
+/// Approximate time to fill and split a block of several servers.
 const SPLIT_TAKES: Duration = Duration::from_millis(20);
-/// How long is measured beside splits at least: beside one client that waits for each answer, and
-/// where many leave the servers no time at all. Two servers share a core then, and every step of a
-/// split waits until the kernel has let both of them have their turn.
+/// Minimum duration of a measurement beside splits: beside one client that waits for each answer, and beside
+/// many clients that leave the servers no idle time. Two servers then share a core, and every step of a split
+/// waits until the kernel has scheduled both of them.
 const SPLITS_LEAST: Duration = Duration::from_millis(200);
 const SPLITS_LEAST_FLOODED: Duration = Duration::from_secs(1);
 
-/// What a cell showed.
+/// The results of a cell.
 pub struct Shown {
-    /// Each round.
+    /// Figures of each round.
     pub series: Series,
-    /// What the client says of itself.
+    /// Description of the client.
     pub about: String,
-    /// Most resident memory of the server over the rounds, in bytes.
+    /// Peak resident memory of the server over the rounds, in bytes.
     pub server_peak: u64,
-    /// The same of the client.
+    /// Peak resident memory of the client, in bytes.
     pub client_peak: u64,
 }
 
-/// How long things are measured.
+/// The length of measurements.
 #[derive(Clone, Copy)]
 pub struct Effort {
-    /// Rounds that count; one before them does not.
+    /// Number of counted rounds, after one uncounted round.
     pub rounds: u32,
-    /// Of a round.
+    /// Seconds of a round.
     pub seconds: f64,
 }
 
 impl Effort {
-    /// Of a round of this cell. However short rounds are to be, a split that goes on beside it comes to
-    /// its end.
+    /// Seconds of a round of this cell. Even a short round is long enough for a concurrent split to complete.
     pub fn seconds(&self, cell: &Cell) -> f64 {
         let least = match (cell.beside, cell.with) {
             (Some(Op::Split), With::Flood) => SPLITS_LEAST_FLOODED,
@@ -60,18 +60,18 @@ impl Effort {
     }
 }
 
-/// Why a cell has no figures.
+/// The reason why a cell has no figures.
 pub enum Absent {
-    /// This build cannot do it.
+    /// This build does not support the cell.
     NotInBuild(&'static str),
-    /// The peer, or something that it needs, is not here.
+    /// The peer, or a program that it needs, is missing.
     NoPeer(String),
-    /// It failed.
+    /// The measurement failed.
     Failed(String),
 }
 
 impl Absent {
-    /// In a word, and why.
+    /// The verdict, and the reason.
     pub fn told(&self) -> (&'static str, &str) {
         match self {
             Absent::NotInBuild(why) => ("NOT IN THIS BUILD", why),
@@ -88,7 +88,7 @@ impl std::fmt::Display for Absent {
     }
 }
 
-/// What a cell of a group showed, or why not.
+/// The results of the cells of a group, or the reasons why there are none.
 pub type Cells = Vec<Result<Shown, Absent>>;
 
 /// A client's process.
@@ -120,7 +120,7 @@ impl Worker {
     fn tell(&mut self, line: &Line) {
         let mut text = serde_json::to_string(line).expect("plain data");
         text.push('\n');
-        // One that has ended says why in what it wrote before.
+        // A client that has ended has written its error before.
         let _ = self.input.write_all(text.as_bytes());
     }
 
@@ -130,7 +130,7 @@ impl Worker {
         match serde_json::from_str(&answer) {
             Ok(Answer::Error { error }) => Err(error),
             Ok(answer) => Ok(answer),
-            Err(_) => Err(format!("the client ended; its reason is above {answer}")),
+            Err(_) => Err(format!("the client ended; see its messages above {answer}")),
         }
     }
 
@@ -156,14 +156,14 @@ impl Drop for Worker {
     }
 }
 
-/// A cell that is set up.
+/// A cell with its server and client.
 struct Turn {
     cell: Cell,
     server: usize,
     worker: Worker,
-    /// What goes on beside it.
+    /// Concurrent load.
     beside: Option<Worker>,
-    /// Blocks that it divided while figures were taken.
+    /// Number of block splits that the concurrent load caused during the counted rounds.
     splits: u64,
     about: String,
     figures: Vec<Figures>,
@@ -171,10 +171,10 @@ struct Turn {
 }
 
 impl Turn {
-    /// Checks that the load beside the measurement went on.
+    /// Checks that the concurrent load has caused splits.
     fn check(&self) -> Result<(), String> {
         match self.cell.beside == Some(Op::Split) && self.splits == 0 {
-            true => Err("no block was divided while it was measured".into()),
+            true => Err("no block split during the measurement".into()),
             false => Ok(()),
         }
     }
@@ -198,22 +198,23 @@ impl Turn {
 pub struct Runner<'a> {
     /// This build.
     pub own: &'a Build,
-    /// What there is.
+    /// Available peers and tools.
     pub tools: &'a Tools,
-    /// Which core is whose.
+    /// Cores of both sides.
     pub pinning: Pinning,
-    /// How long.
+    /// Length of measurements.
     pub effort: Effort,
     numbered: u32,
 }
 
 impl<'a> Runner<'a> {
-    /// None has run yet.
+    /// A runner without running servers.
     pub fn new(own: &'a Build, tools: &'a Tools, pinning: Pinning, effort: Effort) -> Runner<'a> {
         Runner { own, tools, pinning, effort, numbered: 0 }
     }
 
-    /// All cells of a group, by turns. Servers are its own, so that nothing is left of others.
+    /// Measures all cells of a group in turn. The group has new servers, so that no data of other groups
+    /// remains.
     pub fn group(&mut self, group: &Group, told: &mut dyn FnMut(&Cell, u32)) -> Cells {
         let mut servers: Vec<Server> = Vec::new();
         let mut turns: Vec<Result<Turn, Absent>> = Vec::new();
@@ -234,7 +235,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Pairs of neighbouring rounds of a cell of Honeycomb, with two builds in turn. Each build has a server
-    /// and a client of its own, which are new. The number of a pair decides which build is measured first.
+    /// and a new client. The number of a pair decides which build is measured first.
     pub fn pairs(
         &mut self,
         cell: Cell,
@@ -246,7 +247,7 @@ impl<'a> Runner<'a> {
         let failed = |side: usize, why: String| Unpaired::Failed(format!("{}: {why}", SIDES[side]));
         let set_up = self.set_up(cell, builds[0], &mut servers[0]);
         let this = set_up.map_err(|absent| failed(0, absent.to_string()))?;
-        // A client that does not know a cell refuses its specification (`contract`); a server that does
+        // A client that does not support a cell refuses its specification (`contract`); a server that does
         // not know a flag ends at once.
         let set_up = self.set_up(cell, builds[1], &mut servers[1]);
         let that = set_up.map_err(|absent| Unpaired::NotThere(absent.told().1.to_owned()))?;
@@ -267,15 +268,15 @@ impl<'a> Runner<'a> {
         Ok(measured)
     }
 
-    /// By how many bytes a new server's resident memory grows when it gets so many entries.
+    /// The growth of a new server's resident memory, in bytes, when this many entries are stored.
     pub fn grown(&mut self, cell: Cell, build: &Build, entries: u64) -> Result<u64, Absent> {
         let command = self.possible(&cell, build)?;
         let grown = |server: &Server, spec: Spec| {
             let before = server.resident();
             let mut worker = Worker::start(command, cell.one_core, self.pinning)?;
             worker.set_up(spec)?;
-            // While the client holds it: a job's memory goes with its job. What is not needed any more
-            // goes back within a tenth of a second.
+            // Measured while the client exists, because a job's memory is freed with the job. Unneeded memory
+            // is returned within a tenth of a second.
             let clock = Clock::start();
             clock.sleep_until(clock.now() + AT_REST);
             Ok(server.resident().saturating_sub(before))
@@ -301,7 +302,7 @@ impl<'a> Runner<'a> {
         self.set_up_here(cell, build, command, servers).map_err(Absent::Failed)
     }
 
-    /// The client of a cell, unless something is not here that the cell needs.
+    /// The client of a cell, unless a program that the cell needs is missing.
     fn possible(&self, cell: &Cell, build: &Build) -> Result<Command, Absent> {
         if let Some(why) = cell.not_in_this_build() {
             return Err(Absent::NotInBuild(why));
@@ -325,7 +326,7 @@ impl<'a> Runner<'a> {
         servers: &mut Vec<Server>,
     ) -> Result<Turn, String> {
         let which = Which::of(&cell);
-        // Raw values have a server each: it keeps what it was tuned to.
+        // Each cell with raw sockets has its own server, which keeps its tuning.
         let there = servers.iter().position(|s| s.which == which && cell.system != System::Stream);
         let at = match there {
             Some(at) => at,
@@ -345,7 +346,7 @@ impl<'a> Runner<'a> {
         Ok(Turn { cell, server: at, worker, beside, splits, about, figures, server_peak })
     }
 
-    /// A client of another prefix of the same cluster, with a block for each time in which one splits.
+    /// A client of another prefix of the same cluster, with a block for each split in a round.
     fn neighbour(
         &mut self,
         of: &Cell,
@@ -402,7 +403,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// What the client of a cell is told.
+/// The specification of a cell's client.
 fn spec(cell: &Cell, server: &Server, numbered: u32) -> Spec {
     Spec {
         system: cell.system,

@@ -1,4 +1,4 @@
-//! The servers under test: each a process, on the server's core, that ends with its handle.
+//! The servers under test: each is a process on the server's core that ends with its handle.
 
 use crate::build::Build;
 use crate::contract::System;
@@ -13,27 +13,27 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long one may take to start.
+/// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What a cluster has; resident only where written.
+/// Memory of a cluster; only written pages become resident.
 const POOL: Pool = Pool { memory: 16 << 30, block_size: 128 << 20 };
-/// Of several memory servers: small enough that a store that grows splits all the time.
+/// Block size with several memory servers: small enough that a growing store splits all the time.
 const SMALL_BLOCKS: u64 = 8 << 20;
-/// What memcached may hold, in MiB, and the largest item that it takes.
+/// Memory of memcached in MiB, and the size of its largest item.
 const MEMCACHED: [&str; 4] = ["-m", "8192", "-I", "256m"];
 
-/// What two cells must have in common to share a server.
+/// The properties that two cells must share to use the same server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Which {
-    /// What serves.
+    /// The system.
     pub system: System,
-    /// Over what.
+    /// The transport.
     pub transport: Transport,
     /// Whether it polls before it sleeps; peers cannot.
     pub polls: bool,
-    /// Memory servers, of Honeycomb.
+    /// Number of Honeycomb's memory servers.
     pub servers: u8,
-    /// Bytes of every answer, of the empty servers.
+    /// Bytes of every answer of the empty servers.
     pub answers: u64,
 }
 
@@ -57,12 +57,12 @@ enum Running {
     Processes(Vec<Child>),
 }
 
-/// A server that runs.
+/// A running server.
 pub struct Server {
     running: Running,
-    /// What it was started as.
+    /// Properties of the server.
     pub which: Which,
-    /// Where it is: of Honeycomb the controller.
+    /// Address of the server; for Honeycomb that of the controller.
     pub address: String,
     /// The cluster's token, in hexadecimal.
     pub token: String,
@@ -70,7 +70,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one.
+    /// Starts a server.
     pub fn start(
         which: Which,
         build: &Build,
@@ -109,12 +109,12 @@ impl Server {
         self.watched().iter().map(Watched::resident).sum()
     }
 
-    /// The most that was resident since `forget_peak`, in bytes.
+    /// Peak resident memory since `forget_peak`, in bytes.
     pub fn peak_resident(&self) -> u64 {
         self.watched().iter().map(Watched::peak_resident).sum()
     }
 
-    /// Lets `peak_resident` begin anew.
+    /// Resets `peak_resident`.
     pub fn forget_peak(&self) {
         self.watched().iter().for_each(Watched::forget_peak);
     }
@@ -156,7 +156,7 @@ fn first_line(child: &mut Child) -> Result<String, String> {
     BufReader::new(stdout).read_line(&mut line).map_err(|e| e.to_string())?;
     if line.trim().is_empty() {
         let _ = child.kill();
-        return Err("a server ended before it said where it is; its reason is above".into());
+        return Err("a server ended before it printed its address; see its messages above".into());
     }
     Ok(line.trim().to_owned())
 }
@@ -165,8 +165,8 @@ fn waiting(which: Which) -> Waiting {
     if which.polls { Waiting::Polling } else { Waiting::Sleeping }
 }
 
-/// Where a controller is and the cluster's token, from the object that it prints. Another build's may
-/// have other fields beside these two.
+/// The address of a controller and the cluster's token, from the object that it prints. Other builds may
+/// print additional fields.
 fn announced(line: &str) -> Result<(String, String), String> {
     let object: serde_json::Value =
         serde_json::from_str(line).map_err(|e| format!("{line}: {e}"))?;
@@ -181,7 +181,7 @@ fn announced(line: &str) -> Result<(String, String), String> {
 /// so these flags are those of the first revision that can be compared (`contract`).
 fn embedded(which: Which, build: &Build, pinning: Pinning) -> Result<Started, String> {
     let mut command = Command::new(&build.program);
-    // Its memory is resident only where written: the load decides its size, not the machine.
+    // --force: only written memory becomes resident, so the load decides the size, not the machine.
     command.args(["start", "--embedded", "--force", "--json", "--shards", "1"]);
     for (flag, value) in [
         ("--memory", POOL.memory.to_string()),
@@ -190,7 +190,7 @@ fn embedded(which: Which, build: &Build, pinning: Pinning) -> Result<Started, St
     ] {
         command.arg(flag).arg(value);
     }
-    // Clients that map blocks ask over the socket.
+    // Clients that map blocks use the socket.
     command.arg(format!("--unix={}", which.transport != Transport::Tcp));
     let mut child = spawn(command.stdout(Stdio::piped()), pinning)?;
     let line = first_line(&mut child)?;
@@ -207,7 +207,7 @@ fn honeycomb(
 ) -> Result<Started, String> {
     let mut controller = Command::new(&build.program);
     controller.args(["controller", "--listen", "127.0.0.1:0", "--json"]).stdout(Stdio::piped());
-    // It says that nothing is kept, each time; that is wanted here.
+    // Each start prints the warning that no log is written, which is intended here.
     let said = tools.fresh_path("controller");
     controller.stderr(File::create(&said).map_err(|e| format!("{}: {e}", said.display()))?);
     let mut children = vec![spawn(&mut controller, pinning)?];
@@ -238,7 +238,7 @@ fn free_port() -> Result<u16, String> {
     Ok(free.map_err(|e| format!("no free port: {e}"))?.port())
 }
 
-/// Waits until a peer takes connections: its address.
+/// Waits until a peer accepts connections.
 fn answering(child: Child, address: String) -> Result<Started, String> {
     let clock = Clock::start();
     let until = clock.now() + PATIENCE;
@@ -248,7 +248,7 @@ fn answering(child: Child, address: String) -> Result<Started, String> {
             if let Running::Processes(children) = &mut running {
                 let _ = children[0].kill();
             }
-            return Err(format!("nobody answers at {address}"));
+            return Err(format!("no server answers at {address}"));
         }
         clock.sleep_until(clock.now() + Duration::from_millis(5));
     }
@@ -275,7 +275,7 @@ fn redis(socket: Option<&Path>, tools: &Tools, pinning: Pinning) -> Result<Start
 
 fn memcached(socket: Option<&Path>, pinning: Pinning) -> Result<Started, String> {
     let mut command = Command::new("memcached");
-    // One thread: all of them would share the one core.
+    // One thread, because all threads would share one core.
     command.args(MEMCACHED).args(["-t", "1", "-u", "root"]).stdout(Stdio::null());
     let address = match socket {
         Some(path) => {

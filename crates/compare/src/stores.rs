@@ -1,4 +1,4 @@
-//! What a specification needs on a cluster: a job of its own, with one structure.
+//! The job of a specification on a cluster, with one structure.
 
 use crate::contract::{Op, Spec, key};
 use honeycomb::bench::noise;
@@ -9,18 +9,18 @@ use std::time::Duration;
 
 /// The prefix of the structure.
 pub const PATH: &str = "/bench";
-/// Lease of what is created: longer than any run.
+/// Lease of the job: longer than any run.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
-/// Bytes of an append that fills a file, at least.
+/// Minimum bytes of an append that fills a file.
 const PIECE: u64 = 1 << 20;
-/// Percent of a block at which those split that shall: where they do however fast they fill. And so
-/// little, at which they merge, that what has just been divided does not.
+/// High mark in percent of blocks that shall split: they split there at any fill rate. Their low mark is so
+/// small that blocks do not merge right after a split.
 pub const SPLITS_AT: u8 = 70;
 const MERGES_AT: u8 = 5;
-/// Bytes of one request that stores many.
+/// Bytes of one request that stores many values.
 const FILL: u64 = 32 * 1024;
 
-/// A job with one structure, which goes when this is dropped.
+/// A job with one structure. The job ends when this is dropped.
 pub struct Store {
     cluster: Client,
     client: Client,
@@ -29,7 +29,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Registers the job and creates what the operation needs, empty.
+    /// Registers the job and creates the empty structure of the operation.
     pub fn make(spec: &Spec) -> Result<Store, String> {
         let token = honeycomb::unhex(&spec.token)?;
         let open = |token: &[u8]| {
@@ -57,13 +57,13 @@ impl Store {
         Ok(store)
     }
 
-    /// Stores what the operation reads.
+    /// Stores the data that the operation reads.
     pub fn fill(&self, spec: &Spec) -> Result<(), String> {
         match spec.op {
             Op::Queue | Op::Wake | Op::Append => Ok(()),
             Op::Read => {
                 let file = self.client.open_file(self.job(), PATH).map_err(said)?;
-                // Small ranges are read of what was appended in large pieces.
+                // The file is appended in large pieces, even if small ranges are read.
                 let piece = noise(spec.size.max(PIECE) as usize);
                 (0..spec.total / piece.len() as u64)
                     .try_for_each(|_| file.write_all(&piece).map(drop))
@@ -78,7 +78,7 @@ impl Store {
         &self.client
     }
 
-    /// Another one, that shares nothing with it.
+    /// Another client, which shares nothing with the first.
     pub fn other_client(&self, spin: Duration) -> Client {
         let mut options = ClientOptions::new(self.client.address(), &self.ticket.token[..]);
         options.spin = spin;
@@ -99,7 +99,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // A cluster that is gone has taken the job with it.
+        // If the cluster has ended, the job has ended, too.
         let _ = self.cluster.deregister_job(self.ticket.job);
     }
 }
@@ -122,7 +122,7 @@ fn fill_kv(kv: &Kv, spec: &Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// An error of the client, for a report.
+/// The text of a client's error.
 pub fn said(e: honeycomb_client::Error) -> String {
     e.to_string()
 }

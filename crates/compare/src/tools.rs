@@ -1,27 +1,27 @@
-//! What there is to compare with on this machine, and the programs in C, which are built here.
+//! The available peers on this machine, and the programs in C, which are built here.
 
 use honeycomb::bench::redis;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the sources in C are.
+/// Folder of the sources in C.
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../bench");
 
-/// Programs and folders of one run. The folder goes with it.
+/// Programs and the folder of one run. The folder is removed with it.
 pub struct Tools {
     folder: PathBuf,
     numbered: Cell<u32>,
     limit: Result<PathBuf, String>,
     hiredis: Result<PathBuf, String>,
-    /// Version of redis-server, when it is on the path.
+    /// Version of redis-server, if it is on the path.
     pub redis: Option<String>,
-    /// Of memcached.
+    /// Version of memcached, if it is on the path.
     pub memcached: Option<String>,
 }
 
 impl Tools {
-    /// Looks around and builds what is missing.
+    /// Finds the peers and builds the programs in C.
     pub fn gather() -> Result<Tools, String> {
         let folder = std::env::temp_dir().join(format!("honeycomb-compare-{}", std::process::id()));
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
@@ -31,12 +31,12 @@ impl Tools {
         Ok(Tools { folder, numbered: Cell::new(0), limit, hiredis, redis, memcached })
     }
 
-    /// Where files of this run may be.
+    /// The folder for files of this run.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// A path that nothing has.
+    /// An unused path.
     pub fn fresh_path(&self, what: &str) -> PathBuf {
         self.numbered.set(self.numbered.get() + 1);
         self.folder.join(format!("{what}-{}", self.numbered.get()))
@@ -69,7 +69,7 @@ fn build(name: &str, folder: &Path, flags: &[&str]) -> Result<PathBuf, String> {
         false => {
             let said = String::from_utf8_lossy(&output.stderr);
             let first = said.lines().find(|line| line.contains("error")).unwrap_or(&said);
-            Err(format!("{} cannot be built: {first}", source.display()))
+            Err(format!("cannot build {}: {first}", source.display()))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! `memory`: what a byte that is stored weighs, as the kernel counts a server's resident memory.
+//! `memory`: resident memory of a server per stored byte, as counted by the kernel.
 
 use crate::build::Build;
 use crate::contract::{Op, System};
@@ -10,20 +10,20 @@ use serde_json::{Value, json};
 
 /// Bytes of a value.
 const VALUE: u64 = 64;
-/// Of a key.
+/// Bytes of a key.
 const KEY: u64 = 16;
 
-/// The group, as `--rows` and `--list` name it.
+/// Name of the group for `--rows` and `--list`.
 pub const NAME: &str = "memory 64 B";
 
-/// Resident bytes for each byte of keys and values, of each filling.
+/// Resident bytes per byte of keys and values, for each filling.
 pub struct Weights {
     system: System,
     entries: u64,
     found: Result<Vec<f64>, Absent>,
 }
 
-/// Fills both systems by turns, each time a new server.
+/// Fills both systems in turn, each time with a new server.
 pub fn measure(runner: &mut Runner<'_>, scale: Scale) -> Vec<Weights> {
     let entries = entries(scale);
     let fillings = match scale {
@@ -48,7 +48,7 @@ pub fn measure(runner: &mut Runner<'_>, scale: Scale) -> Vec<Weights> {
     all.into()
 }
 
-/// How many entries fill a server.
+/// The number of entries that fill a server.
 pub fn entries(scale: Scale) -> u64 {
     match scale {
         Scale::Quick => 20_000,
@@ -57,7 +57,7 @@ pub fn entries(scale: Scale) -> u64 {
     }
 }
 
-/// Fills a new server: its resident bytes for each byte of keys and values.
+/// Fills a new server; answers its resident bytes per byte of keys and values.
 pub fn filling(
     runner: &mut Runner<'_>,
     system: System,
@@ -93,7 +93,7 @@ pub fn lines(all: &[Weights]) -> Vec<Value> {
     all.iter().map(line).collect()
 }
 
-/// For people: who, and how much.
+/// The rows for people: system and figure.
 pub fn show(all: &[Weights]) -> Vec<(String, String)> {
     let one = |weights: &Weights| {
         let text = match &weights.found {
@@ -105,7 +105,7 @@ pub fn show(all: &[Weights]) -> Vec<(String, String)> {
     all.iter().map(one).collect()
 }
 
-/// Ours over that of Redis.
+/// The ratio of our figure to that of Redis.
 pub fn verdict(all: &[Weights]) -> Verdict {
     let bar = Bar {
         row: format!("{NAME} values, 16 B keys: resident per stored byte"),

@@ -1,5 +1,5 @@
-//! The synchronous clients in Rust: Honeycomb's own, and minimal ones of the peers for what their
-//! usual clients cannot do.
+//! The synchronous clients in Rust: Honeycomb's client, and minimal clients of the peers for operations that
+//! their usual clients do not support.
 
 use crate::contract::{Client, Draw, Measured, Meter, Op, Round, Spec, System, key};
 use crate::memcached::Memcached;
@@ -15,23 +15,23 @@ use honeycomb_wire::key_hash;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Somebody who waits longer than this was never woken.
+/// A wake-up that takes longer than this counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Before each wake-up: long enough that everybody sleeps.
+/// Pause before each wake-up: long enough that all threads sleep.
 const ASLEEP: Duration = Duration::from_micros(300);
-/// Short enough that those who poll still do.
+/// Pause before each wake-up: short enough that polling threads still poll.
 const AWAKE: Duration = Duration::from_micros(20);
-/// The list that is pushed to.
+/// Name of the list in Redis.
 const LIST: &[u8] = b"queue";
 
 type Work = Box<dyn FnMut(u64) -> Result<(), String>>;
 
 struct Sync {
     work: Work,
-    /// A round ends after a multiple of so many operations.
+    /// A round ends after a multiple of this many operations.
     pair: u64,
     about: &'static str,
-    /// What stands behind the work, and goes after it.
+    /// The store of the work, dropped after it.
     _store: Option<Store>,
 }
 
@@ -57,7 +57,7 @@ impl Client for Sync {
     }
 }
 
-/// Sets up what a specification says.
+/// Sets up the client of a specification.
 pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
     match spec.op {
         Op::Wake => return Ok(Box::new(Waker::new(spec)?)),
@@ -70,7 +70,7 @@ pub fn set_up(spec: Spec) -> Result<Box<dyn Client>, String> {
         System::Honeycomb => (ours(&spec)?, "honeycomb-client"),
         System::Redis => (redis(&spec)?, "minimal client"),
         System::Memcached => (memcached(&spec)?, "minimal client"),
-        _ => return Err("raw sockets have a client of their own".into()),
+        _ => return Err("raw sockets have a separate client".into()),
     };
     Ok(Box::new(Sync { work, pair, about, _store: store }))
 }
@@ -85,7 +85,7 @@ fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
     let table: Vec<Vec<u8>> = (0..keys).map(|n| key(size, n)).collect();
     let mut out = vec![0; size as usize];
     let work: Work = match op {
-        // This client has no other get than the one into a buffer.
+        // This client always gets into a buffer.
         Op::Get | Op::GetInto => {
             let kv = client.open_kv(job, PATH).map_err(said)?;
             Box::new(move |_| {
@@ -151,8 +151,8 @@ fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
                 whole(Some(file.read_into(at, &mut out).map_err(said)?), size)
             })
         }
-        Op::Wake | Op::Split | Op::Trickle => unreachable!("has a client of its own"),
-        Op::Pass => return Err("passes over bytes are for the client in Python".into()),
+        Op::Wake | Op::Split | Op::Trickle => unreachable!("it has a separate client"),
+        Op::Pass => return Err("only the client in Python supports 'pass'".into()),
     };
     Ok((work, Some(store)))
 }
@@ -160,8 +160,8 @@ fn ours(spec: &Spec) -> Result<(Work, Option<Store>), String> {
 fn whole(got: Option<usize>, size: u64) -> Result<(), String> {
     match got {
         Some(length) if length as u64 == size => Ok(()),
-        Some(length) => Err(format!("a value came back with {length} bytes")),
-        None => Err("a value is not there".into()),
+        Some(length) => Err(format!("a get answered a value of {length} bytes")),
+        None => Err("a get found no value".into()),
     }
 }
 
@@ -192,7 +192,7 @@ fn redis(spec: &Spec) -> Result<(Work, Option<Store>), String> {
             let there = redis.pop(LIST, &mut out).map_err(said)?;
             whole(there.then_some(out.len()), size)
         }),
-        other => return Err(format!("the minimal client does not do '{}'", other.name())),
+        other => return Err(format!("the minimal client does not support '{}'", other.name())),
     };
     Ok((work, None))
 }
@@ -220,7 +220,7 @@ fn memcached(spec: &Spec) -> Result<(Work, Option<Store>), String> {
     Ok((work, None))
 }
 
-/// Two threads: one waits for what the other sets off.
+/// Two threads: one waits for an event that the other causes.
 struct Waker {
     spec: Spec,
     wait: Box<dyn FnMut() -> Result<usize, String> + Send>,
@@ -233,7 +233,7 @@ impl Waker {
         let item = noise(spec.size as usize);
         if spec.system == System::Redis {
             let said = |e: std::io::Error| e.to_string();
-            // The peer polls no better than its users can: not at all.
+            // The peer has no polling, as for its users.
             let mut consumer = RedisClient::connect(&spec.address, spin).map_err(said)?;
             let mut producer = RedisClient::connect(&spec.address, spin).map_err(said)?;
             let mut got = Vec::new();
@@ -256,7 +256,7 @@ impl Waker {
             wait: Box::new(move || {
                 let _ = &store;
                 let got = consumer.get(PATIENCE).map_err(said)?;
-                Ok(got.ok_or("nobody woke the consumer")?.len())
+                Ok(got.ok_or("the consumer was not woken in time")?.len())
             }),
             set_off: Box::new(move || producer.put(&item, Duration::ZERO).map_err(said)),
         })
@@ -347,40 +347,40 @@ impl Client for Piped {
     }
 }
 
-/// Puts values into a store of several blocks, one block after the other: each of them splits, or none.
+/// Puts values into a store of several blocks, one block after the other: each of them splits, or none does.
 ///
-/// One at a time and at a pace at which the puts themselves are little of a load. What a split moves was
-/// stored before, while nobody was measured.
+/// It puts one value at a time, so slowly that the puts alone are a small load. The data that a split moves
+/// is stored before, outside of measurements.
 struct Neighbour {
     spec: Spec,
     store: Store,
     kv: honeycomb_client::Kv,
     value: Vec<u8>,
-    /// Numbers of keys, by the block that they belong to at first.
+    /// Numbers of keys, by their initial block.
     keys: Vec<Vec<u64>>,
-    /// How many of them are stored.
+    /// Number of stored keys, by block.
     stored: Vec<usize>,
 }
 
-/// From one put of `Neighbour` to the next: with values of 1 KiB some 5 MB/s. One by one, because who asks
-/// for many at a time makes others wait longer than a split shall.
+/// Interval between two puts of `Neighbour`: with values of 1 KiB, some 5 MB/s. One at a time, because many
+/// requests together would delay others more than a split may.
 const PACE: Duration = Duration::from_micros(200);
-/// Keys of each of its blocks: more than fit.
+/// Number of keys for each block: more than fit.
 const KEYS_EACH: usize = 10_000;
-/// Values that are stored together before a round.
+/// Values stored together before a round.
 const FILLED: usize = 50;
-/// What of a block is taken before one is measured, in thousandths: nearly as much as makes it split.
+/// Used part of a block before a measurement, in thousandths: just below the high mark.
 const NEARLY_FULL: u64 = 10 * SPLITS_AT as u64 - 5;
-/// Where it has room.
+/// Used part of a block that shall not split, in thousandths.
 const HALF_FULL: u64 = 350;
-/// What an entry takes beside its key and value.
+/// Bytes of an entry besides its key and value.
 const ENTRY: u64 = 32;
-/// Puts into one block where none splits.
+/// Number of puts into one block when none splits.
 const PUTS_EACH: u64 = 75;
 
 impl Neighbour {
     fn new(spec: Spec) -> Result<Neighbour, String> {
-        assert!(spec.blocks.is_power_of_two(), "ranges of blocks are told by bits of the hash");
+        assert!(spec.blocks.is_power_of_two(), "bits of the hash select the range of a block");
         let store = Store::make(&spec)?;
         let kv = store.client().open_kv(store.job(), PATH).map_err(said)?;
         let value = noise(spec.size as usize);
@@ -400,7 +400,7 @@ impl Neighbour {
         Ok(neighbour)
     }
 
-    /// Lets every block of the store have as much as it shall have before a round.
+    /// Fills every block of the store to its level before a round.
     fn fill(&mut self) -> Result<(), String> {
         let thousandths = if self.spec.op == Op::Split { NEARLY_FULL } else { HALF_FULL };
         let of_block = self.kv.structure().block_size() / 1000 * thousandths;
@@ -418,7 +418,7 @@ impl Neighbour {
         Ok(())
     }
 
-    /// A new store in its place, filled as the first was.
+    /// Replaces the store by a new one with the same filling.
     fn begin_anew(&mut self) -> Result<(), String> {
         let (client, job) = (self.store.client(), self.store.job());
         client.remove_structure(job, PATH).map_err(said)?;
@@ -440,7 +440,7 @@ impl Client for Neighbour {
         let (mut block, mut seen, mut puts) = (0, at_first, 0);
         loop {
             let began = clock.now();
-            // A block that does not split for whatever reason is not filled for ever.
+            // The keys repeat, so that a block that never splits is not filled without limit.
             let number = self.keys[block][self.stored[block] % KEYS_EACH];
             self.stored[block] += 1;
             self.kv.put(&key(0, number), &self.value).map_err(said)?;
@@ -460,7 +460,7 @@ impl Client for Neighbour {
         let divided = self.kv.structure().blocks().saturating_sub(at_first) as u64;
         let measured = Measured { splits: divided, ..meter.end(puts) };
         if splits {
-            // Before the answer, so that nobody is measured meanwhile.
+            // Before the answer, so that no measurement runs meanwhile.
             self.begin_anew()?;
         }
         Ok(measured)

@@ -1,5 +1,4 @@
-//! The matrix runs, with whatever peers are here, and says what it should; how fast is not a test's
-//! business.
+//! The matrix runs with the available peers and reports what it should. Speed is not tested.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -19,7 +18,7 @@ fn measured(rows: &str) -> (Vec<Value>, Vec<Value>) {
     (of("system"), of("ratio_of"))
 }
 
-/// The figures that every line of a cell has, as issue 5 names them.
+/// The figures in every line of a cell, as named in issue 5.
 const FIGURES: [&str; 6] =
     ["p50_us", "p99_us", "ops_per_s", "mb_per_s", "server_cpu_us_per_op", "client_cpu_us_per_op"];
 
@@ -43,7 +42,7 @@ fn check(cell: &Value) {
         assert!(cell["client_peak_resident_bytes"].as_u64().unwrap() > 0, "{cell}");
         return;
     }
-    // What cannot be had is said: nothing that can be tried is absent because it went wrong.
+    // Only unavailable cells are absent: no cell that can run may fail.
     known("absent", &["NOT IN THIS BUILD", "NO PEER"]);
     assert!(!text("why").is_empty(), "{cell}");
 }
@@ -101,7 +100,7 @@ fn plots_and_tables_are_made() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// This program against itself, with so many pairs.
+/// Compares this program with itself.
 fn against_itself(args: &[&str]) -> Vec<Value> {
     let own = env!("CARGO_BIN_EXE_honeycomb-compare");
     let words = [&["--quick", "--json", "--against-binary", own], args].concat();
@@ -117,7 +116,7 @@ fn builds_are_compared_in_pairs_with_intervals() {
     let rows: Vec<&Value> = lines.iter().filter(|line| line["row"].is_string()).collect();
     assert_eq!(rows.len(), 8, "{lines:?}");
     for row in rows {
-        // So short a run has no verdict, and a build of the same revision lacks no row.
+        // Such a short run has no verdict, and a build of the same revision lacks no row.
         assert_eq!((&row["verdict"], &row["pairs"]), (&"not judged".into(), &6.into()), "{row}");
         for measure in row["measures"].as_array().unwrap() {
             let of = |end: &str| measure["ratio"][end].as_f64().unwrap();
@@ -141,7 +140,7 @@ fn builds_are_compared_in_pairs_with_intervals() {
     }
 }
 
-/// A program that is no `honeycomb-compare` can do no row.
+/// A program other than `honeycomb-compare` supports no row.
 #[test]
 fn row_that_the_other_build_lacks_is_named() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_honeycomb-compare"));
@@ -157,7 +156,7 @@ fn row_that_the_other_build_lacks_is_named() {
     assert!(text.contains("NOT IN THAT REVISION"), "{text}");
     let errors = String::from_utf8(output.stderr).unwrap();
     assert!(errors.contains("NOT IN THAT REVISION: kv sync get 64 B: rust both poll"), "{errors}");
-    // With nothing compared nothing is decided.
+    // Without a compared row there is no verdict.
     assert!(!output.status.success());
 }
 
@@ -171,13 +170,13 @@ fn comparison_that_cannot_decide_is_refused() {
     };
     let own = env!("CARGO_BIN_EXE_honeycomb-compare");
     let few = refused(&["--against-binary", own, "--pairs", "14", "--rows", "kv sync"]);
-    assert!(few.contains("--pairs takes 15 or more"), "{few}");
+    assert!(few.contains("--pairs must be 15 or more"), "{few}");
     assert!(refused(&["--pairs", "15"]).contains("--against"));
     assert!(refused(&["--against", "HEAD", "--rounds", "3"]).contains("cannot be used with"));
     let none = refused(&["--against-binary", own, "--rows", "no such row"]);
     assert!(none.contains("--list"), "{none}");
     let gone = refused(&["--quick", "--against", "no-such-revision", "--rows", "kv sync"]);
-    assert!(gone.contains("'no-such-revision' is no revision of"), "{gone}");
+    assert!(gone.contains("'no-such-revision' is not a revision of"), "{gone}");
 }
 
 #[test]

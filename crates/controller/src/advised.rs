@@ -1,24 +1,24 @@
-//! Whether there should be other servers, as it is told to the program.
+//! The advice to add or remove servers, for the program that runs the controller.
 
 use honeycomb_catalog::{Advice, AdviceKind};
 
-/// What should change.
+/// The advised change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advised {
-    /// Nothing.
+    /// No change.
     Nothing,
     /// Servers should be added.
     Add {
-        /// So many of the mean size.
+        /// Number of servers of the mean size.
         servers: u32,
-        /// What is used how much.
+        /// The used resource, and how much of it is in use.
         why: String,
     },
-    /// A server should go.
+    /// A server should be removed.
     Remove {
-        /// Its address.
+        /// Address of the server.
         address: String,
-        /// What is used how much.
+        /// The used resource, and how much of it is in use.
         why: String,
     },
 }
@@ -33,7 +33,7 @@ impl Advised {
         }
     }
 
-    /// Whether the same is advised, for whatever reason.
+    /// Whether both advise the same change, ignoring the reason.
     pub(crate) fn is_like(&self, other: &Advised) -> bool {
         match (self, other) {
             (Advised::Add { servers: a, .. }, Advised::Add { servers: b, .. }) => a == b,

@@ -1,24 +1,24 @@
-//! Answers to requests that changed something, kept for those who ask again.
+//! Answers to changing requests, retained for retries.
 //!
-//! A client that lost its connection, or its controller, does not know whether its request took
-//! effect, and sends it again under the same number. It gets the answer of the first time, also from
-//! a controller that was started since: the answer is on the log with what it tells of.
+//! A client that lost its connection, or its controller, does not know whether its request was applied, and
+//! retries it with the same number. It gets the original answer, even from a restarted controller: the answer
+//! is logged with its change.
 
 use honeycomb_types::limits::{CONTROL_ANSWERS_MAX, CONTROL_ANSWERS_TIME};
 use honeycomb_types::{SessionId, Time};
 use std::collections::{HashMap, VecDeque};
 
-/// Type of their records; those below 0x40 are the catalog's.
+/// Type of their records in the log; types below 0x40 belong to the catalog.
 pub(crate) const RECORD: u8 = 0x40;
 const VERSION: u8 = 1;
-/// Bytes of a record before the answer's own.
+/// Bytes of a record before the answer.
 const FIXED: usize = 16 + 8 + 8;
 
-/// Answers by session and number of the request.
+/// Answers by session and request number.
 #[derive(Debug, Default)]
 pub struct Answers {
     kept: HashMap<(SessionId, u64), Vec<u8>>,
-    /// The oldest first.
+    /// The answers by age, the oldest first.
     order: VecDeque<(Time, SessionId, u64)>,
     bytes: usize,
 }
@@ -34,12 +34,12 @@ fn put(out: &mut Vec<u8>, at: Time, session: SessionId, number: u64, body: &[u8]
 }
 
 impl Answers {
-    /// What the request was answered, if it was, and that is not too long ago.
+    /// The answer to the request, if it is still retained.
     pub fn find(&self, session: SessionId, number: u64) -> Option<&[u8]> {
         self.kept.get(&(session, number)).map(Vec::as_slice)
     }
 
-    /// Keeps an answer and appends its record to `out`.
+    /// Retains an answer and appends its record to `out`.
     pub fn keep(
         &mut self,
         out: &mut Vec<u8>,
@@ -68,13 +68,13 @@ impl Answers {
         }
     }
 
-    /// Reads one record; why not, if it is none.
+    /// Reads one record; the error says why it is invalid.
     pub(crate) fn record(&mut self, version: u8, body: &[u8]) -> Result<(), String> {
         if version > VERSION {
-            return Err(format!("an answer of version {version}; known is {VERSION}"));
+            return Err(format!("an answer has version {version}; this program reads {VERSION}"));
         }
         let Some((fixed, body)) = body.split_at_checked(FIXED) else {
-            return Err("an answer's record is too short".into());
+            return Err("the record of an answer is too short".into());
         };
         let session = u128::from_le_bytes(fixed[..16].try_into().expect("16 bytes"));
         let number = |at: usize| u64::from_le_bytes(fixed[at..at + 8].try_into().expect("8 bytes"));
@@ -82,7 +82,7 @@ impl Answers {
         Ok(())
     }
 
-    /// Writes all of them.
+    /// Writes the records of all answers.
     pub fn put_all(&self, out: &mut Vec<u8>) {
         for (at, session, number) in &self.order {
             put(out, *at, *session, *number, &self.kept[&(*session, *number)]);
@@ -118,6 +118,6 @@ mod tests {
         again.keep(&mut out, later, session, 3, b"");
         assert_eq!((again.find(session, 1), again.find(session, 2)), (None, Some(&b""[..])));
         again.keep(&mut out, later, session, 4, &vec![0; CONTROL_ANSWERS_MAX]);
-        assert_eq!(again.find(session, 2), None, "they are bounded in bytes");
+        assert_eq!(again.find(session, 2), None, "the answers are bounded in bytes");
     }
 }

@@ -1,4 +1,4 @@
-//! Starts a controller: one thread for each of its shards.
+//! Starts a controller, with one thread for each shard.
 
 use crate::advised::Advised;
 use crate::answers::Answers;
@@ -20,39 +20,38 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How a controller is started.
+/// The options of a controller.
 #[derive(Clone, Debug)]
 pub struct ControllerOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// Address to listen on; port 0 takes a free port.
     pub listen: SocketAddr,
-    /// The secret of a cluster that begins here; `None` draws one. One that has a data directory
-    /// has its own there.
+    /// Secret of a new cluster; `None` draws one. An existing data directory contains its own secret.
     pub root_key: Option<[u8; 32]>,
-    /// Where its log is kept; `None` keeps none, and what it knew ends with it.
+    /// Folder of the log; with `None`, the state ends with the controller.
     pub data_dir: Option<PathBuf>,
-    /// The directory of the Unix socket that clients of this machine may use; `None` has no socket.
+    /// Directory of the Unix socket for clients of this machine; `None` for no socket.
     pub unix_dir: Option<PathBuf>,
-    /// How long to poll before sleeping when requests come in quick succession.
+    /// How long to poll before sleeping while requests arrive in quick succession.
     pub spin: Duration,
-    /// When blocks grow and merge, of prefixes that do not say.
+    /// Default marks at which blocks grow and merge.
     pub marks: Marks,
-    /// Lease of the prefixes of jobs that do not say, in milliseconds.
+    /// Default lease of prefixes, in milliseconds.
     pub lease_ms: u32,
-    /// Who has memory when it is short.
+    /// How jobs share memory when it is short.
     pub policy: PolicyKind,
-    /// When there should be other servers.
+    /// Marks of the advice to add or remove servers.
     pub scale: ScaleMarks,
-    /// Milliseconds of silence after which a suspected memory server is lost with its data.
+    /// Milliseconds without a message after which a suspected memory server is declared lost, with its data.
     pub server_loss_ms: u32,
-    /// Its shards, 1 to 64: each has a core, and jobs, blocks and a log of its own. A data directory is
-    /// made for so many and no others.
+    /// Number of shards, 1 to 64. Each has its own core, jobs, blocks and log. The number is fixed for the
+    /// lifetime of a data directory.
     pub shards: u16,
 }
 
-/// Why a controller does not start.
+/// The reason why a controller cannot start.
 #[derive(Debug)]
 pub enum StartError {
-    /// It cannot listen, or have a thread.
+    /// It cannot listen, or cannot start a thread.
     Listen(io::Error),
     /// Its data directory cannot be used.
     Store(PathBuf, StoreError),
@@ -60,9 +59,9 @@ pub enum StartError {
     Shards {
         /// The directory.
         path: PathBuf,
-        /// How many it has.
+        /// Number of shards of the directory.
         has: u16,
-        /// How many were asked for.
+        /// Requested number of shards.
         asked: u16,
     },
 }
@@ -74,8 +73,8 @@ impl fmt::Display for StartError {
             StartError::Store(path, e) => write!(f, "data directory {}: {e}", path.display()),
             StartError::Shards { path, has, asked } => write!(
                 f,
-                "data directory {} was made with {has} controller shards, not {asked}: jobs belong to \
-                 shards for good; start it with {has}",
+                "data directory {} was created for {has} controller shards, not {asked}; jobs cannot change \
+                 their shard: start the controller with {has} shards",
                 path.display()
             ),
         }
@@ -90,14 +89,14 @@ impl From<io::Error> for StartError {
     }
 }
 
-/// A running controller. Dropping it stops its threads; what it knew is gone then, unless it has a
-/// data directory.
+/// A running controller. Dropping it stops its threads; its state is lost then, unless it has a data
+/// directory.
 pub struct Controller {
     address: SocketAddr,
     token: Vec<u8>,
     near: Option<String>,
     shards: Vec<Running>,
-    /// Behind a lock, so that threads share a controller.
+    /// In a lock, so that threads can share a controller.
     advice: Mutex<Option<Receiver<Advised>>>,
 }
 
@@ -108,11 +107,11 @@ struct Running {
 }
 
 impl Controller {
-    /// Recovers what its data directory has, listens and starts serving. A controller that hears of
-    /// a greater term than its own ends its process: another one has taken over.
+    /// Recovers the state from the data directory, listens and starts serving. A controller that receives a
+    /// greater term than its own ends its process: another controller has taken over.
     pub fn start(options: &ControllerOptions) -> Result<Controller, StartError> {
         if options.shards == 0 || options.shards > CONTROLLER_SHARDS_MAX {
-            let text = format!("a controller has 1 to {CONTROLLER_SHARDS_MAX} shards");
+            let text = format!("the controller must have 1 to {CONTROLLER_SHARDS_MAX} shards");
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text).into());
         }
         let listener = TcpListener::bind(options.listen)?;
@@ -123,7 +122,7 @@ impl Controller {
         Controller::serve(listener, begin, options)
     }
 
-    /// As `start`, with one shard, and its log on this disk in place of a data directory.
+    /// As `start`, with one shard, and with this disk for the log instead of a data directory.
     pub fn start_on(
         disk: Box<dyn Disk>,
         options: &ControllerOptions,
@@ -151,7 +150,7 @@ impl Controller {
             let (mailbox, notes) = net.mailbox::<Note>();
             nets.push((net, mailbox, notes));
         }
-        // The first shard takes all connections, and hands over those of the others' jobs.
+        // The first shard accepts all connections, and hands over connections for jobs of other shards.
         nets[0].0.listen(listener)?;
         let door = options.unix_dir.as_deref().map(UnixDoor::open).transpose()?;
         let near = door.as_ref().map(|d| d.path().to_owned());
@@ -174,7 +173,7 @@ impl Controller {
             state.catalog.begin_lineage(&format!("{this_run:016x}/{ix}"));
             if let Some(store) = &mut state.store {
                 let done = mailbox.clone();
-                // There is one at a time, so that the ring has room; a loop that ended needs none.
+                // One sync runs at a time, so that the mailbox has room. A loop that ended needs no note.
                 store.sync_beside(move |synced| drop(done.post(Note::Synced(synced))))?;
             }
             let name = match shards {
@@ -182,7 +181,7 @@ impl Controller {
                 _ => format!("controller-{ix}"),
             };
             let siblings = Siblings::new(ix as u16, mailboxes.clone());
-            // Of several shards none knows what all have given out.
+            // With several shards, no shard knows the use of all of them.
             let advises = Some(advises.clone()).filter(|_| shards == 1);
             let (root, fenced) = (root.clone(), fenced.clone());
             let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -196,7 +195,7 @@ impl Controller {
                 let greater = *fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 if let Some(term) = greater {
                     eprintln!(
-                        "honeycomb: a controller of term {term} has taken over; this one ends"
+                        "honeycomb: a controller with term {term} has taken over; this controller exits"
                     );
                     std::process::exit(1);
                 }
@@ -206,12 +205,12 @@ impl Controller {
         Ok(controller)
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The path of its Unix socket, when it has one.
+    /// The path of its Unix socket, if it has one.
     pub fn near(&self) -> Option<&str> {
         self.near.as_deref()
     }
@@ -221,12 +220,12 @@ impl Controller {
         &self.token
     }
 
-    /// Whether there should be other servers, each time that this changes; for the first who asks.
+    /// The receiver of advice to add or remove servers, for the first caller.
     pub fn advice(&self) -> Option<Receiver<Advised>> {
         self.advice.lock().unwrap_or_else(|e| e.into_inner()).take()
     }
 
-    /// Waits until its threads end, which they do only when a defect ends them.
+    /// Waits until its threads end, which happens only after a defect.
     pub fn wait(mut self) {
         for thread in self.shards.iter_mut().filter_map(|shard| shard.thread.take()) {
             let _ = thread.join();
@@ -245,7 +244,7 @@ impl Drop for Controller {
     }
 }
 
-/// What a controller begins with: the state of each shard, the cluster's key, and what its clock shows.
+/// The initial state of a controller: the state of each shard, the cluster's key, and the time of its clock.
 struct Begin {
     states: Vec<State>,
     root: RootKey,
@@ -267,20 +266,20 @@ fn volatile(options: &ControllerOptions) -> Begin {
     Begin { states: (0..shards).map(state).collect(), root, now: Time::ZERO }
 }
 
-/// Where a shard of several has its log.
+/// The log folder of one of several shards.
 fn shard_folder(path: &Path, shard: u16) -> PathBuf {
     path.join(format!("shard-{shard}"))
 }
 
-/// For how many shards a directory was made; none for one that is new. That of a single shard has its
-/// log in itself, as it always had.
+/// The number of shards of a directory; `None` for a new directory. With a single shard, the log is in the
+/// directory itself.
 fn shards_of(path: &Path) -> Option<u16> {
     let names = std::fs::read_dir(path).into_iter().flatten().flatten();
     let logs = |name: &str| name.starts_with("log-") || name.starts_with("snapshot-");
     if names.filter_map(|entry| entry.file_name().into_string().ok()).any(|name| logs(&name)) {
         return Some(1);
     }
-    // The first is made last: without it there never was a cluster.
+    // The folder of the first shard is created last: without it, the cluster was never completely created.
     let shards = (0..CONTROLLER_SHARDS_MAX).filter(|&n| shard_folder(path, n).exists());
     shard_folder(path, 0).exists().then(|| shards.count() as u16)
 }
@@ -296,13 +295,13 @@ fn recovered(path: &Path, options: &ControllerOptions) -> Result<Begin, StartErr
         let refused = |e: StoreError| StartError::Store(path.clone(), e);
         let folder = Folder::open(&path).map_err(|error| match error.kind() {
             io::ErrorKind::ResourceBusy => refused(StoreError::InUse),
-            _ => refused(StoreError::Io { what: "it cannot be opened".into(), error }),
+            _ => refused(StoreError::Io { what: "cannot open it".into(), error }),
         })?;
-        // All have one key, whoever was there first.
+        // All shards use the key of the first one.
         let key = begin.as_ref().map_or(options.root_key, |begin| Some(begin.root.0));
         let (state, root, now) = durable(Box::new(folder), shard, key, options).map_err(refused)?;
         if begin.as_ref().is_some_and(|begin| begin.root.0 != root.0) {
-            let why = "it is the key of another cluster".to_owned();
+            let why = "the key belongs to another cluster".to_owned();
             return Err(refused(StoreError::Damaged {
                 file: "cluster.key".into(),
                 offset: 0,
@@ -314,7 +313,8 @@ fn recovered(path: &Path, options: &ControllerOptions) -> Result<Begin, StartErr
         begin.now = begin.now.max(now);
     }
     let mut begin = begin.expect("there is at least one shard");
-    // Their clocks stopped at different times and go on at one: nothing ends because of that.
+    // The shards' clocks stopped at different times and continue from a common time: no lease may expire
+    // because of that.
     let (now, mut effects) = (begin.now, Vec::new());
     for state in begin.states.iter_mut().filter(|_| asked > 1) {
         let amnesty = state.catalog.apply(now, Command::Amnesty, &mut effects);

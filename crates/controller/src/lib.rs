@@ -1,8 +1,7 @@
-//! Serves the catalog over the wire.
+//! Serves the catalog over the network.
 //!
-//! The catalog decides everything; this crate verifies tokens, translates messages to commands,
-//! carries effects to the memory servers and holds a reply back until the blocks that it names are
-//! open.
+//! The catalog makes all decisions. This crate verifies tokens, translates messages to commands, sends
+//! effects to the memory servers, and delays a reply until the blocks that it names are open.
 #![forbid(unsafe_code)]
 
 mod advised;

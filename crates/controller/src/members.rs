@@ -1,4 +1,4 @@
-//! Memory servers join, come back, and tell what they hold.
+//! Memory servers: joining, rejoining, and reports of their blocks.
 
 use crate::outbox::Out;
 use crate::service::{ControllerService, Errand, Refusal, malformed, message_of, refusal};
@@ -23,9 +23,10 @@ impl ControllerService {
     ) -> Result<Vec<u8>, Refusal> {
         let q = JoinServerRequest::decode(args).map_err(malformed)?;
         if q.term > self.term {
-            // INV-25: somebody else has taken over; nothing that is done here counts any more.
+            // INV-25: another controller has taken over; this one must have no further effects.
             self.fence(q.term);
-            let text = format!("this controller has term {}, which is over", self.term);
+            let text =
+                format!("this controller has the old term {}: another has taken over", self.term);
             return Err((Status::PermissionDenied, text));
         }
         let kinds = q.kinds.iter().map(kind_spec).collect::<Result<Vec<_>, String>>();
@@ -44,7 +45,7 @@ impl ControllerService {
         let admitted = self.admit_server(net, now, new, ServerId(q.server));
         let (server, known) = admitted.map_err(refusal)?;
         if !q.lent.is_empty() {
-            // One that has lent less than it holds for us contradicts itself.
+            // A server that has lent fewer blocks than it holds for this shard contradicts itself.
             let told = Command::Lent { server, lent: &q.lent };
             self.apply(now, told).inspect_err(|_| net.close(from)).map_err(refusal)?;
         }
@@ -52,7 +53,7 @@ impl ControllerService {
         self.links.insert(server, from);
         self.probes.end(server);
         if !known {
-            // It may be in the place of an earlier one, which is gone with that.
+            // It may replace an earlier server at the same address, which is lost then.
             self.drop_former(net, now);
         }
         Ok(JoinServerReply {
@@ -66,7 +67,7 @@ impl ControllerService {
         .encode())
     }
 
-    /// The number of a server, and whether it is the one that it had because it is that member still.
+    /// The number of a server, and whether it keeps its earlier number because it is still that member.
     fn admit_server(
         &mut self,
         net: &mut Net,
@@ -107,12 +108,12 @@ impl ControllerService {
         Ok(())
     }
 
-    /// Repeats the requests that a server was sent over an earlier connection and has not answered: they may be
-    /// lost. All of them are idempotent; requests over this connection are still under way. Not repeated are:
-    /// parts of flushes, which the catalog has requested again; borrowed blocks, which the server has reported;
-    /// drains and evacuations, which the catalog decides again; demotions and promotions, which ended with the
-    /// server's report, so that their room may belong to another block by now; and the opening of blocks that
-    /// were freed meanwhile, which no structure would own.
+    /// Repeats the unanswered requests that were sent to a server over an earlier connection: they may be
+    /// lost. All of them are idempotent; requests over the present connection are still in flight. Not
+    /// repeated are: parts of flushes, which the catalog has requested again; borrowed blocks, which the
+    /// server has reported; drains and evacuations, which the catalog decides again; demotions and
+    /// promotions, which ended with the server's report, so that their room may belong to another block by
+    /// now; and the opening of blocks that were freed meanwhile, which no structure would own.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != Some(link);
@@ -147,7 +148,7 @@ impl ControllerService {
     }
 }
 
-/// A block as a server tells of it, in the catalog's words.
+/// The catalog's form of a block in a server's report.
 pub fn held_block(told: &Told) -> HeldBlock {
     let seal = Seal { length: told.length, bytes: told.bytes, last: told.state == 2 };
     HeldBlock {
@@ -162,10 +163,9 @@ pub fn held_block(told: &Told) -> HeldBlock {
     }
 }
 
-/// A tier as a server tells of it.
+/// The catalog's form of a tier in a server's report.
 fn tier_spec(told: &TierInfo) -> Result<TierSpec, Refusal> {
-    let class = TierClass::from_code(told.class).ok_or_else(|| {
-        (Status::InvalidArgument, format!("no tier is of the class {}", told.class))
-    })?;
+    let class = TierClass::from_code(told.class)
+        .ok_or_else(|| (Status::InvalidArgument, format!("unknown tier class {}", told.class)))?;
     Ok(TierSpec { class, blocks: told.blocks })
 }

@@ -1,4 +1,4 @@
-//! One answer of those that all shards of a controller gave.
+//! Merges the answers of all shards of a controller.
 
 use honeycomb_catalog::DrainState;
 use honeycomb_wire::messages::{
@@ -6,7 +6,7 @@ use honeycomb_wire::messages::{
 };
 use honeycomb_wire::{Field, Malformed, Op};
 
-/// The answer of the whole controller; totals only for who is `narrow`.
+/// The answer of the whole controller. With `narrow`, a job's token gets totals only.
 pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, Malformed> {
     if op == Op::DrainServer {
         return Ok(Vec::new());
@@ -23,7 +23,7 @@ pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, 
         for part in parts {
             jobs.extend(ListJobsReply::decode(part)?.jobs);
         }
-        // Ids say nothing of the order (INV-54).
+        // Ids do not show the order (INV-54).
         jobs.sort_by(|a, b| (b.age_ms, &a.name).cmp(&(a.age_ms, &b.name)));
         return Ok(ListJobsReply { jobs }.encode());
     }
@@ -41,7 +41,7 @@ pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, 
         add(&mut all, part?);
     }
     if narrow {
-        // As a single shard tells a job.
+        // As a single shard answers a job.
         all.servers.clear();
         all.flush_error.clear();
         all.shares.clear();
@@ -66,8 +66,8 @@ fn add_stop(all: &mut StopClusterReply, part: StopClusterReply) {
     all.unflushed.extend(part.unflushed);
 }
 
-/// Every shard has all servers as members, and each counts what it has given out of them: what is not
-/// free to one is not free.
+/// Every shard has all servers as members, and each counts the blocks that it has allocated. A block that is
+/// not free for one shard is not free.
 fn add(all: &mut ClusterStatusReply, part: ClusterStatusReply) {
     let out = part.blocks.saturating_sub(part.free);
     all.blocks = all.blocks.max(part.blocks);
@@ -93,7 +93,7 @@ fn add(all: &mut ClusterStatusReply, part: ClusterStatusReply) {
     ] {
         *sum += more;
     }
-    // Servers with tiers are members of one shard.
+    // Servers with tiers are members of one shard only.
     if all.tiers.is_empty() {
         all.tiers = part.tiers;
     }
@@ -117,12 +117,12 @@ fn add_server(known: &mut ServerInfo, part: &ServerInfo) {
     known.bytes_used += part.bytes_used;
     known.alive &= part.alive;
     known.silent_ms = known.silent_ms.max(part.silent_ms);
-    // One with tiers is a member of one shard.
+    // A server with tiers is a member of one shard only.
     known.alarms.extend_from_slice(&part.alarms);
     add_drain(known, part);
 }
 
-/// A server goes when all shards let it go, and stays when one wants it back.
+/// A server is released when all shards release it, and recalled when one shard recalls it.
 fn add_drain(known: &mut ServerInfo, part: &ServerInfo) {
     let (draining, recalled) = (DrainState::Draining as u8, DrainState::Recalled as u8);
     let (own, other) = (known.drain, part.drain);
@@ -131,7 +131,7 @@ fn add_drain(known: &mut ServerInfo, part: &ServerInfo) {
         () if own == recalled || other == recalled => recalled,
         () => draining,
     };
-    // One that lets it go has nothing to wait for.
+    // A shard that has released the server waits for nothing.
     if own != known.drain {
         known.drain_waits.clear();
     }

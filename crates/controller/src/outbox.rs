@@ -1,11 +1,11 @@
-//! Replies and requests to servers, held until what they rest on is on the log.
+//! Replies and requests to servers, held until the changes that they depend on are logged.
 //!
-//! A round of the loop takes requests, applies them, and puts what is to be said here. At its end one
-//! commit writes all that has changed as one group. What tells of a change, or could show one, is held
-//! until its group is on the disk: for a job, changes of its own and those that are nobody's alone
-//! (ends of leases, servers that come and go). Growth, reports and whatever else rests on nothing that
-//! is under way is said at once, however slow the disk. When the log cannot be written, replies to changes become
-//! refusals, and what servers were to do waits for new files.
+//! A round of the loop reads requests, applies them, and puts replies and requests here. At its end, one
+//! commit writes all changes of the round as one group. A message that reports a change, or could reveal one,
+//! is held until the group is on disk: for a job, this includes its own changes and shared ones (expired
+//! leases, joining and lost servers). Growth, reports and all messages that depend on no pending change are
+//! sent at once, however slow the disk. If the log cannot be written, replies to changes become refusals, and
+//! requests to servers wait for new files.
 
 use crate::service::{ControllerService, Peer, Siblings};
 use crate::store::{RENEW_AGAIN, Store, StoreError};
@@ -14,53 +14,52 @@ use honeycomb_types::{JobId, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{HashMap, HashSet};
 
-/// Answers to clients that wait for the disk, or for memory servers, at a time; a client that asks more is
-/// told `Busy`. What is asked of memory servers is not counted: it belongs to one of those answers, or
-/// to a block.
+/// Maximum number of answers to clients that wait for the disk or for memory servers; further requests get
+/// `Busy`. Requests to memory servers are not counted: each belongs to such an answer, or to a block.
 const HELD_MAX: usize = 16_384;
 
-/// What an answer rests on.
+/// The kind of changes that an answer depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rests {
-    /// Nothing that the log has.
+    /// No logged state.
     Nothing,
-    /// What was there; it may be a change of before that is not on the disk yet.
+    /// State that was read; it may include an earlier change that is not on disk yet.
     Sight,
-    /// A change that has to be on the log, and not yet on the disk: growth.
+    /// A change that must be in the log, but not yet on disk: growth.
     Growth,
-    /// A change that has to be on the disk.
+    /// A change that must be on disk.
     Change,
 }
 
-/// What is to be said.
+/// An outgoing message.
 pub(crate) enum Out {
     /// An answer.
     Reply { to: ConnId, request: u64, body: Vec<u8>, rests: Rests },
-    /// A refusal, which rests on what was seen.
+    /// A refusal, which depends on the state that was read.
     Refuse { to: ConnId, request: u64, status: Status, text: String },
-    /// A request of ours to a memory server.
+    /// A request from this controller to a memory server.
     Ask { to: ConnId, number: u64, op: Op, body: Vec<u8> },
 }
 
-/// Up to which group of the log changes go that are not on the disk.
+/// The last groups of the log with changes that are not on disk, by job.
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Changes that are not of one job alone.
+    /// Last group with changes that do not belong to a single job.
     shared: u64,
     jobs: HashMap<JobId, u64>,
-    /// Whose changes this round has.
+    /// Jobs with changes in this round; `None` for shared changes.
     round: HashSet<Option<JobId>>,
-    /// What is held was looked at when this group was on the disk.
+    /// Last group on disk when the held messages were last inspected.
     safe: u64,
 }
 
 impl Marks {
-    /// Something changes that has to be waited for, at the wish of this job or of none.
+    /// Notes a change that messages must wait for, caused by this job or by none.
     pub(crate) fn change(&mut self, job: Option<JobId>) {
         self.round.insert(job);
     }
 
-    /// The changes of this round, if there were any to wait for, are in the last group that is waited
+    /// Assigns the changes of this round, if messages must wait for any, to the last group that is waited
     /// for.
     fn settle(&mut self, any: bool, waited: u64) {
         for job in self.round.drain().filter(|_| any) {
@@ -71,24 +70,24 @@ impl Marks {
         }
     }
 
-    /// Notes up to where the disk is. Whether that is news.
+    /// Notes the last group on disk; answers whether it has advanced.
     fn advance(&mut self, safe: u64) -> bool {
         let news = std::mem::replace(&mut self.safe, safe) != safe;
         if news {
-            // Under steady load there is never a moment at which nothing is waited for.
+            // Under steady load some group is always pending, so that finished jobs are removed here.
             self.jobs.retain(|_, group| *group > safe);
         }
         news
     }
 
-    /// What somebody of this job may see that is not on the disk.
+    /// The last group with changes visible to this job that is not on disk.
     fn seen_by(&self, job: JobId) -> u64 {
         self.jobs.get(&job).copied().unwrap_or_default().max(self.shared)
     }
 }
 
 impl ControllerService {
-    /// Writes what this round has changed, and says what may be said.
+    /// Writes the changes of this round, and sends the messages whose changes are on disk.
     pub(crate) fn settle(&mut self, net: &mut Net, now: Time) {
         let groups =
             |store: &Option<Store>| store.as_ref().map_or((0, 0), |s| (s.waited(), s.safe()));
@@ -122,14 +121,14 @@ impl ControllerService {
                         say(net, peers, siblings, out);
                         false
                     }
-                    // Until there are new files, which have everything.
+                    // It waits for new files, which contain everything.
                     Out::Ask { .. } => true,
                     _ => {
                         say(net, peers, siblings, out);
                         false
                     }
                 };
-                // What stayed once stays: only the first failure finds anything else here.
+                // A message that stayed once stays: only the first failure finds other messages here.
                 if held.front().is_some_and(|(group, _)| *group != u64::MAX) {
                     held.retain(|(_, out)| stays(out));
                     held.iter_mut().for_each(|(group, _)| *group = u64::MAX);
@@ -158,12 +157,12 @@ impl ControllerService {
         say(net, &mut self.peers, &mut self.siblings, &out);
     }
 
-    /// Whether clients wait for as many answers as a controller keeps.
+    /// Whether the maximum number of answers to clients is waiting.
     pub(crate) fn is_behind(&self) -> bool {
         self.held_for_clients + self.deferred() >= HELD_MAX
     }
 
-    /// The group that has to be on the disk before something is said; 0 for none.
+    /// The group that must be on disk before the message is sent; 0 for none.
     fn rests_on(&self, out: &Out, waited: u64) -> u64 {
         let job = |to| self.peers.get(to).and_then(|peer| peer.scope.job);
         match out {
@@ -171,8 +170,8 @@ impl ControllerService {
             Out::Reply { to, .. } | Out::Refuse { to, .. } => {
                 job(to).map_or(waited, |job| self.marks.seen_by(job))
             }
-            // A block that is opened for a change that is lost is nobody's, and is freed; what is
-            // ahead of a queue's tail is soft, and so is where a block is. The server has to know its own number first.
+            // A block that is opened for a lost change has no owner and is freed; the block after a queue's
+            // tail is soft state, and so is the tier of a block. The server must know its own number first.
             Out::Ask {
                 to,
                 op: Op::OpenBlock | Op::QueueAhead | Op::LendBlocks | Op::LowerBlock,
@@ -190,9 +189,11 @@ impl ControllerService {
                 true => {
                     self.renew_at = now + RENEW_AGAIN;
                     match store.renew(now, &mut self.catalog, &self.answers) {
-                        // The old files still take everything: tried again, and nobody need know.
+                        // The old files still work: retry later, without an effect on requests.
                         Err(e) if store.trouble().is_none() => {
-                            eprintln!("honeycomb: the controller's log cannot be renewed: {e}");
+                            eprintln!(
+                                "honeycomb: cannot renew the controller's log, retrying: {e}"
+                            );
                             Ok(())
                         }
                         other => other,
@@ -211,7 +212,7 @@ impl ControllerService {
         let renewed = store.renew(now, &mut self.catalog, &self.answers);
         match renewed {
             Ok(()) => {
-                eprintln!("honeycomb: the controller's log is written again");
+                eprintln!("honeycomb: the controller's log can be written again");
                 self.held.iter_mut().for_each(|(group, _)| *group = 0);
                 Ok(())
             }
@@ -220,7 +221,7 @@ impl ControllerService {
         }
     }
 
-    /// Why nothing can be changed, if that is so.
+    /// The reason why no change is accepted, if any.
     pub(crate) fn trouble(&self) -> Option<String> {
         let why = self.store.as_ref()?.trouble()?;
         Some(format!("the controller cannot write its log: {why}"))
@@ -235,9 +236,9 @@ impl ControllerService {
     }
 }
 
-/// Tells the operator that nothing goes on.
+/// Logs that changes are refused.
 pub(crate) fn changes_nothing(why: &str) {
-    eprintln!("honeycomb: the controller changes nothing until its log can be written: {why}");
+    eprintln!("honeycomb: the controller refuses changes until its log can be written: {why}");
 }
 
 fn say(net: &mut Net, peers: &mut HashMap<ConnId, Peer>, siblings: &mut Siblings, out: &Out) {
@@ -251,7 +252,7 @@ fn say(net: &mut Net, peers: &mut HashMap<ConnId, Peer>, siblings: &mut Siblings
             Out::Refuse { request, status, text, .. } => {
                 (ReplyHeader::new(*status, *request, 0), text.clone().into_bytes())
             }
-            Out::Ask { .. } => unreachable!("only servers are asked, over their own links"),
+            Out::Ask { .. } => unreachable!("requests go only to servers, over their own links"),
         };
         siblings.answer(*origin, header, body);
         peers.remove(to);
@@ -274,7 +275,7 @@ fn say(net: &mut Net, peers: &mut HashMap<ConnId, Peer>, siblings: &mut Siblings
 mod tests {
     use super::*;
 
-    /// Jobs whose changes were on the disk long since were kept until nothing at all was waited for.
+    /// Regression: jobs whose changes were on disk were retained until no group at all was pending.
     #[test]
     fn marks_of_jobs_are_kept_for_as_long_as_they_say_something() {
         let mut marks = Marks::default();
@@ -283,7 +284,7 @@ mod tests {
             marks.settle(true, group);
             assert!(marks.advance(group - 1) || group == 1);
             assert_eq!(marks.seen_by(JobId(group)), group);
-            assert_eq!(marks.jobs.len(), 1, "the one that is not on the disk");
+            assert_eq!(marks.jobs.len(), 1, "only the job that is not on disk");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Counts what a plan names while its bytes arrive, so that one that is too large is refused before all
-//! of them are taken. A plan of 15 MiB held the loop for 16 ms, to be refused.
+//! Counts the nodes and edges of a plan while its bytes arrive, so that a plan that is too large is refused
+//! before all of its bytes are received. Without this, a refused plan of 15 MiB occupied the loop for 16 ms.
 
 use crate::service::Refusal;
 use honeycomb_types::Bug;
@@ -11,11 +11,14 @@ const OPTIONS: (usize, usize) = (4 + 1 + 2 + 2 + 1 + 1, 8 + 1 + 1 + 1);
 
 /// The refusal of a plan that names more than the limit.
 pub(crate) fn too_large(what: &str, limit: usize) -> Refusal {
-    let text = format!("a plan has at most {limit} {what}; create the prefixes in several plans");
+    let text = format!(
+        "the plan has more than {limit} {what}, the limit of one plan; create the prefixes in \
+         several plans"
+    );
     (Status::LimitExceeded, text)
 }
 
-/// The field that follows.
+/// The next field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Head,
@@ -28,7 +31,7 @@ enum Next {
     End,
 }
 
-/// How far the arguments of one `CreateHierarchy` were counted. Each byte is visited once.
+/// The progress of counting the arguments of one `CreateHierarchy`. Each byte is visited once.
 #[derive(Debug)]
 pub(crate) struct PlanCount {
     at: usize,
@@ -44,7 +47,7 @@ impl Default for PlanCount {
 }
 
 impl PlanCount {
-    /// Counts on in the arguments that have arrived. The decoder refuses malformed ones.
+    /// Continues to count the arguments that have arrived. The decoder refuses malformed arguments.
     pub fn goes_on(&mut self, args: &[u8]) -> Result<(), Refusal> {
         assert!(self.at <= args.len(), "arguments do not become fewer");
         if Bug::PlansCountedWhole.active() {
@@ -62,7 +65,7 @@ impl PlanCount {
         Ok(())
     }
 
-    /// The field after the next one, or none while that is not here whole.
+    /// The field after the next one; `None` until the next one has arrived completely.
     fn step(&mut self, args: &[u8]) -> Option<Next> {
         match self.next {
             Next::Head => {
@@ -96,7 +99,7 @@ impl PlanCount {
         if self.nodes > 0 { Next::Name } else { Next::End }
     }
 
-    /// The field after a list of so many texts, or the rest of the list if it has not arrived.
+    /// The field after a list of texts, or the rest of the list if it has not arrived.
     fn list(
         &mut self,
         args: &[u8],
@@ -111,21 +114,21 @@ impl PlanCount {
         }
     }
 
-    /// A number behind so many bytes.
+    /// The number that follows `behind` bytes.
     fn number(&mut self, args: &[u8], behind: usize) -> Option<usize> {
         let bytes = args.get(self.at + behind..)?.first_chunk()?;
         self.at += behind + bytes.len();
         Some(u32::from_le_bytes(*bytes) as usize)
     }
 
-    /// How many parents or readers follow. They count before they are here.
+    /// The number of parents or readers that follow. They are counted before they arrive.
     fn count(&mut self, args: &[u8]) -> Option<usize> {
         let count = self.number(args, 0)?;
         self.edges += count;
         Some(count)
     }
 
-    /// Passes so many texts; returns how many are not here.
+    /// Skips texts; returns how many of them have not arrived.
     fn texts(&mut self, args: &[u8], mut left: usize) -> usize {
         while left > 0
             && let Some(length) = text_length(args, self.at)
@@ -160,7 +163,7 @@ mod tests {
         CreateHierarchyRequest { job: 7, nodes: (0..nodes).map(node).collect() }.encode()
     }
 
-    /// The refusal of a plan that arrives in pieces, and the bytes that were here by then.
+    /// The refusal of a plan that arrives in pieces, and the bytes received by then.
     fn refused(args: &[u8], piece: usize) -> (Option<Refusal>, usize) {
         let mut count = PlanCount::default();
         for end in (0..args.len()).step_by(piece).chain([args.len()]) {
@@ -168,7 +171,7 @@ mod tests {
                 return (Some(refusal), end);
             }
         }
-        assert_eq!((count.next, count.at), (Next::End, args.len()), "every byte was passed");
+        assert_eq!((count.next, count.at), (Next::End, args.len()), "every byte was counted");
         (None, args.len())
     }
 
@@ -185,7 +188,7 @@ mod tests {
         }
     }
 
-    /// A plan of two million edges, the first 524,288 of which decide.
+    /// A plan of two million edges, which exceeds the limit after the first 524,288.
     fn too_many_edges() -> (Vec<u8>, usize) {
         let (args, node) = (plan(2000, 1000, 0), plan(1, 1000, 0).len());
         (args, (PLAN_EDGES_MAX / 1000 + 2) * node)
@@ -195,7 +198,7 @@ mod tests {
     fn plan_with_too_many_edges_is_refused_when_these_have_arrived() {
         let (args, most) = too_many_edges();
         let (refusal, taken) = refused(&args, 64 << 10);
-        let (status, text) = refusal.expect("it is too large");
+        let (status, text) = refusal.expect("the plan is too large");
         assert!(status == Status::LimitExceeded && text.contains("524288"), "{text}");
         assert!(taken <= most + (64 << 10), "{taken} of {} bytes were taken", args.len());
     }
@@ -219,6 +222,6 @@ mod tests {
         Bug::arm(Some(Bug::PlansCountedWhole));
         let refusal = PlanCount::default().goes_on(&too_many_edges().0);
         Bug::arm(None);
-        assert!(refusal.is_ok(), "the planted bug takes all of it");
+        assert!(refusal.is_ok(), "the planted bug receives the whole plan");
     }
 }

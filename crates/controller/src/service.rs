@@ -1,4 +1,4 @@
-//! Requests in, commands to the catalog, replies out; effects to the memory servers.
+//! Handles requests: commands to the catalog, replies to clients, and effects to the memory servers.
 
 mod clients;
 mod drain;
@@ -40,67 +40,67 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a client waits when admission is closed, in microseconds.
+/// How long a client waits before it retries when admission is closed, in microseconds.
 const BUSY_RETRY_US: u64 = 1000;
-/// The pause before a shard whose mailbox was full is tried again.
+/// The pause before a retry to a shard whose mailbox was full.
 const DELIVER_AGAIN: Duration = Duration::from_millis(1);
-/// Requests that wait for blocks to be lent; one more is refused as if there were none.
+/// Maximum number of requests that wait for borrowed blocks; further requests are refused as out of memory.
 const PARKED_MAX: usize = 4096;
 
-/// What a handshake has proven, and what the connection turned out to be.
+/// The state of a connection after its handshake.
 pub(crate) struct Peer {
     pub(crate) scope: Scope,
-    /// Whose lease the traffic renews.
+    /// Task whose lease the traffic renews.
     task: Option<PrefixId>,
     /// The memory server at the other end, once it has joined.
     pub(crate) server: Option<ServerId>,
     session: SessionId,
-    /// It stands for a connection of another shard.
+    /// For a stand-in: its connection at another shard.
     pub(crate) origin: Option<Origin>,
 }
 
-/// Why a request was refused.
+/// The status and the message of a refused request.
 pub(crate) type Refusal = (Status, String);
 
-/// What a controller begins with.
+/// The initial state of a controller.
 pub(crate) struct State {
     pub(crate) catalog: Catalog,
     pub(crate) store: Option<Store>,
     pub(crate) answers: Answers,
 }
 
-/// Where the greater term is left that ended a controller.
+/// The greater term that ended a controller.
 pub(crate) type Fenced = Arc<Mutex<Option<u32>>>;
 
-/// The term of a controller that keeps no log.
+/// The term of a controller without a log.
 pub(crate) const VOLATILE_TERM: u32 = 1;
 
-/// Requests with such a number are the same request whenever their session sends it.
+/// Two requests of a session with the same number are the same request if the number has this bit.
 const NAMED_FOR_GOOD: u64 = 1 << 63;
 
-/// What other threads tell the controller.
+/// A message from another thread to the controller.
 pub(crate) enum Note {
     /// End the loop.
     Stop,
-    /// The log was synced, or could not be.
+    /// A sync of the log ended, with success or failure.
     Synced(Synced),
-    /// Nobody listens at the address of this server, whose connection closed.
+    /// A probe of this server's address was refused: its process has ended.
     ServerEnded(ServerId),
     /// A connection whose handshake named this shard.
     Adopt(Detached, Peer),
     /// A request for this shard that arrived at another.
     Forward(Box<Forwarded>),
-    /// The answer to one that was forwarded from here.
+    /// The answer to a request that was forwarded from here.
     Returned(ConnId, ReplyHeader, Vec<u8>),
 }
 
-/// What was asked of the controller, in numbers.
+/// Counters of requests to the controller.
 #[derive(Default)]
 pub(crate) struct Requests {
     pub all: u64,
     /// Renewals of leases.
     pub leases: u64,
-    /// Of memory servers, about their blocks.
+    /// Requests of memory servers about their blocks.
     pub blocks: u64,
     /// Heartbeats of memory servers.
     pub reports: u64,
@@ -119,7 +119,7 @@ impl Requests {
     }
 }
 
-/// A request that waits for memory: for servers that lend more, or for blocks that go below it.
+/// A request that waits for memory: for more borrowed blocks, or for the demotion of blocks.
 struct Parked {
     since: Time,
     from: ConnId,
@@ -127,19 +127,19 @@ struct Parked {
     args: Vec<u8>,
 }
 
-/// What a client asks, and on whose behalf.
+/// A client's request, with the job and the rights of its caller.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     now: Time,
     actor: Actor,
-    /// What its token allows.
+    /// Rights of the caller's token.
     scope: Scope,
     op: Op,
     args: &'a [u8],
 }
 
 impl Asked<'_> {
-    /// Its arguments: those of the operation, and nothing behind them.
+    /// Decodes the arguments, which must have no trailing bytes.
     fn read<T: Field>(&self) -> Result<T, Refusal> {
         T::decode(self.args).map_err(malformed)
     }
@@ -147,26 +147,26 @@ impl Asked<'_> {
 
 pub(crate) struct ControllerService {
     pub(crate) catalog: Catalog,
-    /// None for a controller whose state ends with it.
+    /// `None` for a controller without a log.
     pub(crate) store: Option<Store>,
     pub(crate) term: u32,
     pub(crate) answers: Answers,
-    /// Records of this round that are not the catalog's.
+    /// Records of this round that do not belong to the catalog.
     pub(crate) records: Vec<u8>,
-    /// Something of this round has to be on the disk before it is answered.
+    /// Whether a change of this round must be on disk before it is answered.
     pub(crate) wait: bool,
-    /// When new files may be tried again.
+    /// Time of the next attempt to begin new files.
     pub(crate) renew_at: Time,
-    /// What is said at the end of this round, and what waits for new files.
+    /// Messages for the end of this round, and messages that wait for new files.
     pub(crate) out: Vec<Out>,
-    /// What waits until this group is on the disk.
+    /// Messages that wait until this group is on disk.
     pub(crate) held: VecDeque<(u64, Out)>,
-    /// How many of these are answers to clients.
+    /// Number of held messages that are answers to clients.
     pub(crate) held_for_clients: usize,
     pub(crate) marks: Marks,
-    /// Links whose servers have not been told yet that they have joined.
+    /// Links whose servers have not received the reply to their join yet.
     pub(crate) joining: Vec<ConnId>,
-    /// The job whose request is served.
+    /// Job whose request is being served.
     serving: Option<JobId>,
     pub(crate) token_key: TokenKey,
     pub(crate) grant_key: GrantKey,
@@ -175,22 +175,22 @@ pub(crate) struct ControllerService {
     pub(crate) probes: Probes,
     effects: Vec<Effect>,
     pub(crate) errands: HashMap<u64, Errand>,
-    /// Blocks that their servers have not confirmed to be open: a reply that names one asks for it
-    /// again, and waits.
+    /// Blocks whose servers have not confirmed that they are open. A reply that names such a block repeats
+    /// the request to open it, and waits.
     opening: HashMap<BlockAt, Effect>,
     deferred: HashMap<u64, Deferred>,
     next_number: u64,
-    /// Blocks that the last allocation was refused.
+    /// Number of blocks missing in the last refused allocation.
     short: u32,
     parked: Vec<Parked>,
-    /// Plans of which a part has arrived.
+    /// Plans that have arrived partly.
     plans: HashMap<ConnId, PlanCount>,
     pub(crate) siblings: Siblings,
     requests: Requests,
     turns: Turns,
     stopped: bool,
     fenced: Fenced,
-    /// What was advised last, and to whom that is told.
+    /// The last advice, and its receiver.
     advised: Advised,
     advises: Option<Sender<Advised>>,
 }
@@ -243,18 +243,18 @@ impl ControllerService {
         service
     }
 
-    /// Whom to tell when there should be other servers.
+    /// Sets the receiver of advice to add or remove servers.
     pub(crate) fn advises(self, advises: Sender<Advised>) -> ControllerService {
         ControllerService { advises: Some(advises), ..self }
     }
 
-    /// Tells what is advised, when it is something else than before.
+    /// Sends the advice if it has changed.
     fn advise(&mut self) {
         let Some(to) = &self.advises else { return };
         let advice = Advised::of(&self.catalog.advice(true));
         if !advice.is_like(&self.advised) {
             self.advised = advice.clone();
-            // Nobody need listen.
+            // The receiver may be gone.
             let _ = to.send(advice);
         }
     }
@@ -272,7 +272,7 @@ impl ControllerService {
         reply
     }
 
-    /// A greater term was heard of: this controller is over.
+    /// Ends this controller after a message with a greater term.
     pub(crate) fn fence(&mut self, term: u32) {
         *self.fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(term);
         self.stopped = true;
@@ -286,7 +286,8 @@ impl ControllerService {
         match greeted {
             Ok((greeted, home)) => {
                 if !net.greet(from, greeted.scope.job.map(|job| job.0)) {
-                    let text = "the job has its share of the controller's connections; close some";
+                    let text =
+                        "the job uses its full share of the controller's connections; close some";
                     net.refuse(from, request, Status::LimitExceeded, text);
                     return net.close(from);
                 }
@@ -299,7 +300,7 @@ impl ControllerService {
                 };
                 let Greeted { scope, task, session, .. } = greeted;
                 self.peers.insert(from, Peer { scope, task, server: None, session, origin: None });
-                // At once: what comes next may be another shard's to answer.
+                // Sent at once, because another shard may answer the next request.
                 let header = ReplyHeader::new(Status::Ok, request, 0);
                 net.reply(from, header, &reply.encode(), ReplyPayload::Copy(&[]));
                 if home != self.siblings.ix() {
@@ -313,7 +314,7 @@ impl ControllerService {
         }
     }
 
-    /// Who asks, and whether the operation is for the likes of them.
+    /// The caller of a request, after a check of its rights for the operation.
     fn actor(&mut self, now: Time, from: ConnId, op: Op, change: bool) -> Result<Actor, Refusal> {
         let peer = &self.peers[&from];
         let info = op.info();
@@ -340,7 +341,7 @@ impl ControllerService {
             return Err((Status::Unauthenticated, "the token has expired".into()));
         }
         if info.auth == Auth::Cluster && peer.scope.job.is_some() {
-            let text = format!("{} needs the cluster's token", op.name());
+            let text = format!("{} requires the cluster's token", op.name());
             return Err((Status::PermissionDenied, text));
         }
         if peer.scope.job.is_none() && (peer.scope.task.is_some() || peer.scope.life.is_some()) {
@@ -353,28 +354,32 @@ impl ControllerService {
             && !peer.scope.verbs.contains(Verbs::WRITE)
             && (change || renews)
         {
-            let text = format!("{} needs a token that was not narrowed to reading", op.name());
+            let text =
+                format!("{} requires a token with write access, not a read-only one", op.name());
             return Err((Status::PermissionDenied, text));
         }
         let joined = op == Op::JoinServer;
         if info.plane == Plane::Link && peer.server.is_some() == joined {
-            let text = if joined { "the server has joined already" } else { "join first" };
+            let text = match joined {
+                true => "the server has already joined",
+                false => "the server must join first",
+            };
             return Err((Status::PermissionDenied, text.into()));
         }
         let Scope { job, task, verbs, life, .. } = peer.scope;
-        // As with renewals: only a session of a job runs for a task of that job.
+        // As with renewals: only a session with a job's token belongs to a task of that job.
         let session = peer.task.filter(|_| job.is_some());
         let actor = Actor { job, task, session, verbs, life };
         if let (Some(job), Some(prefix)) = (peer.scope.job, peer.task) {
-            // Any traffic of a session is a sign of life of its task; that the prefix may be gone
-            // is the catalog's business.
+            // Any traffic of a session renews the lease of its task. The catalog handles a prefix that is
+            // gone.
             let _ = self.apply(now, Command::RenewPrefixById { job, prefix, ago_ms: 0 });
         }
         Ok(actor)
     }
 
-    /// Serves a request, unless it was answered before, or cannot be now. No answer when it was asked
-    /// before and what it asked for is still being done.
+    /// Serves a request, unless it was answered before or cannot be served now. No answer if an earlier
+    /// attempt of the same request is still in progress.
     fn serve_once(
         &mut self,
         net: &mut Net,
@@ -484,7 +489,7 @@ impl ControllerService {
         }
     }
 
-    /// Serves a request of this shard, for the first time, or again when it waited for memory `since`.
+    /// Serves a request of this shard, for the first time, or again after it waited for memory since `since`.
     fn handle(
         &mut self,
         net: &mut Net,
@@ -499,7 +504,7 @@ impl ControllerService {
         match self.serve_once(net, now, from, header, args, change) {
             Ok(None) => {
                 self.dispatch(now, None);
-                // Somebody who asked again waits for the answer.
+                // A retry waits for the answer.
                 let waits = self.deferred.values().any(|deferred| deferred.is_for(from));
                 if self.peers[&from].origin.is_some() && !waits {
                     self.peers.remove(&from);
@@ -513,7 +518,7 @@ impl ControllerService {
                 let (header, args, since) = (*header, args.to_vec(), since.unwrap_or(now));
                 self.parked.push(Parked { from, header, args, since });
             }
-            // Memory may become free: its writer waits as long as it has time.
+            // Memory may become free: the client retries within its deadline.
             Err((Status::OutOfMemory, text))
                 if matches!(header.op, Op::GrowStructure | Op::BeginMove | Op::ExtentBlocks)
                     && self.catalog.room_may_come() =>
@@ -529,9 +534,9 @@ impl ControllerService {
         self.serving = None;
     }
 
-    /// Whether memory may come for an allocation that was refused just now: servers are asked to lend,
-    /// and blocks go below memory. Until patience ends: what came may have gone to who asked before. A server
-    /// that lent less than it was asked for is not waited for again.
+    /// Whether memory may become free for an allocation that was just refused: servers are asked to lend
+    /// blocks, and blocks are demoted. The wait is bounded, because earlier requests may take the freed
+    /// memory. A server that lent fewer blocks than requested is not waited for again.
     fn may_wait(&mut self, now: Time, since: Option<Time>) -> bool {
         let comes = |since: Time| {
             now.since(since) < FULL_PATIENCE && (self.catalog.lowers() || self.catalog.may_borrow())
@@ -540,12 +545,12 @@ impl ControllerService {
             return false;
         }
         let short = Command::ShortOf { blocks: self.short };
-        self.apply(now, short).expect("being short cannot be refused");
+        self.apply(now, short).expect("a report of short memory cannot be refused");
         self.dispatch(now, None);
         self.catalog.awaits_room()
     }
 
-    /// Serves what waited for memory, when some has come or there is nothing more to wait for.
+    /// Serves requests that waited for memory, when memory is free or none is coming.
     fn unpark(&mut self, net: &mut Net, now: Time) {
         let came = self.catalog.take_room_came();
         if self.parked.is_empty() {
@@ -569,7 +574,7 @@ impl ControllerService {
         }
         let heard = turn.heard;
         self.advise();
-        // Nothing may end that could come back, because its end is not on the log.
+        // While the log cannot be written, nothing may expire: a restart would restore it.
         if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= heard)
         {
             let before = self.catalog.members();
@@ -584,11 +589,11 @@ impl ControllerService {
 
 impl Service for ControllerService {
     type Note = Note;
-    /// One request may take milliseconds: a plan, a tree, a renewal of thousands.
+    /// Some requests may take milliseconds: a plan, a tree, a renewal of thousands of paths.
     const TIMED: bool = true;
 
     fn part(&mut self, from: ConnId, header: &RequestHeader, args: &[u8]) -> Result<(), Refusal> {
-        // Of other requests nothing is counted before they are whole.
+        // Other requests are not counted before they have arrived completely.
         if header.op != Op::CreateHierarchy || !self.peers.contains_key(&from) {
             return Ok(());
         }
@@ -612,7 +617,7 @@ impl Service for ControllerService {
         if header.op == Op::CreateHierarchy {
             self.plans.remove(&from);
         }
-        // A lease shall not end because others wait for the disk.
+        // A lease must not expire because other requests wait for the disk.
         let behind = self.is_behind() && !matches!(header.op, Op::RenewLeases | Op::Ping);
         match (header.op, net.greeted(from)) {
             (Op::Hello, true) => {
@@ -620,18 +625,18 @@ impl Service for ControllerService {
                     from,
                     header.request,
                     Status::HandshakeRequired,
-                    "Hello comes once",
+                    "a connection must send Hello only once",
                 );
             }
             (Op::Hello, false) => return self.hello(net, now, from, header.request, args),
-            // Links are the node's own: they bring what sets memory free.
+            // Links of servers are exempt: their messages free memory.
             _ if (net.exhausted() && !is_urgent(header.op) || behind)
                 && self.peers[&from].server.is_none() =>
             {
                 let reply = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
                 let text: &[u8] = match net.exhausted() {
-                    true => b"the job holds its share of the controller's buffers; ask again later",
-                    false => b"the controller's disk is behind",
+                    true => b"the job uses its full share of the controller's buffers; retry later",
+                    false => b"the controller waits for its disk; retry later",
                 };
                 return net.reply(from, reply, text, ReplyPayload::Copy(&[]));
             }
@@ -650,7 +655,7 @@ impl Service for ControllerService {
         header: &ReplyHeader,
         args: &[u8],
     ) {
-        // Only a memory server is ever asked anything.
+        // The controller sends requests only to memory servers.
         let Some(server) = self.peers.get(&from).and_then(|peer| peer.server) else {
             return net.close(from);
         };
@@ -660,7 +665,7 @@ impl Service for ControllerService {
     fn on_close(&mut self, net: &mut Net, now: Time, conn: ConnId) {
         self.joining.retain(|joining| *joining != conn);
         self.plans.remove(&conn);
-        // A server that came back over another connection is not lost with this one.
+        // A server that has reconnected is not affected by the end of its old connection.
         if let Some(Peer { server: Some(server), .. }) = self.peers.remove(&conn)
             && self.links.get(&server) == Some(&conn)
         {
@@ -719,7 +724,7 @@ impl Service for ControllerService {
     }
 }
 
-/// What an operation's answer rests on.
+/// The kind of changes that an operation's answer depends on.
 fn rests(op: Op, change: bool) -> Rests {
     match op {
         Op::Ping | Op::Report => Rests::Nothing,
@@ -729,7 +734,7 @@ fn rests(op: Op, change: bool) -> Rests {
     }
 }
 
-/// Whether a request may change the catalog. A job's token is judged there, prefix by prefix.
+/// Whether a request may change the catalog. The catalog checks the rights of a job's token for each prefix.
 fn changes(op: Op, args: &[u8]) -> bool {
     let looks = matches!(
         op,
@@ -756,10 +761,10 @@ fn changes(op: Op, args: &[u8]) -> bool {
     !looks && !extents::only_asks(op, args)
 }
 
-/// Whether a command may make changes that must be on the disk before anybody hears of them. Growth
-/// need not wait: a grant that a crash of the machine takes from the log is adopted from the block that
-/// has it, and a seal is told again; a part of a flush is written again. But what frees a block always
-/// does: nobody tells again of a block that its server no longer has.
+/// Whether a command may make changes that must be on disk before they are visible. Growth need not wait: if
+/// a machine crash removes a grant from the log, it is adopted from the block that has it; a seal is reported
+/// again, and a part of a flush is written again. Changes that free a block must always wait: no server
+/// reports a block again that it no longer has.
 pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
     let frees = effects.iter().any(|effect| matches!(effect, Effect::FreeBlock { .. }));
     if frees && !Bug::FreesUnsynced.active() {

@@ -1,9 +1,9 @@
-//! The one place where the catalog's errors become the protocol's statuses.
+//! Maps the catalog's errors to the protocol's statuses.
 
 use honeycomb_catalog::CatalogError;
 use honeycomb_wire::Status;
 
-/// The status that tells a client about an error of the catalog.
+/// The status for an error of the catalog.
 pub fn status_of(error: &CatalogError) -> Status {
     use CatalogError as E;
     match error {
@@ -37,7 +37,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::DataLost { .. } => Status::DataLost,
         E::PrefixRemoved { .. } | E::StructureRemoved { .. } => Status::Removed,
         E::PrefixRead { .. } | E::StructureRead { .. } => Status::Removed,
-        // A suspected server is heard again or lost: the client asks again until then.
+        // A suspected server reconnects or is declared lost: the client retries until then.
         E::OutOfMemory(full) if !full.suspects.is_empty() => Status::Busy,
         E::OutOfMemory(_) => Status::OutOfMemory,
         E::QuotaExceeded { .. } => Status::QuotaExceeded,
@@ -48,9 +48,9 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::Recalled { .. } => Status::Busy,
         E::UnknownKind { .. } => Status::UnknownKind,
         E::KindRefused { .. } => Status::InvalidArgument,
-        // What a block asked for needs room in another one, and neither has it.
+        // The block needs room in a neighbour, and neither has room.
         E::NoNeighbour { .. } => Status::BlockFull,
-        // Not as for a block that is not the structure's: this one goes on serving.
+        // Not the status of a foreign block: this block continues to serve.
         E::MoveCancelled { .. } | E::StaysHere { .. } => Status::Removed,
         E::Stopping { .. } => Status::Unavailable,
         E::UnknownServer { .. } | E::UnknownAddress { .. } => Status::NotFound,

@@ -1,40 +1,39 @@
-//! The controller's log: what outlives it (ADR 0012).
+//! The controller's log, which outlives the controller (ADR 0012).
 //!
-//! A folder holds the cluster's key, one snapshot and the log files after it:
+//! A folder contains the cluster's key, one snapshot and the log files after it:
 //!
 //! ```text
-//! cluster.key         the cluster's root key, behind a tag and before a checksum
-//! snapshot-0000000c   everything as it was when log-0000000c began
+//! cluster.key         a tag, the cluster's root key, a checksum
+//! snapshot-0000000c   the whole state at the start of log-0000000c
 //! log-0000000c        a head (term), then groups of records
-//! log-0000000d        the next start began another one, with a greater term
+//! log-0000000d        begun by the next start, with a greater term
 //! ```
 //!
 //! [`Store::open`] recovers the state and begins a log file with a term that was never used before.
-//! [`Store::commit`] appends what one round of the controller changed, as one group, and has it synced;
-//! replies and effects that depend on it leave when it is ([`Store::safe`]) and not before. A sync is
-//! done at once, or, after [`Store::sync_beside`], by a thread of its own: one at a time, for
-//! everything that was appended meanwhile, while the controller goes on. When files have grown,
-//! [`Store::renew`] writes a snapshot beside them, renames it, and removes what came before.
+//! [`Store::commit`] appends the changes of one round of the controller as one group, and syncs it. Replies
+//! and effects that depend on the group may be sent only after the sync ([`Store::safe`]). A sync happens at
+//! once, or after [`Store::sync_beside`] on a separate thread: one sync at a time, for everything appended
+//! meanwhile, while the controller continues. When the files have grown, [`Store::renew`] writes a new
+//! snapshot, renames it into place, and removes the older files.
 //!
-//! What a disk can do wrong: a write that a crash cut short is dropped when it is the last of the
-//! last file, and nobody was told of it; anything else that is not as it was written is a refusal to
-//! start ([`StoreError`]). After a failed write or sync nothing that is on the disk is certain any
-//! more, so the only way on is a new snapshot in new files: until [`Store::renew`] has succeeded
-//! every commit is refused.
+//! Failures of a disk: a write that a crash interrupted is dropped if it is the last one of the last file,
+//! because it was never acknowledged. Any other damage is an error at start ([`StoreError`]). After a failed
+//! write or sync, the contents of the disk are uncertain, so that only a new snapshot in new files helps:
+//! every commit is refused until [`Store::renew`] has succeeded.
 //!
 //! # For the simulator
 //!
 //! ```text
-//! let disk = MemoryDisk::new();                       // shared by clones
+//! let disk = MemoryDisk::new();                       // clones share the disk
 //! let Opened { store, catalog, answers, now, .. } =
 //!     Store::open(Box::new(disk.clone()), OpenOptions { .. })?;
 //! catalog.apply(now, command, &mut effects);          // hold replies and effects
-//! store.commit(now, &mut catalog, &[], true)?;        // they may leave
+//! store.commit(now, &mut catalog, &[], true)?;        // now send them
 //! drop((store, catalog)); disk.crash(&mut choose);    // power fails; then open again
 //! ```
 //!
-//! `Catalog::recovering` is true then until each server has rejoined (`Command::RejoinServer`, and
-//! `Command::Inventory` with what `Shard::holdings` tells) or is given up.
+//! `Catalog::recovering` is then true until each server has rejoined (`Command::RejoinServer`, and
+//! `Command::Inventory` with the blocks of `Shard::holdings`) or is declared lost.
 
 mod census;
 mod frame;
@@ -55,52 +54,53 @@ use syncing::Syncing;
 use xxhash_rust::xxh64::xxh64;
 
 const KEY: &str = "cluster.key";
-/// A log of this size, and twice its snapshot's, is replaced by a snapshot.
+/// A log of at least this size, and at least twice the size of its snapshot, is replaced by a new snapshot.
 const RENEW_FROM: u64 = 16 << 20;
-/// How often the clock is written when nothing else is: a restarted controller's goes on from there.
+/// Interval at which the clock is written without other changes. A restarted controller's clock continues
+/// from there.
 const CLOCK_EVERY: Duration = Duration::from_secs(5);
-/// Within this the sync of a group begins whose reply did not wait for the disk, or when the sync that is
-/// under way has ended.
+/// Maximum time until the sync of a group begins whose reply did not wait for the disk; if a sync is running,
+/// until that ends.
 const SYNC_WITHIN: Duration = Duration::from_millis(50);
-/// The pause between two tries to begin new files after an error.
+/// The pause between two attempts to begin new files after an error.
 pub(crate) const RENEW_AGAIN: Duration = Duration::from_millis(500);
 
-/// Why the state cannot be recovered, or kept.
+/// The reason why the state cannot be recovered or written.
 #[derive(Debug)]
 pub enum StoreError {
-    /// Another controller has the folder.
+    /// Another controller uses the folder.
     InUse,
-    /// The file system refused.
+    /// An operation of the file system failed.
     Io {
-        /// What was tried.
+        /// The failed operation.
         what: String,
-        /// What it said.
+        /// Its error.
         error: io::Error,
     },
-    /// A file is not what was written.
+    /// A file is damaged.
     Damaged {
         /// The file.
         file: String,
-        /// Where the first bytes are that cannot be believed.
+        /// Offset of the first damaged bytes.
         offset: u64,
-        /// What is wrong there.
+        /// Description of the damage.
         why: String,
     },
     /// A file of a later version of this program.
     Newer {
         /// The file.
         file: String,
-        /// Its format.
+        /// Major version of its format.
         major: u8,
     },
-    /// A file that must be there is not.
+    /// A required file is missing.
     Missing {
         /// The file.
         file: String,
     },
-    /// An earlier error: nothing is written until new files could be begun.
+    /// An earlier write failed: nothing is written until new files have been begun.
     Stopped {
-        /// That error.
+        /// The earlier error.
         why: String,
     },
 }
@@ -108,23 +108,22 @@ pub enum StoreError {
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StoreError::InUse => f.write_str("another controller has this data directory"),
+            StoreError::InUse => f.write_str("another controller uses this data directory"),
             StoreError::Io { what, error } => write!(f, "{what}: {error}"),
             StoreError::Damaged { file, offset, why } => write!(
                 f,
-                "{file} is damaged at byte {offset}: {why}. What was acknowledged cannot be known \
-                 from it; restore the directory from a copy, or begin with an empty one"
+                "{file} is damaged at byte {offset}: {why}. Acknowledged changes may be lost; restore \
+                 the directory from a copy, or begin with an empty one"
             ),
             StoreError::Newer { file, major } => write!(
                 f,
-                "{file} has format {major}, and this version reads {}: it was written by a later \
-                 version, which has to be used",
+                "{file} has format {major}, and this version reads only {}: it was written by a later \
+                 version; use that version",
                 frame::MAJOR
             ),
-            StoreError::Missing { file } => write!(
-                f,
-                "{file} is missing: the directory is not complete; restore it from a copy"
-            ),
+            StoreError::Missing { file } => {
+                write!(f, "{file} is missing: the directory is incomplete; restore it from a copy")
+            }
             StoreError::Stopped { why } => f.write_str(why),
         }
     }
@@ -140,40 +139,40 @@ fn io_error(what: impl Into<String>) -> impl FnOnce(io::Error) -> StoreError {
     }
 }
 
-/// What a store is opened with.
+/// The options to open a store.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
     /// The controller shard.
     pub shard: u16,
     /// Key of the catalog's tables.
     pub hash_seed: u64,
-    /// The key of a cluster that begins here; drawn when nobody says.
+    /// Key of a new cluster; `None` draws one.
     pub root_key: Option<[u8; 32]>,
-    /// When blocks grow and merge, of prefixes that do not say.
+    /// Default marks at which blocks grow and merge.
     pub marks: Marks,
-    /// Lease of the prefixes of jobs that do not say, in milliseconds.
+    /// Default lease of prefixes, in milliseconds.
     pub lease_ms: u32,
-    /// Who has memory when it is short.
+    /// How jobs share memory when it is short.
     pub policy: PolicyKind,
-    /// When there should be other servers.
+    /// Marks of the advice to add or remove servers.
     pub scale: ScaleMarks,
-    /// Milliseconds of silence after which a suspected memory server is lost.
+    /// Milliseconds without a message after which a suspected memory server is declared lost.
     pub server_loss_ms: u32,
-    /// What the controller's clock shows at least.
+    /// Minimum time of the controller's clock.
     pub now: Time,
 }
 
-/// What was recovered.
+/// The recovered state.
 pub struct Opened {
-    /// Where changes go from now on.
+    /// The open log.
     pub store: Store,
-    /// The catalog as it was.
+    /// The recovered catalog.
     pub catalog: Catalog,
-    /// Answers that may be asked for again.
+    /// Answers for retries.
     pub answers: Answers,
     /// The cluster's key.
     pub root: RootKey,
-    /// The controller's clock goes on from here.
+    /// Time from which the controller's clock continues.
     pub now: Time,
 }
 
@@ -183,25 +182,25 @@ pub struct Store {
     /// Number of the present log file.
     file: u64,
     term: u32,
-    /// Of the next frame.
+    /// Number of the next frame.
     number: u64,
-    /// Bytes of the present file, and how many of them are on the disk.
+    /// Bytes of the present file, and how many of them are synced.
     length: u64,
     synced: u64,
-    /// The last group that somebody waits for, and the last one that is on the disk.
+    /// The last group that messages wait for, and the last group that is on disk.
     waited: u64,
     safe: u64,
-    /// The thread that syncs, where there is one.
+    /// The thread that syncs, if there is one.
     syncing: Option<Syncing>,
-    /// A sync has just ended: the next one is a round later.
+    /// Whether a sync has just ended, so that the next one begins a round later.
     joins: bool,
-    /// Since when something is not.
+    /// Time since which written bytes are not synced.
     loose_since: Option<Time>,
-    /// Bytes of log files since the snapshot, and of the snapshot.
+    /// Bytes of log files since the snapshot, and bytes of the snapshot.
     logged: u64,
     snapshot: u64,
     last_write: Time,
-    /// Records on their way, and the frame around them; kept for their memory.
+    /// Reused buffers for records and their frame.
     records: Vec<u8>,
     frame: Vec<u8>,
     stopped: Option<String>,
@@ -225,13 +224,13 @@ fn numbers(names: &[String], prefix: &str) -> Vec<u64> {
     found
 }
 
-/// What is read from the files, as far as it has been.
+/// The state read from the files so far.
 struct Reading {
     recovery: Recovery,
     answers: Answers,
     term: u32,
     time: Time,
-    /// Of the next frame, once one was read.
+    /// Number of the next frame, after the first frame was read.
     number: Option<u64>,
 }
 
@@ -240,18 +239,18 @@ impl Reading {
         Err(StoreError::Damaged { file: file.to_owned(), offset, why: why.into() })
     }
 
-    /// Reads one file. Answers how many of its bytes are frames.
+    /// Reads one file; answers the number of bytes in valid frames.
     fn file(&mut self, name: &str, file: u64, data: &[u8], last: bool) -> Result<u64, StoreError> {
         let (frames, whole) = frame::read_file(data, file).map_err(|damage| match damage {
             Damage::Newer { major } => StoreError::Newer { file: name.to_owned(), major },
             Damage::Spoilt { offset } => StoreError::Damaged {
                 file: name.to_owned(),
                 offset,
-                why: "the checksum is wrong, and what follows was written later".into(),
+                why: "the checksum is wrong, but later frames follow".into(),
             },
         })?;
         if whole < data.len() as u64 && !last {
-            return Self::damaged(name, whole, "the checksum is wrong, and later files follow");
+            return Self::damaged(name, whole, "the checksum is wrong, but later files follow");
         }
         let mut offset = 0;
         for (i, frame) in frames.iter().enumerate() {
@@ -263,16 +262,16 @@ impl Reading {
             match (i, frame.kind) {
                 (0, FrameKind::Head) => self.head(name, file, frame.body)?,
                 (0, _) | (_, FrameKind::Head) => {
-                    return Self::damaged(name, offset, "a file begins with its head, once");
+                    return Self::damaged(name, offset, "the file has a second head");
                 }
                 (_, FrameKind::Group) => self.group(name, offset, frame.body)?,
                 (_, FrameKind::End) => {}
             }
             offset += (frame::HEADER + frame.body.len()) as u64;
         }
-        // Heads are renamed into place: a file without one was something else.
+        // A file with its head is renamed into place: a file without a head is not a log file.
         if frames.is_empty() {
-            return Self::damaged(name, 0, "it has no head");
+            return Self::damaged(name, 0, "the file has no head");
         }
         Ok(whole)
     }
@@ -285,7 +284,7 @@ impl Reading {
                 self.term = term;
                 Ok(())
             }
-            _ => Self::damaged(name, 0, "its head is not that of this file"),
+            _ => Self::damaged(name, 0, "the head belongs to another file"),
         }
     }
 
@@ -312,15 +311,15 @@ impl Reading {
         let ended = frames.last().is_some_and(|frame| frame.kind == FrameKind::End);
         self.file(name, file, data, false)?;
         if !ended {
-            return Self::damaged(name, data.len() as u64, "its end is missing");
+            return Self::damaged(name, data.len() as u64, "the end of the file is missing");
         }
         Ok(())
     }
 }
 
 impl Store {
-    /// Recovers what the folder holds, or begins with nothing in an empty one; takes the next term,
-    /// which is on the disk when this returns.
+    /// Recovers the state of the folder, or begins with an empty state in an empty folder. It takes the next
+    /// term, which is on disk when this returns.
     pub fn open(mut disk: Box<dyn Disk>, options: OpenOptions) -> Result<Opened, StoreError> {
         let names = disk.list().map_err(io_error("the data directory cannot be read"))?;
         for name in names.iter().filter(|name| name.ends_with(".new")) {
@@ -360,8 +359,8 @@ impl Store {
                 cut.map_err(io_error(format!("{name} cannot be cut")))?;
             }
             if last && !Bug::LogTailUnsynced.active() {
-                // A controller that was killed may have left what was never synced. It counts from
-                // now on, and files come after it: it must not go when the machine does.
+                // A killed controller may have left groups that were never synced. They count from now on,
+                // and later files follow them, so that a machine crash must not remove them.
                 disk.sync(&name).map_err(io_error(format!("{name} cannot be synced")))?;
             }
             logged += whole;
@@ -402,19 +401,19 @@ impl Store {
         Ok(Opened { store, catalog, answers, root, now: time })
     }
 
-    /// The term of this controller: greater than that of every one before.
+    /// The term of this controller, greater than that of all earlier controllers.
     pub fn term(&self) -> u32 {
         self.term
     }
 
-    /// Why nothing can be written, if that is so.
+    /// The reason why nothing can be written, if any.
     pub fn trouble(&self) -> Option<&str> {
         self.stopped.as_deref()
     }
 
-    /// Writes what the catalog has changed since the last call, and `more` records of the
-    /// controller's own, as one group. When it returns, they survive a crash of the process; with
-    /// `wait`, of the machine once `safe` has come to `waited`. After an error they may or may not.
+    /// Writes the changes of the catalog since the last call, and `more` records of the controller, as one
+    /// group. When it returns, they survive a crash of the process. With `wait`, they survive a crash of the
+    /// machine once `safe` reaches `waited`. After an error, they may or may not survive.
     pub fn commit(
         &mut self,
         now: Time,
@@ -443,19 +442,19 @@ impl Store {
         done.inspect_err(|e| self.stopped = Some(e.to_string()))
     }
 
-    /// The last group that was written to be waited for. Groups are numbered in their order.
+    /// The last written group that messages wait for. Groups are numbered consecutively.
     pub fn waited(&self) -> u64 {
         self.waited
     }
 
-    /// Groups up to this one are on the disk.
+    /// The last group that is on disk, with all earlier groups.
     pub fn safe(&self) -> u64 {
         self.safe
     }
 
-    /// When something must be written or synced although nothing happens.
+    /// The time at which a write or a sync is due without further changes.
     pub fn deadline(&self) -> Time {
-        // The end of a sync that is under way comes by itself.
+        // The end of a running sync is notified.
         let idle = self.syncing.as_ref().is_none_or(|syncing| !syncing.is_under_way());
         let loose = match self.loose_since {
             Some(_) if idle && self.waited > self.safe => Time::ZERO,
@@ -465,7 +464,7 @@ impl Store {
         loose.min(self.last_write + CLOCK_EVERY)
     }
 
-    /// Whether the log has grown so far that `renew` is worth its time.
+    /// Whether the log is so long that `renew` pays off.
     pub fn is_long(&self) -> bool {
         self.logged > RENEW_FROM.max(2 * self.snapshot)
     }
@@ -492,7 +491,7 @@ impl Store {
         Ok(())
     }
 
-    /// Has everything synced that is in the file, at once or beside.
+    /// Syncs the whole file, at once or on the separate thread.
     fn sync(&mut self) -> Result<(), StoreError> {
         let name = log_name(self.file);
         let failed = io_error(format!("{name} cannot be synced"));
@@ -512,14 +511,15 @@ impl Store {
         Ok(())
     }
 
-    /// Has syncs done by a thread of their own from now on. Each tells `done` of its end, for `synced`.
+    /// Runs syncs on a separate thread from now on. The end of each is passed to `done`, for `synced`.
     pub(crate) fn sync_beside(&mut self, done: impl Fn(Synced) + Send + 'static) -> io::Result<()> {
         self.syncing = Some(Syncing::start(log_name, done)?);
         Ok(())
     }
 
-    /// A sync beside has come to its end, which may be an error: `trouble` tells. The next one begins
-    /// with the commit after the next: what those ask who are told of this one's end joins it.
+    /// Handles the end of a sync on the separate thread; after an error, `trouble` says why. The next sync
+    /// begins with the commit after the next one, so that requests of clients who get their replies now join
+    /// it.
     pub(crate) fn synced(&mut self, synced: Synced) {
         let Some(syncing) = &mut self.syncing else { return };
         let covered = syncing.end();
@@ -529,7 +529,7 @@ impl Store {
         self.joins = true;
         let Synced { file, outcome } = synced;
         match outcome {
-            // A file that was replaced meanwhile is not needed any more.
+            // The file was replaced meanwhile and is no longer needed.
             _ if file != self.file => {}
             Ok(()) => (self.synced, self.safe) = covered,
             Err(error) => {
@@ -539,8 +539,8 @@ impl Store {
         }
     }
 
-    /// Begins new files with everything as it is now. When it returns, all of it is on the disk, also
-    /// what an earlier `commit` could not write, and commits are taken again.
+    /// Begins new files with the present state. When it returns, the whole state is on disk, including
+    /// changes that an earlier `commit` could not write, and commits are accepted again.
     pub fn renew(
         &mut self,
         now: Time,
@@ -549,7 +549,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         let file = self.file + 1;
         self.write_snapshot(now, file, catalog, answers)?;
-        // From here on recovery begins with the new snapshot: the old log is past.
+        // From here on, recovery begins with the new snapshot; the old log is obsolete.
         let (before, number) = (self.file, self.number);
         self.file = file;
         if let Err(e) = self.begin_log(now) {
@@ -557,7 +557,7 @@ impl Store {
             self.stopped = Some(e.to_string());
             return Err(e);
         }
-        // What the snapshot has is not written again.
+        // Changes in the snapshot are not written again.
         self.records.clear();
         catalog.take_changes(&mut self.records);
         self.logged = self.length;
@@ -565,7 +565,7 @@ impl Store {
         let names = self.disk.list().unwrap_or_default();
         let old = numbers(&names, "log-").into_iter().filter(|&n| n < file).map(log_name);
         let older = numbers(&names, "snapshot-").into_iter().filter(|&n| n < file);
-        // They are not read any more: what cannot be removed only takes room.
+        // They are no longer read: a file that cannot be removed only occupies disk space.
         for name in old.chain(older.map(snapshot_name)) {
             let _ = self.disk.remove(&name);
         }
@@ -614,7 +614,8 @@ impl Store {
         Ok(())
     }
 
-    /// Begins the log file of the present number: beside, and renamed, so that it has its head.
+    /// Begins the log file of the present number. It is written under another name and renamed, so that it
+    /// always has its head.
     fn begin_log(&mut self, now: Time) -> Result<(), StoreError> {
         let name = log_name(self.file);
         let draft = format!("{name}.new");
@@ -655,23 +656,23 @@ fn key_bytes(key: &[u8; 32]) -> Vec<u8> {
     bytes
 }
 
-/// The key that `cluster.key` holds, or why it cannot be believed.
+/// The key in `cluster.key`; the error says why the file is invalid.
 fn parse_key(bytes: &[u8]) -> Result<[u8; 32], String> {
     let length = KEY_TAG.len() + 32 + 8;
     if bytes.len() != length {
-        return Err(format!("a key file has {length} bytes, and it has {}", bytes.len()));
+        return Err(format!("the key file has {} bytes instead of {length}", bytes.len()));
     }
     let (body, sum) = bytes.split_at(length - 8);
     if !body.starts_with(KEY_TAG) {
-        return Err("it does not begin as a key file does".into());
+        return Err("the tag of a key file is missing".into());
     }
     if xxh64(body, 0).to_le_bytes() != sum {
-        return Err("its checksum is wrong".into());
+        return Err("the checksum is wrong".into());
     }
     Ok(body[KEY_TAG.len()..].try_into().expect("32 bytes between tag and checksum"))
 }
 
-/// The cluster's key: the one that is there, or, in a folder that has no log, a new one.
+/// The cluster's key: the existing one, or a new one in a folder without a log.
 fn root_key(
     disk: &mut dyn Disk,
     fresh: bool,
@@ -681,13 +682,13 @@ fn root_key(
         Ok(bytes) => parse_key(&bytes).map(RootKey).map_err(|why| StoreError::Damaged {
             file: KEY.into(),
             offset: 0,
-            why: format!("{why}. With another key every token of the cluster would be refused"),
+            why: format!("{why}. With another key, every token of the cluster would be refused"),
         }),
         Err(e) if e.kind() == io::ErrorKind::NotFound && fresh => {
             let key = given.unwrap_or_else(Entropy::secret);
             let draft = format!("{KEY}.new");
             let done = disk
-                .remove(&draft) // A start that was killed may have left one.
+                .remove(&draft) // A killed start may have left one.
                 .and_then(|()| disk.append(&draft, &key_bytes(&key)))
                 .and_then(|()| disk.sync(&draft))
                 .and_then(|()| disk.rename(&draft, KEY));

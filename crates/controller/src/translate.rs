@@ -1,4 +1,4 @@
-//! From the catalog's answers to message bodies.
+//! Translates the catalog's answers to message bodies.
 
 use honeycomb_catalog as catalog;
 use honeycomb_types::{JobId, Kind, KindSpec, TierClass, Time, Verbs, flush_object};
@@ -10,8 +10,7 @@ use crate::service::{Refusal, Requests};
 use crate::status::status_of;
 use std::sync::Arc;
 
-/// How long a grant is good: long enough that opening again is rare, short enough that a forgotten
-/// one ends.
+/// The lifetime of a grant: long enough that reopening is rare, short enough that unused grants expire.
 const GRANT_MS: u64 = 3_600_000;
 
 pub(crate) fn options(o: &PrefixOptions) -> catalog::PrefixOptions<'_> {
@@ -59,8 +58,8 @@ fn map(m: &catalog::PartitionMap) -> PartitionMap {
     }
 }
 
-/// The reply to creating, opening and reopening a structure: they are one in form. The grant ends
-/// with the token that asked for it, if not before.
+/// The reply to creating, opening and reopening a structure, which have the same form. The grant expires with
+/// the caller's token, if not before.
 pub(crate) fn opened(
     o: &catalog::Opened,
     key: &GrantKey,
@@ -126,7 +125,7 @@ pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
     let JobHints { flags, tasks, bytes, bytes_per_s } = *h;
     let hints = catalog::Hints { tasks, bytes, bytes_per_s, ..catalog::Hints::default() };
     hints.with_flags(flags).ok_or_else(|| {
-        (Status::InvalidArgument, format!("the hints of a job have flags {flags:#x}; known is 1"))
+        (Status::InvalidArgument, format!("unknown flags {flags:#x} in the hints of a job"))
     })
 }
 
@@ -199,7 +198,8 @@ pub(crate) fn quota_of(job: u64, level: u8, name: &str) -> Result<catalog::Quota
         1 => Ok(catalog::QuotaOf::Job(JobId(job))),
         2 => Ok(catalog::QuotaOf::Prefix(JobId(job), name)),
         n => {
-            let text = format!("a quota is of level 0 (tenant), 1 (job) or 2 (prefix), not {n}");
+            let text =
+                format!("the level of a quota must be 0 (tenant), 1 (job) or 2 (prefix), not {n}");
             Err((Status::InvalidArgument, text))
         }
     }
@@ -235,8 +235,8 @@ pub(crate) fn flushed_structure(s: &catalog::FlushedStructure) -> FlushedStructu
     }
 }
 
-/// The objects of a block. The first position of the later ones is known where positions are counted:
-/// bytes of a file, items of a queue.
+/// The objects of a block. The first positions of later objects are known for structures that count
+/// positions: bytes of a file, items of a queue.
 fn flushed_objects(
     kind: Kind,
     part: &catalog::FlushedPart,
@@ -331,7 +331,7 @@ fn tier_use(tier: &catalog::TierUse) -> TierUse {
     }
 }
 
-/// What a request changes of a quota.
+/// The change of a quota in a request.
 pub(crate) fn quota_change(q: &SetQuotaRequest) -> catalog::QuotaChange {
     let given = |blocks: u64| Some(blocks).filter(|blocks| *blocks != u64::MAX);
     catalog::QuotaChange {

@@ -1,14 +1,15 @@
-//! When a lease may end: after everything that arrived in time was read, and not because of a stall.
+//! Decides when a lease may expire: only after all requests that arrived in time were read, and never because
+//! of a stall.
 //!
-//! A controller whose process is stopped, throttled or not scheduled reads no request, and the clients on its
-//! machine are often held up as well. Two rules keep leases alive meanwhile (INV-27); the simulator runs the
+//! A controller whose process is stopped, throttled or not scheduled reads no requests, and the clients on
+//! its machine are often delayed, too. Two rules keep leases alive meanwhile (INV-27); the simulator runs the
 //! same code.
 //!
-//! 1. A lease ends only if its end is before the moment from which on every socket was polled again:
-//!    a renewal that had arrived by then has been applied.
-//! 2. The length of a stall is added to all leases, once. A stall is time between two turns of the loop
-//!    in which its thread neither worked nor slept: the loop looks at the clock every `LOOK_EVERY` while
-//!    leases run, so that a longer sleep is not its own.
+//! 1. A lease expires only if its end is before the time since which every socket was polled again: a
+//!    renewal that had arrived by then has been applied.
+//! 2. The length of a stall is added to all leases, once. A stall is time between two turns of the loop in
+//!    which its thread neither worked nor slept: the loop reads the clock every `LOOK_EVERY` while there are
+//!    leases, so that a longer sleep is not intended.
 
 use honeycomb_catalog::Command;
 use honeycomb_types::limits::{AMNESTY_AFTER, STALL_LEAST};
@@ -17,8 +18,8 @@ use std::time::Duration;
 
 /// The longest pause between two readings of the clock while leases run.
 pub const LOOK_EVERY: Duration = Duration::from_millis(25);
-/// Turns that are shorter together than this are taken for one: reading a thread's CPU time is a
-/// system call.
+/// Turns that together are shorter than this count as one, because reading a thread's CPU time is a system
+/// call.
 const SAMPLE: Duration = Duration::from_millis(5);
 
 /// The turns of a controller's loop.
@@ -47,8 +48,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A turn that has applied the requests it read. `asked_all`: every socket was polled since the
-    /// last turn that said so; `worked` is the CPU time of the loop's thread.
+    /// Records a turn that has applied the requests it read. `asked_all`: every socket was polled since the
+    /// last turn with `asked_all`. `worked` is the CPU time of the loop's thread.
     pub fn turn(&mut self, now: Time, asked_all: bool, worked: impl FnOnce() -> Duration) -> Turn {
         if asked_all {
             self.heard = std::mem::replace(&mut self.begun, now);
@@ -98,10 +99,10 @@ mod tests {
         let idle = || Duration::ZERO;
         assert_eq!(turns.turn(ms(10), true, idle).heard, ms(0));
         assert_eq!(turns.turn(ms(30), true, idle).heard, ms(10));
-        // A turn that read one busy connection only proves nothing about the others.
+        // A turn that read only one busy connection proves nothing about the others.
         assert_eq!(turns.turn(ms(40), false, idle).heard, ms(10));
         assert_eq!(turns.turn(ms(50), true, idle).heard, ms(30));
-        // After a stall of 800 ms the first turn ends nothing that was due within it.
+        // After a stall of 800 ms, the first turn expires no lease that was due during it.
         assert_eq!(turns.turn(ms(850), true, idle).heard, ms(50));
         assert_eq!(turns.turn(ms(851), true, idle).heard, ms(850));
     }
@@ -111,14 +112,14 @@ mod tests {
         let mut turns = Turns::default();
         let mut turn =
             |at, worked| length(turns.turn(ms(at), true, || Duration::from_millis(worked)));
-        assert_eq!(turn(1000, 500), None, "the first look has nothing to compare with");
+        assert_eq!(turn(1000, 500), None, "the first reading has nothing to compare with");
         assert_eq!(turn(1025, 500), None);
         assert_eq!(turn(1075, 500), None, "50 ms are no stall");
         assert_eq!(turn(1136, 500), Some(61));
-        assert_eq!(turn(1140, 500), None, "it is counted once");
+        assert_eq!(turn(1140, 500), None, "a stall is counted once");
         assert_eq!(turn(1161, 500), None);
         assert_eq!(turn(1761, 1095), None, "the loop's own work is no stall");
         assert_eq!(turn(2461, 1195), Some(600), "of 700 ms it worked 100");
-        assert_eq!(turn(3561, 1195), Some(u64::MAX), "a long one is an amnesty");
+        assert_eq!(turn(3561, 1195), Some(u64::MAX), "a long stall is an amnesty");
     }
 }

@@ -1,4 +1,4 @@
-//! The controller's log on a disk that fails in every way that disks do.
+//! The controller's log on a disk with all kinds of failures.
 #![allow(clippy::unwrap_used)]
 
 use honeycomb_catalog::{
@@ -26,7 +26,7 @@ fn open(disk: &MemoryDisk) -> Result<Opened, StoreError> {
     Store::open(Box::new(disk.clone()), options())
 }
 
-/// The whole hard state, as bytes.
+/// The whole hard state as bytes.
 fn everything(catalog: &Catalog) -> Vec<u8> {
     let mut all = Vec::new();
     catalog.put_all(&mut |records| all.extend_from_slice(records));
@@ -95,7 +95,7 @@ impl Core {
         self.apply(Command::CreateStructure { actor, job, structure });
     }
 
-    /// Makes one more prefix, or removes an earlier one.
+    /// Creates another prefix, or removes an earlier one.
     fn change(&mut self) {
         let (actor, job) = (Actor::driver(self.job), self.job);
         self.made += 1;
@@ -144,11 +144,11 @@ fn a_log_that_is_cut_anywhere_gives_the_state_of_its_whole_groups() {
                 let at = found.unwrap_or_else(|| panic!("cut at {length}: no state that ever was"));
                 assert!(seen.last().is_none_or(|&last| at >= last), "no group comes back");
                 seen.insert(at);
-                // What was cut is gone for good: it opens again.
+                // The bytes that were cut are gone permanently: the log opens again.
                 drop(opened);
                 assert!(everything(&open(&disk).unwrap().catalog) == state);
             }
-            // Heads are renamed into place: a file without one is no log.
+            // A file with its head is renamed into place: a file without a head is no log.
             Err(StoreError::Damaged { offset: 0, .. }) => assert!(length < 60, "cut at {length}"),
             Err(e) => panic!("cut at {length}: {e}"),
         }
@@ -171,7 +171,7 @@ fn a_bit_that_flips_is_noticed_and_never_believed() {
             Err(StoreError::Damaged { .. } | StoreError::Newer { .. }) => refused += 1,
             Err(e) => panic!("flipped at {at}: {e}"),
             Ok(opened) => {
-                // The last write cannot be told from one that was cut short.
+                // Damage in the last write looks like an interrupted write.
                 let state = everything(&opened.catalog);
                 assert!(state == states[states.len() - 2], "flipped at {at}");
                 torn += 1;
@@ -219,7 +219,7 @@ fn key_that_is_damaged_anywhere_is_refused_by_name() {
         match open(&disk) {
             Err(StoreError::Damaged { file, .. }) => assert_eq!(file, "cluster.key"),
             Err(other) => panic!("{other}"),
-            Ok(_) => panic!("a damaged key is believed: {bytes:02x?}"),
+            Ok(_) => panic!("a damaged key was accepted: {bytes:02x?}"),
         }
     };
     for bit in 0..key.len() * 8 {
@@ -238,7 +238,7 @@ fn draft_of_a_key_that_a_killed_start_left_does_no_harm() {
     let disk = MemoryDisk::new();
     disk.put("cluster.key.new", b"half of a k");
     drop(open(&disk).unwrap());
-    assert!(open(&disk).is_ok(), "the key is whole");
+    assert!(open(&disk).is_ok(), "the key is intact");
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn what_was_committed_survives_any_crash_and_terms_only_grow() {
             term = core.store.term();
             let state = everything(&core.catalog);
             if let Some(durable) = &durable {
-                // INV-26: what was synced, or one of the states that followed and were not.
+                // INV-26: the synced state, or one of the later states that were not synced.
                 let known = state == *durable || possible.contains(&state);
                 assert!(known, "seed {seed}, round {round}");
             }
@@ -305,7 +305,7 @@ fn a_synced_state_is_never_older_than_what_was_acknowledged() {
         core.change();
         let before = disk.syncs();
         core.commit(true).unwrap();
-        assert_eq!(disk.syncs(), before + 1, "one sync for all of a round");
+        assert_eq!(disk.syncs(), before + 1, "one sync for a whole round");
         let crashed = disk.copy();
         crashed.crash(&mut |_| 0);
         assert!(everything(&open(&crashed).unwrap().catalog) == everything(&core.catalog));
@@ -329,7 +329,7 @@ fn a_full_disk_stops_changes_and_new_files_take_them_up() {
     assert!(core.store.trouble().is_some());
     assert!(matches!(core.commit(true), Err(StoreError::Stopped { .. })));
     assert!(core.store.renew(core.now, &mut core.catalog, &core.answers).is_err());
-    // What was acknowledged is there, and nothing that was not.
+    // All acknowledged changes are present, and no others.
     let crashed = disk.copy();
     assert!(everything(&open(&crashed).unwrap().catalog) == acknowledged);
     disk.set_room(None);
@@ -351,7 +351,7 @@ fn a_sync_that_fails_acknowledges_nothing() {
     core.change();
     disk.fail_syncs(1);
     assert!(core.commit(true).is_err());
-    // The next sync would succeed, and say nothing about what was lost: only new files count.
+    // The next sync would succeed without restoring the lost bytes: only new files count.
     assert!(core.commit(true).is_err());
     core.store.renew(core.now, &mut core.catalog, &core.answers).unwrap();
     core.commit(true).unwrap();
@@ -394,7 +394,7 @@ fn answers_and_the_clock_go_on() {
     drop(core.store);
     for _ in 0..2 {
         let mut opened = open(&disk).unwrap();
-        assert_eq!(opened.now, later, "tokens and grants end when they were to");
+        assert_eq!(opened.now, later, "tokens and grants expire at their time");
         assert_eq!(opened.answers.find(session, 1 << 63 | 1), Some(&b"made"[..]));
         assert_eq!(opened.root.0, [7; 32]);
         // Once from the log, once from a snapshot.

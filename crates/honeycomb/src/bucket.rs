@@ -1,4 +1,4 @@
-//! `bucket`: objects by name, as Pocket has them (OSDI '18), from the command line.
+//! `bucket`: objects by name on the command line, like those of Pocket (OSDI '18).
 //!
 //! The layout is that of `python/honeycomb/bucket.py`: a bucket is a prefix with a key-value store named
 //! `objects`, and the name of an object is its key. Both see the same objects.
@@ -24,23 +24,23 @@ use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The store of a bucket, in its prefix.
+/// The key-value store of a bucket, in its prefix.
 const OBJECTS: &str = "objects";
-/// Bytes of names that one request of a list asks for.
+/// Bytes of names that one request of `list` reads.
 const PAGE: u32 = 1 << 20;
-/// From here on people are shown that something goes on.
+/// Transfers of at least this many bytes show progress.
 const LONG: u64 = 8 << 20;
 
-/// Objects in buckets: put, get, list, exists, delete, after Pocket.
+/// Objects in buckets: put, get, list, exists, delete.
 ///
-/// A bucket is a prefix of the job with a key-value store named `objects` in it, and has its lease, rights
-/// and quota. Names of objects are text of 1 to 4096 bytes, objects up to some gigabytes, by the size of a
-/// block; each is stored whole or not at all. Python sees the same objects (`Job.bucket`), and every
-/// command for prefixes and stores works on them too.
+/// A bucket is a prefix of the job that contains a key-value store named `objects`. The lease, rights and
+/// quota of the prefix apply to it. Object names are text of 1 to 4096 bytes. Objects may have some
+/// gigabytes, depending on the block size; each is stored whole or not at all. Python sees the same objects
+/// (`Job.bucket`), and all commands for prefixes and key-value stores work on them.
 ///
-/// Pocket's flags: --delete of `get` reads an object and removes it in one step, for one of all who ask.
-/// --persist of `create` and `put` makes a bucket that outlives its job: it is written to the servers'
-/// flush_root by whatever ends it but its removal by name, and `bucket load` brings it back.
+/// `get --delete` reads and removes an object in one step; of several concurrent callers one gets it.
+/// `create --persist` and `put --persist` make a bucket that outlives its job: it is flushed to the servers'
+/// flush_root when it expires or its job ends, but not when it is removed by name. `bucket load` loads it.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket put shuffle part-0 hello   # makes what is missing
@@ -65,24 +65,24 @@ enum What {
     Load(Box<LoadArgs>),
 }
 
-/// How long a bucket lasts that is made.
+/// The lifetime of a new bucket.
 #[derive(Args)]
 struct Lasts {
-    /// It outlives its job: what ends it flushes it first, unless it is removed by name
+    /// Let the bucket outlive its job: it is flushed before it is freed, unless it is removed by name
     #[arg(long)]
     persist: bool,
-    /// Milliseconds that its lease lasts; without it, the job's
+    /// Lease duration in milliseconds (default: that of the job)
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     lease_ms: u32,
-    /// It never expires
+    /// The bucket never expires
     #[arg(long)]
     pinned: bool,
 }
 
 /// Creates a bucket.
 ///
-/// Prefixes on the way to it are created when they are missing. --if-exists decides about a bucket that
-/// exists. `bucket put` creates missing buckets by itself.
+/// Missing parent prefixes are created. --if-exists selects the behaviour when the bucket exists.
+/// `bucket put` also creates a missing bucket.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket create shuffle
@@ -95,13 +95,13 @@ pub struct CreateArgs {
     bucket: String,
     #[command(flatten)]
     lasts: Lasts,
-    /// Blocks to begin with; it grows by itself
+    /// Initial number of blocks; the bucket grows automatically
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     blocks: u32,
-    /// Most blocks of it; without it, as many as there are
+    /// Maximum number of blocks (default: no limit)
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     max_blocks: u64,
-    /// A bucket that exists: an error, opened with the options that it has, or replaced by an empty one
+    /// If the bucket exists: fail, open it with its present options, or replace it by an empty one
     #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
     if_exists: IfExists,
     #[command(flatten)]
@@ -110,10 +110,10 @@ pub struct CreateArgs {
     output: Output,
 }
 
-/// Stores an object, in place of one of its name.
+/// Stores an object, and replaces an object of the same name.
 ///
-/// The job and the bucket are created when they are missing. With --persist the bucket is created to
-/// outlive its job; it is an error when it exists and does not.
+/// The job and the bucket are created when they are missing. With --persist, the created bucket outlives
+/// its job; it is an error if the bucket exists and was created without --persist.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket put shuffle part-0 hello
@@ -126,13 +126,13 @@ pub struct PutArgs {
     /// The object's name
     #[arg(value_parser = object_name)]
     object: String,
-    /// What it holds; `-`, or nothing, reads standard input to its end
+    /// The data; `-`, or no argument, reads standard input to its end
     #[arg(conflicts_with = "file")]
     data: Option<String>,
-    /// Take what it holds from a file
+    /// Read the data from this file
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// Its bucket outlives the job
+    /// Let the bucket outlive its job
     #[arg(long)]
     persist: bool,
     #[command(flatten)]
@@ -143,10 +143,10 @@ pub struct PutArgs {
 
 /// Prints an object, or writes it into a file.
 ///
-/// The bytes are printed as they are; a terminal gets a line end after them. A file is there whole or not at
-/// all. Exit code 3 when there is no such object. With --delete it is removed in the same step: of any number
-/// that ask at the same time one has it, also when a request had to be repeated. When the file cannot be
-/// written it is put back, unless there is another one of its name by then.
+/// The bytes are printed unchanged; on a terminal a line end follows. With --file, the file is written whole
+/// or not at all. The exit code is 3 if the object does not exist. With --delete, the object is removed in
+/// the same step: of several concurrent callers exactly one gets it, even if its request is retried. If the
+/// file cannot be written, the object is put back, unless another object has its name by then.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket get shuffle part-0
@@ -159,10 +159,10 @@ pub struct GetArgs {
     /// The object's name
     #[arg(value_parser = object_name)]
     object: String,
-    /// Remove it in the same step
+    /// Remove the object in the same step
     #[arg(long)]
     delete: bool,
-    /// Write it into this file
+    /// Write the data to this file
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -173,19 +173,19 @@ pub struct GetArgs {
 
 /// Lists the objects of a bucket, or the buckets of the job.
 ///
-/// One name a line: of objects in no order, of buckets in that of their names. An object that is there
-/// throughout is listed exactly once; one that comes or goes meanwhile may be missing. With --json each line
-/// is one object.
+/// One name per line: objects in no order, buckets sorted by name. An object that exists throughout is
+/// listed exactly once; an object that is added or removed meanwhile may be missing. With --json, each line
+/// is one JSON object.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket list
   honeycomb bucket list shuffle
   honeycomb bucket list shuffle --prefix part- --json")]
 pub struct ListArgs {
-    /// The bucket; without it, all buckets
+    /// The bucket (default: list all buckets)
     #[arg(value_parser = bucket_path)]
     bucket: Option<String>,
-    /// Only objects whose names begin with this
+    /// List only objects whose names begin with this text
     #[arg(
         long,
         default_value = "",
@@ -200,9 +200,9 @@ pub struct ListArgs {
     output: Output,
 }
 
-/// Tells whether there is an object, and how long it is.
+/// Checks whether an object exists, and prints its size.
 ///
-/// Exit code 3 when there is none, or no such bucket.
+/// The exit code is 3 if the object or the bucket does not exist.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket exists shuffle part-0
@@ -222,8 +222,8 @@ pub struct ExistsArgs {
 
 /// Deletes objects, or a bucket with all of them.
 ///
-/// All objects are tried; exit code 3 when one of them was not there. With --all the bucket is removed, and
-/// its prefix with all that is in it; its memory is free at once, and nothing of it is flushed.
+/// All objects are tried; the exit code is 3 if one of them did not exist. With --all, the bucket's prefix is
+/// removed with everything in it; its memory is freed at once, and nothing is flushed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket delete shuffle part-0 part-1
@@ -235,7 +235,7 @@ pub struct DeleteArgs {
     /// The objects' names
     #[arg(value_parser = object_name, required_unless_present = "all")]
     objects: Vec<String>,
-    /// The bucket itself
+    /// Delete the bucket itself
     #[arg(long, conflicts_with = "objects")]
     all: bool,
     #[command(flatten)]
@@ -244,15 +244,15 @@ pub struct DeleteArgs {
     output: Output,
 }
 
-/// Brings back a bucket that outlived its job.
+/// Loads a bucket that outlived its job.
 ///
-/// One that was created with --persist, by this job or by an earlier one of its name, with the objects that
-/// it had when it ended. One that is still being written is waited for. It is read with credentials from the
-/// environment.
+/// The bucket was created with --persist, by this job or by an earlier job of the same name. It is loaded
+/// with the objects that it had when it was flushed. If the flush is still running, the command waits for it.
+/// Credentials come from the environment.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bucket load weights
-  honeycomb bucket load weights --persist    # and it outlives this job, too")]
+  honeycomb bucket load weights --persist    # it outlives this job, too")]
 pub struct LoadArgs {
     /// The bucket: name[/name...]
     #[arg(value_parser = bucket_path)]
@@ -281,7 +281,7 @@ pub fn bucket(args: &BucketArgs) -> Outcome {
 /// The path of a bucket, as a clap parser.
 fn bucket_path(text: &str) -> Result<String, String> {
     match place::prefix(text)? {
-        path if path.is_empty() => Err("a bucket is a prefix below the job's root".into()),
+        path if path.is_empty() => Err("the job's root is not a bucket: name a prefix".into()),
         path => Ok(path),
     }
 }
@@ -290,11 +290,11 @@ fn bucket_path(text: &str) -> Result<String, String> {
 fn object_name(text: &str) -> Result<String, String> {
     match text.len() {
         1..=KEY_MAX => Ok(text.to_owned()),
-        n => Err(format!("the name of an object has 1 to {KEY_MAX} bytes, not {n}")),
+        n => Err(format!("the name of an object must have 1 to {KEY_MAX} bytes, not {n}")),
     }
 }
 
-/// Where the objects of a bucket are.
+/// The address of the store with a bucket's objects.
 fn store_of(bucket: &str) -> String {
     format!("{bucket}:{OBJECTS}")
 }
@@ -307,8 +307,8 @@ fn absent(bucket: &str, object: &str) -> Failure {
     Failure::new(Status::KeyNotFound, format!("the bucket {bucket} has no object '{object}'"))
 }
 
-/// Shows people that something goes on: a bar of so many steps, or without them for how long it has. Nothing
-/// where nobody looks.
+/// Shows progress: a bar with this many steps, or without steps the elapsed time. Hidden when standard error
+/// is not a terminal, and with --json.
 fn progress(output: Output, what: String, steps: Option<u64>, shown: bool) -> ProgressBar {
     let seen = shown && !output.json && std::io::stderr().is_terminal();
     let target = if seen { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
@@ -325,18 +325,18 @@ fn progress(output: Output, what: String, steps: Option<u64>, shown: bool) -> Pr
     bar
 }
 
-/// The fate of a bucket that is created again, as `if_exists` of `Client.job` in Python.
+/// The behaviour when the bucket exists, as `if_exists` of `Client.job` in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum IfExists {
     /// The command fails (AlreadyExists)
     Fail,
-    /// The bucket is opened as it is; its options stay
+    /// The bucket is opened; its options do not change
     Open,
-    /// The bucket is removed with all its objects and prefixes, and created anew
+    /// The bucket is removed with all its objects and prefixes, and created again
     Replace,
 }
 
-/// The check of a bucket that `make` finds alive.
+/// The check of an existing bucket in `make`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IfThere {
     Refuse,
@@ -344,7 +344,7 @@ enum IfThere {
     TakeIfItPersists,
 }
 
-/// Makes a bucket with the prefixes above it; whether its prefix was made by this.
+/// Creates a bucket with its parent prefixes; answers whether this call created its prefix.
 fn make(
     work: &Work,
     bucket: &str,
@@ -366,19 +366,19 @@ fn make(
         let dag = Dag::new(work.client.tree(work.job)?);
         if !dag.node(dag.find(bucket)?).persist {
             let text = format!(
-                "the bucket {bucket} was created without --persist and ends with its job; nothing \
-                 was stored"
+                "the bucket {bucket} was created without --persist and would end with its job; \
+                 nothing was stored"
             );
             return Err(Failure::new(Status::AlreadyExists, text));
         }
     }
-    // Also of one that is there the objects may be missing: who made it did not come further, or it is no
-    // bucket yet.
+    // The store may be missing even if the prefix exists: its creator may have failed before this step, or
+    // the prefix is not a bucket yet.
     work.client.create_kv(work.job, &store_of(bucket), blocks, true)?;
     Ok(made)
 }
 
-/// Removes a bucket if there is one. A prefix without objects is no bucket and stays.
+/// Removes a bucket if it exists. A prefix without a store of objects is no bucket and is left alone.
 fn remove_if_there(work: &Work, bucket: &str) -> Outcome {
     let dag = Dag::new(work.client.tree(work.job)?);
     if dag.find(bucket).is_ok_and(|found| is_bucket(dag.node(found))) {
@@ -402,14 +402,14 @@ fn create(args: &CreateArgs) -> Outcome {
     }
     let if_there = match args.if_exists {
         IfExists::Open => IfThere::Take,
-        // Another command may create it after the removal: its bucket is not taken.
+        // Another command may create the bucket after the removal: then this is an error.
         IfExists::Fail | IfExists::Replace => IfThere::Refuse,
     };
     let made = make(&work, bucket, options, args.blocks, if_there)?;
     args.output.tell(&json!({ "bucket": bucket, "created": made, "persist": persist }), || {
         match made {
             true => format!("created the bucket {bucket}"),
-            false => format!("the bucket {bucket} was there"),
+            false => format!("the bucket {bucket} already exists"),
         }
     });
     Ok(())
@@ -439,7 +439,7 @@ fn put(args: &PutArgs) -> Outcome {
     Ok(())
 }
 
-/// What is to be put.
+/// Reads the data to store.
 fn read(args: &PutArgs) -> Outcome<Vec<u8>> {
     let mut data = Vec::new();
     match (&args.data, &args.file) {
@@ -474,7 +474,7 @@ fn get(args: &GetArgs) -> Outcome {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let kv = open(&work, bucket)?;
     let key = object.as_bytes();
-    // Only who looks needs to know beforehand how long it takes.
+    // The size decides whether progress is shown, so it is needed only on a terminal.
     let looks = std::io::stderr().is_terminal() && !output.json;
     let long = looks && kv.exists(key)?.is_some_and(|bytes| bytes >= LONG);
     let shown = progress(*output, format!("reading {object}"), None, long);
@@ -512,14 +512,14 @@ fn get(args: &GetArgs) -> Outcome {
     Ok(())
 }
 
-/// An object that was taken and could not be written is there again, unless another took its place.
+/// Puts back an object that could not be written to the file, unless its name is used again.
 fn put_back(kv: &Kv, args: &GetArgs, data: &[u8]) -> Outcome {
     match kv.insert(args.object.as_bytes(), data) {
         Ok(()) | Err(Error { status: Status::KeyExists, .. }) => Ok(()),
         Err(e) => {
             let text = format!(
-                "'{}' was read and removed, could be written neither into a file nor back, and is \
-                 lost: {e}",
+                "the object '{}' is lost: it was removed, but could be written neither to the file \
+                 nor back to the bucket: {e}",
                 args.object
             );
             Err(Failure::new(Status::DataLost, text))
@@ -527,14 +527,14 @@ fn put_back(kv: &Kv, args: &GetArgs, data: &[u8]) -> Outcome {
     }
 }
 
-/// Writes a file that is there whole or not at all.
+/// Writes a file whole or not at all.
 fn write(path: &Path, data: &[u8]) -> Outcome {
     let failed = |e| Failure::io(path.display(), &e);
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("object");
     let draft = path.with_file_name(format!(".{name}.{:016x}", Entropy::system().next_u64()));
     let written = std::fs::write(&draft, data).and_then(|()| std::fs::rename(&draft, path));
     written.map_err(|e| {
-        // It may not be there at all.
+        // The draft may not exist.
         let _ = std::fs::remove_file(&draft);
         failed(e)
     })
@@ -549,7 +549,7 @@ fn list(args: &ListArgs) -> Outcome {
         return Ok(());
     };
     let kv = open(&work, bucket)?;
-    // Names on a terminal are progress enough.
+    // On a terminal, the printed names show the progress.
     let shown =
         progress(args.output, format!("listing {bucket}"), None, !std::io::stdout().is_terminal());
     let mut cursor = Some(0);
@@ -568,13 +568,13 @@ fn list(args: &ListArgs) -> Outcome {
     Ok(())
 }
 
-/// Whether a prefix lives and has the store of a bucket.
+/// Whether a prefix is live and has the store of a bucket.
 fn is_bucket(node: &PrefixInfo) -> bool {
     let mut all = node.structures.iter();
     node.state == 0 && all.any(|s| s.name == OBJECTS && s.kind == Kind::Kv.code())
 }
 
-/// The paths of prefixes that live and have objects.
+/// The paths of all buckets, sorted.
 fn buckets(dag: &Dag) -> Vec<String> {
     let all = (0..dag.nodes().len()).filter(|&n| is_bucket(dag.node(n))).map(|n| dag.path(n));
     let mut all: Vec<String> = all.filter(|path| !path.is_empty()).collect();
@@ -595,7 +595,7 @@ fn exists(args: &ExistsArgs) -> Outcome {
 fn delete(args: &DeleteArgs) -> Outcome {
     let DeleteArgs { bucket, objects, output, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
-    // Also with --all: what is no bucket is not removed.
+    // With --all, too: a prefix that is not a bucket is not removed.
     let kv = open(&work, bucket)?;
     if args.all {
         work.client.remove_prefix(work.job, bucket)?;
@@ -605,7 +605,7 @@ fn delete(args: &DeleteArgs) -> Outcome {
         return Ok(());
     }
     let count = objects.len() as u64;
-    let bar = progress(*output, format!("deleting of {bucket}"), Some(count), count >= 1000);
+    let bar = progress(*output, format!("deleting from {bucket}"), Some(count), count >= 1000);
     let (mut deleted, mut missing) = (Vec::new(), None);
     for object in objects {
         match kv.delete(object.as_bytes())? {
@@ -617,7 +617,7 @@ fn delete(args: &DeleteArgs) -> Outcome {
     bar.finish_and_clear();
     if !deleted.is_empty() {
         let told = json!({ "bucket": bucket, "deleted": deleted });
-        output.tell(&told, || format!("deleted {} of {bucket}", deleted.join(", ")));
+        output.tell(&told, || format!("deleted {} from {bucket}", deleted.join(", ")));
     }
     missing.map_or(Ok(()), |object| Err(absent(bucket, object)))
 }

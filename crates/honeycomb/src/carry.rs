@@ -1,8 +1,8 @@
-//! What a memory server does that is taken out and has large values: it writes them anew elsewhere.
+//! Evacuates large values from a draining memory server.
 //!
-//! Other blocks leave by themselves, as moves between servers. Parts of large values do not move, because
-//! entries name them by where they lie; so the process that runs the server carries them, as a client
-//! (ADR 0034). It comes again until the server has none, which is when it may end.
+//! Other blocks are migrated between servers. Blocks of large values cannot move, because entries name them
+//! by their place. The process of the server therefore rewrites these values on other servers, as a client
+//! (ADR 0034), and repeats this until the server has none. Only then may the server end.
 
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_env::Clock;
@@ -14,29 +14,30 @@ use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// From one look at a store to the next: what was being written when the server was taken out may be named
-/// a moment later, and what nobody names goes by itself. A look reads the whole store, so that one at which
-/// nothing could be carried is followed by a pause twice as long, ...
+/// The first pause between two passes over a store. A value that was being written when the drain began gets
+/// its entry a moment later, and blocks that no entry names are freed by the server. A pass reads the whole
+/// store, so that the pause doubles after each pass that moved nothing, ...
 const AGAIN: Duration = Duration::from_millis(500);
-/// ... and never a longer one than this.
+/// ... up to this.
 const AGAIN_MAX: Duration = Duration::from_secs(15);
-/// The same trouble of a store is told again after this.
+/// The same error of a store is logged again after this time.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
-/// A store, and its blocks here that are to be emptied.
+/// A store with blocks on this server that must be emptied.
 struct Left {
-    /// Until when that holds, unless it is told again: the server may stay.
+    /// Each block with the time when its report becomes stale: the drain may have been cancelled.
     blocks: BTreeMap<BlockAt, Time>,
-    /// When it is looked at next, and what it rests then if nothing comes of it.
+    /// Time of the next pass.
     due: Time,
+    /// Pause after the next pass, if it moves nothing.
     pause: Duration,
-    /// What was told of it last, and when.
+    /// Last error that was logged, and its time.
     said: Option<(Status, Time)>,
 }
 
-/// Carries large values off a server when it is taken out: until it ends.
+/// Evacuates large values from a server while it drains, until the server ends.
 pub fn follow(server: &MemoryServer, options: &ServerOptions) {
-    let values = server.leaving_values().expect("nobody has asked before");
+    let values = server.leaving_values().expect("the receiver is taken once");
     let (controller, token) = (options.controller.to_string(), options.token.clone());
     let connect = move || Client::new(ClientOptions::new(controller.clone(), token.clone()));
     let say = |line: String| eprintln!("honeycomb: {line}");
@@ -52,7 +53,7 @@ fn carry(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl
             None => values.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(due) => values.recv_timeout(due.since(clock.now())),
         };
-        // One time for all of a pass: how long one store takes is nothing that another has to answer for.
+        // One time for the whole pass: a slow store must not make the reports of other stores stale.
         let now = clock.now();
         match came {
             Ok(ValuesLeave { job, structure, at }) => {
@@ -65,7 +66,7 @@ fn carry(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl
                 if left.blocks.insert(at, now + EXTENTS_LEAVE_FOR).is_none() {
                     (left.due, left.pause) = (left.due.min(now + AGAIN), AGAIN);
                 }
-                continue; // Of one server there are many at a time.
+                continue; // A draining server reports many blocks at once.
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
@@ -92,21 +93,22 @@ fn carry(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl
             if let Some(e) = trouble
                 && left.said.is_none_or(|(status, at)| status != e.status || at + SAY_AGAIN <= now)
             {
-                say(format!("large values wait to leave this server: {e}"));
+                say(format!("cannot migrate large values yet, retrying: {e}"));
                 left.said = Some((e.status, now));
             }
             !left.blocks.is_empty()
         });
         if stores.is_empty() {
             if carried > 0 {
-                say(format!("large values that were here are elsewhere now: {carried}"));
+                let values = if carried == 1 { "value" } else { "values" };
+                say(format!("migrated {carried} large {values} to other servers"));
             }
             (client, carried) = (None, 0);
         }
     }
 }
 
-/// Whether the store is no more: nothing of it is left anywhere.
+/// Whether the status says that the store has ended, so that no blocks of it are left.
 fn has_ended(status: Status) -> bool {
     use Status::{DataLost, LeaseExpired, NotFound, Removed, UnknownJob};
     matches!(status, NotFound | Removed | LeaseExpired | DataLost | UnknownJob)

@@ -1,7 +1,7 @@
-//! How the command line finds its cluster, and the job that it works in.
+//! How the command line finds its cluster and its job.
 //!
-//! By the settings `address` and `token`, or by the file that `honeycomb start` leaves where only
-//! its user can read it.
+//! The cluster comes from the settings `address` and `token`, or from the cluster file of `honeycomb start`,
+//! which only its user can read.
 
 use crate::config::{Given, Group, Settings, unhex};
 use crate::failure::{Failure, Outcome};
@@ -18,29 +18,28 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Lease of what the command line creates: a day, because nobody renews it between two commands.
+/// The lease of jobs that the command line creates: a day, because no renewals arrive between two commands.
 const CLI_LEASE_MS: u32 = 24 * 3600 * 1000;
 
-/// What `honeycomb start` tells of itself.
+/// The cluster file of `honeycomb start`.
 #[derive(Serialize, Deserialize, Clone, Debug)]
 pub struct ClusterFile {
     /// host:port of the controller.
     pub address: String,
     /// The cluster's token, in hexadecimal.
     pub token: String,
-    /// The process.
+    /// Process id.
     pub pid: i32,
-    /// When it started, in ticks since the machine did: a number that is used again belongs to
-    /// another process.
+    /// Start time of the process, in ticks since the machine booted. It detects a reused process id.
     pub started: u64,
 }
 
-/// When a process started, as the kernel says; `None` when there is none, or when it has ended and
-/// nobody has asked for its exit code yet.
+/// The start time of a process, from the kernel; `None` when there is no such process, or when it has ended
+/// and its exit code has not been collected.
 pub fn started(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name stands in parentheses and may hold anything; its state comes next, and the 20th field
-    // after the name is the start.
+    // The name is in parentheses and may contain any character. The state follows it; the start time is the
+    // 20th field after the name.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     fields.nth(18)?.parse().ok().filter(|_| !ended)
@@ -50,7 +49,7 @@ impl ClusterFile {
     /// Writes it so that only its user can read it, in one step.
     pub fn write(&self, path: &Path) -> Outcome {
         let failed = |e| Failure::io(format_args!("cannot write {}", path.display()), &e);
-        let folder = path.parent().ok_or("the cluster file needs a folder")?;
+        let folder = path.parent().ok_or("the path of the cluster file has no folder")?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         let draft = path.with_extension(format!("{}.tmp", self.pid));
         let mut file = fs::OpenOptions::new()
@@ -65,7 +64,7 @@ impl ClusterFile {
         fs::rename(&draft, path).map_err(failed)
     }
 
-    /// Reads it; `None` when there is none or its process is gone.
+    /// Reads it; `None` when there is no file or its process has ended.
     pub fn read(path: &Path) -> Outcome<Option<ClusterFile>> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
@@ -76,7 +75,8 @@ impl ClusterFile {
         };
         if metadata.uid() != rustix::process::geteuid().as_raw() || metadata.mode() & 0o077 != 0 {
             let text = format!(
-                "{} holds a token and must be yours alone: chmod 600 it, or remove it",
+                "cannot use {}: it contains a token and other users can access it; chmod 600 or \
+                 remove it",
                 path.display()
             );
             return Err(Failure::new(Status::PermissionDenied, text));
@@ -88,7 +88,7 @@ impl ClusterFile {
         Ok(file.alive().then_some(file))
     }
 
-    /// Whether the very process that wrote it is there.
+    /// Whether the process that wrote it is still running.
     pub fn alive(&self) -> bool {
         started(self.pid) == Some(self.started)
     }
@@ -96,7 +96,8 @@ impl ClusterFile {
     /// The file of a cluster of this process.
     pub fn of_this_process(address: String, token: &[u8]) -> Outcome<ClusterFile> {
         let pid = std::process::id() as i32;
-        let started = started(pid).ok_or("the kernel does not say when this process started")?;
+        let started =
+            started(pid).ok_or("cannot read the start time of this process from /proc")?;
         Ok(ClusterFile { address, token: hex(token), pid, started })
     }
 
@@ -106,8 +107,8 @@ impl ClusterFile {
     }
 }
 
-/// The right to be the cluster of a cluster file; only its holder writes that file. It decides between two
-/// clusters that start at the same time, even before either has written the file.
+/// The lock of a cluster file; only its holder writes that file. It decides between two clusters that start
+/// at the same time, before either has written the file.
 pub struct ClusterLock {
     lock: Option<LockFile>,
     path: PathBuf,
@@ -118,14 +119,14 @@ impl ClusterLock {
     pub fn take(cluster_file: &Path) -> Outcome<ClusterLock> {
         let path = cluster_file.with_extension("lock");
         let failed = |e| Failure::io(format_args!("cannot lock {}", path.display()), &e);
-        let folder = path.parent().ok_or("the cluster file needs a folder")?;
+        let folder = path.parent().ok_or("the path of the cluster file has no folder")?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
         match LockFile::take(&path).map_err(failed)? {
             Some(lock) => Ok(ClusterLock { lock: Some(lock), path }),
             None => {
                 let text = format!(
-                    "another `honeycomb start` is starting a cluster here, or ending one ({} is locked); \
-                     use that one, or start again when it has ended",
+                    "another `honeycomb start` is starting or ending a cluster here ({} is locked); use \
+                     that cluster, or retry when it has ended",
                     path.display()
                 );
                 Err(Failure::new(Status::AlreadyExists, text))
@@ -141,12 +142,12 @@ impl ClusterLock {
 
 impl Drop for ClusterLock {
     fn drop(&mut self) {
-        // A file that stays locks nothing.
+        // If the file remains, it is not locked.
         let _ = self.lock.take().map(LockFile::remove);
     }
 }
 
-/// A cluster that was found: where it is, and the token that opens it.
+/// The address and the token of a cluster.
 pub struct Place {
     /// host:port of the controller.
     pub address: String,
@@ -157,7 +158,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The cluster that the settings mean; `Unavailable` when there is none.
+    /// The cluster that the settings name; `Unavailable` when there is none.
     pub fn find(settings: &Settings) -> Outcome<Place> {
         let (timeout, unix) = (settings.timeout(), settings.unix());
         let path = settings.cluster_file()?;
@@ -169,8 +170,8 @@ impl Place {
                 }
                 _ => {
                     let text = format!(
-                        "no token for {address}: --token, HONEYCOMB_TOKEN or `token` in the \
-                         configuration file; only the cluster that `honeycomb start` runs here \
+                        "no token for {address}: set --token, HONEYCOMB_TOKEN or `token` in the \
+                         configuration file; only a cluster of `honeycomb start` on this machine \
                          needs none"
                     );
                     Err(Failure::new(Status::Unauthenticated, text))
@@ -183,8 +184,8 @@ impl Place {
                 }
                 None => {
                     let text = format!(
-                        "no cluster is running here ({} names none): `honeycomb start \
-                         --background` starts one, --address and --token name another",
+                        "no cluster is running here (none in {}): start one with `honeycomb start \
+                         --background`, or use --address and --token",
                         path.display()
                     );
                     Err(Failure::new(Status::Unavailable, text))
@@ -193,13 +194,13 @@ impl Place {
         }
     }
 
-    /// The cluster that a cluster file announces.
+    /// The cluster of a cluster file.
     pub fn of_file(file: &ClusterFile, settings: &Settings) -> Outcome<Place> {
         let (timeout, unix) = (settings.timeout(), settings.unix());
         Ok(Place { address: file.address.clone(), token: file.token()?, timeout, unix })
     }
 
-    /// A client with the token that was found. It has reached the cluster.
+    /// A client with this token, connected to the cluster.
     pub fn client(&self) -> Outcome<Client> {
         self.client_with(self.token.clone())
     }
@@ -214,8 +215,8 @@ impl Place {
     }
 }
 
-/// Whether two addresses are the same place as far as can be told without asking anybody: the
-/// cluster file has numbers, people say `localhost`.
+/// Whether two addresses are equal, without a look-up of names: the cluster file has numeric addresses,
+/// people write `localhost`.
 fn same_place(a: &str, b: &str) -> bool {
     let numeric = |text: &str| match text.rsplit_once(':') {
         Some((host, port)) if host.eq_ignore_ascii_case("localhost") => format!("127.0.0.1:{port}"),
@@ -225,20 +226,20 @@ fn same_place(a: &str, b: &str) -> bool {
 }
 
 impl<G: Group> Given<G> {
-    /// A client of the cluster that is meant. The group has the settings of `Reach`.
+    /// A client of the configured cluster. The group has the settings of `Reach`.
     pub fn client(&self) -> Outcome<Client> {
         Place::find(&self.settings()?)?.client()
     }
 }
 
-/// What a command does in its job.
+/// How a command uses its job.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Intent {
-    /// It looks, and renews nothing.
+    /// It only reads, and renews no lease.
     Look,
-    /// It works with what is there: a sign of life for the whole job.
+    /// It uses existing data, and renews the leases of the whole job.
     Use,
-    /// As `Use`, and a job that is missing is registered.
+    /// As `Use`, and it registers a missing job.
     Create,
 }
 
@@ -246,7 +247,7 @@ pub enum Intent {
 pub struct Work {
     /// With the job's token.
     pub client: Client,
-    /// With the token that was found.
+    /// With the token of the settings or the cluster file.
     pub cluster: Client,
     /// The job.
     pub job: JobId,
@@ -260,7 +261,7 @@ impl Work {
         Work::open_named(settings, settings.job(), intent)
     }
 
-    /// Opens the job of the settings, or that of the token when it is one's.
+    /// Opens the job of the settings, or that of the token when it is a job's token.
     pub fn of_token(settings: &Settings) -> Outcome<Work> {
         let place = Place::find(settings)?;
         // The second to tenth bytes of a token name its job.
@@ -275,17 +276,17 @@ impl Work {
         }
     }
 
-    /// Opens a job; `UnknownJob` when it is not registered and nothing is to be created.
+    /// Opens a job; `UnknownJob` when it is not registered and the intent is not `Create`.
     pub fn open_named(settings: &Settings, name: &str, intent: Intent) -> Outcome<Work> {
         let place = Place::find(settings)?;
         let cluster = place.client()?;
         let ticket = match cluster.find_job(name) {
             Err(Error { status: Status::UnknownJob, .. }) if intent == Intent::Create => {
                 eprintln!(
-                    "registered the job '{name}' for the command line; what it holds is kept for a \
-                     day after it was last used"
+                    "registered the job '{name}' for the command line; its data is freed one day \
+                     after its last use"
                 );
-                // Nobody holds it: the command ends, and the job goes on.
+                // No process holds it: the job continues after the command has ended.
                 let (lease_ms, held) = (CLI_LEASE_MS, false);
                 let options = JobOptions { lease_ms, held, ..JobOptions::default() };
                 cluster.register_job_with(name, &options)
@@ -298,7 +299,7 @@ impl Work {
             let renewed = client.renew(ticket.job, &[String::new()])?;
             let expired = |r: &RenewResult| r.status == Status::LeaseExpired as u16;
             if intent == Intent::Create && renewed.first().is_some_and(expired) {
-                eprintln!("the leases of the job '{name}' had ended: it begins anew");
+                eprintln!("the leases of the job '{name}' had expired: it starts empty");
                 ticket = cluster.reopen_job(name)?;
                 client = place.client_with(ticket.token)?;
             }
@@ -306,8 +307,7 @@ impl Work {
         Ok(Work { client, cluster, job: ticket.job, name: name.to_owned() })
     }
 
-    /// Renews the whole job from now on, for a command that may wait for longer than its leases
-    /// last, until the program ends.
+    /// Renews the whole job until the program ends, for commands that may wait longer than a lease lasts.
     pub fn keep(&self) {
         self.client.keep(self.job, &[String::new()]);
     }

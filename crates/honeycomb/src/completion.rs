@@ -1,4 +1,4 @@
-//! `completion`: what a shell needs to complete commands and options.
+//! `completion`: scripts with which shells complete commands and options.
 
 use crate::failure::Outcome;
 use crate::output::print_bytes;
@@ -7,9 +7,9 @@ use clap_complete::Shell;
 
 /// Prints a completion script for a shell.
 ///
-/// It is made from the same definition as the command line itself, so print it again after an
-/// update. bash: put it where bash-completion looks, or source it; zsh: into a folder of $fpath,
-/// as `_honeycomb`; fish: into ~/.config/fish/completions.
+/// The script is generated from the definition of the command line: print it again after an update. bash:
+/// save it in a folder of bash-completion, or source it; zsh: save it as `_honeycomb` in a folder of
+/// $fpath; fish: save it in ~/.config/fish/completions.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb completion bash > honeycomb.bash

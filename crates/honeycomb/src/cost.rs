@@ -1,4 +1,4 @@
-//! `cost`: what jobs have used, and what that is in money.
+//! `cost`: resource use of jobs, and its price.
 
 use crate::config::{ForCost, Given, Settings};
 use crate::failure::Outcome;
@@ -13,15 +13,15 @@ use serde_json::{Value, json};
 /// Bytes of a gigabyte, times milliseconds of a second.
 const GB_SECOND: f64 = 1e9 * 1e3;
 
-/// Tells what jobs have used, and what that costs.
+/// Shows the resources that jobs have used, and their cost.
 ///
-/// A job is charged for whole blocks, from when it is given one to when it is taken back: gigabyte-seconds,
-/// exactly, by where the block lies: in memory, on a disk, or in an object store. Beside them stands how much
-/// of that was data, and what went from one server to another. Where something lay below memory a second
-/// table has what each tier held, what data came there from other tiers, and what both cost. The money is by
-/// the setting `prices`, so that other prices tell what the same use would have cost; `AT PEAK` is what it
-/// would have been had the job reserved its greatest use, in memory, for as long as it was registered. Jobs that ended are remembered, the last 1024
-/// of a controller shard. Needs the cluster's token; a job's own shows that job alone.
+/// A job is charged for whole blocks, from allocation to release, in gigabyte-seconds of the tier that holds
+/// the block: memory, a disk, or an object store. DATA is the part of these blocks that was data, and MOVED
+/// the bytes that were migrated to other servers. If lower tiers were used, a second table shows for each
+/// tier the gigabyte-seconds, the bytes demoted or promoted to it (CAME), and the cost of both. COST uses the
+/// setting `prices`: other prices show the cost of the same use at those prices. AT PEAK is the cost if the
+/// job had reserved its peak use in memory for its whole lifetime. Each controller shard remembers the last
+/// 1024 ended jobs. Requires the cluster's token; a job's token shows that job alone.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb cost
@@ -29,10 +29,10 @@ const GB_SECOND: f64 = 1e9 * 1e3;
   honeycomb cost --tenant acme --prices memory=0.012,nvme=0.0002,moved=0.01
   honeycomb cost --json")]
 pub struct CostArgs {
-    /// One job
+    /// Show only this job
     #[arg(conflicts_with = "tenant")]
     name: Option<String>,
-    /// The jobs of this tenant
+    /// Show only the jobs of this tenant
     #[arg(long, value_name = "NAME")]
     tenant: Option<String>,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct CostArgs {
     output: Output,
 }
 
-/// What one place where blocks can be is worth.
+/// Use and cost of one tier.
 #[derive(Clone, Copy, Default)]
 struct OfTier {
     gb_seconds: f64,
@@ -50,7 +50,7 @@ struct OfTier {
     money: f64,
 }
 
-/// What bills are worth.
+/// Use and cost of one or more bills.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     tiers: [OfTier; TIERS],
@@ -63,7 +63,7 @@ impl Cost {
     fn of(bill: &JobBill, prices: &Prices) -> Cost {
         let mut cost = Cost { moved: bill.moved_bytes, ..Cost::default() };
         for tier in &bill.tiers {
-            // Of a class that this program does not know there is no price.
+            // A tier class that this program does not know has no price.
             let code = usize::from(tier.tier);
             let Some(own) = cost.tiers.get_mut(code) else { continue };
             let gb_seconds = tier.held_byte_ms as f64 / GB_SECOND;
@@ -79,7 +79,7 @@ impl Cost {
         cost
     }
 
-    /// What several cost together.
+    /// The sum over several bills.
     fn sum(bills: &[JobBill], prices: &Prices) -> Cost {
         let mut sum = Cost::default();
         for cost in bills.iter().map(|bill| Cost::of(bill, prices)) {
@@ -96,7 +96,7 @@ impl Cost {
         sum
     }
 
-    /// Of all tiers.
+    /// The sum over all tiers.
     fn gb_seconds(&self) -> f64 {
         self.tiers.iter().map(|tier| tier.gb_seconds).sum()
     }
@@ -105,7 +105,7 @@ impl Cost {
         self.tiers.iter().map(|tier| tier.used_gb_seconds).sum()
     }
 
-    /// Something of every tier, by its name.
+    /// A JSON object with one value for each tier, by the tier's name.
     fn by_tier<T: Into<Value>>(&self, of: impl Fn(&OfTier) -> T) -> Value {
         let named = self.tiers.iter().enumerate();
         named.map(|(code, tier)| (tier_name(code).to_owned(), of(tier).into())).collect()
@@ -119,7 +119,7 @@ pub fn cost(args: &CostArgs) -> Outcome {
     let client = crate::cluster::Place::find(&settings)?.client()?;
     let mut bills = client.bills(None)?;
     if let Some(name) = &args.name {
-        // Of several that had the name the last one.
+        // Of several jobs with this name, the last.
         let last = bills.iter().rposition(|bill| bill.name == *name);
         bills = match last {
             Some(at) => vec![bills.swap_remove(at)],
@@ -165,7 +165,7 @@ fn as_json(bill: &JobBill, prices: &Prices) -> Value {
     })
 }
 
-/// Which part was data.
+/// The percentage of data in the blocks.
 fn data_of(used: f64, held: f64) -> String {
     if held > 0.0 { format!("{:.0}%", 100.0 * used / held) } else { "-".to_owned() }
 }
@@ -204,7 +204,7 @@ fn print(bills: &[JobBill], prices: &Prices) {
     print_tiers(&sum);
 }
 
-/// What lay where, where there is anything but memory.
+/// Prints the table of tiers, if any tier but memory was used.
 fn print_tiers(sum: &Cost) {
     let lower = sum.tiers.iter().skip(1);
     if lower.clone().all(|tier| tier.gb_seconds <= 0.0 && tier.came == 0) {

@@ -1,4 +1,4 @@
-//! A job's address DAG as one reply of the controller tells it, for the commands that look at it.
+//! A job's address DAG from one reply of the controller, for the commands that show it.
 
 use crate::failure::{Failure, Outcome};
 use crate::size;
@@ -8,7 +8,7 @@ use honeycomb_wire::{Durability, Status};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// The prefixes of a job, each with its children and structures in the order of their names.
+/// The prefixes of a job, each with its children and structures, sorted by name.
 pub struct Dag {
     nodes: Vec<PrefixInfo>,
     children: Vec<Vec<usize>>,
@@ -44,7 +44,7 @@ impl Dag {
         &self.nodes
     }
 
-    /// One of them.
+    /// The prefix with this index.
     pub fn node(&self, node: usize) -> &PrefixInfo {
         &self.nodes[node]
     }
@@ -59,8 +59,8 @@ impl Dag {
         self.parents[node].first().copied()
     }
 
-    /// The prefix of a path; `NotFound` when there is none. One that has ended is found as long as
-    /// it is remembered.
+    /// The prefix of a path; `NotFound` when there is none. An ended prefix is found while the controller
+    /// remembers it.
     pub fn find(&self, path: &str) -> Outcome<usize> {
         let literal = self.walk(&split_path(path)?);
         let found = literal.or_else(|| self.walk(&dotted_path(path)?));
@@ -78,7 +78,7 @@ impl Dag {
         })
     }
 
-    /// A path to a prefix: by its first parent, and the first parent's.
+    /// A path to a prefix, along the first parents.
     pub fn path(&self, node: usize) -> String {
         let mut parts = Vec::new();
         let mut at = node;
@@ -90,7 +90,7 @@ impl Dag {
         parts.join("/")
     }
 
-    /// A prefix and all that are below it, each once, parents before children.
+    /// A prefix and all its descendants, each once, parents before children.
     pub fn below(&self, top: usize) -> Vec<usize> {
         let mut seen = HashSet::from([top]);
         let mut waiting = vec![top];
@@ -105,7 +105,7 @@ impl Dag {
 }
 
 impl Dag {
-    /// The live prefixes below one, each with a path from there to it, parents before children.
+    /// The live descendants of a prefix, each with its path from there, parents before children.
     pub fn paths_below(&self, top: usize) -> Vec<(usize, String)> {
         let mut paths: HashMap<usize, String> = HashMap::from([(top, String::new())]);
         let mut found = Vec::new();
@@ -123,7 +123,7 @@ impl Dag {
     }
 }
 
-/// What became of a prefix, in a word.
+/// The state of a prefix, in one word.
 pub fn state(p: &PrefixInfo) -> &'static str {
     match p.state {
         0 => "live",
@@ -133,18 +133,18 @@ pub fn state(p: &PrefixInfo) -> &'static str {
     }
 }
 
-/// The kind of a structure, in a word.
+/// The kind of a structure, in one word.
 pub fn kind(s: &StructureInfo) -> &'static str {
     Kind::from_code(s.kind).map_or("unknown", Kind::name)
 }
 
-/// Why a structure takes no more, in a word; `None` when it does.
+/// `closed` or `sealed` for a structure that accepts no more data; `None` for others.
 pub fn ended(s: &StructureInfo) -> Option<&'static str> {
     let word = if s.kind == Kind::Queue.code() { "closed" } else { "sealed" };
     s.sealed.then_some(word)
 }
 
-/// What else than its lease concerns a prefix, for people: readers that are left, and its commit.
+/// The remaining readers of a prefix and its commit, for people.
 pub fn readers(left: u32, committed: bool) -> String {
     let committed = if committed { ", committed" } else { "" };
     match left {
@@ -154,7 +154,7 @@ pub fn readers(left: u32, committed: bool) -> String {
     }
 }
 
-/// How the flush of a prefix stands, in a word; `none` where it has not begun or there is none to be.
+/// The state of a prefix's flush, in one word; `none` when it has not begun or none is planned.
 pub fn flush(p: &PrefixInfo) -> &'static str {
     match p.flush {
         0 => "none",
@@ -165,14 +165,14 @@ pub fn flush(p: &PrefixInfo) -> &'static str {
     }
 }
 
-/// Where a prefix's data goes when its lease ends, for people, and what became of that.
+/// The flush target of a prefix and the state of its flush, for people.
 fn flushes(p: &PrefixInfo) -> String {
     let why = if p.flush_message.is_empty() { "" } else { ": " };
     match p.flush {
         _ if p.flush_to.is_empty() => String::new(),
         0 if p.acknowledge == Durability::Flushed as u8 => {
             let outlives = if p.persist { ", outlives its job" } else { "" };
-            format!("{outlives}, answers when it is written at {}", p.flush_to)
+            format!("{outlives}, acknowledges writes when they are flushed to {}", p.flush_to)
         }
         0 if p.persist => format!(", outlives its job, at {}", p.flush_to),
         0 => format!(", to be flushed to {}", p.flush_to),
@@ -181,7 +181,7 @@ fn flushes(p: &PrefixInfo) -> String {
     }
 }
 
-/// A prefix's lease for people, and what else may free it.
+/// A prefix's lease, readers and flush, for people.
 pub fn lease(p: &PrefixInfo) -> String {
     let lease = match (p.state, p.pinned) {
         (0, true) => "pinned".into(),
@@ -195,12 +195,12 @@ pub fn lease(p: &PrefixInfo) -> String {
     format!("{lease}{}{}", readers(p.readers_left, p.committed), flushes(p))
 }
 
-/// What is left of a prefix's lease, in milliseconds; `None` when it is pinned or over.
+/// The remaining lease of a prefix, in milliseconds; `None` when it is pinned or has ended.
 pub fn remaining_ms(p: &PrefixInfo) -> Option<i64> {
     (!p.pinned && p.state == 0).then_some(p.remaining_ms)
 }
 
-/// A structure as JSON has it everywhere.
+/// The JSON form of a structure in all commands.
 pub fn structure_json(s: &StructureInfo) -> Value {
     json!({
         "structure": s.structure, "name": s.name, "kind": kind(s), "blocks": s.blocks,

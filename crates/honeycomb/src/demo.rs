@@ -11,25 +11,24 @@ use std::process::Command;
 
 /// Counts the words of a book on elastic memory, and shows the job's memory over time.
 ///
-/// A MapReduce job of the Python package on an embedded cluster: a process of its own that ends with
-/// the demo, so no cluster has to run. The text is the King James Bible unless --input names one.
+/// Runs a MapReduce job of the Python package on an embedded cluster, a separate process that ends with the
+/// demo: no running cluster is needed. The text is the King James Bible, or that of --input.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb demo
   honeycomb demo --input book.txt --scale 2 --workers 2
   honeycomb demo --json")]
 pub struct DemoArgs {
-    /// A text of your own, plain or .gz
+    /// A text file to use instead, plain or .gz
     #[arg(long, value_name = "PATH")]
     input: Option<PathBuf>,
-    /// Count the text N times over
+    /// Count the text N times
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     scale: u32,
-    /// Worker processes (one for each core)
+    /// Number of worker processes (default: one per core)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     workers: Option<u32>,
-    /// Bytes of a block: a power of two from 64KiB to 16MiB; each of the job's files takes one at
-    /// least
+    /// Size of a block: a power of two from 64KiB to 16MiB; each file of the job uses at least one block
     #[arg(long, value_name = "SIZE", default_value = "64KiB")]
     block_size: String,
     #[command(flatten)]
@@ -38,7 +37,7 @@ pub struct DemoArgs {
     output: Output,
 }
 
-/// `honeycomb demo`: becomes the Python that has the package.
+/// `honeycomb demo`: replaces itself by the Python that has the package.
 pub fn demo(args: &DemoArgs) -> Outcome {
     let (python, _) = python::find(args.given.settings()?.python())?;
     let mut command = Command::new(&python);

@@ -1,4 +1,4 @@
-//! `drain`: takes a memory server out.
+//! `drain`: drains a memory server.
 
 use crate::config::{Given, Reach};
 use crate::failure::{Failure, Outcome};
@@ -13,27 +13,27 @@ use honeycomb_wire::messages::ServerInfo;
 use serde_json::json;
 use std::time::Duration;
 
-/// How often it is looked at, for one who waits.
+/// The interval at which --wait polls the server's state.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Takes a memory server out: it is given nothing more, and ends when it has nothing.
+/// Drains a memory server: it gets no new blocks, its data moves away, then it exits.
 ///
-/// ADDRESS is that of `honeycomb status`. Key-value stores, files and queues move to other servers, and large
-/// values are written anew there; structures of custom kinds stay until their leases end. Clients go on. The
-/// last server that takes blocks is not taken out. Without --wait the command returns at once; `honeycomb
-/// status` tells what the server waits for.
+/// `honeycomb status` shows the ADDRESS. Key-value stores, files and queues are migrated to other servers,
+/// and large values are rewritten there; structures of custom kinds stay until their leases end. Clients
+/// continue without interruption. The last server that accepts blocks cannot be drained. Without --wait, the
+/// command returns at once; `honeycomb status` shows what the server still waits for.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb drain $ADDRESS
   honeycomb drain $ADDRESS --wait 60
-  honeycomb drain $ADDRESS --cancel   # it takes blocks again")]
+  honeycomb drain $ADDRESS --cancel   # it accepts blocks again")]
 pub struct DrainArgs {
     /// The server, HOST:PORT
     address: String,
-    /// Let it take blocks again, if it has not ended
+    /// Cancel the drain: the server accepts blocks again, if it has not exited
     #[arg(long, conflicts_with = "wait")]
     cancel: bool,
-    /// Wait until it has ended, at most so many seconds
+    /// Wait until the server has exited, at most this long
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -62,7 +62,7 @@ pub fn drain(args: &DrainArgs) -> Outcome {
     };
     if let (Some(server), Some(_)) = (&server, args.wait) {
         let text = format!(
-            "memory server {} has not ended{}: {}",
+            "memory server {} has not exited{}: {}",
             args.address,
             patience.told(),
             waits_for(server)
@@ -82,8 +82,8 @@ pub fn drain(args: &DrainArgs) -> Outcome {
 
 fn waits_for(server: &ServerInfo) -> String {
     match (server.drain, server.drain_waits.is_empty()) {
-        (0, _) => "somebody has called it back".into(),
-        (_, true) => "nothing is there any more".into(),
-        _ => format!("there are {}", server.drain_waits),
+        (0, _) => "its drain was cancelled".into(),
+        (_, true) => "it is empty and about to exit".into(),
+        _ => format!("it waits for {}", server.drain_waits),
     }
 }

@@ -1,7 +1,7 @@
-//! What went wrong, and the exit code that says so.
+//! Errors of commands, and their exit codes.
 //!
-//! Every command answers with an [`Outcome`]; a [`Failure`] keeps the protocol's status as far as
-//! there is one. The one place that turns a status into an exit code is [`Exit::of`].
+//! Every command returns an [`Outcome`]. A [`Failure`] keeps the protocol's status if there is one. Only
+//! [`Exit::of`] maps a status to an exit code.
 
 use honeycomb_client::Error;
 use honeycomb_types::InvalidName;
@@ -10,54 +10,50 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::process::ExitCode;
 
-/// What a command answers.
+/// The result of a command.
 pub type Outcome<T = ()> = Result<T, Failure>;
 
-/// Why a command failed: the cause, as the protocol names it where it has a name, and a sentence.
+/// The error of a command: the protocol's status, if there is one, and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// `None` for what the protocol knows nothing of: a file that cannot be read.
+    /// `None` for errors outside the protocol, such as an unreadable file.
     status: Option<Status>,
     message: String,
-    /// The exit code, when standard error says already what went wrong.
+    /// The exit code, when the error has already been printed to standard error.
     told: Option<u8>,
 }
 
-/// Kinds of ends that a script can tell apart.
+/// Exit codes that a script can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It was done.
+    /// Success.
     Done = 0,
-    /// Anything that has no code of its own.
+    /// Any error without a code of its own.
     Failed = 1,
     /// The command line, the configuration or an argument is wrong.
     Usage = 2,
-    /// There is no such thing.
+    /// The named object does not exist.
     Absent = 3,
     /// The token or the grant does not allow it.
     Refused = 4,
     /// No cluster, or no answer in time.
     Unavailable = 5,
-    /// It was there and is gone.
+    /// The data existed and is lost.
     Lost = 6,
-    /// No room, or over a limit.
+    /// No memory, or a limit is exceeded.
     Full = 7,
-    /// Something is there that stands against it.
+    /// The present state conflicts with the request.
     Conflict = 8,
 }
 
-/// Code, meaning and the statuses that have it, for `--help` and `docs/operating.md`.
+/// Each code with its meaning and its statuses, for `--help` and `docs/operating.md`.
 pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
     (Exit::Done, "done", ""),
-    (
-        Exit::Failed,
-        "failed for another reason; `doctor` found something that does not work",
-        "all others",
-    ),
+    (Exit::Failed, "failed for another reason; a check of `doctor` failed", "all others"),
     (Exit::Usage, "wrong usage: command line, configuration or an argument", "InvalidArgument"),
     (
         Exit::Absent,
-        "there is no such key, structure, prefix or job, or no item in a queue",
+        "the key, structure, prefix or job does not exist, or the queue has no item",
         "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed, QueueEmpty, NotYet, UnknownKind",
     ),
     (
@@ -68,27 +64,30 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
     (
         Exit::Unavailable,
         "no cluster, or no answer in time; for a change, the message says whether it may have \
-         taken effect",
+         been applied",
         "Unavailable, DeadlineExceeded, OutcomeUnknown, Busy",
     ),
-    (Exit::Lost, "the data is gone: its lease ended, or its server", "LeaseExpired, DataLost"),
+    (
+        Exit::Lost,
+        "the data is lost: its lease expired, or its server failed",
+        "LeaseExpired, DataLost",
+    ),
     (
         Exit::Full,
-        "no room, or over a limit",
+        "no memory, or a limit is exceeded",
         "OutOfMemory, BlockFull, QuotaExceeded, LimitExceeded, ValueTooLarge, KeyTooLarge, \
          QueueFull",
     ),
     (
         Exit::Conflict,
-        "what is there stands against it: it exists already, is sealed or closed, or of another \
-         kind",
+        "the present state conflicts: it already exists, is sealed or closed, or has another kind",
         "AlreadyExists, KeyExists, CompareFailed, Sealed, NotSealed, QueueClosed, Loading, WrongKind, Cycle, \
          Refused, NotFlushed",
     ),
 ];
 
 impl Exit {
-    /// The end that a status makes.
+    /// The exit code of a status.
     pub fn of(status: Status) -> Exit {
         match status {
             Status::Ok => Exit::Done,
@@ -134,42 +133,43 @@ impl Exit {
 }
 
 impl Failure {
-    /// A failure of this cause.
+    /// A failure with this status.
     pub fn new(status: Status, message: impl Into<String>) -> Failure {
         Failure { status: Some(status), message: message.into(), told: None }
     }
 
-    /// An argument, or a setting, that cannot be.
+    /// An invalid argument or setting.
     pub fn invalid(message: impl Into<String>) -> Failure {
         Failure::new(Status::InvalidArgument, message)
     }
 
-    /// Something of this machine that failed: what was tried, and why it did not go.
+    /// A failed operation of the local system: the attempted operation, and its error.
     pub fn io(what: impl fmt::Display, e: &std::io::Error) -> Failure {
         format!("{what}: {e}").into()
     }
 
-    /// The cause, where the protocol has a name for it.
+    /// The protocol's status, if there is one.
     pub fn status(&self) -> Option<Status> {
         self.status
     }
 
-    /// The same, when standard error says it already: only the exit code is left to give.
+    /// The same failure, already printed to standard error: only its exit code is used.
     pub fn told(self) -> Failure {
         Failure { told: Some(self.exit() as u8), ..self }
     }
 
-    /// The same, and what else is to be known.
+    /// The same failure with an addition to its message.
     pub fn with(self, more: &str) -> Failure {
         Failure { message: format!("{}; {more}", self.message), ..self }
     }
 
-    /// A child process, which shares standard error, ended with this code and has said why.
+    /// The exit code of a child process, which has printed its error to the shared standard error.
     pub fn of_child(code: u8) -> Failure {
-        Failure { status: None, message: format!("a child ended with {code}"), told: Some(code) }
+        let message = format!("a child process ended with code {code}");
+        Failure { status: None, message, told: Some(code) }
     }
 
-    /// Ends the program: says what went wrong, if nobody has.
+    /// Prints the failure, unless it has been printed, and answers its exit code.
     pub fn report(&self, as_json: bool) -> ExitCode {
         if let Some(code) = self.told {
             return ExitCode::from(code);
@@ -181,12 +181,12 @@ impl Failure {
         ExitCode::from(self.exit() as u8)
     }
 
-    /// How the program ends with it.
+    /// The exit code of the failure.
     fn exit(&self) -> Exit {
         self.status.map_or(Exit::Failed, Exit::of)
     }
 
-    /// What `--json` prints on standard error.
+    /// The form that `--json` prints to standard error.
     fn to_json(&self) -> Value {
         let status = self.status.map_or("Failed", Status::name);
         error_json(status, self.exit(), &self.message)
@@ -231,7 +231,7 @@ impl From<&str> for Failure {
     }
 }
 
-/// The section of `--help`.
+/// The section of exit codes in `--help`.
 pub fn exit_codes_text() -> String {
     let mut text = String::from("Exit codes:\n");
     for (exit, meaning, _) in EXIT_CODES {
@@ -244,7 +244,7 @@ pub fn exit_codes_text() -> String {
 mod tests {
     use super::*;
 
-    /// As `docs/operating.md` has it.
+    /// The table in `docs/operating.md`.
     fn markdown() -> String {
         let mut text = String::from("| Code | Meaning | Statuses |\n| --- | --- | --- |\n");
         for (exit, meaning, statuses) in EXIT_CODES {
@@ -272,7 +272,7 @@ mod tests {
                 assert_eq!(Exit::of(status), exit, "{name}");
             }
         }
-        // And the reverse: whatever has a code of its own stands in the table.
+        // And the reverse: every status with a code of its own is in the table.
         for status in (1..1000).filter_map(Status::from_code) {
             let exit = Exit::of(status);
             let row = EXIT_CODES.iter().find(|(e, ..)| *e == exit).unwrap();

@@ -1,4 +1,4 @@
-//! `append` and `cat`: files by hand.
+//! `append` and `cat`: files on the command line.
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
@@ -15,15 +15,15 @@ use std::io::Read;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes that `cat` reads and `append` reads ahead at a time.
+/// Bytes of one read of `cat`, and of one read-ahead of `append`.
 const PIECE: usize = 4 << 20;
-/// Most bytes of a file in one JSON object, which is made as a whole.
+/// Maximum bytes of a file in one JSON object, which is built in memory.
 const JSON_MAX: u64 = 64 << 20;
 
-/// Appends to a file what a file of this machine or standard input holds.
+/// Appends a local file or standard input to a file.
 ///
 /// The job, the prefixes and the file are created when they are missing. Any number of writers may
-/// append at the same time; what one request carries (at most an eighth of a block) stays together.
+/// append at the same time; the bytes of one request (at most an eighth of a block) stay contiguous.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb append logs:today app.log
@@ -33,9 +33,9 @@ pub struct AppendArgs {
     /// The file: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
-    /// What to read; `-`, or none, is standard input
+    /// The file to read; `-`, or no argument, reads standard input
     file: Option<PathBuf>,
-    /// Make the file immutable afterwards, for good
+    /// Seal the file afterwards: it becomes immutable permanently
     #[arg(long)]
     seal: bool,
     #[command(flatten)]
@@ -44,15 +44,15 @@ pub struct AppendArgs {
     output: Output,
 }
 
-/// Prints a file, or a part of it, as it is.
+/// Prints a file, or a part of it, unchanged.
 ///
-/// With --json one object tells `offset`, `bytes` (of the part), `bytes_total` (of the file),
-/// `sealed`, and the part itself: `content` when it is UTF-8, else `content_hex`. A part of more
-/// than 64 MiB is not put into an object.
+/// With --json, the output is one object: `offset`, `bytes` (of the part), `bytes_total` (of the file),
+/// `sealed`, and the part itself as `content` if it is UTF-8, else as `content_hex`. A part of more
+/// than 64 MiB is an error with --json.
 ///
-/// With --follow it prints what is there, then what is appended as it comes, and ends when the file
-/// is sealed or --length is reached; with exit code 5 when --wait has passed first. The job is
-/// renewed for as long as that lasts.
+/// With --follow, it prints the present content, then appended data as it arrives. It ends when the file is
+/// sealed or --length bytes are printed, or with exit code 5 when --wait has elapsed. It renews the job while
+/// it runs.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb append logs:today app.log
@@ -61,21 +61,21 @@ pub struct AppendArgs {
   honeycomb cat logs:today --length 64 --json
   honeycomb cat logs:today --follow --length 20
   honeycomb append logs:old app.log --seal
-  honeycomb cat logs:old --follow --wait 60     # up to the seal")]
+  honeycomb cat logs:old --follow --wait 60     # until it is sealed")]
 pub struct CatArgs {
     /// The file: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
-    /// Where to begin, in bytes; a size such as 64KiB is understood
+    /// First byte to print: a number of bytes, or a size such as 64KiB
     #[arg(long, default_value = "0", value_parser = size::parse, value_name = "BYTES")]
     offset: u64,
-    /// Most bytes to print (to the end)
+    /// Maximum number of bytes to print (default: to the end)
     #[arg(long, value_parser = size::parse, value_name = "BYTES")]
     length: Option<u64>,
-    /// Go on with what is appended, until the file is sealed
+    /// Continue with appended data until the file is sealed
     #[arg(long, short, conflicts_with = "json")]
     follow: bool,
-    /// How long to follow (for ever)
+    /// Stop following after this time (default: no limit)
     #[arg(long, value_name = "SECONDS", requires = "follow", value_parser = wait::seconds)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -99,7 +99,7 @@ pub fn append(args: &AppendArgs) -> Outcome {
     let mut buffer = vec![0; PIECE.min(file.append_limit())];
     let (mut bytes, mut offset) = (0, None);
     loop {
-        let n = input.read(&mut buffer).map_err(|e| Failure::io("what is appended", &e))?;
+        let n = input.read(&mut buffer).map_err(|e| Failure::io("cannot read the input", &e))?;
         if n == 0 {
             break;
         }
@@ -115,7 +115,7 @@ pub fn append(args: &AppendArgs) -> Outcome {
     });
     args.output.tell(&told, || match offset {
         Some(offset) => format!("appended {} at {offset}", size::show(bytes)),
-        None => "there was nothing to append".into(),
+        None => "the input was empty, nothing was appended".into(),
     });
     Ok(())
 }
@@ -136,16 +136,16 @@ pub fn cat(args: &CatArgs) -> Outcome {
     read_pieces(&file, args.offset, end, print_bytes).map(drop)
 }
 
-/// Prints what is there and what comes, up to an end or until the file is sealed.
+/// Prints present and appended data, up to an end or until the file is sealed.
 fn follow(args: &CatArgs, file: &File, end: u64) -> Outcome {
     let patience = Patience::new(args.wait);
     let mut listener = file.structure().listen(kinds::APPEND | kinds::SEAL, Filter::All)?;
-    // After the subscription: a seal before it is seen here, one after it is told.
+    // Read after the subscription: an earlier seal is seen here, a later one is notified.
     let mut sealed = file.sealed()?;
     let (mut at, mut more) = (args.offset, true);
     loop {
         if more {
-            // What was appended before the seal is there to be read by now.
+            // All data appended before the seal is readable now.
             at = read_pieces(file, at, end, print_bytes)?;
             if sealed || at >= end {
                 return Ok(());
@@ -157,7 +157,7 @@ fn follow(args: &CatArgs, file: &File, end: u64) -> Outcome {
                 let text = format!("{} was not sealed{}", args.address, patience.told());
                 return Err(Failure::new(Status::DeadlineExceeded, text));
             }
-            // Nothing new, or what was read already.
+            // No new data, or data that was already read.
             None => more = false,
             Some(Heard::Append { offset, length }) => more = offset + length > at,
             Some(Heard::Gap { .. }) => sealed = file.sealed()?,
@@ -166,7 +166,7 @@ fn follow(args: &CatArgs, file: &File, end: u64) -> Outcome {
     }
 }
 
-/// Reads from an offset up to an end, or up to that of the file; returns where that was.
+/// Reads from an offset to an end, or to the end of the file; returns the offset where it stopped.
 fn read_pieces(
     file: &File,
     mut offset: u64,
@@ -187,15 +187,14 @@ fn read_pieces(
 }
 
 fn cat_json(args: &CatArgs, file: &File, end: u64) -> Outcome {
-    // Sealed is asked first: what was sealed then has its final size in the second answer.
+    // `sealed` is read first: a file that is sealed then has its final size in the second answer.
     let sealed = file.sealed()?;
     let total = file.size()?;
     let end = end.min(total);
     let bytes = end.saturating_sub(args.offset);
     if bytes > JSON_MAX {
         let text = format!(
-            "{} of {} do not go into one JSON object (at most {}): say --length, or leave --json \
-             out",
+            "cannot print {} of {} as one JSON object (at most {}): use --length, or omit --json",
             size::show(bytes),
             args.address,
             size::show(JSON_MAX)

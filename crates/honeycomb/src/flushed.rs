@@ -1,4 +1,4 @@
-//! `flushed`: what was written of a prefix whose lease has ended.
+//! `flushed`: inspects, checks, copies and deletes a flush.
 
 use crate::failure::{Failure, Outcome};
 use crate::output::Output;
@@ -9,13 +9,14 @@ use honeycomb_wire::Status;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Shows what a flush holds, and checks it.
+/// Shows the contents of a flush, and checks it.
 ///
-/// PLACE is where it went: the servers' flush_root, the job's name, and the path that the prefix was
-/// created with (`honeycomb prefix --flush-to`). It is a directory, or s3://BUCKET/PATH, gs://... or
-/// az://..., with credentials from the environment as for the servers. No cluster is needed. Without a
-/// whole flush there the exit code is 3; with --check every object is read, and a damaged one is code 6.
-/// With --delete it is deleted after that: the manifest first, so that it is none from then on.
+/// PLACE is the target of the flush: the servers' flush_root, the job's name, and the path of the prefix
+/// (`honeycomb prefix --flush-to`). It is a directory, or s3://BUCKET/PATH, gs://... or az://..., with
+/// credentials from the environment as for the servers. No cluster is needed. The exit code is 3 if PLACE
+/// has no complete flush. With --check, every object is read, and a damaged object is exit code 6. With
+/// --delete, the flush is deleted afterwards; its manifest is deleted first, so that PLACE is no flush from
+/// then on.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb flushed flush/cli/runs/1
@@ -29,10 +30,10 @@ pub struct FlushedArgs {
     /// Read every object and compare it with its checksum
     #[arg(long)]
     check: bool,
-    /// Copy it into this directory, which is made or empty, comparing every object with its checksum
+    /// Copy the flush to this new or empty directory, and compare every object with its checksum
     #[arg(long, value_name = "DIR")]
     copy: Option<PathBuf>,
-    /// Delete it; for good
+    /// Delete the flush permanently
     #[arg(long)]
     delete: bool,
     #[command(flatten)]
@@ -73,7 +74,7 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
     args.output.tell(&told, || {
         let mut text = format!("{} of job {}", named(&manifest.address), manifest.job);
         if journal {
-            text += ", as far as it was acknowledged: a journal";
+            text += ", a journal: all acknowledged writes";
         }
         for s in &manifest.structures {
             let name = if s.name.is_empty() { "(unnamed)" } else { &s.name };
@@ -87,16 +88,17 @@ pub fn flushed(args: &FlushedArgs) -> Outcome {
             text += &format!("\n  : {name}  {}, {bytes}{items}", s.kind);
         }
         if !manifest.below.is_empty() {
-            text += &format!("\n  below it, each in its own place: {}", manifest.below.join(", "));
+            let below = manifest.below.join(", ");
+            text += &format!("\n  prefixes below it, each in its own place: {below}");
         }
         if let Some(directory) = &args.copy {
             text += &format!("\ncopied to {}", directory.display());
         }
         if args.check {
-            text += "\nevery object is as it was written";
+            text += "\nall objects match their checksums";
         }
         if let Some(objects) = deleted {
-            text += &format!("\ndeleted, with its {objects} objects");
+            text += &format!("\ndeleted the flush and its {objects} objects");
         }
         text
     });
@@ -120,7 +122,7 @@ pub(crate) fn failure(error: FlushError) -> Failure {
     Failure::new(status, error.to_string())
 }
 
-/// Extents of large values are bytes of entries, and none themselves.
+/// The number of items; extents of large values are not counted, they belong to entries.
 fn items(structure: &FlushedStructure) -> u64 {
     structure.parts.iter().filter(|part| !part.is_of_extents()).map(|part| part.items).sum()
 }

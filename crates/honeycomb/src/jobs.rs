@@ -1,4 +1,4 @@
-//! `jobs`: what is registered.
+//! `jobs`: lists registered jobs.
 
 use crate::config::{Given, Reach};
 use crate::failure::Outcome;
@@ -10,25 +10,25 @@ use honeycomb_types::{JobId, TierClass, tenant_of};
 use honeycomb_wire::messages::{JobInfo, JobWeightsReply};
 use serde_json::{Value, json};
 
-/// Lists the jobs, with what each of them holds.
+/// Lists the jobs and their use of memory.
 ///
-/// In the order of their registration: live prefixes, structures, blocks, the most blocks that it may
-/// hold (its quota), bytes of data in them (as the servers last reported), the time since it was
-/// registered, and what its hints let expect it to hold and to move. Needs the cluster's token; a job's
-/// own shows that job alone. With --json one object holds `jobs`, with the hints as they were given.
+/// Jobs are sorted by registration. Columns: live prefixes, structures, blocks, the quota in blocks, bytes of
+/// data (as the servers last reported), the time since the registration, and the size and throughput that are
+/// expected from the job's hints. Requires the cluster's token; a job's token shows that job alone. With
+/// --json, one object contains `jobs`, with the hints as given.
 ///
-/// Of one job, with hints: which servers its next blocks go to, and why. A server gets weight for the blocks
-/// that it has free, less when its cores are busy, and none when the job needs fewer servers than there are.
-/// And where servers have disks, in which tiers its blocks begin: in memory while that has room, unless
-/// latency does not matter to it; then on the slowest disks that serve what it said that it moves, in part on
-/// each of them when none does alone, and in memory only what they do not serve.
+/// For one job with hints, it also shows which servers get its next blocks, and why. The weight of a server
+/// grows with its free blocks and falls with the load of its cores; it is 0 if the job needs fewer servers.
+/// If servers have disks, it shows in which tiers new blocks are placed: in memory while there is room,
+/// unless the job is not latency-sensitive. Such a job uses the slowest disks that provide its hinted
+/// throughput, or several disks together, and memory only for the rest.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb jobs
   honeycomb jobs --json
-  honeycomb jobs acme/sort          # one of them, and where its blocks go")]
+  honeycomb jobs acme/sort          # one job, and the placement of its blocks")]
 pub struct JobsArgs {
-    /// One job
+    /// Show only this job
     name: Option<String>,
     #[command(flatten)]
     given: Given<Reach>,
@@ -51,12 +51,12 @@ pub fn jobs(args: &JobsArgs) -> Outcome {
     Ok(())
 }
 
-/// One job, and the weights of servers for it.
+/// Prints one job, and the weights of servers and tiers for it.
 fn job(client: &Client, name: &str, output: &Output) -> Outcome {
     let jobs = client.list_jobs()?;
     let Some(info) = jobs.iter().find(|job| job.name == name) else {
         client.find_job(name)?;
-        return Err(format!("the job '{name}' was registered just now; ask again").into());
+        return Err(format!("the job '{name}' was registered just now; retry").into());
     };
     let JobWeightsReply { weights, tiers, .. } = client.weights(JobId(info.job))?;
     if output.json {
@@ -80,39 +80,39 @@ fn job(client: &Client, name: &str, output: &Output) -> Outcome {
     }
     print_jobs(std::slice::from_ref(info));
     if weights.is_empty() {
-        say!("no hints: its blocks go to the emptiest server");
+        say!("no hints: its blocks are placed on the server with the most free blocks");
     }
     for w in &weights {
         let percent = |permille: u16| f64::from(permille) / 10.0;
         say!(
-            "server {:<6} {:>5.1} % of its next blocks: {} blocks to give, cores {:.1} % busy",
+            "server {:<6} {:>5.1} % of its next blocks: {} blocks available, cores {:.1} % busy",
             w.server,
             percent(w.weight_permille),
             w.free,
             percent(w.cpu_permille)
         );
     }
-    // Memory alone is no choice.
+    // With memory alone there is nothing to choose.
     for t in tiers.iter().filter(|_| tiers.len() > 1) {
         let (name, percent) = (tier_name(t.tier), f64::from(t.weight_permille) / 10.0);
         let rate = match t.tier {
             0 => String::new(),
-            _ => format!(", {}/s of it left", size::show(t.bytes_per_s)),
+            _ => format!(", {}/s of it available", size::show(t.bytes_per_s)),
         };
         say!(
-            "tier   {name:<6} {percent:>5.1} % of its next blocks: {} blocks to give{rate}",
+            "tier   {name:<6} {percent:>5.1} % of its next blocks: {} blocks available{rate}",
             t.free
         );
     }
     Ok(())
 }
 
-/// Memory, or what a tier is made of.
+/// The name of a tier: memory, or its class.
 fn tier_name(code: u8) -> &'static str {
     TierClass::from_code(code).map_or("memory", TierClass::name)
 }
 
-/// The jobs as a table; nothing when there are none.
+/// Prints the jobs as a table; nothing when there are none.
 pub fn print_jobs(jobs: &[JobInfo]) {
     if jobs.is_empty() {
         return;
@@ -143,12 +143,12 @@ pub fn print_jobs(jobs: &[JobInfo]) {
     }
 }
 
-/// A quota as people read it.
+/// A quota for people.
 fn quota(blocks: u64) -> String {
     if blocks == 0 { "-".into() } else { blocks.to_string() }
 }
 
-/// What a job is expected to use, as people read it.
+/// The expected use of a job, for people.
 fn expected(j: &JobInfo) -> String {
     match (j.expected_bytes, j.expected_bytes_per_s) {
         (0, 0) => "-".into(),
@@ -156,7 +156,7 @@ fn expected(j: &JobInfo) -> String {
     }
 }
 
-/// The jobs as JSON has them.
+/// The JSON form of jobs.
 pub fn jobs_json(jobs: &[JobInfo]) -> Vec<Value> {
     jobs.iter()
         .map(|j| {

@@ -12,13 +12,13 @@ use serde_json::json;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes of entries that one request of a scan asks for.
+/// Bytes of entries that one request of `scan` reads.
 const PAGE: u32 = 1 << 20;
 
 /// Key-value stores: puts, gets, deletes and lists entries.
 ///
-/// A store is at an address, prefix[/prefix...][:name]. Keys have 1 to 4096 bytes, values up to
-/// some gigabytes, by the size of a block. Each of these commands renews the whole job that it works in.
+/// The address of a store is prefix[/prefix...][:name]. Keys have 1 to 4096 bytes. Values may have some
+/// gigabytes, depending on the block size. Each of these commands renews all leases of its job.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb kv put notes:kv color blue
@@ -52,10 +52,9 @@ pub const GET_EXAMPLES: &str = "Examples:
 
 /// Stores a value under a key.
 ///
-/// The job, the prefixes and the store are created when they are missing; leases of what the
-/// command line creates last a day from its last use. A value of more than an eighth of a
-/// block gets blocks of its own.
-/// `honeycomb put` and `honeycomb kv put` are the same command.
+/// The job, the prefixes and the store are created when they are missing. The leases of a job created by the
+/// command line last one day from its last use. A value larger than an eighth of a block gets blocks of its
+/// own. `honeycomb put` and `honeycomb kv put` are the same command.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb kv put notes:kv color blue
@@ -66,21 +65,21 @@ pub struct PutArgs {
     /// The store: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
-    /// The key, 1 byte to 4096 bytes
+    /// The key, 1 to 4096 bytes
     key: String,
-    /// The value; `-`, or none, reads standard input to its end
+    /// The value; `-`, or no argument, reads standard input to its end
     #[arg(conflicts_with = "file")]
     value: Option<String>,
-    /// Take the value from a file
+    /// Read the value from this file
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// Store only when the key has no value; exit code 8 when it has one
+    /// Store the value only if the key has none; else the exit code is 8
     #[arg(long)]
     if_absent: bool,
     /// KEY is written in hexadecimal
     #[arg(long)]
     key_hex: bool,
-    /// Blocks of the store when this creates it; it keeps that number
+    /// Initial number of blocks if the command creates the store
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     blocks: u32,
     #[command(flatten)]
@@ -91,9 +90,8 @@ pub struct PutArgs {
 
 /// Prints the value of a key.
 ///
-/// The bytes are printed as they are; a terminal gets a line end after them, a pipe or a file does
-/// not. Exit code 3 when the key has no value. `honeycomb get` and `honeycomb kv get` are the same
-/// command.
+/// The bytes are printed unchanged; on a terminal a line end follows, in a pipe or a file it does not. The
+/// exit code is 3 if the key has no value. `honeycomb get` and `honeycomb kv get` are the same command.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb kv get notes:kv color
@@ -123,8 +121,8 @@ pub struct GetArgs {
 
 /// Deletes keys.
 ///
-/// All keys are tried; exit code 3 when one of them had no value. `honeycomb rm ADDRESS KEY` does
-/// the same.
+/// All keys are tried; the exit code is 3 if one of them had no value. `honeycomb rm ADDRESS KEY` does the
+/// same.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb kv put notes:kv color blue
@@ -146,12 +144,12 @@ pub struct DelArgs {
     output: Output,
 }
 
-/// Lists entries: key, tab, value, one entry a line, in no useful order.
+/// Lists entries: key, tab, value, one entry per line, in no particular order.
 ///
-/// What is not printable is written \t, \n, \\ or \xNN, so that a line is an entry. An entry that
-/// is there throughout is listed exactly once; one that comes or goes meanwhile may be missing.
-/// With --json each line is one object: `key` and `value` as text, or `key_hex` and `value_hex` for
-/// what is not UTF-8.
+/// Unprintable bytes are written as \t, \n, \\ or \xNN, so that each line is one entry. An entry that
+/// exists throughout is listed exactly once; an entry that is added or removed meanwhile may be missing.
+/// With --json, each line is one object: `key` and `value` as text, or `key_hex` and `value_hex` if the bytes
+/// are not UTF-8.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb kv put notes:kv user/1 ann
@@ -162,19 +160,19 @@ pub struct ScanArgs {
     /// The store: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
-    /// Only keys that begin with this
+    /// List only keys that begin with this text
     #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
     prefix: String,
     /// TEXT of --prefix is written in hexadecimal
     #[arg(long, requires = "prefix")]
     key_hex: bool,
-    /// Most entries to list (all)
+    /// Maximum number of entries to list (default: all)
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
-    /// List the keys alone
+    /// List only the keys
     #[arg(long)]
     keys_only: bool,
-    /// Print keys and values as they are: ambiguous when they hold tabs or line ends
+    /// Print keys and values unchanged: ambiguous if they contain tabs or line ends
     #[arg(long, conflicts_with_all = ["hex", "json"])]
     raw: bool,
     /// Print keys and values in hexadecimal
@@ -270,8 +268,8 @@ pub fn get(args: &GetArgs) -> Outcome {
     Ok(())
 }
 
-/// Deletes keys, for `kv del` and `rm ADDRESS KEY`: all are tried, and a missing one is told after
-/// the others are gone.
+/// Deletes keys, for `kv del` and `rm ADDRESS KEY`. All keys are tried; a missing key is reported after the
+/// others are deleted.
 pub fn delete(
     work: &Work,
     address: &str,

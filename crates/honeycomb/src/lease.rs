@@ -1,4 +1,4 @@
-//! `lease`: what is left of leases, and renewing them.
+//! `lease`: shows and renews leases.
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
@@ -9,13 +9,12 @@ use clap::{Args, Subcommand};
 use honeycomb_wire::Status;
 use serde_json::{Value, json};
 
-/// Shows what is left of a prefix's lease; `lease renew` renews.
+/// Shows the remaining lease of a prefix; `lease renew` renews it.
 ///
-/// Looking renews nothing. A prefix that is called `renew` is written `/renew`. Readers that were
-/// declared (`honeycomb readers`) and have not committed are counted: the last of them frees the
-/// prefix before its lease ends. With --json: `lease_ms`, `remaining_ms` (null when pinned),
-/// `pinned`, `readers_left` and `committed` (both null in a job of too many prefixes for one
-/// reply).
+/// Showing a lease does not renew it. Write `/renew` for a prefix named `renew`. The command also shows the
+/// number of declared readers (`honeycomb readers`) that have not committed: when the last of them commits,
+/// the prefix is freed before its lease ends. With --json: `lease_ms`, `remaining_ms` (null when pinned),
+/// `pinned`, `readers_left` and `committed` (both null if the job has too many prefixes for one reply).
 #[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -51,9 +50,9 @@ enum What {
 
 /// Renews the leases of prefixes.
 ///
-/// A renewal is for the prefix, its direct parents and all that is below it; `/` is the whole job.
-/// Each address succeeds or fails alone: all are tried, and the exit code is that of the first that
-/// failed (3 for one that does not exist, 6 for a lease that has ended).
+/// A renewal covers the prefix, its direct parents and all its descendants; `/` is the whole job. All
+/// addresses are tried, independently of each other. The exit code is that of the first failure (3 if the
+/// prefix does not exist, 6 if its lease has ended).
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb put notes:kv color blue
@@ -96,7 +95,7 @@ fn show(args: &ShowArgs) -> Outcome {
     });
     args.output.tell(&told, || {
         let lease = match remaining_ms {
-            None => "pinned: it does not expire".into(),
+            None => "pinned: never expires".into(),
             Some(left) => format!(
                 "lease {}, {} left",
                 size::duration(lease.lease_ms as i64),
@@ -109,8 +108,8 @@ fn show(args: &ShowArgs) -> Outcome {
     Ok(())
 }
 
-/// How many declared readers a prefix waits for, and whether its own task has committed; `None` when
-/// nobody can say, because the job has more prefixes than one reply holds.
+/// The number of declared readers that have not committed, and whether the prefix's own task has committed;
+/// `None` when the job has too many prefixes for one reply.
 fn readers(work: &Work, prefix: u64) -> Outcome<Option<(u32, bool)>> {
     match work.client.tree(work.job) {
         Ok(nodes) => {
@@ -150,7 +149,7 @@ fn renew(args: &RenewArgs) -> Outcome {
     match failed {
         None => Ok(()),
         Some(first) if args.output.json => Err(first),
-        // Each has had its own line.
+        // Each failure has been printed.
         Some(first) => Err(first.told()),
     }
 }

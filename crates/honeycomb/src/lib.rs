@@ -1,11 +1,10 @@
-//! The one binary: `honeycomb start`, and the tools around it.
+//! The `honeycomb` binary: `honeycomb start`, and all other commands.
 //!
-//! A library, so that a program can be the same with one kind of structure more: `run` with a
-//! registry that has it (docs/structures.md). The comparison matrix (`crates/compare`) measures with
-//! what `bench` has.
+//! It is a library so that a program can add kinds of structures: it calls `run` with its own registry
+//! (docs/structures.md). The comparison matrix (`crates/compare`) uses the measurements of `bench`.
 //!
-//! One file for each noun or family of commands; settings in `config`, errors and exit codes in
-//! `failure`, the cluster and the job that a command works in in `cluster`.
+//! There is one file for each noun or family of commands. Settings are in `config`, errors and exit codes in
+//! `failure`, and the cluster and the job of a command in `cluster`.
 #![forbid(unsafe_code)]
 
 /// Prints a line of results; see `output::print_line`.
@@ -65,9 +64,9 @@ use std::sync::Arc;
 
 /// Elastic, ephemeral memory for analytics.
 ///
-/// Files, queues and key-value stores that the tasks of a job share, leased by the block. Data lies under
-/// addresses, prefix[/prefix...][:name], in a job; the command line has a job of its own, `cli`, and
-/// creates what is missing. Without an address every command finds the cluster that `honeycomb start`
+/// Files, queues and key-value stores that the tasks of a job share, in leased blocks of memory. Data has an
+/// address in a job: prefix[/prefix...][:name]. The command line uses the job `cli` by default and creates
+/// missing jobs and prefixes. Without --address, every command finds the cluster that `honeycomb start`
 /// runs for this user.
 #[derive(Parser)]
 #[command(version, propagate_version = true)]
@@ -80,20 +79,20 @@ const EXAMPLES: &str = "Examples:
   honeycomb start --background       # a cluster, found by later commands
   honeycomb put notes:kv color blue  # a key and its value
   honeycomb get notes:kv color
-  honeycomb append logs < app.log    # appended by the server, for any writers
+  honeycomb append logs < app.log    # any number of writers may append
   honeycomb cat logs
-  honeycomb queue put work one two   # items for any takers, first in, first out
+  honeycomb queue put work one two   # first in, first out
   honeycomb queue get work
-  honeycomb tree                     # the job that the command line works in
-  honeycomb doctor                   # what is wrong here, and how to mend it
+  honeycomb tree                     # the prefixes of the job
+  honeycomb doctor                   # finds problems and says how to fix them
   honeycomb stop
 
-Settings are flags, HONEYCOMB_* variables and one file; `honeycomb config show --origin` tells
-which of them counts.
+Settings are flags, HONEYCOMB_* variables and one file; `honeycomb config show --origin` shows
+the source of each value.
 
 ";
 
-/// What each of them says of itself stands at its arguments.
+/// The help text of each command is at its arguments.
 #[derive(Subcommand)]
 enum Command {
     Start(Box<serve::StartArgs>),
@@ -139,13 +138,14 @@ fn definition() -> clap::Command {
     Cli::command().after_help(format!("{EXAMPLES}{}", failure::exit_codes_text()))
 }
 
-/// Whether an error shall be JSON: asked of the words, because also those that clap refuses count.
+/// Whether errors are printed as JSON. It inspects the words themselves, because it is also needed when clap
+/// refuses the command line.
 fn wants_json() -> bool {
     std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
-/// The whole program: reads the command line, does what it says, and answers the exit code. Memory
-/// servers that it starts serve these kinds of structure.
+/// The whole program: parses and executes the command line, and returns the exit code. Memory servers that it
+/// starts serve these kinds of structures.
 pub fn run(kinds: Registry) -> ExitCode {
     let parsed = definition().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {

@@ -1,10 +1,9 @@
-//! Loading a flush into a prefix: what it holds is put where it was, by who asks for it.
+//! Loads a flush into a new prefix, as a client.
 //!
-//! The prefix is created as `loading`: nobody opens anything in it before all of it is there and it is
-//! published, in one step. Who loads reads the objects with credentials of its own and puts what they
-//! hold as any client does, so that neither the size of blocks nor the number of servers has to be what
-//! it was. When it dies the prefix goes with its lease, or with the next load that is told to begin
-//! again.
+//! The prefix is created in the state `loading`: its structures cannot be opened until everything is loaded
+//! and the prefix is published, in one step. The loader reads the objects with its own credentials and writes
+//! their contents like any client, so that the block size and the number of servers may differ from those of
+//! the flush. If the loader dies, the prefix ends with its lease, or with the next load with `again`.
 
 use crate::failure::{Failure, Outcome};
 use crate::flushed::failure;
@@ -21,34 +20,34 @@ use std::time::Duration;
 
 /// Structures and parts of stores that are filled at the same time.
 const AT_A_TIME: usize = 4;
-/// Part of a store's blocks that is meant to be in use when it is loaded: fewer splits.
+/// Percent of a store's blocks that is in use after the load. Initial blocks for this avoid splits.
 const FILLED_PERCENT: u64 = 60;
-/// Answers of a store that are awaited together.
+/// Maximum number of outstanding requests to a store.
 const ANSWERS: usize = 256;
-/// After so many bytes of a store it is told how far a load is.
+/// Progress of a store is reported after this many bytes.
 const NEWS: u64 = 1 << 20;
-/// Items that are put into a queue together.
+/// Items per request to a queue.
 const ITEMS: usize = 256;
 
-/// What a load is to make.
+/// The options of a load.
 #[derive(Clone, Debug, Default)]
 pub struct Load {
     /// The prefix.
     pub path: String,
     /// Its lease in milliseconds; 0 takes the job's.
     pub lease_ms: u32,
-    /// It never expires.
+    /// The prefix never expires.
     pub pinned: bool,
-    /// It outlives its job.
+    /// The prefix outlives its job.
     pub persist: bool,
-    /// Takes the place of a load of the same prefix that was not finished.
+    /// Replaces an unfinished load of the same prefix.
     pub again: bool,
 }
 
-/// What a load has made.
+/// The result of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Structures.
+    /// Number of structures.
     pub structures: usize,
     /// Bytes of the objects that were read.
     pub bytes: u64,
@@ -62,7 +61,7 @@ struct Task<'a> {
     of: usize,
 }
 
-/// Bytes of a load that are done. Several threads load; the lock keeps their reports in ascending order.
+/// Bytes loaded so far. Several threads load; the lock keeps their reports in ascending order.
 struct Done<'a> {
     bytes: Mutex<u64>,
     of: u64,
@@ -77,7 +76,7 @@ impl Done<'_> {
     }
 }
 
-/// Loads the flush at a place. `look` is told how many bytes of how many are done, now and then.
+/// Loads the flush at a place. It calls `look` now and then with the loaded bytes and all bytes.
 pub fn load(
     client: &Client,
     job: JobId,
@@ -91,18 +90,19 @@ pub fn load(
     hidden(client, job, load, || fill(client, job, place, access, load, &flushed, look))
 }
 
-/// Refuses a flush of structures that are not loaded.
+/// Refuses a flush with structures of custom kinds.
 pub fn need_known(flushed: &Flushed) -> Outcome {
     let structures = &flushed.manifest().structures;
     let known = |s: &&FlushedStructure| matches!(s.kind.as_str(), "file" | "queue" | "kv");
     if let Some(other) = structures.iter().find(|s| !known(s)) {
-        let text = format!("'{}' is of the kind {}, which is not loaded", other.name, other.kind);
+        let text =
+            format!("cannot load '{}': the kind {} is not supported", other.name, other.kind);
         return Err(Failure::new(Status::UnknownKind, text));
     }
     Ok(())
 }
 
-/// Makes the prefix of a load, which nobody can look into before it is filled; it goes when that fails.
+/// Creates the prefix of a load, fills it and publishes it. It is removed if that fails.
 pub fn hidden<T>(
     client: &Client,
     job: JobId,
@@ -116,14 +116,14 @@ pub fn hidden<T>(
         Ok(made)
     });
     if made.is_err() {
-        // Its lease would end it too.
+        // If this fails, its lease ends it.
         let _ = client.remove_prefix(job, &load.path);
     }
     client.release(job, std::slice::from_ref(&load.path));
     made
 }
 
-/// Makes the prefix, or takes the place of one that was not finished.
+/// Creates the prefix, or with `again` replaces that of an unfinished load.
 pub fn begin(client: &Client, job: JobId, load: &Load) -> Outcome {
     let Load { path, lease_ms, pinned, persist, again } = load;
     let options = PrefixOptions {
@@ -137,8 +137,8 @@ pub fn begin(client: &Client, job: JobId, load: &Load) -> Outcome {
         Err(Error { status: Status::AlreadyExists, .. }) if is_loading(client, job, path) => {
             if !again {
                 let text = format!(
-                    "{path} is being loaded already, or its load was not finished: begin again \
-                     takes its place"
+                    "cannot load {path}: another load of it is running or was interrupted; load it \
+                     with `again` (--again) to replace that one"
                 );
                 return Err(Failure::new(Status::Loading, text));
             }
@@ -150,13 +150,13 @@ pub fn begin(client: &Client, job: JobId, load: &Load) -> Outcome {
     Ok(())
 }
 
-/// Whether nobody may open what is there yet.
+/// Whether the prefix is still loading.
 fn is_loading(client: &Client, job: JobId, path: &str) -> bool {
     matches!(client.open(job, path), Err(Error { status: Status::Loading, .. }))
 }
 
-/// Puts what a flush holds into its prefix.
-#[allow(clippy::too_many_arguments)] // each is one thing that a load has
+/// Writes the contents of a flush to its prefix.
+#[allow(clippy::too_many_arguments)] // each is one property of a load
 pub fn fill(
     client: &Client,
     job: JobId,
@@ -173,7 +173,7 @@ pub fn fill(
     for structure in structures {
         made.push(create(client, job, load, structure)?);
         let large = structure.parts.iter().any(|part| part.is_of_extents());
-        // Values in blocks of their own are found by a list of all of them: one reads it.
+        // Large values are found by a list of all of them, which one task reads.
         let of = match structure.kind.as_str() {
             "kv" if !large => structure.parts.len().clamp(1, AT_A_TIME),
             _ => 1,
@@ -186,13 +186,15 @@ pub fn fill(
     let work = || -> Outcome {
         let own = Flushed::at(place.clone(), access).map_err(failure)?;
         if own.manifest() != flushed.manifest() {
-            let text = format!("{place} was replaced by a later flush while it was loaded");
+            let text = format!(
+                "the load failed: {place} was replaced by a later flush meanwhile; load it again"
+            );
             return Err(Failure::new(Status::Removed, text));
         }
         let tell = |bytes: u64| {
             done.add(bytes);
             match failed.load(Relaxed) {
-                true => Err(Failure::new(Status::Removed, "another part could not be loaded")),
+                true => Err(Failure::new(Status::Removed, "loading another part failed")),
                 false => Ok(()),
             }
         };
@@ -201,7 +203,7 @@ pub fn fill(
                 Any::File(file) => load_file(&own, file, task, &tell)?,
                 Any::Queue(queue) => load_queue(&own, queue, task, &tell)?,
                 Any::Kv(kv) => load_kv(&own, kv, task, &tell)?,
-                Any::Custom(_) => unreachable!("none is made"),
+                Any::Custom(_) => unreachable!("none is created"),
             }
         }
         Ok(())
@@ -230,7 +232,7 @@ fn address(path: &str, name: &str) -> String {
     if name.is_empty() { path.to_owned() } else { format!("{path}:{name}") }
 }
 
-/// Makes a structure as it was, with nothing in it.
+/// Creates an empty structure with the options of the flushed one.
 fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Outcome<Any> {
     let address = address(&load.path, &s.name);
     let parts = s.parts.iter().filter(|part| !part.is_of_extents());
@@ -238,8 +240,8 @@ fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Out
     Ok(match s.kind.as_str() {
         "file" => Any::File(client.create_file(job, &address, 1, false)?),
         "queue" => {
-            // Blocks of a live queue are copied one after the other, and hold more together than it
-            // may hold at a time when items went from the first to the last meanwhile.
+            // Blocks of a live queue are copied one after the other. If items moved from the first to the
+            // last block meanwhile, the copies together exceed the bounds of the queue.
             let bound = |most: u64, there: u64| if most == 0 { 0 } else { most.max(there) };
             let (max_items, max_bytes) = (bound(s.max_items, items), bound(s.max_bytes, bytes));
             Any::Queue(client.create_queue(job, &address, max_items, max_bytes, false)?)
@@ -258,7 +260,7 @@ fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Out
     })
 }
 
-/// Looks whether all of a structure is there: a server may have been lost since.
+/// Checks that a structure is complete: a server may have been lost during the load.
 fn verify(s: &FlushedStructure, made: &Any) -> Outcome {
     let there = match made {
         Any::File(file) => file.size()?,
@@ -272,14 +274,14 @@ fn verify(s: &FlushedStructure, made: &Any) -> Outcome {
         return Ok(());
     }
     let text = format!(
-        "'{}' has {there} items where the flush has {items}: a memory server was lost while it was loaded, \
-         or its objects hold other items than the manifest says; load it again",
+        "'{}' has {there} items after the load, but the flush has {items}: a memory server was lost \
+         meanwhile, or the objects do not match the manifest; load it again",
         s.name
     );
     Err(Failure::new(Status::DataLost, text))
 }
 
-/// Told how many bytes more are done; an error when there is no use in going on.
+/// Reports loaded bytes; answers an error when another task has failed.
 type Tell<'a> = dyn Fn(u64) -> Outcome + 'a;
 
 fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -> Outcome {
@@ -344,13 +346,13 @@ fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Outc
 mod tests {
     use super::*;
 
-    /// Threads counted first and reported afterwards, so that a smaller number could follow a larger one.
+    /// Regression: threads counted first and reported later, so that a smaller number could follow a larger.
     #[test]
     fn progress_only_becomes_more() {
         let told = Mutex::new(Vec::new());
         let look = |done: u64, _| {
             std::thread::yield_now();
-            told.lock().expect("nobody panics").push(done);
+            told.lock().expect("no thread panics").push(done);
         };
         let done = Done { bytes: Mutex::new(0), of: 400, look: &look };
         std::thread::scope(|scope| {
@@ -358,6 +360,6 @@ mod tests {
                 scope.spawn(|| (0..100).for_each(|_| done.add(1)));
             }
         });
-        assert!(told.into_inner().expect("nobody panics").into_iter().eq(1..=400));
+        assert!(told.into_inner().expect("no thread panics").into_iter().eq(1..=400));
     }
 }

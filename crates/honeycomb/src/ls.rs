@@ -1,4 +1,4 @@
-//! `ls` and `du`: what a job holds.
+//! `ls` and `du`: the contents of a job and their memory.
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
@@ -14,9 +14,9 @@ use std::collections::HashSet;
 
 /// Lists the prefixes and structures at an address.
 ///
-/// Each line is an address that other commands take: prefixes end with `/`, structures do not. A
-/// prefix that has ended keeps its place while it is remembered; -l tells its state. Nothing is
-/// renewed by looking. With --json one object holds `entries`.
+/// Each line is an address that other commands accept: prefixes end with `/`, structures do not. An ended
+/// prefix is listed while the controller remembers it; -l shows its state. Listing does not renew leases.
+/// With --json, one object contains `entries`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb put notes:kv color blue
@@ -24,13 +24,13 @@ use std::collections::HashSet;
   honeycomb ls -l notes
   honeycomb ls -lR --json")]
 pub struct LsArgs {
-    /// A prefix, whose content is listed, or a structure (the job's root)
+    /// A prefix, whose contents are listed, or a structure (default: the job's root)
     #[arg(value_parser = place::any, default_value = "/", hide_default_value = true)]
     address: String,
-    /// Long: kind, state of the lease, blocks, bytes used, bytes of the blocks
+    /// Long format: kind, lease, blocks, bytes used, bytes of the blocks
     #[arg(long, short)]
     long: bool,
-    /// All that is below the address. What has several parents is listed below the first
+    /// List all descendants. A prefix with several parents is listed under the first
     #[arg(long, short = 'R')]
     recursive: bool,
     #[command(flatten)]
@@ -39,12 +39,12 @@ pub struct LsArgs {
     output: Output,
 }
 
-/// Sums up the memory of a prefix and of each of those below it.
+/// Shows the memory of a prefix and of each prefix below it.
 ///
-/// For every prefix: bytes of data with their index (used), blocks, and bytes of these blocks
-/// (allocated), of all structures at and below it; the largest first, and the prefix itself last.
-/// What has several parents counts below each of them, and once in the last line. Used bytes are as
-/// the servers last reported, a quarter of a second ago at most. Nothing is renewed by looking.
+/// For every prefix: bytes of data and their index (used), blocks, and bytes of these blocks (allocated),
+/// summed over all structures in it and below it. The largest prefix comes first, the named prefix last. A
+/// prefix with several parents counts under each of them, but once in the last line. Servers report used
+/// bytes every quarter of a second. The command does not renew leases.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb put notes:kv color blue
@@ -52,13 +52,13 @@ pub struct LsArgs {
   honeycomb du notes --bytes
   honeycomb du --depth 3 --json")]
 pub struct DuArgs {
-    /// The prefix (the job's root)
+    /// The prefix (default: the job's root)
     #[arg(value_parser = place::prefix, default_value = "/", hide_default_value = true)]
     address: String,
-    /// Print plain numbers of bytes instead of KiB, MiB, ...
+    /// Print exact numbers of bytes instead of KiB, MiB, ...
     #[arg(long)]
     bytes: bool,
-    /// Levels of prefixes below the address that have a line of their own; 0 prints the sum alone
+    /// Print a line for each prefix down to this depth; 0 prints only the sum
     #[arg(long, default_value_t = 1, value_name = "N")]
     depth: u32,
     #[command(flatten)]
@@ -67,7 +67,7 @@ pub struct DuArgs {
     output: Output,
 }
 
-/// A job's DAG, and how large the cluster's blocks are.
+/// A job's DAG, and the block size of the cluster.
 struct View {
     dag: Dag,
     block_size: u64,
@@ -77,7 +77,7 @@ impl View {
     fn of(given: &Given<InJob>) -> Outcome<View> {
         let work = Work::open(&given.settings()?, Intent::Look)?;
         let dag = Dag::new(work.client.tree(work.job)?);
-        // One size for all servers; without a server there is no block to multiply it with.
+        // All servers have the same block size. Without a server there are no blocks.
         let servers = work.cluster.status()?.servers;
         Ok(View { dag, block_size: servers.first().map_or(0, |server| server.block_size) })
     }
@@ -126,15 +126,15 @@ pub fn ls(args: &LsArgs) -> Outcome {
 
 fn not_there(address: &str, node: &PrefixInfo) -> Failure {
     let (status, why) = match node.state {
-        0 => (Status::NotFound, "there is no such structure"),
-        1 => (Status::LeaseExpired, "the lease of its prefix has ended"),
+        0 => (Status::NotFound, "no such structure"),
+        1 => (Status::LeaseExpired, "the lease of its prefix has expired"),
         2 => (Status::DataLost, "its prefix lost data with a server"),
         _ => (Status::Removed, "its prefix was removed"),
     };
     Failure::new(status, format!("{address}: {why}"))
 }
 
-/// What a prefix holds: its structures, then its children, each with what it holds when asked.
+/// Lists the structures of a prefix, then its children; with `recursive`, each child with its contents.
 fn list<'a>(
     dag: &'a Dag,
     node: usize,
@@ -194,7 +194,7 @@ impl Entry<'_> {
         )
     }
 
-    /// Blocks and bytes of a structure, or of those directly in a prefix.
+    /// Blocks and bytes of a structure, or of the structures directly in a prefix.
     fn content(&self) -> (u64, u64) {
         match self {
             Entry::Prefix(_, p) => content(p),

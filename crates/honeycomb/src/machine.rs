@@ -1,12 +1,13 @@
-//! What the kernel tells of this machine. Nothing here waits for anybody.
+//! Facts about this machine from the kernel. Nothing here blocks.
 
 use crate::failure::Outcome;
 use std::fs;
 
-/// Bytes that a process here may have: the machine's, or the limit of its control group when that
-/// is less.
+/// The memory limit of a process: the memory of the machine, or the limit of its control group if that is
+/// less.
 pub fn memory() -> Outcome<u64> {
-    let total = meminfo("MemTotal").ok_or("how much memory has this machine? say --memory")?;
+    let total = meminfo("MemTotal")
+        .ok_or("cannot read the memory size of this machine from /proc/meminfo: set --memory")?;
     Ok(group_limit().map_or(total, |limit| limit.min(total)))
 }
 
@@ -18,8 +19,8 @@ pub fn meminfo(name: &str) -> Option<u64> {
     Some(kib * 1024)
 }
 
-/// The memory limit of the control groups that this process is in, version 2 or 1; the smallest on
-/// the way up counts. `None` without a limit.
+/// The memory limit of the control groups of this process, version 2 or 1: the smallest limit on the path to
+/// the root. `None` without a limit.
 pub fn group_limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let limits = groups.lines().filter_map(|line| {
@@ -33,7 +34,7 @@ pub fn group_limit() -> Option<u64> {
             None
         }
     });
-    // Version 1 says "none" by a number that no machine has.
+    // Version 1 has a number larger than any memory for "no limit".
     limits.min().filter(|limit| *limit < 1 << 60)
 }
 

@@ -1,4 +1,4 @@
-//! The program: see the library, which is all of it.
+//! The program; the library contains all of it.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

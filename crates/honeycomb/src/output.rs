@@ -1,15 +1,15 @@
-//! How results are printed: text for people, one JSON object for programs, bytes as they are.
+//! Printing of results: text for people, JSON for programs, bytes unchanged.
 
 use crate::failure::{Exit, Outcome};
 use clap::Args;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
 
-/// How results are printed.
+/// The output options of a command.
 #[derive(Args, Clone, Copy)]
 pub struct Output {
-    /// Print one JSON object instead of text; an error is one on standard error. Names end with
-    /// their unit (_ms, _us, _bytes) or begin with it (bytes_)
+    /// Print one JSON object instead of text; errors are JSON objects on standard error. Names contain
+    /// their unit (_ms, _us, _bytes, bytes_)
     #[arg(long)]
     pub json: bool,
 }
@@ -25,8 +25,8 @@ impl Output {
     }
 }
 
-/// Prints a line. A reader that has seen enough ends the program quietly; results that cannot be
-/// written end it with an error, because a script must not take them for written.
+/// Prints a line. If the reader has closed the pipe, the program ends quietly. Any other write error ends it
+/// with an error code, because a script must not assume that the results were written.
 pub fn print_line(text: std::fmt::Arguments<'_>) {
     let mut out = std::io::stdout().lock();
     if let Err(e) = writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -42,7 +42,7 @@ pub fn print_bytes(bytes: &[u8]) {
     }
 }
 
-/// Prints a value: with a line end for people, who need it; a pipe gets the bytes alone.
+/// Prints a value, followed by a line end on a terminal.
 pub fn print_value(bytes: &[u8]) -> Outcome {
     print_bytes(bytes);
     if std::io::stdout().is_terminal() {
@@ -55,7 +55,7 @@ fn end_of_output(e: &std::io::Error) -> ! {
     if e.kind() == std::io::ErrorKind::BrokenPipe {
         std::process::exit(Exit::Done as i32);
     }
-    eprintln!("honeycomb: the results cannot be written: {e}");
+    eprintln!("honeycomb: cannot write the results: {e}");
     std::process::exit(Exit::Failed as i32);
 }
 
@@ -72,8 +72,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Bytes as one line of text from which they can be told: what is not printable is written
-/// `\t`, `\n`, `\\` or `\xNN`.
+/// Bytes as one line of text, reversibly: unprintable bytes are written as `\t`, `\n`, `\\` or `\xNN`.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

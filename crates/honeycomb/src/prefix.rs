@@ -1,4 +1,4 @@
-//! `prefix`: creating one with options, which `put` and its like do not take.
+//! `prefix`: creates a prefix with options.
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
@@ -10,60 +10,59 @@ use honeycomb_wire::Durability;
 use honeycomb_wire::messages::PrefixOptions;
 use serde_json::json;
 
-/// How durable a change is when it is answered.
+/// The durability of a change when it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Acknowledge {
-    /// It is lost with its server
+    /// The change is lost if its server fails
     Memory,
-    /// It is in the object store
+    /// The change is in the object store
     Flushed,
 }
 
-/// Creates a prefix, with its lease and what else holds for it.
+/// Creates a prefix, with a lease and other options.
 ///
-/// The prefixes on the way to it are created when they are missing; one that exists already is an
-/// error. Without options it is what every command that writes creates by itself. With --flush-to,
-/// what the prefix holds is written when its lease ends, below the directory or bucket that the servers
-/// were given as flush_root and one of the job's name; `honeycomb flushed` reads it there. With --persist
-/// also when the job ends, or the last reader; `honeycomb load --persisted` brings it back into a later job
-/// of the same name.
+/// Missing parent prefixes are created; it is an error if the prefix exists. Without options, the prefix is
+/// like those that writing commands create. With --flush-to, the data of the prefix is flushed when its lease
+/// ends, to PATH under the job's name in the servers' flush_root; `honeycomb flushed` reads it there. With
+/// --persist, it is also flushed when the job ends or the last reader commits; `honeycomb load --persisted`
+/// loads it into a later job of the same name.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb prefix scratch --lease-ms 2000
   honeycomb prefix results --flush-to runs/1   # needs servers with --flush-root
-  honeycomb prefix model --persist         # needs it too
+  honeycomb prefix model --persist         # needs them, too
   honeycomb prefix log --acknowledge flushed
   honeycomb prefix growing --high-mark 80 --low-mark 10")]
 pub struct PrefixArgs {
     /// The prefix
     #[arg(value_parser = place::prefix)]
     address: String,
-    /// A further parent; may be repeated
+    /// An additional parent; may be repeated
     #[arg(long = "parent", value_parser = place::prefix)]
     parents: Vec<String>,
-    /// Milliseconds that its lease lasts; without it, the job's
+    /// Lease duration in milliseconds (default: that of the job)
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     lease_ms: u32,
-    /// It never expires
+    /// The prefix never expires
     #[arg(long)]
     pinned: bool,
-    /// Percent of a block in use at which it grows or splits; without it, the cluster's
+    /// Percent of a block in use at which a structure grows or a block splits (default: that of the cluster)
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     high_mark: u8,
-    /// Percent of a block in use below which it merges; without it, the cluster's
+    /// Percent of a block in use below which it merges (default: that of the cluster)
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     low_mark: u8,
-    /// Where its data goes when its lease ends; without it, it is discarded
+    /// Flush the data to this path when the lease ends (default: discard it)
     #[arg(long, value_name = "PATH", default_value = "", hide_default_value = true)]
     flush_to: String,
-    /// It outlives its job: what ends it flushes it first, to --flush-to or to its own path, unless it is
-    /// removed by name
+    /// Let the prefix outlive its job: it is flushed before it is freed, to --flush-to or to its own path,
+    /// unless it is removed by name
     #[arg(long)]
     persist: bool,
-    /// When a change is answered: in memory, or written where the prefix is flushed (files only)
+    /// When changes are acknowledged: in memory, or when written to the flush target (files only)
     #[arg(long, value_enum, value_name = "CLASS", default_value = "memory")]
     acknowledge: Acknowledge,
-    /// Most blocks of it and all below it; without it, as many as there are
+    /// Maximum number of blocks of the prefix and its descendants (default: no limit)
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     max_blocks: u64,
     #[command(flatten)]

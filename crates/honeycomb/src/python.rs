@@ -1,4 +1,4 @@
-//! The Python that has the package.
+//! Finds the Python interpreter that has the package.
 
 use crate::failure::{Failure, Outcome};
 use honeycomb_env::Clock;
@@ -7,11 +7,11 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// How long an interpreter may take to tell its package's version.
+/// How long an interpreter may take to print its package's version.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The interpreters where the package may be: the one that was named; else beside this binary, as in
-/// a virtual environment; else the one on the path.
+/// The interpreters that may have the package: the configured one; else the one next to this binary, as in a
+/// virtual environment; else the one on the path.
 fn candidates(named: Option<PathBuf>) -> Vec<PathBuf> {
     if let Some(named) = named {
         return vec![named];
@@ -26,8 +26,8 @@ fn candidates(named: Option<PathBuf>) -> Vec<PathBuf> {
     found
 }
 
-/// The interpreter that has the package, and the package's version; else why there is none. Takes
-/// at most some seconds.
+/// The interpreter that has the package, and the package's version. The error says why there is none. It
+/// takes at most some seconds.
 pub fn find(named: Option<PathBuf>) -> Outcome<(PathBuf, String)> {
     let mut last = String::new();
     for python in candidates(named) {
@@ -37,14 +37,14 @@ pub fn find(named: Option<PathBuf>) -> Outcome<(PathBuf, String)> {
         }
     }
     Err(Failure::from(format!(
-        "the Python package was not found ({last}): install the wheel, and run the `honeycomb` of \
-         its environment, or name its Python with --python"
+        "cannot find the Python package honeycomb ({last}): install the wheel and run the `honeycomb` of \
+         its environment, or set --python to its interpreter"
     )))
 }
 
 fn version(python: &PathBuf) -> Result<String, String> {
     let mut child = Command::new(python)
-        // -P: a folder called honeycomb that happens to be here is not the package.
+        // -P: a folder named honeycomb in the current folder is not the package.
         .args(["-P", "-c", "import honeycomb; print(honeycomb.__version__)"])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -55,11 +55,11 @@ fn version(python: &PathBuf) -> Result<String, String> {
     loop {
         match child.try_wait().map_err(|e| e.to_string())? {
             Some(ended) if ended.success() => break,
-            Some(_) => return Err("it does not have the package".into()),
+            Some(_) => return Err("the package is not installed".into()),
             None if clock.now().as_millis() > PATIENCE.as_millis() as u64 => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err("it did not answer within 5 s".into());
+                return Err("no answer within 5 s".into());
             }
             None => clock.sleep_until(clock.now() + Duration::from_millis(5)),
         }

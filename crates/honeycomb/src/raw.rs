@@ -11,7 +11,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Whether one of the signals came that end a program: an upload that was begun is aborted first.
+/// Whether a signal that ends the program has arrived: an unfinished upload is aborted first.
 struct Interrupted(Arc<AtomicBool>);
 
 impl Interrupted {
@@ -19,21 +19,21 @@ impl Interrupted {
         let heard = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, heard.clone())
-                .map_err(|e| Failure::io("signals cannot be waited for", &e))?;
+                .map_err(|e| Failure::io("cannot install signal handlers", &e))?;
         }
         Ok(Interrupted(heard))
     }
 
     fn check(&self) -> Outcome {
         match self.0.load(Relaxed) {
-            true => Err(Failure::from("it was interrupted; nothing of it is left".to_owned())),
+            true => Err(Failure::from("interrupted by a signal; nothing was written".to_owned())),
             false => Ok(()),
         }
     }
 }
 
-/// Writes a file to a place as one object: the bytes that it has by now, whatever is appended meanwhile.
-/// `look` is told how many bytes of how many are done.
+/// Writes a file to a place as one object: its present bytes, without later appends. It calls `look` with the
+/// written bytes and all bytes.
 pub fn flush(
     client: &Client,
     job: JobId,
@@ -51,8 +51,8 @@ pub fn flush(
                 _ => "of a custom kind",
             };
             let text = format!(
-                "{address} is {kind}, and only a file is one plain object; flush its prefix in the \
-                 default format"
+                "cannot flush {address} as a plain object: it is {kind}, not a file; flush its prefix \
+                 in the default format"
             );
             return Err(Failure::new(Status::WrongKind, text));
         }
@@ -79,7 +79,11 @@ fn read(file: &File, offset: u64, length: usize, interrupted: &Interrupted) -> O
         interrupted.check()?;
         match file.read_into(offset + there as u64, &mut bytes[there..])? {
             0 => {
-                let text = format!("the file ends at {}, before it did", offset + there as u64);
+                let text = format!(
+                    "cannot read the whole file: it ends at byte {}, which is less than its size \
+                     before",
+                    offset + there as u64
+                );
                 return Err(Failure::new(Status::Internal, text));
             }
             n => there += n,
@@ -88,7 +92,7 @@ fn read(file: &File, offset: u64, length: usize, interrupted: &Interrupted) -> O
     Ok(bytes)
 }
 
-/// Loads any object as a file of a new prefix, which is at `load.path`.
+/// Loads any object as a file in the new prefix `load.path`.
 pub fn load(
     client: &Client,
     job: JobId,
@@ -110,7 +114,9 @@ pub fn load(
         match file.size()? {
             there if there == bytes => Ok(Loaded { structures: 1, bytes }),
             there => {
-                let text = format!("{address} has {there} bytes where {place} has {bytes}");
+                let text = format!(
+                    "{address} has {there} bytes after the load, but {place} has {bytes}; load it again"
+                );
                 Err(Failure::new(Status::Internal, text))
             }
         }

@@ -1,4 +1,4 @@
-//! `readers` and `commit`: data that is freed when those who read it have finished.
+//! `readers` and `commit`: data that is freed when its readers have finished.
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
@@ -10,9 +10,9 @@ use serde_json::json;
 
 /// Declares which tasks will read a prefix.
 ///
-/// When the last of them has committed (`honeycomb commit`), the prefix is freed at once, before any
-/// lease ends. READERS are the prefixes of these tasks; they are added to those declared before.
-/// With --json: `readers_left`, 0 when that freed the prefix or nobody is declared.
+/// When the last of these tasks has committed (`honeycomb commit`), the prefix is freed at once, before its
+/// lease ends. READER is the prefix of a task; the command adds to the readers declared before. With --json:
+/// `readers_left`, 0 if the prefix was freed or has no declared readers.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb append map/part:out app.log
@@ -27,7 +27,7 @@ pub struct ReadersArgs {
     /// The prefixes of the tasks that read it
     #[arg(value_parser = place::prefix, required_unless_present = "replace")]
     reader: Vec<String>,
-    /// Take the place of those declared before; without a READER nobody is declared any more
+    /// Replace the readers declared before; without a READER, no reader remains declared
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -36,11 +36,11 @@ pub struct ReadersArgs {
     output: Output,
 }
 
-/// Says that the task of a prefix has finished for good.
+/// Declares that the task of a prefix has finished.
 ///
-/// What it read it will not read again: prefixes that declared it as a reader, and of which it was
-/// the last, are freed at once. The prefix itself stays. Committing twice is fine. With --json:
-/// `freed`, how many prefixes that were.
+/// The task will not read its inputs again: every prefix whose last declared reader it was is freed at once.
+/// The task's own prefix is not freed. Committing twice is not an error. With --json: `freed`, the number of
+/// freed prefixes.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb append sort/in app.log

@@ -1,4 +1,4 @@
-//! `rm`: takes away keys, structures and prefixes.
+//! `rm`: removes keys, structures and prefixes.
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
@@ -12,25 +12,25 @@ use serde_json::json;
 
 /// Removes a structure, a prefix, or a key.
 ///
-/// What is removed is gone at once, for everybody, and its blocks are free again. With a KEY it is
-/// `honeycomb kv del`.
+/// The removal takes effect at once for all clients, and frees the blocks. With a KEY, the command is the
+/// same as `honeycomb kv del`.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb put old/notes:kv color blue
   honeycomb rm old/notes:kv color     # one key
   honeycomb rm old/notes:kv           # the store
   honeycomb rm --prefix old/notes     # the prefix, and all structures in it
-  honeycomb rm --recursive old        # a prefix and all that are below it")]
+  honeycomb rm --recursive old        # a prefix and all its descendants")]
 pub struct RmArgs {
     /// The structure, prefix[/prefix...][:name]; or a prefix, with --prefix or --recursive
     #[arg(value_parser = place::structure)]
     address: String,
-    /// A key of the store, to delete only that
+    /// Delete only this key of the store
     key: Option<String>,
-    /// Remove the prefix: all its structures and its name; prefixes below it stay
+    /// Remove the prefix and all its structures; prefixes below it remain
     #[arg(long, conflicts_with = "key")]
     prefix: bool,
-    /// Remove the prefix and all that are below it
+    /// Remove the prefix and all its descendants
     #[arg(long, short, conflicts_with_all = ["key", "prefix"])]
     recursive: bool,
     #[command(flatten)]
@@ -72,9 +72,9 @@ pub fn rm(args: &RmArgs) -> Outcome {
     Ok(())
 }
 
-/// Removes a prefix and its descendants, the lowest first; returns how many there were.
+/// Removes a prefix and its descendants, children first; returns their number.
 fn remove_below(work: &Work, path: &str) -> Outcome<usize> {
-    // Tells why, when it is gone already.
+    // If the prefix has ended, this error says why.
     work.client.lease(work.job, path)?;
     let dag = Dag::new(work.client.tree(work.job)?);
     let top = dag.find(path)?;
@@ -82,7 +82,7 @@ fn remove_below(work: &Work, path: &str) -> Outcome<usize> {
     for node in below.iter().rev() {
         match work.client.remove_prefix(work.job, &format!("/{}", dag.path(*node))) {
             Ok(()) => {}
-            // Expired or removed meanwhile: gone is what was wanted.
+            // Expired or removed meanwhile.
             Err(e) if matches!(e.status, Status::Removed | Status::LeaseExpired) => {}
             Err(e) => return Err(e.into()),
         }

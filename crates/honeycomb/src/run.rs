@@ -1,7 +1,7 @@
-//! `run`: a Python script against the cluster that is meant.
+//! `run`: runs a Python script with the configured cluster.
 //!
-//! The program becomes the interpreter (`exec`), so the script's exit code, its terminal and every
-//! signal are its own, with nothing in between that could lose one.
+//! The program replaces itself by the interpreter (`exec`), so that exit code, terminal and signals of the
+//! script pass through no other process.
 
 use crate::cluster::Place;
 use crate::config::{ForRun, Given};
@@ -17,10 +17,10 @@ use std::process::Command;
 
 /// Runs a Python script, with the cluster in its environment.
 ///
-/// The script finds the cluster by `honeycomb.connect()`, without arguments; when none is named and
-/// none runs here, that starts one of its own, which ends with the script. What stands after `--` is
-/// the script's own. It ends with the script's exit code, 130 after Ctrl-C and 143 after SIGTERM,
-/// which the script sees as KeyboardInterrupt, so that its `with` blocks clean up.
+/// The script connects with `honeycomb.connect()`, without arguments. If no cluster is configured and none
+/// runs here, that call starts an embedded cluster, which ends with the script. Arguments after `--` are
+/// passed to the script. The exit code is that of the script, 130 after Ctrl-C and 143 after SIGTERM; the
+/// script gets both signals as KeyboardInterrupt, so that its `with` blocks clean up.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb run wordcount.py -- book.txt
@@ -28,23 +28,23 @@ use std::process::Command;
 pub struct RunArgs {
     /// The script
     script: PathBuf,
-    /// What the script finds in sys.argv
+    /// Arguments of the script, in sys.argv
     #[arg(last = true)]
     rest: Vec<OsString>,
     #[command(flatten)]
     given: Given<ForRun>,
 }
 
-/// `honeycomb run`: becomes Python with the script.
+/// `honeycomb run`: replaces itself by Python with the script.
 pub fn run(args: &RunArgs) -> Outcome {
     let settings = args.given.settings()?;
     if !args.script.is_file() {
-        let text = format!("there is no script {}", args.script.display());
+        let text = format!("cannot run {}: there is no such file", args.script.display());
         return Err(Failure::new(Status::NotFound, text));
     }
     let (python, _) = python::find(settings.python())?;
     let mut command = Command::new(&python);
-    // -P: a folder `honeycomb` where the user happens to be is not the package.
+    // -P: a folder named honeycomb in the current folder is not the package.
     command.args(["-P", "-m", "honeycomb._script"]).arg(&args.script).args(&args.rest);
     match Place::find(&settings) {
         Ok(place) => {
@@ -54,8 +54,8 @@ pub fn run(args: &RunArgs) -> Outcome {
         Err(failure) if failure.status() == Some(Status::Unavailable) => {
             command.env_remove("HONEYCOMB_ADDRESS").env_remove("HONEYCOMB_TOKEN");
             eprintln!(
-                "honeycomb: no cluster is running here, so the script's connect() starts one of its \
-                 own, which ends with it"
+                "honeycomb: no cluster is running here: connect() starts an embedded one, which ends \
+                 with the script"
             );
         }
         Err(failure) => return Err(failure),

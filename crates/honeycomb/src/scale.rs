@@ -1,4 +1,4 @@
-//! What a controller does when there should be other servers: it says so, and runs the `scale_hook`.
+//! Handles the controller's advice to add or remove servers: logs it, and runs the `scale_hook`.
 
 use honeycomb_controller::Advised;
 use honeycomb_env::Clock;
@@ -10,22 +10,21 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// From one start of the hook to the next.
+/// Minimum time between two starts of the hook.
 const SCALE_PAUSE: Duration = Duration::from_secs(60);
 /// A hook that runs for longer is killed.
 const HOOK_MAX: Duration = Duration::from_secs(30);
-/// How often a hook that runs is looked at.
+/// The interval at which a running hook is polled.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A program that is run with what is advised.
+/// A program to run with the advice as its arguments.
 struct Hook {
     program: PathBuf,
     pause: Duration,
     most: Duration,
 }
 
-/// Says what is advised, each time that it changes, and runs the hook, if there is one: until the
-/// controller ends.
+/// Logs each change of the advice and runs the hook, if there is one, until the controller ends.
 pub fn follow(advice: Receiver<Advised>, hook: Option<PathBuf>) {
     let hook = hook.map(|program| Hook { program, pause: SCALE_PAUSE, most: HOOK_MAX });
     let say = |line: String| eprintln!("honeycomb: {line}");
@@ -34,7 +33,7 @@ pub fn follow(advice: Receiver<Advised>, hook: Option<PathBuf>) {
     thread.expect("a thread can be started");
 }
 
-/// As `follow`, on this thread: so there are never two of them at a time.
+/// Runs `follow` on this thread, so that at most one hook runs at a time.
 fn heed(advice: &Receiver<Advised>, hook: Option<&Hook>, clock: Clock, say: impl Fn(String)) {
     let mut latest = Advised::Nothing;
     let mut again: Option<Time> = None;
@@ -54,8 +53,9 @@ fn heed(advice: &Receiver<Advised>, hook: Option<&Hook>, clock: Clock, say: impl
             }
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
-                // What came while the last one ran or was waited for is what counts.
-                let hook = acts.expect("only an advice that is heeded has a time");
+                // Only the latest advice counts; earlier changes during the pause or the last run are
+                // skipped.
+                let hook = acts.expect("a time is set only with a hook");
                 again = Some(clock.now() + hook.pause);
                 let words = words(&latest);
                 let ended = run(hook, &words, clock);
@@ -67,11 +67,12 @@ fn heed(advice: &Receiver<Advised>, hook: Option<&Hook>, clock: Clock, say: impl
 
 fn told(advice: &Advised) -> String {
     match advice {
-        Advised::Nothing => "advice: the servers that there are will do".into(),
+        Advised::Nothing => "advice: keep the present servers".into(),
+        Advised::Add { servers: 1, why } => format!("advice: add 1 server of the mean size: {why}"),
         Advised::Add { servers, why } => {
-            format!("advice: add servers, {servers} of the mean size: {why}")
+            format!("advice: add {servers} servers of the mean size: {why}")
         }
-        Advised::Remove { address, why } => format!("advice: take {address} out: {why}"),
+        Advised::Remove { address, why } => format!("advice: remove server {address}: {why}"),
     }
 }
 
@@ -83,22 +84,22 @@ fn words(advice: &Advised) -> Vec<String> {
     }
 }
 
-/// Runs the hook to its end; answers how that was.
+/// Runs the hook to its end; answers its result.
 fn run(hook: &Hook, words: &[String], clock: Clock) -> String {
     let mut child = match start(&hook.program, words) {
         Ok(child) => child,
-        Err(e) => return format!("it cannot be run: {e}"),
+        Err(e) => return format!("cannot run it: {e}"),
     };
     let end = clock.now() + hook.most;
     loop {
         match child.try_wait() {
             Ok(Some(status)) => return ended(status),
-            Err(e) => return format!("it cannot be waited for: {e}"),
+            Err(e) => return format!("cannot wait for it: {e}"),
             Ok(None) if clock.now() >= end => break,
             Ok(None) => clock.sleep_until(clock.now() + LOOK),
         }
     }
-    // With all that it has started.
+    // The whole process group, so that its children end, too.
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);
     }
@@ -107,7 +108,8 @@ fn run(hook: &Hook, words: &[String], clock: Clock) -> String {
     format!("killed after {} s", hook.most.as_secs())
 }
 
-/// What it writes goes where this program's messages go: standard output is for programs.
+/// Starts the hook. Its output goes to standard error, because standard output of this program is for
+/// programs.
 fn start(program: &Path, words: &[String]) -> std::io::Result<Child> {
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(std::io::stderr()).process_group(0);
@@ -128,7 +130,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
     use std::sync::{Mutex, mpsc};
 
-    /// A directory that goes with it.
+    /// A directory that is removed on drop.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -158,7 +160,7 @@ mod tests {
         Advised::Add { servers, why: "90% of the room".into() }
     }
 
-    /// What is said until so many lines have been, of this advice.
+    /// The first lines that are logged for this advice.
     fn heeded(advice: Vec<Advised>, hook: Option<&Hook>, lines: usize) -> Vec<String> {
         let (to, from) = mpsc::channel();
         let said = Mutex::new(Vec::new());
@@ -184,9 +186,9 @@ mod tests {
         let gone = Advised::Remove { address: "a:1".into(), why: "2% of the room".into() };
         let said = heeded(vec![add(2), Advised::Nothing, gone], None, 3);
         let due = [
-            "advice: add servers, 2 of the mean size: 90% of the room",
-            "advice: the servers that there are will do",
-            "advice: take a:1 out: 2% of the room",
+            "advice: add 2 servers of the mean size: 90% of the room",
+            "advice: keep the present servers",
+            "advice: remove server a:1: 2% of the room",
         ];
         assert_eq!(said, due);
     }
@@ -197,7 +199,7 @@ mod tests {
         let pause = Duration::from_millis(300);
         let hook = Hook { program: program.clone(), pause, most: HOOK_MAX };
         let clock = Clock::start();
-        // The first change is overtaken by the second before anything is run; then once more.
+        // The second change supersedes the first before the hook runs; then the hook runs once more.
         let said = heeded(vec![add(1), add(4)], Some(&hook), 4);
         assert!(clock.now().since(Time::ZERO) >= pause);
         let name = program.display();
@@ -219,11 +221,11 @@ mod tests {
         assert!(said[1].ends_with(" add 1: killed after 1 s"), "{said:?}");
         let child = directory.read("child");
         let pid = Pid::from_raw(child.trim().parse().unwrap()).unwrap();
-        // It is gone, or a zombie that its new parent has not asked for yet.
+        // The process is gone, or a zombie that its new parent has not collected yet.
         let stat = || std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
         let clock = Clock::start();
         while stat().is_ok_and(|stat| !stat.contains(") Z ")) {
-            assert!(clock.now().as_millis() < 10_000, "it is still there");
+            assert!(clock.now().as_millis() < 10_000, "the child process still exists");
             clock.sleep_until(clock.now() + LOOK);
         }
     }
@@ -232,6 +234,6 @@ mod tests {
     fn a_hook_that_is_not_there_is_told() {
         let hook = Hook { program: "/nowhere".into(), pause: SCALE_PAUSE, most: HOOK_MAX };
         let said = heeded(vec![add(1)], Some(&hook), 2);
-        assert!(said[1].starts_with("/nowhere add 1: it cannot be run: "), "{said:?}");
+        assert!(said[1].starts_with("/nowhere add 1: cannot run it: "), "{said:?}");
     }
 }

@@ -27,11 +27,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// How long a node that starts waits for the controller.
+/// How long a starting server waits for the controller.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A pool is cut into about this many blocks when nobody says how large they are.
+/// Without a configured block size, the memory is divided into about this many blocks.
 const BLOCKS_WANTED: u64 = 512;
-/// Where a controller listens when nobody says.
+/// The default address of a controller.
 pub const LISTEN_DEFAULT: SocketAddr =
     SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7420);
 /// A free port of this machine.
@@ -39,11 +39,11 @@ const LISTEN_ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LO
 
 /// Starts a controller and a memory server on this machine, in one process.
 ///
-/// It leaves a file by which later commands of the same user find it, which holds its token. It runs until
-/// Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`. Each of these ends all jobs and flushes prefixes with
-/// --flush-to or --persist first (see `honeycomb stop`); a second signal ends it at once. All other data is
-/// in memory and ends with the process. With --data-dir the next start has the same token. Only one cluster
-/// of a user has that file; another is refused.
+/// The cluster file holds the token; later commands of the same user find the cluster by this file. The
+/// process runs until Ctrl-C, SIGTERM, SIGHUP or `honeycomb stop`. Each of these first ends all jobs and
+/// flushes prefixes created with --flush-to or --persist (see `honeycomb stop`); a second signal ends the
+/// process at once. All other data is in memory and is lost when the process ends. With --data-dir, the next
+/// start uses the same token. A user has one cluster file: starting a second cluster with it is an error.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb start --background
@@ -51,14 +51,14 @@ const LISTEN_ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LO
   honeycomb start                        # in the foreground; Ctrl-C ends it
   honeycomb start --listen 127.0.0.1:0 --background --json")]
 pub struct StartArgs {
-    /// Go on in the background; `honeycomb stop` ends it
+    /// Run in the background; `honeycomb stop` ends it
     #[arg(long, conflicts_with = "embedded")]
     background: bool,
-    /// For programs: end when standard input closes, listen on a free port of this machine, leave no
-    /// cluster file, and tell the token in the first line with --json
+    /// For programs: exit when standard input closes, listen on a free local port, write no cluster file;
+    /// with --json, the first line contains the token
     #[arg(long)]
     embedded: bool,
-    /// Accept more memory than this machine has
+    /// Allow --memory to exceed the memory of this machine
     #[arg(long)]
     force: bool,
     /// Started by `start --background`, which reads one line of JSON
@@ -72,11 +72,11 @@ pub struct StartArgs {
 
 /// Starts a controller alone, for a cluster of several machines.
 ///
-/// It prints the token that servers and clients need, and runs until Ctrl-C, SIGTERM or SIGHUP. It keeps a log in
-/// the folder of its listen address below $XDG_STATE_HOME/honeycomb/controller (~/.local/state), or in --data-dir:
-/// started again at the same address it has the same token and goes on, and jobs notice nothing. At a free port
-/// (port 0), and with --volatile, it keeps none. Its jobs then end with it, so that it ends all jobs first
-/// and waits for their flushes, as `honeycomb stop` does.
+/// It prints the token that servers and clients need, and runs until Ctrl-C, SIGTERM or SIGHUP. It writes a
+/// log to --data-dir, or else to a folder named after its listen address in
+/// $XDG_STATE_HOME/honeycomb/controller (~/.local/state). When it is restarted at the same address, it uses
+/// the same token and all jobs continue. With port 0 or --volatile it writes no log. Jobs then end with the
+/// controller: before it exits it ends all jobs and waits for their flushes, as `honeycomb stop` does.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb controller
@@ -85,7 +85,7 @@ pub struct StartArgs {
   honeycomb controller --volatile
   honeycomb controller --listen 0.0.0.0:0 --insecure  # from other machines")]
 pub struct ControllerArgs {
-    /// Keep no log, although the address has a port
+    /// Write no log, even when the port is fixed
     #[arg(long)]
     volatile: bool,
     #[command(flatten)]
@@ -96,9 +96,9 @@ pub struct ControllerArgs {
 
 /// Starts a memory server and joins a controller.
 ///
-/// All servers of a cluster have one block size, 128 MiB unless it is said. It runs until Ctrl-C or
-/// SIGTERM; its blocks and what they hold end with it, unless it is taken out first: by `honeycomb
-/// drain`, or at SIGTERM with --drain-on-stop. CONTROLLER and TOKEN stand for what
+/// All servers of a cluster use the same block size, 128 MiB by default. The server runs until Ctrl-C or
+/// SIGTERM. The data in its blocks is then lost, unless the server is drained first: by `honeycomb drain`,
+/// or on SIGTERM with --drain-on-stop. CONTROLLER and TOKEN stand for the address and the token that
 /// `honeycomb controller` printed.
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -106,10 +106,10 @@ pub struct ControllerArgs {
   HONEYCOMB_TOKEN=$TOKEN honeycomb server --controller $CONTROLLER --shards 1
   honeycomb server --controller $CONTROLLER --token $TOKEN --drain-on-stop=60")]
 pub struct ServerArgs {
-    /// Accept more memory than this machine has
+    /// Allow --memory to exceed the memory of this machine
     #[arg(long)]
     force: bool,
-    /// At SIGTERM, be taken out first: end when nothing is here any more, or after SECONDS
+    /// On SIGTERM, drain before exiting (wait at most SECONDS)
     #[arg(long, value_name = "SECONDS", value_parser = seconds, num_args = 0..=1,
           require_equals = true, default_missing_value = "30")]
     drain_on_stop: Option<Duration>,
@@ -119,7 +119,7 @@ pub struct ServerArgs {
     output: Output,
 }
 
-/// What a memory server is started with, as far as settings tell it.
+/// The options of a memory server, from the settings.
 fn server_options(
     settings: &Settings,
     force: bool,
@@ -135,15 +135,15 @@ fn server_options(
         None => machine::memory()? / 2,
     };
     let block_size = settings.block_size().unwrap_or_else(|| block_size(memory));
-    // As many cores as there are, but not more than have a block each.
+    // All cores, but at most one core per block.
     let shards = settings.shards().unwrap_or_else(|| {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get().min(64));
         cores.min((memory / block_size).max(1) as usize) as u8
     });
     if memory / block_size / shards as u64 == 0 {
         let text = format!(
-            "memory of {} holds no block of {} for each of {shards} cores: give more --memory, \
-             smaller blocks (--block-size) or fewer cores (--shards)",
+            "--memory {} is too small for one block of {} on each of {shards} cores: use more \
+             --memory, a smaller --block-size or fewer --shards",
             size::show(memory),
             size::show(block_size)
         );
@@ -166,35 +166,35 @@ fn server_options(
     })
 }
 
-/// Where the Unix socket of a node is to be. A directory that nobody named and that cannot be used is
-/// no reason not to start, but is told: clients have TCP then.
+/// The directory for the Unix socket of a node. When the default directory cannot be used, the node starts
+/// without the socket and prints a warning; clients then use TCP.
 fn unix_dir(settings: &Settings) -> Option<PathBuf> {
     let directory = settings.unix_dir()?;
     if *settings.origin("unix_dir") == Origin::Default
         && let Err(e) = UnixDoor::open(&directory)
     {
-        eprintln!("honeycomb: no Unix socket for clients of this machine, who use TCP: {e}");
+        eprintln!("honeycomb: cannot open the Unix socket, local clients will use TCP: {e}");
         return None;
     }
     Some(directory)
 }
 
-/// Refuses memory that the machine does not have: the kernel would end the process when it is used.
+/// Refuses more memory than the machine has: the kernel would kill the process when it is used.
 fn within_machine(memory: u64) -> Outcome<u64> {
     let there = machine::memory()?;
     if memory <= there {
         return Ok(memory);
     }
     Err(Failure::invalid(format!(
-        "memory of {} is more than the {} that this machine, or the control group of this process, \
-         has: blocks are never swapped out, and the kernel would end the server when they are \
-         written. Give less --memory, or --force it",
+        "--memory {} exceeds the {} of this machine or of the control group of this process; the \
+         kernel would kill the server when its blocks are written. Use less --memory, or override \
+         with --force",
         size::show(memory),
         size::show(there)
     )))
 }
 
-/// Blocks of a pool on one machine: small enough that there are some hundreds.
+/// The block size of a cluster on one machine: small enough for some hundreds of blocks.
 fn fitting_block_size(memory: u64) -> u64 {
     let size = (memory / BLOCKS_WANTED).max(1).next_power_of_two();
     size.clamp(BLOCK_SIZE_MIN, BLOCK_SIZE_DEFAULT)
@@ -205,15 +205,16 @@ fn check_listen(listen: SocketAddr, insecure: bool) -> Outcome {
         return Ok(());
     }
     Err(Failure::invalid(format!(
-        "{listen} can be reached from other machines and nothing is encrypted: --insecure allows it"
+        "{listen} is reachable from other machines and traffic is not encrypted: use --insecure to \
+         allow this"
     )))
 }
 
-/// Takes the cluster file for this process; `AlreadyExists` when a cluster has it.
+/// Reserves the cluster file for this process; `AlreadyExists` when a running cluster uses it.
 fn only_cluster(path: &Path) -> Outcome<ClusterLock> {
     let refused = |running: ClusterFile| {
         let text = format!(
-            "a cluster is running here already: {} (process {}); `honeycomb stop` ends it",
+            "a cluster is already running here: {} (process {}); `honeycomb stop` ends it",
             running.address, running.pid
         );
         Failure::new(Status::AlreadyExists, text)
@@ -222,7 +223,7 @@ fn only_cluster(path: &Path) -> Outcome<ClusterLock> {
         return Err(refused(running));
     }
     let lock = ClusterLock::take(path)?;
-    // Another cluster may have started, and given the lock up, since the file was read.
+    // Another cluster may have started and released the lock since the file was read.
     match ClusterFile::read(path)? {
         Some(running) => Err(refused(running)),
         None => Ok(lock),
@@ -243,9 +244,9 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     let lock = if args.embedded { None } else { Some(only_cluster(&path)?) };
     let signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let data = SocketAddr::new(listen.ip(), 0);
-    // What is wrong with the settings is told before anything listens.
+    // Errors in the settings are reported before any socket listens.
     server_options(&settings, args.force, data, listen, Vec::new(), fitting_block_size, kinds)?;
-    // A child that dies with its parent has nothing to come back for.
+    // An embedded cluster ends with its parent process and is never restarted.
     let data_dir = settings.data_dir().filter(|_| !args.embedded);
     let unix_dir = unix_dir(&settings);
     let durable = data_dir.is_some();
@@ -268,7 +269,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
         let output = Output { json: args.output.json || args.child };
         announce(output, &file, &path, durable, &options);
     }
-    scale::follow(controller.advice().expect("nobody has asked before"), settings.scale_hook());
+    scale::follow(controller.advice().expect("the receiver is taken once"), settings.scale_hook());
     let sockets = [controller.near(), server.near()].into_iter().flatten().map(PathBuf::from);
     let own = lock.iter().flat_map(|lock| [path.clone(), lock.path().to_owned()]);
     let held = Held {
@@ -287,24 +288,24 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     ended
 }
 
-/// The signals that end a node. One that tells that a file has reached the limit of its process
-/// (`ulimit -f`) ends none: the write that was too much is refused, like that to a full disk.
+/// The signals that end a node. SIGXFSZ (a file reached the limit of `ulimit -f`) does not end it: the
+/// write fails, as on a full disk.
 fn signals(which: &[i32]) -> Outcome<Signals> {
     let heard = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGXFSZ, heard)
         .and_then(|_| Signals::new(which))
-        .map_err(|e| Failure::io("signals cannot be waited for", &e))
+        .map_err(|e| Failure::io("cannot install signal handlers", &e))
 }
 
 fn start_server(options: &ServerOptions) -> Outcome<MemoryServer> {
     MemoryServer::start(options, PATIENCE).map_err(|e| match e.kind() {
         std::io::ErrorKind::InvalidInput => Failure::invalid(e.to_string()),
         std::io::ErrorKind::Other => Failure::new(Status::Unavailable, e.to_string()),
-        _ => Failure::io("the memory server cannot start", &e),
+        _ => Failure::io("cannot start the memory server", &e),
     })
 }
 
-/// What is told of a cluster that others can find: the token stays in the file.
+/// The JSON description of a cluster that has a cluster file. The token stays in that file.
 fn told(file: &ClusterFile, path: &Path, durable: bool) -> Value {
     json!({
         "address": file.address, "pid": file.pid, "started": file.started,
@@ -312,11 +313,11 @@ fn told(file: &ClusterFile, path: &Path, durable: bool) -> Value {
     })
 }
 
-/// The data that ends with a cluster, for its first line.
+/// The part of the first line that says which data ends with the cluster.
 fn lasts(durable: bool) -> &'static str {
     match durable {
-        true => ", volatile: its data ends with it; jobs and token are kept",
-        false => ", volatile: jobs and data end with it",
+        true => ", volatile data: a restart keeps jobs and token only",
+        false => ", volatile: a restart keeps neither jobs nor data",
     }
 }
 
@@ -343,7 +344,7 @@ fn announce(
     });
 }
 
-/// The one who embeds it needs the token, and has no file to find it in.
+/// The parent program of an embedded cluster needs the token, and there is no cluster file.
 fn announce_embedded(output: Output, file: &ClusterFile) {
     if output.json {
         say!("{}", serde_json::to_string(file).expect("four plain fields"));
@@ -352,11 +353,11 @@ fn announce_embedded(output: Output, file: &ClusterFile) {
     }
 }
 
-/// Starts the same command again, in a process group of its own: Ctrl-C in this terminal is not
-/// meant for it. It inherits the environment, so it finds the same settings, and says itself what is
-/// wrong.
+/// Starts the same command again, in its own process group, so that Ctrl-C in this terminal does not reach
+/// it. The child inherits the environment, so it finds the same settings and reports its own errors.
 fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
-    let program = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
+    let program =
+        std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
     let mut command = Command::new(program);
     command.args(["start", "--child"]).args(args.given.as_arguments());
     if args.force {
@@ -370,24 +371,24 @@ fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
         command.stderr(Stdio::piped());
     }
     let child = command.spawn();
-    let mut child = child.map_err(|e| Failure::io("cannot start", &e))?;
+    let mut child = child.map_err(|e| Failure::io("cannot start the cluster", &e))?;
     let mut line = String::new();
     let stdout = child.stdout.take().expect("piped");
     let read = std::io::BufReader::new(stdout).read_line(&mut line);
-    read.map_err(|e| Failure::io("what the cluster says", &e))?;
+    read.map_err(|e| Failure::io("cannot read the output of the cluster", &e))?;
     if line.is_empty() {
         if let Some(mut said) = child.stderr.take() {
             let copied = std::io::copy(&mut said, &mut std::io::stderr());
-            copied.map_err(|e| Failure::io("what the cluster says", &e))?;
+            copied.map_err(|e| Failure::io("cannot read the output of the cluster", &e))?;
         }
-        let ended = child.wait().map_err(|e| Failure::io("the cluster", &e))?;
+        let ended = child.wait().map_err(|e| Failure::io("cannot wait for the cluster", &e))?;
         return match ended.code() {
             Some(code @ 1..=255) => Err(Failure::of_child(code as u8)),
             _ => Err(format!("the cluster did not start: {ended}").into()),
         };
     }
     let value: Value = serde_json::from_str(&line)
-        .map_err(|e| format!("the cluster said something unexpected: {e}"))?;
+        .map_err(|e| format!("the first line of the cluster is not JSON: {e}"))?;
     args.output.tell(&value, || {
         format!(
             "honeycomb is running at {} (process {}){}\n  token       in {}\n  stop        honeycomb \
@@ -401,20 +402,19 @@ fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
     Ok(())
 }
 
-/// Whether standard error is a pipe: whoever reads it waits for its end, and a cluster that has it
-/// too would keep it open for good. A terminal or a file is shared, so that it has the message of a
-/// defect.
+/// Whether standard error is a pipe. Its reader waits for the end of the pipe, and a cluster that inherits
+/// it would keep it open. A terminal or a file is inherited, so that messages of defects reach it.
 fn stderr_is_awaited() -> bool {
     use rustix::fs::{FileType, fstat};
     let kind = fstat(std::io::stderr()).map(|found| FileType::from_raw_mode(found.st_mode));
     matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
-/// Takes as many file descriptors as the system allows: each connection needs one.
+/// Raises the limit of file descriptors as far as the system allows: each connection needs one.
 fn raise_descriptor_limit() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);
-    // The soft limit may be raised to the hard one by anybody; where not, fewer clients fit.
+    // Every user may raise the soft limit to the hard limit. If that fails, fewer clients can connect.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
@@ -448,8 +448,8 @@ fn start_controller(
     Controller::start(&options).map_err(|e| match e {
         StartError::Listen(e) if e.kind() == std::io::ErrorKind::AddrInUse => {
             let text = format!(
-                "{listen} is taken; --listen 127.0.0.1:0 takes any free port, and `honeycomb \
-                 doctor` may know who has it"
+                "cannot listen on {listen}: the port is in use; --listen 127.0.0.1:0 takes any free \
+                 port, `honeycomb doctor` looks for the process that uses it"
             );
             Failure::new(Status::AlreadyExists, text)
         }
@@ -459,24 +459,24 @@ fn start_controller(
             Failure::new(Status::AlreadyExists, e.to_string())
         }
         StartError::Store(..) => {
-            let text = format!("{e}; --data-dir names another folder for the log");
+            let text = format!("{e}; to use another folder for the log, set --data-dir");
             Failure::new(Status::LogFailed, text)
         }
     })
 }
 
-/// The warning of a controller that keeps no log.
-const VOLATILE: &str = "honeycomb: this controller keeps no log (port 0, or --volatile; --data-dir keeps one): \
-    when it is started again, every job and all data is gone, and it has another token";
+/// The warning of a controller that writes no log.
+const VOLATILE: &str = "honeycomb: this controller writes no log (port 0 or --volatile without --data-dir): a \
+    restart loses all jobs and data and creates a new token";
 
-/// Where a controller keeps its log: in the named folder, else in that of its address below the user's state
-/// folder; nowhere when it is volatile, or listens on port 0.
+/// The folder for the log of a controller: the configured folder, else a folder named after the listen
+/// address in the user's state folder. `None` with --volatile or port 0.
 fn log_folder(volatile: bool, listen: SocketAddr, settings: &Settings) -> Outcome<Option<PathBuf>> {
     let named = settings.data_dir();
     if volatile {
         return match settings.origin("data_dir") {
             Origin::Flag => {
-                Err(Failure::invalid("--volatile keeps no log, --data-dir does: say one"))
+                Err(Failure::invalid("--volatile and --data-dir exclude each other: use one"))
             }
             _ => Ok(None),
         };
@@ -487,8 +487,8 @@ fn log_folder(volatile: bool, listen: SocketAddr, settings: &Settings) -> Outcom
     match settings.state_folder() {
         Some(folder) => Ok(Some(folder.join("controller").join(listen.to_string()))),
         None => Err(Failure::invalid(
-            "no HOME and no XDG_STATE_HOME, so that there is no folder for the controller's log: say \
-             --data-dir DIR, or --volatile to keep none",
+            "cannot choose a folder for the controller's log: neither HOME nor XDG_STATE_HOME is set; \
+             use --data-dir DIR, or --volatile to write no log",
         )),
     }
 }
@@ -519,9 +519,9 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
              memory  honeycomb server --controller {address} --token ..."
         )
     });
-    scale::follow(controller.advice().expect("nobody has asked before"), settings.scale_hook());
+    scale::follow(controller.advice().expect("the receiver is taken once"), settings.scale_hook());
     if durable {
-        // The next controller of this log goes on with all jobs.
+        // The next controller that opens this log continues all jobs.
         signals.forever().next();
         return Ok(());
     }
@@ -540,10 +540,12 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
     let listen = settings.listen().unwrap_or(LISTEN_ANY);
     check_listen(listen, settings.insecure())?;
     let Some(controller) = settings.controller() else {
-        return Err(Failure::invalid("which controller? say --controller HOST:PORT"));
+        return Err(Failure::invalid("no controller is given: use --controller HOST:PORT"));
     };
     let Some(token) = settings.token() else {
-        return Err(Failure::invalid("a server needs the cluster's token: --token HEX"));
+        return Err(Failure::invalid(
+            "no token is given: use --token HEX with the cluster's token",
+        ));
     };
     raise_descriptor_limit();
     let mut signals = signals(&[SIGINT, SIGTERM, SIGHUP])?;
@@ -583,13 +585,13 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
     Ok(())
 }
 
-/// Ends the wait for signals when the server was taken out, and when it is not although it wants to.
+/// Ends the wait for signals when the server has been drained, or when the controller refuses to drain it.
 fn end_with_departure(server: &MemoryServer, signals: &Signals) {
-    let departures = server.departures().expect("nobody has asked before");
+    let departures = server.departures().expect("the receiver is taken once");
     let signals = signals.handle();
     in_background("departure", move || {
         if let Ok(Departure::Refused(why)) = departures.recv() {
-            eprintln!("honeycomb: this server ends with what it holds: {why}");
+            eprintln!("honeycomb: this server exits without draining, its data is lost: {why}");
         }
         signals.close();
     });
@@ -602,7 +604,7 @@ fn end_after(wait: Duration, signals: &Signals) {
         let clock = Clock::start();
         clock.sleep_until(clock.now() + wait);
         eprintln!(
-            "honeycomb: this server ends with what it still holds after {} s",
+            "honeycomb: this server exits before it is drained, after {} s; its data is lost",
             wait.as_secs()
         );
         signals.close();

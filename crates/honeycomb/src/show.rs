@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 
 /// Shows servers, memory, totals and jobs.
 ///
-/// Allocated bytes count whole blocks, exactly; used bytes are data with their index, resident bytes
-/// the anonymous memory of the servers' processes as the kernel counts it, both as the servers last
-/// reported, a quarter of a second ago at most.
+/// Allocated bytes are exact and count whole blocks. Used bytes are data and their index; resident bytes are
+/// the anonymous memory of the servers' processes, as counted by the kernel. Servers report both every
+/// quarter of a second.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb status
@@ -32,19 +32,18 @@ pub struct StatusArgs {
     output: Output,
 }
 
-/// Shows a job's address DAG: what is left of each lease, structures, blocks, bytes.
+/// Shows a job's address DAG: remaining leases, structures, blocks, bytes.
 ///
-/// Prefixes and structures in the order of their names. A prefix with several parents is drawn in
-/// full under the first and named under the others. One that has expired, was removed, or has lost
-/// data keeps its place while something below it lives or its reason is remembered. Nothing is
-/// renewed by looking.
+/// Prefixes and structures are sorted by name. A prefix with several parents is shown in full under the first
+/// and only named under the others. A prefix that expired, was removed or lost data is shown while a prefix
+/// below it is live or the controller remembers the reason. The command does not renew leases.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb put notes:kv color blue
   honeycomb tree
   honeycomb tree cli --json")]
 pub struct TreeArgs {
-    /// The job's name; instead of --job
+    /// The job's name, instead of --job
     #[arg(value_name = "JOB", conflicts_with = "setting job")]
     name: Option<String>,
     #[command(flatten)]
@@ -83,7 +82,7 @@ fn print_status(s: &ClusterStatusReply) {
         size::show(s.bytes_metadata)
     );
     say!(
-        "blocks {} of {} free ({} kept back for moves and repairs, {} being given back)",
+        "blocks {} of {} free ({} reserved for moves and repairs, {} in quarantine)",
         s.free,
         s.blocks,
         s.reserved,
@@ -99,7 +98,7 @@ fn print_status(s: &ClusterStatusReply) {
         say!("{:<6} {} of {} blocks used", class(tier), tier.used, tier.blocks);
     }
     if s.alarms > 0 {
-        say!("ALARMS {}: something is wrong below the memory of servers", s.alarms);
+        say!("ALARMS {}: lower tiers of servers have problems", s.alarms);
     }
     print_flushes(s);
     print_policy(s);
@@ -147,21 +146,21 @@ fn print_status(s: &ClusterStatusReply) {
     }
 }
 
-/// The remark on a server that does not report.
+/// The remark on a server that sends no reports.
 fn standing(server: &ServerInfo) -> String {
     match server.silent_ms {
         0 if server.alive => String::new(),
         0 => "  LOST".to_owned(),
-        silent => format!("  SUSPECTED, silent for {}", size::duration(silent as i64)),
+        silent => format!("  SUSPECTED, no report for {}", size::duration(silent as i64)),
     }
 }
 
-/// Servers that are suspected to be gone.
+/// The number of servers that are suspected to be lost.
 fn suspected(s: &ClusterStatusReply) -> usize {
     s.servers.iter().filter(|server| server.silent_ms > 0).count()
 }
 
-/// Whether a server is being taken out, in a word.
+/// The drain state of a server, in one word.
 pub fn drain_state(server: &ServerInfo) -> &'static str {
     match server.drain {
         0 => "serving",
@@ -171,7 +170,7 @@ pub fn drain_state(server: &ServerInfo) -> &'static str {
     }
 }
 
-/// Who has memory when it is short, what they have, and whether there should be other servers.
+/// Prints the policy, the shares of memory, and the advice to add or remove servers.
 fn print_policy(s: &ClusterStatusReply) {
     say!("policy {}", s.policy);
     for share in &s.shares {
@@ -182,18 +181,19 @@ fn print_policy(s: &ClusterStatusReply) {
             false => String::new(),
         };
         say!(
-            "  {kind} {name}: {blocks} blocks in memory, {entitled} its own (weight {weight}{credits})"
+            "  {kind} {name}: {blocks} blocks in memory, share {entitled} (weight {weight}{credits})"
         );
     }
     let since = format!("since {} s: {}", s.advice_ms / 1000, s.advice_why);
     match advice(s) {
+        "add" if s.advice_servers == 1 => say!("advice: add 1 server, {since}"),
         "add" => say!("advice: add {} servers, {since}", s.advice_servers),
         "remove" => say!("advice: remove {}, {since}", s.advice_address),
         _ => {}
     }
 }
 
-/// What is advised, in a word.
+/// The advice, in one word.
 fn advice(s: &ClusterStatusReply) -> &'static str {
     match s.advice {
         1 => "add",
@@ -202,17 +202,17 @@ fn advice(s: &ClusterStatusReply) -> &'static str {
     }
 }
 
-/// What is on its way to disk, when there ever was something.
+/// Prints the state of flushes, if there were any.
 fn print_flushes(s: &ClusterStatusReply) {
     if s.flushing + s.flushed + s.flush_lost == 0 {
         return;
     }
     let lost = match s.flush_lost {
         0 => String::new(),
-        lost => format!(", {lost} LOST with a server"),
+        lost => format!(", {lost} LOST with their server"),
     };
     let (flushing, failing) = (s.flushing, s.flush_failing);
-    say!("flushes {flushing} under way, {failing} failing, {} done{lost}", s.flushed);
+    say!("flushes {flushing} running, {failing} failing, {} done{lost}", s.flushed);
     if !s.flush_error.is_empty() {
         say!("  {}", s.flush_error);
     }
@@ -228,12 +228,12 @@ fn tiers_json(tiers: &[TierUse]) -> Vec<Value> {
     tiers.iter().map(tier).collect()
 }
 
-/// What is wrong with a tier, in a word.
+/// The kind of an alarm, in one word.
 fn alarm_kind(alarm: &TierAlarm) -> &'static str {
     AlarmKind::from_code(alarm.kind).map_or("unknown", AlarmKind::name)
 }
 
-/// What the tier of an alarm is made of.
+/// The class of an alarm's tier.
 fn alarm_class(server: &ServerInfo, alarm: &TierAlarm) -> &'static str {
     let tier = usize::from(alarm.tier).checked_sub(1).and_then(|n| server.tiers.get(n));
     tier.map_or("tier", class)
@@ -317,7 +317,7 @@ pub fn tree(args: &TreeArgs) -> Outcome {
     Ok(())
 }
 
-/// How durable a change of it is when it is answered.
+/// The durability of a prefix's changes when they are acknowledged.
 pub(crate) fn acknowledge(p: &PrefixInfo) -> &'static str {
     if p.acknowledge == Durability::Flushed as u8 { "flushed" } else { "memory" }
 }
@@ -348,8 +348,8 @@ fn print_structures(p: &PrefixInfo, indent: &str) {
     }
 }
 
-/// A prefix with several parents is drawn in full under the first and named under the others: those
-/// that were named, and those that it reads.
+/// Prints the children of a prefix. A prefix with several parents (those given at its creation, and the
+/// inputs it reads) is printed in full under the first and only named under the others.
 fn print_children(dag: &Dag, of: usize, indent: &str) {
     let list = dag.children(of);
     for (i, node) in list.iter().enumerate() {

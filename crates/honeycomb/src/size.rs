@@ -1,6 +1,6 @@
-//! Sizes as people write them.
+//! Sizes and durations for people.
 
-/// Reads `64KiB`, `1.5 GiB`, `128M`, `4096`. The units are binary.
+/// Parses `64KiB`, `1.5 GiB`, `128M`, `4096`. All units are binary.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -13,17 +13,17 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "m" | "mb" | "mib" => 1 << 20,
         "g" | "gb" | "gib" => 1 << 30,
         "t" | "tb" | "tib" => 1 << 40,
-        other => return Err(format!("'{other}' is no unit: B, KiB, MiB, GiB or TiB")),
+        other => return Err(format!("unknown unit '{other}': use B, KiB, MiB, GiB or TiB")),
     };
     let bytes = number * factor as f64;
-    // 2^63 bytes are more than any address space.
+    // 2^63 bytes exceed any address space.
     if bytes >= 9_223_372_036_854_775_808.0 {
-        return Err(format!("'{text}' is too large for a size"));
+        return Err(format!("the size '{text}' is too large"));
     }
     Ok(bytes as u64)
 }
 
-/// Writes a size for people.
+/// Formats a size for people.
 pub fn show(bytes: u64) -> String {
     let units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -38,7 +38,7 @@ pub fn show(bytes: u64) -> String {
     }
 }
 
-/// Writes a duration for people.
+/// Formats a duration for people.
 pub fn duration(ms: i64) -> String {
     let seconds = ms as f64 / 1000.0;
     match seconds.abs() {

@@ -1,10 +1,9 @@
-//! `stop`, and how a process ends that holds a cluster.
+//! `stop`, and the end of a process that runs a cluster.
 //!
-//! There is one procedure for both: `Client::stop_cluster`. The controller ends all jobs and completes their
-//! flushes; the caller waits while blocks are written. `honeycomb stop` does this from outside and sends
-//! SIGTERM only when nothing is left, so that a store that cannot be reached costs no data: the cluster
-//! stays. A process that gets a signal, or loses its parent, does the same from inside and ends afterwards in
-//! any case.
+//! Both use one procedure, `Client::stop_cluster`. The controller ends all jobs and completes their flushes;
+//! the caller waits while blocks are written. `honeycomb stop` does this from outside and sends SIGTERM only
+//! when all data is flushed: if the object store is unreachable, the cluster stays, and no data is lost. A
+//! process that gets a signal, or loses its parent, does the same from inside and then ends in any case.
 
 use crate::cluster::{ClusterFile, Place};
 use crate::config::{ForStop, Given};
@@ -25,7 +24,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// How long a process may take to end that has nothing left to write.
+/// How long a process with nothing left to write may take to end.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two lines of progress.
 const LINE_EVERY: Duration = Duration::from_secs(1);
@@ -36,19 +35,19 @@ const OWN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Stops the cluster that `start` started.
 ///
-/// Every job ends. Prefixes with --flush-to or --persist are flushed first, with progress on standard error, for
-/// as long as blocks are written. If flushes fail and nothing is written for --stop-wait seconds, the command
-/// names the directories that are not written and ends with code 8. The cluster keeps that data and takes no
-/// new jobs: stop it again when the store answers, or --discard the data. All other data is in memory and
-/// ends with the cluster.
+/// All jobs end. Prefixes created with --flush-to or --persist are flushed first, with progress on standard
+/// error, as long as blocks are written. If flushes fail and nothing is written for --stop-wait seconds, the
+/// command lists the places that are not written and exits with code 8. The cluster then keeps this data and
+/// accepts no new jobs: run `stop` again when the store is available, or use --discard. All other data is in
+/// memory and is lost.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb stop
   honeycomb stop --stop-wait 300
-  honeycomb stop --discard            # flushes nothing more
+  honeycomb stop --discard            # stops all flushes
   honeycomb stop --json")]
 pub struct StopArgs {
-    /// Stop at once: flush nothing more, and lose all unwritten data
+    /// Stop at once, without flushing: all unwritten data is lost
     #[arg(long)]
     discard: bool,
     #[command(flatten)]
@@ -57,7 +56,7 @@ pub struct StopArgs {
     output: Output,
 }
 
-/// Lines that say how far the end of a cluster is.
+/// Progress lines of a stopping cluster.
 struct Lines {
     clock: Clock,
     json: bool,
@@ -71,7 +70,7 @@ impl Lines {
         Lines { clock, json, next: clock.now() + QUIET, last: None }
     }
 
-    /// Says it on standard error, once a second at most. A terminal that is gone ends nothing.
+    /// Prints progress to standard error, at most once a second. Write errors are ignored.
     fn say(&mut self, told: &StopProgress) {
         let now = self.clock.now();
         if now < self.next || self.last.as_ref() == Some(told) {
@@ -112,7 +111,7 @@ pub fn stop(args: &StopArgs) -> Outcome {
     let settings = args.given.settings()?;
     let path = settings.cluster_file()?;
     let Some(file) = ClusterFile::read(&path)? else {
-        let text = format!("no cluster is running here ({} names none)", path.display());
+        let text = format!("no cluster is running here (none in {})", path.display());
         return Err(Failure::new(Status::Unavailable, text));
     };
     let pid = Pid::from_raw(file.pid).ok_or("the cluster file names no process")?;
@@ -130,12 +129,12 @@ pub fn stop(args: &StopArgs) -> Outcome {
         Err(lost) if lost.status() == Some(Status::DataLost) => Some(lost),
         Err(_) if args.discard => None,
         Err(refused) if refused.status() == Some(Status::NotFlushed) => {
-            return Err(refused.with("`honeycomb stop --discard` stops it and loses them"));
+            return Err(refused.with("`honeycomb stop --discard` stops the cluster without them"));
         }
         Err(failed) => {
             let text = format!(
-                "process {} is not stopped, because its controller did not report its flushes; --discard \
-                 ends it all the same, and loses all data that is not written",
+                "process {} was not stopped, because its controller did not report its flushes; --discard \
+                 stops it and loses all unwritten data",
                 file.pid
             );
             return Err(failed.with(&text));
@@ -147,7 +146,7 @@ pub fn stop(args: &StopArgs) -> Outcome {
     while file.alive() {
         if clock.now().as_millis() > END_PATIENCE.as_millis() as u64 {
             let text = format!(
-                "process {} holds nothing more and has not ended after {} s; end it with kill -9",
+                "process {} has no data left but did not end within {} s; end it with kill -9",
                 file.pid,
                 END_PATIENCE.as_secs()
             );
@@ -164,14 +163,14 @@ pub fn stop(args: &StopArgs) -> Outcome {
     Ok(())
 }
 
-/// The event that ends a process with a cluster.
+/// The event that ends the process of a cluster.
 enum End {
     Signal,
-    /// The parent that embeds it is gone: its end of standard input closed.
+    /// The parent of an embedded cluster has ended: standard input is closed.
     Parent,
 }
 
-/// A cluster in this process: its address, and the files that remain when it ends without its own clean-up.
+/// A cluster in this process: its address, and the files to remove when it ends without its own clean-up.
 pub struct Held {
     /// host:port of the controller.
     pub address: String,
@@ -179,14 +178,14 @@ pub struct Held {
     pub token: Vec<u8>,
     /// Sockets and the cluster file.
     pub files: Vec<PathBuf>,
-    /// How long it waits for flushes that fail.
+    /// How long it waits for failing flushes.
     pub patience: Duration,
 }
 
 impl Held {
-    /// Waits for a signal, or with `parent` for the end of the parent, and then ends the cluster. Flushes go
-    /// on while blocks are written. A second signal ends the process at once. `NotFlushed` or `DataLost`
-    /// names the directories that were not written; the caller ends the process in any case.
+    /// Waits for a signal, or with `parent` for the end of the parent, and then ends the cluster. Flushes
+    /// continue while blocks are written. A second signal ends the process at once. `NotFlushed` or
+    /// `DataLost` names the places that were not written; the caller ends the process in any case.
     pub fn await_end(self, signals: Signals, parent: bool) -> Outcome {
         let (ends, end) = channel();
         follow_signals(signals, ends.clone());
@@ -195,8 +194,8 @@ impl Held {
         }
         let first = end.recv();
         let name = match first {
-            Ok(End::Parent) => "its parent has ended",
-            Ok(End::Signal) | Err(_) => "it was signalled",
+            Ok(End::Parent) => "its parent process ended",
+            Ok(End::Signal) | Err(_) => "it got a signal",
         };
         let last = Arc::new(Mutex::new(StopProgress::default()));
         self.end_at_second(end, last.clone());
@@ -222,13 +221,13 @@ impl Held {
         }
         let status = if told.flushes > 0 { Status::NotFlushed } else { Status::DataLost };
         let text = format!(
-            "the cluster ends because {why}, and data to be flushed is not written: {}",
+            "the cluster ends because {why}, but these flushes are not complete: {}",
             told.unflushed.join("; ")
         );
         Err(Failure::new(status, text))
     }
 
-    /// Ends the process at a second signal, without writing anything more.
+    /// Ends the process at a second signal, without further flushes.
     fn end_at_second(&self, end: Receiver<End>, last: Arc<Mutex<StopProgress>>) {
         let files = self.files.clone();
         in_background("second signal", move || {
@@ -240,10 +239,10 @@ impl Held {
                 let lost = match told.unflushed.is_empty() {
                     true => String::new(),
                     false => {
-                        format!(", and loses unwritten data: {}", told.unflushed.join("; "))
+                        format!("; lost, because not flushed: {}", told.unflushed.join("; "))
                     }
                 };
-                say_aloud(&format!("honeycomb: a second signal ends it at once{lost}"));
+                say_aloud(&format!("honeycomb: ending at once after a second signal{lost}"));
                 for file in &files {
                     let _ = std::fs::remove_file(file);
                 }
@@ -277,7 +276,7 @@ fn follow_parent(ends: Sender<End>) {
     });
 }
 
-/// Runs this beside the caller.
+/// Runs this on its own thread.
 pub fn in_background(name: &str, body: impl FnOnce() + Send + 'static) {
     let thread = std::thread::Builder::new().name(name.into()).spawn(body);
     thread.expect("a thread can be started");

@@ -1,9 +1,9 @@
-//! A prefix with all below it, to places outside and back.
+//! Flushes a prefix with its descendants, and loads them.
 //!
-//! Each prefix is a flush of its own, in the place of the uppermost and its path from there. The uppermost
-//! comes last, when all others are whole, and its manifest names them: so who loads needs no listing, and
-//! what is named is there. There is no moment that all of them are of, unless the controller flushes them
-//! behind a barrier (`flush_at_once`).
+//! Each prefix is a separate flush, in the place of the top prefix plus its path from there. The top prefix
+//! is flushed last, when all others are complete, and its manifest names them. A loader therefore needs no
+//! listing, and every named flush exists. The flushes do not show one common moment, unless the controller
+//! flushes them behind a barrier (`flush_at_once`).
 
 use crate::dag::Dag;
 use crate::failure::{Failure, Outcome};
@@ -16,34 +16,34 @@ use honeycomb_types::JobId;
 use honeycomb_types::limits::{FLUSH_LOOK_FIRST, FLUSH_LOOK_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Prefixes that are flushed at the same time.
+/// Maximum number of concurrent flushes.
 const AT_A_TIME: usize = 8;
-/// Names that a message lists.
+/// Maximum number of names in a message.
 const NAMED: usize = 8;
 
-/// One prefix of a subtree that is flushed.
+/// One flushed prefix of a subtree.
 #[derive(Clone, Debug)]
 pub struct Whole {
-    /// Its address.
+    /// Path of the prefix.
     pub path: String,
-    /// Where it is.
+    /// Place of its flush.
     pub place: String,
-    /// Blocks that it had.
+    /// Number of its blocks.
     pub parts: u32,
-    /// Bytes that were written.
+    /// Bytes written.
     pub bytes: u64,
 }
 
-/// How far the flush of a subtree is.
+/// Progress of the flush of a subtree.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
-    /// Prefixes that are whole.
+    /// Number of complete prefixes.
     pub done: usize,
-    /// All of them.
+    /// Number of all prefixes.
     pub of: usize,
-    /// Bytes that are written.
+    /// Bytes written.
     pub bytes: u64,
-    /// Why one fails that is tried again.
+    /// Error of a flush that is being retried.
     pub failing: Option<String>,
 }
 
@@ -55,8 +55,8 @@ fn joined(above: &str, below: &str) -> String {
     }
 }
 
-/// Flushes a prefix and all live ones below it and waits until they are whole: in the order of their paths,
-/// the uppermost last. When one fails no further one is begun; those that are under way come to their end.
+/// Flushes a prefix and its live descendants and waits for them, in the order of their paths, the top prefix
+/// last. When one flush fails, no further flush is begun; running flushes are completed.
 pub fn flush(
     client: &Client,
     job: JobId,
@@ -65,7 +65,7 @@ pub fn flush(
     look: &mut dyn FnMut(&Progress),
 ) -> Outcome<Vec<Whole>> {
     let below = below(client, job, path)?;
-    // What waits for its turn must not expire.
+    // Prefixes that are not flushed yet must not expire.
     let kept = [path.to_owned()];
     client.keep(job, &kept);
     let flushed = Flushing::new(client, job, path, place, &below).run(look);
@@ -73,9 +73,9 @@ pub fn flush(
     flushed
 }
 
-/// The paths of the live prefixes below one, from it on, in order.
+/// The paths of the live descendants of a prefix, relative to it and sorted.
 fn below(client: &Client, job: JobId, path: &str) -> Outcome<Vec<String>> {
-    // Tells why, when it is gone already.
+    // If the prefix has ended, this error says why.
     client.lease(job, path)?;
     let dag = Dag::new(client.tree(job)?);
     let mut below: Vec<String> =
@@ -84,7 +84,7 @@ fn below(client: &Client, job: JobId, path: &str) -> Outcome<Vec<String>> {
     Ok(below)
 }
 
-/// The same, and all of them are as they were at one moment: they become whole together, or none does.
+/// Flushes the subtree as it was at one moment: all flushes complete together, or none does.
 pub fn flush_at_once(
     client: &Client,
     job: JobId,
@@ -157,7 +157,7 @@ impl<'a> Flushing<'a> {
         }
     }
 
-    /// Begins what can be begun; the uppermost when nothing else is left.
+    /// Begins as many flushes as allowed; that of the top prefix when all others are complete.
     fn begin(&mut self) {
         while self.failed.is_none() && self.under_way.len() < AT_A_TIME {
             let (client, job) = (self.client, self.job);
@@ -205,7 +205,7 @@ impl<'a> Flushing<'a> {
         told
     }
 
-    /// What came of each, when one has failed.
+    /// Adds the state of all prefixes to the error of the failed one.
     fn told(&self, failed: &str, why: Failure) -> Failure {
         let whole: BTreeSet<&str> = self.whole.iter().map(|whole| &*whole.path).collect();
         let all = self.below.iter().map(String::as_str).chain([""]);
@@ -215,8 +215,8 @@ impl<'a> Flushing<'a> {
             all.filter(|path| !whole.contains(&**path) && *path != failed).collect();
         let whole: Vec<String> = whole.into_iter().map(str::to_owned).collect();
         why.with(&format!(
-            "so {} is not flushed; whole are {}, and not begun {}; the manifest of the whole at {} \
-             is what it was",
+            "the subtree is not flushed: {} failed; complete: {}; not begun: {}; the manifest at {} is \
+             unchanged",
             named(&[failed]),
             named(&whole),
             named(&left),
@@ -235,8 +235,8 @@ fn named(paths: &[String]) -> String {
     }
 }
 
-/// Loads the flush of a subtree: the prefixes that its manifest names, below the new one as they were below
-/// theirs. Nothing of it can be opened before all of it is there; when one fails nothing is left.
+/// Loads the flush of a subtree: the prefixes that its manifest names, at the same relative paths. No
+/// structure can be opened before everything is loaded; if one prefix fails, all are removed.
 pub fn load(
     client: &Client,
     job: JobId,
@@ -251,14 +251,16 @@ pub fn load(
     for path in below {
         let place = place.below(&path);
         let flushed = Flushed::at(place.clone(), access).map_err(|e| {
-            failure(e).with("the manifest of the subtree names it: load the prefixes one by one")
+            failure(e).with(
+                "the manifest of the subtree names this flush; load the other prefixes one by one",
+            )
         })?;
         all.push((path, place, flushed));
     }
     all.iter().try_for_each(|(_, _, flushed)| loading::need_known(flushed))?;
     let bytes: u64 = all.iter().flat_map(|(_, _, f)| f.manifest().parts()).map(|p| p.bytes).sum();
     let at = |path: &str| Load { path: joined(&load.path, path), ..load.clone() };
-    // Those between that had ended when the rest was flushed are there again, with nothing in them.
+    // Intermediate prefixes that had ended before the flush are created empty.
     let mut paths = BTreeSet::new();
     for (path, _, _) in &all {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
@@ -286,7 +288,7 @@ pub fn load(
         })();
         if loaded.is_err() {
             for path in made.iter().rev() {
-                // Its lease would end it too.
+                // If this fails, its lease ends it.
                 let _ = client.remove_prefix(job, &at(path).path);
             }
         }

@@ -1,4 +1,4 @@
-//! `flush` and `load`: what a prefix holds, to a place outside and back.
+//! `flush` and `load`: the contents of a prefix, to an external place and back.
 
 use crate::cluster::Work;
 use crate::config::{Given, InJob};
@@ -13,27 +13,27 @@ use honeycomb_wire::Status;
 use serde_json::json;
 use std::io::{IsTerminal, Write};
 
-/// What a flush is at its place.
+/// The format of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Objects and a manifest, of a prefix with all its structures
+    /// Objects and a manifest, for a prefix with all its structures
     Honeycomb,
-    /// One file as one object, as other tools read it
+    /// One file as one plain object, for other tools
     Raw,
 }
 
-/// Writes what a prefix holds to disk or to a bucket, while it goes on.
+/// Writes the contents of a live prefix to disk or to a bucket.
 ///
-/// PLACE is a path of names below the directory or bucket that the servers were given as flush_root and
-/// one of the job's name; or that place as a URL. Files hold at least all that was appended before,
-/// queues what was put and not taken, in order, and every slot of a store is as it was at one moment.
-/// What was there before is replaced when the new one is whole. The prefix does not expire meanwhile.
-/// An interrupt ends the wait and not the flush; --cancel ends the flush. With --barrier all of it is as it
-/// was at one moment, and with --subtree all prefixes are.
+/// PLACE is a path under the job's name in the servers' flush_root, or the URL of that place. The prefix
+/// stays usable and does not expire meanwhile. The flush contains at least all data appended to a file before
+/// it began, the items of a queue that were put and not taken, in order, and every slot of a store as of one
+/// moment. A previous flush is replaced when the new one is complete. An interrupt ends the wait, not the
+/// flush; --cancel ends the flush. With --barrier, the flush shows the whole prefix as of one moment, and
+/// with --subtree all prefixes.
 ///
-/// With --format raw the address is that of a file, and PLACE any file of this machine or object
-/// (s3://BUCKET/KEY), written by this command with credentials from the environment: exactly the bytes
-/// that the file had when the command began, all of them at once, and nothing beside them.
+/// With --format raw, the address names a file, and PLACE is any local file or object (s3://BUCKET/KEY). This
+/// command writes it with credentials from the environment: exactly the bytes that the file had when the
+/// command began. PLACE appears atomically, without other files beside it.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb flush counts out/1
@@ -43,27 +43,27 @@ enum Format {
   honeycomb flush counts out/checkpoint --barrier
   honeycomb flush logs:today today.log --format raw       # or s3://BUCKET/KEY")]
 pub struct FlushArgs {
-    /// The prefix; of --format raw, the file
+    /// The prefix; with --format raw, the file
     #[arg(value_parser = place::any)]
     address: String,
-    /// Where it goes
+    /// The target of the flush
     place: String,
-    /// What is made there
+    /// The format of the flush
     #[arg(long, value_enum, default_value = "honeycomb", conflicts_with_all = ["no_wait", "cancel"])]
     format: Format,
-    /// Begin it and do not wait
+    /// Begin the flush and do not wait for it
     #[arg(long)]
     no_wait: bool,
-    /// End the flush of this prefix to this place that is under way; what it has written is deleted
+    /// Cancel the running flush of this prefix to this place, and delete its objects
     #[arg(long, conflicts_with = "no_wait")]
     cancel: bool,
-    /// The prefix with all below it, each in PLACE and its path from there, the uppermost last
+    /// Flush the prefix and its descendants, each to PLACE plus its relative path, the prefix itself last
     #[arg(long, conflicts_with_all = ["no_wait", "cancel", "format"])]
     subtree: bool,
-    /// All of it as it was at one moment; who changes it waits for that moment
+    /// Flush everything as of one moment; writers wait for that moment
     #[arg(long, conflicts_with = "format")]
     barrier: bool,
-    /// Tell on standard error how far it is, a line of JSON each time
+    /// Print progress to standard error, as lines of JSON
     #[arg(long, hide = true)]
     progress: bool,
     #[command(flatten)]
@@ -72,15 +72,15 @@ pub struct FlushArgs {
     output: Output,
 }
 
-/// Fills a prefix with what a flush holds.
+/// Loads a flush into a new prefix.
 ///
-/// PLACE is a directory or URL, as of `honeycomb flushed`, read with credentials from the environment.
-/// The prefix must not exist. Nothing in it can be opened before all of it is there. Blocks may have
-/// another size and be on other servers than those from which it was flushed.
+/// PLACE is a directory or URL, as for `honeycomb flushed`, read with credentials from the environment. The
+/// prefix must not exist. Its structures cannot be opened before everything is loaded. The block size and the
+/// servers may differ from those of the flushed prefix.
 ///
-/// With --persisted, PLACE is a path that a prefix of this job, or of an earlier one of its name, was
-/// persisted under, and may be left out when it is that of the new prefix. A flush that is on its way
-/// there is waited for.
+/// With --persisted, PLACE is the path under which a prefix of this job, or of an earlier job of the same
+/// name, was persisted; it may be omitted if the new prefix has the same path. If that flush is still
+/// running, the command waits for it.
 ///
 /// With --format raw, PLACE is any file or object, and its bytes become the file at the address.
 #[derive(Args)]
@@ -89,7 +89,7 @@ pub struct FlushArgs {
     after_help = "Examples:
   honeycomb load flush/cli/out/1 copy
   honeycomb load flush/cli/out/1 copy-2 --lease-ms 60000
-  honeycomb load flush/cli/out/1 copy-3 --again   # also if it was interrupted
+  honeycomb load flush/cli/out/1 copy-3 --again   # replaces an interrupted load
   honeycomb load out/1 copy-4 --persisted         # by its name
   honeycomb load flush/cli/out/all tree --subtree
   honeycomb load today.log days/1:log --format raw"
@@ -98,31 +98,31 @@ pub struct LoadArgs {
     /// The directory of the flush, or its URL
     #[arg(required_unless_present = "persisted")]
     place: Option<String>,
-    /// The prefix that is made; of --format raw, the file in it
+    /// The new prefix; with --format raw, the file in it
     #[arg(value_parser = place::any)]
     address: String,
-    /// What is at the place
+    /// The format of the flush
     #[arg(long, value_enum, default_value = "honeycomb", conflicts_with = "persisted")]
     format: Format,
-    /// Milliseconds that its lease lasts; without it, the job's
+    /// Lease duration in milliseconds (default: that of the job)
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     lease_ms: u32,
-    /// It never expires
+    /// The prefix never expires
     #[arg(long)]
     pinned: bool,
-    /// All prefixes of a subtree that was flushed there
+    /// Load all prefixes of a flushed subtree
     #[arg(long, conflicts_with_all = ["persisted", "format"])]
     subtree: bool,
-    /// Load what was persisted by this name
+    /// Load the prefix that was persisted under this path
     #[arg(long)]
     persisted: bool,
-    /// The new prefix outlives its job in its turn
+    /// Let the new prefix outlive its job
     #[arg(long)]
     persist: bool,
-    /// Take the place of a load of this prefix that was not finished
+    /// Replace an unfinished load of this prefix
     #[arg(long)]
     again: bool,
-    /// Tell on standard error how far it is, a line of JSON each time
+    /// Print progress to standard error, as lines of JSON
     #[arg(long, hide = true)]
     progress: bool,
     #[command(flatten)]
@@ -166,7 +166,7 @@ pub fn flush(args: &FlushArgs) -> Outcome {
         if progress.failing.is_some() && progress.failing != failing {
             failing = progress.failing.clone();
             let why = failing.as_deref().unwrap_or_default();
-            eprintln!("{}it is tried again: {why}", if shows { "\n" } else { "" });
+            eprintln!("{}the flush fails and is retried: {why}", if shows { "\n" } else { "" });
         }
         true
     };
@@ -197,13 +197,13 @@ fn begin(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
     })
 }
 
-/// Ends what is under way, and begins nothing.
+/// Cancels the running flush.
 fn cancel(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
     let (address, place) = (&args.address, &args.place);
     let Some(ticket) = work.client.flush_under_way(work.job, address, place)? else {
         let text = format!(
-            "no flush of {address} to {place} is under way that could be cancelled: none was begun, or \
-             it has come to its manifest"
+            "cannot cancel the flush of {address} to {place}: none is running, or it is already writing \
+             its manifest"
         );
         return Err(Error::new(Status::NotFound, text).into());
     };
@@ -256,7 +256,7 @@ pub fn load(args: &LoadArgs) -> Outcome {
     Ok(())
 }
 
-/// Where what was persisted by this name is, when it is all there.
+/// Waits for the flush of the persisted prefix; answers its place.
 fn persisted(args: &LoadArgs, work: &Work) -> Outcome<String> {
     let path = args.place.as_deref().unwrap_or(&args.address);
     let mut failing = None;
@@ -266,7 +266,7 @@ fn persisted(args: &LoadArgs, work: &Work) -> Outcome<String> {
             let why = failing.as_deref().unwrap_or_default();
             match args.progress {
                 true => eprintln!("{}", json!({ "bytes": 0, "of": 0, "failing": why })),
-                false => eprintln!("its flush is tried again: {why}"),
+                false => eprintln!("the flush fails and is retried: {why}"),
             }
         }
         true
@@ -320,7 +320,7 @@ fn flush_subtree(args: &FlushArgs, work: &Work) -> Outcome {
         if !args.progress && progress.failing.is_some() && progress.failing != failing {
             failing = progress.failing.clone();
             let why = failing.as_deref().unwrap_or_default();
-            eprintln!("{}it is tried again: {why}", if shows { "\n" } else { "" });
+            eprintln!("{}the flush fails and is retried: {why}", if shows { "\n" } else { "" });
         }
     };
     let (client, job) = (&work.client, work.job);
@@ -349,7 +349,7 @@ fn flush_subtree(args: &FlushArgs, work: &Work) -> Outcome {
     });
     args.output.tell(&told, || {
         let mut text = format!(
-            "flushed {} with all below it to {place}: {} of {} prefixes",
+            "flushed {} and its descendants to {place}: {} of {} prefixes",
             args.address,
             size::show(bytes),
             all.len()

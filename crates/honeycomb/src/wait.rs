@@ -1,15 +1,15 @@
-//! Waiting: how long a command may wait for something to happen.
+//! Waiting: how long a command may wait for an event.
 //!
-//! `--wait` and not `--timeout`, which is the setting by which each request gives up.
+//! The option is `--wait`, because `--timeout` is the setting for the timeout of each request.
 
 use honeycomb_env::Clock;
 use honeycomb_types::Time;
 use std::time::Duration;
 
-/// Longest wait that the client is asked for at once; who waits for ever asks again.
+/// The longest wait of one client call; longer waits repeat the call.
 const PIECE: Duration = Duration::from_secs(3600);
 
-/// Reads a number of seconds, 0 included, as a clap parser.
+/// Parses a number of seconds, 0 included, as a clap parser.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     match text.trim().parse::<f64>() {
         Ok(seconds) if (0.0..1e9).contains(&seconds) => Ok(Duration::from_secs_f64(seconds)),
@@ -17,7 +17,7 @@ pub fn seconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A time to wait that began at some moment.
+/// A deadline for a wait.
 pub struct Patience {
     clock: Clock,
     wait: Option<Duration>,
@@ -25,7 +25,7 @@ pub struct Patience {
 }
 
 impl Patience {
-    /// Begins to wait, for ever when nobody says how long.
+    /// Begins a wait; `None` has no limit.
     pub fn new(wait: Option<Duration>) -> Patience {
         let clock = Clock::start();
         let mut patience = Patience { clock, wait, until: None };
@@ -33,22 +33,22 @@ impl Patience {
         patience
     }
 
-    /// Begins anew.
+    /// Restarts the wait.
     pub fn renew(&mut self) {
         self.until = self.wait.map(|wait| self.clock.now() + wait);
     }
 
-    /// What is left of it, for one call of the client; zero when it is over.
+    /// The remaining time, for one call of the client; zero when it is over.
     pub fn left(&self) -> Duration {
         self.until.map_or(PIECE, |until| until.since(self.clock.now()).min(PIECE))
     }
 
-    /// Whether the time has passed. A call that ended sooner was ended by a signal.
+    /// Whether the time has elapsed. A call that returned earlier was interrupted by a signal.
     pub fn over(&self) -> bool {
         self.until.is_some_and(|until| self.clock.now() >= until)
     }
 
-    /// How long it was, for people: ` within 5 s`, or nothing for no time.
+    /// The duration of the wait for people: ` within 5 s`, or nothing without a wait.
     pub fn told(&self) -> String {
         match self.wait {
             Some(wait) if !wait.is_zero() => format!(" within {} s", wait.as_secs_f64()),

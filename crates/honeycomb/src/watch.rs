@@ -16,18 +16,18 @@ use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Prints what changes in a structure, as it happens.
+/// Prints the changes of a structure as they happen.
 ///
-/// One notice a line: time of day in UTC, operation, details. A file tells of append and seal, a
-/// queue of data (items came), space (items were taken) and close, a key-value store of put and
-/// delete. With --json each line is one object with `time_ms` (since 1970), `op` and the details;
-/// the first has the op `watching`: from there on nothing is missed. Without --json that is said on
-/// standard error.
+/// One notification per line: time of day in UTC, operation, details. A file has the operations append and
+/// seal; a queue has data (items were put), space (items were taken) and close; a key-value store has put and
+/// delete. With --json, each line is one object with `time_ms` (since 1970), `op` and the details. The first
+/// object has the op `watching`: every later change is notified. Without --json, that line goes to standard
+/// error.
 ///
-/// Notices that this command did not read in time are left out, and a line GAP (op `gap`) stands in
-/// their place. It ends on Ctrl-C, after --count notices, when --until is reached, or after --wait
-/// seconds, with exit code 5 when a count or a goal was not reached by then; when the data goes, with
-/// the reason: 6 for a lease that has ended. Watching renews nothing.
+/// If the command does not read notifications in time, a line GAP (op `gap`) stands for the missing ones. The
+/// command ends on Ctrl-C, after --count notifications, when --until is reached, or after --wait seconds,
+/// then with exit code 5 if a count or a goal was not reached. If the data is freed, it ends with the reason:
+/// exit code 6 for an expired lease. Watching does not renew leases.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb put notes:kv color blue
@@ -40,26 +40,26 @@ pub struct WatchArgs {
     /// The structure: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
-    /// Only these operations, separated by commas (all that the structure has)
+    /// Print only these operations, separated by commas (default: all of the structure)
     #[arg(long, value_delimiter = ',', value_name = "OP,...")]
     ops: Vec<Op>,
-    /// Only changes of this key
+    /// Print only changes of this key
     #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
     key: Option<String>,
-    /// Only changes of keys that begin with this
+    /// Print only changes of keys that begin with this text
     #[arg(long, value_name = "TEXT")]
     prefix: Option<String>,
     /// KEY of --key, TEXT of --prefix and K of --until are written in hexadecimal
     #[arg(long)]
     key_hex: bool,
-    /// End after so many notices
+    /// End after this many notifications
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "until")]
     count: Option<u64>,
-    /// End with 0 as soon as this is so, which it may be already: sealed, closed, size=BYTES (a file
-    /// has so many), key=K (a key has a value)
+    /// End with 0 when this is true, at once if it already is: sealed, closed, size=BYTES (a file has at
+    /// least this size), key=K (a key has a value)
     #[arg(long, value_name = "GOAL", value_parser = goal)]
     until: Option<Goal>,
-    /// How long to watch (for ever)
+    /// Stop watching after this time (default: no limit)
     #[arg(long, value_name = "SECONDS", value_parser = wait::seconds)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -68,7 +68,7 @@ pub struct WatchArgs {
     output: Output,
 }
 
-/// What a notice tells of.
+/// The operation of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Op {
     Append,
@@ -81,13 +81,13 @@ enum Op {
 }
 
 impl Op {
-    /// Those of a kind of structure.
+    /// The operations of a kind of structure.
     fn of(kind: Kind) -> &'static [Op] {
         match kind {
             Kind::File => &[Op::Append, Op::Seal],
             Kind::Queue => &[Op::Data, Op::Space, Op::Close],
             Kind::Kv => &[Op::Put, Op::Delete],
-            // They let their callers wait instead.
+            // These kinds have waiting calls instead of notifications.
             Kind::Extents | Kind::Custom(_) => &[],
         }
     }
@@ -116,7 +116,7 @@ impl Op {
         }
     }
 
-    /// What was heard of; `None` for a gap, which may be of any.
+    /// The operation of a notification; `None` for a gap, which may be any.
     fn heard(heard: &Heard) -> Option<Op> {
         Some(match heard {
             Heard::Append { .. } => Op::Append,
@@ -135,7 +135,7 @@ fn names(ops: &[Op]) -> String {
     ops.iter().map(|op| op.name()).collect::<Vec<_>>().join(", ")
 }
 
-/// What `--until` waits for.
+/// The goal of `--until`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Goal {
     Sealed,
@@ -144,19 +144,19 @@ enum Goal {
     Key(String),
 }
 
-/// Reads a goal, as a clap parser.
+/// Parses a goal, as a clap parser.
 fn goal(text: &str) -> Result<Goal, String> {
     match text.split_once('=') {
         None if text == "sealed" => Ok(Goal::Sealed),
         None if text == "closed" => Ok(Goal::Closed),
         Some(("size", size)) => crate::size::parse(size).map(Goal::Size),
         Some(("key", key)) if !key.is_empty() => Ok(Goal::Key(key.to_owned())),
-        _ => Err(format!("'{text}' is none of sealed, closed, size=BYTES and key=K")),
+        _ => Err(format!("'{text}' is not one of sealed, closed, size=BYTES and key=K")),
     }
 }
 
 impl Goal {
-    /// The operations that can bring it about.
+    /// The operations that can reach the goal.
     fn ops(&self) -> &'static [Op] {
         match self {
             Goal::Sealed => &[Op::Seal],
@@ -167,20 +167,20 @@ impl Goal {
     }
 }
 
-/// A watch as it was asked for.
+/// A watch with its checked arguments.
 struct Watch<'a> {
     args: &'a WatchArgs,
     work: Work,
     structure: Structure,
-    /// What is printed.
+    /// Operations to print.
     ops: Vec<Op>,
     filter: Filter,
-    /// The key of the goal, when it has one.
+    /// The key of the goal, if it has one.
     key: Vec<u8>,
 }
 
 impl Watch<'_> {
-    /// Checks what was asked for against what the structure is.
+    /// Opens the structure and checks that its kind has the requested operations.
     fn new(args: &WatchArgs) -> Outcome<Watch<'_>> {
         let settings = args.given.settings()?;
         let bytes = |text: &str| match args.key_hex {
@@ -210,7 +210,7 @@ impl Watch<'_> {
         let mut asked = self.ops.iter().chain(goal.map_or(&[][..], Goal::ops));
         if let Some(op) = asked.find(|op| !all.contains(op)) {
             let text = format!(
-                "{} is a {}, of which there is no {} to tell: it has {}",
+                "cannot watch {}: a {} has no '{}' notifications; available: {}",
                 self.args.address,
                 self.structure.kind().name(),
                 op.name(),
@@ -220,7 +220,7 @@ impl Watch<'_> {
         }
         if self.filter != Filter::All && self.structure.kind() != Kind::Kv {
             let text = format!(
-                "{} is a {}, which has no keys: leave --key and --prefix out",
+                "cannot watch keys of {}: a {} has no keys; omit --key and --prefix",
                 self.args.address,
                 self.structure.kind().name()
             );
@@ -232,13 +232,13 @@ impl Watch<'_> {
             Filter::Prefix(prefix) => !self.key.starts_with(prefix),
         };
         if matches!(goal, Some(Goal::Key(_))) && left_out {
-            let text = "the key of --until is none of those that --key or --prefix lets through";
+            let text = "the key of --until is excluded by --key or --prefix";
             return Err(Failure::invalid(text));
         }
         Ok(())
     }
 
-    /// Asks whether the goal is reached. `Sealed` when a file cannot reach it any more.
+    /// Whether the goal is reached, by a request. `Sealed` when a file can no longer reach it.
     fn reached(&self) -> Outcome<bool> {
         let (client, job, address) = (&self.work.client, self.work.job, &self.args.address);
         Ok(match &self.args.until {
@@ -248,7 +248,7 @@ impl Watch<'_> {
             Some(Goal::Key(_)) => client.open_kv(job, address)?.exists(&self.key)?.is_some(),
             Some(Goal::Size(wanted)) => {
                 let file = client.open_file(job, address)?;
-                // Sealed is asked first: what was sealed then has its final size afterwards.
+                // `sealed` is read first: a file that is sealed then has its final size afterwards.
                 let sealed = file.sealed()?;
                 let size = file.size()?;
                 if sealed && size < *wanted {
@@ -260,11 +260,14 @@ impl Watch<'_> {
     }
 
     fn too_small(&self, size: u64, wanted: u64) -> Failure {
-        let text = format!("{} was sealed at {size} bytes, not {wanted}", self.args.address);
+        let text = format!(
+            "{} cannot reach {wanted} bytes: it was sealed at {size} bytes",
+            self.args.address
+        );
         Failure::new(Status::Sealed, text)
     }
 
-    /// Whether the goal is reached by what was heard.
+    /// Whether this notification reaches the goal.
     fn reached_by(&self, heard: &Heard) -> Outcome<bool> {
         Ok(match (&self.args.until, heard) {
             (Some(_), Heard::Gap { .. }) => self.reached()?,
@@ -282,7 +285,7 @@ impl Watch<'_> {
         })
     }
 
-    /// From here on nothing is missed without being told.
+    /// Announces that every change from now on is notified, or reported as a gap.
     fn announce(&self) {
         let ops: Vec<&str> = self.ops.iter().map(|op| op.name()).collect();
         let (address, kind) = (&self.args.address, self.structure.kind().name());
@@ -310,18 +313,20 @@ impl Watch<'_> {
         }
     }
 
-    /// How it ends when its time has passed.
+    /// The result when the time of --wait has elapsed.
     fn late(&self, notices: u64, patience: &Patience) -> Outcome {
         let (address, within) = (&self.args.address, patience.told());
         let text = match (&self.args.until, self.args.count) {
             (None, None) => return Ok(()),
-            (None, Some(count)) => format!("{address}: {notices} of {count} notices{within}"),
+            (None, Some(count)) => {
+                format!("{address} had {notices} of {count} notifications{within}")
+            }
             (Some(Goal::Sealed), _) => format!("{address} was not sealed{within}"),
             (Some(Goal::Closed), _) => format!("{address} was not closed{within}"),
             (Some(Goal::Size(size)), _) => {
-                format!("{address} did not come to {size} bytes{within}")
+                format!("{address} did not reach {size} bytes{within}")
             }
-            (Some(Goal::Key(key)), _) => format!("{address}: no value for '{key}'{within}"),
+            (Some(Goal::Key(key)), _) => format!("{address} got no value for '{key}'{within}"),
         };
         Err(Failure::new(Status::DeadlineExceeded, text))
     }
@@ -331,7 +336,7 @@ impl Watch<'_> {
         let goal = self.args.until.as_ref().map_or(&[][..], Goal::ops);
         let wanted = self.ops.iter().chain(goal).fold(0, |bits, op| bits | op.bit());
         let mut listener = self.structure.listen(wanted, self.filter.clone())?;
-        // After the subscription: what happened before it is seen here, what comes after is told.
+        // Read after the subscription: earlier changes are seen here, later ones are notified.
         let reached = self.reached()?;
         self.announce();
         if reached {
@@ -373,10 +378,10 @@ fn notice_text(heard: &Heard) -> String {
         Heard::Close => String::new(),
         Heard::Put { key } | Heard::Delete { key } => escaped(key),
         Heard::Gap { missed: Some(missed) } => {
-            format!("{missed} notices are missing: they were not read in time")
+            format!("{missed} notifications are missing: they were not read in time")
         }
         Heard::Gap { missed: None } => {
-            "notices may be missing: a connection was lost and made again".into()
+            "notifications may be missing: the connection was lost and restored".into()
         }
     };
     format!("{op:<6} {details}").trim_end().to_owned()
@@ -403,10 +408,11 @@ fn now_ms() -> u64 {
     time_of_day().as_millis() as u64
 }
 
-/// A time of day as people write it: `2026-01-31T23:59:59.123Z`.
+/// A time of day for people: `2026-01-31T23:59:59.123Z`.
 fn utc(ms: u64) -> String {
     let (days, rest) = (ms / 86_400_000, ms % 86_400_000);
-    // Years from March to February of 400 years each, 146,097 days: the leap day is the last.
+    // Eras of 400 years have 146,097 days. Years run from March to February, so that the leap day is the
+    // last.
     let (era, day) = ((days + 719_468) / 146_097, (days + 719_468) % 146_097);
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
@@ -457,7 +463,7 @@ mod tests {
         assert_eq!(notice_json(5, &put), wanted);
         assert_eq!(notice_text(&Heard::Close), "close");
         assert_eq!(notice_text(&Heard::Append { offset: 3, length: 4 }), "append 4 bytes at 3");
-        assert!(notice_text(&Heard::Gap { missed: Some(7) }).starts_with("GAP    7 notices"));
+        assert!(notice_text(&Heard::Gap { missed: Some(7) }).starts_with("GAP    7 notifications"));
         let gap = notice_json(5, &Heard::Gap { missed: None });
         assert_eq!(gap, json!({ "time_ms": 5, "op": "gap", "missed": null }));
     }

@@ -68,7 +68,7 @@ fn six_times_the_memory_is_written_and_read_back() {
     assert!(moved().0 <= 3 * (24 << 20), "{:?}", moved());
     // Nothing of it has a name.
     assert_eq!(std::fs::read_dir(&scratch.0).unwrap().count(), 0);
-    // Sealed files read the same, many ranges at a time as well; nobody maps what is on a disk.
+    // Sealed files read the same, also with many ranges at a time; blocks on a disk are not mapped.
     let (first, bytes) = &files[0];
     first.seal().unwrap();
     reads(first, bytes);
@@ -78,7 +78,7 @@ fn six_times_the_memory_is_written_and_read_back() {
         assert!(read[..] == bytes[at as usize..at as usize + n]);
     }
     assert!(first.map().unwrap().segments().concat() == *bytes);
-    // What is removed leaves its place on the disk to others.
+    // Removed blocks free their disk space for others.
     client.remove_structure(job.job, ":f0").unwrap();
     let free = |blocks: u64| {
         let status = cluster.client(cluster.controller.token(), Default::default()).status();
@@ -109,7 +109,7 @@ fn many_files_grow_a_little_each() {
     }
 }
 
-/// Memory and disk are full: whoever wants more is told so in time, and what is there is unharmed.
+/// Memory and disk are full: further writes fail within their deadline, and stored data is unharmed.
 #[test]
 fn a_full_disk_is_told_and_room_is_used_when_it_comes() {
     let scratch = Scratch::new();
@@ -140,8 +140,7 @@ fn a_full_disk_is_told_and_room_is_used_when_it_comes() {
     assert!(took < Duration::from_secs(1), "room was there, and used after {took:?}");
 }
 
-/// What went below and is read again and again comes back up when memory has become free, and reads the
-/// same on its way.
+/// Demoted blocks that are read often are promoted when memory becomes free, and read the same meanwhile.
 #[test]
 fn what_is_read_often_comes_back_up_when_there_is_room() {
     let (_scratch, cluster) = cluster();
@@ -154,7 +153,7 @@ fn what_is_read_often_comes_back_up_when_there_is_room() {
     client.remove_structure(job.job, ":others").unwrap();
     eventually("it comes up", || {
         reads(&read, &bytes);
-        // Its end may be in the warm pool, with what is before that on the disk.
+        // The end of the file may be in the write cache, with the bytes before it on the disk.
         below() <= 1
     });
     reads(&read, &bytes);

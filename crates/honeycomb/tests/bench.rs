@@ -1,4 +1,4 @@
-//! The benchmarks run and say what they should; how fast is not a test's business.
+//! The benchmarks run and report what they should. Speed is not tested.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -70,7 +70,7 @@ fn controller_measures_rates_latencies_and_memory() {
     assert_eq!(report["pipelined"].as_array().unwrap().len(), 5);
     report["synchronous"].as_array().unwrap().iter().for_each(figures);
     let bytes = |what: &str| report["memory"][what]["counted_bytes_each"].as_f64().unwrap();
-    // What the catalog counts does not depend on the machine. The aim is 256 and 24 bytes; a table
+    // The catalog's own counts do not depend on the machine. The aim is 256 and 24 bytes; a table
     // that has just doubled is half empty, so a few prefixes may cost a little more each.
     assert!(bytes("prefix") > 0.0 && bytes("prefix") <= 300.0, "{report}");
     assert!(bytes("free_block") > 0.0 && bytes("free_block") <= 24.0, "{report}");
@@ -104,7 +104,7 @@ fn leases_measures_renewals_and_idleness() {
     assert_eq!(report["freed"].as_array().unwrap().len(), 2);
 }
 
-/// What benchmarks with a line for each result print, under a status.
+/// The lines of JSON of a benchmark that prints one line for each result.
 fn lines(args: &[&str]) -> Vec<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
         .arg("bench")
@@ -192,7 +192,7 @@ fn sensitivity_changes_one_parameter_at_a_time() {
     let blocks = ["--parameter", "block", "--blocks", "64KiB,1MiB", "--lease-ms", "1000"];
     let found = lines(&[&["sensitivity", "--out", out], &blocks[..]].concat());
     assert_eq!(found.len(), 2);
-    // Small blocks fit better and have to be asked for more often, on any machine.
+    // On any machine, small blocks fit better and cause more requests.
     assert!(number(&found[0], "utilisation") > number(&found[1], "utilisation"), "{found:?}");
     let asked = |f: &Value| number(f, "block_requests_per_s");
     assert!(asked(&found[0]) > 2.0 * asked(&found[1]), "{found:?}");
@@ -206,7 +206,7 @@ fn growth_outgrows_small_blocks_and_compares() {
     let names: Vec<&str> = found.iter().map(|f| f["structure"].as_str().unwrap()).collect();
     assert_eq!(names, ["file", "queue"]);
     for one in &found {
-        // Two rounds, of as many blocks as the data takes and what lies beside it.
+        // Two rounds, each with the blocks of the data and of its overhead.
         assert!((10..=16).contains(&one["grown"].as_u64().unwrap()), "{one}");
         assert_eq!(one["writes"], 2 * 6 * 256);
         assert!(number(one, "p999_us_growing") >= number(one, "p50_us_growing"), "{one}");
@@ -323,8 +323,8 @@ fn pressure_compares_three_policies_in_virtual_time() {
     assert!(!refused.status.success() && said.contains("block,many"), "{said}");
 }
 
-/// Full scale in small: many servers, blocks of 128 MiB, hours that pass in a moment. The catalog gives the
-/// blocks, whoever it lets have them.
+/// Full scale with few jobs: many servers, blocks of 128 MiB, hours of virtual time. The catalog assigns the
+/// blocks under each policy.
 #[test]
 fn pressure_has_the_size_of_the_paper_in_virtual_time() {
     let policies = "block,block-max-min,block-karma";
@@ -368,7 +368,7 @@ fn pressure_runs_jobs_on_a_cluster() {
     assert_eq!(spilled(&points[8]), (true, false), "{}", points[8]);
 }
 
-/// With the servers' disks as fast as they are, ours has somewhere to go below its memory.
+/// With unshaped disks, `block` spills to the servers' disks.
 #[test]
 fn pressure_spills_to_the_servers_disk() {
     let args =
@@ -383,7 +383,7 @@ fn pressure_spills_to_the_servers_disk() {
     assert!(number(&points[1], "spilled_disk_bytes") > 0.0, "{}", points[1]);
 }
 
-/// Spilling is held against the disk alone, and what a neighbour notices against several things.
+/// Spilling is compared with the disk alone, and the neighbour's latency with several baselines.
 #[test]
 fn spill_measures_the_disk_and_the_neighbour() {
     let spilled = &lines(&["spill", "--bytes", "16MiB", "--memory", "64MiB", "--rounds", "1"])[0];
@@ -431,8 +431,8 @@ fn flush_measures_the_store_and_leaves_nothing_in_it() {
     assert_eq!(gateway.objects("bench"), Vec::<String>::new());
 }
 
-/// Four times the memory is sorted; with a disk that is too small the sort is refused, and what was
-/// acknowledged is there (`bench sort` says otherwise).
+/// Four times the memory is sorted. With a disk that is too small, the sort fails, and all acknowledged
+/// records exist (`bench sort` checks this).
 #[test]
 fn sort_takes_more_than_memory() {
     let sorted = &lines(&["sort", "--shards", "2"])[0];
@@ -447,10 +447,10 @@ fn sort_takes_more_than_memory() {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("acknowledged records are there"), "{said}");
+    assert!(said.contains("acknowledged records exist"), "{said}");
     let stopped: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&stopped["sorted"], &stopped["status"]), (&false.into(), &"OutOfMemory".into()));
-    // Memory and disk are half of what was to be sorted: about so many were acknowledged.
+    // Memory and disk together have half of the data: about half of the records were acknowledged.
     let found = number(&stopped, "records_found") * 128.0 / number(&stopped, "bytes");
     assert!((0.3..0.5).contains(&found), "{stopped}");
 }
@@ -476,7 +476,7 @@ fn sort_ends_when_the_disk_fails() {
     let output =
         run("exec \"$0\" bench sort --quick --json --timeout 3 --directory \"$1\"").unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("acknowledged records are there"), "{said}");
+    assert!(said.contains("acknowledged records exist"), "{said}");
     let stopped: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(stopped["sorted"], false);
     let status = stopped["status"].as_str().unwrap();
@@ -484,7 +484,7 @@ fn sort_ends_when_the_disk_fails() {
     assert!(number(&stopped, "records_found") * 128.0 >= (24 << 20) as f64, "{stopped}");
 }
 
-/// Who asks for what cannot be measured is told why.
+/// A request for a policy that cannot be measured fails with the reason.
 #[test]
 fn pressure_says_what_it_lacks() {
     let output = Command::new(env!("CARGO_BIN_EXE_honeycomb"))
@@ -493,5 +493,5 @@ fn pressure_says_what_it_lacks() {
         .unwrap();
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.contains("static-keeps cannot be measured: it is there in virtual"), "{said}");
+    assert!(said.contains("static-keeps cannot be measured: it exists in virtual"), "{said}");
 }

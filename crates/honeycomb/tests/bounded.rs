@@ -1,8 +1,7 @@
-//! A memory server whose resident memory stays within what it was given, a tenth and 64 MiB, whatever is
-//! done to it (INV-32): its process would otherwise be ended by the system, with everybody's data.
+//! A memory server's resident memory stays within its configured memory plus a tenth and 64 MiB under any
+//! load (INV-32): otherwise the system would kill its process, and all data would be lost.
 //!
-//! Each load has a server of its own as a process, and the most that was ever resident of it is what the
-//! system says (`VmHWM`).
+//! Each load has its own server process; the peak resident memory comes from the system (`VmHWM`).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -23,7 +22,7 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const MEMORY: u64 = 128 * MIB;
-/// What may be resident of the server.
+/// Maximum resident memory of the server.
 const MOST: u64 = MEMORY + MEMORY / 10 + 64 * MIB;
 
 struct Cluster {

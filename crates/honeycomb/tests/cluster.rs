@@ -104,7 +104,7 @@ fn a_file_grows_over_many_blocks_and_an_old_handle_reads_it_all() {
     assert_eq!(status(writer.append(&noise(2, 8193))), Status::ValueTooLarge);
 }
 
-/// What is written whole fills its blocks, alone and among others, and each writer's bytes are in order.
+/// Whole writes fill their blocks, with one and with several writers, and each writer's bytes are in order.
 #[test]
 fn writers_fill_blocks_and_keep_their_order() {
     const BLOCK: u64 = 64 << 10;
@@ -209,7 +209,7 @@ fn memory_without_a_free_block_is_told_and_harms_nothing() {
     assert_eq!(log.size().unwrap(), written);
     let mut value = Vec::new();
     assert!(safe.get(b"k", &mut value).unwrap());
-    // A store that is full says so by itself, and keeps what it has.
+    // A full store refuses puts and retains its entries.
     let mut kept = 0u32;
     let full = loop {
         match safe.put(format!("n{kept}").as_bytes(), &noise(kept as u64, 1000)) {
@@ -261,7 +261,7 @@ fn traffic_renews_its_own_task_and_looking_does_not() {
     let own = file(&worker, &job, "task");
     let others = file(&worker, &job, "other");
     let mut buffer = [0; 1];
-    // Nobody renews: the worker's traffic is all there is, and it is about both structures.
+    // There are no renewals, only the worker's traffic, which concerns both structures.
     let mut gone = None;
     eventually("the other prefix ends", || {
         own.append(b"x").unwrap();

@@ -36,16 +36,16 @@ fn take_the_first_out(cluster: &mut Cluster) {
     cluster.servers.remove(0).wait();
 }
 
-/// The servers that left are gone, and what was freed on the last one is free: that of the last blocks it
-/// confirms when it gets to it.
+/// Waits until the drained servers are gone and all freed blocks of the last server are free: it confirms the
+/// last blocks later.
 fn one_is_left(cluster: &Cluster) {
     let client = whole(cluster);
     assert_eq!(client.status().unwrap().servers.len(), 1);
     eventually("what was freed is confirmed", || client.status().unwrap().quarantined == 0);
 }
 
-/// A server is taken out while it has parts of large values: they are elsewhere then, what is new goes
-/// elsewhere, and it ends.
+/// A server is drained while it has parts of large values: they are rewritten on other servers, new values
+/// are placed there, and the server exits.
 fn values_leave(controller_shards: u16) {
     // One of them has room for all of it.
     let mut cluster = Cluster::sharded(controller_shards, 2, 4096 * KIB, 64 * KIB);
@@ -96,8 +96,8 @@ fn every_controller_shard_lets_it_go() {
     values_leave(2);
 }
 
-/// Large values leave while they are replaced, read and taken: every read is one value that was put, what
-/// was put last is there, and who listens hears of puts and of nothing else.
+/// Large values are evacuated while they are replaced, read and taken: every read answers one of the put
+/// values, the last put value exists, and subscribers get puts and no other notifications.
 #[test]
 fn large_values_leave_under_load() {
     const KEYS: u64 = 24;
@@ -114,7 +114,7 @@ fn large_values_leave_under_load() {
     for n in 0..KEYS {
         store.put(&key(n), &value(n, 0)).unwrap();
     }
-    // Some stay as they are: nothing is heard of them.
+    // Some values are not changed: they cause no notifications.
     let mut still = store.structure().listen(kinds::PUT, Filter::Prefix(b"still".into())).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -191,7 +191,7 @@ fn the_last_one_stays_and_one_that_is_called_back_goes_on() {
     let (own, job) = cluster.job("job");
     assert_eq!(status(own.drain_server(&first, false)), Status::PermissionDenied);
     prefix(&own, &job, "t", 60_000);
-    // Something is on each: one that has nothing goes at once.
+    // Every server has data: an empty server would exit at once.
     let mut names = 0..16;
     let is_empty = |server: &ServerInfo| server.free == server.blocks;
     while client.status().unwrap().servers.iter().any(is_empty) {
@@ -205,7 +205,7 @@ fn the_last_one_stays_and_one_that_is_called_back_goes_on() {
     assert_eq!(server(&client, &first).unwrap().drain, 0);
     client.drain_server(&second, false).unwrap();
     client.drain_server(&second, true).unwrap();
-    // One that wants to go by itself is told why it cannot.
+    // A server that requests its own drain gets the reason why it cannot be drained.
     let departures = cluster.servers[0].departures().unwrap();
     client.drain_server(&second, false).unwrap();
     cluster.servers[0].leave();
@@ -226,8 +226,8 @@ fn a_server_goes_by_itself_when_it_has_nothing() {
     cluster.servers.remove(1).wait();
 }
 
-/// Stores leave a server while they are written, split and read: nobody notices, nothing is lost or done
-/// twice, and the server ends.
+/// Stores are migrated from a server while they are written, split and read: clients get no error, nothing is
+/// lost or applied twice, and the server exits.
 #[test]
 fn stores_leave_a_server_under_load() {
     let mut cluster = Cluster::start(3, 24 * 1024 * KIB, 256 * KIB);
@@ -305,7 +305,7 @@ fn queue_with_large_results_leaves_a_server_that_is_taken_out() {
     }
 }
 
-/// Without room elsewhere a drain says so and goes on when there is some; nothing is lost either way.
+/// Without room on other servers, a drain reports this and continues when there is room; nothing is lost.
 #[test]
 fn a_drain_without_room_waits_for_another_server() {
     let mut cluster = Cluster::start(2, 1024 * KIB, 64 * KIB);
@@ -370,8 +370,8 @@ fn large_values_wait_for_room_and_not_for_jobs_that_have_ended() {
     cluster.servers.remove(0).wait();
 }
 
-/// Files leave a server while they are appended to, read behind and tailed: nobody gets an error, nothing
-/// is lost, doubled or out of order, offsets stay what they are, and the server ends.
+/// Files are migrated from a server while they are appended to, read and tailed: clients get no error,
+/// nothing is lost, duplicated or out of order, offsets do not change, and the server exits.
 #[test]
 fn files_leave_a_server_under_load() {
     const WRITERS: u64 = 3;
@@ -385,7 +385,7 @@ fn files_leave_a_server_under_load() {
         bytes.extend(noise(writer * 1_000_003 + n, 16 + (n % 61) as usize * 97));
         bytes
     };
-    // What is sealed in blocks that are full moves as well.
+    // Sealed full blocks are migrated, too.
     for file in &files {
         for n in 0..400 {
             file.append(&record(WRITERS, n)).unwrap();
@@ -407,7 +407,7 @@ fn files_leave_a_server_under_load() {
                     places.push(place);
                     n += 1;
                     if n % 16 == 0 {
-                        // What was acknowledged is there, wherever it is by now.
+                        // Acknowledged data exists, on whichever server.
                         let back = (n * 7) % n;
                         let wanted = record(writer, back);
                         let mut found = vec![0; wanted.len()];
@@ -419,7 +419,7 @@ fn files_leave_a_server_under_load() {
                 (writer, places, longest)
             }));
         }
-        // Who reads the end as it grows sees every byte once, in order.
+        // A reader that tails the file gets every byte once, in order.
         let tails = names.map(|name| {
             let (client, stop) = (&client, &stop);
             let file = client.open_file(job.job, name).unwrap();
@@ -472,8 +472,8 @@ fn files_leave_a_server_under_load() {
     one_is_left(&cluster);
 }
 
-/// Queues leave a server while they are filled and emptied, by consumers that wait and by one that
-/// acknowledges: every item is taken once, those of a producer in its order, and the server ends.
+/// Queues are migrated from a server while they are filled and emptied, by waiting consumers and by one that
+/// acknowledges: every item is taken once, the items of each producer in order, and the server exits.
 #[test]
 fn queues_leave_a_server_under_load() {
     const PRODUCERS: u64 = 3;

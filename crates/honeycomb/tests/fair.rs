@@ -13,9 +13,9 @@ const MEMORY: u64 = 4 << 20;
 const DISK: u64 = 32 << 20;
 /// The largest append that a block takes.
 const APPEND: usize = BLOCK as usize / 8;
-/// Less than a quarter of what there is to share out: what two are guaranteed each, whatever was before.
+/// Less than a quarter of the shared memory, which each of two jobs is guaranteed at any time.
 const CALM: usize = 512 << 10;
-/// Many times of what there is.
+/// Many times the memory.
 const GREEDY: usize = 16 << 20;
 
 fn cluster(policy: PolicyKind) -> (Scratch, Cluster) {
@@ -113,7 +113,7 @@ fn first_come_keeps_what_it_has_but_for_what_is_beyond_a_soft_quota() {
         let refused = operator.change_quota(&QuotaOf::Job(first.1.job), &none).unwrap_err();
         assert_eq!(refused.status, Status::InvalidArgument, "{none:?}");
     }
-    // Whoever asks, what is beyond it goes first; and nothing is refused.
+    // Whichever job allocates, blocks beyond the soft quota are demoted first, and nothing is refused.
     writes(&second.0, &second.1, ":more", 2 * CALM);
     let (blocks, in_memory) = held(&first.0, &first.1);
     assert_eq!(blocks, before.0);

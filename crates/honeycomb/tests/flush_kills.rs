@@ -1,8 +1,8 @@
-//! Processes that are killed at any moment of a flush or a load: the manifest is whole or absent, nothing
-//! is lost that was acknowledged, and nothing is left behind, in the place or in the cluster.
+//! Processes are killed at random times of a flush or a load: the manifest is whole or absent, no
+//! acknowledged data is lost, and nothing is left behind, in the place or in the cluster.
 //!
-//! A few rounds here; `HONEYCOMB_KILLS=200` makes so many. `HONEYCOMB_KILLS_SEED` repeats who is killed and
-//! after how long; what that meets is up to the machine.
+//! There are a few rounds by default; `HONEYCOMB_KILLS=200` runs 200. `HONEYCOMB_KILLS_SEED` repeats the
+//! victims and the times of their deaths; the state at these times depends on the machine.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "flush_kills/journal.rs"]
@@ -155,7 +155,7 @@ fn fill(client: &Client, job: &JobTicket, seed: u64) -> Data {
     Data { text, items, table }
 }
 
-/// What is in the place, if anything is whole there.
+/// The data of the flush in the place, if it is complete.
 fn flushed(place: &Path) -> Option<Data> {
     let flushed = match Flushed::open(place) {
         Err(FlushError::NoManifest { .. }) => return None,
@@ -185,7 +185,7 @@ fn unnamed(place: &Path) -> Vec<String> {
     names.into_iter().collect()
 }
 
-/// What the prefix holds in the store; the queue is emptied.
+/// The data of the prefix in the cluster; the queue is emptied.
 fn stored(client: &Client, job: &JobTicket, path: &str) -> Result<Data, honeycomb_client::Error> {
     let f = client.open_file(job.job, &format!("{path}:text"))?;
     let mut text = vec![0; f.size()? as usize];
@@ -276,7 +276,7 @@ fn round(cluster: &mut Cluster, draw: &mut Draw, number: u64) {
         match stored(&client, &job, "l") {
             Ok(there) => assert!(there == data, "{told}: it is seen and not whole"),
             Err(e) => {
-                // What was whole may have gone with the server a moment later.
+                // Complete data may have been lost with the server a moment later.
                 let lost = victim == Victim::Server && e.status == Status::DataLost;
                 assert!(ended != Some(true) || lost, "{told}: {e}");
                 let gone = [Status::Loading, Status::NotFound, Status::Removed, Status::DataLost];

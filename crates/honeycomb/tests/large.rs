@@ -41,7 +41,7 @@ fn a_value_of_any_size_up_to_the_limit_comes_back() {
         let key = format!("key-{n}");
         assert!(!store.put(key.as_bytes(), &noise(n as u64, size)).unwrap());
     }
-    // Who comes anew knows no block and no server.
+    // A new client knows no block and no server.
     let other = client.open_kv(job.job, "/t").unwrap();
     for (n, size) in sizes.into_iter().enumerate() {
         let key = format!("key-{n}");
@@ -136,11 +136,11 @@ fn what_needs_the_value_at_the_block_says_so_and_changes_nothing() {
     store.insert(b"k", &big).unwrap();
     assert_eq!(get(&store, b"k"), Some(big));
     assert_eq!(store.compare_and_swap(b"new", None, b"y").unwrap(), Swap::Done);
-    // What was refused has left nothing behind.
+    // Refused puts leave no memory behind.
     eventually("what was refused is dropped", || used(&client, job.job) < 64 * KIB);
 }
 
-/// Of all who take a value one has it, whatever its size, and its memory is free.
+/// Of several clients that take a value exactly one gets it, whatever its size, and its memory is freed.
 #[test]
 fn a_value_of_any_size_is_taken_by_one() {
     const TAKERS: usize = 4;
@@ -288,7 +288,7 @@ fn a_piece_is_sent_once() {
     let mut requests = Vec::new();
     for n in 1..=3u64 {
         store.put(format!("key-{n}").as_bytes(), &value).unwrap();
-        // A report tells of what is held and of all that was asked until then.
+        // A report contains the present bytes and all requests until then.
         let held = n * value.len() as u64;
         eventually("it is reported", || operator.status().unwrap().servers[0].bytes_used > held);
         requests.push(operator.status().unwrap().servers[0].requests);
@@ -340,7 +340,7 @@ fn a_reader_sees_one_value_while_it_is_replaced() {
     eventually("one value is held", || used(&client, job.job) < 64 * KIB);
 }
 
-/// Entries of large values move like any others, and what they name stays where it is.
+/// Entries of large values move like other entries, and their extents do not move.
 #[test]
 fn a_store_splits_and_merges_with_large_values_in_it() {
     let (_cluster, client, job) = start("moves", 2, 256 * KIB);

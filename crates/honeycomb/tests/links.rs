@@ -1,5 +1,5 @@
-//! What the controller says over the link to a memory server, and in which order: while ranges move,
-//! and when links break. The test is the memory server.
+//! The controller's messages over the link to a memory server, and their order: while ranges move, and when
+//! links break. The test is the memory server.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,14 +19,15 @@ use std::time::Duration;
 /// Hashes of one slot of a kv of 64.
 const SLOT: u64 = 1 << 58;
 
-/// What comes over a link: the controller's own requests, and its replies to ours.
+/// Messages over a link: requests of the controller, and its replies to ours.
 #[derive(Debug)]
 enum Frame {
     Request(RequestHeader, Vec<u8>),
     Reply(ReplyHeader, Vec<u8>),
 }
 
-/// Where the server of the tests listens: a controller takes it for ended where nobody does.
+/// The listener of the tests' server: without one, a controller's probe would find that the process has
+/// ended.
 static LISTENER: LazyLock<TcpListener> =
     LazyLock::new(|| TcpListener::bind(("127.0.0.1", 0)).unwrap());
 
@@ -245,7 +246,7 @@ fn a_source_hears_of_its_target_when_that_one_is_ready_or_refuses() {
     assert_eq!((open.start, open.end), (16 * SLOT, 32 * SLOT - 1));
     let refused = open.importing;
     assert_ne!(refused, 0);
-    // Asked again meanwhile, the answer waits for the same block.
+    // The answer to a retry waits for the same block.
     let second = link.begin(s, a, 8 * SLOT, Way::Split);
     let (again, same) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
     assert_eq!(same, open);
@@ -287,7 +288,7 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     let late = link.ask(Op::CancelMove, &CancelMoveRequest { structure: s, block, epoch, move_id });
     assert_eq!(link.answer(late).0, Status::Ok);
 
-    // What was given goes back to where it came from: first it is not taken, then it is.
+    // The moved range returns to its source: first the return is refused, then accepted.
     let request = link.begin(s, &target, 0, Way::Merge);
     let (beginning, told) = link.asked::<BeginImportRequest>(Op::BeginImport);
     assert_eq!((told.block, told.epoch), (a.block, a.epoch));
@@ -321,8 +322,8 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
     assert_eq!(link.answer(late).0, Status::Removed);
 }
 
-/// When a server that was awaited broke its link and was given up later, nobody looked for what it had
-/// been asked: who waited for that waited for ever.
+/// Regression: when an awaited server broke its link and was declared lost later, requests to it were not
+/// failed, and their callers waited for ever.
 #[test]
 fn who_waits_for_a_server_that_does_not_return_is_answered_when_it_is_given_up() {
     let disk = MemoryDisk::new();
@@ -339,15 +340,15 @@ fn who_waits_for_a_server_that_does_not_return_is_answered_when_it_is_given_up()
         let (_, told) = link.asked::<FreeBlockRequest>(Op::FreeBlock);
         assert_eq!(told.block, entry.block);
     }
-    // It never tells what it has, and another process has its address.
+    // The server never reports its blocks, and another process has its address.
     drop(link);
     let _link = Link::join(&controller);
     let reply = client.reply();
     assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
 }
 
-/// What a server had been asked over its new link already it was asked again when it had told its
-/// blocks: it counted shards anew, and confirmed before all of them had done it.
+/// Regression: requests that a server had already received over its new link were repeated after its
+/// inventory: it counted shards again, and confirmed before all of them had completed.
 #[test]
 fn what_was_asked_over_the_new_link_is_not_asked_again() {
     let (controller, link, job, structure, entries) = start_with_job();
@@ -386,7 +387,7 @@ fn what_was_asked_over_the_new_link_is_not_asked_again() {
     }
 }
 
-/// A change that was asked again was answered at once, while what it said was still to be done.
+/// Regression: a retried change was answered at once, before its requests to servers were complete.
 #[test]
 fn what_is_asked_again_is_answered_when_it_is_done() {
     let (controller, link, job, _, entries) = start_with_job();
@@ -409,13 +410,13 @@ fn what_is_asked_again_is_answered_when_it_is_done() {
     asked.iter().for_each(|request| link.say(*request, Status::Ok));
     let reply = second.reply();
     assert_eq!((reply.header.request, reply.status()), (named, Status::Ok));
-    // What is done is told at once, to whoever asks.
+    // A completed change is answered at once, on any connection.
     first.send(&removal(job, named));
     assert_eq!(first.reply().status(), Status::Ok);
 }
 
-/// A block that was to be opened over a broken link, and was freed over the next one before that server had told
-/// what it has, was opened then all the same: it was nobody's, and kept its memory.
+/// Regression: a block that was to be opened over a broken link, and was freed over the next link before the
+/// server's inventory, was opened afterwards: it had no owner, and its memory was never freed.
 #[test]
 fn what_was_freed_over_the_new_link_is_not_opened_again() {
     let (controller, mut link, job, structure, entries) = start_with_job();

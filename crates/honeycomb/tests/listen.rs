@@ -1,4 +1,4 @@
-//! Listeners against a real cluster: what happens in blocks that were not yet subscribed to.
+//! Listeners on a real cluster: changes in blocks before their subscription.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -38,7 +38,7 @@ fn a_seal_in_a_block_that_was_not_listened_to_yet_is_told_once() {
     let file = client.create_file(ticket.job, "t:file", 1, false).unwrap();
     let mut listener = file.structure().listen(kinds::APPEND | kinds::SEAL, Filter::All).unwrap();
     let mut seals = file.structure().listen(kinds::SEAL, Filter::All).unwrap();
-    // Nobody reads meanwhile: the listeners learn of the second block when it is long sealed.
+    // The listeners do not read meanwhile: they learn of the second block long after it is sealed.
     file.write_all(&vec![b'x'; 100_000]).unwrap();
     file.seal().unwrap();
     let mut told = 0;
@@ -80,7 +80,7 @@ fn items_are_heard_of_although_blocks_between_came_and_went() {
     let queue = client.create_queue(ticket.job, "t:q", 0, 0, false).unwrap();
     let mut listener = queue.structure().listen(kinds::DATA, Filter::All).unwrap();
     let item = [b'x'; 1000];
-    // Blocks are filled, emptied and retired before the listener hears that they follow.
+    // Blocks are filled, emptied and retired before the listener learns of them.
     for _ in 0..5 {
         queue.put_many(&vec![&item[..]; 200], Duration::ZERO).unwrap();
         let mut left = 200;
@@ -92,7 +92,7 @@ fn items_are_heard_of_although_blocks_between_came_and_went() {
     while blocks_of(&client, &ticket) > 2 {
         assert!(clock.now().as_millis() < 20_000, "the blocks were never retired");
     }
-    // What was heard up to here is of the past: items that are gone, or that something was missed.
+    // Notifications up to here concern the past: removed items, or a gap.
     let mut missed = false;
     while let Some(notification) = listener.next(Duration::from_millis(100)).unwrap() {
         missed |= matches!(notification.heard, Heard::Gap { .. });
@@ -102,8 +102,8 @@ fn items_are_heard_of_although_blocks_between_came_and_went() {
     assert_eq!(next(&mut listener), Heard::Data { items: 1 });
 }
 
-/// Blocks hand ranges over while they are listened to: what happens in a range is told by the block
-/// that has it, and what happens before anybody listens there is told as a gap.
+/// Ranges move between subscribed blocks: a change is notified by the block that has its range, and changes
+/// before the subscription to that block are notified as a gap.
 #[test]
 fn a_store_that_splits_and_merges_tells_of_each_change_once_or_of_a_gap() {
     let (_cluster, client, ticket) = cluster();

@@ -255,7 +255,7 @@ fn a_full_block_refuses_an_atomic_batch_and_keeps_what_it_has() {
     assert_eq!(error.status, Status::BlockFull, "{error}");
     assert_eq!(kv.length().unwrap() as usize, stored.len() - 1);
     assert!(value(&kv, stored[1].as_bytes()).as_deref() == Some(&fill[..]));
-    // What needs no more room than there is goes through, also when the block is full.
+    // Operations that need no additional room succeed, even when the block is full.
     // As many as one request takes.
     let same: Vec<BatchOp<'_>> = stored[1..40]
         .iter()

@@ -1,5 +1,5 @@
-//! Sealed files mapped by clients of the same machine: what they see, and what they see when the
-//! file, its lease or their rights are gone.
+//! Sealed files mapped by clients on the same machine: their contents, also after the end of the file, its
+//! lease or the client's rights.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -52,7 +52,7 @@ fn a_sealed_file_is_read_where_it_lies() {
         assert!(view.shared(), "{:?}", view.reason());
         assert!(is(&view, &bytes) && view.contiguous().is_some());
     }
-    // Served from the copy, a read is what it was.
+    // A read from the copy answers the same bytes.
     let mut got = vec![0; 5000];
     assert_eq!(one.read_into(97_000, &mut got).unwrap(), 3000);
     assert!(got[..3000] == bytes[97_000..]);

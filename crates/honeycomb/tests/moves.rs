@@ -1,4 +1,4 @@
-//! Stores that split and merge under load: nobody who uses them notices.
+//! Stores that split and merge under load, without an effect on their clients.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -50,7 +50,7 @@ fn a_store_grows_by_splits_and_shrinks_by_merges() {
     assert_eq!(store.length().unwrap(), 4000);
     let found = all(&store);
     assert_eq!(found.len(), 4000);
-    // Who comes anew sees the same.
+    // A new client sees the same data.
     let other = client.open_kv(job.job, "/t").unwrap();
     let mut out = Vec::new();
     for n in 0..4000u64 {
@@ -112,7 +112,7 @@ fn writers_of_every_kind_go_on_while_the_store_splits_and_merges() {
         for thread in 0..3u64 {
             let (client, stop) = (&client, &stop);
             let store = client.open_kv(job.job, "/t").unwrap();
-            // Each adds to counters that all share: what is done twice or lost shows in the sum.
+            // All writers add to shared counters: lost or repeated operations change the sum.
             counters.push(threads.spawn(move || {
                 let mut done = 0i64;
                 while !stop.load(Relaxed) {
@@ -148,8 +148,8 @@ fn writers_of_every_kind_go_on_while_the_store_splits_and_merges() {
     });
 }
 
-/// Writers of batches to a store of small blocks were told to come back until their deadline: a full
-/// block could not be divided, and did not ask again.
+/// Regression: batches to a store of small blocks got `Busy` until their deadline: a full block could not be
+/// split, and did not retry.
 #[test]
 fn batches_to_small_blocks_find_room() {
     let cluster = Cluster::start(2, 32 * MIB, 256 * KIB);

@@ -1,5 +1,5 @@
-//! Notices as they come over the wire: never before a reader would see the change, numbered within
-//! their block, with gaps told, from block to block (INV-24).
+//! Notifications on the wire: never before the change is visible, numbered within their block, with gaps
+//! reported, from block to block (INV-24).
 #![allow(clippy::unwrap_used)] // all of it is test code, helpers included
 
 mod common;
@@ -15,7 +15,7 @@ use honeycomb_wire::{Field, Op, RequestHeader, Status};
 use std::time::Duration;
 
 const NOW: Duration = Duration::ZERO;
-/// Over what is awaited whole: it goes straight into its block.
+/// Larger than a payload that is received whole: it is streamed directly into its block.
 const LARGE: usize = 100 << 10;
 
 struct Setup {
@@ -77,7 +77,7 @@ impl Listener {
         reply.header.value
     }
 
-    /// The next notice: its number, its subscription and what it says.
+    /// The next notification: its number, its subscription and its contents.
     fn next(&mut self) -> (u64, u32, Notice) {
         let reply = self.raw.reply();
         notice_of(&reply).unwrap_or_else(|| panic!("{reply:?}"))
@@ -129,7 +129,7 @@ fn a_notice_is_never_before_its_change() {
     let mut reader = setup.listener("log");
     for (number, offset, length) in [(1, 0, LARGE as u64), (2, LARGE as u64, 5)] {
         assert_eq!(listener.next_change(), (number, Change::Append { offset, length }));
-        // Whoever was told reads it at once.
+        // A notified client can read the change at once.
         let mut range = Vec::new();
         ReadArgs { offset: offset + length - 1, length: 1 }.put(&mut range);
         let read = data_header(Op::FileRead, reader.at, reader.grant, 0);
@@ -163,7 +163,7 @@ fn numbers_are_those_of_the_block_and_filters_leave_some_out() {
     let deleted = Notice::Changed(Change::Delete { key: b"other".as_slice().into() });
     assert_eq!(listener.next(), (6, 2, deleted));
     listener.expect_silence();
-    // What changed nothing is told to nobody.
+    // An operation without a change causes no notification.
     assert!(!store.delete(b"absent").unwrap());
     listener.expect_silence();
 }
@@ -256,17 +256,17 @@ fn a_block_that_is_full_says_where_it_goes_on() {
             other => panic!("{other:?}"),
         }
     };
-    // The successor: what was put there before the subscription is to be asked for.
+    // The successor: items that were put there before the subscription must be requested.
     let mut next = Listener::new(&setup, &to.entry, &opened.grant);
     assert_eq!(next.subscribe(2, kinds::ALL, Filter::All), 0);
     queue.put(&item, NOW).unwrap();
     assert_eq!(next.next_change(), (1, Change::Data { items: 1 }));
-    // Whoever subscribes to a block that was sealed before is sent on at once.
+    // A subscriber to an already sealed block is redirected at once.
     let mut late = Listener::new(&setup, &opened.map.entries[0], &opened.grant);
     let number = late.subscribe(3, kinds::ALL, Filter::All);
     let handover = Notice::Handover { length, to: to.clone() };
     assert_eq!(late.next(), (number, 3, handover));
-    // The old block tells of what is taken from it, and ends when it is not needed any more.
+    // The old block notifies of taken items, and ends when it is no longer needed.
     for taken in 1..=length {
         assert_eq!(queue.get(NOW).unwrap().unwrap(), item);
         assert_eq!(listener.next_change(), (length + taken, Change::Space { items: 1 }));

@@ -14,7 +14,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// What a store of one process would answer.
+/// The answers of a store in one process.
 #[derive(Default)]
 struct Model(HashMap<Vec<u8>, Vec<u8>>);
 
@@ -199,7 +199,7 @@ impl Cutter {
     }
 }
 
-/// Hands on what comes, up to so many bytes; whether it came to that.
+/// Forwards up to `most` bytes; answers whether it reached that number.
 fn pass(mut from: TcpStream, mut to: &TcpStream, most: u64) -> bool {
     let (mut left, mut buffer) = (most, [0; 4096]);
     while left > 0 {
@@ -213,7 +213,7 @@ fn pass(mut from: TcpStream, mut to: &TcpStream, most: u64) -> bool {
     true
 }
 
-/// Every count of a key comes once and in its turn: nothing is lost, done twice or overtaken.
+/// Every count of a key appears once and in order: no operation is lost, repeated or reordered.
 #[test]
 fn connections_that_break_lose_and_double_nothing() {
     let cutter = Cutter::new(40);

@@ -1,4 +1,4 @@
-//! Servers tell how busy they are, and the weights of jobs with hints follow it.
+//! Servers report their load, and the weights of jobs with hints follow it.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -56,7 +56,7 @@ fn a_server_that_works_says_so_and_a_job_with_hints_is_told_of_it() {
                 let ((busy, less), (idle, more)) = (cpu(true), cpu(false));
                 assert!(busy > idle && less <= more, "{weights:?}");
             }
-            // Its own token tells a job nothing of servers, which tell of others' load.
+            // A job's own token shows no servers, because they would reveal the load of others.
             let own = cluster.client(&steered.token, PrefixId(0));
             let told = own.weights(steered.job).unwrap().weights;
             assert!(told.iter().all(|w| (w.server, w.free, w.cpu_permille) == (0, 0, 0)));
@@ -67,9 +67,9 @@ fn a_server_that_works_says_so_and_a_job_with_hints_is_told_of_it() {
     });
 }
 
-/// A job that said that latency does not matter, and that it moves twice what its server's disk serves: half of
-/// its blocks begin there, and half in memory, which nobody else wants. One whose needs the disk serves has all
-/// of it there, and one that is sensitive none.
+/// A job that is not latency-sensitive has a hinted throughput of twice that of its server's disk: half of
+/// its blocks begin there, and half in memory, which no other job needs. If the disk suffices, all blocks of
+/// such a job begin there; for a latency-sensitive job, none do.
 #[test]
 fn files_begin_in_the_tiers_that_the_hints_of_their_jobs_say() {
     let scratch = Scratch::new();

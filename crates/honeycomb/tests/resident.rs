@@ -1,5 +1,5 @@
-//! Freed memory goes back to the operating system. Alone in its process, because the kernel counts
-//! by process.
+//! Freed memory is returned to the operating system. The test is alone in its process, because the kernel
+//! counts memory per process.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -31,8 +31,8 @@ fn a_prefix_that_is_removed() {
     assert_eq!(status(log.append(b"x")), Status::Removed);
 }
 
-/// Only holes of 128 KiB and more went back, and of these what was aligned to 64 KiB: of a block of
-/// 1 MiB, whose regions are of 16 KiB, nothing.
+/// Regression: only holes of at least 128 KiB were returned, and only their parts aligned to 64 KiB: nothing
+/// of a block of 1 MiB with regions of 16 KiB.
 fn what_blocks_gave_away_when_they_were_divided() {
     let cluster = Cluster::start(1, 256 << 20, 1 << 20);
     let (client, job) = cluster.job("resident");

@@ -1,4 +1,4 @@
-//! Several controller shards: jobs on each, the whole as one cluster, room that goes where it is needed.
+//! Several controller shards: jobs on each, one cluster as a whole, and blocks lent where they are needed.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -106,7 +106,7 @@ fn all_jobs_of_a_tenant_are_of_one_shard() {
     assert!(jobs.iter().all(|job| job.controller() == jobs[0].controller()), "{jobs:?}");
     assert_eq!(whole.find_job("acme/j3").unwrap().job, jobs[3]);
     assert_eq!(status(whole.find_job("j3")), Status::UnknownJob);
-    // Its quota is kept where they are, whoever is asked.
+    // The tenant's quota is on the shard of its jobs, whichever shard gets the request.
     for shard in 0..3 {
         let mut options = ClientOptions::new(whole.address(), cluster.controller.token());
         options.timeout = Duration::from_secs(5);
@@ -137,15 +137,15 @@ fn one_shard_may_have_all_and_then_the_other() {
         eventually("one shard has all the room", create);
         client.remove_structure(job.job, "/p:all").unwrap();
     }
-    // What neither can have is refused, by both, and at once.
+    // An allocation that neither shard can satisfy is refused by both at once.
     for (client, job) in &jobs {
         let more = client.create_kv(job.job, "/p:more", 65, false).map(drop);
         assert_eq!(status(more), Status::OutOfMemory);
     }
 }
 
-/// Who waited for what a server lends, and finds that others who waited as well have taken it, waits for more:
-/// the server has enough for all.
+/// A request that waited for borrowed blocks, which other waiting requests have taken, waits for more: the
+/// server has enough for all.
 #[test]
 fn who_comes_late_to_a_loan_waits_for_the_next() {
     let cluster = Cluster::sharded(2, 1, 4 * 1024 * KIB, 64 * KIB);

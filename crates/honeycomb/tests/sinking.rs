@@ -1,5 +1,5 @@
-//! Files that fit neither in memory nor on the disk: what takes no more goes on to an object store, and
-//! reads as it was written.
+//! Files that fit neither in memory nor on the disk: sealed blocks are demoted to an object store, and read
+//! back as written.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -19,7 +19,7 @@ const DISK: u64 = 4 << 20;
 const STORE: u64 = 24 << 20;
 /// The largest append that a block takes.
 const APPEND: usize = BLOCK as usize / 8;
-/// What each of four writers writes: all of them more than twice memory and disk together.
+/// Bytes of each of four writers: together more than twice memory and disk.
 const EACH: usize = 5 << 20;
 
 struct World {
@@ -43,7 +43,7 @@ impl World {
         World { cluster, client, job, store, _scratch: scratch }
     }
 
-    /// Whoever is refused because everything is full comes again.
+    /// Writes a file, with retries when all tiers are full.
     fn write(&self, address: &str) -> (File, Vec<u8>) {
         let made = file(&self.client, &self.job, address);
         let bytes = noise(address.as_bytes()[1].into(), EACH);
@@ -59,7 +59,7 @@ impl World {
         (made, bytes)
     }
 
-    /// The same file, for somebody who waits so long for an answer.
+    /// The same file, opened with this timeout.
     fn reader(&self, address: &str, timeout: Duration) -> File {
         let controller = self.cluster.controller.address().to_string();
         let options = ClientOptions::new(controller, &*self.job.token);
@@ -80,7 +80,7 @@ impl World {
         watcher.status().unwrap().tiers
     }
 
-    /// What is wrong below memory, as is told.
+    /// The reported alarms of lower tiers.
     fn alarms(&self) -> Vec<AlarmKind> {
         let watcher = self.cluster.client(self.cluster.controller.token(), Default::default());
         let status = watcher.status().unwrap();
@@ -117,8 +117,8 @@ impl World {
     }
 }
 
-/// The names of what is in the store, without the server's. What was being written when the directory was
-/// taken away has the name of no object (`NAME#1`): it goes with the server's folder.
+/// Names of the objects in the store, without the server's prefix. An object that was being written when the
+/// directory was removed has a temporary name (`NAME#1`); it is deleted with the server's folder.
 fn objects(store: &Path) -> Vec<String> {
     let servers = std::fs::read_dir(store).unwrap();
     let files = servers.flat_map(|server| std::fs::read_dir(server.unwrap().path()).unwrap());
@@ -156,9 +156,9 @@ fn memory_and_disk_are_both_relieved_and_everything_reads_back() {
         let moved = moved();
         moved[1].0 >= least && moved[1].1 >= least && moved[0].0 > 0
     });
-    // The disk keeps some room: what leaves memory goes there first, and then on.
+    // The disk has some free room: blocks are demoted from memory to it first, and then further.
     assert!(tiers[0].used < tiers[0].blocks, "{tiers:?}");
-    // The job's bill has what lies where, and what came there.
+    // The job's bill has the blocks of each tier, and the bytes demoted to it.
     let bill = &world.client.bills(Some(world.job.job)).unwrap()[0];
     let codes: Vec<u8> = bill.tiers.iter().map(|tier| tier.tier).collect();
     assert_eq!(codes, [0, TierClass::Ssd.code(), TierClass::Object.code()]);
@@ -168,8 +168,8 @@ fn memory_and_disk_are_both_relieved_and_everything_reads_back() {
     world.ends();
 }
 
-/// The store refuses everything for a while: writers get no further than what there is room for beside
-/// it, readers of what is there wait, and nothing is lost.
+/// The store refuses all requests for a while: writers use the room of the other tiers, readers of its data
+/// wait, and nothing is lost.
 #[test]
 fn a_store_that_refuses_for_a_while_costs_time_alone() {
     let world = World::new();
@@ -188,7 +188,8 @@ fn a_store_that_refuses_for_a_while_costs_time_alone() {
                 scope.spawn(move || world.write(&format!(":{n}")))
             })
             .collect();
-        // Who is in a hurry is told, and why. Which of the two has something there is not known.
+        // A read with a short timeout fails with the reason. Which of the two files has blocks there is
+        // unknown.
         let mut got = vec![0; EACH];
         let written = [(":0", &bytes), (":1", &more.1)];
         let refused = written.into_iter().find_map(|(name, bytes)| {
@@ -198,7 +199,7 @@ fn a_store_that_refuses_for_a_while_costs_time_alone() {
         let (name, bytes, refused) = refused.expect("something of them is in the store");
         let patient = world.reader(name, Duration::from_secs(30));
         assert!(refused.message.contains("store: "), "{}", refused.message);
-        // So is who looks after the cluster.
+        // Operators get an alarm.
         eventually("there is an alarm", || world.alarms().contains(&AlarmKind::Away));
         let reader = scope.spawn(move || {
             let mut got = vec![0; EACH];
@@ -214,7 +215,7 @@ fn a_store_that_refuses_for_a_while_costs_time_alone() {
     });
     reads(&first, &bytes);
     reads(&more.0, &more.1);
-    // What was refused is done again: it is written, read and given back.
+    // Refused requests are retried: blocks are written, read and freed.
     drop((first, more));
     for n in 0..4 {
         world.client.remove_structure(world.job.job, &format!(":{n}")).unwrap();

@@ -1,5 +1,5 @@
-//! Stores and queues that do not fit into memory: what has no room there lies on a disk, and everything works on
-//! it, until its server is taken out and after that.
+//! Stores and queues that do not fit in memory: blocks that do not fit are on a disk, and all operations work
+//! on them, until their server is drained and after that.
 #![allow(clippy::unwrap_used)]
 
 mod common;
@@ -15,7 +15,7 @@ use std::time::Duration;
 const BLOCK: u64 = 64 * KIB;
 const MEMORY: u64 = 2 << 20;
 const DISK: u64 = 14 << 20;
-/// Three times what memory has.
+/// Number of keys: three times the memory.
 const KEYS: u32 = 6_000;
 const VALUE: usize = 1000;
 
@@ -83,7 +83,7 @@ fn check(store: &Kv, round: impl Fn(u32) -> Option<u32>) {
 fn a_store_three_times_as_large_as_memory_reads_back() {
     let world = World::new();
     let store = kv(&world.client, &world.job, ":s", 1);
-    // Nobody is refused: a write waits at most until something has gone down.
+    // No write is refused: it waits at most until a block has been demoted.
     put_all(&store, 0, KEYS);
     assert!(world.disk().used > 0, "something went down");
     check(&store, |_| Some(0));
@@ -235,7 +235,7 @@ fn a_queue_longer_than_memory_is_consumed_in_its_order() {
         }
     }
     assert_eq!(queue.get(Duration::ZERO).unwrap(), None);
-    // Who waits is served, wherever the block is that takes the item.
+    // A waiting get is served, in whichever tier the block with the item is.
     let late = std::thread::scope(|scope| {
         let waits = scope.spawn(|| queue.get(PATIENCE).unwrap());
         queue.put(b"late", PATIENCE).unwrap();
@@ -271,8 +271,8 @@ fn large_values_have_room_as_long_as_a_disk_has() {
     eventually("places come back", || world.disk().used <= 2);
 }
 
-/// Most of what is on the server lies on its disk; all of it goes to another one, whose memory has no room for
-/// half of that.
+/// Most data of the server is on its disk; all of it is migrated to another server, whose memory has room for
+/// less than half of it.
 #[test]
 fn what_is_below_leaves_a_server_that_is_taken_out() {
     let mut world = World::new();

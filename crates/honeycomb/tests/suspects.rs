@@ -1,4 +1,4 @@
-//! Memory servers whose process ends, and those that are silent for a while, as real processes (INV-56).
+//! Memory servers whose process ends, and servers that are silent for a while, as real processes (INV-56).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "common/process.rs"]
@@ -73,8 +73,8 @@ fn get_all(store: &Kv) -> Result<(), honeycomb_client::Error> {
     Ok(())
 }
 
-/// The close of its connection and the refusal at its address tell that the process has ended: nobody waits
-/// for the silence after which a server is suspected, let alone for the one after which it is lost.
+/// A closed connection and a refused probe show that the process has ended: the controller waits neither for
+/// the time after which a server is suspected, nor for the time after which it is lost.
 #[test]
 fn killed_server_is_lost_before_a_silent_one_would_be_suspected() {
     let mut cluster = Cluster::start(2, &["--server-loss-ms", "60000"]);

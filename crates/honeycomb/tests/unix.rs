@@ -13,7 +13,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// For each node that the client knows, whether it goes over the Unix socket.
+/// For each node that the client knows, whether it uses the Unix socket.
 fn over_unix(client: &Client) -> Vec<bool> {
     client.unix_sockets().into_iter().map(|(_, _, reached)| reached).collect()
 }

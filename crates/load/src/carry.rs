@@ -1,9 +1,9 @@
-//! Carries jobs out in real time, on whatever keeps their files.
+//! Runs jobs in real time on any storage for their files.
 //!
-//! Jobs begin when their plans say, whether or not earlier ones have ended. Each task has a thread
-//! while it runs: it reads, sleeps for as long as it would compute (elsewhere, on a function), and
-//! writes. Contents are pieces of one noise, so that writing costs no making of them; one read of
-//! sixteen is compared, while the task computes.
+//! Jobs begin at the times of their plans, whether or not earlier jobs have ended. Each running task has a
+//! thread: it reads, sleeps instead of computing (elsewhere, on a function), and writes. The contents of
+//! files are slices of one noise buffer, so that generating them costs nothing. One of sixteen reads is
+//! compared with the written data, during the task's computing time.
 
 use crate::draw::Draw;
 use crate::jobs::{JobPlan, Read};
@@ -15,108 +15,106 @@ use std::sync::{Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 use thiserror::Error;
 
-/// One read of so many is compared with what was written.
+/// One of this many reads is compared with the written data.
 const COMPARED: u64 = 16;
-/// Places in the noise at which files begin: enough that what belongs to one file is hardly ever
-/// right for another.
+/// Number of offsets in the noise at which files begin: enough that two files rarely have the same contents.
 const PLACES: u64 = 4 << 20;
-/// Bytes of a thread's stack: a task calls nothing deep.
+/// Bytes of a thread's stack: the call depth of a task is small.
 const STACK: usize = 256 << 10;
 
-/// Keeps the files of jobs.
+/// The storage for the files of jobs.
 pub trait Keep: Sync {
-    /// A job that runs.
+    /// A running job.
     type Job: Send + Sync;
-    /// Why something could not be done.
+    /// The error of an operation.
     type Error: Display + Send;
 
     /// Begins a job.
     fn begin(&self, number: usize, plan: &JobPlan) -> Result<Self::Job, Self::Error>;
-    /// Writes the file of a task, whole.
+    /// Writes the whole file of a task.
     fn write(&self, job: &Self::Job, at: FileId, content: &[u8]) -> Result<(), Self::Error>;
     /// Reads a range of a file.
     fn read(&self, job: &Self::Job, read: Read, buffer: &mut [u8]) -> Result<(), Self::Error>;
-    /// A task has read and written what it had to: what nobody will read any more may go.
+    /// Ends a task after its reads and its write: files without further readers may be freed.
     fn ended(&self, job: &Self::Job, plan: &JobPlan, at: FileId) -> Result<(), Self::Error>;
-    /// All tasks have ended, or the run is over: everything goes.
+    /// Ends a job after all its tasks, or at the end of the run: all its files are freed.
     fn end(&self, job: Self::Job) -> Result<(), Self::Error>;
 }
 
-/// The file that a task writes, and the task.
+/// The id of a task and of its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
-    /// Its stage.
+    /// Stage of the task.
     pub stage: u32,
-    /// Its place there.
+    /// Index of the task in its stage.
     pub task: u32,
 }
 
-/// How jobs are carried out.
+/// The options of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// Tasks that can run at a time.
+    /// Maximum number of concurrent tasks.
     pub threads: usize,
-    /// What the jobs' computing times are multiplied with.
+    /// Factor for the jobs' computing times.
     pub compute: f64,
-    /// How long after the last arrival it is waited for the last end.
+    /// How long to wait after the last arrival until all jobs have ended.
     pub patience: Duration,
-    /// Decides contents.
+    /// Seed of the contents.
     pub seed: u64,
 }
 
-/// What came out.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Carried {
-    /// Seconds of each job from its arrival by the plan to its end; for one that had not ended,
-    /// until it was waited for no longer.
+    /// Seconds of each job from its planned arrival to its end; for unfinished jobs, to the end of the run.
     pub seconds: Vec<f64>,
-    /// Jobs that had not ended.
+    /// Number of unfinished jobs.
     pub unfinished: usize,
     /// Seconds of tasks' reads and writes.
     pub transfer_s: f64,
-    /// Seconds for which they slept instead of computing.
+    /// Seconds for which tasks slept instead of computing.
     pub compute_s: f64,
-    /// Seconds for which tasks that could run had no thread.
+    /// Seconds for which ready tasks waited for a thread.
     pub queued_s: f64,
     /// Bytes written.
     pub written: u64,
     /// Bytes read.
     pub read: u64,
-    /// Reads that were compared with what was written.
+    /// Number of reads that were compared with the written data.
     pub compared: u64,
-    /// Seconds in which writes were under way, and those of reads.
+    /// Seconds of tasks' writes, a part of `transfer_s`.
     pub write_s: f64,
-    /// Of `transfer_s`, reads.
+    /// Seconds of tasks' reads, a part of `transfer_s`.
     pub read_s: f64,
 }
 
 impl Carried {
-    /// Share of tasks' time that was transfers.
+    /// The transfers' fraction of tasks' time.
     pub fn transfer_share(&self) -> f64 {
         self.transfer_s / (self.transfer_s + self.compute_s).max(1e-12)
     }
 }
 
-/// Why jobs could not be carried out.
+/// The error that ended a run.
 #[derive(Debug, Error)]
 #[error("job {job}, stage {stage}, task {task} ({what}): {cause}")]
 pub struct CarryError {
-    /// Which job.
+    /// Number of the job.
     pub job: usize,
-    /// Which stage of it.
+    /// Stage of the job.
     pub stage: u32,
-    /// Which task of that.
+    /// Task of the stage.
     pub task: u32,
-    /// What it was about to do.
+    /// The failed operation.
     pub what: &'static str,
-    /// Why not.
+    /// The cause.
     pub cause: String,
 }
 
-/// Something that can be done now.
+/// A task or a job that is ready to run.
 struct Ready {
     job: usize,
-    /// None: the job begins.
+    /// `None` when the job begins.
     task: Option<FileId>,
     since: Time,
 }
@@ -143,18 +141,18 @@ struct Run<'a, K: Keep> {
     pace: Pace,
     clock: Clock,
     noise: Vec<u8>,
-    /// Buffers that nobody reads into now: few, as tasks compute most of their time.
+    /// Unused read buffers: few, because tasks compute most of the time.
     buffers: Mutex<Vec<Vec<u8>>>,
     state: Mutex<State<K::Job>>,
-    /// Something is ready, for one thread; or the run is over, for all.
+    /// Signals one thread that a task is ready, or all threads that the run is over.
     ready: Condvar,
-    /// A job has ended, or the run is over: for who drives.
+    /// Signals the driver that a job has ended, or that the run is over.
     ended: Condvar,
 }
 
-/// Carries jobs out, from now until the last one has ended or patience has. The first error ends it.
+/// Runs jobs until the last one has ended or the patience has elapsed. The first error ends the run.
 pub fn carry<K: Keep>(jobs: &[JobPlan], keep: &K, pace: Pace) -> Result<Carried, CarryError> {
-    assert!(pace.threads > 0, "somebody has to work");
+    assert!(pace.threads > 0, "there must be a thread");
     let carried = Carried { seconds: vec![f64::NAN; jobs.len()], ..Carried::default() };
     let state = State {
         ready: VecDeque::new(),
@@ -174,7 +172,7 @@ pub fn carry<K: Keep>(jobs: &[JobPlan], keep: &K, pace: Pace) -> Result<Carried,
                 std::thread::Builder::new().stack_size(STACK).name(format!("task-{number}"));
             let started = builder.spawn_scoped(scope, || run.work());
             if let Err(e) = started {
-                let cause = format!("thread {number} did not start: {e}");
+                let cause = format!("cannot start thread {number}: {e}");
                 run.fail(CarryError { job: 0, stage: 0, task: 0, what: "begin", cause });
                 return;
             }
@@ -191,13 +189,13 @@ pub fn carry<K: Keep>(jobs: &[JobPlan], keep: &K, pace: Pace) -> Result<Carried,
             state.carried.seconds[number] = now - jobs[number].arrival;
             state.carried.unfinished += 1;
         }
-        // No thread has it any more.
+        // No thread holds the job any more.
         if let Some(job) = running.take().and_then(|p| std::sync::Arc::into_inner(p.job)) {
             let error = |e: K::Error| CarryError {
                 job: number,
                 stage: 0,
                 task: 0,
-                what: "let go of what it holds",
+                what: "free its files",
                 cause: e.to_string(),
             };
             keep.end(job).map_err(error)?;
@@ -217,7 +215,7 @@ fn noise(jobs: &[JobPlan], seed: u64) -> Vec<u8> {
     noise
 }
 
-/// Where in the noise a file begins.
+/// The offset in the noise at which a file begins.
 fn place(job: usize, at: FileId) -> usize {
     let number = (job as u64) << 32 | u64::from(at.stage) << 16 | u64::from(at.task);
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) % PLACES) as usize
@@ -241,7 +239,7 @@ impl<K: Keep> Run<'_, K> {
         self.ended.notify_all();
     }
 
-    /// Lets jobs begin when they are due, and waits for the last.
+    /// Starts jobs when they are due, and waits for the last one.
     fn drive(&self) {
         for (job, plan) in self.jobs.iter().enumerate() {
             let due = Time::ZERO + Duration::from_secs_f64(plan.arrival);
@@ -306,7 +304,7 @@ impl<K: Keep> Run<'_, K> {
         Ok(())
     }
 
-    /// Puts tasks of a job's stage where threads find them, as many as may run.
+    /// Makes tasks of a job's stage ready, as many as may run.
     fn offer(&self, state: &mut State<K::Job>, number: usize) {
         let plan = &self.jobs[number];
         let State { running, ready, .. } = state;
@@ -326,7 +324,7 @@ impl<K: Keep> Run<'_, K> {
         let task = &plan.stages[at.stage as usize].tasks[at.task as usize];
         let job = {
             let state = self.locked();
-            let progress = state.running[number].as_ref().expect("it has a task, so it runs");
+            let progress = state.running[number].as_ref().expect("the job of a task runs");
             progress.job.clone()
         };
         let (mut read_s, mut read_bytes, mut compared) = (0.0, 0, 0);
@@ -349,7 +347,7 @@ impl<K: Keep> Run<'_, K> {
             }
         }
         self.buffers.lock().expect("no thread panicked").push(buffer);
-        // Comparing is part of what the task computes.
+        // The comparison is part of the task's computing time.
         let compute_s = task.compute_s * self.pace.compute;
         let until = started + Duration::from_secs_f64(read_s + compute_s.max(compare_s));
         self.clock.sleep_until(until);
@@ -380,18 +378,18 @@ impl<K: Keep> Run<'_, K> {
             return Ok(());
         }
         let what = format!(
-            "{} bytes at {} of the file of stage {}, task {} came back as something else",
+            "{} bytes at {} of the file of stage {}, task {} differ from the written data",
             read.bytes, read.offset, read.stage, read.task
         );
         Err(("read", what))
     }
 
-    /// A task has ended: the next ones of its job may begin, or the job ends.
+    /// Ends a task: the next tasks of its job may begin, or the job ends.
     fn ended(&self, number: usize, tell: impl FnOnce(&mut Carried)) -> Result<(), K::Error> {
         let plan = &self.jobs[number];
         let mut state = self.locked();
         tell(&mut state.carried);
-        let progress = state.running[number].as_mut().expect("its task ran");
+        let progress = state.running[number].as_mut().expect("the job of a task runs");
         progress.ended += 1;
         let stage_over = progress.ended == plan.stages[progress.stage].tasks.len();
         if stage_over {
@@ -401,12 +399,12 @@ impl<K: Keep> Run<'_, K> {
             self.offer(&mut state, number);
             return Ok(());
         }
-        let job = state.running[number].take().expect("it ran").job;
+        let job = state.running[number].take().expect("the job ran").job;
         let now = self.clock.now().since(Time::ZERO).as_secs_f64();
         state.carried.seconds[number] = now - plan.arrival;
         drop(state);
-        // The other tasks of the job have ended, and let go of it before they said so.
-        let job = std::sync::Arc::into_inner(job).expect("the last one has it alone");
+        // The other tasks of the job dropped their references before they were counted as ended.
+        let job = std::sync::Arc::into_inner(job).expect("the last task has the only reference");
         self.keep.end(job)?;
         self.locked().left -= 1;
         self.ended.notify_all();
@@ -422,7 +420,7 @@ mod tests {
     use std::collections::HashMap;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    /// Keeps files in a map, and may change a byte of what it gives back.
+    /// A storage in a map, which may change a byte of a read.
     #[derive(Default)]
     struct InMemory {
         flips: bool,
@@ -463,7 +461,7 @@ mod tests {
             let mut files = job.lock().unwrap();
             for read in &plan.stages[at.stage as usize].tasks[at.task as usize].reads {
                 let id = FileId { stage: read.stage, task: read.task };
-                let file = files.get_mut(&id).ok_or("gone before its readers ended")?;
+                let file = files.get_mut(&id).ok_or("freed before its readers ended")?;
                 file.1 += 1;
                 if file.1 == readers[id.stage as usize][id.task as usize] {
                     files.remove(&id);
@@ -516,7 +514,7 @@ mod tests {
     fn what_comes_back_wrong_ends_the_run() {
         let keep = InMemory { flips: true, ..InMemory::default() };
         let error = carry(&jobs(), &keep, PACE).unwrap_err();
-        assert!(error.to_string().contains("came back as something else"), "{error}");
+        assert!(error.to_string().contains("differ from the written data"), "{error}");
     }
 
     #[test]
@@ -530,6 +528,6 @@ mod tests {
         }
         let carried = carry(&jobs, &keep, pace).unwrap();
         assert_eq!(carried.unfinished, 2, "a tenth of a second is not enough for both");
-        assert_eq!(keep.jobs.into_inner(), 0, "they were ended all the same");
+        assert_eq!(keep.jobs.into_inner(), 0, "unfinished jobs were ended, too");
     }
 }

@@ -1,32 +1,32 @@
-//! How much intermediate data there is at each moment.
+//! The amount of intermediate data over time.
 
-/// Shortest time in which data appears or goes, in seconds: nothing is instantaneous.
+/// Shortest time in which data is written or dropped, in seconds: nothing is instantaneous.
 const STEP_MIN: f64 = 1e-3;
 
-/// One task's intermediate data: written, kept, read and dropped again.
+/// The intermediate data of one task: written, held, then read and dropped.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Task {
-    /// Whose it is.
+    /// Tenant of the task.
     pub tenant: u32,
-    /// When it begins to write, in seconds from the start of the window.
+    /// Time when it begins to write, in seconds from the start of the window.
     pub start: f64,
-    /// Seconds for which it writes.
+    /// Seconds of writing.
     pub grow: f64,
-    /// Seconds for which all of it is there.
+    /// Seconds for which all data exists.
     pub hold: f64,
-    /// Seconds in which it is read and dropped.
+    /// Seconds of reading and dropping.
     pub shrink: f64,
-    /// Bytes, when all of it is there.
+    /// Bytes of all data.
     pub bytes: f64,
 }
 
 impl Task {
-    /// When the last byte is dropped.
+    /// The time when the last byte is dropped.
     pub fn end(&self) -> f64 {
         self.start + self.grow + self.hold + self.shrink
     }
 
-    /// Bytes at a moment.
+    /// Bytes at a time.
     pub fn level(&self, at: f64) -> f64 {
         let since = at - self.start;
         if since <= 0.0 || at >= self.end() {
@@ -42,36 +42,36 @@ impl Task {
 /// Peak and mean over a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Profile {
-    /// Most bytes at any moment.
+    /// Peak bytes.
     pub peak: f64,
-    /// When that is, in seconds.
+    /// Time of the peak, in seconds.
     pub peak_at: f64,
-    /// Bytes on average over the window.
+    /// Mean bytes over the window.
     pub mean: f64,
 }
 
 impl Profile {
-    /// Mean over peak: what a reservation of the peak would be used.
+    /// Mean over peak: the utilisation of a reservation of the peak.
     pub fn utilisation(&self) -> f64 {
         if self.peak > 0.0 { self.mean / self.peak } else { 0.0 }
     }
 }
 
-/// The intermediate data of some tenants over a window of time.
+/// The intermediate data of tenants over a window of time.
 #[derive(Clone, Debug)]
 pub struct Demand {
     /// Length of the window, in seconds.
     pub window: f64,
     /// Number of tenants.
     pub tenants: u32,
-    /// In the order of their starts.
+    /// Tasks, sorted by start.
     pub tasks: Vec<Task>,
-    /// Where it comes from, for reports.
+    /// Description of the source, for reports.
     pub source: String,
 }
 
 impl Demand {
-    /// Of tasks in any order. What a task does before the window or after its end is cut off.
+    /// A demand of tasks in any order. Parts of tasks outside the window are cut off.
     pub fn new(window: f64, tenants: u32, tasks: Vec<Task>, source: String) -> Demand {
         let within = |task: Task| {
             let task = Task {
@@ -87,22 +87,22 @@ impl Demand {
         Demand { window, tenants, tasks, source }
     }
 
-    /// Bytes of all tenants at a moment.
+    /// Bytes of all tenants at a time.
     pub fn level(&self, at: f64) -> f64 {
         self.tasks.iter().map(|task| task.level(at)).sum()
     }
 
-    /// Of all tenants together.
+    /// The profile of all tenants together.
     pub fn profile(&self) -> Profile {
         profile(self.window, self.tasks.iter())
     }
 
-    /// Of one tenant.
+    /// The profile of one tenant.
     pub fn tenant(&self, tenant: u32) -> Profile {
         profile(self.window, self.tasks.iter().filter(|task| task.tenant == tenant))
     }
 
-    /// The same shape over `seconds`, with `peak` bytes at most.
+    /// The same shape over `seconds`, with a peak of `peak` bytes.
     pub fn scaled(&self, seconds: f64, peak: u64) -> Demand {
         let time = seconds / self.window;
         let bytes = peak as f64 / self.profile().peak.max(1.0);
@@ -119,7 +119,7 @@ impl Demand {
     }
 }
 
-/// The part of a task that is within the window; it is dropped at once where the window ends.
+/// The part of a task within the window; its data is dropped at the end of the window.
 fn cut(task: Task, window: f64) -> Option<Task> {
     if task.end() <= 0.0 || task.start >= window || task.bytes <= 0.0 {
         return None;
@@ -130,7 +130,7 @@ fn cut(task: Task, window: f64) -> Option<Task> {
         (task.start, task.grow) = (0.0, task.grow - gone);
     }
     if over > 0.0 {
-        // From its end backwards: what it would have dropped first is kept longest.
+        // Shortened from its end backwards: the shrinking first, then the holding.
         let left = (window - task.start).max(STEP_MIN * 2.0);
         task.grow = task.grow.min(left - STEP_MIN);
         task.shrink = task.shrink.min(left - task.grow);
@@ -139,7 +139,7 @@ fn cut(task: Task, window: f64) -> Option<Task> {
     Some(task)
 }
 
-/// Sweeps over the moments at which a slope changes; between them the level is a straight line.
+/// Sweeps over the times at which a slope changes; between them, the level is linear.
 fn profile<'a>(window: f64, tasks: impl Iterator<Item = &'a Task>) -> Profile {
     let mut turns: Vec<(f64, f64)> = Vec::new();
     for task in tasks {

@@ -1,11 +1,11 @@
-//! Our seeded numbers, as the distributions of `rand_distr` want them.
+//! Seeded random numbers for the distributions of `rand_distr`.
 
 use honeycomb_env::Entropy;
 use rand_core::TryRng;
 use rand_distr::{Distribution, LogNormal, Zipf};
 use std::convert::Infallible;
 
-/// A stream of drawn numbers that one seed decides.
+/// A stream of random numbers from one seed.
 #[derive(Clone, Debug)]
 pub struct Draw(Entropy);
 
@@ -15,12 +15,12 @@ impl Draw {
         Draw(Entropy::seeded(seed))
     }
 
-    /// Evenly from 0 up to, but without, 1.
+    /// A uniform number from 0 to 1, excluding 1.
     pub fn even(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Evenly between two numbers.
+    /// A uniform number between two numbers.
     pub fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.even()
     }
@@ -30,13 +30,13 @@ impl Draw {
         self.0.below(bound)
     }
 
-    /// Log-normally around a median; `spread` is the standard deviation of the logarithm.
+    /// A log-normal number with this median; `spread` is the standard deviation of the logarithm.
     pub fn around(&mut self, median: f64, spread: f64) -> f64 {
         let normal = LogNormal::new(median.ln(), spread);
         normal.expect("a median above 0 and a finite spread").sample(&mut self.0.adapted())
     }
 
-    /// A rank from 0 up to, but without, `ranks`, as Zipf has it: rank r comes as often as
+    /// A Zipf-distributed rank from 0 to `ranks`, excluding `ranks`: rank r has a frequency proportional to
     /// 1 / (r + 1)^skew.
     pub fn zipf(&mut self, zipf: &Zipf<f64>) -> u64 {
         zipf.sample(&mut self.0.adapted()) as u64 - 1

@@ -1,4 +1,4 @@
-//! Carries a demand out: tasks make a prefix each, keep their data in a structure, and let it go.
+//! Runs a demand: each task creates a prefix, stores its data in a structure, and frees it.
 
 use crate::demand::{Demand, Task};
 use crate::hold::{Held, Holding, Sizes};
@@ -11,21 +11,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use thiserror::Error;
 
-/// How often a worker looks at what its tasks should hold.
+/// Interval at which a worker updates its tasks.
 const TURN: Duration = Duration::from_millis(5);
-/// The longest that one task has its worker's attention before the others have theirs.
+/// Maximum time for one task before the worker continues with the others.
 const SHARE: Duration = Duration::from_millis(10);
-/// How often something is asked again that may have been done already.
+/// Maximum number of attempts of a request with an unknown outcome.
 const TRIES: u32 = 8;
 
-/// How a task lets its data go.
+/// How a task frees its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// Nobody renews the lease any more, as when a task has ended or has died.
+    /// The lease is no longer renewed, as when a task has ended or died.
     Lease,
-    /// Its prefix is removed, as those of a job are that is closed.
+    /// The prefix is removed, as when a job is closed.
     Removal,
-    /// So many tasks were declared as its readers, and all of them commit.
+    /// All of this number of declared readers commit.
     Commits(u32),
 }
 
@@ -36,66 +36,66 @@ impl Ending {
     }
 }
 
-/// How a demand is carried out.
+/// The options of running a demand.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// What task number i keeps its data in: `holdings[i % holdings.len()]`.
+    /// Kinds of structures: task number i uses `holdings[i % holdings.len()]`.
     pub holdings: Vec<Holding>,
-    /// How tasks let go.
+    /// How tasks free their data.
     pub ending: Ending,
-    /// How each task's prefix lives; the lease must be set.
+    /// Options of each task's prefix; the lease must be set.
     pub prefix: PrefixOptions,
-    /// Threads that work; each has the tenants whose number it is, modulo their count.
+    /// Number of worker threads; worker w has the tenants whose number modulo the workers is w.
     pub workers: usize,
-    /// Sizes of what is written.
+    /// Sizes of writes.
     pub sizes: Sizes,
-    /// Decides contents and keys.
+    /// Seed of contents and keys.
     pub seed: u64,
 }
 
 /// A tenant: a client with its job's token, and the job.
 pub struct Tenant {
-    /// The client, which keeps the leases.
+    /// The client, which renews the leases.
     pub client: Client,
     /// The job.
     pub ticket: JobTicket,
 }
 
-/// What the tasks hold at this moment, and have done. Counts of all workers.
+/// The present data of the tasks, and counts of their operations, over all workers.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Bytes that tasks have written and still want, as users count them: keys and values, no index.
+    /// Bytes that tasks have written and still use, as counted by users: keys and values, without index.
     pub used: AtomicU64,
-    /// Bytes that tasks have let go, whose lease is not over.
+    /// Bytes that tasks no longer use, but whose leases have not expired.
     pub lapsing: AtomicU64,
-    /// Structures with data that is wanted, or whose lease is not over.
+    /// Number of structures with used data, or with a lease that has not expired.
     pub structures: AtomicU64,
-    /// Tasks that have ended.
+    /// Number of ended tasks.
     pub ended: AtomicU64,
-    /// Requests for data.
+    /// Number of data requests.
     pub requests: AtomicU64,
     /// Bytes written.
     pub written: AtomicU64,
-    /// Requests that had to be asked again because their outcome was unknown.
+    /// Number of requests that were retried because their outcome was unknown.
     pub repeated: AtomicU64,
 }
 
-/// Why a demand could not be carried out.
+/// The error that ended the run of a demand.
 #[derive(Debug, Error)]
 #[error("task {task} of tenant {tenant} ({what}): {cause}")]
 pub struct LoadError {
-    /// Whose.
+    /// Tenant of the task.
     pub tenant: u32,
-    /// Which, in the order of the demand.
+    /// Number of the task in the demand.
     pub task: usize,
-    /// What it was about to do.
+    /// The failed operation.
     pub what: &'static str,
-    /// Why not.
+    /// The cause.
     pub cause: Error,
 }
 
-/// Carries a demand out in real time, from now until the last lease is over, or until `stop`. All
-/// data that is read is compared with what was written. The first error ends it.
+/// Runs a demand in real time until the last lease has expired, or until `stop`. All read data is compared
+/// with the written data. The first error ends the run.
 pub fn carry_out(
     demand: &Demand,
     plan: &Plan,
@@ -134,11 +134,11 @@ struct Running {
     task: Task,
     path: String,
     held: Held,
-    /// What the counters know of it.
+    /// Values of the task that are included in the counters.
     counted: (u64, u64, u64),
 }
 
-/// Data that was let go, until when its lease is.
+/// Unused data with the end of its lease.
 struct Lapse {
     until: Time,
     bytes: u64,
@@ -149,7 +149,7 @@ struct Worker<'a> {
     tenants: &'a [Tenant],
     counters: &'a Counters,
     clock: Clock,
-    /// The next one last.
+    /// Future tasks, the next one last.
     waiting: Vec<(usize, Task)>,
     running: Vec<Running>,
     lapses: Vec<Lapse>,
@@ -218,11 +218,12 @@ impl Worker<'_> {
         })
         .map_err(error("create its structure"))?;
         self.counters.structures.fetch_add(1, Relaxed);
-        let held = made.expect("it was made");
+        let held = made.expect("the structure was created");
         Ok(Running { number, task, path, held, counted: (0, 0, 0) })
     }
 
-    /// Asks again while nobody knows whether it was done. When it was, a second try finds it there.
+    /// Retries a request while its outcome is unknown. A second attempt may find that the first one
+    /// succeeded.
     fn insist(&self, once: bool, mut ask: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
         let mut tries = 0;
         loop {
@@ -237,8 +238,8 @@ impl Worker<'_> {
         }
     }
 
-    /// Brings a task's data to what it should be, as far as its share of time goes; false when the
-    /// task is over.
+    /// Brings a task's data to its target level, within the task's share of time; false when the task has
+    /// ended.
     fn advance(&mut self, i: usize) -> Result<bool, LoadError> {
         let clock = self.clock;
         let until = clock.now() + SHARE;
@@ -261,7 +262,7 @@ impl Worker<'_> {
         };
         running.count(self.counters);
         match result {
-            // What is late is finished before it is let go: a queue is emptied.
+            // A late task completes its work before its data is freed: a queue is emptied.
             Ok(more) => Ok(more || !over),
             Err(cause) => {
                 let (tenant, task) = (task.tenant, running.number);
@@ -301,7 +302,7 @@ impl Worker<'_> {
                 self.counters.structures.fetch_sub(1, Relaxed);
             }
             Ending::Lease => {
-                // Its last renewal may be as young as this.
+                // The last renewal may have happened just now.
                 let lease = Duration::from_millis(self.plan.prefix.lease_ms as u64);
                 self.counters.lapsing.fetch_add(bytes, Relaxed);
                 self.lapses.push(Lapse { until: self.clock.now() + lease, bytes });
@@ -323,7 +324,7 @@ impl Worker<'_> {
         });
     }
 
-    /// A lease that was kept and lost all the same is an error.
+    /// Checks that no renewed lease has expired.
     fn look_at_leases(&self) -> Result<(), LoadError> {
         for running in &self.running {
             let Tenant { client, .. } = &self.tenants[running.task.tenant as usize];
@@ -344,11 +345,11 @@ fn due(task: &Task, now: Time) -> bool {
 }
 
 impl Running {
-    /// Tells the counters what is new since they were last told.
+    /// Adds the changes since the last call to the counters.
     fn count(&mut self, counters: &Counters) {
         let now = (self.held.bytes, self.held.requests, self.held.written);
         let before = std::mem::replace(&mut self.counted, now);
-        // Wrapping, because what is used may become less.
+        // Wrapping, because the used bytes may decrease.
         counters.used.fetch_add(now.0.wrapping_sub(before.0), Relaxed);
         counters.requests.fetch_add(now.1 - before.1, Relaxed);
         counters.written.fetch_add(now.2 - before.2, Relaxed);

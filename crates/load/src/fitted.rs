@@ -1,35 +1,35 @@
-//! Demand made from what was published of Snowflake's tenants.
+//! Demand generated from published facts about Snowflake's tenants.
 //!
-//! Published (Honeycomb, section 1 and Figure 1; the Snowset paper, NSDI '20): over an hour the peak
-//! of a tenant's intermediate data is 10 to 100 times its mean and comes and goes within minutes;
-//! over all of more than 2000 tenants, mean use is about 19 % of the peak; the four tenants shown
-//! stay under 10 %. What is not published (how sizes and lengths of single queries are distributed)
-//! is drawn log-normally, which is how they look in the trace, and fitted so that the facts hold.
+//! Published facts (Honeycomb, section 1 and Figure 1; the Snowset paper, NSDI '20): over an hour, the peak
+//! of a tenant's intermediate data is 10 to 100 times its mean and rises and falls within minutes. Over all
+//! of the more than 2000 tenants, mean use is about 19 % of the peak; the four tenants in the figure stay
+//! under 10 %. The distributions of sizes and lengths of single queries are not published. They are drawn
+//! log-normally, as they look in the trace, and fitted so that the facts hold.
 
 use crate::demand::{Demand, Task};
 use crate::draw::Draw;
 
-/// Least mean use of a tenant, as a share of its peak: 100 to 1.
+/// Minimum of a tenant's mean use, as a fraction of its peak: 1 to 100.
 pub const UTILISATION_MIN: f64 = 0.01;
-/// Most: with shares spread evenly on a logarithmic scale between the two, their mean is 19 %, and
-/// half of the tenants lie between 10 to 1 and 100 to 1.
+/// Maximum of a tenant's mean use. With fractions spread evenly on a logarithmic scale between minimum and
+/// maximum, their mean is 19 %, and half of the tenants are between 1 to 100 and 1 to 10.
 pub const UTILISATION_MAX: f64 = 0.855;
-/// The window that was published.
+/// Seconds of the published window.
 const WINDOW: f64 = 3600.0;
-/// A tenant's use may miss its aim by this share of it.
+/// Tolerance of a tenant's use, as a fraction of its target.
 const CLOSE: f64 = 0.02;
 
-/// What is to be made.
+/// The parameters of a generated demand.
 #[derive(Clone, Copy, Debug)]
 pub struct Fit {
-    /// Decides everything.
+    /// Seed of the demand.
     pub seed: u64,
-    /// Tenants.
+    /// Number of tenants.
     pub tenants: u32,
 }
 
-/// An hour of some tenants. Their shares of use are spread over the range that was published, one in
-/// each part of it, so that also a few tenants show all of it.
+/// An hour of tenants. Their fractions of use are spread over the published range, one in each part of it, so
+/// that even a few tenants cover the range.
 pub fn fitted(fit: Fit) -> Demand {
     let mut draw = Draw::seeded(fit.seed);
     let count = fit.tenants.max(1);
@@ -39,7 +39,7 @@ pub fn fitted(fit: Fit) -> Demand {
     }
     let mut tasks = Vec::new();
     for (tenant, part) in parts.into_iter().enumerate() {
-        // The middle half of its part, so that two of a kind are still not the same.
+        // In the middle half of its part, so that tenants with equal parts differ.
         let place = (part as f64 + draw.between(0.25, 0.75)) / count as f64;
         let share = UTILISATION_MIN * (UTILISATION_MAX / UTILISATION_MIN).powf(place);
         let size = draw.around(1.0, 0.5);
@@ -49,7 +49,7 @@ pub fn fitted(fit: Fit) -> Demand {
     Demand::new(WINDOW, count, tasks, source)
 }
 
-/// Several such hours, one after the other; the same tenants, each hour drawn anew.
+/// Several such hours of the same tenants, one after the other; each hour is drawn independently.
 pub fn fitted_hours(fit: Fit, hours: u32) -> Demand {
     let mut tasks = Vec::new();
     for hour in 0..hours {
@@ -62,9 +62,9 @@ pub fn fitted_hours(fit: Fit, hours: u32) -> Demand {
     Demand::new(f64::from(hours) * WINDOW, fit.tenants.max(1), tasks, source)
 }
 
-/// A tenant whose mean is `share` of its peak, which is `size` GiB.
+/// The tasks of a tenant whose mean is `share` of its peak of `size` GiB.
 fn tenant_of(draw: &mut Draw, tenant: u32, share: f64, size: f64) -> Vec<Task> {
-    // Part of the mean is bursts, the rest steady: so that a share can be reached in many ways.
+    // Bursts contribute a part of the mean, the rest is steady, so that tenants differ in shape.
     let of_bursts = (share * draw.between(0.3, 0.9)).max(UTILISATION_MIN * 0.8);
     let mut tasks = bursts(draw, tenant, of_bursts);
     let profile = Demand::new(WINDOW, 1, tasks.clone(), String::new()).profile();
@@ -78,8 +78,8 @@ fn tenant_of(draw: &mut Draw, tenant: u32, share: f64, size: f64) -> Vec<Task> {
     tasks
 }
 
-/// A few bursts of queries, and queries in between, whose mean is `share` of their peak: sizes are
-/// raised to the power that makes it so, and when no power is enough all of them take less time.
+/// A few bursts of queries, and queries in between, whose mean is `share` of their peak. Sizes are raised to
+/// the power that gives this mean; if no power suffices, all queries are shortened.
 fn bursts(draw: &mut Draw, tenant: u32, share: f64) -> Vec<Task> {
     let mut tasks = Vec::new();
     for _ in 0..1 + draw.below(4) {
@@ -99,7 +99,7 @@ fn bursts(draw: &mut Draw, tenant: u32, share: f64) -> Vec<Task> {
             tasks.iter().map(raised).collect()
         };
         let use_of = |tasks: Vec<Task>| Demand::new(WINDOW, 1, tasks, String::new()).profile();
-        // More power, less use: between these two almost every share is to be had.
+        // A larger power gives a smaller mean: almost every fraction is possible between these two.
         let (mut low, mut high) = (0.0, 8.0);
         if use_of(with(high)).utilisation() > share * (1.0 + CLOSE) {
             tasks.iter_mut().for_each(shorten);
@@ -123,7 +123,7 @@ fn shorten(task: &mut Task) {
     }
 }
 
-/// A query that lives about a minute.
+/// A query of about a minute.
 fn query(draw: &mut Draw, tenant: u32, start: f64, median: f64) -> Task {
     let length = draw.around(70.0, 0.6).clamp(10.0, 480.0);
     let (grow, shrink) = (draw.between(0.15, 0.4), draw.between(0.1, 0.3));
@@ -137,7 +137,7 @@ fn query(draw: &mut Draw, tenant: u32, start: f64, median: f64) -> Task {
     }
 }
 
-/// Queries that follow each other, each writing while the last one's data goes: a level that stays.
+/// Consecutive queries, each writing while the data of the previous one is dropped: a constant level.
 fn steady(draw: &mut Draw, tenant: u32, level: f64) -> Vec<Task> {
     let mut tasks = Vec::new();
     let (mut start, mut turn) = (-60.0, 60.0);
@@ -164,7 +164,7 @@ mod tests {
         let shares: Vec<f64> = (0..400).map(|t| demand.tenant(t).utilisation()).collect();
         let mean = shares.iter().sum::<f64>() / 400.0;
         assert!((0.17..0.21).contains(&mean), "mean use is {mean}");
-        // Also for as few as a benchmark has.
+        // It also holds for the few tenants of a benchmark.
         for seed in 0..20 {
             let demand = hour(seed, 8);
             let mean = (0..8).map(|t| demand.tenant(t).utilisation()).sum::<f64>() / 8.0;
@@ -182,8 +182,8 @@ mod tests {
         assert!(ratios.iter().any(|r| *r > 70.0), "the most bursty one has 100 to 1");
     }
 
-    /// "Can vary by two orders of magnitude over a period of minutes": a bursty tenant comes from
-    /// below its mean to its peak, and back again, in minutes.
+    /// "Can vary by two orders of magnitude over a period of minutes": a bursty tenant rises from less than
+    /// its mean to its peak, and falls back, within minutes.
     #[test]
     fn bursts_come_and_go_within_minutes() {
         let demand = hour(3, 100);

@@ -1,4 +1,4 @@
-//! One task's data in a structure: written, checked, dropped, in small steps.
+//! The data of one task in a structure: written, checked and dropped in small steps.
 
 use crate::draw::{Draw, zipf};
 use honeycomb_client::{Client, Error, File, Kv, Queue};
@@ -9,23 +9,22 @@ use rand_distr::Zipf;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Kinds of structures that a task can keep its data in.
+/// Kinds of structures for a task's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holding {
     /// A file: grows by appends, and is dropped as a whole.
     File,
     /// A queue: grows by puts, shrinks by gets.
     Queue,
-    /// A key-value store under keys that Zipf draws: some are written again and again. Shrinks by
-    /// deletes.
+    /// A key-value store with Zipf-distributed keys, some of which are overwritten often. Shrinks by deletes.
     Kv,
 }
 
 impl Holding {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Holding; 3] = [Holding::File, Holding::Queue, Holding::Kv];
 
-    /// As the glossary calls it.
+    /// The name in the glossary.
     pub fn name(self) -> &'static str {
         match self {
             Holding::File => "file",
@@ -35,33 +34,33 @@ impl Holding {
     }
 }
 
-/// Sizes of what is written.
+/// Sizes of writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Of one append, and of the items of one put together.
+    /// Bytes of one append, and of the items of one put together.
     pub piece: usize,
-    /// Of a store's values.
+    /// Bytes of a store's values.
     pub value: usize,
-    /// Blocks that a store begins with.
+    /// Initial number of blocks of a store.
     pub kv_blocks: u32,
-    /// How uneven Zipf's keys are.
+    /// Skew of the Zipf distribution of keys.
     pub skew: f64,
 }
 
 /// Items of one put.
 const BATCH: usize = 4;
-/// Shortest piece: a task of a few bytes still takes several.
+/// Minimum bytes of a piece, so that even a small task has several pieces.
 const PIECE_MIN: usize = 64;
-/// Of a task's bytes, one piece has at most this part.
+/// Minimum number of pieces of a task.
 const PIECES: u64 = 16;
 /// Bytes of a key.
 const KEY: usize = 16;
-/// Keys to draw from, for each that the task will hold: with these, what is drawn is new one time in
-/// three or four.
+/// Number of keys to draw from, for each key that the task will hold. With this number, every third or fourth
+/// drawn key is new.
 const KEYS_EACH: u64 = 8;
-/// One append of so many is read again and compared.
+/// One of this many appends is read and compared.
 const LOOK_AGAIN: u64 = 16;
-/// How long a queue may take to show an item that was put.
+/// How long a get from a queue may wait for an item that was put.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 enum Kept {
@@ -70,14 +69,14 @@ enum Kept {
     Kv(Box<Store>),
 }
 
-/// A store, and what must be in it.
+/// A store and its expected contents.
 struct Store {
     kv: Kv,
     zipf: Zipf<f64>,
     draw: Draw,
-    /// Of each rank how often it was written; 0 for not there.
+    /// Number of writes of each rank; 0 if it does not exist.
     written: Vec<u32>,
-    /// Ranks that are there, in the order in which they came.
+    /// Existing ranks in the order of their insertion.
     there: VecDeque<u32>,
     value: usize,
 }
@@ -87,11 +86,11 @@ pub struct Held {
     kept: Kept,
     noise: Vec<u8>,
     piece: usize,
-    /// Bytes that are there: what was written and acknowledged, and neither taken nor deleted.
+    /// Present bytes: written, acknowledged, and neither taken nor deleted.
     pub bytes: u64,
-    /// Bytes written in all.
+    /// Total bytes written.
     pub written: u64,
-    /// Requests so far.
+    /// Number of requests so far.
     pub requests: u64,
 }
 
@@ -99,7 +98,7 @@ fn wrong(what: String) -> Error {
     Error::new(Status::Internal, what)
 }
 
-/// Bytes that say which they are: the number first, then noise that follows from it.
+/// Self-describing bytes: the number, then noise derived from it.
 fn content(noise: &[u8], number: u64, length: usize) -> Vec<u8> {
     let at = (number as usize).wrapping_mul(61) % (noise.len() - length + 1);
     let mut bytes = noise[at..at + length].to_vec();
@@ -120,7 +119,7 @@ fn key_of(rank: u32) -> [u8; KEY] {
 }
 
 impl Held {
-    /// Makes the structure under a prefix that exists. `most` is what it will hold.
+    /// Creates the structure under an existing prefix. `most` is its maximum size in bytes.
     pub fn create(
         client: &Client,
         job: JobId,
@@ -159,7 +158,7 @@ impl Held {
         Ok(Held { kept, noise, piece, bytes: 0, written: 0, requests: 0 })
     }
 
-    /// One step of growing, to `target` bytes at most; false when none is left to do.
+    /// One step of growing, to at most `target` bytes; false when there is nothing left to do.
     pub fn grow(&mut self, target: u64) -> Result<bool, Error> {
         if self.bytes + self.piece as u64 > target {
             return Ok(false);
@@ -190,13 +189,13 @@ impl Held {
         Ok(true)
     }
 
-    /// One step of shrinking, to no less than `target` bytes; false when none is left to do.
+    /// One step of shrinking, to at least `target` bytes; false when there is nothing left to do.
     pub fn shrink(&mut self, target: u64) -> Result<bool, Error> {
         if self.bytes <= target {
             return Ok(false);
         }
         let gone = match &mut self.kept {
-            // What is in a file goes when the file goes.
+            // The data of a file is freed with the file.
             Kept::File { .. } => return Ok(false),
             Kept::Queue { queue, got, items, .. } => take(queue, &self.noise, got, items)?,
             Kept::Kv(store) => store.shrink(&self.noise)?,
@@ -207,13 +206,12 @@ impl Held {
     }
 }
 
-/// Appends a piece at the end, and now and then reads an earlier one again; how many requests that
-/// took besides.
+/// Appends a piece, and sometimes reads an earlier one; answers the number of additional requests.
 fn append(file: &File, noise: &[u8], number: u64, piece: usize) -> Result<u64, Error> {
     let offset = file.append(&content(noise, number, piece))?;
     if offset != number * piece as u64 {
         let text =
-            format!("piece {number} of {piece} bytes of a file of one writer is at {offset}");
+            format!("piece {number} of {piece} bytes is at {offset} of a file with one writer");
         return Err(wrong(text));
     }
     if !number.is_multiple_of(LOOK_AGAIN) {
@@ -223,12 +221,12 @@ fn append(file: &File, noise: &[u8], number: u64, piece: usize) -> Result<u64, E
     let mut buffer = vec![0; piece];
     let read = file.read_into(earlier * piece as u64, &mut buffer)?;
     if read != piece || buffer != content(noise, earlier, piece) {
-        return Err(wrong(format!("piece {earlier} of a file came back as something else")));
+        return Err(wrong(format!("piece {earlier} of a file differs from the written data")));
     }
     Ok(1)
 }
 
-/// Takes some items from the front; how many bytes they had.
+/// Takes items from the front; answers their bytes.
 fn take(
     queue: &Queue,
     noise: &[u8],
@@ -238,12 +236,12 @@ fn take(
     let mut gone = 0;
     let came = queue.get_many(BATCH.min(items.len()), PATIENCE)?;
     if came.is_empty() {
-        return Err(wrong(format!("a queue with {} items gave none", items.len())));
+        return Err(wrong(format!("a get from a queue with {} items answered none", items.len())));
     }
     for item in came {
         let length = items.pop_front().unwrap_or(0);
         if item != content(noise, *got, length) {
-            return Err(wrong(format!("item {got} of a queue came as something else")));
+            return Err(wrong(format!("item {got} of a queue differs from the item put")));
         }
         *got += 1;
         gone += length;
@@ -252,18 +250,18 @@ fn take(
 }
 
 impl Store {
-    /// Entries of one request.
+    /// Number of entries in one request.
     fn batch(&self, piece: usize) -> usize {
         let most = KV_BATCH_BYTES_MAX / (KEY + self.value + 16);
         (piece / (KEY + self.value)).clamp(1, most.max(1))
     }
 
-    /// What is stored under a rank that was written so many times.
+    /// The value of a rank after this many writes.
     fn value(&self, noise: &[u8], rank: u32, times: u32) -> Vec<u8> {
         content(noise, (rank as u64) << 32 | times as u64, self.value)
     }
 
-    /// Puts some entries and reads one of them; bytes that are new, and bytes written.
+    /// Puts some entries and reads one of them; answers the additional bytes and the bytes written.
     fn grow(&mut self, noise: &[u8], piece: usize) -> Result<(usize, usize), Error> {
         let count = self.batch(piece);
         let mut entries = Vec::with_capacity(count);
@@ -296,11 +294,11 @@ impl Store {
         if there && value == self.value(noise, rank, times) {
             return Ok(());
         }
-        let what = if there { "something else" } else { "nothing" };
-        Err(wrong(format!("a key that was written {times} times came back as {what}")))
+        let what = if there { "another value" } else { "no value" };
+        Err(wrong(format!("a get of a key that was written {times} times answered {what}")))
     }
 
-    /// Deletes the oldest entries; how many bytes they had.
+    /// Deletes the oldest entries; answers their bytes.
     fn shrink(&mut self, noise: &[u8]) -> Result<usize, Error> {
         if let Some(rank) = self.there.front() {
             self.look(noise, *rank)?;
@@ -317,7 +315,7 @@ impl Store {
         let refs: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
         for was_there in self.kv.multi_delete(&refs) {
             if !was_there? {
-                return Err(wrong("a key that was written was not there to be deleted".into()));
+                return Err(wrong("a delete did not find a key that was written".into()));
             }
         }
         Ok(count * (KEY + self.value))

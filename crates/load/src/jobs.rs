@@ -1,92 +1,91 @@
 //! MapReduce-like jobs whose intermediate data follows a demand.
 //!
-//! A job is a plan of stages, one after the other, as a query's plan is worked off: a stage scans a
-//! source or reads what earlier stages wrote (joins read two of them), and each of its tasks writes
-//! one file. A task reads its share of what its stage reads, computes, and writes. Computing takes a
-//! fixed multiple of the time that its transfers take in memory, so that transfers are a known share
-//! of every task's time.
+//! A job is a plan of consecutive stages, like the plan of a query. A stage scans a source or reads the
+//! output of earlier stages (joins read two of them), and each of its tasks writes one file. A task reads its
+//! part of the stage's input, computes, and writes. Computing takes a fixed multiple of the time of the
+//! task's transfers in memory, so that transfers are a known fraction of every task's time.
 //!
-//! Jobs arrive so that the data that they hold, by the model of `JobPlan::profile`, follows the level
-//! of the demand; whose turn it is decides which tenant has least of what it wants. Arrivals are fixed
-//! once: a slower cluster gets the same jobs at the same moments (open load).
+//! Jobs arrive so that their data, by the model of `JobPlan::profile`, follows the level of the demand. The
+//! next job belongs to the tenant with the smallest fraction of its demand. Arrivals are fixed in advance: a
+//! slower cluster gets the same jobs at the same times (open load).
 
 use crate::demand::Demand;
 use crate::draw::Draw;
 
-/// Share of a task's time that is transfers, when all data is in memory.
+/// The transfers' fraction of a task's time when all data is in memory.
 pub const TRANSFER_SHARE: f64 = 0.3;
-/// How often it is looked whether a job is due, as a share of the window.
+/// Interval of checks whether a job is due, as a fraction of the window.
 const STEP: f64 = 1.0 / 2000.0;
-/// A job's peak is at most this multiple of what is missing when it arrives.
+/// Maximum ratio of a job's peak to the missing data at its arrival.
 const OVER: f64 = 1.5;
-/// Nothing arrives for less than so many files.
+/// Minimum size of a job, in files.
 const SIZE_MIN: f64 = 2.0;
-/// A stage has at least so many tasks.
+/// Minimum number of tasks of a stage.
 const TASKS_MIN: u64 = 1;
 
-/// What a transfer costs a task in memory, without others.
+/// The cost of a task's transfers in memory, without concurrent tasks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransferCost {
-    /// Bytes per second of one task that reads.
+    /// Bytes per second of one task's reads.
     pub read: f64,
-    /// Bytes per second of one task that writes.
+    /// Bytes per second of one task's writes.
     pub write: f64,
-    /// Seconds that each file costs besides: to find it, to make it.
+    /// Additional seconds for each file: to find or to create it.
     pub file_s: f64,
 }
 
 impl TransferCost {
-    /// Seconds to read so many bytes of so many files.
+    /// Seconds to read a number of bytes from a number of files.
     pub fn reads(self, bytes: u64, files: usize) -> f64 {
         bytes as f64 / self.read + files as f64 * self.file_s
     }
 
-    /// Seconds to write a file of so many bytes.
+    /// Seconds to write a file of a number of bytes.
     pub fn writes(self, bytes: u64) -> f64 {
         bytes as f64 / self.write + self.file_s
     }
 }
 
-/// What jobs look like.
+/// The distributions of generated jobs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Median of a file's bytes.
+    /// Median size of a file, in bytes.
     pub file: u64,
-    /// Standard deviation of its logarithm.
+    /// Standard deviation of the logarithm of the size.
     pub file_spread: f64,
-    /// Least and most stages.
+    /// Minimum and maximum number of stages.
     pub stages: (u32, u32),
-    /// How unlike the stages of a job are: spread of the logarithm of their tasks.
+    /// Standard deviation of the logarithm of the number of tasks in the stages of a job.
     pub tasks_spread: f64,
-    /// Tasks of a job that run at a time, at most.
+    /// Maximum number of concurrent tasks of a job.
     pub width: u32,
-    /// How many stages begin with a source of their own instead of the last one's output.
+    /// Fraction of stages that scan a source instead of reading the previous output.
     pub sources: f64,
-    /// How many stages read a second, earlier output.
+    /// Fraction of stages that read a second, earlier output.
     pub joins: f64,
     /// Median of a job's peak, in bytes.
     pub job: f64,
-    /// Standard deviation of its logarithm.
+    /// Standard deviation of the logarithm of the peak.
     pub job_spread: f64,
 }
 
 /// A task: reads ranges of files, computes, writes a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TaskPlan {
-    /// Bytes that it writes.
+    /// Bytes of the file that it writes.
     pub bytes: u64,
-    /// What it reads.
+    /// Ranges that it reads.
     pub reads: Vec<Read>,
-    /// Seconds for which it computes.
+    /// Seconds of computing.
     pub compute_s: f64,
 }
 
-/// A range of the file that a task wrote.
+/// A range of a task's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Read {
     /// Stage of that task.
     pub stage: u32,
-    /// Its place in the stage.
+    /// Index of that task in its stage.
     pub task: u32,
     /// First byte.
     pub offset: u64,
@@ -94,38 +93,38 @@ pub struct Read {
     pub bytes: u64,
 }
 
-/// A stage: tasks that may run at the same time. It begins when the one before it has ended.
+/// A stage: tasks that may run at the same time. It begins when the previous stage has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StagePlan {
     /// Its tasks.
     pub tasks: Vec<TaskPlan>,
-    /// The stages whose output it reads.
+    /// Stages whose output it reads.
     pub inputs: Vec<u32>,
 }
 
 /// A job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobPlan {
-    /// Whose it is.
+    /// Tenant of the job.
     pub tenant: u32,
-    /// When it arrives, in seconds from the start of the window.
+    /// Arrival in seconds from the start of the window.
     pub arrival: f64,
-    /// Tasks at a time.
+    /// Maximum number of concurrent tasks.
     pub width: u32,
-    /// One after the other.
+    /// Consecutive stages.
     pub stages: Vec<StagePlan>,
 }
 
-/// A job's data over its time, when nothing makes it wait.
+/// A job's data over time, without waits.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobProfile {
-    /// Seconds that it takes.
+    /// Duration of the job in seconds.
     pub seconds: f64,
-    /// Most bytes at a time.
+    /// Peak bytes.
     pub peak: u64,
-    /// Bytes on average.
+    /// Mean bytes.
     pub mean: f64,
-    /// Task seconds, waiting for the last of a stage not counted.
+    /// Task seconds, without waits for the last task of a stage.
     pub busy: f64,
 }
 
@@ -145,7 +144,7 @@ impl JobPlan {
         self.stages.iter().flat_map(|stage| &stage.tasks)
     }
 
-    /// How many tasks read of each file; one that nobody reads stays until the job ends.
+    /// The number of tasks that read each file. A file without readers is freed when the job ends.
     pub fn readers(&self) -> Vec<Vec<u32>> {
         let mut readers: Vec<Vec<u32>> =
             self.stages.iter().map(|stage| vec![0; stage.tasks.len()]).collect();
@@ -155,13 +154,13 @@ impl JobPlan {
         readers
     }
 
-    /// Its data over time, with every transfer at the cost that is given. A file is there from the
-    /// moment in which its task begins to write until its last reader has ended.
+    /// Its data over time, with this cost for every transfer. A file exists from the time when its task
+    /// begins to write until its last reader has ended.
     pub fn profile(&self, cost: TransferCost) -> JobProfile {
         self.profile_of(cost, |bytes| bytes)
     }
 
-    /// Most blocks that it has at a time, when nothing makes it wait.
+    /// Its peak in blocks, without waits.
     pub fn peak_blocks(&self, cost: TransferCost, block: u64) -> u64 {
         self.profile_of(cost, |bytes| bytes.div_ceil(block)).peak
     }
@@ -215,13 +214,13 @@ fn least(lanes: &[f64]) -> usize {
     best
 }
 
-/// Jobs whose data, by the model, follows a demand. The seed decides everything.
+/// Jobs whose data, by the model, follows a demand. Everything is derived from the seed.
 pub fn mapreduce(demand: &Demand, cost: TransferCost, shape: Shape, seed: u64) -> Vec<JobPlan> {
     let mut draw = Draw::seeded(seed ^ 0x6a6f_6273);
     let tenants = demand.tenants as usize;
     let step = demand.window * STEP;
     let mut levels = Levels::new(demand);
-    // What a tenant's jobs hold on average while they run, and until when they do.
+    // Mean bytes and end of each tenant's running jobs.
     let mut running: Vec<Vec<(f64, f64)>> = vec![Vec::new(); tenants];
     let mut jobs = Vec::new();
     for turn in 0.. {
@@ -261,10 +260,10 @@ fn job(draw: &mut Draw, cost: TransferCost, shape: Shape, size: f64) -> JobPlan 
     let count = shape.stages.0 + draw.below(span) as u32;
     let unlike: Vec<f64> = (0..count).map(|_| draw.around(1.0, shape.tasks_spread)).collect();
     let widest = unlike.iter().copied().fold(0.0, f64::max);
-    // While a stage is read, what reads it writes: the peak is more than the widest stage alone.
+    // A stage is read while the next one writes: the peak is more than the largest stage alone.
     let tasks_most = size / (1.5 * shape.file as f64);
     let mut stages: Vec<StagePlan> = Vec::new();
-    // Outputs that nobody has read.
+    // Outputs that no stage reads yet.
     let mut open: Vec<u32> = Vec::new();
     for (number, like) in unlike.iter().enumerate() {
         let number = number as u32;
@@ -297,8 +296,8 @@ fn job(draw: &mut Draw, cost: TransferCost, shape: Shape, size: f64) -> JobPlan 
     JobPlan { tenant: 0, arrival: 0.0, width: shape.width, stages }
 }
 
-/// Divides what some stages wrote evenly among so many tasks: each has a range of all files, laid
-/// one behind the other, so that a file is read by the one or few tasks whose ranges it touches.
+/// Divides the outputs of some stages evenly among a number of tasks. Each task gets a range of the
+/// concatenated files, so that a file is read by the one or few tasks whose ranges overlap with it.
 fn shares(stages: &[StagePlan], inputs: &[u32], tasks: usize) -> Vec<Vec<Read>> {
     let mut shares = vec![Vec::new(); tasks];
     for input in inputs {
@@ -328,7 +327,7 @@ fn shares(stages: &[StagePlan], inputs: &[u32], tasks: usize) -> Vec<Vec<Read>> 
     shares
 }
 
-/// The level of each tenant at moments that only go forward.
+/// The level of each tenant at ascending times.
 struct Levels<'a> {
     demand: &'a Demand,
     next: usize,
@@ -385,10 +384,10 @@ mod tests {
                 job.stages.iter().map(|stage| vec![0; stage.tasks.len()]).collect();
             for (number, stage) in job.stages.iter().enumerate() {
                 for range in stage.tasks.iter().flat_map(|task| &task.reads) {
-                    assert!((range.stage as usize) < number, "of a stage before");
+                    assert!((range.stage as usize) < number, "an earlier stage");
                     assert!(stage.inputs.contains(&range.stage));
                     let so_far = &mut read[range.stage as usize][range.task as usize];
-                    assert_eq!(*so_far, range.offset, "ranges follow each other");
+                    assert_eq!(*so_far, range.offset, "ranges are contiguous");
                     *so_far += range.bytes;
                 }
             }
@@ -412,7 +411,7 @@ mod tests {
         }
     }
 
-    /// With many jobs at a time, their data by the model is what the demand says.
+    /// With many concurrent jobs, their data by the model follows the demand.
     #[test]
     fn levels_follow_the_demand() {
         let demand = demand(3, 4 << 30);
@@ -429,7 +428,7 @@ mod tests {
         assert!((mean / wanted - 1.0).abs() < 0.1, "{mean} of {wanted}");
         let mut arrivals = jobs.iter().map(|job| job.arrival);
         let mut last = 0.0;
-        assert!(arrivals.all(|at| std::mem::replace(&mut last, at) <= at), "in their order");
+        assert!(arrivals.all(|at| std::mem::replace(&mut last, at) <= at), "arrivals are sorted");
     }
 
     #[test]
@@ -439,7 +438,10 @@ mod tests {
             let profile = job.profile(COST);
             assert!(profile.peak <= job.written() && profile.mean <= profile.peak as f64);
             let widest = job.stages.iter().map(|s| s.tasks.iter().map(|t| t.bytes).sum::<u64>());
-            assert!(profile.peak >= widest.max().unwrap(), "a stage is there whole when it ends");
+            assert!(
+                profile.peak >= widest.max().unwrap(),
+                "all files of a stage exist when it ends"
+            );
             let longest = profile.busy / f64::from(job.width);
             assert!(profile.seconds >= longest * 0.999 && profile.seconds <= profile.busy * 1.001);
         }

@@ -1,11 +1,12 @@
-//! A load as production has it: demand that grows and shrinks by orders of magnitude within minutes,
-//! and clients that carry it out against a cluster.
+//! A realistic load: demand that varies by orders of magnitude within minutes, and clients that run it
+//! against a cluster.
 //!
-//! `demand` says how much intermediate data each tenant has at each moment; `fitted` makes one from
-//! the facts that were published of Snowflake's tenants, `snowset` reads the public trace itself.
-//! `drive` turns it into files, queues or stores that are written, read, emptied and let go, and
-//! checks what it reads. `jobs` makes MapReduce-like jobs whose data follows it, and `carry` carries
-//! them out on whatever keeps their files. `sort` sorts what is larger than memory. `resident` asks the kernel what a process holds.
+//! `demand` is the amount of intermediate data of each tenant over time. `fitted` generates a demand from
+//! published facts about Snowflake's tenants, and `snowset` reads the public trace itself. `drive` runs a
+//! demand with files, queues or stores that are written, read, emptied and freed, and checks all read data.
+//! `jobs` generates MapReduce-like jobs whose data follows a demand, and `carry` runs them on any storage for
+//! their files. `sort` sorts more data than fits in memory. `resident` reads the resident memory of a process
+//! from the kernel.
 #![forbid(unsafe_code)]
 
 mod carry;

@@ -1,17 +1,16 @@
-//! What the kernel says that a process holds.
+//! The resident memory of a process, from the kernel.
 
 use std::fs;
 use std::io;
 
-/// Resident bytes of a process that are its own: private anonymous memory, which is behind its
-/// blocks and its heap, and memory files that it shares. Read from counters, so that it may be
-/// asked hundreds of times a second.
+/// Resident bytes of a process: private anonymous memory (blocks and heap), and shared memory files. They are
+/// read from counters, so that hundreds of calls per second are possible.
 pub fn resident(pid: u32) -> io::Result<u64> {
     sum(&format!("/proc/{pid}/status"), &["RssAnon:", "RssShmem:"])
 }
 
-/// The same, counted by the kernel page by page, and a shared page only in part when others have it
-/// too. It holds up the process's mappings for as long as that takes.
+/// The same, counted by the kernel page by page; a page shared with other processes counts in part. The
+/// mappings of the process are locked meanwhile.
 pub fn resident_walked(pid: u32) -> io::Result<u64> {
     sum(&format!("/proc/{pid}/smaps_rollup"), &["Anonymous:", "Pss_Shmem:"])
 }
@@ -23,7 +22,7 @@ fn sum(path: &str, names: &[&str]) -> io::Result<u64> {
         let line = text.lines().find_map(|line| line.strip_prefix(name));
         let kib = line.and_then(|rest| rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
         let missing = || {
-            let what = format!("{path} does not tell {name} this kernel is not supported");
+            let what = format!("{path} has no field {name} this kernel is not supported");
             io::Error::new(io::ErrorKind::InvalidData, what)
         };
         sum += kib.ok_or_else(missing)? * 1024;

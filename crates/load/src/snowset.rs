@@ -1,8 +1,8 @@
-//! Demand read from the public Snowset, the trace of Snowflake's production clusters.
+//! Demand from the public Snowset, the trace of Snowflake's production clusters.
 //!
-//! The trace has a row for each query: its warehouse, when it was created and ended, and how many
-//! bytes of intermediate data it wrote, but not when within its life. A query is taken to write
-//! evenly during the first half of it and to keep everything until its end.
+//! The trace has a row for each query: its warehouse, its start and end, and the bytes of intermediate data
+//! that it wrote, but not the times of the writes. A query is assumed to write at a constant rate during the
+//! first half of its life and to hold all data until its end.
 
 use crate::demand::{Demand, Task};
 use crate::draw::Draw;
@@ -11,47 +11,47 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use thiserror::Error;
 
-/// The window that is taken from the trace.
+/// Seconds of the window of the trace.
 const WINDOW: f64 = 3600.0;
-/// Columns that are needed, by the names of the trace.
+/// Required columns of the trace.
 const COLUMNS: [&str; 5] =
     ["warehouseId", "createdTime", "endTime", "intDataWriteBytesLocalSSD", "intDataWriteBytesS3"];
-/// How the trace writes a value that is missing.
+/// A missing value in the trace.
 const MISSING: &str = "\\N";
 
-/// Why the trace could not be used.
+/// The reason why the trace cannot be used.
 #[derive(Debug, Error)]
 pub enum SnowsetError {
-    /// It cannot be read, or is no CSV.
-    #[error("the trace cannot be read: {0}")]
+    /// The trace cannot be read, or is not CSV.
+    #[error("cannot read the trace: {0}")]
     Csv(#[from] csv::Error),
-    /// A column is not there.
+    /// A column is missing.
     #[error(
-        "the trace has no column {name}: it takes the main dataset of Snowset as CSV, with its head"
+        "the trace has no column {name}: use the main dataset of Snowset as CSV, with its header"
     )]
     Column {
         /// The column.
         name: &'static str,
     },
-    /// A value is not what its column says.
-    #[error("line {line} of the trace: {column} is '{value}', which is no {what}")]
+    /// A value does not match its column.
+    #[error("line {line} of the trace: {column} is '{value}', which is not a {what}")]
     Value {
-        /// Where.
+        /// Line of the value.
         line: u64,
         /// The column.
         column: &'static str,
-        /// What stands there.
+        /// The value.
         value: String,
-        /// What should.
+        /// The expected kind of value.
         what: &'static str,
     },
     /// The hour has no intermediate data.
     #[error(
-        "the trace has no query with intermediate data in the hour from its first query on \
-         ({rows} rows were read); take a part of it that has"
+        "the trace has no query with intermediate data in the hour after its first query \
+         ({rows} rows were read); use another part of it"
     )]
     Empty {
-        /// Rows read.
+        /// Number of rows read.
         rows: u64,
     },
 }
@@ -64,9 +64,9 @@ struct Query {
     bytes: f64,
 }
 
-/// The hour that begins with the first query of the trace, of some of the warehouses that have
-/// intermediate data in it. All rows are read, since they need not be in order; only those of the
-/// hour are kept. Which warehouses are taken, the seed decides.
+/// The hour that begins with the first query of the trace, for some of the warehouses with intermediate data
+/// in it. All rows are read, because they need not be sorted; only rows of the hour are retained. The seed
+/// selects the warehouses.
 pub fn snowset(from: impl Read, seed: u64, tenants: u32) -> Result<Demand, SnowsetError> {
     let mut reader = csv::Reader::from_reader(from);
     let places = places(reader.headers()?)?;
@@ -121,7 +121,7 @@ fn places(head: &StringRecord) -> Result<[usize; 5], SnowsetError> {
     Ok(places)
 }
 
-/// The query of a row; none when the row does not say when it ran.
+/// The query of a row; `None` when the row has no start or end.
 fn query(
     record: &StringRecord,
     places: [usize; 5],
@@ -149,8 +149,8 @@ fn query(
     }))
 }
 
-/// Seconds since 1970 of `2018-02-21 13:26:25.135000+00:00`; the fraction and the zone, which is
-/// always UTC in the trace, may be left out.
+/// Seconds since 1970 of `2018-02-21 13:26:25.135000+00:00`. The fraction and the zone, which is always UTC
+/// in the trace, may be missing.
 fn seconds(text: &str) -> Option<f64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let time = time.trim_end_matches('Z');
@@ -170,7 +170,7 @@ fn seconds(text: &str) -> Option<f64> {
     real.then(|| days(year, month, day) as f64 * 86_400.0 + hour * 3600.0 + minute * 60.0 + second)
 }
 
-/// Days from 1970-01-01: years are counted from March, so that a leap day ends one.
+/// Days from 1970-01-01. Years begin in March, so that a leap day is the last day of a year.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -182,7 +182,7 @@ fn days(year: i64, month: i64, day: i64) -> i64 {
 mod tests {
     use super::*;
 
-    /// A few made-up queries under the real head.
+    /// A few invented queries with the real header.
     const SAMPLE: &str = include_str!("../tests/snowset-sample.csv");
 
     #[test]

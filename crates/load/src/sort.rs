@@ -1,8 +1,8 @@
-//! A sort that is larger than memory: records are spread over partitions by their keys, and each
+//! A sort of more data than fits in memory: records are distributed over partitions by their keys, and each
 //! partition is read back, sorted and written again.
 //!
-//! Every record tells by itself whether it is right, and tallies tell whether all are there: what was
-//! acknowledged is counted as it is written, and looked for when the sort has ended, however it ended.
+//! Every record is self-checking, and tallies show whether all records exist. Acknowledged records are
+//! counted when they are written, and checked at the end of the sort, even after an error.
 
 use honeycomb_client::{Client, Error, File, JobTicket};
 use honeycomb_env::Clock;
@@ -15,67 +15,67 @@ use std::sync::{Mutex, MutexGuard};
 use std::thread;
 use thiserror::Error as Derived;
 
-/// Bytes of a record: its key, its number, and what follows from both.
+/// Bytes of a record: its key, its number, and bytes derived from both.
 pub const RECORD: usize = 128;
 /// Words of a record.
 const WORDS: usize = RECORD / 8;
-/// Bytes that are read or written at a time where a whole file is.
+/// Bytes of one read or write of a whole file.
 const PIECE: usize = 4 << 20;
 
-/// What is sorted.
+/// The parameters of a sort.
 #[derive(Clone, Copy, Debug)]
 pub struct Sort {
-    /// Records.
+    /// Number of records.
     pub records: u64,
-    /// Files into which keys are divided; each fits in the memory of a thread.
+    /// Number of partitions; each fits in the memory of a thread.
     pub partitions: u32,
-    /// Threads that write, sort and check.
+    /// Number of threads that write, sort and check.
     pub threads: u32,
-    /// Decides the keys.
+    /// Seed of the keys.
     pub seed: u64,
 }
 
-/// What came of a sort that has ended well.
+/// The times of a successful sort.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Sorted {
-    /// Seconds in which records were spread over partitions.
+    /// Seconds of distributing records over partitions.
     pub spread_s: f64,
-    /// Seconds in which partitions were sorted.
+    /// Seconds of sorting partitions.
     pub sort_s: f64,
-    /// Seconds in which the result was read and checked.
+    /// Seconds of reading and checking the result.
     pub check_s: f64,
 }
 
-/// Why there is no result.
+/// The error of a sort.
 #[derive(Debug, Derived)]
 pub enum SortError {
-    /// The cluster refused something, with everything that it had acknowledged still there.
-    #[error("{error}; all {records} acknowledged records are there")]
+    /// The cluster refused a request; all acknowledged records exist.
+    #[error("{error}; all {records} acknowledged records exist")]
     Stopped {
-        /// What it said.
+        /// The refusal.
         error: Error,
-        /// Records that were looked for and found.
+        /// Number of checked records.
         records: u64,
     },
-    /// Something is not there that was acknowledged, or is something else.
+    /// Acknowledged data is missing or different.
     #[error("{what}{}", after.as_ref().map(|e| format!(", after {e}")).unwrap_or_default())]
     Lost {
-        /// Which.
+        /// Description of the lost data.
         what: String,
-        /// What the cluster had refused before.
+        /// Earlier refusal of the cluster.
         after: Option<Error>,
     },
-    /// It could not be read, so that nobody knows.
-    #[error("{what} could not be read: {error}")]
+    /// Data could not be read, so that it is unknown whether it is right.
+    #[error("cannot read {what}: {error}")]
     Unread {
-        /// Which.
+        /// Description of the data.
         what: String,
-        /// Why.
+        /// The error of the read.
         error: Error,
     },
 }
 
-/// How many records, and a sum by which other ones would be noticed.
+/// The number of records, and a sum that detects different records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     records: u64,
@@ -89,18 +89,17 @@ impl AddAssign for Tally {
     }
 }
 
-/// What is known of a partition.
+/// The state of a partition.
 #[derive(Clone, Copy, Debug, Default)]
 struct Partition {
-    /// Acknowledged when it was written unsorted; and what may be there besides, as nobody knows
-    /// whether it was written.
+    /// Records acknowledged in the unsorted file, and additional records of writes with an unknown outcome.
     spread: Tally,
     unknown: Tally,
-    /// Its sorted file holds all of it, and the unsorted one is gone.
+    /// Whether the sorted file is complete and the unsorted one removed.
     sorted: bool,
 }
 
-/// Numbers that are spread evenly, each of one other.
+/// A bijective mixing function: evenly distributed numbers from distinct numbers.
 fn mixed(n: u64) -> u64 {
     let n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let n = (n ^ (n >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -111,7 +110,7 @@ fn key(seed: u64, number: u64) -> u64 {
     mixed(number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ mixed(seed))
 }
 
-/// Writes a record behind others.
+/// Appends a record.
 fn put(into: &mut Vec<u8>, key: u64, number: u64) {
     into.extend_from_slice(&key.to_be_bytes());
     into.extend_from_slice(&number.to_le_bytes());
@@ -128,10 +127,10 @@ fn key_of(record: &[u8]) -> u64 {
     u64::from_be_bytes(word(record, 0))
 }
 
-/// Counts records, each of which must be as it was made.
+/// Counts records and checks each of them.
 fn tally(seed: u64, bytes: &[u8]) -> Result<Tally, String> {
     if !bytes.len().is_multiple_of(RECORD) {
-        return Err(format!("{} bytes are no whole number of records", bytes.len()));
+        return Err(format!("{} bytes are not a whole number of records", bytes.len()));
     }
     let mut tally = Tally::default();
     for (at, record) in bytes.chunks_exact(RECORD).enumerate() {
@@ -141,7 +140,7 @@ fn tally(seed: u64, bytes: &[u8]) -> Result<Tally, String> {
             u64::from_le_bytes(word(record, n)) == made
         };
         if key != self::key(seed, number) || !(2..WORDS).all(right) {
-            return Err(format!("record {at} is none that was written"));
+            return Err(format!("record {at} is not a record that was written"));
         }
         tally += Tally { records: 1, sum: mixed(number) };
     }
@@ -153,13 +152,13 @@ struct Run<'a> {
     job: &'a JobTicket,
     sort: Sort,
     partitions: Vec<Mutex<Partition>>,
-    /// The first refusal: nobody begins anything after it.
+    /// The first refusal: no thread begins new work after it.
     stopped: Mutex<Option<Error>>,
     bar: &'a AtomicU64,
 }
 
-/// The unsorted file of a partition, and the sorted one. Each has a prefix of its own, as it goes when
-/// nobody needs it.
+/// The unsorted file of a partition, and the sorted one. Each has its own prefix, so that it can be freed
+/// separately.
 fn unsorted(partition: usize) -> String {
     format!("/in-{partition}")
 }
@@ -168,15 +167,15 @@ fn sorted(partition: usize) -> String {
     format!("/out-{partition}")
 }
 
-/// Sorts in a job, which has nothing else, and checks the result. `bar` counts bytes that went through
-/// one of the three steps.
+/// Sorts in an otherwise empty job, and checks the result. `bar` counts the bytes that have completed each of
+/// the three steps.
 pub fn sort(
     client: &Client,
     job: &JobTicket,
     sort: Sort,
     bar: &AtomicU64,
 ) -> Result<Sorted, SortError> {
-    assert!(sort.partitions > 0 && sort.threads > 0, "somebody has to work");
+    assert!(sort.partitions > 0 && sort.threads > 0, "there must be a thread and a partition");
     let partitions = (0..sort.partitions).map(|_| Mutex::default()).collect();
     let run = Run { client, job, sort, partitions, stopped: Mutex::default(), bar };
     let clock = Clock::start();
@@ -210,13 +209,13 @@ impl Run<'_> {
     }
 
     fn create(&self, path: &str) -> Result<File, Error> {
-        // It goes when it is not needed any more, and not when a lease ends.
+        // It is removed explicitly, not by the end of a lease.
         let options = PrefixOptions { pinned: true, ..Default::default() };
         self.client.create_prefix(self.job.job, path, &[], options)?;
         self.client.create_file(self.job.job, path, 1, false)
     }
 
-    /// Makes records and writes them to the partitions of their keys.
+    /// Generates records and writes them to the partitions of their keys.
     fn spread(&self) {
         let made: Result<Vec<File>, Error> =
             (0..self.partitions.len()).map(|n| self.create(&unsorted(n))).collect();
@@ -269,7 +268,7 @@ impl Run<'_> {
         rest.try_for_each(|(n, buffer)| write(n, buffer))
     }
 
-    /// Carries something out for each partition, as many at a time as there are threads.
+    /// Runs a function for each partition, as many at a time as there are threads.
     fn each_partition(
         &self,
         work: impl Fn(usize) -> Result<(), SortError> + Sync,
@@ -287,7 +286,7 @@ impl Run<'_> {
         thread::scope(|scope| {
             let threads: Vec<_> =
                 (0..self.sort.threads).map(|_| scope.spawn(one_after_the_other)).collect();
-            threads.into_iter().try_for_each(|t| t.join().expect("it does not panic"))
+            threads.into_iter().try_for_each(|t| t.join().expect("no thread panics"))
         })
     }
 
@@ -298,7 +297,7 @@ impl Run<'_> {
             let wanted = piece.len();
             let got = file.read_into((n * PIECE) as u64, piece)?;
             if got != wanted {
-                let text = format!("{got} of {wanted} bytes of {path}");
+                let text = format!("a read of {path} answered {got} of {wanted} bytes");
                 return Err(Error::new(Status::Internal, text));
             }
         }
@@ -310,7 +309,7 @@ impl Run<'_> {
         SortError::Lost { what, after }
     }
 
-    /// The records of a partition as they were spread, all of which are there.
+    /// The unsorted records of a partition, after a check that all of them exist.
     fn spread_of(&self, n: usize) -> Result<Vec<u8>, SortError> {
         let path = unsorted(n);
         let unread = |error| SortError::Unread { what: path.clone(), error };
@@ -323,7 +322,7 @@ impl Run<'_> {
             return Ok(bytes);
         }
         let there = found.records;
-        Err(self.lost(format!("{path} has {there} records, and {least} were acknowledged")))
+        Err(self.lost(format!("{path} has {there} records, but {least} were acknowledged")))
     }
 
     /// Replaces the file of a partition with a sorted one.
@@ -354,17 +353,17 @@ impl Run<'_> {
                 return Ok(());
             }
         }
-        // From here on the sorted file is all that there is of it.
+        // From here on, only the sorted file has the records of the partition.
         if let Err(error) = self.client.remove_prefix(self.job.job, &unsorted(n)) {
             self.stop(error);
         }
         Ok(())
     }
 
-    /// Looks for everything that was acknowledged; how many records were found.
+    /// Checks all acknowledged records; answers their number.
     fn check(&self) -> Result<u64, SortError> {
         let all = Mutex::new(Tally::default());
-        // Least and greatest key of each partition that is sorted.
+        // Smallest and largest key of each sorted partition.
         let ends = Mutex::new(vec![None; self.partitions.len()]);
         self.each_partition(|n| {
             let bytes = if self.partition(n).sorted {
@@ -389,7 +388,7 @@ impl Run<'_> {
             let Partition { spread, unknown, .. } = *self.partition(n);
             if found != spread && unknown.records == 0 {
                 let (there, wanted) = (found.records, spread.records);
-                let what = format!("partition {n} has {there} records, and {wanted} were written");
+                let what = format!("partition {n} has {there} records, but {wanted} were written");
                 return Err(self.lost(what));
             }
             *all.lock().expect("no thread panicked") += found;
@@ -404,7 +403,7 @@ impl Run<'_> {
         let found = all.into_inner().expect("no thread panicked");
         let (wanted, records) = (self.sort.records, found.records);
         if !self.is_stopped() && records != wanted {
-            return Err(self.lost(format!("{records} records of {wanted}")));
+            return Err(self.lost(format!("only {records} of {wanted} records exist")));
         }
         Ok(records)
     }

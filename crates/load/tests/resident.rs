@@ -1,4 +1,5 @@
-//! What a process has resident, counted both ways. A process of its own: other tests take memory as well.
+//! The resident memory of a process, counted in both ways. A separate process, because other tests use
+//! memory, too.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_load::{resident, resident_walked};

@@ -1,4 +1,4 @@
-//! versitygw on a port of this machine, over a directory of its own.
+//! versitygw on a local port, with its own directory.
 
 use honeycomb_env::{Clock, Entropy};
 use std::io::{self, Read, Write};
@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long it may take until it answers.
+/// How long the gateway may take until it answers.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often another port is tried: one that was free a moment ago may be somebody else's now.
+/// Maximum number of ports to try: a port that was free a moment ago may be in use now.
 const PORTS: usize = 5;
 const ACCESS: &str = "honeycomb";
 const SECRET: &str = "in a test";
 
-/// A running gateway; dropping it ends it and deletes what it held.
+/// A running gateway; dropping it ends it and deletes its data.
 pub struct Gateway {
     address: SocketAddr,
     root: PathBuf,
@@ -22,23 +22,23 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Its one bucket.
+    /// The name of its only bucket.
     pub const BUCKET: &str = "lake";
 
-    /// Starts one. `None` where it was not built, which is said; with `NEEDS_S3=1` in the environment
-    /// that is a failure.
+    /// Starts a gateway. If versitygw was not built, it prints a message and answers `None`; with
+    /// `NEEDS_S3=1` in the environment, that is a failure.
     pub fn start() -> Option<Gateway> {
         let Some(program) = program() else {
             let needed = std::env::var_os("NEEDS_S3").is_some_and(|v| v == "1");
-            assert!(!needed, "versitygw is not there: run verify/versitygw/build.sh");
-            eprintln!("SKIPPED: versitygw is not there; verify/versitygw/build.sh says why");
+            assert!(!needed, "versitygw is missing: run verify/versitygw/build.sh");
+            eprintln!("SKIPPED: versitygw is missing; verify/versitygw/build.sh says why");
             return None;
         };
         let name = format!("honeycomb-s3-{:016x}", Entropy::system().next_u64());
         let root = std::env::temp_dir().join(name);
         let made = std::fs::create_dir_all(root.join("data").join(Gateway::BUCKET))
             .and_then(|()| std::fs::create_dir(root.join("sidecar")));
-        made.unwrap_or_else(|e| panic!("{} cannot be made: {e}", root.display()));
+        made.unwrap_or_else(|e| panic!("cannot create {}: {e}", root.display()));
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let mut gateway = Gateway { address, root, process: None };
         for _ in 0..PORTS {
@@ -55,7 +55,7 @@ impl Gateway {
         let log =
             std::fs::File::create(self.root.join("log")).expect("its directory was just made");
         let errors = log.try_clone().expect("a file can be shared");
-        // A name of its own: on a port that was taken meanwhile somebody else's gateway may answer.
+        // A unique name, because another gateway may answer if the port was taken meanwhile.
         let health = format!("/health-{:016x}", Entropy::system().next_u64());
         let process = Command::new(program)
             .args(["--port", &self.address.to_string(), "--quiet"])
@@ -66,7 +66,7 @@ impl Gateway {
             .stdout(log)
             .stderr(errors)
             .spawn();
-        let process = process.unwrap_or_else(|e| panic!("{} cannot run: {e}", program.display()));
+        let process = process.unwrap_or_else(|e| panic!("cannot run {}: {e}", program.display()));
         let process = self.process.insert(process);
         let clock = Clock::start();
         let until = clock.now() + PATIENCE;
@@ -83,7 +83,7 @@ impl Gateway {
         false
     }
 
-    /// Ends the process as if its machine failed. What it holds stays.
+    /// Ends the process as if its machine failed. Its data remains.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = process.kill();
@@ -91,20 +91,19 @@ impl Gateway {
         }
     }
 
-    /// Starts it again after `stop`, where it was.
+    /// Restarts it after `stop`, at the same address.
     pub fn restart(&mut self) {
-        assert!(self.process.is_none(), "it runs");
-        let program = program().expect("it was there before");
+        assert!(self.process.is_none(), "the gateway is running");
+        let program = program().expect("the program existed before");
         assert!(self.run(&program), "versitygw did not start again: {}", self.said());
     }
 
-    /// Where it listens.
+    /// The address on which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The variables by which a client reaches it at an address: its own, or that of what stands
-    /// before it.
+    /// The environment variables of a client for this address: the gateway's own, or that of a proxy.
     pub fn variables(at: SocketAddr) -> [(&'static str, String); 5] {
         [
             ("AWS_ENDPOINT", format!("http://{at}")),
@@ -115,8 +114,8 @@ impl Gateway {
         ]
     }
 
-    /// What lies in the bucket below a path: names of objects relative to it, in order. Looked up behind
-    /// the server's back.
+    /// Names of the objects in the bucket under a path, relative to it and sorted. They are read from the
+    /// directory, not through the server.
     pub fn objects(&self, path: &str) -> Vec<String> {
         let mut names = Vec::new();
         collect(&self.directory(path), "", &mut names);
@@ -124,7 +123,7 @@ impl Gateway {
         names
     }
 
-    /// Where the gateway keeps the objects of a path: files of their names.
+    /// The directory in which the gateway stores the objects of a path, as files with their names.
     pub fn directory(&self, path: &str) -> PathBuf {
         self.root.join("data").join(Gateway::BUCKET).join(path)
     }
@@ -152,7 +151,7 @@ fn collect(directory: &Path, above: &str, names: &mut Vec<String>) {
     }
 }
 
-/// The one that `verify/versitygw/build.sh` built.
+/// The program built by `verify/versitygw/build.sh`.
 fn program() -> Option<PathBuf> {
     let peers = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.peers");
     let mut built: Vec<PathBuf> = std::fs::read_dir(peers)

@@ -1,28 +1,28 @@
-//! As much of HTTP/1.1 as it takes to stand between a client and a store: heads are looked at, bodies are
-//! passed on as they are, and nothing is rewritten, because requests are signed.
+//! The part of HTTP/1.1 that a proxy between a client and an object store needs: heads are parsed, bodies are
+//! forwarded unchanged, and nothing is rewritten, because requests are signed.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::net::TcpStream;
 
-/// Bytes that are passed on at a time.
+/// Bytes of one slice to forward.
 pub(crate) const SLICE: usize = 16 * 1024;
-/// Longest head of a message; what is longer is no message for an object store.
+/// Maximum bytes of a message head; no message to an object store is longer.
 const HEAD_MAX: usize = 64 * 1024;
 
-/// The head of a request or an answer, as it came.
+/// The unchanged head of a request or an answer.
 pub(crate) struct Head {
     pub bytes: Vec<u8>,
     /// The first line.
     pub line: String,
     length: Option<u64>,
     chunked: bool,
-    /// The sender closes the connection behind it.
+    /// Whether the sender closes the connection after the message.
     pub closes: bool,
-    /// The sender waits for a word before it sends the body.
+    /// Whether the sender waits for `100 Continue` before it sends the body.
     pub expects: bool,
 }
 
-/// How the end of a body is known.
+/// How the end of a body is determined.
 #[derive(Clone, Copy)]
 pub(crate) enum Body {
     Length(u64),
@@ -82,12 +82,13 @@ impl Head {
         }
     }
 
-    /// The number of an answer.
+    /// The status code of an answer.
     pub fn status(&self) -> u16 {
         self.line.split(' ').nth(1).and_then(|code| code.parse().ok()).unwrap_or(0)
     }
 
-    /// The body of an answer; to a HEAD, and of some answers, there is none whatever the head says.
+    /// The body of an answer. An answer to HEAD, and some other answers, have no body, whatever the head
+    /// says.
     pub fn of_answer(&self, to_head: bool) -> Body {
         match (self.chunked, self.length) {
             _ if to_head || matches!(self.status(), 100..200 | 204 | 304) => Body::Length(0),
@@ -99,7 +100,7 @@ impl Head {
 }
 
 impl Body {
-    /// Reads the body as it comes and hands it on in slices; answers how many bytes it had.
+    /// Reads the body as it arrives and forwards it in slices; answers its number of bytes.
     pub fn pass(
         self,
         from: &mut BufReader<TcpStream>,
@@ -127,7 +128,7 @@ impl Body {
                 let size = u64::from_str_radix(digits, 16).map_err(io::Error::other)?;
                 let length = line.len() as u64;
                 on(&mut line)?;
-                // With the line's end behind the chunk; the last one is empty and has no trailers.
+                // Includes the line end after the chunk; the last chunk is empty and has no trailers.
                 all += length + pass(from, size + 2, &mut on)?;
                 if size == 0 {
                     break;

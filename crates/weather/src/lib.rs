@@ -1,9 +1,9 @@
-//! A real object store for tests and benchmarks, and the weather on the way to it.
+//! A real object store for tests and benchmarks, with fault and latency injection.
 //!
-//! `Gateway` is versitygw, an S3 server, in a process of its own; `verify/versitygw/build.sh` builds it
-//! where there is a Go for it. `Proxy` stands before it and makes it as slow and as unreliable as `Weather`
-//! says: latencies and rates as they were measured, answers that never come, requests that are done and not
-//! confirmed, or done long after they were given up.
+//! `Gateway` is versitygw, an S3 server, in a separate process; `verify/versitygw/build.sh` builds it if Go
+//! is available. `Proxy` is placed before it and injects the latencies and faults of a `Weather`: measured
+//! latencies and rates, answers that never arrive, requests that are executed and not confirmed, and requests
+//! that are executed long after the client has given up.
 #![forbid(unsafe_code)]
 
 mod gateway;

@@ -1,4 +1,5 @@
-//! A proxy before a store, which makes its weather: a thread for each connection, blocking sockets.
+//! A proxy before an object store that injects faults and latencies: a thread for each connection, blocking
+//! sockets.
 
 use crate::http::{Body, Head, SLICE};
 use crate::weather::{Kind, Outage, Rule, Weather, What};
@@ -12,23 +13,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How often somebody who waits looks whether the proxy ends.
+/// Interval at which waiting threads check whether the proxy ends.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// What came by.
+/// Counters of the proxy.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
-    /// Requests, by kind.
+    /// Number of requests, by kind.
     pub requests: HashMap<Kind, u64>,
     /// Bytes of bodies to the store.
     pub sent: u64,
     /// Bytes of bodies from the store.
     pub received: u64,
-    /// What befell them.
+    /// Number of injected faults, by kind.
     pub faults: HashMap<What, u64>,
-    /// Requests that were told to slow down.
+    /// Number of requests answered with `SlowDown`.
     pub slowed: u64,
-    /// Connections that found an outage.
+    /// Number of connections during an outage.
     pub out: u64,
 }
 
@@ -48,11 +49,11 @@ struct State {
 
 struct Inner {
     weather: Weather,
-    /// How often each rule's requests came, and how often it applied.
+    /// For each rule, the number of matching requests and the number of injected faults.
     rules: Vec<(u64, u64)>,
     seen: Seen,
     entropy: Entropy,
-    /// Requests that may still come at once, as of a time.
+    /// Number of requests still allowed in a burst, and the time of this number.
     tokens: (f64, Time),
     /// Connections of clients, by number.
     open: HashMap<u64, TcpStream>,
@@ -60,7 +61,7 @@ struct Inner {
 }
 
 impl Proxy {
-    /// A proxy on a free port, before a store. What is drawn by chance is drawn from `seed`.
+    /// Starts a proxy on a free port, before a store. Random decisions are drawn from `seed`.
     pub fn start(upstream: SocketAddr, weather: Weather, seed: u64) -> io::Result<Proxy> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let address = listener.local_addr()?;
@@ -82,12 +83,12 @@ impl Proxy {
         Ok(Proxy { address, state, listener })
     }
 
-    /// Where clients reach it.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Changes the weather from the next request on. With an outage, connections that are open end.
+    /// Changes the faults and latencies from the next request on. An outage ends open connections.
     pub fn change(&self, weather: Weather) {
         let mut inner = self.state.inner();
         inner.rules = vec![(0, 0); weather.faults.len()];
@@ -98,7 +99,7 @@ impl Proxy {
         inner.weather = weather;
     }
 
-    /// What came by until now.
+    /// The counters so far.
     pub fn seen(&self) -> Seen {
         self.state.inner().seen.clone()
     }
@@ -108,7 +109,7 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.ends.store(true, Relaxed);
         self.state.inner().end_connections();
-        // The listener waits for a connection.
+        // Wakes the listener, which waits for a connection.
         let _ = TcpStream::connect(self.address);
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
@@ -123,7 +124,7 @@ impl Inner {
         }
     }
 
-    /// What befalls a request, if anything does.
+    /// The fault to inject into a request, if any.
     fn draw(&mut self, kind: Kind, path: &str) -> Option<What> {
         for (rule, (came, applied)) in self.weather.faults.iter().zip(&mut self.rules) {
             let Rule { on, key, after, count, chance_ppm, what } = rule;
@@ -143,7 +144,7 @@ impl Inner {
         None
     }
 
-    /// Whether there are too many requests.
+    /// Whether the rate of requests is exceeded.
     fn is_too_much(&mut self, now: Time) -> bool {
         let (rate, burst) = self.weather.requests;
         if rate == 0 {
@@ -158,7 +159,7 @@ impl Inner {
     }
 }
 
-/// When the next bytes of a connection are due.
+/// The time when the next bytes of a connection are due.
 struct Pace {
     clock: Clock,
     rate: u64,
@@ -205,7 +206,7 @@ impl State {
             let state = self.clone();
             let spawn = std::thread::Builder::new().name("weather-client".into());
             threads.extend(spawn.spawn(move || {
-                // What ends a connection is the client's to see, not ours to tell.
+                // The client sees the end of the connection; the error needs no report.
                 let _ = state.serve(&client);
                 state.close(number, &client);
             }));
@@ -233,7 +234,7 @@ impl State {
         Ok(())
     }
 
-    /// One request; false when the connection ends with it.
+    /// Serves one request; false when the connection ends with it.
     fn request(
         &self,
         head: &Head,
@@ -271,7 +272,7 @@ impl State {
             }
             Some(What::HangBefore) => return self.hang(from).map(|()| false),
             Some(What::Late(after)) => {
-                // The client goes when it likes; the request goes on by itself.
+                // The client may close the connection; the request continues.
                 self.pause_until(now + after);
                 self.upstream(head, &body)?;
                 return Ok(false);
@@ -293,7 +294,7 @@ impl State {
         Ok(whole && !head.closes && !answer.closes && !matches!(of_answer, Body::UntilClose))
     }
 
-    /// Passes the body of an answer on; false when it was cut.
+    /// Forwards the body of an answer; false when it was truncated.
     fn answer(
         &self,
         body: Body,
@@ -323,7 +324,7 @@ impl State {
         Ok(!cut)
     }
 
-    /// Has the store do a request; its answer is read as far as its head.
+    /// Sends a request to the store; reads the head of its answer.
     fn upstream(&self, head: &Head, body: &[u8]) -> io::Result<(Head, BufReader<TcpStream>)> {
         let mut upstream = TcpStream::connect(self.upstream)?;
         upstream.set_nodelay(true)?;
@@ -355,7 +356,7 @@ impl State {
         )
     }
 
-    /// Says nothing until the client goes, or the proxy ends.
+    /// Sends nothing until the client closes the connection, or the proxy ends.
     fn hang(&self, from: &mut BufReader<TcpStream>) -> io::Result<()> {
         from.get_ref().set_read_timeout(Some(LOOK))?;
         let mut rest = [0; 1024];

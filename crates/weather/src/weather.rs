@@ -1,4 +1,4 @@
-//! What the way to a store is like: how long requests take, and what goes wrong with them.
+//! The latencies and faults of requests to an object store.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use std::time::Duration;
 pub enum Kind {
     /// Reads an object.
     Get,
-    /// Asks for an object's length.
+    /// Gets an object's length.
     Head,
     /// Writes an object.
     Put,
@@ -20,11 +20,11 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Every kind.
+    /// All kinds.
     pub const ALL: [Kind; 6] =
         [Kind::Get, Kind::Head, Kind::Put, Kind::Delete, Kind::List, Kind::Other];
 
-    /// The kind of a request, by its first line, and the path that it is about.
+    /// The kind and the path of a request, from its first line.
     pub(crate) fn of(line: &str) -> (Kind, String) {
         let mut words = line.split(' ');
         let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -43,103 +43,102 @@ impl Kind {
     }
 }
 
-/// What befalls a request.
+/// A fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum What {
-    /// Answered with this status; nothing else happens.
+    /// The request is answered with this status, without an effect.
     Status(u16),
-    /// The connection is closed before the store hears of it.
+    /// The connection is closed before the store gets the request.
     CloseBefore,
-    /// The store does it, and the connection is closed instead of an answer.
+    /// The store executes the request, and the connection is closed without an answer.
     CloseAfterEffect,
-    /// Nothing happens at all, until the client gives up.
+    /// The request has no effect and no answer, until the client gives up.
     HangBefore,
-    /// The store does it, and no answer comes, until the client gives up.
+    /// The store executes the request, and no answer is sent, until the client gives up.
     HangAfterEffect,
-    /// As `HangBefore`; and after so long the store does it, whatever came between.
+    /// As `HangBefore`, but the store executes the request after this time, whatever happened meanwhile.
     Late(Duration),
-    /// The answer's body ends after so many bytes.
+    /// The answer's body ends after this many bytes.
     Truncate(u64),
-    /// One bit of the answer's body is another.
+    /// One bit of the answer's body is flipped.
     FlipBit,
 }
 
-/// What befalls some requests.
+/// A rule that injects a fault into some requests.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// Requests of these kinds ...
+    /// Kinds of requests to which the rule applies.
     pub on: Vec<Kind>,
-    /// ... whose path has this in it ...
+    /// Text that the path must contain.
     pub key: String,
-    /// ... but not the first so many of them ...
+    /// Number of matching requests to skip first.
     pub after: u64,
-    /// ... and no more than so many; ...
+    /// Maximum number of injected faults.
     pub count: u64,
-    /// ... of a million, so many ...
+    /// Probability of the fault, in parts per million.
     pub chance_ppm: u32,
-    /// ... meet with this.
+    /// The fault.
     pub what: What,
 }
 
 impl Rule {
-    /// Something that befalls every request of these kinds.
+    /// A fault of every request of these kinds.
     pub fn always(on: &[Kind], what: What) -> Rule {
         let (key, chance_ppm) = (String::new(), 1_000_000);
         Rule { on: on.into(), key, after: 0, count: u64::MAX, chance_ppm, what }
     }
 
-    /// To these paths only.
+    /// Restricts the rule to paths with this text.
     pub fn at(mut self, key: &str) -> Rule {
         self.key = key.into();
         self
     }
 
-    /// So many times.
+    /// Limits the number of faults.
     pub fn times(mut self, count: u64) -> Rule {
         self.count = count;
         self
     }
 
-    /// Not the first so many times.
+    /// Skips the first matching requests.
     pub fn after(mut self, after: u64) -> Rule {
         self.after = after;
         self
     }
 
-    /// Of a million, so many.
+    /// Sets the probability, in parts per million.
     pub fn chance(mut self, ppm: u32) -> Rule {
         self.chance_ppm = ppm;
         self
     }
 }
 
-/// A store that is out of reach.
+/// The behaviour of an unreachable store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outage {
     /// Connections are reset at once.
     Reset,
-    /// Connections are made, and never answered.
+    /// Connections are accepted and never answered.
     Silent,
 }
 
-/// What the way to a store is like.
+/// The latencies and faults of the connection to a store.
 #[derive(Clone, Debug, Default)]
 pub struct Weather {
-    /// How long it takes until a request has an answer, beside its bytes. The first for reads, the second for
-    /// writes.
+    /// Latency of an answer without the time of its bytes, for reads and for writes.
     pub latency: (Duration, Duration),
-    /// Bytes that a connection carries in a second, both ways together; 0 for any number.
+    /// Bytes per second of a connection, both directions together; 0 for no limit.
     pub rate: u64,
-    /// Requests in a second, and in a burst; more are told to slow down. 0 for any number.
+    /// Requests per second and in a burst; further requests get `SlowDown`. 0 for no limit.
     pub requests: (u64, u64),
-    /// What goes wrong; the first rule that applies does.
+    /// Rules of faults; the first matching rule applies.
     pub faults: Vec<Rule>,
-    /// It is out of reach.
+    /// Outage of the store, if any.
     pub outage: Option<Outage>,
 }
 
 impl Weather {
-    /// Nothing in the way.
+    /// No latencies and no faults.
     pub fn calm() -> Weather {
         Weather::default()
     }
@@ -151,7 +150,7 @@ impl Weather {
         Weather { latency, rate: 70_000_000, ..Weather::default() }
     }
 
-    /// With this fault more.
+    /// Adds a rule.
     pub fn with(mut self, rule: Rule) -> Weather {
         self.faults.push(rule);
         self

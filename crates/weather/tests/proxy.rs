@@ -1,4 +1,4 @@
-//! The proxy before a store of this test: times as they should be, and each fault as it says.
+//! The proxy before a test store: its latencies, and each of its faults.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_env::Clock;
@@ -8,8 +8,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// A store that tells each request that it has done. `GET /n` answers n bytes, in chunks when the path
-/// says so.
+/// A store that reports each executed request. `GET /n` answers n bytes, in chunks with the path
+/// `/chunked/n`.
 struct Store {
     address: SocketAddr,
     done: Receiver<(String, usize)>,
@@ -159,7 +159,7 @@ fn a_request_takes_its_latency_and_the_time_of_its_bytes() {
             assert!(took >= expected * 0.99, "{method} of {bytes} took {took} ms, not {expected}");
             least = least.min(took);
         }
-        // The machine may be busy with something else; some try it is not.
+        // The machine may be busy: one of several attempts must be fast.
         assert!(least < expected * 1.5 + 2.0, "{method} of {bytes}: {least} ms, not {expected}");
     }
 }
@@ -208,7 +208,11 @@ fn each_fault_is_what_it_says() {
     client.send("PUT", "/late", b"12345").unwrap();
     drop(client);
     let late = store.done.recv_timeout(Duration::from_secs(10)).unwrap();
-    assert_eq!(late, ("PUT /late HTTP/1.1".into(), 5), "done after the client has gone");
+    assert_eq!(
+        late,
+        ("PUT /late HTTP/1.1".into(), 5),
+        "executed after the client has closed the connection"
+    );
 
     proxy.change(always(&[Kind::Get], What::Truncate(700)));
     let cut = Client::to(proxy.address()).ask("GET", "/1000", b"").unwrap_err();

@@ -1,34 +1,34 @@
-//! The figures by which two builds are compared, and the pairing of their rounds.
+//! The compared figures of two builds, and the pairing of their rounds.
 
 use super::statistics::{Estimate, Verdict, ratio};
 use std::ops::Range;
 
-/// The builds of a pair: the one that is judged, and the one that it is compared with.
+/// The builds of a pair: the judged build, and the build that it is compared with.
 pub const SIDES: [&str; 2] = ["this build", "that build"];
 
-/// A figure that both builds have.
+/// A figure of both builds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Measure {
-    /// For the report.
+    /// Name in the report.
     pub name: &'static str,
-    /// Of its values.
+    /// Unit of its values.
     pub unit: &'static str,
-    /// Whether more is better.
+    /// Whether a larger value is better.
     pub rises: bool,
-    /// Whether it decides, or is only reported.
+    /// Whether the figure is judged, or only reported.
     pub judged: bool,
 }
 
 /// The values of one measure.
 #[derive(Clone, Debug)]
 pub struct Compared {
-    /// Which.
+    /// The measure.
     pub measure: Measure,
-    /// Of this build and of that one, pair by pair.
+    /// Values of this build and of that build, pair by pair.
     pub values: [Vec<f64>; 2],
 }
 
-/// Why a row has no pairs.
+/// The reason why a row has no pairs.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Unpaired {
     /// That build lacks the row; this one has it.
@@ -38,7 +38,7 @@ pub enum Unpaired {
 }
 
 impl Compared {
-    /// Of the paired ratios.
+    /// The estimate from the paired ratios.
     fn estimate(&self) -> Estimate {
         let pairs = self.values[0].iter().zip(&self.values[1]);
         Estimate::of(pairs.map(|(this, that)| ratio(*this, *that, self.measure.rises)))
@@ -80,19 +80,19 @@ pub fn in_turn<T>(
 /// A measure with the estimates from its pairs.
 #[derive(Clone, Debug)]
 pub struct Judged {
-    /// Which.
+    /// The measure.
     pub measure: Measure,
-    /// The medians of this build and of that one.
+    /// Medians of this build and of that build.
     pub medians: [f64; 2],
-    /// Of the series that decides: the second where there is one.
+    /// Estimate of the deciding series: the second series if there is one.
     pub estimate: Estimate,
-    /// Of the first series, where the row was measured again.
+    /// Estimate of the first series, if the row was measured again.
     pub first: Option<Estimate>,
     /// The verdict of both series.
     pub verdict: Verdict,
 }
 
-/// Whether a row has to be measured again.
+/// Whether a row must be measured again.
 pub fn seems_worse(series: &[Compared]) -> bool {
     series.iter().any(|c| c.measure.judged && c.estimate().verdict() == Verdict::Worse)
 }
@@ -111,7 +111,7 @@ pub fn judge(first: &[Compared], again: Option<&[Compared]>) -> Vec<Judged> {
         let estimate = decides.estimate();
         let verdict = match (before.verdict(), again.is_some(), series) {
             (verdict, false, _) => verdict,
-            // A figure that the second series has not, such as the p99 of too few operations.
+            // The second series lacks the figure, such as the p99 of too few operations.
             (_, true, None) => Verdict::Undecided,
             (Verdict::Worse, true, Some(_)) => estimate.verdict(),
             (_, true, Some(_)) => estimate.verdict().min(Verdict::Undecided),
@@ -139,7 +139,7 @@ mod tests {
 
     const LATENCY: Measure = Measure { name: "p50", unit: "us", rises: false, judged: true };
 
-    /// A series in which this build takes so many times as long as that one.
+    /// A series in which this build takes `times` times as long as that build.
     fn series(measure: Measure, times: f64) -> Compared {
         Compared { measure, values: [vec![10.0 * times; 15], vec![10.0; 15]] }
     }

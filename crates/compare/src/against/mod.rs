@@ -21,36 +21,36 @@ use serde_json::{Value, json};
 use statistics::{Verdict, WORSE};
 use std::path::PathBuf;
 
-/// Pairs of a row at least, unless it is only to be seen that it runs.
+/// Minimum number of pairs of a row, except with `--quick`.
 pub const PAIRS: u32 = 15;
 /// Pairs of a row with `--quick`: no interval, and no verdict.
 const PAIRS_QUICK: u32 = 2;
 
-/// Which other build.
+/// The other build.
 pub enum That {
-    /// That of a revision of this repository.
+    /// The build of a revision of this repository.
     Revision(String),
     /// A `honeycomb-compare` that is already built.
     Binary(PathBuf),
 }
 
-/// A comparison as the command line asks for it.
+/// A comparison requested on the command line.
 pub struct Asked<'a> {
     /// The other build.
     pub that: That,
-    /// Words of which the name of a row must hold one; all rows, without any.
+    /// Words, one of which the name of a row must contain; all rows if there is none.
     pub rows: &'a [String],
-    /// How much of the matrix.
+    /// Part of the matrix.
     pub scale: Scale,
-    /// Pairs of each row.
+    /// Number of pairs of each row.
     pub pairs: Option<u32>,
     /// Seconds of a round.
     pub seconds: f64,
-    /// Whether the two sides have a core each.
+    /// Whether each side has its own core.
     pub pin: bool,
-    /// Lines of JSON instead of text.
+    /// Whether to print lines of JSON instead of text.
     pub json: bool,
-    /// Print the names of the rows, and measure nothing.
+    /// Whether to print only the names of the rows.
     pub list: bool,
 }
 
@@ -60,7 +60,7 @@ struct Outcome {
     found: Result<Vec<Judged>, Unpaired>,
 }
 
-/// Compares two builds. Fails when a row of this one is worse, or has no figures.
+/// Compares two builds. Fails when a row of this build is worse, or has no figures.
 pub fn run(asked: &Asked<'_>) -> Result<(), String> {
     let mut rows = asked.chosen();
     let pairs = asked.pairs()?;
@@ -72,7 +72,7 @@ pub fn run(asked: &Asked<'_>) -> Result<(), String> {
         return Ok(());
     }
     if rows.is_empty() {
-        return Err("no row has such a name: --list prints them".into());
+        return Err("no row matches --rows; --list prints the names".into());
     }
     if matches!(asked.that, That::Binary(_)) && rows.iter().any(Row::in_python) {
         eprintln!("bench/compare: NO PYTHON ROWS: --against-binary has no Python package");
@@ -122,7 +122,7 @@ impl Asked<'_> {
         rows(self.scale).into_iter().filter(wants).collect()
     }
 
-    /// `--quick` shows that it runs; it judges nothing.
+    /// Whether the comparison has a verdict; `--quick` has none.
     fn judges(&self) -> bool {
         self.scale != Scale::Quick
     }
@@ -130,8 +130,8 @@ impl Asked<'_> {
     fn pairs(&self) -> Result<u32, String> {
         match (self.pairs, self.judges()) {
             (Some(pairs), true) if pairs < PAIRS => Err(format!(
-                "--pairs takes {PAIRS} or more: fewer cannot decide (with --quick, which judges nothing, \
-                 any number)"
+                "--pairs must be {PAIRS} or more: fewer pairs cannot decide (with --quick, which has no \
+                 verdict, any number)"
             )),
             (Some(pairs), _) => Ok(pairs),
             (None, judges) => Ok(if judges { PAIRS } else { PAIRS_QUICK }),
@@ -142,7 +142,7 @@ impl Asked<'_> {
         match &self.that {
             That::Binary(path) => Build::binary(path),
             That::Revision(_) if cfg!(debug_assertions) && self.judges() => Err(
-                "this build has debug assertions, and the other one would have none: start bench/compare, \
+                "this build has debug assertions, but the other build would have none: run bench/compare, \
                  which builds with the profile release"
                     .into(),
             ),
@@ -174,8 +174,9 @@ impl Asked<'_> {
         }
         println!("{about}\nthis build against {named}");
         println!(
-            "median of the paired ratios (95 % interval by order statistics), turned so that more than 1 \
-             is worse;\nworse is an interval wholly beyond {WORSE}; figures in brackets do not judge\n"
+            "median of the paired ratios (95 % interval by order statistics), inverted where needed so that \
+             more than 1 is worse;\na row is worse if its whole interval exceeds {WORSE}; figures in \
+             brackets are not judged\n"
         );
     }
 }
@@ -185,7 +186,7 @@ fn minutes(seconds: f64) -> String {
 }
 
 impl Outcome {
-    /// In a word.
+    /// The outcome in one word.
     fn word(&self, judges: bool) -> &'static str {
         match &self.found {
             Err(Unpaired::NotThere(_)) => "NOT IN THAT REVISION",
@@ -261,7 +262,7 @@ fn conclude(outcomes: &[Outcome], asked: &Asked<'_>) -> Result<(), String> {
     let failed = names(&|o| matches!(o.found, Err(Unpaired::Failed(_))));
     let compared = outcomes.len() - absent.len() - failed.len();
     if !failed.is_empty() {
-        return Err(format!("FAILED, so that nothing is decided: {}", failed.join("; ")));
+        return Err(format!("FAILED, without a verdict: {}", failed.join("; ")));
     }
     if compared == 0 {
         return Err(format!("{} has none of these rows", SIDES[1]));
@@ -274,11 +275,11 @@ fn conclude(outcomes: &[Outcome], asked: &Asked<'_>) -> Result<(), String> {
         return Err(format!("{} of {compared} rows are WORSE: {}", worse.len(), worse.join("; ")));
     }
     let undecided = names(&|o| o.is(Verdict::Undecided)).len();
-    let mut text = format!("not worse: none of {compared} rows is");
+    let mut text = format!("not worse: no row of {compared} is worse");
     if undecided > 0 {
         text += &format!(
-            "; {undecided} of them undecided: their intervals reach beyond {WORSE}; more --pairs and a \
-             quieter machine narrow them"
+            "; {undecided} of them undecided: their intervals extend beyond {WORSE}; use more --pairs or \
+             a quieter machine"
         );
     }
     match asked.json {

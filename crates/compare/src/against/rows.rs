@@ -12,10 +12,10 @@ use crate::run::{Effort, Runner};
 use crate::weight;
 use honeycomb::bench::measure::Figures;
 
-/// Pairs for which a server and a client of each build stay. Then new ones are started, because the placement
-/// of a process in memory is a matter of chance and lasts as long as the process.
+/// Number of pairs with the same server and client of each build. Then new processes are started, because the
+/// placement of a process in memory is random and constant for its lifetime.
 const LIFE: u32 = 5;
-/// Latencies of a round at least, for its slowest hundredth to be a figure: ten are slower then.
+/// Minimum number of latencies in a round for a p99: then ten are slower.
 const P99_LEAST: f64 = 1000.0;
 /// Seconds to start and fill a server and a client of each build.
 const SET_UP: f64 = 1.0;
@@ -24,7 +24,7 @@ const FILLING: f64 = 1.5;
 
 /// One row of the comparison.
 pub struct Row {
-    /// For `--rows`, `--list` and the report.
+    /// Name for `--rows`, `--list` and the report.
     pub name: String,
     kind: Kind,
 }
@@ -38,11 +38,11 @@ enum Kind {
 /// The builds of a comparison, and its length.
 #[derive(Clone, Copy)]
 pub struct Series<'a> {
-    /// This build and that one.
+    /// This build and that build.
     pub builds: [&'a Build; 2],
-    /// Pairs of rounds.
+    /// Number of pairs of rounds.
     pub pairs: u32,
-    /// How much of the matrix.
+    /// Part of the matrix.
     pub scale: Scale,
 }
 
@@ -51,7 +51,7 @@ pub fn rows(scale: Scale) -> Vec<Row> {
     let mut all = Vec::new();
     for group in groups(scale) {
         for cell in group.cells.iter().filter(|cell| cell.system == System::Honeycomb) {
-            // `--rows` is divided at commas.
+            // `--rows` is split at commas.
             let ours = who(cell).replace(',', "");
             let name = match ours.strip_prefix("honeycomb").unwrap_or(&ours).trim() {
                 "" => group.name.clone(),
@@ -135,7 +135,7 @@ fn of_cell(
         let first = |life: u32| pairs * life / lives(pairs);
         found.extend(runner.pairs(*cell, builds, first(life)..first(life + 1), progress)?);
     }
-    // A client notices throughput, median and slowest hundredth; the server's CPU limits the load of a core.
+    // Clients notice throughput, p50 and p99; the server's CPU limits the load of a core.
     // The client's CPU is reported only.
     let figures: [(Figure, &str, bool); 5] = [
         (Figure::P50, "us", true),

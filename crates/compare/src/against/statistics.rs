@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 /// A median ratio beyond this is worse.
 pub const WORSE: f64 = 1.03;
-/// Probability with which the interval must hold the true median.
+/// Probability with which the interval must contain the true median.
 const CONFIDENCE: f64 = 0.95;
 
 /// The median of paired ratios with its interval.
@@ -18,7 +18,7 @@ const CONFIDENCE: f64 = 0.95;
 pub struct Estimate {
     /// The median.
     pub median: f64,
-    /// The ends of its interval; none where there are too few ratios for one.
+    /// Ends of its interval; `None` with too few ratios.
     pub bounds: Option<(f64, f64)>,
 }
 
@@ -27,14 +27,14 @@ pub struct Estimate {
 pub enum Verdict {
     /// The interval ends at 1.03 or before.
     NotWorse,
-    /// The interval holds values on both sides of 1.03, or there is none: so many pairs cannot decide.
+    /// The interval contains 1.03, or there is no interval: this number of pairs cannot decide.
     Undecided,
     /// The whole interval is beyond 1.03.
     Worse,
 }
 
 impl Verdict {
-    /// For the report.
+    /// The name in the report.
     pub fn name(self) -> &'static str {
         match self {
             Verdict::NotWorse => "not worse",
@@ -45,7 +45,7 @@ impl Verdict {
 }
 
 impl Estimate {
-    /// Of at least one ratio.
+    /// The estimate of at least one ratio.
     pub fn of(ratios: impl IntoIterator<Item = f64>) -> Estimate {
         let mut sorted: Vec<f64> = ratios.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -75,7 +75,7 @@ impl Estimate {
         }
     }
 
-    /// For a line of JSON.
+    /// The JSON form.
     pub fn json(&self) -> Value {
         let cut = |v: f64| (v * 1e4).round() / 1e4;
         json!({
@@ -85,18 +85,20 @@ impl Estimate {
     }
 }
 
-/// The ratio of a pair, turned so that more than 1 is worse. `rises` says that more of it is better.
+/// The ratio of a pair, inverted if needed so that more than 1 is worse. With `rises`, a larger value is
+/// better.
 pub fn ratio(this: f64, that: f64, rises: bool) -> f64 {
     match (this == that, rises) {
-        // Two zeros are alike, too.
+        // Two zeros are equal, too.
         (true, _) => 1.0,
         (false, false) => this / that,
         (false, true) => that / this,
     }
 }
 
-/// The largest rank k for which the interval from rank k to rank n + 1 - k holds the median of the
-/// distribution with `CONFIDENCE`; none when even least and most do not, which is below six.
+/// The largest rank k for which the interval from rank k to rank n + 1 - k contains the median of the
+/// distribution with `CONFIDENCE`; `None` when even minimum and maximum do not, which is so for fewer than
+/// six ratios.
 fn rank(count: usize) -> Option<usize> {
     let mut term = 0.5f64.powi(count as i32);
     let (mut below, mut rank) = (0.0, 0);
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn ranks_are_those_of_the_printed_tables() {
-        // Of the sign test at 5 % on two sides; the rank is one more than its critical value.
+        // From the two-sided sign test at 5 %; the rank is one more than its critical value.
         let known = [
             (5, None),
             (6, Some(1)),
@@ -136,7 +138,7 @@ mod tests {
         for (count, rank_known) in known {
             assert_eq!(rank(count), rank_known, "{count} pairs");
         }
-        // Close to n / 2 - 0.98 sqrt(n), and finite, as far as pairs go.
+        // Close to n / 2 - 0.98 sqrt(n), and finite for all numbers of pairs.
         assert_eq!(rank(1000), Some(469));
     }
 
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn ties_give_an_interval_of_no_width() {
         assert_eq!(Estimate::of([1.0; 15]), Estimate { median: 1.0, bounds: Some((1.0, 1.0)) });
-        // Twelve alike and three outliers: the interval ends at rank twelve.
+        // Twelve equal ratios and three outliers: the interval ends at rank twelve.
         let ratios = [[1.0; 12].as_slice(), &[9.0; 3]].concat();
         assert_eq!(Estimate::of(ratios).bounds, Some((1.0, 1.0)));
     }
@@ -193,7 +195,7 @@ mod tests {
         assert_eq!(ratio(0.0, 0.0, true), 1.0);
     }
 
-    /// The promise of the interval, on a skewed distribution with a known median, by draws of a fixed seed.
+    /// The coverage of the interval, on a skewed distribution with a known median, with a fixed seed.
     #[test]
     fn interval_holds_the_true_median_in_95_of_100_series() {
         let mut draw = crate::contract::Draw::new(7);
@@ -208,7 +210,7 @@ mod tests {
             estimate.bounds.is_some_and(|(low, high)| low <= 1.0 && 1.0 <= high)
         });
         let part = holds.count() as f64 / f64::from(series);
-        // Of fifteen it is 1 - 2 * 576 / 2^15 = 0.965.
+        // For fifteen ratios, the coverage is 1 - 2 * 576 / 2^15 = 0.965.
         assert!((part - 0.965).abs() < 0.012, "{part}");
     }
 }

@@ -1,7 +1,7 @@
 //! Benchmarks of whole processes, `honeycomb bench NAME --json`: one run is one round.
 //!
-//! A row is one line of `ROWS`: the benchmark's words, so chosen that a run takes about ten seconds, and
-//! the figures of its JSON that are compared. A revision that lacks the benchmark, a word or all figures is
+//! A row is one line of `ROWS`: the benchmark's arguments, chosen so that a run takes about ten seconds, and
+//! the compared figures of its JSON. A revision that lacks the benchmark, an argument or all figures is
 //! reported as lacking the row.
 
 use super::measure::{Compared, Measure, Unpaired, in_turn};
@@ -9,18 +9,18 @@ use crate::build::Build;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
-/// One benchmark with its words.
+/// One benchmark with its arguments.
 pub struct Whole {
-    /// For `--rows` and the report.
+    /// Name for `--rows` and the report.
     pub name: &'static str,
-    /// After `bench`; `--json` comes behind them.
+    /// Arguments after `bench`; `--json` is appended.
     words: &'static [&'static str],
     /// Seconds of one run.
     pub seconds: f64,
     figures: &'static [Figure],
 }
 
-/// A figure, and where it is in the object.
+/// A figure and its path in the JSON object.
 struct Figure {
     /// Steps from the outermost object inwards: a field, a number in a list, or the element of a list
     /// that has these values (`what=write`, `log=false&operations=batched`).
@@ -36,7 +36,7 @@ const fn rises(name: &'static str, unit: &'static str, path: &'static [&'static 
     Figure { path, measure: Measure { name, unit, rises: true, judged: true } }
 }
 
-/// A figure that is reported and does not judge: the worst of a few values, or one that another row has.
+/// A figure that is reported and not judged: the worst of a few values, or a figure of another row.
 const fn shows(name: &'static str, unit: &'static str, path: &'static [&'static str]) -> Figure {
     Figure { path, measure: Measure { name, unit, rises: false, judged: false } }
 }
@@ -116,8 +116,8 @@ macro_rules! repartition {
     };
 }
 
-/// All benchmarks. Words whose default may differ between revisions are given, so that both builds do the
-/// same.
+/// All benchmarks. Arguments whose default may differ between revisions are explicit, so that both builds do
+/// the same.
 pub const ROWS: &[Whole] = &[
     Whole {
         name: "catalog mix",
@@ -198,16 +198,16 @@ impl Whole {
         match (compared.is_empty(), lacks(0)) {
             (false, _) => Ok(compared),
             (true, true) => Err(Unpaired::Failed(format!(
-                "bench {} has no figure that this row knows",
+                "bench {} reports none of the figures of this row",
                 self.words[0]
             ))),
             (true, false) => {
-                Err(Unpaired::NotThere(format!("bench {} has other figures", self.words[0])))
+                Err(Unpaired::NotThere(format!("bench {} reports other figures", self.words[0])))
             }
         }
     }
 
-    /// One run: the object that it prints.
+    /// One run; answers the object that it prints.
     fn run(&self, build: &Build, quick: bool) -> Result<Value, String> {
         let mut command = Command::new(&build.program);
         command.arg("bench").args(self.words).arg("--json").stdin(Stdio::null());
@@ -228,12 +228,12 @@ impl Whole {
     }
 }
 
-/// The line of an error that names it; usage and hints come behind it.
+/// The line of an error message with the cause; usage and hints follow it.
 fn first_cause(stderr: &[u8]) -> String {
     let text = String::from_utf8_lossy(stderr);
     let mut lines = text.lines().filter(|line| !line.trim().is_empty());
     let named = lines.clone().find(|line| line.contains("error"));
-    named.or_else(|| lines.next()).unwrap_or("it said nothing").to_owned()
+    named.or_else(|| lines.next()).unwrap_or("no message").to_owned()
 }
 
 impl Figure {

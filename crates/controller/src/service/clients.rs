@@ -1,4 +1,4 @@
-//! What clients ask about jobs, prefixes and structures.
+//! Requests of clients about jobs, prefixes and structures.
 
 use super::{Asked, ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::plan_count::too_large;
@@ -11,11 +11,11 @@ use honeycomb_wire::token::Caveat;
 use honeycomb_wire::{Field, Malformed, Op, Reader, Scope, Status, attenuate};
 
 impl ControllerService {
-    /// A job's token, no wider than the one that asked for it.
+    /// A job's token with no more rights than the caller's token.
     fn job_token(&self, job: JobId, scope: Scope) -> Vec<u8> {
         let mut token = self.token_key.issue(Some(job));
         let mut narrow = |caveat| {
-            token = attenuate(&token, caveat).expect("a new token has room for two caveats");
+            token = attenuate(&token, caveat).expect("two caveats fit in a new token");
         };
         if scope.expires_ms != u64::MAX {
             narrow(Caveat::Expires(scope.expires_ms));
@@ -72,7 +72,8 @@ impl ControllerService {
             }
             Reply::Bills(bills) if bills.len() > BATCH_MAX => {
                 let text = format!(
-                    "the controller has the bills of {} jobs; more than {BATCH_MAX} are not shown",
+                    "cannot show the bills of {} jobs in one reply, at most {BATCH_MAX}; use the token of \
+                     one job",
                     bills.len()
                 );
                 Err((Status::LimitExceeded, text))
@@ -215,7 +216,7 @@ impl ControllerService {
             Op::CreateStructure => {
                 let q = asked.read::<CreateStructureRequest>()?;
                 let kind = Kind::from_code(q.kind).ok_or_else(|| {
-                    let text = format!("no kind of structure has the code {:#x}", q.kind);
+                    let text = format!("unknown kind of structure {:#x}", q.kind);
                     (Status::InvalidArgument, text)
                 })?;
                 let structure = NewStructure {
@@ -258,7 +259,7 @@ impl ControllerService {
     }
 }
 
-/// A `RenewLeasesRequest`, read where it lies: a driver renews thousands of paths in one.
+/// A `RenewLeasesRequest`, read in place: a driver renews thousands of paths in one request.
 fn frontier(args: &[u8]) -> Result<(JobId, Vec<&str>), Malformed> {
     let mut reader = Reader::new(args);
     let (job, paths) = (JobId(u64::get(&mut reader)?), reader.texts()?);
@@ -266,7 +267,7 @@ fn frontier(args: &[u8]) -> Result<(JobId, Vec<&str>), Malformed> {
     Ok((job, paths))
 }
 
-/// A node of a plan, read where it lies.
+/// A node of a plan, read in place.
 struct PlannedNode<'a> {
     name: &'a str,
     parents: Vec<&'a str>,
@@ -274,15 +275,15 @@ struct PlannedNode<'a> {
     readers: Vec<&'a str>,
 }
 
-/// A `CreateHierarchyRequest`. One that is too large is refused while it is counted, so that this costs no
-/// more than the largest that is accepted.
+/// Reads a `CreateHierarchyRequest`. A request that is too large is refused while it is counted, so that it
+/// costs no more than the largest accepted one.
 fn plan(args: &[u8]) -> Result<(JobId, Vec<PlannedNode<'_>>), Refusal> {
     let mut reader = Reader::new(args);
     let r = &mut reader;
     let job = JobId(u64::get(r).map_err(malformed)?);
     let count = u32::get(r).map_err(malformed)? as usize;
     if count > args.len() {
-        return Err(malformed(r.malformed("a list claims more items than there are bytes")));
+        return Err(malformed(r.malformed("a list declares more items than it has bytes")));
     }
     if count > BATCH_MAX {
         return Err(too_large("nodes", BATCH_MAX));

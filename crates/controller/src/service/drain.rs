@@ -1,4 +1,4 @@
-//! Servers that are taken out, as operators and the servers themselves ask for it, and the end of the cluster.
+//! Requests of operators and servers to drain a server, and the stop of the cluster.
 
 use super::{Asked, ControllerService, Refusal, refusal, unexpected};
 use crate::translate;
@@ -18,7 +18,7 @@ impl ControllerService {
         Ok(DrainServerReply {}.encode())
     }
 
-    /// One step of the end of the cluster: how far it is.
+    /// One step of stopping the cluster; answers the progress.
     pub(super) fn stop_cluster(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
         let StopClusterRequest { discard } = asked.read()?;
         let command = Command::StopCluster { actor: asked.actor, discard };

@@ -1,4 +1,4 @@
-//! What is asked of memory servers, and the replies that wait until it is done.
+//! Requests to memory servers, and the replies that wait for them.
 
 use super::{ControllerService, Peer, Refusal, drain, moves};
 use crate::outbox::{Out, Rests};
@@ -9,7 +9,7 @@ use honeycomb_types::{BlockAt, MoveId, ServerId, SessionId, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 
-/// A reply that waits until memory servers have done what it rests on.
+/// A reply that waits for requests to memory servers.
 pub(super) struct Deferred {
     to: ConnId,
     session: SessionId,
@@ -21,29 +21,29 @@ pub(super) struct Deferred {
 }
 
 impl Deferred {
-    /// Whether the answer goes there.
+    /// Whether the reply is for this connection.
     pub(super) fn is_for(&self, to: ConnId) -> bool {
         self.to == to
     }
 }
 
-/// A request of ours to a memory server.
+/// A request from this controller to a memory server.
 pub(crate) struct Errand {
     pub(crate) server: ServerId,
     pub(crate) effect: Effect,
-    /// Over which connection; none where there was none.
+    /// Connection of the request; `None` if there was none.
     pub(crate) link: Option<ConnId>,
     deferred: Option<u64>,
 }
 
 impl ControllerService {
-    /// Answers to clients that wait for memory servers.
+    /// The number of replies to clients that wait for memory servers.
     pub(crate) fn deferred(&self) -> usize {
         self.deferred.len()
     }
 
-    /// Answers at the end of the round, or when the memory servers have done what the answer says:
-    /// opened the blocks that it names, made those unreadable that it takes away.
+    /// Answers at the end of the round, or when the memory servers have completed the requests behind the
+    /// answer: opened the blocks that it names, and fenced the blocks that it removes.
     pub(super) fn conclude(
         &mut self,
         now: Time,
@@ -54,8 +54,8 @@ impl ControllerService {
     ) {
         let request = header.request;
         if matches!(header.op, Op::CommitMove | Op::CancelMove | Op::LeaveServer) {
-            // It rests on nothing that is still to be done, and a block that gave everything away
-            // shall hear of it before it is taken back, as a server before it is let go.
+            // The reply depends on no pending request. An emptied block must get it before the block is
+            // freed, and a server before it is released.
             self.reply(from, request, body, rests);
             return self.dispatch(now, None);
         }
@@ -72,24 +72,25 @@ impl ControllerService {
         self.dispatch(now, Some(number));
     }
 
-    /// Whether the answer to this request still waits; then it goes to who asked last.
+    /// Whether the reply to this request still waits; if so, it goes to the connection of the last retry.
     pub(super) fn is_deferred(&mut self, to: ConnId, session: SessionId, request: u64) -> bool {
         let mut all = self.deferred.values_mut();
         let waiting = all.find(|d| (d.session, d.request) == (session, request));
         let Some(deferred) = waiting else { return false };
         let before = std::mem::replace(&mut deferred.to, to);
-        // Whoever asked before from another shard asks no more, and is awaited there.
+        // The earlier request came from another shard, which still waits for its answer.
         if let Some(Peer { origin: Some(origin), .. }) = self.peers.get(&before) {
             let origin = *origin;
             self.peers.remove(&before);
             let busy = ReplyHeader::new(Status::Busy, request, super::BUSY_RETRY_US);
-            self.siblings.answer(origin, busy, b"it was asked again".to_vec());
+            let text = b"the request was retried over another connection".to_vec();
+            self.siblings.answer(origin, busy, text);
         }
         true
     }
 
-    /// Asks again for blocks that are to be named and are not open yet, so that the reply waits for
-    /// them, or tells why they cannot be opened. Opening is idempotent.
+    /// Repeats the request to open blocks that a reply names and that are not open yet. The reply then waits
+    /// for them, or says why they cannot be opened. Opening is idempotent.
     pub(super) fn await_open(&mut self, blocks: impl IntoIterator<Item = BlockAt>) {
         for at in blocks {
             let asked = |e: &Effect| matches!(e, Effect::OpenBlock { at: a, .. } if *a == at);
@@ -113,7 +114,7 @@ impl ControllerService {
                     self.opening.remove(at);
                 }
                 Effect::SetGeneration { prefix, generation, .. } => {
-                    // What is asked for again later must not open a block to what is revoked now.
+                    // A later repetition must not open a block to a grant that is revoked now.
                     let errands = self.errands.values_mut().map(|errand| &mut errand.effect);
                     for effect in self.opening.values_mut().chain(errands) {
                         effect.revoke(*prefix, *generation);
@@ -129,7 +130,7 @@ impl ControllerService {
                     let errand = Errand { server, effect, link: Some(link), deferred: waits };
                     self.errands.insert(number, errand);
                 }
-                // It is told when it is back, or lost with all that was asked of it.
+                // The request is sent when the server is back, or fails when the server is lost.
                 None if self.catalog.is_suspected(server) => {
                     let errand = Errand { server, effect, link: None, deferred: waits };
                     self.errands.insert(number, errand);
@@ -140,13 +141,13 @@ impl ControllerService {
                 }
             }
         }
-        // What follows from a move that was given up; it asks for nothing that can fail like it.
+        // The effects of a cancelled move; they contain no request that can fail in the same way.
         if !self.effects.is_empty() {
             self.dispatch(now, None);
         }
     }
 
-    /// A memory server has answered: what follows from that.
+    /// Handles the answer of a memory server.
     pub(super) fn errand_answered(
         &mut self,
         now: Time,
@@ -154,7 +155,7 @@ impl ControllerService {
         header: &ReplyHeader,
         args: &[u8],
     ) {
-        // Only who was asked can answer.
+        // Only the server of the request can answer it.
         let theirs = |errand: &Errand| errand.server == server;
         if !self.errands.get(&header.request).is_some_and(theirs) {
             return;
@@ -179,7 +180,7 @@ impl ControllerService {
                     None => FlushBlockReply::decode(args).map(written).map_err(|e| e.to_string()),
                 };
                 let outcome = match &outcome {
-                    Ok(objects) if objects.is_empty() => Err("the server named no object"),
+                    Ok(objects) if objects.is_empty() => Err("the server's answer names no object"),
                     Ok(objects) => Ok(&objects[..]),
                     Err(why) => Err(&**why),
                 };
@@ -196,7 +197,7 @@ impl ControllerService {
                     Some((status, why)) => Err((*status == Status::WrongKind, why.clone())),
                     None => match FlushBlockReply::decode(args) {
                         Ok(reply) if reply.objects.is_empty() => {
-                            Err((false, "the server named no object".to_owned()))
+                            Err((false, "the server's answer names no object".to_owned()))
                         }
                         Ok(reply) => {
                             let sealed = reply.sealed;
@@ -252,7 +253,7 @@ impl ControllerService {
             }
             _ => {}
         }
-        // What was to be freed and is not there is as good as freed.
+        // A block that was to be freed and does not exist counts as freed.
         let failure = failure.filter(|_| prepares(&errand.effect));
         if failure.is_some() {
             self.give_up_import(now, &errand.effect);
@@ -261,18 +262,18 @@ impl ControllerService {
         self.dispatch(now, None);
     }
 
-    /// Whether a block is to be opened, and its server has not said that it is.
+    /// Whether a block is being opened and its server has not confirmed it.
     pub(crate) fn is_opening(&self, at: BlockAt) -> bool {
         self.opening.contains_key(&at)
     }
 
-    /// Drops a request to a server that is obsolete. Replies that wait for it wait no longer.
+    /// Drops an obsolete request to a server. Replies no longer wait for it.
     pub(crate) fn drop_errand(&mut self, number: u64) {
-        let errand = self.errands.remove(&number).expect("the caller has found it");
+        let errand = self.errands.remove(&number).expect("the caller has checked it");
         self.release(errand.deferred, None);
     }
 
-    /// What a server was asked that is gone has come to nothing.
+    /// Fails all requests to a lost server.
     pub(super) fn errands_of_a_lost(&mut self, server: ServerId) {
         let broken: Vec<u64> =
             self.errands.iter().filter(|(_, e)| e.server == server).map(|(n, _)| *n).collect();
@@ -287,7 +288,7 @@ impl ControllerService {
         self.next_number
     }
 
-    /// One of the things that a deferred reply waits for has come to its end.
+    /// Completes one of the requests that a deferred reply waits for.
     fn release(&mut self, number: Option<u64>, failure: Option<Refusal>) {
         let Some(number) = number else { return };
         let Some(deferred) = self.deferred.get_mut(&number) else { return };
@@ -304,13 +305,13 @@ impl ControllerService {
     }
 }
 
-/// What a server says that it wrote of a block.
+/// The objects of a block that a server reports as written.
 fn written(reply: FlushBlockReply) -> Vec<Written> {
     let object = |o: FlushedObject| Written { bytes: o.bytes, items: o.items, crc: o.crc };
     reply.objects.into_iter().map(object).collect()
 }
 
-/// What is sent for an effect: to which memory server, in which operation, with which arguments.
+/// The message for an effect: the memory server, the operation and its arguments.
 pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
     match effect {
         Effect::OpenBlock {
@@ -439,27 +440,27 @@ pub fn message_of(effect: &Effect) -> (ServerId, Op, Vec<u8>) {
     }
 }
 
-/// Whether it makes a block ready for what a reply is about to promise.
+/// Whether the effect prepares a block for use by the caller of a reply.
 fn prepares(effect: &Effect) -> bool {
     matches!(effect, Effect::OpenBlock { .. } | Effect::BeginImport { .. })
 }
 
-/// Whether a reply waits for this.
+/// Whether a reply waits for this effect.
 fn is_awaited(effect: &Effect) -> bool {
     let takes = matches!(effect, Effect::FreeBlock { .. } | Effect::SetGeneration { .. });
     prepares(effect) || takes
 }
 
-/// What it means for a reply that the server is gone which was to do this.
+/// The refusal for a waiting reply when the server of this effect is lost.
 pub(super) fn loss_of(effect: &Effect) -> Option<Refusal> {
     match effect {
-        // Nothing is lost but an attempt, and who asked still has everything.
+        // Only an attempt is lost; the source still has all data.
         Effect::BeginImport { .. } => Some((Status::Busy, taker_gone())),
         Effect::OpenBlock { importing, .. } if *importing != MoveId::NONE => {
             Some((Status::Busy, taker_gone()))
         }
         Effect::OpenBlock { .. } => {
-            let text = "the memory server that was to hold the blocks is gone; try again";
+            let text = "the memory server of the new blocks was lost; retry";
             Some((Status::DataLost, text.to_owned()))
         }
         _ => None,
@@ -467,5 +468,5 @@ pub(super) fn loss_of(effect: &Effect) -> Option<Refusal> {
 }
 
 fn taker_gone() -> String {
-    "the memory server that was to take the range is gone; try again".to_owned()
+    "the target memory server of the move was lost; retry".to_owned()
 }

@@ -1,4 +1,4 @@
-//! Blocks for the extents of large values, and where the servers are that have them.
+//! Blocks for the extents of large values, and the addresses of their servers.
 
 use super::{Asked, ControllerService, Refusal, refusal, unexpected};
 use crate::translate;
@@ -9,7 +9,7 @@ use honeycomb_wire::messages::{
 };
 use honeycomb_wire::{Field, Op, Status};
 
-/// Whether a request that may change something does not: it asks which blocks there are.
+/// Whether a request of a changing operation only reads: it lists the present blocks.
 pub(super) fn only_asks(op: Op, args: &[u8]) -> bool {
     op == Op::ExtentBlocks && ExtentBlocksRequest::decode(args).is_ok_and(|q| q.bytes == 0)
 }
@@ -24,7 +24,7 @@ impl ControllerService {
         let command = Command::ExtentBlocks { actor, job, structure, bytes, full };
         match self.apply(now, command).map_err(refusal)? {
             Reply::Extents(entries) => {
-                // Of a list nobody knows which block will be asked: only a new one is awaited.
+                // The client may use any block of a list, so that only a new block is awaited.
                 if bytes > 0 {
                     self.await_open(entries.iter().map(|entry| entry.at));
                 }
@@ -38,7 +38,7 @@ impl ControllerService {
     pub(super) fn locate_server(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
         let server = ServerId(asked.read::<LocateServerRequest>()?.server);
         let address = self.catalog.address_of(server).ok_or_else(|| {
-            (Status::NotFound, format!("there is no memory server {server}, or no more"))
+            (Status::NotFound, format!("memory server {server} does not exist or was lost"))
         })?;
         Ok(LocateServerReply { address: address.to_string() }.encode())
     }

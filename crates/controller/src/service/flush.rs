@@ -1,4 +1,4 @@
-//! Flushes that clients ask for, and prefixes that they load.
+//! Flushes and loads that clients request.
 
 use super::{Asked, ControllerService, Refusal, refusal, unexpected};
 use crate::translate;

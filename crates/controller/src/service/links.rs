@@ -1,4 +1,4 @@
-//! What memory servers ask and report, and what it means when one is gone.
+//! Requests and reports of memory servers, and the loss of a server.
 
 use super::{ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
@@ -111,7 +111,7 @@ impl ControllerService {
         let traffic: Vec<TierTraffic> = (q.tiers.iter().take(TIERS_MAX))
             .map(|t| TierTraffic { written: t.written, read: t.read })
             .collect();
-        // One of a kind that this program does not know says nothing.
+        // Alarms of an unknown kind are ignored.
         let alarm = |a: &honeycomb_wire::messages::TierAlarm| {
             let kind = AlarmKind::from_code(a.kind)?;
             let (tier, why) = (TierIx(a.tier), a.why.as_str().into());
@@ -139,8 +139,8 @@ impl ControllerService {
         Ok(())
     }
 
-    /// Ends what there is of servers that the catalog has given up, with a link or without: what
-    /// waits for them is answered, and one that was only paused learns that it has to join again.
+    /// Cleans up after servers that the catalog has declared lost, with a link or without. Replies that wait
+    /// for them are answered, and a server that was only paused learns that it must join again.
     pub(crate) fn drop_former(&mut self, net: &mut Net, now: Time) {
         let linked = self.links.keys().copied();
         let asked = self.errands.values().map(|errand| errand.server);
@@ -161,7 +161,7 @@ impl ControllerService {
         self.links.remove(&server);
         self.probes.end(server);
         self.opening.retain(|at, _| at.block.server() != server);
-        // The catalog may have declared it dead already, for its silence.
+        // The catalog may already have declared it lost.
         let _ = self.apply(now, Command::ServerLost { server });
         self.errands_of_a_lost(server);
         self.dispatch(now, None);

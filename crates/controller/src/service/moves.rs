@@ -1,4 +1,4 @@
-//! Moves, as blocks ask for them and as their targets are told (`crates/catalog/src/moves.rs`).
+//! Moves: requests of source blocks, and requests to target servers (`crates/catalog/src/moves.rs`).
 
 use super::{ControllerService, Refusal, malformed, refusal, unexpected};
 use crate::translate;
@@ -7,7 +7,7 @@ use honeycomb_types::{BlockAt, MoveId, StructureId, Time, Way};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, Status};
 
-/// What the controller asks of memory servers.
+/// Operations that the controller requests from memory servers.
 pub(super) const OF_SERVERS: [Op; 3] = [Op::BeginImport, Op::EndImport, Op::Evacuate];
 
 impl ControllerService {
@@ -24,7 +24,7 @@ impl ControllerService {
                 let Some(way) = Way::from_code(q.way) else {
                     return Err((
                         Status::InvalidArgument,
-                        format!("no block moves in way {}", q.way),
+                        format!("unknown kind of move {}", q.way),
                     ));
                 };
                 Command::BeginMove { structure, at, start: q.start, way }
@@ -56,8 +56,7 @@ impl ControllerService {
         }
     }
 
-    /// A target was not made ready for its move: the source, which is refused, shall find it
-    /// cancelled.
+    /// Cancels a move whose target could not be prepared. The request of its source is refused.
     pub(super) fn give_up_import(&mut self, now: Time, effect: &Effect) {
         let (server, at, id) = match *effect {
             Effect::OpenBlock { server, at, importing, .. } => (server, at, importing),

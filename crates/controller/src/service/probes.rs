@@ -1,12 +1,12 @@
 //! The meaning of a server's closed connection.
 //!
-//! A process that ends closes its connection, and so does a link that flaps. So the controller asks the
-//! server's address: where nobody listens the process is gone, and its data with it. Any other outcome
-//! (somebody listens, the address is silent, its name is not known) decides nothing: the server is
-//! suspected until it is back over another connection, or was silent for too long (INV-56). A controller that
-//! was started again asks the addresses of all servers that its log names.
+//! A connection closes when its process ends, but also on a network failure. The controller therefore probes
+//! the server's address: if the connection is refused, the process has ended, and its data is lost. Any other
+//! result (a process listens, the address does not answer, its name is unknown) decides nothing: the server
+//! is suspected until it reconnects, or until it has been silent for too long (INV-56). A restarted
+//! controller probes the addresses of all servers in its log.
 //!
-//! Asking may block, so that each server without a connection has a thread for it.
+//! A probe may block, so that each server without a connection has a thread for it.
 
 use super::{ControllerService, Note};
 use honeycomb_catalog::Command;
@@ -19,12 +19,12 @@ use std::time::Duration;
 
 /// How long one attempt to connect may take.
 const PATIENCE: Duration = Duration::from_millis(250);
-/// The pause before the second attempt: a process that ends closes its sockets one after the other. It
-/// doubles up to the other one.
+/// The pause before the second attempt: an ending process closes its sockets one after the other. It doubles
+/// up to `AGAIN_MAX`.
 const AGAIN_MIN: Duration = Duration::from_millis(25);
 const AGAIN_MAX: Duration = Duration::from_millis(800);
 
-/// Threads that ask the addresses of servers without a connection; each ends when its sender is dropped.
+/// Threads that probe the addresses of servers without a connection; each ends when its sender is dropped.
 #[derive(Default)]
 pub(crate) struct Probes(HashMap<ServerId, Sender<()>>);
 
@@ -32,18 +32,18 @@ impl Probes {
     fn begin(&mut self, server: ServerId, address: Arc<str>, mailbox: Mailbox<Note>) {
         let (end, ended) = channel();
         let ask = move || ask(server, &address, &mailbox, &ended);
-        // Without a thread the server is lost by its silence.
+        // Without a thread, the server is declared lost after the time of silence.
         if std::thread::Builder::new().name("probe".into()).spawn(ask).is_ok() {
             self.0.insert(server, end);
         }
     }
 
-    /// Servers whose addresses are asked.
+    /// Servers whose addresses are probed.
     pub(crate) fn servers(&self) -> impl Iterator<Item = ServerId> + '_ {
         self.0.keys().copied()
     }
 
-    /// The server is back, or lost.
+    /// Ends the probes of a server that is back or lost.
     pub(crate) fn end(&mut self, server: ServerId) {
         self.0.remove(&server);
     }
@@ -63,10 +63,10 @@ fn ask(server: ServerId, address: &str, mailbox: &Mailbox<Note>, ended: &Receive
 }
 
 impl ControllerService {
-    /// The connection to a server closed.
+    /// Handles the closed connection of a server.
     pub(super) fn unlinked(&mut self, now: Time, server: ServerId) {
         self.links.remove(&server);
-        // One that was released has nothing to lose.
+        // A released server has no data to lose.
         let Some(address) =
             self.catalog.address_of(server).filter(|_| !self.catalog.is_released(server))
         else {
@@ -77,7 +77,7 @@ impl ControllerService {
         self.probes.begin(server, address, self.siblings.own_mailbox());
     }
 
-    /// The servers that the log names have no connection yet.
+    /// Starts probes of all servers in the log, which have no connection yet.
     pub(super) fn probe_awaited(&mut self) {
         let awaited: Vec<ServerId> = self.catalog.awaited().collect();
         for server in awaited {
@@ -86,7 +86,7 @@ impl ControllerService {
         }
     }
 
-    /// Nobody listens at the address of a server without a connection.
+    /// Handles a refused connection at the address of a server without a connection: its process has ended.
     pub(super) fn server_ended(&mut self, now: Time, server: ServerId) {
         self.probes.end(server);
         if self.catalog.is_member(server) && !self.links.contains_key(&server) {

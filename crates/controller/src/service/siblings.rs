@@ -1,12 +1,13 @@
-//! The other shards of this controller: who owns which job, and requests that came to the wrong one.
+//! The other shards of this controller: owners of jobs, and requests that arrive at the wrong shard.
 //!
-//! A job belongs to the shard that its id names; a new one to the shard of the hash of its tenant, or of
-//! its name, so that a name is unique without anybody asking around (ADR 0021). A connection with a job's token is handed to
-//! the job's shard at its handshake. One with the cluster's token stays where it is, and what it asks
-//! about jobs of others goes there as a note and comes back as one. What concerns all is asked of all.
+//! A job belongs to the shard that its id names. A new job belongs to the shard of the hash of its tenant, or
+//! of its name, so that names are unique without messages between shards (ADR 0021). At its handshake, a
+//! connection with a job's token is handed to the job's shard. A connection with the cluster's token stays;
+//! its requests about jobs of other shards are forwarded as notes, and the answers return as notes. Requests
+//! that concern all shards go to all of them.
 //!
-//! A request that came from a sibling has a stand-in for its connection. Everything that waits for the
-//! disk or for memory servers waits for it as for any other; what is said to it goes back.
+//! A request from a sibling has a stand-in for its connection. It can wait for the disk or for memory servers
+//! like any other request; messages to the stand-in are sent back to the sibling.
 
 use super::{ControllerService, Note, Peer};
 use crate::merge;
@@ -17,7 +18,7 @@ use honeycomb_wire::{Field, Op, Reader, ReplyHeader, RequestHeader, Scope, Statu
 use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh64::xxh64;
 
-/// Where a request came from: a shard, and its name for the connection.
+/// The origin of a request: a shard, and its id of the connection.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     shard: u16,
@@ -38,25 +39,25 @@ struct Gather {
     to: ConnId,
     request: u64,
     op: Op,
-    /// A job asks: it sees totals only.
+    /// Whether the caller has a job's token: it gets totals only.
     narrow: bool,
     left: usize,
     parts: Vec<Vec<u8>>,
     failure: Option<(ReplyHeader, Vec<u8>)>,
 }
 
-/// The shards of this controller, as one of them sees them.
+/// The shards of this controller, from the view of one of them.
 pub(crate) struct Siblings {
     ix: u16,
-    /// Of all shards, this one included.
+    /// Mailboxes of all shards, including this one.
     mailboxes: Vec<Mailbox<Note>>,
     stand_ins: u32,
     gathers: HashMap<ConnId, Gather>,
-    /// Answers for shards whose mailboxes did not take them yet.
+    /// Answers for shards whose mailboxes were full.
     undelivered: VecDeque<(u16, Note)>,
 }
 
-/// The shard that a new job of this name belongs to: the one of all jobs of its tenant.
+/// The shard of a new job with this name, which is that of all jobs of its tenant.
 pub(crate) fn shard_of_name(name: &str, shards: usize) -> u16 {
     let tenant = tenant_of(name).unwrap_or(name);
     (xxh64(tenant.as_bytes(), 0) % shards.max(1) as u64) as u16
@@ -81,7 +82,7 @@ impl Siblings {
         self.mailboxes.len()
     }
 
-    /// Where this shard takes notes.
+    /// The mailbox of this shard.
     pub(super) fn own_mailbox(&self) -> Mailbox<Note> {
         self.mailboxes[self.ix as usize].clone()
     }
@@ -91,14 +92,14 @@ impl Siblings {
         ConnId::stand_in(self.stand_ins)
     }
 
-    /// Says something to whom a stand-in stands for.
+    /// Sends an answer to the connection behind a stand-in.
     pub(crate) fn answer(&mut self, origin: Origin, header: ReplyHeader, body: Vec<u8>) {
         self.undelivered.push_back((origin.shard, Note::Returned(origin.conn, header, body)));
         self.deliver();
     }
 
-    /// Hands answers back. A shard whose mailbox is full gets its answers at the next tick; there are no
-    /// more of them than requests in mailboxes.
+    /// Sends answers back. A shard whose mailbox is full gets its answers at the next tick; their number is
+    /// bounded by the requests in mailboxes.
     fn deliver(&mut self) {
         while let Some((shard, note)) = self.undelivered.pop_front() {
             if let Err(NotPosted::Full(note)) = self.mailboxes[shard as usize].post(note) {
@@ -108,13 +109,13 @@ impl Siblings {
         }
     }
 
-    /// Tries again; whether there is more to deliver.
+    /// Retries the delivery; answers whether there is more to deliver.
     pub(crate) fn is_behind(&mut self) -> bool {
         self.deliver();
         !self.undelivered.is_empty()
     }
 
-    /// The shard that a connection of this scope belongs to, which may ask for one.
+    /// The shard of a connection with this scope, which may request a shard.
     pub(crate) fn home(&self, scope: &Scope, asked: u8) -> Result<u16, (Status, String)> {
         let shards = self.count();
         match (scope.job, asked) {
@@ -122,19 +123,19 @@ impl Siblings {
             (_, u8::MAX) | (Some(_), _) => Ok(self.ix),
             (None, n) if (n as usize) < shards => Ok(n.into()),
             (None, n) => {
-                let text = format!("there is no controller shard {n}, there are {shards}");
+                let text = format!("there is no controller shard {n}: the controller has {shards}");
                 Err((Status::InvalidArgument, text))
             }
         }
     }
 
-    /// The shard that has to serve a request which needs the cluster's token, or none: this one.
+    /// The shard that must serve a request with the cluster's token; `None` for this shard.
     fn owner(&self, op: Op, args: &[u8]) -> Option<u16> {
         let named = |name: &str| shard_of_name(name, self.count());
         let owner = match op {
             Op::RegisterJob => named(&RegisterJobRequest::decode(args).ok()?.name),
             Op::FindJob => named(&FindJobRequest::decode(args).ok()?.name),
-            // Both begin alike. A tenant's is where its jobs are.
+            // Both requests begin with the same fields. The quota of a tenant is on the shard of its jobs.
             Op::SetQuota | Op::GetQuota => {
                 let mut r = Reader::new(args);
                 let (job, level) = (u64::get(&mut r).ok()?, u8::get(&mut r).ok()?);
@@ -169,13 +170,14 @@ impl Siblings {
             }
             _ => return None,
         };
-        // A job of no shard is unknown here as well as anywhere.
+        // A job that belongs to no shard is unknown on every shard, also here.
         (owner != self.ix && (owner as usize) < self.count()).then_some(owner)
     }
 }
 
 impl ControllerService {
-    /// Sends a request on that others have to answer, or all. False when it is this shard's own.
+    /// Forwards a request that another shard, or all shards, must answer. False when it belongs to this
+    /// shard.
     pub(super) fn send_on(
         &mut self,
         net: &mut Net,
@@ -194,7 +196,7 @@ impl ControllerService {
         let all_bills = header.op == Op::JobCost && args == 0u64.to_le_bytes();
         let lists = header.op == Op::ListJobs || all_bills;
         if header.op == Op::ClusterStatus || changes || lists && whole {
-            // Whether it may ask at all is decided here.
+            // The rights of the caller are checked here.
             let may = match changes {
                 true => self.actor(now, from, header.op, true).map(|_| ()),
                 false => self.serve(net, now, from, header, args, false).map(|_| ()),
@@ -244,7 +246,7 @@ impl ControllerService {
             let args = args.to_vec();
             let part = Box::new(Forwarded { origin, scope, session, header: *header, args });
             if mailbox.post(Note::Forward(part)).is_err() {
-                // Parts that are under way come to nobody.
+                // Answers of the other shards are dropped when they arrive.
                 return self.busy(net, from, header.request);
             }
             left += 1;
@@ -255,12 +257,12 @@ impl ControllerService {
         self.siblings.gathers.insert(conn, gather);
     }
 
-    /// A request came from a sibling.
+    /// Handles a request from a sibling.
     pub(super) fn forwarded(&mut self, net: &mut Net, now: Time, request: Forwarded) {
         let Forwarded { origin, scope, session, header, args } = request;
         if self.is_behind() && header.op != Op::RenewLeases {
             let reply = ReplyHeader::new(Status::Busy, header.request, super::BUSY_RETRY_US);
-            let text = b"the controller's disk is behind".to_vec();
+            let text = b"the controller waits for its disk; retry later".to_vec();
             return self.siblings.answer(origin, reply, text);
         }
         let from = self.siblings.stand_in();
@@ -269,7 +271,7 @@ impl ControllerService {
         self.handle(net, now, from, &header, &args, None);
     }
 
-    /// A sibling has answered.
+    /// Handles an answer of a sibling.
     pub(super) fn returned(
         &mut self,
         net: &mut Net,
@@ -304,17 +306,17 @@ impl ControllerService {
         net.reply(gather.to, header, &body, ReplyPayload::Copy(&[]));
     }
 
-    /// A connection whose handshake named this shard.
+    /// Takes over a connection whose handshake named this shard.
     pub(super) fn adopt(&mut self, net: &mut Net, conn: Detached, peer: Peer) {
         if let Ok(id) = net.attach(conn) {
             self.peers.insert(id, peer);
         }
     }
 
-    /// A connection leaves for another shard.
+    /// Sends a connection to another shard.
     pub(super) fn detached(&mut self, from: ConnId, target: u8, conn: Detached) {
         let peer = self.peers.remove(&from).expect("handed over after its handshake");
-        // A mailbox that is full drops the connection; the client connects again.
+        // If the mailbox is full, the connection is dropped; the client reconnects.
         let _ = self.siblings.mailboxes[target as usize].post(Note::Adopt(conn, peer));
     }
 }

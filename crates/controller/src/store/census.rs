@@ -1,4 +1,4 @@
-//! What a log has in it, counted from outside: how much of it one sync carries.
+//! Counts the contents of a log from outside, to show how many records one sync writes.
 
 use super::frame::{self, FrameKind};
 use super::{log_name, numbers};
@@ -7,16 +7,16 @@ use std::path::Path;
 /// Counts of the log files of a data directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LogCensus {
-    /// Groups: rounds of the controller that changed something.
+    /// Groups: rounds of the controller with changes.
     pub groups: u64,
-    /// Records in them: each is one thing of the catalog as it became, or an answer that is kept.
+    /// Records in the groups: each is the new state of one catalog entry, or a retained answer.
     pub records: u64,
-    /// Syncs that were done, as far as later groups tell of them.
+    /// Completed syncs, as recorded by later groups.
     pub syncs: u64,
 }
 
 impl LogCensus {
-    /// What came after an earlier count.
+    /// The difference to an earlier count.
     pub fn since(&self, earlier: &LogCensus) -> LogCensus {
         LogCensus {
             groups: self.groups.saturating_sub(earlier.groups),
@@ -26,8 +26,8 @@ impl LogCensus {
     }
 }
 
-/// Counts what the log files of a data directory have. The controller may be writing: what is cut
-/// short at the end does not count.
+/// Counts the log files of a data directory. The controller may be writing: an incomplete group at the end is
+/// not counted.
 pub fn census(data: &Path) -> Result<LogCensus, String> {
     let said = |e: std::io::Error| format!("{}: {e}", data.display());
     let entries = std::fs::read_dir(data).map_err(said)?;
@@ -35,14 +35,14 @@ pub fn census(data: &Path) -> Result<LogCensus, String> {
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     let mut found = LogCensus::default();
     for file in numbers(&names, "log-") {
-        // One that is gone meanwhile was replaced by a snapshot.
+        // A file that has disappeared was replaced by a snapshot.
         let Ok(bytes) = std::fs::read(data.join(log_name(file))) else { continue };
         let Ok((frames, _)) = frame::read_file(&bytes, file) else { continue };
         let mut synced = 0;
         for frame in frames.iter().filter(|frame| frame.kind == FrameKind::Group) {
             found.groups += u64::from(!frame.body.is_empty());
             found.records += records(frame.body);
-            // Each group says how far the disk was when it was written.
+            // Each group records how many bytes were synced when it was written.
             found.syncs += u64::from(frame.synced > synced);
             synced = synced.max(frame.synced);
         }

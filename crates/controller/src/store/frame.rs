@@ -1,9 +1,8 @@
-//! Frames of log and snapshot files: what is read back is what was written, or known not to be.
+//! Frames of log and snapshot files, which detect all damage.
 //!
-//! A frame is one group of records: all that one round of the controller changed. It has a length, a
-//! type, a version and a checksum over all of it. It also says how much of its file was on the disk
-//! for certain when it was written: with that, damage is told from the end of a write that a crash
-//! cut short (`read_file`).
+//! A frame is one group of records: all changes of one round of the controller. It has a length, a type, a
+//! version and a checksum over all of it. It also records how many bytes of its file were synced when it was
+//! written. This distinguishes damage from a write that a crash interrupted (`read_file`).
 
 use honeycomb_types::Time;
 use xxhash_rust::xxh64::Xxh64;
@@ -15,42 +14,42 @@ const MAGIC: u32 = u32::from_le_bytes(*b"HCLG");
 pub(crate) const MAJOR: u8 = 1;
 const MINOR: u8 = 0;
 
-/// What a frame is.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub(crate) enum FrameKind {
-    /// The first of a file: term and number of the file.
+    /// The first frame of a file: term and number of the file.
     Head = 1,
-    /// Records that belong together.
+    /// Records of one group.
     Group = 2,
-    /// The last of a snapshot.
+    /// The last frame of a snapshot.
     End = 3,
 }
 
-/// A frame that was read.
+/// A decoded frame.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
     pub(crate) kind: FrameKind,
-    /// Counts all frames of a log, over its files.
+    /// Number of the frame, counted over all files of a log.
     pub(crate) number: u64,
-    /// So many bytes of the file were on the disk when this was written.
+    /// Bytes of the file that were synced when the frame was written.
     pub(crate) synced: u64,
     /// The controller's clock.
     pub(crate) time: Time,
     pub(crate) body: &'a [u8],
 }
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
-    /// These bytes are not what was written, and they were on the disk.
+    /// The bytes at this offset were synced and have changed since.
     Spoilt { offset: u64 },
-    /// Of a later version of this program.
+    /// The file is of a later version of this program.
     Newer { major: u8 },
 }
 
 fn checksum(file: u64, header: &[u8], body: &[u8]) -> u64 {
-    // The file's number is the seed: a frame that strayed in from another file is none of this one.
+    // The file's number is the seed, so that a frame of another file is not valid in this one.
     let mut hash = Xxh64::new(file);
     hash.update(&header[..40]);
     hash.update(body);
@@ -82,7 +81,7 @@ fn u64_at(b: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes"))
 }
 
-/// The frame at the start of `data`, if one is there.
+/// The frame at the start of `data`, if it is valid.
 fn parse(data: &[u8], file: u64) -> Option<Frame<'_>> {
     let header = data.get(..HEADER)?;
     if u32_at(header, 0) != MAGIC || header[6] != MAJOR {
@@ -102,10 +101,10 @@ fn parse(data: &[u8], file: u64) -> Option<Frame<'_>> {
     Some(Frame { kind, number, synced, time: Time(u64_at(header, 32)), body })
 }
 
-/// All frames of a file, and how many of its bytes they are. The rest, if there is one, is a write
-/// that a crash cut short; only the last file of a log may have it.
+/// All frames of a file, and the number of their bytes. Remaining bytes are a write that a crash interrupted;
+/// only the last file of a log may have them.
 pub(crate) fn read_file(data: &[u8], file: u64) -> Result<(Vec<Frame<'_>>, u64), Damage> {
-    // Before the checksum: another version may have another one.
+    // Checked before the checksum, because another version may have another checksum.
     if let Some(head) = data.get(..8)
         && u32_at(head, 0) == MAGIC
         && head[6] > MAJOR
@@ -124,8 +123,8 @@ pub(crate) fn read_file(data: &[u8], file: u64) -> Result<(Vec<Frame<'_>>, u64),
         }
     }
     let offset = at as u64;
-    // A frame behind it that was written when these bytes were on the disk shows that they were
-    // spoilt since. Without one, they may never have got there.
+    // A later frame that was written after these bytes were synced shows that they were damaged since.
+    // Without such a frame, they may never have reached the disk.
     let later = (at + 1..data.len().saturating_sub(HEADER - 1))
         .filter(|&i| u32_at(data, i) == MAGIC)
         .filter_map(|i| parse(&data[i..], file));

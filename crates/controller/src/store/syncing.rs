@@ -1,7 +1,7 @@
-//! The thread that syncs the log, so that the controller need not stand still for a slow disk.
+//! The thread that syncs the log, so that a slow disk does not block the controller.
 //!
-//! At most one sync is under way: what is appended meanwhile is the next one's, all of it. So there is
-//! no queue, and a disk that is slow has larger groups.
+//! At most one sync runs at a time; the next sync covers all groups appended meanwhile. There is no queue,
+//! and a slow disk has more groups per sync.
 
 use honeycomb_env::{AbortOnPanic, Disk, Syncer};
 use std::io;
@@ -15,15 +15,15 @@ pub struct Synced {
     pub(super) outcome: io::Result<()>,
 }
 
-/// The thread, and what it is doing. Dropping this waits until it has done that.
+/// The thread and its running sync. Dropping this waits for the end of the sync.
 pub(super) struct Syncing {
-    /// None only while it is dropped.
+    /// `None` only during drop.
     jobs: Option<SyncSender<(u64, Syncer)>>,
     thread: Option<JoinHandle<()>>,
     name: fn(u64) -> String,
-    /// Of the file that was synced last.
+    /// Syncer of the last synced file.
     syncer: Option<(u64, Syncer)>,
-    /// What will be on the disk: bytes of the file, and the number of the last group in them.
+    /// Bytes of the file that the running sync covers, and the number of the last group in them.
     under_way: Option<(u64, u64)>,
 }
 
@@ -43,7 +43,7 @@ impl Syncing {
         Ok(Syncing { jobs, thread, name, syncer: None, under_way: None })
     }
 
-    /// Begins a sync of what a file has now. False when one is under way: its end is awaited first.
+    /// Begins a sync of the present contents of a file. False when a sync is running, which must end first.
     pub(super) fn begin(
         &mut self,
         disk: &mut dyn Disk,
@@ -62,7 +62,7 @@ impl Syncing {
                 syncer
             }
         };
-        let jobs = self.jobs.as_ref().expect("it is not being dropped");
+        let jobs = self.jobs.as_ref().expect("it is set until drop");
         jobs.try_send((file, syncer)).map_err(|e| io::Error::other(e.to_string()))?;
         self.under_way = Some((length, number));
         Ok(true)
@@ -72,9 +72,9 @@ impl Syncing {
         self.under_way.is_some()
     }
 
-    /// The sync under way has ended; what it was to save.
+    /// Ends the running sync; answers the bytes and the group that it covers.
     pub(super) fn end(&mut self) -> (u64, u64) {
-        self.under_way.take().expect("a sync ends that was begun")
+        self.under_way.take().expect("a sync was running")
     }
 }
 

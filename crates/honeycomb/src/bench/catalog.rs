@@ -1,5 +1,5 @@
-//! `bench catalog`: a mix of catalog operations, one at a time, pipelined and in batches, with a log
-//! and without.
+//! `bench catalog`: a mix of catalog operations, one at a time, pipelined and in batches, with and without a
+//! log.
 
 mod curve;
 
@@ -25,26 +25,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const FAN_OUT: u64 = 10;
 /// Operations of a batch.
 const BATCH: u64 = 64;
-/// One operation is never more than this many apart from the one that undoes it.
+/// Number of kinds of operations. The operation that undoes another one follows within this distance.
 const KINDS: u64 = 5;
 const POOL: Pool = Pool { memory: 64 << 20, block_size: 64 << 10 };
 
 /// Measures a mix of catalog operations on one core of a controller.
 ///
-/// The mix is equal parts of creating a prefix, opening a structure, renewing a lease, asking for a
-/// prefix, and removing a prefix: the paper (Figure 13) names operations but no shares. *One at a
-/// time* is a connection with one request in flight, many of them; *pipelined* has a window in flight
-/// on each; *batched* are plans of 64 prefixes and renewals of 64 paths, a quarter and three quarters.
-/// With a log, every change is on the disk before it is answered; a witness with a job of its own
-/// renews one lease at a time meanwhile, to see whether the disk holds anybody up.
+/// The mix has equal parts of creating a prefix, opening a structure, renewing a lease, looking up a prefix,
+/// and removing a prefix. *One at a time* uses many connections with one request in flight each; *pipelined*
+/// has a window in flight on each; *batched* sends plans of 64 prefixes (a quarter) and renewals of 64 paths
+/// (three quarters). With a log, every change is on disk before it is acknowledged. Meanwhile a witness with
+/// its own job renews one lease at a time: its latency shows whether the disk delays other jobs.
 ///
-/// Then one controller shard and two, both under two such pipelined loads, of a job each: the capacity is
-/// what each shard's thread does per second of its own CPU time, added up, because on a machine of two
-/// cores the loads take their part of both; the rate by the clock is beside it.
+/// It then compares one and two controller shards, both under two pipelined loads of different jobs. The
+/// capacity is the sum over shards of operations per second of the shard thread's CPU time, because on a
+/// machine of two cores the loads use both cores, too. The rate per second of real time is shown beside it.
 ///
-/// With --curve nothing of that, but how latency grows with throughput: the mix with 1 to 256 requests in
-/// flight, from two connections of a job each, on one shard and on two; how many are done per second, and
-/// what half of them and 99 of 100 wait at most. Less than a minute.
+/// With --curve, it measures only latency against throughput: the mix with 1 to 256 requests in flight, from
+/// two connections of different jobs, on one and on two shards. It shows operations per second and the p50
+/// and p99 of the latency, in less than a minute.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench catalog --quick
@@ -59,10 +58,10 @@ pub struct CatalogArgs {
     /// Requests in flight on each of those
     #[arg(long, default_value_t = 64)]
     window: usize,
-    /// Where the log is kept that is measured: the disk
+    /// Folder for the log: selects the disk to measure
     #[arg(long)]
     within: Option<PathBuf>,
-    /// Latency against throughput, and nothing else
+    /// Measure only latency against throughput
     #[arg(long)]
     curve: bool,
     /// Folder for a plot of the curve and its data
@@ -72,13 +71,13 @@ pub struct CatalogArgs {
     common: Common,
 }
 
-/// How operations are asked.
+/// How operations are sent.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     OneAtATime,
     Pipelined,
     Batched,
-    /// Nothing but new prefixes, for the log.
+    /// Only new prefixes, to measure the log.
     Changes,
 }
 
@@ -92,7 +91,7 @@ impl Way {
         }
     }
 
-    /// What is asked for, per second and core.
+    /// The required rate, per second and core.
     fn bar(self) -> Option<f64> {
         match self {
             Way::OneAtATime => Some(90_000.0),
@@ -116,13 +115,13 @@ struct Rate {
     ops_s: f64,
     controller_us: f64,
     client_us: f64,
-    /// What the witness waited: half of its renewals, and all but one of a hundred.
+    /// The p50 and p99 of the witness's renewals.
     witness: [f64; 2],
-    /// Of the log.
+    /// Counters of the log.
     log: LogCensus,
 }
 
-/// One round of the same load on so many shards.
+/// One round of the same load on one number of shards.
 #[derive(Clone, Copy)]
 struct Scale {
     ops_s: f64,
@@ -134,7 +133,7 @@ struct Scale {
 pub fn run(args: &CatalogArgs) -> Outcome {
     let common = args.common.settled()?;
     if args.connections == 0 || args.pipelines == 0 || args.window == 0 {
-        return Err("at least one connection and one request in flight".into());
+        return Err("--connections, --pipelines and --window must be at least 1".into());
     }
     if args.curve {
         return curve::run(args, &common);
@@ -170,7 +169,7 @@ pub fn run(args: &CatalogArgs) -> Outcome {
     Ok(())
 }
 
-/// One measurement on a controller of its own.
+/// One measurement on a new controller.
 fn measure(
     args: &CatalogArgs,
     common: &Common,
@@ -204,7 +203,7 @@ fn measure(
     Ok(Rate { witness: waited?, log: after.since(&before), ..rate? })
 }
 
-/// Two pipelined loads, of a job each: on one shard, or on one each. Nothing is pinned.
+/// Two pipelined loads of different jobs, on one shard or on two. Nothing is pinned.
 fn scale(args: &CatalogArgs, common: &Common, shards: usize) -> Result<Scale, String> {
     let nodes = Nodes::start(POOL, Waiting::Polling, Pinning::default(), None, shards)?;
     let jobs = curve::two_jobs(&nodes, shards)?;
@@ -369,8 +368,7 @@ fn load(
     })
 }
 
-/// Renews one lease at a time until it is over; what half of them took, and all but one of a hundred,
-/// in microseconds.
+/// Renews one lease at a time until `over`; answers the p50 and p99 in microseconds.
 fn watch(wire: &mut Wire, job: JobId, over: &AtomicBool) -> Result<[f64; 2], String> {
     let clock = Clock::start();
     let mut waits = Vec::new();
@@ -380,7 +378,7 @@ fn watch(wire: &mut Wire, job: JobId, over: &AtomicBool) -> Result<[f64; 2], Str
         wire.queue(Op::RenewLeases, &body);
         wire.exchange(1)?;
         waits.push(clock.now().since(begun).as_secs_f64() * 1e6);
-        // Now and then, so that it takes nothing from those who are measured.
+        // With a pause, so that the witness does not disturb the measured load.
         clock.sleep_until(clock.now() + std::time::Duration::from_millis(1));
     }
     waits.sort_by(f64::total_cmp);

@@ -1,4 +1,4 @@
-//! A cluster of the benchmark's own, in a child process that ends with this one.
+//! The cluster of a benchmark, in a child process that ends with this one.
 
 use super::process::{Pinning, Watched};
 use super::{Common, Pool, Transport, Waiting};
@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Lease of what a benchmark creates: longer than any run.
+/// Lease of a benchmark's jobs: longer than any run.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
 
 /// A running cluster. Dropping it ends it.
@@ -22,7 +22,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts `honeycomb start --embedded` on the server's core and comes back on the client's.
+    /// Starts `honeycomb start --embedded` on the server's core; the caller then runs on the client's core.
     pub(super) fn start(
         common: &Common,
         pool: Pool,
@@ -32,7 +32,7 @@ impl Cluster {
         Cluster::over(common.transport, common.shards, pool, waiting, pinning)
     }
 
-    /// `over` TCP.
+    /// Like `over`, with TCP.
     pub fn on(
         shards: u8,
         pool: Pool,
@@ -42,8 +42,8 @@ impl Cluster {
         Cluster::over(Transport::Tcp, shards, pool, waiting, pinning)
     }
 
-    /// Starts `start --embedded` of this program, with so many cores that serve, on the server's core
-    /// and comes back on the client's. Clients reach it over this transport.
+    /// Starts `start --embedded` of this program with this number of serving cores, on the server's core; the
+    /// caller then runs on the client's core. Clients use this transport.
     pub fn over(
         transport: Transport,
         shards: u8,
@@ -54,7 +54,7 @@ impl Cluster {
         Cluster::with(transport, shards, pool, waiting, pinning, &[])
     }
 
-    /// The same, with more words for `start`.
+    /// The same, with additional arguments for `start`.
     pub fn with(
         transport: Transport,
         shards: u8,
@@ -65,7 +65,7 @@ impl Cluster {
     ) -> Result<Cluster, String> {
         let program = std::env::current_exe().map_err(|e| e.to_string())?;
         let mut command = Command::new(program);
-        // Its memory is resident only where written: what is measured decides, not the machine.
+        // --force: only written memory becomes resident, so the benchmark decides the size, not the machine.
         command.args(["start", "--embedded", "--force", "--json"]);
         for (flag, value) in [
             ("--memory", pool.memory.to_string()),
@@ -86,14 +86,14 @@ impl Cluster {
         BufReader::new(stdout).read_line(&mut line).map_err(|e| e.to_string())?;
         let Ok(file) = serde_json::from_str::<ClusterFile>(&line) else {
             let _ = child.wait();
-            // It has said why on standard error.
+            // The child has printed the reason to standard error.
             return Err("the cluster did not start".into());
         };
         let token = unhex(&file.token)?;
         Ok(Cluster { child, file, token, waiting, transport })
     }
 
-    /// The process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -113,12 +113,12 @@ impl Cluster {
         &self.token
     }
 
-    /// A client with a token, waiting as the cluster does.
+    /// A client with a token, which polls or sleeps like the cluster.
     pub fn client(&self, token: &[u8]) -> Client {
         Client::new(self.options(token))
     }
 
-    /// One whose calls take so long at most.
+    /// A client with this timeout.
     pub fn client_within(&self, token: &[u8], timeout: Duration) -> Client {
         Client::new(ClientOptions { timeout, ..self.options(token) })
     }
@@ -140,7 +140,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Its end of standard input closes, and it ends: that is what an embedded cluster does.
+        // An embedded cluster ends when its standard input closes.
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }

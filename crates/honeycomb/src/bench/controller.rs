@@ -1,4 +1,4 @@
-//! `bench controller`: catalog operations through the wire, and what the catalog's things weigh.
+//! `bench controller`: catalog operations over the network, and the memory of catalog records.
 
 use super::cluster::Cluster;
 use super::measure::{self, Limit, Series, Spread, Work};
@@ -18,36 +18,36 @@ use serde_json::{Value, json};
 
 /// Prefixes on each of three levels that operations choose from.
 const FAN_OUT: u64 = 10;
-/// What the paper's controller does on one core (Jiffy, 6.4), and what is asked of ours.
+/// The rate of the paper's controller on one core (Jiffy, 6.4), which is required of ours.
 const REQUIRED: f64 = 45_000.0;
-/// Many small blocks: a structure that is created takes one.
+/// Many small blocks: each created structure takes one.
 const POOL: Pool = Pool { memory: 256 << 20, block_size: 64 << 10 };
 
-/// Measures catalog operations on one core, and what a prefix and a block cost in memory.
+/// Measures catalog operations on one core, and the memory of a prefix and a block.
 ///
-/// Rates of pipelined requests over several connections, latencies of single ones, and bytes of
-/// memory for each prefix and block, on a cluster of its own.
+/// It measures rates of pipelined requests over several connections, latencies of single requests, and the
+/// memory in bytes per prefix and block, on its own cluster.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench controller --quick --prefixes 20000 --blocks 100000")]
 pub struct ControllerArgs {
-    /// Connections
+    /// Number of connections
     #[arg(long, default_value_t = 4)]
     connections: usize,
     /// Requests in flight on each connection
     #[arg(long, default_value_t = 64)]
     window: usize,
-    /// Prefixes whose memory is measured
+    /// Number of prefixes in the memory measurement
     #[arg(long, default_value_t = 200_000)]
     prefixes: u64,
-    /// Blocks whose memory is measured
+    /// Number of blocks in the memory measurement
     #[arg(long, default_value_t = 1_000_000)]
     blocks: u32,
     #[command(flatten)]
     common: Common,
 }
 
-/// What is asked of the catalog.
+/// A kind of request to the catalog.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
     Renew,
@@ -76,7 +76,7 @@ impl Request {
     }
 }
 
-/// A request's place: which connection, which of its batches, which of the batch.
+/// The identity of a request: its connection, its batch, and its place in the batch.
 #[derive(Clone, Copy)]
 struct Place {
     wire: usize,
@@ -102,7 +102,7 @@ struct Found {
 pub fn run(args: &ControllerArgs) -> Outcome {
     let common = args.common.settled()?;
     if args.connections == 0 || args.window == 0 {
-        return Err("at least one connection and one request in flight".into());
+        return Err("--connections and --window must be at least 1".into());
     }
     let pinning = Pinning::choose(!common.no_pin);
     let about = machine();
@@ -170,7 +170,7 @@ fn throughput(
     for round in 0..common.rounds {
         for (kind, rates) in &mut found {
             progress.tell(&format!("{}, pipelined, round {}", kind.name(), round + 1));
-            // A job for each round: what it leaves behind goes with it.
+            // A job for each round, so that its prefixes end with it.
             let (_, job) = prepare(cluster, &format!("rate-{round}-{}", *kind as u8))?;
             let rate = pipelined(cluster, &mut wires, args.window, common.limit(), |wire, at| {
                 queue(wire, *kind, job, at);

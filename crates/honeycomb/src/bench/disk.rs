@@ -1,4 +1,4 @@
-//! Folders for disks of a benchmark's cluster, and what their disk gives alone.
+//! Folders for the disks of a benchmark's cluster, and the speed of the disk alone.
 
 use crate::failure::{Failure, Outcome};
 use honeycomb_env::{Clock, Entropy, Scratch, VOLUME_ALIGN, Volume};
@@ -6,17 +6,17 @@ use honeycomb_types::Time;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-/// Threads that write to a disk and read from it, as a server's do.
+/// Threads that write to a disk and read from it, as many as in a server.
 const THREADS: u64 = 4;
 
-/// A directory for a server's blocks, which goes with the benchmark unless it was there before.
+/// A directory for a server's blocks. It is removed with the benchmark unless it existed before.
 pub struct Folder {
     path: PathBuf,
     own: bool,
 }
 
 impl Folder {
-    /// The one that was given, or a new one among the system's temporary files.
+    /// The given directory, or a new one in the system's temporary directory.
     pub fn new(given: Option<PathBuf>) -> Outcome<Folder> {
         if let Some(path) = given {
             return Ok(Folder { path, own: false });
@@ -27,12 +27,12 @@ impl Folder {
         Ok(Folder { path, own: true })
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What `start` is told, for so many bytes of it.
+    /// The arguments of `start` for this many bytes of the disk.
     pub fn flags(&self, bytes: u64) -> Vec<String> {
         vec!["--disks".into(), format!("{}={bytes}", self.path.display())]
     }
@@ -41,14 +41,14 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if self.own {
-            // What is left in a temporary directory is no reason to fail.
+            // Files that remain in a temporary directory are no reason to fail.
             let _ = std::fs::remove_dir_all(&self.path);
         }
     }
 }
 
-/// Bytes per second that the disk of a folder takes and gives alone, past the page cache where it can
-/// be, by as many threads as a server has for it, in pieces of so many bytes each.
+/// Bytes per second of writes and reads of a folder's disk alone, with direct I/O where possible, by as many
+/// threads as a server has for it, in pieces of these sizes.
 pub fn alone(folder: &Folder, bytes: u64, write: usize, read: usize) -> Outcome<(f64, f64)> {
     let failed = |e: &std::io::Error| Failure::io(folder.path.display(), e);
     let volume = Scratch::open(folder.path(), bytes).map_err(|e| failed(&e))?;

@@ -20,29 +20,29 @@ use honeycomb_wire::Status;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Allocated over used, without one block for each structure: what is asked of files and queues.
+/// Maximum of allocated over used bytes for files and queues, not counting one block per structure.
 const LIMIT: f64 = 1.15;
-/// And of stores with Zipf's keys.
+/// The same maximum for stores with Zipf-distributed keys.
 const LIMIT_KV: f64 = 1.6;
-/// Resident memory may exceed what is allocated by this.
+/// Maximum bytes by which resident memory may exceed allocated memory.
 const ABOVE_ALLOCATED: f64 = (64u64 << 20) as f64;
-/// Seconds of a run, when nobody says.
+/// Default seconds of a run.
 const SECONDS: f64 = 120.0;
-/// Seconds for which freed memory may be on its way back to the kernel.
+/// Maximum seconds until freed memory is returned to the kernel.
 const BACK: f64 = 0.1;
-/// Blocks that each trial of giving back fills.
+/// Blocks that each trial of returning memory fills.
 const TRIAL_BLOCKS: u64 = 8;
-/// How long memory may take to come back before the trial has failed.
+/// Time after which a trial fails if its memory is still resident.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Measures used, allocated and resident memory over time, for files, queues and key-value stores.
 ///
-/// An hour of tenants' intermediate data, compressed: each task makes a prefix, fills a structure,
-/// and ends the prefix as `--end` says: by letting its lease lapse, or early, so that long leases cost
-/// nothing. A prefix that was ended counts as unused, although its lease may keep it. Used
-/// bytes are keys and values as users count them; resident bytes are what the kernel counts as the
-/// cluster's own process: pages behind blocks and everything else that it holds. Then, structure by
-/// structure, how long memory takes from that end until the kernel has it back.
+/// The load is an hour of tenants' intermediate data, compressed. Each task creates a prefix, fills a
+/// structure, and ends the prefix as `--end` says: it lets the lease expire, or frees the data early, so that
+/// long leases cost no memory. An ended prefix counts as unused, even while its lease still retains it. Used
+/// bytes are the keys and values of users. Resident bytes are all memory of the cluster's process, as counted
+/// by the kernel. Then it measures for single structures the time from the end of the prefix until the memory
+/// is returned to the kernel.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench elasticity --quick --structure file,queue
@@ -52,25 +52,25 @@ const PATIENCE: Duration = Duration::from_secs(20);
   honeycomb bench elasticity --structure kv --quick --tenants 2 --peak 2MiB
   honeycomb bench elasticity --quick --structure file --snowset queries.csv")]
 pub struct ElasticityArgs {
-    /// What to measure
+    /// Kinds of structures to measure
     #[arg(long, value_enum, value_delimiter = ',', default_value = "file,queue,kv")]
     structure: Vec<StructureArg>,
-    /// Bytes of a block
+    /// Size of a block
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
-    /// How tasks let their data go
+    /// How tasks free their data
     #[arg(long, value_enum, value_delimiter = ',', default_value = "lapse")]
     end: Vec<End>,
     /// The lease of each task's prefix, in milliseconds (500 for `--end lapse`, otherwise 10000)
     #[arg(long)]
     lease_ms: Option<u32>,
-    /// Structures whose memory is watched as it comes back
+    /// Number of trials of returning memory
     #[arg(long, default_value_t = 20)]
     trials: u32,
-    /// Bytes of a store's values
+    /// Size of a store's values
     #[arg(long, value_parser = size::parse, default_value = "4KiB")]
     value_size: u64,
-    /// Blocks that a store begins with
+    /// Initial number of blocks of a store
     #[arg(long, default_value_t = 1)]
     kv_blocks: u32,
     #[command(flatten)]
@@ -88,13 +88,13 @@ enum StructureArg {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum End {
-    /// Nobody renews its lease any more
+    /// The lease is no longer renewed and expires
     Lapse,
-    /// Its prefix is removed, as all are of a job that is closed
+    /// The prefix is removed, as when a job is closed
     Close,
-    /// The task that was declared as its reader commits
+    /// The one declared reader commits
     Commit,
-    /// Three tasks were declared as its readers, and all of them commit
+    /// Three declared readers commit
     Readers,
 }
 
@@ -117,7 +117,7 @@ impl End {
         }
     }
 
-    /// The lease without `--lease-ms`: a run that waits for lapses has short ones.
+    /// The default lease: short for runs that wait until leases expire.
     fn lease_ms(self) -> u32 {
         if self == End::Lapse { 500 } else { LEASE_DEFAULT_MS }
     }
@@ -137,18 +137,18 @@ impl StructureArg {
     }
 }
 
-/// What one structure showed.
+/// The results of one kind of structure.
 struct Found {
     structure: StructureArg,
     end: End,
     lease_ms: u32,
     pool: Pool,
     observed: Observed,
-    /// Milliseconds from the end of a prefix, by lapse or earlier, until its memory was back.
+    /// Milliseconds from the end of a prefix, by expiry or earlier, until its memory was returned.
     reclaim: Vec<f64>,
 }
 
-/// The figures that are told.
+/// The figures that are printed.
 struct Figures {
     overshoot: f64,
     overshoot_limit: f64,
@@ -235,14 +235,14 @@ fn measure(
     Ok(Found { structure, end, lease_ms, pool, observed, reclaim })
 }
 
-/// Fills a structure, ends its prefix, and waits until the kernel counts as little as before: milliseconds
-/// from the end of the prefix, by lapse or earlier.
+/// Fills a structure, ends its prefix, and waits until the resident memory is as low as before. Answers the
+/// milliseconds from the end of the prefix, by expiry or earlier.
 fn reclaimed(cluster: &Cluster, plan: &Plan, block_size: u64, trial: u32) -> Outcome<f64> {
     let (client, ticket) = cluster.job(&format!("trial-{trial}"))?;
     client.create_prefix(ticket.job, "/trial", &[], plan.prefix.clone())?;
     client.keep(ticket.job, &["/trial".to_owned()]);
     let (holding, seed) = (plan.holdings[0], plan.seed + trial as u64);
-    // A store of one block has to have room for all of it.
+    // All the data must fit in a store of one block.
     let most = match holding {
         Holding::Kv => block_size / 2,
         _ => block_size * TRIAL_BLOCKS,
@@ -252,7 +252,7 @@ fn reclaimed(cluster: &Cluster, plan: &Plan, block_size: u64, trial: u32) -> Out
     let mut held = made?;
     while held.grow(most)? {}
     let full = resident_of(cluster)?;
-    // Pages that were written count in full; what else the process holds may stay.
+    // Written pages count in full; an eighth may remain for other memory of the process.
     let back = rest + (full - rest.min(full)) / 8;
     client.release(ticket.job, &["/trial".to_owned()]);
     let clock = Clock::start();
@@ -280,7 +280,7 @@ fn reclaimed(cluster: &Cluster, plan: &Plan, block_size: u64, trial: u32) -> Out
         }
         if now > ends + PATIENCE {
             let text = format!(
-                "the memory of a {} whose lease is over is still resident after {} s",
+                "the memory of a {} is still resident {} s after the end of its lease",
                 holding.name(),
                 PATIENCE.as_secs()
             );
@@ -309,8 +309,8 @@ impl Found {
     }
 }
 
-/// The most by which resident memory exceeded what was allocated at any time of the last 100 ms:
-/// for so long, freed memory may be on its way back to the kernel.
+/// The maximum by which resident memory exceeded the highest allocated memory of the last 100 ms: freed
+/// memory may take so long to return to the kernel.
 fn above(samples: &[Sample]) -> f64 {
     let mut most = 0.0f64;
     for (i, now) in samples.iter().enumerate() {
@@ -389,7 +389,7 @@ fn write_figure(args: &ElasticityArgs, demand: &Demand, found: &Found) -> Outcom
         let row = |s: &Sample| {
             vec![s.seconds, s.demand.round(), s.used, s.allocated, s.resident, s.structures]
         };
-        // As many as a figure has pixels.
+        // At most about as many as a figure has pixels.
         let every = samples.len().div_ceil(2000).max(1);
         write_csv(&path, head, samples.iter().step_by(every).map(row))?;
     }

@@ -14,13 +14,13 @@ use honeycomb_env::Entropy;
 use honeycomb_types::JobId;
 use serde_json::{Value, json};
 
-/// Most bytes that one measurement appends: it must fit the pool together with the last one's,
-/// which is still being given back.
+/// Maximum bytes that one measurement appends. They must fit in the pool together with those of the previous
+/// measurement, which are still being freed.
 const APPENDED_MAX: u64 = 512 << 20;
 
-/// Measures appends and reads of files, synchronous and streaming, on a cluster of its own.
+/// Measures appends and reads of files, synchronous and streaming, on its own cluster.
 ///
-/// A quotable run takes some minutes; --quick shows that it runs.
+/// A full run takes some minutes; --quick only shows that it works.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench file --quick --ops 200 --stream 4MiB
@@ -29,10 +29,10 @@ pub struct FileArgs {
     /// Sizes of appends and reads
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "64,1KiB,64KiB,1MiB")]
     sizes: Vec<u64>,
-    /// Clients that append to the same file at the same time
+    /// Number of clients that append to the same file concurrently
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// Bytes of the stream
+    /// Size of the stream
     #[arg(long, value_parser = size::parse, default_value = "256MiB")]
     stream: u64,
     #[command(flatten)]
@@ -41,7 +41,7 @@ pub struct FileArgs {
     common: Common,
 }
 
-/// What a run of one kind showed.
+/// The results of one kind of run.
 struct Row {
     waiting: Waiting,
     op: &'static str,
@@ -101,7 +101,7 @@ impl Bench<'_> {
         self.progress.tell(&format!("{op} {size} {waiting}, round {} of {rounds}", round + 1));
     }
 
-    /// A new file, opened once for each thread. The last one's blocks go back first.
+    /// A new file, opened once for each thread. The blocks of the previous file are freed first.
     fn files(&self, threads: usize) -> Result<Vec<File>, String> {
         let said = |e: honeycomb_client::Error| e.to_string();
         let _ = self.client.remove_structure(self.job, "/bench:f");
@@ -133,7 +133,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Whole files in the largest pieces that one request takes.
+    /// Whole files, in the largest pieces that fit in one request.
     fn stream(&self, rows: &mut Vec<Row>) -> Outcome {
         let total = match self.common.quick {
             true => self.args.stream.min(16 << 20),
@@ -149,7 +149,7 @@ impl Bench<'_> {
             self.tell("stream read", total, round);
             reads.push(self.once(total, &mut || files[0].read_into(0, &mut back).map(drop))?);
             if back != data {
-                return Err("the file is not what was written".into());
+                return Err("the file differs from the written data".into());
             }
         }
         for (op, figures) in [("stream write", writes), ("stream read", reads)] {
@@ -177,11 +177,11 @@ fn read<'a>(file: &'a File, seed: u64, length: u64, size: u64) -> Work<'a> {
     let mut entropy = Entropy::seeded(seed);
     let mut buffer = vec![0; size as usize];
     Box::new(move |_| {
-        // Where an append began, which is where a reader of records begins too.
+        // The start of an append, where a reader of records starts, too.
         let offset = entropy.below(length / size.max(1)) * size;
         let got = file.read_into(offset, &mut buffer).map_err(|e| e.to_string())?;
         if got as u64 != size {
-            return Err(format!("{got} bytes were read at {offset} of {length}"));
+            return Err(format!("a read at {offset} of {length} answered {got} bytes"));
         }
         Ok(())
     })

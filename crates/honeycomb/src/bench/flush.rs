@@ -1,4 +1,4 @@
-//! `bench flush`: how fast a prefix goes to a store, beside what the store itself takes.
+//! `bench flush`: the rate of a flush to an object store, compared with the store alone.
 
 use super::cluster::Cluster;
 use super::disk::Folder;
@@ -18,45 +18,45 @@ use honeycomb_types::limits::{FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX};
 use honeycomb_wire::messages::PrefixOptions;
 use serde_json::{Value, json};
 
-/// Of what the store takes alone, flushes should have so much.
+/// Required rate of flushes, as a fraction of the store's rate alone.
 const ASKED: f64 = 0.8;
 
-/// Flushes a file to a store, beside the store alone.
+/// Measures a flush of a file to an object store, compared with the store alone.
 ///
-/// In both formats: as one plain object, and as a prefix with its manifest. Before each of them the same
-/// bytes are put there from memory by the same library, as many requests at a time and of the same size:
-/// parts of one upload for the plain object, objects of a block for the prefix. No block is behind them,
-/// no checksum is made and no manifest written.
+/// It measures both formats: one plain object, and a prefix with its manifest. Before each flush, the same
+/// library writes the same bytes to the store from memory, with the same number and size of concurrent
+/// requests: parts of one upload for the plain object, objects of one block for the prefix. These writes have
+/// no blocks, no checksums and no manifest.
 ///
 /// --place is a directory or s3://BUCKET/PATH, gs://... or az://..., with credentials from the
-/// environment. Without it a directory among the system's temporary files is written to, which is no
-/// store, and that is said. bench/flush runs this with the S3 server of the tests.
+/// environment. Without it, the flush goes to a temporary directory, which is not an object store; the output
+/// says so. bench/flush runs this command with the S3 server of the tests.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench flush --quick
   honeycomb bench flush --quick --place flush --json   # or s3://BUCKET/PATH")]
 pub struct FlushArgs {
-    /// Where it goes
+    /// The target of the flush
     #[arg(long, value_parser = |text: &str| Place::parse(text))]
     place: Option<Place>,
-    /// Bytes of the file
+    /// Size of the file
     #[arg(long, value_parser = size::parse, default_value = "1GiB")]
     bytes: u64,
-    /// Bytes of a block, at most those of an object of a flush
+    /// Size of a block, at most the size of an object of a flush
     #[arg(long, value_parser = size::parse, default_value = "8MiB")]
     block_size: u64,
-    /// Rounds; figures are their median, least and most
+    /// Number of rounds; figures are median, minimum and maximum
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// A few seconds in all: to see that it runs, not to quote
+    /// Run for only a few seconds: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
     output: Output,
 }
 
-/// How names of objects begin that the store is given alone. One that an interrupted run left is replaced
-/// by the next.
+/// Prefix of the names of objects that are written to the store alone. A later run replaces objects that an
+/// interrupted run left.
 const NAMED: &str = "honeycomb-bench-";
 
 /// Bytes per second of the store alone, and of a flush.
@@ -70,7 +70,7 @@ struct Pair {
 pub fn run(args: &FlushArgs) -> Outcome {
     if args.block_size > FLUSH_OBJECT_MAX {
         let most = size::show(FLUSH_OBJECT_MAX);
-        let text = format!("--block-size is at most {most}: a block is one object here");
+        let text = format!("--block-size must be at most {most}, because each block is one object");
         return Err(Failure::invalid(text));
     }
     let bytes = if args.quick { args.bytes.min(64 << 20) } else { args.bytes };
@@ -87,8 +87,8 @@ pub fn run(args: &FlushArgs) -> Outcome {
     let is_store = place.directory().is_none();
     if !is_store {
         eprintln!(
-            "NO STORE: {place} is a directory, and every object in it is synchronised; what an object \
-             store gives is not measured (--place s3://BUCKET/PATH, or run bench/flush)"
+            "NO STORE: {place} is a directory, and every object in it is synchronised; this does not \
+             measure an object store (use --place s3://BUCKET/PATH, or run bench/flush)"
         );
     }
     let access = Access::of_environment();
@@ -203,7 +203,7 @@ fn tell(
         formats[0].1.len()
     );
     for (format, alone, flush, ratio) in told {
-        // A directory is no store: there is nothing to hold against what was asked for.
+        // A directory is no object store, so that the requirement does not apply.
         let said = match is_store {
             false => "no store",
             true if ratio[0] >= ASKED => "reached",
@@ -211,7 +211,7 @@ fn tell(
         };
         let (alone, flush, ratio) = (show(alone, 0), show(flush, 0), show(ratio, 2));
         say!(
-            "{format}: the store alone {alone} MB/s, flush {flush} MB/s; ratio {ratio}, asked for at \
+            "{format}: the store alone {alone} MB/s, flush {flush} MB/s; ratio {ratio}, required at \
              least {ASKED}: {said}"
         );
     }

@@ -1,4 +1,4 @@
-//! `bench growth`: what a writer notices when a file or a queue grows.
+//! `bench growth`: the effect on writers when a file or a queue grows.
 
 use super::cluster::Cluster;
 use super::kv::noise;
@@ -17,38 +17,38 @@ use honeycomb_types::JobId;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// What a growing structure's p99.9 may be, in times of that of one that does not grow, to count as
-/// not noticed: what two runs of the same differ by.
+/// Maximum ratio between the p99.9 of a growing and of a resting structure at which growth counts as not
+/// noticeable: two runs of the same structure differ by as much.
 const SAME: f64 = 1.2;
-/// Longest latency that is told from a longer one, in nanoseconds.
+/// Upper bound of the histogram, in nanoseconds.
 const LATENCY_MAX: u64 = 60_000_000_000;
 
-/// Measures whether writers notice that files and queues grow.
+/// Measures the effect of growing files and queues on the latency of writes.
 ///
-/// The same writes, in turns, on two clusters: one whose blocks hold all of a round, so that nothing
-/// grows, and one with small blocks, where a block is filled every few hundred writes. Memory is
-/// fresh in every round on both. Growth is not noticed when latencies are alike up to p99.9.
+/// It alternates the same writes between two clusters: one with blocks large enough for a whole round, so
+/// that nothing grows, and one with small blocks, where every few hundred writes fill a block. Both use fresh
+/// memory in every round. Growth has no effect if latencies are equal up to p99.9.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench growth --quick
   honeycomb bench growth --quick --structure queue --size 1KiB --json")]
 pub struct GrowthArgs {
-    /// What to write to
+    /// Kinds of structures to write to
     #[arg(long, value_enum, value_delimiter = ',', default_value = "file,queue")]
     structure: Vec<Structure>,
-    /// Bytes of each append or item
+    /// Size of each append or item
     #[arg(long, value_parser = size::parse, default_value = "4KiB")]
     size: u64,
-    /// Small blocks, that are outgrown
+    /// Size of the small blocks
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
-    /// Blocks that are filled in a round
+    /// Number of blocks to fill in a round
     #[arg(long, default_value_t = 48, value_parser = clap::value_parser!(u64).range(2..=10_000))]
     blocks: u64,
-    /// Rounds on each cluster
+    /// Number of rounds on each cluster
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
-    /// A few seconds in all: to see that it runs, not to quote
+    /// Run for only a few seconds: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -75,7 +75,7 @@ struct Found {
     structure: Structure,
     rest: Histogram<u64>,
     growing: Histogram<u64>,
-    /// Blocks that were outgrown.
+    /// Number of blocks that were filled.
     grown: u64,
 }
 
@@ -94,7 +94,7 @@ pub fn run(args: &GrowthArgs) -> Outcome {
     let limit = args.block_size / (2 * honeycomb_types::limits::LARGE_FRACTION);
     if args.size == 0 || args.size > limit {
         let (given, limit) = (size::show(args.size), size::show(limit));
-        return Err(Failure::invalid(format!("writes of {given}: 1 B to {limit} here")));
+        return Err(Failure::invalid(format!("--size {given} is not between 1 B and {limit}")));
     }
     let about = machine();
     let (blocks, rounds) = match args.quick {
@@ -139,7 +139,7 @@ fn empty() -> Histogram<u64> {
     Histogram::new_with_bounds(1, LATENCY_MAX, 3).expect("sound bounds")
 }
 
-/// One round on one cluster; how many blocks were outgrown.
+/// One round on one cluster; answers the number of filled blocks.
 fn write(
     args: &GrowthArgs,
     cluster: &Cluster,

@@ -1,4 +1,4 @@
-//! `bench kv`: synchronous get and put, beside a redis-server.
+//! `bench kv`: synchronous get and put, compared with a redis-server.
 
 use super::cluster::Cluster;
 use super::measure::{self, Limit, Series, Work};
@@ -13,20 +13,20 @@ use honeycomb_client::Kv;
 use honeycomb_env::Entropy;
 use serde_json::{Value, json};
 
-/// Bytes of values that a store holds while it is measured, as far as `KEYS_MAX` keys go.
+/// Bytes of values in a measured store, unless `KEYS_MAX` keys have less.
 const DATA: u64 = 64 << 20;
-/// Most keys of a store.
+/// Maximum number of keys of a store.
 const KEYS_MAX: u64 = 10_000;
-/// Operations that are not counted, before the first round.
+/// Uncounted operations before the first round.
 const WARM_UP: u64 = 200;
 
-/// What a synchronous operation may take, in times of what redis-server takes.
+/// Maximum ratio of a synchronous operation's latency to that of redis-server.
 const WITHIN: f64 = 1.3;
 
-/// Measures synchronous get and put, beside a redis-server when there is one.
+/// Measures synchronous get and put, compared with a redis-server if there is one.
 ///
-/// On clusters of its own; systems that are compared take turns, round by round. A quotable run
-/// takes some minutes; --quick shows that it runs.
+/// It runs on its own clusters; the compared systems alternate round by round. A full run takes some minutes;
+/// --quick only shows that it works.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench kv --quick --ops 200
@@ -36,10 +36,10 @@ pub struct KvArgs {
     /// Sizes of values
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "64,1KiB,1MiB")]
     sizes: Vec<u64>,
-    /// Clients that work at the same time, each on a connection of its own
+    /// Number of concurrent clients, each with its own connection
     #[arg(long, default_value_t = 1)]
     threads: usize,
-    /// What to measure beside it
+    /// The system to compare with
     #[arg(long, value_enum, default_value_t = Peer::Auto)]
     peer: Peer,
     #[command(flatten)]
@@ -50,9 +50,9 @@ pub struct KvArgs {
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Peer {
-    /// redis-server, when it is on the path
+    /// redis-server if it is on the path
     Auto,
-    /// redis-server; an error when it is not on the path
+    /// redis-server; an error if it is not on the path
     Redis,
     /// Nothing
     None,
@@ -95,14 +95,14 @@ impl Session {
     }
 }
 
-/// A store under test, with a session for each thread.
+/// A key-value store under test, with a session for each thread.
 struct Store {
     system: &'static str,
     server: Watched,
     sessions: Vec<Session>,
 }
 
-/// What is measured: how the sides wait and how large the values are.
+/// A measured case: how both sides wait, and the size of values.
 #[derive(Clone, Copy)]
 struct Case {
     waiting: Waiting,
@@ -146,15 +146,15 @@ pub fn run(args: &KvArgs) -> Outcome {
     Ok(())
 }
 
-/// The version of the peer to compare with, when there is one.
+/// The version of the peer to compare with, if there is one.
 pub fn peer_version(peer: Peer) -> Result<Option<String>, String> {
     let version = if peer == Peer::None { None } else { redis::version() };
     match (peer, &version) {
-        (Peer::Redis, None) => Err("there is no redis-server on the path to compare with".into()),
+        (Peer::Redis, None) => Err("cannot compare: there is no redis-server on the path".into()),
         (Peer::Auto, None) => {
             eprintln!(
-                "honeycomb: NO PEER: there is no redis-server on the path, so nothing is compared; \
-                 these figures alone say little"
+                "honeycomb: NO PEER: there is no redis-server on the path to compare with; figures \
+                 without a comparison say little"
             );
             Ok(None)
         }
@@ -188,7 +188,7 @@ fn measure_case(
     results: &mut Vec<Row>,
 ) -> Outcome {
     let count = (DATA / case.size.max(1)).clamp(16, KEYS_MAX);
-    // Sizes have keys of their own, so that a store that is shared does not mix them.
+    // Each size has its own keys, so that values of different sizes do not mix in a shared store.
     let keys: Vec<Vec<u8>> =
         (0..count).map(|i| format!("{}:{i:08}", case.size).into_bytes()).collect();
     let value = noise(case.size as usize);
@@ -223,7 +223,7 @@ fn measure_case(
     Ok(())
 }
 
-/// Bytes that do not compress, in case anything tries.
+/// Incompressible bytes.
 pub fn noise(length: usize) -> Vec<u8> {
     let mut entropy = Entropy::seeded(7);
     let mut bytes: Vec<u8> =
@@ -249,7 +249,7 @@ fn measure(
             }
             session.get(key, &mut out)?;
             if out.len() != value.len() {
-                return Err(format!("a value came back with {} bytes", out.len()));
+                return Err(format!("a get answered {} bytes, not the stored value", out.len()));
             }
             Ok(())
         })

@@ -1,5 +1,5 @@
-//! `bench leases`: renewing a whole frontier in one message, what idle prefixes cost, and how soon
-//! memory is back with the operating system when a lease has ended.
+//! `bench leases`: renewals of many prefixes in one message, the cost of idle prefixes, and the time until
+//! the operating system has the memory of an ended lease.
 
 use super::cluster::Cluster;
 use super::process::{Pinning, Watched, machine};
@@ -17,45 +17,44 @@ use honeycomb_wire::messages::{CreatePrefixRequest, RenewLeasesRequest};
 use serde_json::json;
 use std::time::Duration;
 
-/// Prefixes under each of those at the top.
+/// Prefixes under each top-level prefix.
 const SIBLINGS: u64 = 1000;
-/// Requests that wait for their answers while prefixes are created.
+/// Requests in flight while prefixes are created.
 const WINDOW: u64 = 256;
 /// Batches in flight: the controller always has the next one.
 const IN_FLIGHT: usize = 4;
-/// What is asked of one core.
+/// Required renewals per second of one core.
 const REQUIRED: f64 = 1_000_000.0;
-/// Nothing is stored.
+/// A small pool: no data is stored.
 const POOL: Pool = Pool { memory: 64 << 20, block_size: 64 << 10 };
 
-/// Measures lease renewals through batches, and the CPU that idle prefixes cost.
+/// Measures lease renewals in batches, and the CPU time of idle prefixes.
 ///
-/// Each message renews a whole frontier by its paths, in an order that no cache likes. Rates are per
-/// second of the controller's CPU, which is what one core can do, and per second of the clock. Then
-/// nothing happens for a while, and the controller's CPU is read again. At last a file is written and
-/// freed, with small blocks and with large ones, and the process watched until its memory is back with
-/// the operating system.
+/// Each message renews many prefixes by their paths, in an order that defeats caches. Rates are per second of
+/// the controller's CPU time, which is the capacity of one core, and per second of real time. The
+/// controller's CPU time is then measured while no request arrives. Finally, a file is written and freed,
+/// with small and with large blocks, to measure the time until the operating system has its memory.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench leases --quick --prefixes 20000 --idle 0.2")]
 pub struct LeasesArgs {
-    /// Prefixes, each with a lease of its own
+    /// Number of prefixes, each with its own lease
     #[arg(long, default_value_t = 1_000_000)]
     prefixes: u64,
-    /// Paths of one message
+    /// Number of paths in one message
     #[arg(long, default_value_t = 4096)]
     batch: usize,
-    /// Seconds in which nothing happens
+    /// Seconds of the idle measurement
     #[arg(long, default_value_t = 10.0)]
     idle: f64,
-    /// Bytes that are written and freed
+    /// Bytes to write and free
     #[arg(long, value_parser = size::parse, default_value = "256MiB")]
     freed: u64,
     #[command(flatten)]
     common: Common,
 }
 
-/// How soon freed memory was back.
+/// The time until freed memory was returned.
 struct Freed {
     block_size: u64,
     written: u64,
@@ -71,7 +70,7 @@ struct Rate {
     wall: Duration,
 }
 
-/// The time in which nothing happened.
+/// The idle measurement.
 struct Idle {
     cpu: Duration,
     wall: Duration,
@@ -82,13 +81,13 @@ pub fn run(args: &LeasesArgs) -> Outcome {
     let common = args.common.settled()?;
     let most = PREFIXES_PER_JOB_MAX as u64 - 2 - args.prefixes.div_ceil(SIBLINGS);
     if args.prefixes == 0 || args.prefixes > most {
-        return Err(format!("1 to {most} prefixes: they are one job's").into());
+        return Err(format!("--prefixes must be 1 to {most}, the limit of one job").into());
     }
     if args.batch == 0 || args.batch > BATCH_MAX / IN_FLIGHT {
-        return Err(format!("1 to {} paths of one message", BATCH_MAX / IN_FLIGHT).into());
+        return Err(format!("--batch must be 1 to {}", BATCH_MAX / IN_FLIGHT).into());
     }
     if !(args.idle > 0.0 && args.idle < 3600.0) {
-        return Err("some seconds of idleness".into());
+        return Err("--idle must be above 0 and below 3600 seconds".into());
     }
     let pinning = Pinning::choose(!common.no_pin);
     let progress = Progress::new();
@@ -134,8 +133,8 @@ fn create(wire: &mut Wire, job: JobId, count: u64) -> Result<(), String> {
     wire.exchange(waiting as usize)
 }
 
-/// The paths of one message. A stride that shares no factor with the number of prefixes visits all of
-/// them before any comes again, and never a neighbour of the last.
+/// The paths of one message. A stride that is coprime to the number of prefixes visits every prefix once
+/// before any repeats, and never the neighbour of the previous one.
 fn frontier(first: u64, batch: usize, prefixes: u64) -> Vec<String> {
     let stride = (1..).map(|n| 7919 * n + 1).find(|s| gcd(*s, prefixes) == 1).unwrap_or(1);
     (0..batch as u64).map(|i| path((first + i) % prefixes * stride % prefixes)).collect()
@@ -180,14 +179,14 @@ fn renew(
 fn rest(cluster: &Cluster, time: Duration) -> Idle {
     let controller = cluster.controller_thread();
     let clock = Clock::start();
-    // What the last renewals left to do is not idleness.
+    // Work left over from the last renewals must not count as idle time.
     clock.sleep_until(clock.now() + Duration::from_millis(100));
     let (cpu, begun) = (controller.cpu(), clock.now());
     clock.sleep_until(begun + time);
     Idle { cpu: Duration::from_nanos(controller.cpu() - cpu), wall: clock.now().since(begun) }
 }
 
-/// Writes a file, takes its prefix away, and watches the process's resident memory.
+/// Writes a file, removes its prefix, and measures the process's resident memory.
 fn free(
     args: &LeasesArgs,
     common: &Common,
@@ -196,7 +195,7 @@ fn free(
 ) -> Result<Freed, String> {
     let said = |e: honeycomb_client::Error| e.to_string();
     let written = args.freed.next_multiple_of(block_size);
-    // Beside what is written, blocks that are kept back and the next one.
+    // Room for the written data, the reserved blocks and the next block.
     let pool = Pool { memory: written / 8 * 9 + 16 * block_size, block_size };
     let cluster = Cluster::start(common, pool, Waiting::Sleeping, pinning)?;
     let (client, ticket) = cluster.job("freed")?;
@@ -214,13 +213,13 @@ fn free(
     let clock = Clock::start();
     let begun = clock.now();
     client.remove_prefix(ticket.job, "/f").map_err(said)?;
-    // What the allocator keeps of the bookkeeping beside blocks (some 2.5 KiB each) is not theirs.
+    // The allocator may retain memory of bookkeeping (some 2.5 KiB per block), which is not block memory.
     let slack = (4 << 20) + resident / 16;
     while process.resident_anonymous() > before + slack {
         if clock.now().since(begun) > Duration::from_secs(20) {
             let left = process.resident_anonymous().saturating_sub(before);
             let text = format!(
-                "{} of {} did not go back within 20 s",
+                "{} of {} were not returned to the operating system within 20 s",
                 size::show(left),
                 size::show(resident)
             );
@@ -284,7 +283,7 @@ fn print(
     say!("{}\n{}", machine(), pinning.show());
     say!(
         "{} prefixes, {} paths in a message: {core:.0} leases renewed per second of one core \
-         ({REQUIRED:.0} asked for), {clock:.0} per second",
+         ({REQUIRED:.0} required), {clock:.0} per second",
         args.prefixes,
         args.batch
     );
@@ -296,7 +295,7 @@ fn print(
     );
     for f in freed {
         say!(
-            "{} in blocks of {} back with the operating system {:.1} ms after the request to free \
+            "{} in blocks of {} returned to the operating system {:.1} ms after the request to free \
              them ({:.0} ms allowed)",
             size::show(f.resident),
             size::show(f.block_size),

@@ -1,4 +1,4 @@
-//! Bounded loops, and what they show.
+//! Bounded measurement loops and their figures.
 
 use super::process::{Watched, thread_cpu};
 use hdrhistogram::Histogram;
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Longest latency that is told from a longer one, in nanoseconds.
+/// Upper bound of the histogram, in nanoseconds.
 const LATENCY_MAX: u64 = 60_000_000_000;
-/// A loop looks at its time limit this often, in operations.
+/// Operations between two checks of a loop's time limit.
 const LOOK: u64 = 16;
 
-/// When a loop ends, whichever comes first.
+/// The limits of a loop; the first that is reached ends it.
 #[derive(Clone, Copy, Debug)]
 pub struct Limit {
     /// Time.
@@ -23,13 +23,13 @@ pub struct Limit {
     pub ops: u64,
 }
 
-/// One thread's work: called with 0, 1, 2, ...
+/// The operation of one thread, called with 0, 1, 2, ...
 pub type Work<'a> = Box<dyn FnMut(u64) -> Result<(), String> + Send + 'a>;
 
-/// What one measurement showed.
+/// The figures of one measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Figures {
-    /// Latencies in microseconds: p50, p90, p99, p99.9, most.
+    /// Latencies in microseconds: p50, p90, p99, p99.9, maximum.
     pub latency: [f64; 5],
     /// Operations per second.
     pub ops_s: f64,
@@ -100,8 +100,8 @@ fn figures(
     }
 }
 
-/// Lets one thread wait for what another one sets off, again and again: the latency is from just
-/// before that until the waiting thread has it. `pause` is how long it waits each time.
+/// Measures wake-ups: one thread waits for an event that another thread causes, repeatedly. The latency is
+/// from just before the cause until the waiting thread returns. `pause` is the time before each cause.
 pub fn wake_ups(
     server: &Watched,
     limit: Limit,
@@ -119,7 +119,7 @@ pub fn wake_ups(
             let mut latencies = histogram();
             let (cpu_before, until) = (thread_cpu(), clock.now() + limit.time);
             for i in 0..limit.ops {
-                // When nobody listens, that thread has failed and says why.
+                // If the receiver is gone, its thread has failed and reports why.
                 let _ = ready.send(());
                 wait(i)?;
                 let now = clock.now();
@@ -142,18 +142,18 @@ pub fn wake_ups(
         let cause = set_off_all().map(|()| thread_cpu() - cpu_before);
         (waiting.join().expect("a loop does not panic"), cause)
     });
-    // Who set nothing off is the reason why nothing came.
+    // An error of the causing thread explains why the other one waited in vain.
     let (cause, thread) = (cause?, waited?);
     let server_ns = server.cpu() - server_before;
     Ok(figures(&thread.latencies, clock.now().since(Time::ZERO), 0, server_ns, thread.cpu + cause))
 }
 
-/// How long nothing happens before each wake-up.
+/// The idle time before each wake-up.
 #[derive(Clone, Copy, Debug)]
 pub enum Pause {
-    /// Asleep: everybody else has gone to sleep as well.
+    /// Sleep, long enough that all other threads sleep, too.
     Asleep(Duration),
-    /// Yielding the core, for times shorter than the kernel lets anybody sleep.
+    /// Yield the core, for times shorter than a sleep of the kernel can be.
     Yielding(Duration),
 }
 
@@ -192,19 +192,19 @@ fn run_thread(clock: Clock, limit: Limit, mut work: Work<'_>) -> Result<Thread, 
     Ok(Thread { latencies, cpu: thread_cpu() - cpu_before })
 }
 
-/// Median, least and most of some rounds.
+/// Median, minimum and maximum of several rounds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The middle one.
+    /// The median.
     pub median: f64,
-    /// The least.
+    /// The minimum.
     pub min: f64,
-    /// The most.
+    /// The maximum.
     pub max: f64,
 }
 
 impl Spread {
-    /// Of at least one value.
+    /// The spread of at least one value.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Spread {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -216,19 +216,19 @@ impl Spread {
         Spread { median, min: values[0], max: values[values.len() - 1] }
     }
 
-    /// For the JSON object.
+    /// The JSON form.
     pub fn json(&self) -> Value {
         let cut = |v: f64| (v * 1000.0).round() / 1000.0;
         json!({ "median": cut(self.median), "min": cut(self.min), "max": cut(self.max) })
     }
 }
 
-/// What all rounds of one kind showed.
+/// The figures of all rounds of one kind.
 #[derive(Clone, Debug)]
 pub struct Series(Vec<Figures>);
 
 impl Series {
-    /// Of at least one round.
+    /// The series of at least one round.
     pub fn of(rounds: Vec<Figures>) -> Series {
         assert!(!rounds.is_empty(), "a series has rounds");
         Series(rounds)
@@ -244,7 +244,7 @@ impl Series {
         Spread::of(self.0.iter().zip(&other.0).map(|(a, b)| figure(a) / figure(b)))
     }
 
-    /// For the JSON object.
+    /// The JSON form.
     pub fn json(&self) -> Value {
         let latency = |i: usize| self.spread(|f| f.latency[i]).json();
         json!({

@@ -1,8 +1,8 @@
-//! What a prefix and a block cost the controller in memory.
+//! The memory of a prefix and a block in the controller.
 //!
-//! Counted twice: by the kernel, as the growth of the process, and by the catalog itself. The
-//! blocks are announced by a server that exists only on the wire: it opens what it is told to and
-//! holds nothing.
+//! It is counted twice: by the kernel, as the growth of the process, and by the catalog itself. The blocks
+//! are announced by a phantom server that exists only on the network: it accepts all commands and has no
+//! memory.
 
 use super::cluster::Cluster;
 use super::process::Watched;
@@ -27,19 +27,19 @@ const BLOCKS_EACH: u32 = 500;
 /// Requests in flight.
 const WINDOW: u64 = 64;
 
-/// Bytes of each thing, by both counts.
+/// Bytes per object, by both counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Cost {
-    /// How many there were.
+    /// Number of objects.
     pub count: u64,
-    /// Growth of the process's resident memory, for each.
+    /// Growth of the process's resident memory per object.
     pub resident: f64,
-    /// Growth of what the catalog says of itself, for each.
+    /// Growth of the catalog's own count per object.
     pub counted: f64,
 }
 
 impl Cost {
-    /// For the JSON object.
+    /// The JSON form.
     pub fn json(&self) -> Value {
         let cut = |v: f64| (v * 10.0).round() / 10.0;
         json!({
@@ -49,14 +49,14 @@ impl Cost {
     }
 }
 
-/// What was found.
+/// The results.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
     /// A prefix with a name of 12 bytes and one parent.
     pub prefix: Cost,
-    /// A block that its server has announced.
+    /// A block announced by its server.
     pub free_block: Cost,
-    /// A block that a structure has: its record and its place in the structure's map.
+    /// A block of a structure: its record and its entry in the structure's map.
     pub held_block: Cost,
 }
 
@@ -81,7 +81,7 @@ impl Meter<'_> {
     }
 }
 
-/// Measures all three on a cluster that has nothing else to do.
+/// Measures all three on an idle cluster.
 pub fn measure(cluster: &Cluster, prefixes: u64, blocks: u32) -> Result<Costs, String> {
     let meter = Meter { cluster, client: cluster.client(cluster.token()) };
     let (client, ticket) = cluster.job("memory")?;
@@ -196,7 +196,7 @@ impl Phantom {
         Ok(())
     }
 
-    /// Opens and frees whatever it is told to, and says four times a second that it lives.
+    /// Accepts all commands to open and free blocks, and sends a heartbeat four times a second.
     fn serve(&mut self, stop: &AtomicBool) -> Result<(), String> {
         let clock = Clock::start();
         let patience = Some(Duration::from_millis(20));
@@ -226,7 +226,7 @@ impl Phantom {
         }
     }
 
-    /// Answers the requests that are here; the number of replies among the frames.
+    /// Answers the received requests; returns the number of replies among the frames.
     fn handle(&mut self) -> Result<usize, String> {
         let (mut at, mut replies, mut out) = (0, 0, Vec::new());
         loop {

@@ -1,8 +1,8 @@
-//! `bench`: what this build does on this machine.
+//! `bench`: measures this build on this machine.
 //!
-//! Every measurement runs against a cluster of its own, a child process of this one, so that the
-//! server's CPU can be told from the client's. Systems that are compared take turns, round by
-//! round: only ratios of neighbouring rounds mean anything on a machine that others use too.
+//! Every measurement runs against its own cluster in a child process, so that the CPU time of server and
+//! client can be distinguished. Compared systems alternate round by round: on a machine with other users only
+//! ratios of neighbouring rounds are meaningful.
 
 mod catalog;
 mod cluster;
@@ -44,8 +44,8 @@ use std::time::Duration;
 
 /// Measures this build on this machine: latency percentiles, throughput, server CPU.
 ///
-/// Each measurement runs against a cluster of its own and leaves nothing behind. Only ratios of
-/// neighbouring rounds mean anything on a machine that others use too.
+/// Each measurement runs against its own cluster and leaves nothing behind. On a machine with other users,
+/// only ratios of neighbouring rounds are meaningful.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench kv --quick --ops 200
@@ -77,44 +77,44 @@ enum What {
     Neighbours(neighbours::NeighboursArgs),
 }
 
-/// What every measurement shares.
+/// The options of every measurement.
 #[derive(Args, Clone)]
 struct Common {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 0.5)]
     seconds: f64,
-    /// Most operations of each measurement
+    /// Maximum number of operations in each measurement
     #[arg(long)]
     ops: Option<u64>,
-    /// Measurements of each kind; figures are their median, least and most
+    /// Number of measurements of each kind; figures are median, minimum and maximum
     #[arg(long, default_value_t = 5)]
     rounds: u32,
-    /// A few seconds in all: to see that it runs, not to quote
+    /// Run for only a few seconds: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
-    /// Cores that serve
+    /// Number of cores that serve requests
     #[arg(long, default_value_t = 1)]
     shards: u8,
     /// How both sides wait: asleep, or polling for 50 us first
     #[arg(long, value_enum, default_value_t = WaitingArg::Both)]
     waiting: WaitingArg,
-    /// How clients reach servers, those of the peer too
+    /// The transport between clients and servers, also for the peer
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     transport: Transport,
-    /// Leave it to the kernel which core runs what
+    /// Do not pin server and client to cores
     #[arg(long)]
     no_pin: bool,
     #[command(flatten)]
     output: Output,
 }
 
-/// The pool of the cluster that is measured.
+/// The pool of the measured cluster.
 #[derive(Args, Clone, Copy)]
 pub struct Pool {
-    /// Memory for blocks, resident only where written
+    /// Memory for blocks; only written pages become resident
     #[arg(long, value_parser = size::parse, default_value = "4GiB")]
     pub memory: u64,
-    /// Bytes of a block
+    /// Size of a block
     #[arg(long, value_parser = size::parse, default_value = "128MiB")]
     pub block_size: u64,
 }
@@ -126,7 +126,7 @@ enum WaitingArg {
     Both,
 }
 
-/// How clients reach servers.
+/// The transport between clients and servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Transport {
     /// TCP over loopback.
@@ -147,14 +147,14 @@ impl Transport {
 /// How both sides wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
-    /// Asleep.
+    /// Sleeping at once.
     Sleeping,
-    /// Polling for a moment first.
+    /// Polling for a short time first.
     Polling,
 }
 
 impl Waiting {
-    /// For tables.
+    /// The name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Waiting::Sleeping => "sleeping",
@@ -162,7 +162,7 @@ impl Waiting {
         }
     }
 
-    /// For how long: the default of client and server, or not at all.
+    /// The polling time: the default of client and server, or zero.
     pub fn spin(self) -> Duration {
         match self {
             Waiting::Sleeping => Duration::ZERO,
@@ -172,7 +172,7 @@ impl Waiting {
 }
 
 impl Common {
-    /// The options as they count: `--quick` shortens.
+    /// The effective options: `--quick` shortens the run.
     fn settled(&self) -> Result<Common, String> {
         let mut common = self.clone();
         if common.quick {
@@ -180,7 +180,8 @@ impl Common {
             common.rounds = common.rounds.min(2);
         }
         if !(common.seconds > 0.0 && common.seconds < 3600.0) || common.rounds == 0 {
-            return Err("a measurement takes some seconds and at least one round".into());
+            let text = "--seconds must be above 0 and below 3600, and --rounds at least 1";
+            return Err(text.into());
         }
         Ok(common)
     }

@@ -1,8 +1,8 @@
 //! `bench neighbours`: the damage one job does to another that shares its controller and memory server.
 //!
-//! Two clusters run side by side on the same cores. A victim works in the first. An attacker does its worst
-//! in the second (the control), and then in the first. The attack costs the same CPU in both, so that the
-//! ratio shows the cost of sharing one cluster.
+//! Two clusters run side by side on the same cores. A victim works in the first. An attacker works in the
+//! second (the control), and then in the first. The attack uses the same CPU time in both, so that the ratio
+//! shows the cost of sharing one cluster.
 
 mod attack;
 
@@ -22,53 +22,53 @@ use serde_json::{Value, json};
 use std::time::Duration;
 
 const POOL: Pool = Pool { memory: 256 << 20, block_size: 1 << 20 };
-/// Lease of the victim's prefixes. It renews them with every third operation.
+/// Lease of the victim's prefixes. Every third operation renews them.
 const LEASE_MS: u32 = 1000;
-/// Prefixes whose leases the victim has to keep.
+/// Prefixes whose leases the victim must renew.
 const KEPT: usize = 20;
-/// Keys and bytes of the victim's values.
+/// Keys of the victim, and the size of its values.
 const KEYS: u64 = 256;
 const VALUE: usize = 128;
-/// An attack gets so long to build up before the victim is measured.
+/// Time for an attack to build up before the victim is measured.
 const BUILD_UP: Duration = Duration::from_millis(150);
-/// The most that the victim's slowest hundredth may grow.
+/// Maximum factor by which the victim's p99 may grow.
 const MOST_RATIO: f64 = 2.0;
 
 /// Measures the cost of an attacking job to its neighbours.
 ///
-/// A victim puts and gets small values, creates prefixes and renews leases, one request after the
-/// other. Meanwhile another job attacks the controller and the memory server: in a control on a second
-/// cluster on the same cores, then on the victim's own. Each line has the 99th percentile of the
-/// victim's operations in both, leases that ended although they were renewed, and the most memory that
-/// the attacked processes ever had. A ratio of 2 is the most that is accepted.
+/// A victim puts and gets small values, creates prefixes and renews leases, one request at a time. Meanwhile
+/// another job attacks a controller and a memory server: first, as a control, those of a second cluster on
+/// the same cores, then those of the victim's cluster. Each line shows the 99th percentile of the victim's
+/// operations in both cases, leases that expired although they were renewed, and the peak memory of the
+/// attacked processes. Ratios up to 2 are accepted.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench neighbours --quick --attack connection-churn
   honeycomb bench neighbours --quick --attack unread-replies --json")]
 pub struct NeighboursArgs {
-    /// Only these attacks
+    /// Run only these attacks
     #[arg(long, value_enum)]
     attack: Vec<Attack>,
-    /// Operations of each kind in all rounds together
+    /// Number of operations of each kind, in all rounds together
     #[arg(long, default_value_t = 21_000)]
     ops: u64,
-    /// Rounds, each a control and an attack; figures are their medians
+    /// Number of rounds, each with a control and an attack; figures are medians
     #[arg(long, default_value_t = 7)]
     rounds: u64,
-    /// A few operations: to see that it runs, not to quote
+    /// Run only a few operations: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
     output: Output,
 }
 
-/// The operations of a victim, in the order of its figures.
+/// The victim's operations, in the order of its figures.
 const OPERATIONS: [&str; 3] = ["data", "create", "renewal"];
 
 /// Percentiles of each operation of one measurement, in microseconds.
 type Tail = [f64; 3];
 
-/// A job that does nothing wrong.
+/// A well-behaved job.
 struct Victim {
     client: Client,
     ticket: JobTicket,
@@ -94,7 +94,7 @@ impl Victim {
         Ok(Victim { client, ticket, kv, kept, created: 0 })
     }
 
-    /// So many operations of each kind, and how many leases ended.
+    /// Runs this many operations of each kind; answers their percentiles and the number of expired leases.
     fn work(&mut self, ops: u64) -> Result<(Tail, usize), String> {
         let said = |e: honeycomb_client::Error| format!("the victim was refused: {e}");
         let clock = Clock::start();
@@ -126,7 +126,7 @@ impl Victim {
             ]) {
                 times.push(time.as_nanos() as u64);
             }
-            // Not measured: it keeps the job below its limit of prefixes.
+            // Not measured; it keeps the number of prefixes below the limit of a job.
             self.client.remove_prefix(job, &path).map_err(said)?;
         }
         let tail = times.map(|mut times| {
@@ -162,13 +162,13 @@ fn seen(attack: Attack, rounds: u64, ops: u64, progress: &Progress) -> Result<Se
     let mut victim = Victim::start(&own)?;
     let mut seen = Seen::default();
     for round in 0..rounds {
-        // The first of the two changes from round to round.
+        // Control and attack alternate as the first measurement of a round.
         for turn in 0..2 {
             let here = (round + turn) % 2 == 1;
             let place = if here { "attack" } else { "control" };
             progress.tell(&format!("{}: round {}, {place}", attack.name(), round + 1));
             let target = &targets[usize::from(here)];
-            // Nobody renews between two measurements.
+            // Between two measurements, this client renews the leases.
             let paths = victim.kept.clone();
             victim.client.keep(victim.ticket.job, &paths);
             let running = target.begin(attack)?;
@@ -191,7 +191,7 @@ fn seen(attack: Attack, rounds: u64, ops: u64, progress: &Progress) -> Result<Se
 pub fn run(args: &NeighboursArgs) -> Outcome {
     let (rounds, ops) = if args.quick { (1, 60) } else { (args.rounds, args.ops) };
     if rounds == 0 || ops < rounds {
-        return Err("at least one round, and an operation of each kind in each".into());
+        return Err("--rounds must be at least 1, and --ops at least as large as --rounds".into());
     }
     let attacks = if args.attack.is_empty() { Attack::all() } else { args.attack.clone() };
     let progress = Progress::new();
@@ -220,7 +220,7 @@ pub fn run(args: &NeighboursArgs) -> Outcome {
 fn print(rows: &[Value], rounds: u64, ops: u64) {
     say!("{}", machine());
     say!(
-        "The slowest hundredth of a victim's operations, in us: medians of {rounds} rounds, {ops} \
+        "99th percentiles of a victim's operations, in us: medians of {rounds} rounds, {ops} \
          operations of each kind."
     );
     let mib =
@@ -244,5 +244,5 @@ fn print(rows: &[Value], rounds: u64, ops: u64) {
     }
     table.print();
     let over = rows.iter().filter(|row| row["ratio"].as_f64().is_some_and(|r| r > MOST_RATIO));
-    say!("{} of {} are above {MOST_RATIO} times the control.", over.count(), rows.len());
+    say!("{} of {} exceed {MOST_RATIO} times the control.", over.count(), rows.len());
 }

@@ -1,6 +1,6 @@
-//! A controller and a memory server as processes of their own, ended with the benchmark.
+//! A controller and a memory server as separate processes, which end with the benchmark.
 //!
-//! Unlike an embedded cluster these may keep a log, and the controller may have several shards.
+//! Unlike an embedded cluster, they may write a log, and the controller may have several shards.
 
 use super::process::{Pinning, Watched};
 use super::{Pool, Waiting};
@@ -12,21 +12,21 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Lease of what a benchmark creates: longer than any run.
+/// Lease of a benchmark's jobs: longer than any run.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
 
-/// A folder of the benchmark's own, removed at the end.
+/// A folder of the benchmark, removed at the end.
 pub struct Folder(PathBuf);
 
 impl Folder {
-    /// One that does not exist yet, where temporary files belong or `within` another.
+    /// A path that does not exist yet, in the system's temporary directory or `within` another folder.
     pub fn new(within: Option<&Path>) -> Folder {
         let unique = Entropy::system().next_u64();
         let within = within.map_or_else(std::env::temp_dir, Path::to_owned);
         Folder(within.join(format!("honeycomb-bench-{unique:x}")))
     }
 
-    /// Where it is.
+    /// Path of the folder.
     pub fn path(&self) -> &Path {
         &self.0
     }
@@ -47,11 +47,11 @@ impl Drop for Node {
     }
 }
 
-/// Starts this program with these arguments; what it told in its first line.
+/// Starts this program with these arguments; answers the JSON of its first line.
 fn node(args: &[String]) -> Result<(Node, Value), String> {
     let program = std::env::current_exe().map_err(|e| e.to_string())?;
     let mut command = Command::new(program);
-    // What it says of itself is only of interest when it does not start.
+    // Standard error is used only if the node does not start.
     command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = command.spawn().map_err(|e| format!("cannot start a node: {e}"))?;
     let mut node = Node(child);
@@ -65,14 +65,14 @@ fn node(args: &[String]) -> Result<(Node, Value), String> {
             if let Some(mut said) = node.0.stderr.take() {
                 let _ = said.read_to_string(&mut why);
             }
-            Err(format!("a node did not start: {why}"))
+            Err(format!("cannot start a node: {why}"))
         }
     }
 }
 
 /// A controller and one memory server.
 pub struct Nodes {
-    /// Ended before the controller, which would complain about it otherwise.
+    /// Ended before the controller, which would report its loss otherwise.
     server: Node,
     controller: Node,
     address: String,
@@ -81,7 +81,7 @@ pub struct Nodes {
 }
 
 impl Nodes {
-    /// Starts both on the server's core and comes back on the client's.
+    /// Starts both on the server's core; the caller then runs on the client's core.
     pub fn start(
         pool: Pool,
         waiting: Waiting,
@@ -126,7 +126,7 @@ impl Nodes {
         Ok(Nodes { server, controller, address, token: unhex(&token)?, shards })
     }
 
-    /// The thread that runs the catalog, or that of this shard of two.
+    /// The thread that runs the catalog, or that of this shard.
     pub fn controller_thread(&self, shard: usize) -> Watched {
         let thread = match (self.shards, shard) {
             (1, _) => "controller",
@@ -136,7 +136,7 @@ impl Nodes {
         Watched { pid: self.controller.0.id(), thread: Some(thread) }
     }
 
-    /// The most that was ever resident of the controller and of the server, in bytes.
+    /// Peak resident memory of the controller and of the server, in bytes.
     pub fn peak_resident(&self) -> (u64, u64) {
         let peak = |node: &Node| Watched::process(node.0.id()).peak_resident();
         (peak(&self.controller), peak(&self.server))

@@ -10,10 +10,10 @@ use std::sync::Once;
 
 /// Pixels of a figure: readable, and well under 150 KB.
 const SIZE: (u32, u32) = (960, 480);
-/// Every text is set in this.
+/// The font of all text.
 const FONT: &str = "sans-serif";
-/// Colours in the order in which lines take them; told apart also by those who see no red or green.
-/// and each with a hue of its own. Where lines have marks, these differ as well.
+/// Colours in the order in which series use them, distinguishable with red-green blindness, each with a
+/// different hue. The marks of neighbouring series differ, too.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -25,45 +25,45 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(110, 60, 160),
 ];
 
-/// Most values that stand below an axis each.
+/// Maximum number of values for which each one gets its own tick.
 const TICKS: usize = 9;
 
 /// How a series is drawn.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// Filled down to the axis.
+    /// A line, filled down to the axis.
     Area,
     /// A line.
     Line,
     /// A line with a mark at each point.
     Marked,
-    /// A mark at each point, and nothing between them.
+    /// Marks without lines.
     Points,
 }
 
 /// Points with a name.
 pub struct Series {
-    /// For the legend.
+    /// Name in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// How the series is drawn.
     pub shape: Shape,
-    /// In the order of x.
+    /// Points, sorted by x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// One panel: axes with series in them.
+/// One panel: axes with series.
 pub struct Panel {
-    /// Above it.
+    /// Title above the panel.
     pub title: String,
-    /// Below it.
+    /// Label of the x axis.
     pub x: String,
-    /// Left of it.
+    /// Label of the y axis.
     pub y: String,
-    /// What it shows; the first ones are drawn first.
+    /// Series in the order of drawing.
     pub series: Vec<Series>,
-    /// Equal steps of x are equal factors.
+    /// Whether the x axis is logarithmic.
     pub logarithmic: bool,
-    /// Equal steps of y are; every y is above 0.
+    /// Whether the y axis is logarithmic; then every y is above 0.
     pub logarithmic_y: bool,
 }
 
@@ -74,7 +74,7 @@ pub fn draw(path: &Path, panels: &[Panel]) -> Result<(), String> {
         let font = epaint_default_fonts::UBUNTU_LIGHT;
         assert!(register_font(FONT, FontStyle::Normal, font).is_ok(), "the font that we bring");
     });
-    let said = |e: &dyn Display| format!("{} cannot be drawn: {e}", path.display());
+    let said = |e: &dyn Display| format!("cannot draw {}: {e}", path.display());
     let root = BitMapBackend::new(path, SIZE).into_drawing_area();
     root.fill(&WHITE).map_err(|e| said(&e))?;
     for (area, panel) in root.split_evenly((1, panels.len())).iter().zip(panels) {
@@ -88,7 +88,7 @@ type Area<'a> = DrawingArea<BitMapBackend<'a>, Shift>;
 fn panel_on(area: &Area<'_>, panel: &Panel) -> Result<(), String> {
     let all = || panel.series.iter().flat_map(|s| &s.points);
     let most = all().map(|p| p.1).fold(0.0, f64::max);
-    // The legend of many series must not lie on them.
+    // Room for the legend, so that it does not cover many series.
     let legend = 0.11 * panel.series.len().saturating_sub(3) as f64;
     let top = if most > 0.0 { most * (1.12 + legend) } else { 1.0 };
     let low = all().map(|p| p.0).fold(f64::INFINITY, f64::min);
@@ -105,7 +105,7 @@ fn panel_on(area: &Area<'_>, panel: &Panel) -> Result<(), String> {
         if least <= 0.0 {
             return Err(format!("'{}' has a value that is not above 0", panel.title));
         }
-        // Equal factors above the values, for the legend: a part of the axis, as below.
+        // Room above the values for the legend: a fraction of the axis, as in the linear case.
         let (floor, part) = (least * 0.9, 1.12 + legend);
         let top = floor * (most / floor).max(1.5).powf(part);
         let values = all().map(|p| p.1);
@@ -134,7 +134,7 @@ fn panel_on(area: &Area<'_>, panel: &Panel) -> Result<(), String> {
     }
 }
 
-/// Draws what a panel shows; areas reach down to `floor`.
+/// Draws the series of a panel; areas reach down to `floor`.
 fn fill<'a, X, Y>(
     chart: &mut ChartContext<'a, BitMapBackend<'a>, Cartesian2d<X, Y>>,
     panel: &Panel,
@@ -167,7 +167,7 @@ where
                 let area = AreaSeries::new(points, floor, colour.mix(0.35));
                 chart.draw_series(area.border_style(colour.stroke_width(1)))
             }
-            // Piece by piece: where thick lines turn sharply, their corners reach far beyond.
+            // Segment by segment: the corners of thick lines with sharp turns would reach too far.
             Shape::Line => {
                 let pieces = series.points.windows(2);
                 let style = colour.stroke_width(2);
@@ -204,7 +204,7 @@ where
 /// A point of a mark, in pixels from its middle.
 type Point = (i32, i32);
 
-/// The mark of the series at this place: its shape is not that of its neighbours'.
+/// The mark of the series with this index; its shape differs from that of its neighbours.
 fn outline(n: usize) -> Vec<Point> {
     let turned = |corners: usize, radius: &dyn Fn(usize) -> f64, from: f64| -> Vec<Point> {
         let point = |k: usize| {
@@ -226,8 +226,8 @@ fn outline(n: usize) -> Vec<Point> {
     }
 }
 
-/// What stands at an axis of equal factors: the values themselves where they are few, else 1, 2
-/// and 5 of each power of ten, or the powers alone.
+/// Ticks of a logarithmic axis: the values themselves if they are few, else 1, 2 and 5 times each power of
+/// ten, or only the powers.
 fn ticks(values: impl Iterator<Item = f64>, low: f64, high: f64) -> Vec<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
@@ -241,7 +241,7 @@ fn ticks(values: impl Iterator<Item = f64>, low: f64, high: f64) -> Vec<f64> {
     all.filter(|tick| (low..=high).contains(tick)).collect()
 }
 
-/// A number at an axis: no more digits than it needs.
+/// A number at an axis, with as few digits as possible.
 fn short(v: f64) -> String {
     let text = match v.abs() {
         a if a >= 100.0 => format!("{v:.0}"),
@@ -330,7 +330,7 @@ mod tests {
         for (n, own) in COLOURS.iter().enumerate() {
             for (m, other) in COLOURS.iter().enumerate().take(n) {
                 assert_ne!(outline(n), outline(m));
-                // Far enough apart in some channel, and of another hue: no lighter or darker form of one.
+                // Far enough apart in some channel, and of another hue: no shade of the same colour.
                 let RGBColor(r, g, b) = own;
                 let RGBColor(s, h, c) = other;
                 let apart = [(r, s), (g, h), (b, c)].map(|(a, b)| a.abs_diff(*b));

@@ -1,18 +1,18 @@
-//! Cores, CPU time and memory of processes, as the kernel counts them.
+//! Cores, CPU time and memory of processes, from the kernel.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
-/// Which core each side runs on.
+/// The core of each side.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pinning {
-    /// Server and client, when there are two cores to be had.
+    /// Cores of server and client, if there are two.
     pub cores: Option<(usize, usize)>,
 }
 
 impl Pinning {
-    /// The first two cores that this process may use, unless pinning is not wanted.
+    /// The first two cores that this process may use, or none if pinning is not wanted.
     pub fn choose(wanted: bool) -> Pinning {
         let Ok(set) = sched_getaffinity(None) else { return Pinning::default() };
         let mut cores = (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core));
@@ -22,29 +22,28 @@ impl Pinning {
         }
     }
 
-    /// Moves this thread to the server's core, so that a child started now stays there.
+    /// Moves this thread to the server's core; child processes started afterwards stay there.
     pub fn for_server(self) {
         if let Some((server, _)) = self.cores {
             pin(&[server]);
         }
     }
 
-    /// Moves this thread, and those that it starts from now on, to the client's core.
+    /// Moves this thread, and the threads that it starts afterwards, to the client's core.
     pub fn for_client(self) {
         if let Some((_, client)) = self.cores {
             pin(&[client]);
         }
     }
 
-    /// Gives this thread and its later children both cores: for a program that places its own
-    /// sides.
+    /// Allows this thread and its later children both cores, for a program that places its sides itself.
     pub fn lift(self) {
         if let Some((server, client)) = self.cores {
             pin(&[server, client]);
         }
     }
 
-    /// For people.
+    /// A description for people.
     pub fn show(self) -> String {
         match self.cores {
             Some((server, client)) => format!("server on core {server}, client on core {client}"),
@@ -56,7 +55,7 @@ impl Pinning {
 fn pin(cores: &[usize]) {
     let mut set = CpuSet::new();
     cores.iter().for_each(|core| set.set(*core));
-    // A kernel that refuses leaves both sides where they are; the figures say less then.
+    // If the kernel refuses, both sides stay unpinned, and the figures are less meaningful.
     let _ = sched_setaffinity(None, &set);
 }
 
@@ -66,23 +65,23 @@ pub fn thread_cpu() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Whose CPU time counts as the server's.
+/// The process or thread whose CPU time counts as the server's.
 #[derive(Clone, Debug)]
 pub struct Watched {
-    /// The process.
+    /// Process id.
     pub pid: u32,
-    /// Only its thread of this name.
+    /// Name of the thread to count; `None` for all threads.
     pub thread: Option<&'static str>,
 }
 
 impl Watched {
-    /// All of a process.
+    /// All threads of a process.
     pub fn process(pid: u32) -> Watched {
         Watched { pid, thread: None }
     }
 
-    /// CPU time so far, in nanoseconds: the sum over its threads, which the kernel counts finer
-    /// than the ticks of `stat`.
+    /// CPU time so far, in nanoseconds: the sum over the threads, which the kernel counts more finely than
+    /// the ticks in `stat`.
     pub fn cpu(&self) -> u64 {
         let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.pid)) else { return 0 };
         let mut sum = 0;
@@ -109,17 +108,17 @@ impl Watched {
         self.status("VmRSS:")
     }
 
-    /// The most resident memory since the process began, or since `forget_peak`, in bytes.
+    /// Peak resident memory since the start of the process, or since `forget_peak`, in bytes.
     pub fn peak_resident(&self) -> u64 {
         self.status("VmHWM:")
     }
 
-    /// Lets `peak_resident` begin anew. Where the kernel does not allow it, it goes on as before.
+    /// Resets `peak_resident`. If the kernel does not allow it, the peak is not reset.
     pub fn forget_peak(&self) {
         let _ = fs::write(format!("/proc/{}/clear_refs", self.pid), "5");
     }
 
-    /// A field of its status that is counted in KiB, in bytes; 0 when the process is gone.
+    /// A field of /proc/PID/status that is in KiB, in bytes; 0 when the process is gone.
     fn status(&self, name: &str) -> u64 {
         let path = format!("/proc/{}/status", self.pid);
         let Ok(text) = fs::read_to_string(path) else { return 0 };
@@ -129,7 +128,7 @@ impl Watched {
     }
 }
 
-/// What the figures were measured on, for the report.
+/// The machine of the measurement, for the report.
 pub fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");

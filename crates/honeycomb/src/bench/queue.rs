@@ -1,5 +1,4 @@
-//! `bench queue`: how soon somebody who waits is woken, and items through a queue, beside a
-//! redis-server.
+//! `bench queue`: wake-up latency of waiting clients, and put and get of items, compared with a redis-server.
 
 use super::cluster::Cluster;
 use super::kv::{Peer, noise, peer_version};
@@ -16,24 +15,24 @@ use honeycomb_wire::notice::{Filter, kinds};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// Bytes that a queue holds at most while it is measured.
+/// Maximum bytes in a measured queue.
 const DATA: u64 = 64 << 20;
 /// Items of a batch.
 const BATCH: usize = 64;
-/// Bytes of the item that wakes somebody.
+/// Size of the item that wakes a consumer, in bytes.
 const WAKING: usize = 64;
-/// What a wake-up may take, in times of what redis-server takes.
+/// Maximum ratio of a wake-up's latency to that of redis-server.
 const WITHIN: f64 = 1.3;
-/// Somebody who waits longer than this was never woken.
+/// A wake-up that takes longer than this counts as lost.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The list and the key of redis.
+/// Name of the list and the key in redis.
 const NAME: &[u8] = b"bench";
 
-/// Measures wake-ups of waiting consumers and subscribers, and puts and gets, beside a redis-server.
+/// Measures wake-ups of consumers and subscribers, and puts and gets, compared with a redis-server.
 ///
-/// A consumer waits in get (redis: BLPOP) and another client puts (LPUSH); a subscriber waits for the
-/// next notice (a keyspace notification) and another client puts a key (SET). The latency is from
-/// just before the put is sent until the one who waits has it.
+/// A consumer waits in get (redis: BLPOP), and another client puts an item (LPUSH). A subscriber waits for
+/// the next notification (a keyspace notification), and another client puts a key (SET). The latency is from
+/// just before the put is sent until the waiting client has the item or notification.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench queue --quick --ops 200
@@ -43,7 +42,7 @@ pub struct QueueArgs {
     /// Sizes of items
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "64,1KiB,64KiB")]
     sizes: Vec<u64>,
-    /// What to measure beside it
+    /// The system to compare with
     #[arg(long, value_enum, default_value_t = Peer::Auto)]
     peer: Peer,
     #[command(flatten)]
@@ -52,7 +51,7 @@ pub struct QueueArgs {
     common: Common,
 }
 
-/// What is measured.
+/// A measured operation.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     WakeConsumer,
@@ -88,7 +87,7 @@ struct Row {
     series: Series,
 }
 
-/// What is measured, with the two ends of each thing: whoever waits has a connection of its own.
+/// The measured object, with both of its ends: the waiting client has its own connection.
 enum Ends {
     Honeycomb(Box<Ours>),
     Redis(Box<Theirs>),
@@ -158,7 +157,7 @@ fn ours(cluster: &Cluster) -> Result<System, String> {
     }
     let queue = client.create_queue(ticket.job, "/queue", 0, 0, false).map_err(said)?;
     let kv = client.create_kv(ticket.job, "/kv", 1, false).map_err(said)?;
-    // Who waits is another client: nothing is shared but the server.
+    // The waiting side is another client, which shares only the server.
     let other = |ticket: &JobTicket| -> Client { cluster.client(&ticket.token) };
     let consumer = other(&ticket).open_queue(ticket.job, "/queue").map_err(said)?;
     let watched = other(&ticket).open_kv(ticket.job, "/kv").map_err(said)?;
@@ -183,7 +182,7 @@ struct Case {
 }
 
 impl Case {
-    /// Long enough that everybody sleeps, or short enough that those who poll still do.
+    /// A pause long enough that all threads sleep, or short enough that polling threads still poll.
     fn pause(self) -> Pause {
         match self.waiting {
             Waiting::Sleeping => Pause::Asleep(Duration::from_micros(200)),
@@ -192,7 +191,7 @@ impl Case {
     }
 }
 
-/// Measures some things in turns; a get follows the put that filled the queue.
+/// Measures operations in turns; each get follows the put that filled the queue.
 fn measure_case(
     common: &Common,
     case: Case,
@@ -203,7 +202,7 @@ fn measure_case(
 ) -> Outcome {
     let item = noise(case.size as usize);
     let mut rounds: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); systems.len()]; what.len()];
-    // The first round is not counted: blocks and buffers are new in it.
+    // The first round is not counted: it uses new blocks and buffers.
     for round in 0..=common.rounds {
         for (at, system) in systems.iter_mut().enumerate() {
             let mut there = 0;
@@ -249,7 +248,7 @@ fn wake(
             (
                 Box::new(|_| match consumer.get(PATIENCE).map_err(|e| e.to_string())? {
                     Some(got) => whole(&got, item),
-                    None => Err("nobody woke the consumer".into()),
+                    None => Err("the consumer was not woken in time".into()),
                 }),
                 Box::new(|_| queue.put(item, Duration::ZERO).map_err(|e| e.to_string())),
             )
@@ -259,7 +258,7 @@ fn wake(
             (
                 Box::new(|_| match listener.next(PATIENCE).map_err(|e| e.to_string())? {
                     Some(told) if matches!(told.heard, Heard::Put { .. }) => Ok(()),
-                    other => Err(format!("the subscriber heard {other:?}")),
+                    other => Err(format!("the subscriber got {other:?}, not the put")),
                 }),
                 Box::new(|_| kv.put(NAME, item).map(drop).map_err(|e| e.to_string())),
             )
@@ -293,11 +292,11 @@ fn wake(
 fn whole(got: &[u8], expected: &[u8]) -> Result<(), String> {
     match got == expected {
         true => Ok(()),
-        false => Err(format!("{} bytes came that were not put", got.len())),
+        false => Err(format!("a get answered {} bytes that were not put", got.len())),
     }
 }
 
-/// Puts until the limit, or gets as many as `there` are.
+/// Puts until the limit, or gets all `there` items.
 fn flow(
     limit: Limit,
     what: What,
@@ -313,7 +312,7 @@ fn flow(
     let puts = matches!(what, What::Put | What::PutBatch);
     let limit = match puts {
         true => Limit { ops: limit.ops.min((DATA / bytes).max(1)), ..limit },
-        // All of them, however long it takes: the next round begins with nothing.
+        // All items, so that the next round begins with an empty queue.
         false => Limit { ops: *there, time: PATIENCE },
     };
     let mut done = 0;
@@ -333,7 +332,7 @@ fn flow(
                 while left > 0 {
                     let got = queue.get_many(left, Duration::ZERO).map_err(|e| e.to_string())?;
                     left -= got.len();
-                    let last = got.last().ok_or("the queue is empty too soon")?;
+                    let last = got.last().ok_or("the queue has fewer items than were put")?;
                     whole(last, item)?;
                 }
                 Ok(())
@@ -356,7 +355,7 @@ fn flow(
                 }
                 many.clear();
                 client.pop_many(NAME, items, &mut many).map_err(|e| e.to_string())?;
-                whole(many.last().ok_or("the list is empty too soon")?, item)
+                whole(many.last().ok_or("the list has fewer items than were put")?, item)
             })
         }
     };

@@ -1,4 +1,4 @@
-//! `bench recovery`: how long a controller takes from its start until it answers for what it knew.
+//! `bench recovery`: the time from the start of a controller until it answers from its recovered state.
 
 use crate::config::unhex;
 use crate::failure::{Failure, Outcome};
@@ -21,23 +21,23 @@ const FAN_OUT: u64 = 100;
 /// A lease that outlives the measurement.
 const LEASE_MS: u32 = 3_600_000;
 
-/// Measures how long a controller that was killed takes to answer again.
+/// Measures how long a killed controller takes to answer again.
 ///
-/// It makes prefixes, ends the controller with SIGKILL, starts it again with the same data directory,
-/// and asks it for the last prefix: the time is from the start of the process to the answer. The
-/// directory is removed at the end.
+/// It creates prefixes, kills the controller with SIGKILL, restarts it with the same data directory, and
+/// looks up the last prefix. The time is from the start of the process to the answer. The directory is
+/// removed at the end.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench recovery --prefixes 2000 --rounds 2
   honeycomb bench recovery --prefixes 2000 --rounds 1 --json")]
 pub struct RecoveryArgs {
-    /// Prefixes that the controller knows
+    /// Number of prefixes to recover
     #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     prefixes: u64,
-    /// How often it is killed and started again; figures are the median, least and most
+    /// Number of restarts; figures are median, minimum and maximum
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Where the data directory is made: the disk that is measured
+    /// Folder for the data directory: selects the disk to measure
     #[arg(long)]
     within: Option<PathBuf>,
     #[command(flatten)]
@@ -53,7 +53,7 @@ impl Drop for Folder {
     }
 }
 
-/// A controller of its own, ended by its own id.
+/// A controller process, killed on drop.
 struct Node(Child);
 
 impl Drop for Node {
@@ -64,18 +64,19 @@ impl Drop for Node {
 }
 
 fn start(data: &Path, listen: &str) -> Outcome<(Node, Value)> {
-    let program = std::env::current_exe().map_err(|e| Failure::io("this program", &e))?;
+    let program =
+        std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
     let mut command = Command::new(program);
     command.args(["controller", "--json", "--listen", listen, "--data-dir"]).arg(data);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
-    let child = command.spawn().map_err(|e| Failure::io("a controller cannot start", &e))?;
+    let child = command.spawn().map_err(|e| Failure::io("cannot start a controller", &e))?;
     let mut node = Node(child);
     let mut line = String::new();
     let out = node.0.stdout.take().expect("piped");
     let read = BufReader::new(out).read_line(&mut line);
-    read.map_err(|e| Failure::io("what the controller says", &e))?;
+    read.map_err(|e| Failure::io("cannot read the output of the controller", &e))?;
     let told = serde_json::from_str(&line)
-        .map_err(|e| format!("the controller said something unexpected: {e}"))?;
+        .map_err(|e| format!("the first line of the controller is not JSON: {e}"))?;
     Ok((node, told))
 }
 
@@ -133,7 +134,7 @@ pub fn run(args: &RecoveryArgs) -> Outcome {
     let known = Client::new(options(&token)).status()?.prefixes;
     if known != args.prefixes + 1 {
         let made = args.prefixes + 1;
-        return Err(format!("{known} prefixes were recovered of {made}: this is a defect").into());
+        return Err(format!("only {known} of {made} prefixes were recovered: a defect").into());
     }
     times.sort_by(f64::total_cmp);
     let (least, most) = (times[0], times[times.len() - 1]);
@@ -146,8 +147,8 @@ pub fn run(args: &RecoveryArgs) -> Outcome {
     args.output.tell(&row, || {
         format!(
             "recovery of {} prefixes ({bytes} bytes on disk), from the start of the process to \
-             its answer:\n  median {median:.0} ms, least {least:.0} ms, most {most:.0} ms in {} \
-             rounds",
+             its answer:\n  median {median:.0} ms, minimum {least:.0} ms, maximum {most:.0} ms in \
+             {} rounds",
             args.prefixes, args.rounds
         )
     });

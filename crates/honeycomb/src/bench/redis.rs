@@ -1,4 +1,4 @@
-//! The peer: a redis-server of the benchmark's own, and a minimal client for it.
+//! The peer: a redis-server started by the benchmark, and a minimal client for it.
 
 use super::Transport;
 use super::process::Pinning;
@@ -8,12 +8,12 @@ use std::io::{self, IoSlice};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// How long it may take to start.
+/// How long redis-server may take to start.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bytes read at a time while the head of a reply is awaited: as our client does.
+/// Bytes of one read while waiting for the head of a reply, as in our client.
 const RECEIVE: usize = 64 * 1024;
 
-/// The version of the redis-server on the path, when there is one.
+/// The version of the redis-server on the path, if there is one.
 pub fn version() -> Option<String> {
     let output = Command::new("redis-server").arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -21,7 +21,7 @@ pub fn version() -> Option<String> {
     Some(version.to_owned())
 }
 
-/// A redis-server that keeps nothing on disk. Dropping it ends it.
+/// A redis-server without persistence. Dropping it ends it.
 pub struct Redis {
     child: Child,
     /// host:port, or the path of a Unix socket.
@@ -29,12 +29,12 @@ pub struct Redis {
 }
 
 impl Redis {
-    /// Starts one on the server's core, at a free port, and a Unix socket if it is to have one.
+    /// Starts one on the server's core, at a free port, and with a Unix socket if the transport needs it.
     pub fn start(pinning: Pinning, transport: Transport) -> Result<Redis, String> {
         Redis::within(pinning, transport, None)
     }
 
-    /// The same, with so many bytes at most: it refuses what would be more, and evicts nothing.
+    /// The same with a memory limit in bytes: beyond it, the server refuses writes and evicts nothing.
     pub fn within(
         pinning: Pinning,
         transport: Transport,
@@ -74,7 +74,7 @@ impl Redis {
         Ok(redis)
     }
 
-    /// The process.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -95,33 +95,33 @@ impl Drop for Redis {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if self.address.starts_with('/') {
-            // One that is gone already is what is wanted.
+            // The file may be gone already.
             let _ = std::fs::remove_file(&self.address);
         }
     }
 }
 
-/// How a SET ended that may find no room.
+/// The result of a SET that may run out of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetEnd {
-    /// It is there.
+    /// The value is stored.
     Stored,
-    /// There is no memory for it.
+    /// The server has no memory for the value.
     OutOfMemory,
 }
 
-/// The commands that are measured, over RESP, with buffers that are reused.
+/// The measured commands, over RESP, with reused buffers.
 pub struct RedisClient {
     socket: Socket,
     head: Vec<u8>,
-    /// What was read ahead is `received[taken..filled]`.
+    /// Receive buffer; unread bytes are `received[taken..filled]`.
     received: Vec<u8>,
     taken: usize,
     filled: usize,
 }
 
 impl RedisClient {
-    /// Connects to host:port; a reply is polled for this long before it is slept for.
+    /// Connects to host:port. It polls for a reply for the time `spin` before it sleeps.
     pub fn connect(address: &str, spin: Duration) -> io::Result<RedisClient> {
         let socket = Socket::connect(address, spin)?;
         let head = Vec::with_capacity(256);
@@ -136,7 +136,7 @@ impl RedisClient {
         }
     }
 
-    /// SET, of a server that may have no memory for it.
+    /// SET on a server that may have no memory for the value.
     pub fn set_if_room(&mut self, key: &[u8], value: &[u8]) -> io::Result<SetEnd> {
         self.begin(3, b"SET");
         self.bulk(key);
@@ -174,7 +174,7 @@ impl RedisClient {
         self.body(0, &mut Vec::new()).map(drop)
     }
 
-    /// UNLINK: the key goes now, its memory soon.
+    /// UNLINK: the key is removed at once, its memory is freed later.
     pub fn unlink(&mut self, key: &[u8]) -> io::Result<()> {
         self.begin(2, b"UNLINK");
         self.bulk(key);
@@ -182,7 +182,7 @@ impl RedisClient {
         self.integer(b':').map(drop)
     }
 
-    /// INFO memory: what the server counts against its bound, `used_memory`.
+    /// INFO memory: `used_memory`, which the server counts against its limit.
     pub fn used_memory(&mut self) -> io::Result<u64> {
         self.begin(2, b"INFO");
         self.bulk(b"memory");
@@ -192,7 +192,7 @@ impl RedisClient {
         let text = String::from_utf8_lossy(&text);
         let line = text.lines().find_map(|line| line.strip_prefix("used_memory:"));
         let used = line.and_then(|used| used.trim().parse().ok());
-        used.ok_or_else(|| io::Error::other("redis-server does not tell its used_memory"))
+        used.ok_or_else(|| io::Error::other("redis-server does not report used_memory"))
     }
 
     /// GET into a buffer; the length of the value.
@@ -211,7 +211,7 @@ impl RedisClient {
     pub fn push(&mut self, list: &[u8], items: &[&[u8]]) -> io::Result<()> {
         self.begin(2 + items.len(), b"LPUSH");
         self.bulk(list);
-        // Many small pieces would cost more than the copies that they save.
+        // Copying small pieces is cheaper than many pieces in one write.
         let copied = items.len() > 1 && items[0].len() < 4096;
         let mut bounds = vec![0];
         for item in items {
@@ -236,7 +236,7 @@ impl RedisClient {
         self.integer(b':').map(drop)
     }
 
-    /// RPOP of one item into a buffer; whether there was one.
+    /// RPOP of one item into a buffer; answers whether there was one.
     pub fn pop(&mut self, list: &[u8], out: &mut Vec<u8>) -> io::Result<bool> {
         self.begin(2, b"RPOP");
         self.bulk(list);
@@ -245,7 +245,7 @@ impl RedisClient {
         self.body(length, out)
     }
 
-    /// RPOP of several items; what becomes of each is the caller's business.
+    /// RPOP of several items.
     pub fn pop_many(
         &mut self,
         list: &[u8],
@@ -273,7 +273,7 @@ impl RedisClient {
         self.parts(2, out)
     }
 
-    /// Makes the server tell of keys that get a value (CONFIG SET notify-keyspace-events).
+    /// Enables notifications of SET (CONFIG SET notify-keyspace-events).
     pub fn tell_of_sets(&mut self) -> io::Result<()> {
         self.begin(4, b"CONFIG");
         for word in [&b"SET"[..], b"notify-keyspace-events", b"E$"] {
@@ -288,7 +288,7 @@ impl RedisClient {
         Ok(())
     }
 
-    /// SUBSCRIBE to what `tell_of_sets` makes the server tell.
+    /// SUBSCRIBE to the notifications that `tell_of_sets` enables.
     pub fn subscribe_to_sets(&mut self) -> io::Result<()> {
         self.begin(2, b"SUBSCRIBE");
         self.bulk(b"__keyevent@0__:set");
@@ -302,12 +302,12 @@ impl RedisClient {
         self.integer(b':').map(drop)
     }
 
-    /// Waits for the next message of a subscription: its key.
+    /// Waits for the next message of a subscription; answers its key.
     pub fn next_message(&mut self, out: &mut Vec<u8>) -> io::Result<bool> {
         self.parts(3, out)
     }
 
-    /// An array of strings of this length; the last of them.
+    /// Reads an array of this many strings; answers the last one.
     fn parts(&mut self, parts: i64, out: &mut Vec<u8>) -> io::Result<bool> {
         self.array(parts)?;
         let mut some = false;
@@ -325,7 +325,7 @@ impl RedisClient {
         }
     }
 
-    /// A line with a number of this kind.
+    /// Reads a line with a number of this kind.
     fn integer(&mut self, kind: u8) -> io::Result<i64> {
         let end = self.line()?;
         let text = std::str::from_utf8(&self.buffered()[..end - 2]).ok();
@@ -335,7 +335,7 @@ impl RedisClient {
         Ok(number)
     }
 
-    /// A string of this length; false for none.
+    /// Reads a string of this length; false for a null string.
     fn body(&mut self, length: i64, out: &mut Vec<u8>) -> io::Result<bool> {
         let Ok(length) = usize::try_from(length) else { return Ok(false) };
         out.resize(length + 2, 0);
@@ -361,14 +361,14 @@ impl RedisClient {
         self.head.extend_from_slice(b"\r\n");
     }
 
-    /// Reads until a whole line is there; its length with its end.
+    /// Reads until a whole line has arrived; answers its length with the line end.
     fn line(&mut self) -> io::Result<usize> {
         loop {
             let found = self.buffered().windows(2).take(64).position(|w| w == b"\r\n");
             if let Some(at) = found {
                 return Ok(at + 2);
             }
-            // Replies come one at a time: at most the beginning of a line is there.
+            // Replies arrive one at a time: the buffer has at most the beginning of a line.
             self.received.copy_within(self.taken..self.filled, 0);
             (self.taken, self.filled) = (0, self.filled - self.taken);
             self.filled += self.socket.read(&mut self.received[self.filled..])?;

@@ -1,9 +1,9 @@
-//! Tables for people, and progress while they wait.
+//! Tables and progress for people.
 
 use super::measure::{Series, Spread};
 use std::io::{IsTerminal, Write};
 
-/// Says on standard error what is being measured, when somebody watches.
+/// Shows the current measurement on standard error, if that is a terminal.
 pub struct Progress {
     shown: bool,
 }
@@ -15,7 +15,7 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Nothing shown yet.
+    /// A progress line without text.
     pub fn new() -> Progress {
         Progress { shown: std::io::stderr().is_terminal() }
     }
@@ -35,7 +35,7 @@ impl Drop for Progress {
     }
 }
 
-/// A number with about three digits that mean something; a dash for what is none.
+/// A number with about three significant digits; a dash if it is not a number.
 pub fn number(v: f64) -> String {
     match v.abs() {
         a if a.is_nan() => "-".into(),
@@ -66,13 +66,13 @@ pub fn spread(s: Spread) -> String {
     format!("{} ({}..{})", number(s.median), number(s.min), number(s.max))
 }
 
-/// A table in the form of Markdown, so that it can be quoted as it is.
+/// A Markdown table, so that it can be quoted unchanged.
 pub struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// With its head.
+    /// A table with this head.
     pub fn new(head: &[&str]) -> Table {
         Table { rows: vec![head.iter().map(|h| (*h).to_owned()).collect()] }
     }
@@ -83,7 +83,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Adds a row that begins with some names and goes on with a series' figures.
+    /// Adds a row of names, followed by the figures of a series.
     pub fn series(&mut self, names: &[&str], series: &Series) {
         let mut cells: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
         cells.push(spread(series.spread(|f| f.latency[0])));
@@ -92,7 +92,7 @@ impl Table {
         }
         cells.push(number(series.spread(|f| f.ops_s).median));
         cells.push(match series.spread(|f| f.mb_s).median {
-            // Operations that carry no data.
+            // Operations without data.
             0.0 => "-".into(),
             mb_s => number(mb_s),
         });
@@ -117,7 +117,7 @@ impl Table {
     }
 }
 
-/// The head that goes with `Table::series`.
+/// The head for `Table::series`.
 pub const SERIES: [&str; 9] = [
     "p50 us (min..max)",
     "p90",

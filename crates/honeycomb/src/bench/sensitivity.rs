@@ -1,4 +1,4 @@
-//! `bench sensitivity`: what block size, lease and high mark cost and save (Figure 14).
+//! `bench sensitivity`: the effect of block size, lease and high mark (Figure 14).
 
 use super::Waiting;
 use super::cluster::Cluster;
@@ -15,14 +15,14 @@ use clap::{Args, ValueEnum};
 use honeycomb_load::{Demand, Holding};
 use serde_json::{Value, json};
 
-/// Seconds of each run, when nobody says.
+/// Default seconds of each run.
 const SECONDS: f64 = 40.0;
 
 /// Measures how block size, lease and high mark change utilisation and requests to the controller.
 ///
-/// The load of `bench elasticity`, kept in files, once for each value of each parameter, while the
-/// others stay as they are. Utilisation is used over allocated bytes, over the whole run. Requests to
-/// the controller are counted there; heartbeats, which servers send all the time, are told apart.
+/// It runs the load of `bench elasticity`, stored in files, once for each value of each parameter, while the
+/// other parameters are constant. Utilisation is used over allocated bytes, over the whole run. The
+/// controller counts its requests; the regular heartbeats of servers are shown separately.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench sensitivity --quick --parameter lease --leases 500,1000
@@ -30,10 +30,10 @@ const SECONDS: f64 = 40.0;
   honeycomb bench sensitivity --quick --parameter mark --marks 50,95
   honeycomb bench sensitivity --quick --parameter block --out figures")]
 pub struct SensitivityArgs {
-    /// What to change
+    /// The parameters to vary
     #[arg(long, value_enum, value_delimiter = ',', default_value = "block,lease,mark")]
     parameter: Vec<Parameter>,
-    /// Sizes of blocks to try
+    /// Block sizes to try
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "256KiB,512KiB,1MiB,2MiB,4MiB,8MiB")]
     blocks: Vec<u64>,
     /// Leases to try, in milliseconds
@@ -42,10 +42,10 @@ pub struct SensitivityArgs {
     /// High marks to try, in percent of a block
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u8).range(1..=100), default_value = "50,60,70,80,90,95,99")]
     marks: Vec<u8>,
-    /// Bytes of a block where something else is changed
+    /// Block size while another parameter varies
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
-    /// The lease where something else is changed, in milliseconds
+    /// Lease while another parameter varies, in milliseconds
     #[arg(long, default_value_t = 500)]
     lease_ms: u32,
     #[command(flatten)]
@@ -65,7 +65,7 @@ enum Parameter {
 }
 
 impl Parameter {
-    /// In the JSON object and in names of files.
+    /// The name in the JSON object and in file names.
     fn name(self) -> &'static str {
         match self {
             Parameter::Block => "block_bytes",
@@ -90,7 +90,7 @@ impl Parameter {
         }
     }
 
-    /// As it stands at the axis of a figure.
+    /// The value on the axis of a figure.
     fn at_axis(self, value: u64) -> f64 {
         match self {
             Parameter::Block => value as f64 / (1u64 << 20) as f64,
@@ -105,7 +105,7 @@ struct Point {
     parameter: Parameter,
     value: u64,
     utilisation: f64,
-    /// For each second: all without heartbeats, renewals, of blocks.
+    /// Requests per second: all without heartbeats, renewals, requests about blocks.
     requests: [f64; 3],
     reports: f64,
     followed: f64,
@@ -166,8 +166,8 @@ fn measure(
 }
 
 impl Point {
-    /// Utilisation counts all of the run, also what is still allocated when the last task has
-    /// ended; requests are those of the window.
+    /// Utilisation is that of the whole run, including memory that is still allocated after the last task;
+    /// requests are those of the window.
     fn of(parameter: Parameter, value: u64, demand: &Demand, o: &Observed) -> Point {
         let used = o.integral(|s| s.used);
         let each = |count: u64| count as f64 / o.seconds;

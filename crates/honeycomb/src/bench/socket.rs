@@ -1,7 +1,6 @@
-//! A socket that is waited for as the client waits: polled for a moment, then slept on.
+//! A socket that waits like our client: it polls for a short time, then sleeps.
 //!
-//! The peers' clients stand on it, so that a comparison shows the servers and not two ways of
-//! waiting.
+//! The peers' clients use it, so that a comparison shows the servers and not two ways of waiting.
 
 use honeycomb_env::Clock;
 use honeycomb_transport::{Poller, unix};
@@ -10,7 +9,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A server that has not answered after this has failed.
+/// Time after which a server without an answer counts as failed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A connection to a server under test.

@@ -1,4 +1,4 @@
-//! `bench sort`: a sort of more than fits in memory, on servers with a disk.
+//! `bench sort`: sorts more data than fits in memory, on servers with a disk.
 
 use super::cluster::Cluster;
 use super::disk::Folder;
@@ -22,58 +22,57 @@ use std::time::Duration;
 
 /// Bytes of a record.
 const RECORD: u64 = honeycomb_load::RECORD as u64;
-/// How often the server's memory is looked at.
+/// The interval at which the server's memory is sampled.
 const EVERY: Duration = Duration::from_millis(20);
-/// Bytes that a partition has at most: it is sorted in the memory of this process.
+/// Maximum bytes of a partition, which is sorted in the memory of this process.
 const PARTITION: u64 = 64 << 20;
 
-/// Sorts more than fits in memory, and checks the result.
+/// Sorts more data than fits in memory, and checks the result.
 ///
-/// Records of 128 bytes are spread over partitions by their keys, and each partition is read back,
-/// sorted and written again: on a cluster of its own with a disk below its memory. Then everything is
-/// read and checked: that each record is as it was made, that none is missing, and that they are in
-/// order. With a disk that is too small the sort is refused half-way; then it is checked that
-/// everything is there that was acknowledged, and the refusal is the end.
+/// It distributes records of 128 bytes over partitions by their keys, reads each partition back, sorts it and
+/// writes it again, on its own cluster with a disk as lower tier. Then it reads and checks all records: each
+/// is unchanged, none is missing, and they are sorted. If the disk is too small, the sort fails half-way;
+/// then it checks that all acknowledged records exist, and ends with the error.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench sort --quick
   honeycomb bench sort --quick --shards 2 --json
   honeycomb bench sort --quick --disk-shape 500:0.1")]
 pub struct SortArgs {
-    /// Bytes to sort
+    /// Size of the data to sort
     #[arg(long, value_parser = size::parse, default_value = "4GiB")]
     bytes: u64,
     /// Memory for blocks
     #[arg(long, value_parser = size::parse, default_value = "1GiB")]
     memory: u64,
-    /// Bytes of the disk that may be used (twice what is sorted)
+    /// Usable size of the disk (default: twice the data)
     #[arg(long, value_parser = size::parse)]
     disk: Option<u64>,
-    /// Directory on the disk (the system's for temporary files)
+    /// Directory on the disk (default: the system's temporary directory)
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// As `disk_shape` of a server
+    /// Rate and delay of the disk, as the setting `disk_shape` of a server
     #[arg(long, value_name = "MBPS:MS", value_parser = shape)]
     disk_shape: Option<String>,
-    /// Bytes of a block
+    /// Size of a block
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
-    /// Files into which keys are divided (as many as make them 64 MiB)
+    /// Number of partitions (default: one per 64 MiB of data)
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=4096))]
     partitions: Option<u32>,
-    /// Threads that write, sort and check
+    /// Number of threads that write, sort and check
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Cores that serve
+    /// Number of cores that serve requests
     #[arg(long, default_value_t = 1)]
     shards: u8,
-    /// Seconds that a call to the cluster may take
+    /// Timeout of a call to the cluster, in seconds
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout: u32,
-    /// Decides the keys
+    /// Seed of the keys
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A few seconds in all: to see that it runs, not to quote
+    /// Run for only a few seconds: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
@@ -138,12 +137,12 @@ pub fn run(args: &SortArgs) -> Outcome {
                 size::show(block),
                 size::show(disk)
             );
-            say!("spread over {partitions} partitions in {spread_s:.1} s, {}/s", rate(spread_s));
+            say!("partitioned into {partitions} in {spread_s:.1} s, {}/s", rate(spread_s));
             say!("read, sorted and written in {sort_s:.1} s, {}/s", rate(sort_s));
             say!("read and checked in {check_s:.1} s, {}/s", rate(check_s));
             say!(
-                "{} went to the disk and {} came from it; the cluster's process had {} in memory at \
-                 most",
+                "{} written to the disk and {} read from it; peak resident memory of the cluster's \
+                 process {}",
                 size::show(written),
                 size::show(read),
                 size::show(resident)
@@ -163,7 +162,7 @@ pub fn run(args: &SortArgs) -> Outcome {
     Ok(())
 }
 
-/// Shows how far it is, and looks at the memory of the cluster's process meanwhile.
+/// Shows progress, and samples the memory of the cluster's process meanwhile.
 fn watched<T>(cluster: &Cluster, bytes: u64, work: impl FnOnce(&AtomicU64) -> T) -> (T, u64) {
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let progress = bar("sort", 3 * bytes);
@@ -187,7 +186,7 @@ fn watched<T>(cluster: &Cluster, bytes: u64, work: impl FnOnce(&AtomicU64) -> T)
     })
 }
 
-/// Bytes that went to the disk and came from it, when the server has told everything.
+/// Bytes written to the disk and read from it, after the server has reported all of them.
 fn moved(admin: &Client) -> Outcome<(u64, u64)> {
     let clock = Clock::start();
     clock.sleep_until(clock.now() + 2 * REPORT_INTERVAL);

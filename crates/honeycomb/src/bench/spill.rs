@@ -1,5 +1,5 @@
-//! `bench spill`: how fast data goes to a server's disk and comes back, beside the disk alone; and what a
-//! neighbour in memory notices of it.
+//! `bench spill`: rates of writes to a server's disk and of reads from it, compared with the disk alone; and
+//! the effect on a neighbour in memory.
 
 use super::cluster::Cluster;
 use super::disk::{self, Folder};
@@ -23,78 +23,78 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of the appends of who writes into memory beside it.
+/// Size of the neighbour's appends to memory, in bytes.
 const NEIGHBOUR: usize = 4 << 10;
-/// How often it appends.
+/// Interval of the neighbour's appends.
 const EVERY: Duration = Duration::from_micros(500);
 /// Bytes of one read.
 const READ: usize = 1 << 20;
 
-/// Writes through a server to its disk and reads back, beside the disk alone.
+/// Measures writes through a server to its disk and reads back, compared with the disk alone.
 ///
-/// Files of a job for which latency does not matter, whose blocks lie on the disk from the start, are
-/// written by several threads and read by them; before each of these rounds the disk is
-/// written and read alone, in pieces of the same size, past the page cache, by as many threads as a
-/// server has for it.
+/// Several threads write and read files of a job that is not latency-sensitive, whose blocks are placed on
+/// the disk from the start. Before each round, the disk alone is written and read in pieces of the same size,
+/// with direct I/O and as many threads as a server has for it.
 ///
-/// Beside it another job appends 4 KiB to files in memory two thousand times a second, and how long its
-/// slowest hundredth takes is told: alone; beside the same threads writing and reading as much in memory,
-/// which share the cores with it and spill nothing; and beside those that spill. Once with all of them as
-/// fast as they can, and once with so many bytes per second as --pace says, which leaves cores idle.
+/// Meanwhile another job appends 4 KiB to files in memory two thousand times a second. The output shows the
+/// p99 of its appends in three cases: alone; with the same threads writing and reading as much in memory,
+/// which share the cores and spill nothing; and with spilling. Each case runs at full speed and at --pace
+/// bytes per second, which leaves cores idle.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench spill --quick
   honeycomb bench spill --quick --json")]
 pub struct SpillArgs {
-    /// Bytes of each round
+    /// Size of the data of each round
     #[arg(long, value_parser = size::parse, default_value = "1GiB")]
     bytes: u64,
     /// Memory for blocks
     #[arg(long, value_parser = size::parse, default_value = "256MiB")]
     memory: u64,
-    /// Bytes of a block
+    /// Size of a block
     #[arg(long, value_parser = size::parse, default_value = "1MiB")]
     block_size: u64,
-    /// Directory on the disk (the system's for temporary files)
+    /// Directory on the disk (default: the system's temporary directory)
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Threads that write and read
+    /// Number of threads that write and read
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=256))]
     threads: u32,
-    /// Bytes per second that are written, and as many read, where they are not as fast as they can be
+    /// Bytes per second to write, and to read, in the paced case
     #[arg(long, value_parser = size::parse, default_value = "100MiB")]
     pace: u64,
-    /// Rounds; figures are their median, least and most
+    /// Number of rounds; figures are median, minimum and maximum
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
-    /// A few seconds in all: to see that it runs, not to quote
+    /// Run for only a few seconds: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
     #[command(flatten)]
     output: Output,
 }
 
-/// One round: bytes per second of the disk alone and through a server, and the neighbour's slowest
-/// hundredth in microseconds.
+/// One round: bytes per second of the disk alone and through a server, and the neighbour's p99 in
+/// microseconds.
 struct Round {
     disk: (f64, f64),
     ours: (f64, f64),
     quiet: f64,
-    /// Beside as much in memory, and beside what spills: as fast as they can, and slowly.
+    /// The p99 with the same load in memory, and with spilling: at full speed, and paced.
     fast: (f64, f64),
     slow: (f64, f64),
 }
 
-/// Who writes and reads beside the neighbour: files of some blocks, which go when they were read.
+/// The threads that write and read beside the neighbour. Each file has some blocks and is removed after it is
+/// read.
 struct Others<'a> {
     client: &'a Client,
     job: &'a JobTicket,
     name: String,
-    /// Bytes of a file, and of all that a thread writes and then reads.
+    /// Bytes of a file, and of all data that a thread writes and then reads.
     file: u64,
     bytes: u64,
     threads: u32,
-    /// Bytes per second that all threads together write, and then read; without it as fast as they can.
+    /// Bytes per second that all threads together write, and then read; `None` for full speed.
     pace: Option<u64>,
 }
 
@@ -124,7 +124,7 @@ pub fn run(args: &SpillArgs) -> Outcome {
     let progress = bar("spill", u64::from(rounds));
     let mut done = Vec::new();
     for round in 0..rounds {
-        // In memory all files that there are at a time have a quarter of it.
+        // In memory, all files that exist at a time use a quarter of it.
         let others = |in_memory: bool, pace: Option<u64>| Others {
             client: if in_memory { &hot } else { &client },
             job: if in_memory { &here } else { &job },
@@ -151,7 +151,7 @@ pub fn run(args: &SpillArgs) -> Outcome {
     Ok(())
 }
 
-/// Writes files to the disk and reads them: bytes per second of each.
+/// Writes files to the disk and reads them; answers the bytes per second of each.
 fn through(
     client: &Client,
     job: &JobTicket,
@@ -220,7 +220,7 @@ impl Others<'_> {
         let clock = Clock::start();
         let piece = vec![n as u8; READ];
         let mut buffer = vec![0; READ];
-        // Written and read: twice the bytes of a file.
+        // The data is written and read, so that twice the bytes of a file are moved.
         let due = |moved: u64| pace.map(|pace| moved as f64 * f64::from(*threads) / pace as f64);
         let wait = |moved: u64| {
             if let Some(due) = due(moved) {
@@ -244,7 +244,7 @@ impl Others<'_> {
             while at < length {
                 wait(moved / 2);
                 let got = file.read_into(at, &mut buffer)? as u64;
-                assert!(got > 0, "the file ends before it does");
+                assert!(got > 0, "the file is shorter than the data written to it");
                 (at, moved) = (at + got, moved + got);
             }
             client.remove_structure(job.job, &address)?;
@@ -254,8 +254,8 @@ impl Others<'_> {
     }
 }
 
-/// Does something while a neighbour appends into memory: what it gives, and the slowest hundredth of
-/// the neighbour's appends in microseconds.
+/// Runs work while a neighbour appends to memory; answers the result of the work, and the p99 of the
+/// neighbour's appends in microseconds.
 fn neighboured<T>(
     client: &Client,
     job: &JobTicket,
@@ -290,14 +290,14 @@ fn appends(client: &Client, job: &JobTicket, over: &AtomicBool) -> Outcome<f64> 
         if over.load(Relaxed) {
             break;
         }
-        // A file grows for a second, and another takes its place.
+        // Each file grows for a second, then a new one replaces it.
         if n.is_multiple_of(2000) {
             count += 1;
             file = new(count)?;
             next = clock.now();
         }
         clock.sleep_until(next);
-        // From when it was due: who waits for one is late with the next.
+        // Measured from the time when the append was due, so that a slow append also delays the next ones.
         file.append(&piece)?;
         let late = clock.now().since(next).as_nanos() as u64;
         took.record(late).expect("it grows as it has to");
@@ -307,7 +307,7 @@ fn appends(client: &Client, job: &JobTicket, over: &AtomicBool) -> Outcome<f64> 
     Ok(took.value_at_quantile(0.99) as f64 / 1e3)
 }
 
-/// Median, least and most.
+/// Median, minimum and maximum.
 pub fn spread(of: impl Iterator<Item = f64>) -> [f64; 3] {
     let Spread { median, min, max } = Spread::of(of);
     [median, min, max]
@@ -325,7 +325,7 @@ fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
         ("read", "MB/s", |r| r.disk.1 / 1e6, |r| r.ours.1 / 1e6, |r| r.ours.1 / r.disk.1, 0.8),
         ("neighbour's p99", "us", |r| r.quiet, |r| r.fast.1, |r| r.fast.1 / r.quiet, 1.2),
         (
-            "neighbour's p99, not alone but beside as much in memory",
+            "neighbour's p99, compared with the same load in memory",
             "us",
             |r| r.fast.0,
             |r| r.fast.1,
@@ -334,7 +334,7 @@ fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
         ),
         ("neighbour's p99, paced", "us", |r| r.quiet, |r| r.slow.1, |r| r.slow.1 / r.quiet, 1.2),
         (
-            "neighbour's p99, paced, not alone but beside as much in memory",
+            "neighbour's p99, paced, compared with the same load in memory",
             "us",
             |r| r.slow.0,
             |r| r.slow.1,
@@ -377,7 +377,7 @@ fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
         let reached = if (ratio[0] >= asked) == least { "reached" } else { "MISSED" };
         let bound = if least { "at least" } else { "at most" };
         say!(
-            "{what}: without {} {unit}, with spilling {} {unit}; ratio {}, asked for {bound} {asked}: {reached}",
+            "{what}: without {} {unit}, with spilling {} {unit}; ratio {}, required {bound} {asked}: {reached}",
             show(alone, 0),
             show(ours, 0),
             show(ratio, 2)

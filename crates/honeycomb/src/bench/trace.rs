@@ -1,4 +1,4 @@
-//! The load that the elastic benchmarks share: where it comes from, and how large it is.
+//! The load of the elasticity benchmarks: its source and its size.
 
 use super::Pool;
 use crate::failure::{Failure, Outcome};
@@ -12,54 +12,54 @@ use std::io::{BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Shortest run that means anything.
+/// Seconds of the shortest meaningful run.
 const SECONDS_MIN: f64 = 1.0;
-/// What a quick run lasts, at most.
+/// Maximum seconds of a quick run.
 const QUICK: f64 = 4.0;
-/// Peak of a quick run, at most.
+/// Maximum peak of a quick run.
 const QUICK_PEAK: u64 = 24 << 20;
-/// How uneven the keys of stores are: what YCSB takes.
+/// Skew of the stores' keys, as in YCSB.
 const SKEW: f64 = 0.99;
 
 /// An hour of tenants' intermediate data, and how it is compressed.
 #[derive(Args, Clone)]
 pub struct Trace {
-    /// Seconds into which the hour is compressed (120; of sensitivity, for each of its runs, 40)
+    /// Seconds into which the hour is compressed (default: 120; for each run of sensitivity 40)
     #[arg(long)]
     seconds: Option<f64>,
-    /// Most bytes that all tenants together want at a time
+    /// Peak demand of all tenants together
     #[arg(long, value_parser = size::parse, default_value = "512MiB")]
     peak: u64,
-    /// Tenants
+    /// Number of tenants
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     tenants: u32,
-    /// Decides the load, contents and keys
+    /// Seed of the load, contents and keys
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The public Snowset to take the hour from: its main dataset as CSV; - for standard input.
-    /// Without it the hour is made from the facts that were published of it
+    /// Main dataset of the public Snowset as CSV, to take the hour from; - for standard input. Without it,
+    /// the hour is generated from published facts about Snowset
     #[arg(long, value_name = "CSV")]
     snowset: Option<PathBuf>,
-    /// A few seconds in all: to see that it runs, not to quote
+    /// Run for only a few seconds: a check that it works, not a measurement
     #[arg(long)]
     pub quick: bool,
     /// Folder for the figures: a PNG and its data as CSV
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
-    /// Cores that serve
+    /// Number of cores that serve requests
     #[arg(long, default_value_t = 1)]
     pub shards: u8,
-    /// Threads that write and read
+    /// Number of threads that write and read
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=1000))]
     workers: u32,
 }
 
 impl Trace {
-    /// The load, compressed into `usual` seconds unless it is said.
+    /// The load, compressed into `--seconds`, by default `usual`.
     pub fn demand(&self, usual: f64) -> Outcome<Demand> {
         let seconds = self.seconds.unwrap_or(usual);
         if !(SECONDS_MIN..=86_400.0).contains(&seconds) {
-            return Err(Failure::invalid("--seconds takes 1 to 86400"));
+            return Err(Failure::invalid("--seconds must be 1 to 86400"));
         }
         let hour = match &self.snowset {
             None => fitted(Fit { seed: self.seed, tenants: self.tenants }),
@@ -83,15 +83,15 @@ impl Trace {
             .map_err(|e| Failure::invalid(e.to_string()))
     }
 
-    /// Blocks for a load: what is wanted at most, four times over, for stores whose blocks are half
-    /// empty, and the first blocks of each structure; resident only where written.
+    /// The pool for a load: four times its peak, for stores with half-empty blocks, plus the first blocks of
+    /// each structure. Only written pages become resident.
     pub fn pool(&self, demand: &Demand, block_size: u64, first_blocks: u32) -> Pool {
         let peak = demand.profile().peak as u64;
         let blocks = (demand.tasks.len() as u64 + 16) * (3 + first_blocks as u64);
         Pool { memory: 4 * peak + block_size * blocks, block_size }
     }
 
-    /// How the load is carried out.
+    /// The plan of the load.
     pub fn plan(&self, holding: Holding, lease_ms: u32) -> Plan {
         Plan {
             holdings: vec![holding],
@@ -103,7 +103,7 @@ impl Trace {
         }
     }
 
-    /// The place of a file for the figures; makes the folder.
+    /// The path of a figure's file; creates the folder.
     pub fn file(&self, name: &str) -> Outcome<Option<PathBuf>> {
         let Some(folder) = &self.out else { return Ok(None) };
         std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
@@ -122,13 +122,13 @@ pub fn write_csv(path: &Path, head: &str, rows: impl Iterator<Item = Vec<f64>>) 
     std::fs::write(path, text).map_err(|e| Failure::io(path.display(), &e))
 }
 
-/// Bytes without a fraction, the rest with four digits of it.
+/// A number with up to four digits after the point.
 fn plain(v: f64) -> String {
     let text = format!("{v:.4}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// A bar on standard error, when somebody watches, that knows how long it will take.
+/// A progress bar of known length on standard error, if that is a terminal.
 pub fn bar(what: &str, length: u64) -> ProgressBar {
     let shown = std::io::stderr().is_terminal();
     let target = if shown { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };

@@ -12,38 +12,38 @@ use honeycomb_wire::messages::ClusterStatusReply;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How often it is looked.
+/// Interval of samples.
 const EVERY: Duration = Duration::from_millis(20);
-/// How often what the kernel counts is compared with what it finds page by page.
+/// Samples between two comparisons of the kernel's counter with its page-by-page count.
 const WALK_EVERY: u32 = 50;
 
-/// What there was at one moment.
+/// One sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sample {
-    /// Since the start.
+    /// Seconds since the start.
     pub seconds: f64,
-    /// Bytes that the load asks for.
+    /// Bytes that the load demands.
     pub demand: f64,
-    /// Bytes that the tasks have written and want.
+    /// Bytes that the tasks have written and still use.
     pub used: f64,
-    /// Bytes that tasks have let go, whose lease is not over.
+    /// Bytes that tasks no longer use, but whose leases have not expired.
     pub lapsing: f64,
-    /// Bytes of blocks that structures have.
+    /// Bytes of the structures' blocks.
     pub allocated: f64,
     /// Resident bytes of the process: pages behind blocks, and its own anonymous memory.
     pub resident: f64,
-    /// Structures.
+    /// Number of structures.
     pub structures: f64,
 }
 
 /// Requests to the controller.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Control {
-    /// All of them.
+    /// All requests.
     pub all: u64,
     /// Renewals of leases.
     pub leases: u64,
-    /// Of servers about their blocks.
+    /// Requests of servers about their blocks.
     pub blocks: u64,
     /// Heartbeats of servers.
     pub reports: u64,
@@ -60,24 +60,24 @@ impl Control {
     }
 }
 
-/// What a load showed.
+/// The observations of a load.
 pub struct Observed {
-    /// At moments about 20 ms apart.
+    /// Samples about 20 ms apart.
     pub samples: Vec<Sample>,
     /// Resident bytes before the first task.
     pub at_rest: u64,
-    /// Most bytes by which what the kernel counts and what it finds page by page differed.
+    /// Maximum difference between the kernel's counter and its page-by-page count, in bytes.
     pub counted_apart: u64,
-    /// What the controller was asked, without the one who looked.
+    /// Requests to the controller, without those of the observer.
     pub control: Control,
-    /// Seconds of all that.
+    /// Seconds of the observation.
     pub seconds: f64,
-    /// What the tasks did.
+    /// Counters of the tasks.
     pub counters: Counters,
 }
 
 impl Observed {
-    /// The integral of something over time.
+    /// The integral of a figure over time.
     pub fn integral(&self, of: impl Fn(&Sample) -> f64) -> f64 {
         let pairs = self.samples.windows(2);
         pairs.map(|w| (of(&w[0]) + of(&w[1])) / 2.0 * (w[1].seconds - w[0].seconds)).sum()
@@ -93,7 +93,7 @@ pub fn tenants(cluster: &Cluster, demand: &Demand, name: &str) -> Outcome<Vec<Te
     (0..demand.tenants).map(tenant).collect()
 }
 
-/// Carries a demand out and looks at the cluster meanwhile. `tell` hears how far it has come.
+/// Runs a demand and samples the cluster meanwhile. It calls `tell` with the progress.
 pub fn observe(
     cluster: &Cluster,
     demand: &Demand,
@@ -120,7 +120,7 @@ pub fn observe(
         done.store(true, Relaxed);
         (load, looking.join().expect("looking does not panic"))
     });
-    // Who could not look has stopped the load, which is then no error of its own.
+    // A failed observer stops the load; its error is the cause and comes first.
     let looked = look?;
     load.map_err(failed)?;
     let after = admin.status()?;
@@ -145,7 +145,7 @@ pub fn resident_of(cluster: &Cluster) -> Outcome<u64> {
     resident(cluster.pid()).map_err(|e| Failure::io("the memory of the cluster's process", &e))
 }
 
-/// Bytes of blocks that structures have, and of those that a server has not given back yet.
+/// Bytes of the structures' blocks, and of blocks that a server has not freed yet.
 pub fn allocated(status: &ClusterStatusReply) -> u64 {
     status.bytes_allocated
 }
@@ -207,8 +207,7 @@ impl Look<'_> {
         })
     }
 
-    /// By how much the two ways in which the kernel counts differ; what changes between them counts
-    /// too.
+    /// The difference between the kernel's two counts, including changes between the two reads.
     fn counted_apart(&self) -> Outcome<u64> {
         let counted = resident_of(self.cluster)?;
         let walked = resident_walked(self.cluster.pid());

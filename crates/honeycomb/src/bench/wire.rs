@@ -1,7 +1,7 @@
-//! A bare connection that speaks the protocol with many requests in flight.
+//! A bare connection for the protocol with many requests in flight.
 //!
-//! The client library makes one exchange at a time, which measures waiting; what one core of a
-//! server can do shows only when it never has to wait for the next request.
+//! The client library makes one exchange at a time, which measures waiting. The capacity of a server's core
+//! shows only when it never waits for the next request.
 
 use super::socket::Socket;
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
@@ -10,7 +10,7 @@ use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use std::io::IoSlice;
 use std::time::Duration;
 
-/// Bytes of replies that are buffered: no reply to a benchmark's request is longer.
+/// Size of the receive buffer: no reply to a benchmark's request is longer.
 const RECEIVE: usize = 256 * 1024;
 
 /// A connection after its handshake.
@@ -41,7 +41,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Puts a request behind those that wait to be sent.
+    /// Appends a request to the send buffer.
     pub fn queue(&mut self, op: Op, body: &impl Field) {
         self.next_request += 1;
         let at = self.out.len();
@@ -50,7 +50,7 @@ impl Wire {
         let body_at = self.out.len();
         body.put(&mut self.out);
         let args_len = (self.out.len() - body_at) as u32;
-        // The length is known only now.
+        // The length is known only after encoding.
         let header = RequestHeader { args_len, ..header };
         self.out[at..body_at].copy_from_slice(&header.encode());
     }
@@ -62,7 +62,7 @@ impl Wire {
         written.map_err(|e| e.to_string())
     }
 
-    /// Awaits so many replies, in whatever order; the first refusal is an error.
+    /// Awaits this many replies, in any order; the first refusal is an error.
     pub fn replies(&mut self, count: usize) -> Result<(), String> {
         let (mut left, mut at) = (count, 0);
         while left > 0 {
@@ -82,7 +82,8 @@ impl Wire {
         Ok(())
     }
 
-    /// Awaits at least one reply, and takes all that have come; how many. The first refusal is an error.
+    /// Awaits at least one reply, and takes all that have arrived; answers their number. The first refusal is
+    /// an error.
     pub fn some_replies(&mut self) -> Result<usize, String> {
         let (mut count, mut at) = (0, 0);
         loop {
@@ -99,14 +100,14 @@ impl Wire {
         }
     }
 
-    /// Sends what is queued and awaits so many replies.
+    /// Sends the queued requests and awaits this many replies.
     pub fn exchange(&mut self, count: usize) -> Result<(), String> {
         self.flush()?;
         self.replies(count)
     }
 }
 
-/// Looks at the reply at the start of `bytes`; its length when all of it is there.
+/// Checks the reply at the start of `bytes`; answers its length when it is complete.
 fn reply(bytes: &[u8]) -> Result<Option<usize>, String> {
     let Some(head) = bytes.first_chunk::<REPLY_HEADER>() else { return Ok(None) };
     let header = ReplyHeader::decode(head).map_err(|r| r.reason.to_owned())?;

@@ -1,4 +1,4 @@
-//! The configuration file: TOML, one key for each setting, nothing else.
+//! The configuration file: TOML with one key for each setting.
 
 use super::kind::nearest;
 use super::{Setting, TABLE, variable};
@@ -9,13 +9,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
-/// A configuration file that was read and is right.
+/// A valid configuration file.
 pub struct File {
     pub path: PathBuf,
     values: Vec<(&'static str, String, usize)>,
 }
 
-/// Where the file is, and whether somebody named it: then it has to be there.
+/// The path of the file, and whether a flag or a variable names it: a named file must exist.
 pub fn path(flag: Option<&Path>) -> Option<(PathBuf, bool)> {
     if let Some(path) = flag {
         return Some((path.to_owned(), true));
@@ -30,7 +30,7 @@ pub fn path(flag: Option<&Path>) -> Option<(PathBuf, bool)> {
     Some((folder.join("honeycomb/config.toml"), false))
 }
 
-/// Reads the file; `None` when there is none and nobody named it.
+/// Reads the file; `None` when it does not exist and is not named.
 pub fn read(path: &Path, named: bool) -> Outcome<Option<File>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -38,7 +38,7 @@ pub fn read(path: &Path, named: bool) -> Outcome<Option<File>> {
             return Ok(None);
         }
         Err(e) => {
-            let text = format!("the configuration file {} cannot be read: {e}", path.display());
+            let text = format!("cannot read the configuration file {}: {e}", path.display());
             return Err(Failure::invalid(text));
         }
     };
@@ -49,14 +49,15 @@ pub fn read(path: &Path, named: bool) -> Outcome<Option<File>> {
     Ok(Some(file))
 }
 
-/// A token is a secret: a file that holds one is refused when others can read it.
+/// A token is a secret: a file with a token is refused when other users can access it.
 fn check_private(path: &Path) -> Outcome {
     let metadata = fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
     if metadata.mode() & 0o077 == 0 {
         return Ok(());
     }
     let text = format!(
-        "{0} holds a token and can be read by others (mode {1:04o}): chmod 600 {0}",
+        "cannot use {0}: it contains a token and other users can access it (mode {1:04o}); run \
+         chmod 600 {0}",
         path.display(),
         metadata.mode() & 0o7777
     );
@@ -88,15 +89,15 @@ fn parse(path: &Path, text: &str) -> Outcome<File> {
 
 fn unknown(name: &str) -> String {
     match nearest(name, TABLE.iter().map(|s| s.name)) {
-        Some(near) => format!("there is no setting '{name}'; '{near}' was probably meant"),
+        Some(near) => format!("unknown setting '{name}'; did you mean '{near}'?"),
         None => {
             let names: Vec<&str> = TABLE.iter().map(|s| s.name).collect();
-            format!("there is no setting '{name}'; there are {}", names.join(", "))
+            format!("unknown setting '{name}'; the settings are {}", names.join(", "))
         }
     }
 }
 
-/// A value as it would stand in the environment.
+/// A value in the form of an environment variable.
 fn scalar(value: &DeValue<'_>) -> Result<String, String> {
     match value {
         DeValue::String(text) => Ok(text.to_string()),
@@ -105,7 +106,7 @@ fn scalar(value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
             .map(|n| n.to_string())
             .map_err(|_| format!("{} is too large", number.as_str())),
-        _ => Err("a setting is a text, a number, true or false".into()),
+        _ => Err("the value must be a text, a number, true or false".into()),
     }
 }
 
@@ -145,12 +146,15 @@ mod tests {
     #[test]
     fn mistakes_are_told_with_their_line_and_the_right_name() {
         for (text, told) in [
-            ("\nblok_size = 1", "c.toml:2: there is no setting 'blok_size'; 'block_size' was"),
-            ("\n\ncolour = 1", "c.toml:3: there is no setting 'colour'; there are address"),
+            (
+                "\nblok_size = 1",
+                "c.toml:2: unknown setting 'blok_size'; did you mean 'block_size'?",
+            ),
+            ("\n\ncolour = 1", "c.toml:3: unknown setting 'colour'; the settings are address"),
             ("memory = 1\nmemory = 2", "c.toml:2: duplicate key"),
             ("shards = \"many\"", "c.toml:1: shards: 'many' is not a whole number from 1 to 254"),
-            ("shards = [1]", "c.toml:1: shards: a setting is a text"),
-            ("[server]\nshards = 1", "c.toml:1: there is no setting 'server'"),
+            ("shards = [1]", "c.toml:1: shards: the value must be a text"),
+            ("[server]\nshards = 1", "c.toml:1: unknown setting 'server'"),
             ("timeout = ", "c.toml:1: "),
         ] {
             let error = parsed(text).map(drop).unwrap_err();

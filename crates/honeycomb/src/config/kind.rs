@@ -1,4 +1,4 @@
-//! What values settings have, and how a wrong one is told.
+//! The kinds of settings' values, and the errors for invalid values.
 
 use crate::prices::Prices;
 use crate::size;
@@ -13,7 +13,8 @@ use honeycomb_types::{PolicyKind, TierClass};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// The longest time that a core may poll before it sleeps: a second is polling for good.
+/// The longest time that a core may poll before it sleeps, in microseconds: after a second it practically
+/// always polls.
 const SPIN_MAX: u64 = 1_000_000;
 
 /// The kind of a setting's value.
@@ -33,22 +34,22 @@ pub enum Kind {
     BlockSize,
     Micros,
     Lease,
-    /// After how much silence a memory server is lost.
+    /// Milliseconds without a message after which a memory server is declared lost.
     Loss,
     Switch,
     /// Disks of a memory server.
     Disks,
-    /// How fast they are taken to be.
+    /// Rate and delay of these disks.
     DiskShape,
     Prices,
-    /// Who has memory when it is short.
+    /// How jobs share memory when it is short.
     Policy,
-    /// 1 to this.
+    /// A number from 1 to this.
     Count(u64),
 }
 
 impl Kind {
-    /// What stands for a value in help.
+    /// The placeholder of a value in help.
     pub fn placeholder(self) -> &'static str {
         match self {
             Kind::Text => "HOST",
@@ -69,11 +70,11 @@ impl Kind {
         }
     }
 
-    /// Whether a text is a value of this kind; if not, why.
+    /// Checks that a text is a value of this kind; the error says why it is not.
     pub fn check(self, text: &str) -> Result<(), String> {
         match self {
             Kind::Text | Kind::Path | Kind::Directory if text.is_empty() => {
-                Err("it is empty".into())
+                Err("the value is empty".into())
             }
             Kind::Text | Kind::Path | Kind::Directory => Ok(()),
             Kind::Place => Place::parse(text).map(drop).map_err(|e| e.to_string()),
@@ -88,7 +89,7 @@ impl Kind {
                 _ => Err(format!("'{text}' is not a number of seconds above 0 and below 1000000")),
             },
             Kind::Size => match size::parse(text)? {
-                0 => Err("it is 0".into()),
+                0 => Err("the size must not be 0".into()),
                 _ => Ok(()),
             },
             Kind::BlockSize => {
@@ -102,7 +103,7 @@ impl Kind {
             Kind::Prices => Prices::parse(text).map(drop),
             Kind::Policy => match PolicyKind::from_name(text) {
                 Some(_) => Ok(()),
-                None => Err(format!("'{text}' is none of first-come, max-min and karma")),
+                None => Err(format!("'{text}' is not one of first-come, max-min and karma")),
             },
             Kind::Micros => count(text, 0, SPIN_MAX),
             Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
@@ -142,7 +143,7 @@ fn check_endpoint(text: &str) -> Result<(), String> {
     }
 }
 
-/// Disks as people write them, and stores below them: `/mnt/a=100GiB,hdd:/mnt/b=2TiB,s3://lake/x=9TiB`.
+/// Parses disks and object stores: `/mnt/a=100GiB,hdd:/mnt/b=2TiB,s3://lake/x=9TiB`.
 pub fn disks(text: &str) -> Result<Vec<DiskOptions>, String> {
     let disks = text.split(',').map(|part| disk(part.trim())).collect::<Result<Vec<_>, _>>()?;
     check_tiers(&disks).map_err(|e| e.to_string())?;
@@ -166,7 +167,7 @@ fn disk(text: &str) -> Result<DiskOptions, String> {
         return Err(wrong());
     }
     let place = Place::parse(place).map_err(|e| e.to_string())?;
-    // A bucket says what it is.
+    // The URL of a bucket determines its class.
     let class = class.unwrap_or(match place {
         Place::Directory(_) => TierClass::default(),
         Place::Bucket { .. } => TierClass::Object,
@@ -174,7 +175,7 @@ fn disk(text: &str) -> Result<DiskOptions, String> {
     Ok(DiskOptions { place, access: Access::none(), bytes, class, shape: None })
 }
 
-/// How fast disks are taken to be: megabytes per second, and milliseconds for each request.
+/// Parses the rate of disks in megabytes per second and the delay of each request in milliseconds.
 pub fn disk_shape(text: &str) -> Result<DiskShape, String> {
     let wrong = || {
         format!(
@@ -192,11 +193,11 @@ pub fn disk_shape(text: &str) -> Result<DiskShape, String> {
     Ok(DiskShape { bytes_per_s, request: Duration::from_secs_f64(request / 1e3) })
 }
 
-/// Hexadecimal digits as bytes.
+/// Decodes hexadecimal digits.
 pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
     let digits = text.trim();
-    // The text is not repeated: it may be a mistyped secret.
-    let wrong = || "it is not hexadecimal: two digits for each byte".to_owned();
+    // The error does not repeat the text: it may be a mistyped secret.
+    let wrong = || "the value is not hexadecimal with two digits per byte".to_owned();
     if digits.is_empty() || !digits.len().is_multiple_of(2) || !digits.is_ascii() {
         return Err(wrong());
     }
@@ -205,7 +206,7 @@ pub fn unhex(text: &str) -> Result<Vec<u8>, String> {
         .collect()
 }
 
-/// The name that was probably meant.
+/// The name that is most similar to an unknown one, if any is similar enough.
 pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let wrong = wrong.replace('-', "_");
     names
@@ -215,7 +216,7 @@ pub fn nearest<'a>(wrong: &str, names: impl Iterator<Item = &'a str>) -> Option<
         .map(|(_, name)| name)
 }
 
-/// How many letters have to be put in, left out or changed.
+/// The edit distance: letters to insert, delete or change.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,13 +1,13 @@
-//! Settings: one table, one name each, four places where a value may come from.
+//! Settings: one table, one name per setting, four sources for its value.
 //!
-//! A setting `block_size` is the flag `--block-size`, the environment's `HONEYCOMB_BLOCK_SIZE`, the
-//! key `block_size` of the configuration file, or its default; the first that is there counts. An
-//! empty variable of the environment is one that is not set. `TABLE` is the only definition: flags,
-//! their help, the checks, `config show` and the table in `docs/operating.md` come from it.
+//! The setting `block_size` is the flag `--block-size`, the environment variable `HONEYCOMB_BLOCK_SIZE`,
+//! the key `block_size` of the configuration file, or its default; the first source that has a value
+//! counts. An empty environment variable counts as not set. `TABLE` is the only definition: flags, their
+//! help, the checks, `config show` and the table in `docs/operating.md` come from it.
 //!
-//! Commands take the settings that concern them as a [`Given`] of some [`Group`], which clap fills,
-//! and ask it for [`Settings`]. A value that cannot be is an error with its place; of the file also
-//! keys that no setting has, whatever command reads it.
+//! Commands take their settings as a [`Given`] of some [`Group`], which clap fills, and call
+//! [`Given::settings`]. An invalid value is an error that names its source. An unknown key of the file is
+//! an error in every command.
 
 mod file;
 mod kind;
@@ -29,14 +29,14 @@ use std::time::Duration;
 
 /// One setting.
 pub struct Setting {
-    /// As the file has it; flag and variable are made from it.
+    /// The key in the file; the names of the flag and the variable are derived from it.
     pub name: &'static str,
     kind: Kind,
-    /// The value when nobody says one; `None` when there is none or it depends.
+    /// The default; `None` when there is none or it depends on other things.
     default: Option<&'static str>,
-    /// What happens without a value, for people.
+    /// The description of the default, for people.
     otherwise: &'static str,
-    /// The commands that look at it.
+    /// The commands that use it.
     pub of: &'static str,
     help: &'static str,
 }
@@ -49,15 +49,15 @@ pub const TABLE: [Setting; 32] = [
         name: "address",
         kind: Kind::Endpoint,
         default: None,
-        otherwise: "that of the cluster file",
+        otherwise: "from the cluster file",
         of: CLIENTS,
-        help: "host:port of the controller",
+        help: "Address of the controller, as host:port",
     },
     Setting {
         name: "token",
         kind: Kind::Token,
         default: None,
-        otherwise: "that of the cluster file, when the address is its address",
+        otherwise: "from the cluster file, if it names the same address",
         of: "commands that use a cluster, `server`",
         help: "The cluster's token, in hexadecimal",
     },
@@ -67,7 +67,7 @@ pub const TABLE: [Setting; 32] = [
         default: Some("10"),
         otherwise: "10",
         of: CLIENTS,
-        help: "Seconds after which each request gives up",
+        help: "Timeout of each request, in seconds",
     },
     Setting {
         name: "job",
@@ -75,7 +75,7 @@ pub const TABLE: [Setting; 32] = [
         default: Some("cli"),
         otherwise: "`cli`",
         of: "commands that use a job",
-        help: "The job to work in",
+        help: "The job that the command works in",
     },
     Setting {
         name: "cluster_file",
@@ -83,15 +83,15 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "`$XDG_RUNTIME_DIR/honeycomb/cluster.json`, else `~/.honeycomb/cluster.json`",
         of: "`start`, `stop`, commands that use a cluster",
-        help: "The file by which `start` tells where its cluster is",
+        help: "The file in which `start` stores the address and the token of its cluster",
     },
     Setting {
         name: "python",
         kind: Kind::Path,
         default: None,
-        otherwise: "the one beside this program, else `python3` on the path",
+        otherwise: "the one next to this program, else `python3` on the path",
         of: "`run`, `demo`, `doctor`",
-        help: "The Python that has the package",
+        help: "The Python interpreter that has the honeycomb package",
     },
     Setting {
         name: "listen",
@@ -107,7 +107,7 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "the address listened on",
         of: "`start`, `server`",
-        help: "HOST or HOST:PORT of the memory server that clients are told",
+        help: "HOST or HOST:PORT at which clients reach the memory server",
     },
     Setting {
         name: "insecure",
@@ -115,7 +115,7 @@ pub const TABLE: [Setting; 32] = [
         default: Some("false"),
         otherwise: "`false`",
         of: "`start`, `controller`, `server`",
-        help: "Whether to listen beyond this machine although nothing is encrypted",
+        help: "Whether to accept connections from other machines, although traffic is not encrypted",
     },
     Setting {
         name: "unix",
@@ -123,8 +123,7 @@ pub const TABLE: [Setting; 32] = [
         default: Some("true"),
         otherwise: "`true`",
         of: "`start`, `controller`, `server`, commands that use a cluster",
-        help: "Whether clients on the machine of a node reach it over a Unix socket; TCP is there \
-               either way",
+        help: "Whether clients on the same machine connect over a Unix socket; TCP is always available",
     },
     Setting {
         name: "unix_dir",
@@ -132,13 +131,13 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "`$XDG_RUNTIME_DIR/honeycomb/sockets`, else `/tmp/honeycomb-UID`",
         of: "`start`, `controller`, `server`",
-        help: "The directory of that socket, which no other user may enter",
+        help: "The directory of the Unix socket; other users must have no access to it",
     },
     Setting {
         name: "controller",
         kind: Kind::Socket,
         default: None,
-        otherwise: "none: `server` needs one",
+        otherwise: "none; `server` requires one",
         of: "`server`",
         help: "Address and port of the controller to join",
     },
@@ -146,28 +145,28 @@ pub const TABLE: [Setting; 32] = [
         name: "memory",
         kind: Kind::Size,
         default: None,
-        otherwise: "half of the machine's, or of the limit of its control group",
+        otherwise: "half of the machine's memory, or of its control group's limit",
         of: "`start`, `server`",
-        help: "Memory for blocks, in bytes or with a unit (64MiB); resident only where written",
+        help: "Memory for blocks, in bytes or with a unit (64MiB); only written pages become resident",
     },
     Setting {
         name: "disks",
         kind: Kind::Disks,
         default: None,
-        otherwise: "none: what has no room in memory is refused",
+        otherwise: "none: writes fail when memory is full",
         of: "`start`, `server`",
-        help: "Disks for blocks that have no room in memory, DIR=SIZE or CLASS:DIR=SIZE (nvme, ssd, \
-               hdd), in the order in which they are used; then object stores, s3://BUCKET/NAMES=SIZE \
-               (gs, az) or object:DIR=SIZE; nothing is left there",
+        help: "Lower tiers for blocks that do not fit in memory: disks, DIR=SIZE or CLASS:DIR=SIZE \
+               (nvme, ssd, hdd), in the order of their use; then object stores, s3://BUCKET/NAMES=SIZE \
+               (gs, az) or object:DIR=SIZE; everything is deleted there when the server ends",
     },
     Setting {
         name: "disk_shape",
         kind: Kind::DiskShape,
         default: None,
-        otherwise: "none: disks are as fast as they are",
+        otherwise: "none: disks run at their own speed",
         of: "`start`, `server`",
-        help: "For benchmarks: megabytes per second of each disk, both ways together, and milliseconds \
-               for each request (500:0.1); a disk that is slower stays so",
+        help: "For benchmarks: limits each disk to this many megabytes per second, reads and writes \
+               together, and adds milliseconds to each request (500:0.1); it cannot make a disk faster",
     },
     Setting {
         name: "block_size",
@@ -175,7 +174,7 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "about 1/512 of the memory, 64KiB to 128MiB; 128MiB for `server`",
         of: "`start`, `server`",
-        help: "Bytes of a block: a power of two from 64KiB to 1GiB",
+        help: "Size of a block: a power of two from 64KiB to 1GiB",
     },
     Setting {
         name: "shards",
@@ -183,7 +182,7 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "all cores, at most 64",
         of: "`start`, `server`",
-        help: "Cores that serve, 1 to 254",
+        help: "Number of cores that serve requests, 1 to 254",
     },
     Setting {
         name: "controller_shards",
@@ -191,8 +190,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("1"),
         otherwise: "1",
         of: "`start`, `controller`",
-        help: "Cores of the controller, 1 to 64; a data directory is made for so many. One serves a \
-               million requests per second",
+        help: "Number of cores of the controller, 1 to 64; fixed for the lifetime of a data directory. \
+               One core serves a million requests per second",
     },
     Setting {
         name: "spin_us",
@@ -200,8 +199,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("50"),
         otherwise: "50",
         of: "`start`, `controller`, `server`",
-        help: "Microseconds that a core polls before it sleeps while requests follow each other \
-               quickly, up to 1000000; 0 never polls",
+        help: "Microseconds that a core polls before it sleeps, while requests arrive in quick \
+               succession; up to 1000000, 0 never polls",
     },
     Setting {
         name: "lease_ms",
@@ -209,7 +208,7 @@ pub const TABLE: [Setting; 32] = [
         default: Some("10000"),
         otherwise: "10000",
         of: "`start`, `controller`",
-        help: "Milliseconds that a lease lasts, in jobs that do not say; 200 to 604800000",
+        help: "Default lease duration, in milliseconds; 200 to 604800000",
     },
     Setting {
         name: "server_loss_ms",
@@ -217,8 +216,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("15000"),
         otherwise: "15000",
         of: "`start`, `controller`",
-        help: "Milliseconds of silence after which a suspected memory server is lost with its data; \
-               3000 to 3600000. A server is suspected after 2500",
+        help: "Milliseconds without a message after which a memory server is declared lost, with its \
+               data; 3000 to 3600000. A server is suspected after 2500",
     },
     Setting {
         name: "high_mark",
@@ -226,7 +225,7 @@ pub const TABLE: [Setting; 32] = [
         default: Some("95"),
         otherwise: "95",
         of: "`start`, `controller`",
-        help: "Percent of a block in use at which it grows or splits, of prefixes that do not say",
+        help: "Default high mark: percent of a block in use at which a structure grows or a block splits",
     },
     Setting {
         name: "low_mark",
@@ -234,8 +233,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("40"),
         otherwise: "40",
         of: "`start`, `controller`",
-        help: "Percent of a block in use below which it merges, of prefixes that do not say; twice \
-               this is below the high mark",
+        help: "Default low mark: percent of a block in use below which it merges; must be less than half \
+               of the high mark",
     },
     Setting {
         name: "policy",
@@ -243,8 +242,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("first-come"),
         otherwise: "`first-come`",
         of: "`start`, `controller`",
-        help: "Who has memory when it is short: first-come (whoever has it keeps it), max-min (shares by \
-               weight) or karma (the same over time)",
+        help: "How jobs share memory when it is short: first-come (a job keeps its blocks), max-min \
+               (shares by weight) or karma (shares by weight, averaged over time)",
     },
     Setting {
         name: "scale_add_above",
@@ -252,7 +251,7 @@ pub const TABLE: [Setting; 32] = [
         default: Some("80"),
         otherwise: "80",
         of: "`start`, `controller`",
-        help: "Percent of any resource in use above which servers should be added",
+        help: "Advise adding servers when more than this percent of any resource is in use",
     },
     Setting {
         name: "scale_remove_below",
@@ -260,7 +259,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("60"),
         otherwise: "60",
         of: "`start`, `controller`",
-        help: "Percent of all resources in use below which a server should go; less than the mark above",
+        help: "Advise removing a server when less than this percent of every resource is in use; must be \
+               less than scale_add_above",
     },
     Setting {
         name: "scale_min_servers",
@@ -268,7 +268,7 @@ pub const TABLE: [Setting; 32] = [
         default: Some("1"),
         otherwise: "1",
         of: "`start`, `controller`",
-        help: "Servers that stay, however little is used",
+        help: "Minimum number of memory servers",
     },
     Setting {
         name: "scale_hook",
@@ -276,8 +276,8 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "none: advice is logged, and shown by `status`",
         of: "`start`, `controller`",
-        help: "A program that is run with `add N` or `remove ADDRESS` when servers should come or go, once \
-               in 60 s at most",
+        help: "A program to run with `add N` or `remove ADDRESS` when servers should be added or removed, at \
+               most once in 60 s",
     },
     Setting {
         name: "flush_root",
@@ -285,7 +285,7 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "none: no data outlives its lease",
         of: "`start`, `server`",
-        help: "Where data of prefixes that say so is written when their lease ends: a directory, or \
+        help: "Where prefixes created with --flush-to or --persist are flushed: a directory, or \
                s3://BUCKET/PATH, gs://..., az://... with credentials from the environment",
     },
     Setting {
@@ -294,17 +294,17 @@ pub const TABLE: [Setting; 32] = [
         default: Some("30"),
         otherwise: "30",
         of: "`start`, `stop`, `controller`",
-        help: "Seconds that a cluster which is stopped waits for flushes that fail and write nothing, four times \
-               that for flushes that do not fail; each block written begins it anew",
+        help: "Seconds that a stopping cluster waits while flushes fail and no block is written; four times \
+               that while none fails. Each written block restarts the wait",
     },
     Setting {
         name: "data_dir",
         kind: Kind::Directory,
         default: None,
-        otherwise: "for `controller` the folder of its address below `$XDG_STATE_HOME/honeycomb/controller`, else \
+        otherwise: "for `controller` a folder named after its address in `$XDG_STATE_HOME/honeycomb/controller`, else \
                     `~/.local/state/honeycomb/controller`; none with port 0 or `--volatile`, and for `start`",
         of: "`start`, `controller`",
-        help: "Where the controller keeps its log and the cluster's key, to go on after a restart",
+        help: "Folder for the controller's log and the cluster's key; a restart continues from them",
     },
     Setting {
         name: "prices",
@@ -314,8 +314,9 @@ pub const TABLE: [Setting; 32] = [
         ),
         otherwise: "`memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005`",
         of: "`cost`",
-        help: "What a gigabyte costs for an hour in memory, nvme, ssd, hdd and object, that comes to a tier \
-               from another (to-object, ...), and that is moved to another server, in any unit of money",
+        help: "Prices in any unit of money: of a gigabyte for an hour in memory, nvme, ssd, hdd and object, \
+               of a gigabyte demoted or promoted to a tier (to-object, ...), and of a gigabyte moved to \
+               another server (moved)",
     },
 ];
 
@@ -328,11 +329,11 @@ pub enum Origin {
     Environment,
     /// The configuration file, and its line.
     File(PathBuf, usize),
-    /// Nobody said.
+    /// No source has a value.
     Default,
 }
 
-/// Settings that a command looks at.
+/// The settings that a command uses.
 pub trait Group: 'static {
     /// Their names.
     const NAMES: &'static [&'static str];
@@ -353,22 +354,22 @@ groups! {
     Reach = ["address", "token", "timeout", "unix", "cluster_file"];
     /// How to reach a cluster, and the job.
     InJob = ["job", "address", "token", "timeout", "unix", "cluster_file"];
-    /// What `cost` needs.
+    /// The settings of `cost`.
     ForCost = ["prices", "address", "token", "timeout", "unix", "cluster_file"];
-    /// What `run` needs.
+    /// The settings of `run`.
     ForRun = ["python", "address", "token", "timeout", "unix", "cluster_file"];
-    /// What `demo` needs.
+    /// The settings of `demo`.
     ForDemo = ["python"];
-    /// What `start` needs.
+    /// The settings of `start`.
     ForStart = [
         "listen", "advertise", "insecure", "unix", "unix_dir", "memory", "disks", "disk_shape",
         "block_size", "shards", "spin_us", "lease_ms", "server_loss_ms", "high_mark", "low_mark", "flush_root",
         "cluster_file", "stop_wait", "data_dir", "controller_shards", "policy", "scale_add_above",
         "scale_remove_below", "scale_min_servers", "scale_hook"
     ];
-    /// What `stop` needs.
+    /// The settings of `stop`.
     ForStop = ["stop_wait", "timeout", "unix", "cluster_file"];
-    /// What `controller` needs.
+    /// The settings of `controller`.
     ForController = [
         "listen", "insecure", "unix", "unix_dir", "spin_us", "lease_ms", "server_loss_ms",
         "high_mark", "low_mark",
@@ -376,12 +377,12 @@ groups! {
         "controller_shards", "policy", "scale_add_above", "scale_remove_below", "scale_min_servers",
         "scale_hook"
     ];
-    /// What `server` needs.
+    /// The settings of `server`.
     ForServer = [
         "controller", "token", "listen", "advertise", "insecure", "unix", "unix_dir", "memory",
         "disks", "disk_shape", "block_size", "shards", "spin_us", "flush_root"
     ];
-    /// What `doctor` looks at.
+    /// The settings that `doctor` checks.
     ForDoctor = [
         "address", "token", "timeout", "unix", "cluster_file", "python", "listen", "memory",
         "block_size", "shards"
@@ -413,7 +414,7 @@ impl Setting {
         format!("HONEYCOMB_{}", self.name.to_uppercase())
     }
 
-    /// By which clap knows the flag: commands have arguments of the same names.
+    /// The id of the flag in clap. It differs from the name, because commands have arguments of that name.
     fn id(&self) -> String {
         format!("setting {}", self.name)
     }
@@ -433,7 +434,7 @@ impl Setting {
     }
 }
 
-/// Settings of a group as the command line gave them.
+/// The flags of a group's settings, from the command line.
 pub struct Given<G> {
     flags: Vec<(&'static str, String)>,
     file: Option<PathBuf>,
@@ -482,7 +483,7 @@ impl<G: Group> clap::FromArgMatches for Given<G> {
 }
 
 impl<G> Given<G> {
-    /// The flags again, for a process that is to see the same settings.
+    /// The flags as arguments of a child process that shall have the same settings.
     pub fn as_arguments(&self) -> Vec<std::ffi::OsString> {
         let flags = self
             .flags
@@ -494,9 +495,9 @@ impl<G> Given<G> {
 }
 
 impl<G: Group> Given<G> {
-    /// The settings of the group, from wherever each of them comes.
+    /// The settings of the group, each from the first source that has a value.
     ///
-    /// `InvalidArgument` with file and line, or with the variable, when a value cannot be.
+    /// An invalid value is `InvalidArgument`, with the file and the line, or with the variable.
     pub fn settings(&self) -> Outcome<Settings> {
         let path = file::path(self.file.as_deref());
         let file = match &path {
@@ -529,7 +530,7 @@ impl<G: Group> Given<G> {
     }
 }
 
-/// A variable of the environment; an empty one is none.
+/// An environment variable; `None` when it is empty.
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|text| !text.is_empty())
 }
@@ -540,7 +541,7 @@ struct Resolved {
     origin: Origin,
 }
 
-/// Settings with their values. Asking for one that the group does not have is a defect.
+/// Settings with their values. Reading a setting that is not in the group is a defect.
 pub struct Settings {
     values: Vec<Resolved>,
     /// The configuration file, when there is one.
@@ -565,7 +566,7 @@ impl Settings {
         self.text(name).map(|text| text.parse().expect("checked"))
     }
 
-    /// Where a setting's value came from.
+    /// The source of a setting's value.
     pub fn origin(&self, name: &str) -> &Origin {
         &self.of(name).origin
     }
@@ -586,7 +587,7 @@ impl Settings {
         self.text("token").map(|text| kind::unhex(text).expect("checked"))
     }
 
-    /// The time that a request may take.
+    /// The timeout of a request.
     pub fn timeout(&self) -> Duration {
         let text = self.text("timeout").expect("it has a default");
         Duration::from_secs_f64(text.trim().parse().expect("checked"))
@@ -597,7 +598,7 @@ impl Settings {
         self.text("job").expect("it has a default")
     }
 
-    /// What using the cluster costs.
+    /// The prices for the use of the cluster.
     pub fn prices(&self) -> &str {
         self.text("prices").expect("it has a default")
     }
@@ -612,36 +613,40 @@ impl Settings {
         }
         match variable("HOME") {
             Some(home) => Ok(Path::new(&home).join(".honeycomb/cluster.json")),
-            None => Err("no HOME and no XDG_RUNTIME_DIR: set HONEYCOMB_CLUSTER_FILE".into()),
+            None => {
+                Err("cannot choose a cluster file: neither HOME nor XDG_RUNTIME_DIR is set; set \
+                         HONEYCOMB_CLUSTER_FILE"
+                    .into())
+            }
         }
     }
 
-    /// The Python that has the package, when one is named.
+    /// The Python interpreter that has the package, if it is configured.
     pub fn python(&self) -> Option<PathBuf> {
         self.text("python").map(PathBuf::from)
     }
 
-    /// Where to listen.
+    /// The address to listen on.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.socket("listen")
     }
 
-    /// What clients are told.
+    /// The address that clients use.
     pub fn advertise(&self) -> Option<String> {
         self.text("advertise").map(str::to_owned)
     }
 
-    /// Whether to listen beyond this machine.
+    /// Whether other machines may connect.
     pub fn insecure(&self) -> bool {
         self.text("insecure").is_some_and(|text| text == "true")
     }
 
-    /// Whether clients reach nodes of their machine over Unix sockets.
+    /// Whether clients connect to nodes of their own machine over Unix sockets.
     pub fn unix(&self) -> bool {
         self.text("unix").is_some_and(|text| text == "true")
     }
 
-    /// The directory of a node's Unix socket; `None` when it is to have none.
+    /// The directory of a node's Unix socket; `None` when it has no socket.
     pub fn unix_dir(&self) -> Option<PathBuf> {
         if !self.unix() {
             return None;
@@ -665,7 +670,7 @@ impl Settings {
         self.number("memory")
     }
 
-    /// Disks and stores below the memory.
+    /// Disks and object stores of the lower tiers.
     pub fn disks(&self) -> Vec<DiskOptions> {
         let text = self.text("disks");
         let mut disks =
@@ -681,85 +686,85 @@ impl Settings {
         disks
     }
 
-    /// Bytes of a block.
+    /// The size of a block, in bytes.
     pub fn block_size(&self) -> Option<u64> {
         self.number("block_size")
     }
 
-    /// Cores that serve.
+    /// Number of cores that serve requests.
     pub fn shards(&self) -> Option<u8> {
         self.number("shards").map(|n| n as u8)
     }
 
-    /// Cores of the controller.
+    /// Number of cores of the controller.
     pub fn controller_shards(&self) -> u16 {
         self.number("controller_shards").expect("it has a default") as u16
     }
 
-    /// Lease of jobs that do not say, in milliseconds.
+    /// The default lease duration, in milliseconds.
     pub fn lease_ms(&self) -> u32 {
         self.number("lease_ms").expect("it has a default") as u32
     }
 
-    /// After how many milliseconds of silence a memory server is lost.
+    /// Milliseconds without a message after which a memory server is declared lost.
     pub fn server_loss_ms(&self) -> u32 {
         self.number("server_loss_ms").expect("it has a default") as u32
     }
 
-    /// When blocks grow and merge.
+    /// The high and the low mark.
     pub fn marks(&self) -> Outcome<Marks> {
         let mark = |name| self.number(name).expect("it has a default") as u8;
         let (high, low) = (mark("high_mark"), mark("low_mark"));
         Marks::new(high, low, Marks::default()).ok_or_else(|| {
             Failure::invalid(format!(
-                "low_mark is {low} and high_mark {high}: twice the low mark is below the high mark, \
-                 or two blocks that merge would split again at once"
+                "low_mark {low} is too high for high_mark {high}: it must be less than half of \
+                 high_mark, or merged blocks would split again at once"
             ))
         })
     }
 
-    /// Who has memory when it is short.
+    /// How jobs share memory when it is short.
     pub fn policy(&self) -> PolicyKind {
         let name = self.text("policy").expect("it has a default");
         PolicyKind::from_name(name).expect("it was checked")
     }
 
-    /// When there should be other servers.
+    /// The marks of the advice to add or remove servers.
     pub fn scale(&self) -> Outcome<ScaleMarks> {
         let number = |name| self.number(name).expect("it has a default");
         let (above, below) = (number("scale_add_above"), number("scale_remove_below"));
         let least = number("scale_min_servers") as u32;
         ScaleMarks::new(above as u8, below as u8, least).ok_or_else(|| {
             Failure::invalid(format!(
-                "scale_remove_below is {below} and scale_add_above {above}: the first is less, or servers \
-                 would come and go for ever"
+                "scale_remove_below {below} must be less than scale_add_above {above}, or servers would be \
+                 added and removed for ever"
             ))
         })
     }
 
-    /// What is run when servers should come or go.
+    /// The program to run when servers should be added or removed.
     pub fn scale_hook(&self) -> Option<PathBuf> {
         self.text("scale_hook").map(PathBuf::from)
     }
 
-    /// The place below which data is flushed.
+    /// The place under which data is flushed.
     pub fn flush_root(&self) -> Option<FlushRoot> {
         let place = Place::parse(self.text("flush_root")?).expect("checked");
         Some(FlushRoot { place, access: Access::of_environment() })
     }
 
-    /// How long the end of a cluster waits for flushes that fail.
+    /// How long a stopping cluster waits for failing flushes.
     pub fn stop_wait(&self) -> Duration {
         let text = self.text("stop_wait").expect("it has a default");
         Duration::from_secs_f64(text.trim().parse().expect("checked"))
     }
 
-    /// Where the controller keeps its log.
+    /// The folder of the controller's log.
     pub fn data_dir(&self) -> Option<PathBuf> {
         self.text("data_dir").map(PathBuf::from)
     }
 
-    /// The folder of this user's files that outlive a process; `None` without a home.
+    /// The folder for this user's files that outlive a process; `None` without a home.
     pub fn state_folder(&self) -> Option<PathBuf> {
         let state = variable("XDG_STATE_HOME").map(PathBuf::from);
         let home = || variable("HOME").map(|home| Path::new(&home).join(".local/state"));
@@ -772,7 +777,7 @@ impl Settings {
     }
 }
 
-/// Variables that look like settings and are none, each with the name that is nearest to it.
+/// Environment variables with our prefix that name no setting, each with the most similar name.
 pub fn unknown_variables() -> Vec<(String, Option<String>)> {
     let known: Vec<String> = TABLE.iter().map(Setting::variable).collect();
     let mut unknown: Vec<_> = std::env::vars_os()
@@ -788,7 +793,7 @@ pub fn unknown_variables() -> Vec<(String, Option<String>)> {
     unknown
 }
 
-/// Where the configuration file is, or would be.
+/// The path of the configuration file, whether or not it exists.
 pub fn default_file() -> Option<PathBuf> {
     file::path(None).map(|(path, _)| path)
 }

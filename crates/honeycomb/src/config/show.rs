@@ -6,10 +6,10 @@ use crate::output::Output;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-/// Shows the configuration and where it comes from.
+/// Shows the configuration and its sources.
 ///
-/// Nothing is written: settings are flags, variables of the environment and keys of one file that
-/// belongs to you.
+/// This command changes nothing: settings are flags, environment variables, and keys of one file that you
+/// edit yourself.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  honeycomb config show --origin")]
 pub struct ConfigArgs {
@@ -24,18 +24,17 @@ enum What {
 
 /// Prints every setting and its value.
 ///
-/// A setting is a flag (--block-size), else a variable of the environment (HONEYCOMB_BLOCK_SIZE),
-/// else a key of the configuration file (block_size), else its default; the first that is there
-/// counts. The file is checked as a whole: a key that no setting has and a value that cannot be are
-/// errors with their line. Secrets are not printed. Settings given as flags here are shown as a
-/// command with them would see them.
+/// The value of a setting comes from its flag (--block-size), else from an environment variable
+/// (HONEYCOMB_BLOCK_SIZE), else from the configuration file (block_size), else it is the default. The whole
+/// file is checked: an unknown key or an invalid value is an error that names its line. Secrets are not
+/// printed. Flags given here show the value that a command with these flags would use.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb config show
   honeycomb config show --origin --block-size 1MiB    # what a flag would change
   HONEYCOMB_MEMORY=1GiB honeycomb config show --json")]
 struct ShowArgs {
-    /// Where each value comes from: flag, environment, file and line, or default
+    /// Show the source of each value: flag, environment, file and line, or default
     #[arg(long)]
     origin: bool,
     #[command(flatten)]
@@ -66,7 +65,7 @@ pub fn config(args: &ConfigArgs) -> Outcome {
     Ok(())
 }
 
-/// A value that may be seen; `None` when there is none.
+/// The printable value; `None` when the setting has no value.
 fn shown(resolved: &Resolved) -> Option<String> {
     let text = resolved.text.as_ref()?;
     Some(match resolved.setting.kind {

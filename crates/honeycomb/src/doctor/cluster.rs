@@ -1,4 +1,4 @@
-//! Checks of what Honeycomb has here: its settings, its cluster, its package, its folders.
+//! Checks of the Honeycomb installation: settings, cluster, Python package, folders.
 
 use super::{Finding, Grade};
 use crate::cluster::{ClusterFile, Place};
@@ -17,14 +17,14 @@ use std::path::Path;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// Most seconds for the cluster's answer: a name that has to be looked up may take for ever.
+/// The longest wait for the cluster's answer: the look-up of a name has no limit of its own.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The longest wait for a server to accept a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
-/// Most servers that are connected to, with a thread each.
+/// Maximum number of servers to connect to, with one thread each.
 const SERVERS_MAX: usize = 256;
 
-/// Whether the settings are right, and what looks like one and is none.
+/// Checks the settings, and environment variables that look like settings.
 pub fn configuration(settings: &Settings) -> Vec<Finding> {
     let text = match settings.file() {
         Some(path) => format!("{} was read", path.display()),
@@ -33,16 +33,16 @@ pub fn configuration(settings: &Settings) -> Vec<Finding> {
     let mut found = vec![Finding::ok("configuration", text)];
     for (name, near) in unknown_variables() {
         let remedy = match near {
-            Some(near) => format!("{near} was probably meant"),
+            Some(near) => format!("did you mean {near}?"),
             None => "unset it; `honeycomb config show` lists the settings".into(),
         };
-        let text = format!("the variable {name} is no setting and does nothing");
+        let text = format!("the variable {name} is not a setting and has no effect");
         found.push(Finding::warn("environment", text, remedy));
     }
     found
 }
 
-/// The cluster as a client sees it.
+/// The state of the cluster from a client's view.
 struct Found {
     round_trip: Duration,
     servers: usize,
@@ -50,11 +50,11 @@ struct Found {
     suspected: usize,
     free: u64,
     blocks: u64,
-    /// Servers that clients of this machine, or of others, cannot reach.
+    /// Findings about servers that clients of this machine or of others cannot reach.
     unreached: Vec<Finding>,
 }
 
-/// Whether there is a cluster, takes the token, and has servers.
+/// Checks that the cluster answers, accepts the token, and has servers.
 pub fn reach(clock: Clock, settings: &Settings) -> Vec<Finding> {
     let place = match Place::find(settings) {
         Ok(place) => place,
@@ -68,7 +68,7 @@ pub fn reach(clock: Clock, settings: &Settings) -> Vec<Finding> {
     });
     if let Err(e) = asked {
         let remedy = "raise the limit of processes (ulimit -u)";
-        return vec![Finding::fail("cluster", format!("no thread can be started: {e}"), remedy)];
+        return vec![Finding::fail("cluster", format!("cannot start a thread: {e}"), remedy)];
     }
     match answers.recv_timeout(patience) {
         Ok(Ok(found)) => judge(&address, found),
@@ -80,14 +80,14 @@ pub fn reach(clock: Clock, settings: &Settings) -> Vec<Finding> {
     }
 }
 
-/// No cluster is fine as long as nobody named one.
+/// A missing cluster is a failure only if the settings name one.
 fn not_found(settings: &Settings, e: &Failure) -> Finding {
     let unnamed = settings.address().is_none() && e.status() == Some(Status::Unavailable);
     match unnamed {
         true => Finding::warn(
             "cluster",
-            "none is running here, and none is named",
-            "`honeycomb start --background` starts one; Python starts an embedded one by itself",
+            "none is running here, and none is configured",
+            "start one with `honeycomb start --background`; Python starts an embedded one when needed",
         ),
         false => Finding::fail("cluster", e.to_string(), remedy(e.status())),
     }
@@ -110,7 +110,7 @@ fn ask(clock: Clock, place: &Place) -> Result<Found, Failure> {
     })
 }
 
-/// Connects to every live server, all at the same time, and reports those that do not accept.
+/// Connects to all live servers at the same time, and reports those that do not accept.
 fn connect_to_all(controller: &str, servers: &[ServerInfo]) -> Vec<Finding> {
     let live = servers.iter().filter(|server| server.alive).take(SERVERS_MAX);
     std::thread::scope(|scope| {
@@ -135,22 +135,22 @@ fn connect(address: &str) -> io::Result<()> {
     Err(last)
 }
 
-/// Whether an address is of the machine that uses it, whichever that is.
+/// Whether an address is a loopback address.
 fn is_loopback(address: &str) -> bool {
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let host = host.trim_matches(['[', ']']);
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|ip: IpAddr| ip.is_loopback())
 }
 
-/// A server on the loopback of its machine answers clients of that machine only, even when a connection
-/// from here succeeds: that one may end at another process of this machine.
+/// A server with a loopback address serves only clients of its own machine, even if a connection from here
+/// succeeds: that connection may reach another process on this machine.
 fn judge_server(controller: &str, server: &ServerInfo, reached: io::Result<()>) -> Option<Finding> {
     let named = format!("memory server {} at {}", server.server, server.address);
-    let remedy = "start it again with --listen ADDRESS:PORT, or with --advertise and an address that \
-                  clients reach";
+    let remedy = "restart it with --listen ADDRESS:PORT, or with --advertise and an address that \
+                  clients can reach";
     if is_loopback(&server.address) && !is_loopback(controller) {
         let text = format!(
-            "{named} is registered with a loopback address, and the controller at {controller} is not: \
+            "{named} is registered with a loopback address, but the controller at {controller} is not: \
              clients on other machines cannot reach its blocks"
         );
         return Some(Finding::fail("server", text, remedy));
@@ -160,14 +160,14 @@ fn judge_server(controller: &str, server: &ServerInfo, reached: io::Result<()>) 
     Some(Finding::fail(
         "server",
         text,
-        format!("see that it runs and no firewall is between; else {remedy}"),
+        format!("check that it runs and that no firewall blocks it; else {remedy}"),
     ))
 }
 
 fn judge(address: &str, found: Found) -> Vec<Finding> {
     let reached = format!(
-        "{address} answers in {} us, takes the token, and speaks protocol {PROTOCOL_MAJOR} as this \
-         program does ({PROTOCOL_MAJOR}.{PROTOCOL_MINOR})",
+        "{address} answers in {} us, accepts the token, and uses protocol {PROTOCOL_MAJOR} like this \
+         program ({PROTOCOL_MAJOR}.{PROTOCOL_MINOR})",
         found.round_trip.as_micros()
     );
     let text =
@@ -175,20 +175,20 @@ fn judge(address: &str, found: Found) -> Vec<Finding> {
     let servers = match &found {
         Found { blocks: 0, .. } => Finding::fail(
             "servers",
-            format!("{text}: nothing can be created"),
-            "start one: honeycomb server --controller ... --token ...",
+            format!("{text}: no structure can be created"),
+            "start a server: honeycomb server --controller ... --token ...",
         ),
         Found { lost: 1.., .. } => {
-            let remedy = "see why they ended, and start them again: what they held is lost";
+            let remedy = "find out why they ended, and restart them: their data is lost";
             Finding::warn("servers", format!("{text}, {} lost", found.lost), remedy)
         }
         Found { suspected: 1.., .. } => {
-            let remedy = "see whether they run and can be reached: what they hold is lost when they stay \
-                          silent for server_loss_ms";
+            let remedy = "check that they run and are reachable: their data is lost if they send nothing \
+                          for server_loss_ms";
             Finding::warn("servers", format!("{text}, {} suspected", found.suspected), remedy)
         }
         Found { free, blocks, .. } if *free < *blocks / 20 => {
-            let remedy = "remove what is not needed (`honeycomb du`), or add a server";
+            let remedy = "remove data (`honeycomb du` shows the largest prefixes), or add a server";
             Finding::warn("servers", format!("{text}: almost full"), remedy)
         }
         _ => Finding::ok("servers", text),
@@ -201,18 +201,20 @@ fn judge(address: &str, found: Found) -> Vec<Finding> {
 fn remedy(status: Option<Status>) -> &'static str {
     match status {
         Some(Status::Unauthenticated) => {
-            "give the token of the running controller: a new controller has a new one"
+            "use the token of the running controller: a new controller has a new token"
         }
-        Some(Status::PermissionDenied) => "mend what the message names, or give another token",
-        Some(Status::UnsupportedVersion) => "install matching versions of program and cluster",
+        Some(Status::PermissionDenied) => "fix what the message names, or use another token",
+        Some(Status::UnsupportedVersion) => {
+            "install the same version of this program and the cluster"
+        }
         Some(Status::NotServedHere | Status::BadFrame) => {
-            "give the controller's address: something else listens there"
+            "use the controller's address: another program listens there"
         }
-        _ => "see that the controller runs and that the address is its own",
+        _ => "check that the controller runs and that the address is right",
     }
 }
 
-/// Whether the Python package is there, in the version of this program.
+/// Checks that the Python package is installed, in the version of this program.
 pub fn python(settings: &Settings) -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     match interpreter::find(settings.python()) {
@@ -222,7 +224,7 @@ pub fn python(settings: &Settings) -> Finding {
         Ok((path, version)) => Finding::warn(
             "python",
             format!("{} has version {version}, this program is {own}", path.display()),
-            "install the wheel that this program came with",
+            "install the wheel of this program's version",
         ),
         Err(e) => Finding::warn(
             "python",
@@ -232,14 +234,16 @@ pub fn python(settings: &Settings) -> Finding {
     }
 }
 
-/// Whether the folders of cluster file and configuration can be used, and the cluster file is safe.
+/// Checks that the folders of the cluster file and the configuration are usable, and the cluster file
+/// private.
 pub fn folders(settings: &Settings) -> Vec<Finding> {
     let mut found = Vec::new();
     match settings.cluster_file() {
         Ok(path) => {
             found.push(writable("cluster file", &path, Grade::Fail));
             if let Err(e) = ClusterFile::read(&path) {
-                found.push(Finding::fail("cluster file", e.to_string(), "remove it, or chmod 600"));
+                let remedy = "remove the file, or chmod 600";
+                found.push(Finding::fail("cluster file", e.to_string(), remedy));
             }
         }
         Err(e) => found.push(Finding::fail("cluster file", e.to_string(), "set HOME")),
@@ -250,10 +254,10 @@ pub fn folders(settings: &Settings) -> Vec<Finding> {
     found
 }
 
-/// Whether a file could be made: its folder, or the nearest above it that is there, can be written.
+/// Checks that a file could be created: its folder, or the nearest existing parent, is writable.
 fn writable(check: &'static str, file: &Path, grade: Grade) -> Finding {
     let above = file.ancestors().skip(1);
-    // A relative path's last ancestor is empty: this very folder.
+    // The last ancestor of a relative path is empty: the current folder.
     let mut above = above.map(|f| if f.as_os_str().is_empty() { Path::new(".") } else { f });
     let folder = above.find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     if folder.is_dir() && rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok() {
@@ -262,8 +266,8 @@ fn writable(check: &'static str, file: &Path, grade: Grade) -> Finding {
         return Finding::ok(check, text);
     }
     let text =
-        format!("{} cannot be written: {} is not yours to write", file.display(), folder.display());
-    let remedy = "name another place (--cluster-file, HONEYCOMB_CONFIG), or mend its permissions";
+        format!("{} cannot be written: no write access to {}", file.display(), folder.display());
+    let remedy = "set another path (--cluster-file, HONEYCOMB_CONFIG), or fix the permissions";
     Finding { check, grade, text, remedy: Some(remedy.into()) }
 }
 
@@ -280,7 +284,7 @@ mod tests {
             ..ServerInfo::default()
         };
         for address in ["127.0.0.1:43777", "[::1]:43777", "localhost:43777"] {
-            // Something of this machine may accept at that port.
+            // Another process on this machine may accept at that port.
             let found = judge_server("10.77.0.1:7420", &server(address), Ok(())).unwrap();
             assert_eq!(found.grade, Grade::Fail);
             assert!(

@@ -7,9 +7,9 @@ use honeycomb_types::limits::CONNECTIONS_MAX;
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// Descriptors besides those of connections: event queues, pipes, the standard ones.
+/// File descriptors that are not connections: event queues, pipes, standard streams.
 const DESCRIPTORS_APART: u64 = 100;
-/// Memory that ought to be free before a server starts.
+/// Memory that should be available before a server starts.
 const MEMORY_LEAST: u64 = 256 << 20;
 
 /// Open files and locked memory.
@@ -21,15 +21,15 @@ pub fn limits() -> Vec<Finding> {
         true => Finding::ok(
             "open files",
             format!(
-                "up to {} for each process, enough for {CONNECTIONS_MAX} connections",
+                "up to {} per process, enough for {CONNECTIONS_MAX} connections",
                 shown(files.maximum)
             ),
         ),
         false => Finding::warn(
             "open files",
-            format!("at most {hard} for each process; {CONNECTIONS_MAX} connections need {wanted}"),
-            "raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf); beyond it \
-             connections wait",
+            format!("at most {hard} per process; {CONNECTIONS_MAX} connections need {wanted}"),
+            "raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf); connections \
+             beyond it wait",
         ),
     };
     let locked = getrlimit(Resource::Memlock).maximum.map_or("unlimited".into(), size::show);
@@ -43,11 +43,11 @@ fn shown(limit: Option<u64>) -> String {
     limit.map_or("any number".into(), |n| n.to_string())
 }
 
-/// What there is against what a server would take, and what the kernel does when it runs out.
+/// Compares the memory of the machine with the memory of a server, and checks overcommit and swap.
 pub fn memory(settings: &Settings) -> Vec<Finding> {
     let Ok(total) = machine::memory() else {
-        let remedy = "mount /proc, or say --memory for `start`";
-        return vec![Finding::fail("memory", "the kernel does not tell how much there is", remedy)];
+        let remedy = "mount /proc, or set --memory for `start`";
+        return vec![Finding::fail("memory", "cannot read the memory size from /proc", remedy)];
     };
     let limit = machine::group_limit();
     let bound = match limit {
@@ -72,9 +72,7 @@ pub fn memory(settings: &Settings) -> Vec<Finding> {
     };
     let remedy = match grade {
         Grade::Ok => None,
-        _ => Some(
-            "say less --memory, or end something: blocks that are written stay resident".into(),
-        ),
+        _ => Some("use less --memory, or end other programs: written blocks stay resident".into()),
     };
     vec![Finding { check: "memory", grade, text, remedy }, overcommit(wanted), swap()]
 }
@@ -87,8 +85,8 @@ fn overcommit(wanted: u64) -> Finding {
             let used = machine::meminfo("Committed_AS").unwrap_or(0);
             let left = limit.saturating_sub(used);
             let text = format!(
-                "strict (mode 2): {} are left to be promised, and a server is promised what it \
-                 maps",
+                "strict (mode 2): {} can still be committed, and a server commits all memory that \
+                 it maps",
                 size::show(left)
             );
             match left >= wanted {
@@ -96,32 +94,32 @@ fn overcommit(wanted: u64) -> Finding {
                 false => Finding::warn(
                     "overcommit",
                     text,
-                    "say less --memory, or set vm.overcommit_memory to 0 or 1",
+                    "use less --memory, or set vm.overcommit_memory to 0 or 1",
                 ),
             }
         }
-        mode => Finding::ok("overcommit", format!("mode {mode}: mappings are promised freely")),
+        mode => Finding::ok("overcommit", format!("mode {mode}: mappings are not limited")),
     }
 }
 
 fn swap() -> Finding {
     let total = machine::meminfo("SwapTotal").unwrap_or(0);
     if total == 0 {
-        return Finding::ok("swap", "none: what is in memory stays there");
+        return Finding::ok("swap", "none: memory is never swapped out");
     }
     let used = total.saturating_sub(machine::meminfo("SwapFree").unwrap_or(0));
     let text = format!("{} of {} in use", size::show(used), size::show(total));
     match used > total / 2 {
         true => Finding::warn(
             "swap",
-            format!("{text}: blocks that are swapped out answer in milliseconds"),
-            "end something, or say less --memory",
+            format!("{text}: requests to swapped blocks take milliseconds"),
+            "end other programs, or use less --memory",
         ),
         false => Finding::ok("swap", text),
     }
 }
 
-/// The monotonic clock is all that leases and deadlines go by.
+/// Checks the monotonic clock, the only clock that leases and deadlines use.
 pub fn clock() -> Finding {
     let resolution = rustix::time::clock_getres(rustix::time::ClockId::Monotonic);
     let ns = resolution.tv_sec as u64 * 1_000_000_000 + resolution.tv_nsec as u64;
@@ -129,20 +127,20 @@ pub fn clock() -> Finding {
         fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     let source = source.map_or_else(|_| "unknown".into(), |text| text.trim().to_owned());
     let text = format!(
-        "monotonic, resolution {ns} ns, source {source}; the time of day decides nothing, so steps \
+        "monotonic, resolution {ns} ns, source {source}; the time of day is not used, so clock steps \
          and a missing NTP do no harm"
     );
     match ns > 1_000_000 {
         true => Finding::warn(
             "clock",
-            format!("{text}; leases of some hundred milliseconds need a finer one"),
-            "enable high resolution timers in the kernel",
+            format!("{text}; leases of some hundred milliseconds need a finer resolution"),
+            "enable high-resolution timers in the kernel",
         ),
         false => Finding::ok("clock", text),
     }
 }
 
-/// Huge pages make memory resident that nobody wrote.
+/// Checks transparent huge pages, which make unwritten memory resident.
 pub fn huge_pages() -> Finding {
     let text = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled");
     let text = text.unwrap_or_default();
@@ -150,9 +148,9 @@ pub fn huge_pages() -> Finding {
     match state.map(|(state, _)| state) {
         Some("always") => Finding::warn(
             "huge pages",
-            "transparent huge pages are always on: a block may be resident in steps of 2 MiB, not \
-             only where it was written",
-            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, when resident memory \
+            "transparent huge pages are always on: blocks become resident in steps of 2 MiB, not \
+             only where they are written",
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled, if resident memory \
              matters more than speed",
         ),
         Some(state) => Finding::ok("huge pages", format!("transparent huge pages: {state}")),
@@ -160,40 +158,40 @@ pub fn huge_pages() -> Finding {
     }
 }
 
-/// Not used by blocks; Python's multiprocessing wants it.
+/// Checks /dev/shm: blocks do not use it, Python's multiprocessing does.
 pub fn shared_memory() -> Finding {
     match rustix::fs::statvfs("/dev/shm") {
         Ok(found) => {
             let free = found.f_bavail * found.f_frsize;
             let text = format!(
-                "{} free; blocks do not lie there, semaphores of Python's process pools do",
+                "{} free; used by semaphores of Python's process pools, not by blocks",
                 size::show(free)
             );
             match free < 1 << 20 {
-                true => Finding::warn("/dev/shm", text, "give it some MiB, or empty it"),
+                true => Finding::warn("/dev/shm", text, "enlarge it by some MiB, or empty it"),
                 false => Finding::ok("/dev/shm", text),
             }
         }
         Err(e) => Finding::warn(
             "/dev/shm",
-            format!("it cannot be looked at: {e}"),
+            format!("cannot read its size: {e}"),
             "mount a tmpfs there: semaphores of Python's process pools need it",
         ),
     }
 }
 
-/// Cores of the machine, and those that this process may use.
+/// Compares the cores of the machine, the cores that this process may use, and the shards of a server.
 pub fn cores(settings: &Settings) -> Finding {
     let usable = std::thread::available_parallelism().map_or(1, |n| n.get());
     let online = fs::read_to_string("/proc/cpuinfo")
         .map_or(usable, |text| text.lines().filter(|l| l.starts_with("processor")).count());
     let shards = settings.shards().map_or(usable.min(64), |n| n as usize);
-    let text = format!("{usable} of {online} may be used; a server takes {shards}");
+    let text = format!("{usable} of {online} may be used; a server uses {shards}");
     if shards > usable {
         return Finding::warn(
             "cores",
-            format!("{text}: shards take turns on cores"),
-            "say fewer --shards, or allow this process more cores (taskset, cpuset)",
+            format!("{text}: several shards share a core"),
+            "use fewer --shards, or allow this process more cores (taskset, cpuset)",
         );
     }
     Finding::ok("cores", text)

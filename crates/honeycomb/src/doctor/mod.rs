@@ -1,6 +1,6 @@
-//! `doctor`: what of this machine and its cluster could be in the way, and how to mend it.
+//! `doctor`: finds problems of this machine and its cluster, and says how to fix them.
 //!
-//! Every check answers in bounded time, whatever it meets, and changes nothing.
+//! Every check ends in bounded time and changes nothing.
 
 mod cluster;
 mod machine;
@@ -13,11 +13,11 @@ use clap::Args;
 use honeycomb_env::Clock;
 use serde_json::{Value, json};
 
-/// Checks this machine and the cluster, and says how to mend what is wrong.
+/// Checks this machine and the cluster, and says how to fix problems.
 ///
-/// Each line is ok, warn or fail, with a sentence, and with what to do where something is not as it
-/// should be. The settings are those that `start` and the other commands would use. Nothing is
-/// changed, and it ends within some seconds. Exit code 0 without a fail, else 1.
+/// Each line is ok, warn or fail with an explanation; for warn and fail, the next line says what to do. The
+/// checks use the same settings as `start` and the other commands. They change nothing and end within some
+/// seconds. The exit code is 1 if a check fails, else 0.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb doctor
@@ -30,7 +30,7 @@ pub struct DoctorArgs {
     output: Output,
 }
 
-/// How a check ended.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grade {
     Ok,
@@ -38,7 +38,7 @@ enum Grade {
     Fail,
 }
 
-/// What a check found.
+/// The finding of a check.
 struct Finding {
     check: &'static str,
     grade: Grade,
@@ -89,8 +89,8 @@ pub fn doctor(args: &DoctorArgs) -> Outcome {
     let clock = Clock::start();
     let found = match args.given.settings() {
         Ok(settings) => examine(clock, &settings),
-        // Without settings there is nothing to hold the machine against.
-        Err(e) => vec![Finding::fail("configuration", e.to_string(), "mend it there")],
+        // The other checks need settings.
+        Err(e) => vec![Finding::fail("configuration", e.to_string(), "correct this value")],
     };
     let count = |grade| found.iter().filter(|f| f.grade == grade).count();
     let (warnings, failures) = (count(Grade::Warn), count(Grade::Fail));
@@ -99,13 +99,17 @@ pub fn doctor(args: &DoctorArgs) -> Outcome {
         say!("{}", json!({ "findings": findings, "warn": warnings, "fail": failures }));
     } else {
         found.iter().for_each(Finding::print);
-        say!("{warnings} warnings, {failures} failures");
+        say!("{}, {}", counted(warnings, "warning"), counted(failures, "failure"));
     }
     match failures {
         0 => Ok(()),
-        // The report is what there is to say.
+        // The report has been printed.
         _ => Err(Failure::from("the doctor found failures").told()),
     }
+}
+
+fn counted(n: usize, noun: &str) -> String {
+    format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
 fn examine(clock: Clock, settings: &Settings) -> Vec<Finding> {

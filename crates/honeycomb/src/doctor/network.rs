@@ -1,4 +1,4 @@
-//! Checks of the network: ports, and how long the loopback takes.
+//! Checks of the network: ports, and the round-trip time of the loopback.
 
 use super::Finding;
 use crate::config::Settings;
@@ -9,24 +9,24 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-/// Round trips that are measured.
+/// Number of measured round trips.
 const ROUNDS: usize = 200;
-/// How long one may take before the probe gives up.
+/// Timeout of one round trip.
 const PATIENCE: Duration = Duration::from_millis(500);
-/// What a round trip over the loopback takes on a machine that is not busy, generously.
+/// A generous bound for a loopback round trip on an idle machine, in microseconds.
 const WAKE_UP_US: f64 = 200.0;
-/// Most file descriptors of other processes that are looked at.
+/// Maximum number of file descriptors of other processes to inspect.
 const LINKS_MAX: usize = 100_000;
 
-/// Whether the loopback can be listened on, and whether the configured port is free.
+/// Checks that a process can listen on the loopback, and that the configured port is free.
 pub fn ports(settings: &Settings) -> Vec<Finding> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let loopback = match TcpListener::bind(any) {
-        Ok(_) => Finding::ok("loopback", "ports of 127.0.0.1 can be listened on"),
+        Ok(_) => Finding::ok("loopback", "a process can listen on ports of 127.0.0.1"),
         Err(e) => Finding::fail(
             "loopback",
-            format!("no port of 127.0.0.1 can be listened on: {e}"),
-            "bring the interface up (ip link set lo up), and look at the sandbox's rules",
+            format!("cannot listen on any port of 127.0.0.1: {e}"),
+            "bring the interface up (ip link set lo up), and check the rules of the sandbox",
         ),
     };
     let listen = settings.listen().unwrap_or(LISTEN_DEFAULT);
@@ -34,14 +34,17 @@ pub fn ports(settings: &Settings) -> Vec<Finding> {
         Ok(_) => Finding::ok("port", format!("{listen} is free")),
         Err(e) if e.kind() == io::ErrorKind::AddrInUse => match holder(listen) {
             Some((pid, name)) if name == "honeycomb" => {
-                Finding::ok("port", format!("{listen} is taken by honeycomb (process {pid})"))
+                Finding::ok("port", format!("{listen} is used by honeycomb (process {pid})"))
             }
             Some((pid, name)) => {
-                Finding::warn("port", format!("{listen} is taken by {name} (process {pid})"), OTHER)
+                Finding::warn("port", format!("{listen} is used by {name} (process {pid})"), OTHER)
             }
-            None => Finding::warn("port", format!("{listen} is taken by another user"), OTHER),
+            None => {
+                let text = format!("{listen} is used by a process of another user");
+                Finding::warn("port", text, OTHER)
+            }
         },
-        Err(e) => Finding::fail("port", format!("{listen} cannot be listened on: {e}"), OTHER),
+        Err(e) => Finding::fail("port", format!("cannot listen on {listen}: {e}"), OTHER),
     };
     vec![loopback, port]
 }
@@ -49,7 +52,7 @@ pub fn ports(settings: &Settings) -> Vec<Finding> {
 const OTHER: &str = "`honeycomb start --listen 127.0.0.1:0` takes any free port; clients find it by \
                      the cluster file";
 
-/// The process that listens on an address, as far as this user may see it.
+/// The process that listens on an address, if this user may see it.
 fn holder(address: SocketAddr) -> Option<(u32, String)> {
     let inode = inode(address)?;
     let wanted = format!("socket:[{inode}]");
@@ -85,7 +88,7 @@ fn inode(address: SocketAddr) -> Option<String> {
     })
 }
 
-/// How long a byte takes to another thread and back when both sleep until it comes.
+/// Measures the round trip of a byte to another thread, when both threads sleep until it arrives.
 pub fn wake_up(clock: Clock) -> Finding {
     match round_trips(clock) {
         Ok(times) => {
@@ -98,20 +101,20 @@ pub fn wake_up(clock: Clock) -> Finding {
                 true => Finding::warn(
                     "wake-up",
                     format!("{text}, which is slow"),
-                    "look for load, power saving or a throttled virtual machine",
+                    "check for load, power saving or a throttled virtual machine",
                 ),
                 false => Finding::ok("wake-up", text),
             }
         }
         Err(e) => Finding::fail(
             "wake-up",
-            format!("no round trip over the loopback: {e}"),
-            "look at the loopback interface and the sandbox's rules",
+            format!("a round trip over the loopback failed: {e}"),
+            "check the loopback interface and the rules of the sandbox",
         ),
     }
 }
 
-/// Sorted, in microseconds.
+/// Times of round trips in microseconds, sorted.
 fn round_trips(clock: Clock) -> io::Result<Vec<f64>> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -123,7 +126,7 @@ fn round_trips(clock: Clock) -> io::Result<Vec<f64>> {
     }
     let echo = std::thread::Builder::new().name("echo".into()).spawn(move || {
         let mut byte = [0];
-        // Ends with the other side, or with its patience.
+        // Ends when the other side closes, or at the timeout.
         while let Ok(1) = far.read(&mut byte) {
             if far.write_all(&byte).is_err() {
                 break;

@@ -1,32 +1,32 @@
-//! Input that is cut into items, for `queue put`: as it comes, with bounded memory.
+//! Splits input into items for `queue put`, as it arrives and with bounded memory.
 
 use crate::failure::{Failure, Outcome};
 use crate::size;
 use honeycomb_wire::Status;
 use std::io::{ErrorKind, Read};
 
-/// Bytes that are read at a time.
+/// Bytes of one read.
 const PIECE: usize = 64 << 10;
 
-/// Where items end.
+/// The delimiter of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// All of the input is one item.
+    /// The whole input is one item.
     Whole,
-    /// At this byte, which is of no item; the last item may lack it.
+    /// Each item ends at this byte, which is not part of it. The last item may lack it.
     At(u8),
 }
 
 /// The input.
 pub struct Items<R> {
     from: R,
-    /// What it is called in errors.
+    /// Name of the input in errors.
     name: String,
     cut: Cut,
     limit: usize,
-    /// The beginning of the item whose end has not come yet.
+    /// Start of the item whose end has not arrived.
     begun: Vec<u8>,
-    /// Items that have come.
+    /// Number of complete items.
     count: u64,
     ended: bool,
 }
@@ -37,15 +37,15 @@ impl<R: Read> Items<R> {
         Items { from, name, cut, limit, begun: Vec::new(), count: 0, ended: false }
     }
 
-    /// The items that come with the next read, in order; may be none yet. `None` at the end.
+    /// The items completed by the next read, in order; may be empty. `None` at the end.
     ///
-    /// Nothing that is complete is held back, so that the lines of a slow writer are put one by one.
-    /// `ValueTooLarge` for an item over the limit, after those before it.
+    /// Complete items are not delayed, so that the lines of a slow writer are put one by one. An item over
+    /// the limit is `ValueTooLarge`, after the items before it.
     pub fn next(&mut self) -> Outcome<Option<Vec<Vec<u8>>>> {
         if self.ended {
             return Ok(None);
         }
-        // What was too large came in after whole items: they were handed out before.
+        // Complete items before the too large one were returned by the previous call.
         self.check()?;
         let mut piece = vec![0; PIECE];
         let n = loop {
@@ -57,7 +57,7 @@ impl<R: Read> Items<R> {
         let mut items = Vec::new();
         if n == 0 {
             self.ended = true;
-            // The last line may lack its end; what is put as a whole may be empty.
+            // The last line may lack its end; a whole input may be empty.
             if self.cut == Cut::Whole || !self.begun.is_empty() {
                 items.push(std::mem::take(&mut self.begun));
             }
@@ -68,7 +68,7 @@ impl<R: Read> Items<R> {
         Ok(Some(items))
     }
 
-    /// Cuts up to the first item that is too large, which stays behind.
+    /// Splits input up to the first item that is too large, which remains in `begun`.
     fn cut(&mut self, mut rest: &[u8], items: &mut Vec<Vec<u8>>) {
         let Cut::At(end) = self.cut else {
             return self.begun.extend_from_slice(rest);
@@ -89,11 +89,11 @@ impl<R: Read> Items<R> {
             return Ok(());
         }
         let what = match self.cut {
-            Cut::Whole => format!("{} has", self.name),
-            Cut::At(_) => format!("item {} of {} has", self.count + 1, self.name),
+            Cut::Whole => self.name.clone(),
+            Cut::At(_) => format!("item {} of {}", self.count + 1, self.name),
         };
         let text = format!(
-            "{what} more than {}, an eighth of a block, which is the most that an item may have",
+            "cannot put {what}: it has more than {}, the limit for an item (an eighth of a block)",
             size::show(self.limit as u64)
         );
         Err(Failure::new(Status::ValueTooLarge, text))
@@ -104,7 +104,7 @@ impl<R: Read> Items<R> {
 mod tests {
     use super::*;
 
-    /// Gives as many bytes at a time as it was told.
+    /// A reader that returns at most this many bytes at a time.
     struct Slowly<'a>(&'a [u8], usize);
 
     impl Read for Slowly<'_> {
@@ -154,7 +154,8 @@ mod tests {
             assert_eq!(found, [b"a", b"b"]);
             let failed = failed.unwrap();
             assert_eq!(failed.status(), Some(Status::ValueTooLarge));
-            assert!(failed.to_string().contains("item 3 of it has more than 8 B"), "{failed}");
+            let text = failed.to_string();
+            assert!(text.contains("item 3 of it: it has more than 8 B"), "{failed}");
             let (found, failed) = all(b"123456789", at_a_time, Cut::Whole);
             assert!(found.is_empty() && failed.is_some());
         }

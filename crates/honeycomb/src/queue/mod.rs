@@ -16,11 +16,11 @@ use honeycomb_wire::Status;
 use serde_json::json;
 use std::time::Duration;
 
-/// Queues: puts, takes, looks at and counts items; first in, first out.
+/// Queues: puts, takes, peeks at and counts items; first in, first out.
 ///
-/// A queue is at an address, prefix[/prefix...][:name]. Any number of commands put and take at the
-/// same time; each item goes to one of them. Items have up to an eighth of a block, and may be empty.
-/// Each of these commands renews the whole job that it works in.
+/// The address of a queue is prefix[/prefix...][:name]. Any number of commands may put and take at the same
+/// time; each item is taken once. An item has at most an eighth of a block, and may be empty. Each of these
+/// commands renews all leases of its job.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put work:all one two three
@@ -28,7 +28,7 @@ use std::time::Duration;
   honeycomb queue peek work:all
   honeycomb queue get work:all
   honeycomb queue close work:all
-  honeycomb queue get work:all --all     # to its end")]
+  honeycomb queue get work:all --all     # all items, to the end")]
 pub struct QueueArgs {
     #[command(subcommand)]
     what: What,
@@ -45,34 +45,33 @@ enum What {
 
 /// Takes items from the front of a queue, and prints them.
 ///
-/// One item, unless -n or --all says more, each followed by a line end; an item that holds line ends
-/// itself is told from two by --null, --hex or --json, which prints one object a line with `item`,
-/// or `item_hex` for what is not UTF-8. Waits for items for ever, or for --wait seconds. Exit code 3
-/// when none came in that time, 8 when the queue was closed and has none; when some came, 0.
+/// It takes one item, or more with -n or --all, and prints a line end after each. For items that contain line
+/// ends, use --null, --hex or --json; --json prints one object per line with `item`, or `item_hex` if the
+/// bytes are not UTF-8. It waits for items without limit, or for --wait seconds. The exit code is 3 if no
+/// item arrived in that time, 8 if the queue is closed and empty, and 0 if items arrived.
 ///
-/// What was printed is taken for good. With more than one item, those that came together but were
-/// not printed are lost with this command. The job is renewed for as long as it waits.
+/// Printed items are removed permanently. With more than one item, items that were received but not printed
+/// are lost if this command is killed. The command renews its job while it waits.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put turns:q one two three four
   honeycomb queue get turns:q
   honeycomb queue get turns:q -n 2 --hex
-  honeycomb queue get turns:q --all --wait 0 --json    # what there is now
-  honeycomb queue get turns:q --wait 0.1 || test $? = 3   # there is none
+  honeycomb queue get turns:q --all --wait 0 --json    # all present items
+  honeycomb queue get turns:q --wait 0.1 || test $? = 3   # the queue is empty
   honeycomb queue close turns:q
   honeycomb queue get turns:q --all                   # to the end")]
 struct GetArgs {
     /// The queue: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
-    /// Most items to take
+    /// Maximum number of items to take
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     count: u64,
-    /// Take items until the queue is closed and has none, which ends this with 0; --follow is the
-    /// same
+    /// Take items until the queue is closed and empty, then exit with 0; --follow is the same
     #[arg(long, alias = "follow", conflicts_with = "count")]
     all: bool,
-    /// How long to wait for the next item (for ever); 0 does not wait
+    /// How long to wait for the next item (default: no limit); 0 does not wait
     #[arg(long, value_name = "SECONDS", value_parser = wait::seconds)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -83,10 +82,10 @@ struct GetArgs {
     output: Output,
 }
 
-/// Prints the first items of a queue and leaves them where they are.
+/// Prints the first items of a queue without removing them.
 ///
-/// Printed as `queue get` does. It does not wait: exit code 3 when the queue has no item, 8 when it
-/// was closed as well. Items that somebody has reserved are not seen.
+/// The output is like that of `queue get`. The command does not wait: the exit code is 3 if the queue is
+/// empty, 8 if it is also closed. Reserved items are not shown.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put work:q one two three
@@ -96,7 +95,7 @@ struct PeekArgs {
     /// The queue: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
-    /// Most items to print, up to 4096 or a mebibyte of them
+    /// Maximum number of items to print, at most 4096 items or 1 MiB
     #[arg(long, short = 'n', value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     count: u32,
     #[command(flatten)]
@@ -107,11 +106,11 @@ struct PeekArgs {
     output: Output,
 }
 
-/// Tells how many items a queue has, and their bytes.
+/// Shows the number of items in a queue, and their bytes.
 ///
-/// Exact when nobody puts or takes. Items that somebody has reserved and not acknowledged count, and
-/// are told apart as well. With --json: `items`, `bytes`, `reserved`, `closed`, and the bounds
-/// `max_items` and `max_bytes`, null for none.
+/// The numbers are exact if there are no concurrent puts and takes. Reserved items that are not acknowledged
+/// are included, and also shown separately. With --json: `items`, `bytes`, `reserved`, `closed`, and the
+/// bounds `max_items` and `max_bytes`, null if there is none.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put work:q one two three
@@ -127,10 +126,10 @@ struct LenArgs {
     output: Output,
 }
 
-/// Ends a queue for good: nothing can be put any more.
+/// Closes a queue permanently: no more items can be put.
 ///
-/// What is there can still be taken. Who waits for an item learns of the end after the last one, who
-/// waits for room at once. Closing twice is fine.
+/// Remaining items can still be taken. Consumers that wait for an item get the end after the last item;
+/// producers that wait for room get it at once. Closing a queue twice is not an error.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put done:q one
@@ -147,22 +146,22 @@ struct CloseArgs {
     output: Output,
 }
 
-/// How items are printed.
+/// The output format of items.
 #[derive(Args, Clone, Copy)]
 struct Form {
-    /// Print a byte of 0 after each item instead of a line end
+    /// Print a zero byte after each item instead of a line end
     #[arg(long, short = '0', conflicts_with_all = ["hex", "raw", "json"])]
     null: bool,
-    /// Print each item in hexadecimal, in one line
+    /// Print each item in hexadecimal, one per line
     #[arg(long, conflicts_with_all = ["raw", "json"])]
     hex: bool,
-    /// Print the bytes of the items and nothing between them
+    /// Print the bytes of the items without separators
     #[arg(long, conflicts_with = "json")]
     raw: bool,
 }
 
 impl Form {
-    /// Prints items that were taken together, in one write: they are all printed or none.
+    /// Prints items that were taken together in one write: all of them are printed, or none.
     fn print(self, output: Output, items: &[Vec<u8>]) {
         let mut text = Vec::new();
         for item in items {
@@ -203,7 +202,11 @@ fn opened_by(given: &Given<InJob>, address: &str) -> Outcome<(Work, Queue)> {
 }
 
 fn empty(address: &str, patience: &Patience) -> Failure {
-    Failure::new(Status::QueueEmpty, format!("{address} has no item{}", patience.told()))
+    let text = match patience.told().as_str() {
+        "" => format!("{address} is empty"),
+        within => format!("{address} had no item{within}"),
+    };
+    Failure::new(Status::QueueEmpty, text)
 }
 
 fn get(args: &GetArgs) -> Outcome {
@@ -221,7 +224,7 @@ fn get(args: &GetArgs) -> Outcome {
                 some = true;
                 patience.renew();
             }
-            // A signal, or the longest wait that the client was asked for.
+            // A signal, or the longest wait of one client call.
             Ok(_) if !patience.over() => {}
             Ok(_) if some => break,
             Ok(_) => return Err(empty(&args.address, &patience)),

@@ -16,15 +16,15 @@ use std::io::{IsTerminal, Read};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often progress is shown, and how long nobody needs to see any.
+/// The interval of progress lines, and the time before the first one.
 const PROGRESS: Duration = Duration::from_millis(500);
 
 /// Puts items at the end of a queue.
 ///
-/// Each VALUE is an item, as it is; without one, each line of standard input, put as soon as it has
-/// come. The job, the prefixes and the queue are created when they are missing. A full queue is
-/// waited for: exit code 7 when no room came in --wait seconds, and the message says how many items
-/// were put before; 8 when the queue was closed. The job is renewed for as long as this runs.
+/// Each VALUE is one item. Without a VALUE, each line of standard input is one item, put as soon as it
+/// arrives. The job, the prefixes and the queue are created when they are missing. If the queue is full, the
+/// command waits. The exit code is 7 if it stays full for --wait seconds (the message says how many items
+/// were put before), and 8 if the queue is closed. The command renews its job while it runs.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb queue put work:q first second
@@ -36,25 +36,25 @@ pub struct PutArgs {
     /// The queue: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
-    /// The items; `-` alone, or none, reads standard input to its end
+    /// The items; `-` alone, or no argument, reads standard input to its end
     #[arg(conflicts_with = "file")]
     value: Vec<String>,
-    /// Take the items from a file
+    /// Read the items from this file
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// All that is read is one item
+    /// Read the whole input as one item
     #[arg(long, conflicts_with = "null")]
     whole: bool,
-    /// Items that are read end with a byte of 0 instead of a line end
+    /// Items in the input end with a zero byte instead of a line end
     #[arg(long, short = '0')]
     null: bool,
-    /// How long to wait for room each time that the queue is full; 0 does not wait
+    /// How long to wait each time the queue is full; 0 does not wait
     #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = wait::seconds)]
     wait: Duration,
-    /// Most items of the queue when this creates it (no bound)
+    /// Maximum number of items, if the command creates the queue (default: no limit)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     max_items: Option<u64>,
-    /// Most bytes of its items when this creates it (no bound)
+    /// Maximum bytes of items, if the command creates the queue (default: no limit)
     #[arg(long, value_name = "SIZE", value_parser = bound)]
     max_bytes: Option<u64>,
     #[command(flatten)]
@@ -65,20 +65,20 @@ pub struct PutArgs {
 
 fn bound(text: &str) -> Result<u64, String> {
     match size::parse(text)? {
-        0 => Err("no item has room in 0 bytes".into()),
+        0 => Err("the bound must not be 0 bytes".into()),
         bytes => Ok(bytes),
     }
 }
 
-/// What is put.
+/// The source of the items.
 enum Source {
     Values(Vec<Vec<u8>>),
     Input(Box<dyn Read>, String),
 }
 
 impl PutArgs {
-    /// `InvalidArgument` for what cannot be meant; a file that cannot be read is told before
-    /// anything is created.
+    /// The source of the items; `InvalidArgument` for contradicting arguments. An unreadable file is an error
+    /// before anything is created.
     fn source(&self) -> Outcome<Source> {
         if let Some(path) = &self.file {
             let name = path.display().to_string();
@@ -89,12 +89,11 @@ impl PutArgs {
             [] => {}
             [one] if one == "-" => {}
             values if values.iter().any(|value| value == "-") => {
-                let text = "`-` means standard input and stands alone: no other VALUE beside it";
+                let text = "`-` means standard input: it cannot be combined with another VALUE";
                 return Err(Failure::invalid(text));
             }
             _ if self.whole || self.null => {
-                let text =
-                    "each VALUE is an item as it is: --whole and --null are for what is read";
+                let text = "--whole and --null apply to input: they cannot be combined with VALUE";
                 return Err(Failure::invalid(text));
             }
             values => {
@@ -113,8 +112,8 @@ impl PutArgs {
         }
     }
 
-    /// Creates the queue, or opens it. `AlreadyExists` when it is there with other bounds than those
-    /// that were asked for: they do not change.
+    /// Creates the queue, or opens it. `AlreadyExists` when it exists with other bounds: bounds do not
+    /// change.
     fn queue(&self, work: &Work) -> Outcome<Queue> {
         place::ensure_prefix(work, &self.address)?;
         let (items, bytes) = (self.max_items.unwrap_or(0), self.max_bytes.unwrap_or(0));
@@ -122,7 +121,7 @@ impl PutArgs {
     }
 }
 
-/// What was put so far.
+/// The queue, and the items put so far.
 struct Put<'a> {
     queue: &'a Queue,
     wait: Duration,
@@ -131,7 +130,7 @@ struct Put<'a> {
 }
 
 impl Put<'_> {
-    /// Puts items in order. Each time that the queue is full it waits anew.
+    /// Puts items in order. The wait restarts each time the queue is full.
     fn put(&mut self, items: &[Vec<u8>]) -> Outcome {
         let mut rest: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
         while !rest.is_empty() {
@@ -142,7 +141,7 @@ impl Put<'_> {
             self.items += done as u64;
             self.bytes += rest.drain(..done).map(|item| item.len() as u64).sum::<u64>();
             match failed {
-                // Somebody takes: it goes on, if slowly.
+                // A consumer takes items: continue.
                 Some(e) if e.status == Status::QueueFull && done > 0 => {}
                 Some(e) => return Err(self.explain(e.into())),
                 None => {}
@@ -151,7 +150,7 @@ impl Put<'_> {
         Ok(())
     }
 
-    /// Adds to an error how far it got.
+    /// Adds the number of items put to an error.
     fn explain(&self, failure: Failure) -> Failure {
         match self.items {
             0 => failure,
@@ -161,7 +160,7 @@ impl Put<'_> {
     }
 }
 
-/// Progress on standard error, for somebody who sits there.
+/// Progress on standard error, if that is a terminal.
 struct Progress {
     clock: Clock,
     next: Time,
@@ -213,7 +212,7 @@ pub fn put(args: &PutArgs) -> Outcome {
     }
     let told = json!({ "address": args.address, "items": put.items, "bytes": put.bytes });
     args.output.tell(&told, || match put.items {
-        0 => "there was nothing to put".into(),
+        0 => "the input was empty, no item was put".into(),
         1 => format!("put 1 item, {}, into {}", size::show(put.bytes), args.address),
         n => format!("put {n} items, {}, into {}", size::show(put.bytes), args.address),
     });

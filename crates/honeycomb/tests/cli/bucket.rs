@@ -56,7 +56,7 @@ fn objects_are_put_listed_read_and_deleted() {
     assert_eq!(code(&home, &["put", "", "x", "y"]), is(2, "Usage"));
     assert_eq!(code(&home, &["put", "runs/1", "", "y"]), is(2, "Usage"));
     assert_eq!(code(&home, &["delete", "runs/1"]), is(2, "Usage"));
-    // All are tried, and what was missing is told.
+    // All objects are tried, and the missing one is reported.
     let deleted = home.run(&["bucket", "delete", "runs/1", "part-0", "none", "other", "--json"]);
     assert_eq!((deleted.code, deleted.error()["status"].as_str()), (3, Some("KeyNotFound")));
     assert_eq!(deleted.json()["deleted"], json!(["part-0", "other"]));
@@ -109,7 +109,7 @@ fn an_object_that_is_deleted_by_its_read_is_read_once() {
     assert_eq!((&told["bytes"], &told["file"]), (&json!(large.len()), &json!("copy")));
     assert!(std::fs::read(home.dir.join("copy")).unwrap() == large, "other bytes");
     assert_eq!(home.ok(&["bucket", "list", "once"]), "");
-    // What cannot be written is there again.
+    // An object that cannot be written to the file is put back.
     home.ok(&["bucket", "put", "once", "kept", "y"]);
     let refused = home.run(&["bucket", "get", "once", "kept", "--delete", "--file", "no/such/dir"]);
     assert_eq!((refused.code, refused.out.as_str()), (1, ""));

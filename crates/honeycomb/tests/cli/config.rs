@@ -1,4 +1,4 @@
-//! Where settings come from, which counts, and how mistakes are told.
+//! Sources of settings, their precedence, and errors.
 
 use crate::home::{Home, mode};
 use serde_json::Value;
@@ -44,7 +44,7 @@ fn the_settings_that_are_shown_are_those_that_count() {
     let home = Home::with_cluster();
     let (address, token) = home.place();
     home.ok(&["put", "n:kv", "k", "v", "--job", "mine"]);
-    // Elsewhere: no cluster file, only what the configuration says.
+    // Without a cluster file, the configuration alone names the cluster.
     let config = format!("address = \"{address}\"\ntoken = \"{token}\"\njob = \"mine\"\n");
     mode(&home.write("remote.toml", config), 0o600);
     let away = ["--config", "remote.toml", "--cluster-file", "none.json"];
@@ -65,13 +65,16 @@ fn the_settings_that_are_shown_are_those_that_count() {
 fn mistakes_name_their_place_and_the_right_name() {
     let home = Home::new();
     for (text, told) in [
-        ("timeout = 1\nblok_size = 1\n", "c.toml:2: there is no setting 'blok_size'; 'block_size'"),
+        (
+            "timeout = 1\nblok_size = 1\n",
+            "c.toml:2: unknown setting 'blok_size'; did you mean 'block_size'?",
+        ),
         ("shards = 0", "c.toml:1: shards: '0' is not a whole number from 1 to 254"),
         ("block_size = \"100KiB\"", "c.toml:1: block_size: '100KiB' is not a power of two"),
         ("memory 1", "c.toml:1: "),
     ] {
         home.write("c.toml", text);
-        // Whatever the command: also one that looks at other settings.
+        // Every command checks the whole file, also one that uses other settings.
         for command in [["config", "show"], ["ls", "a"]] {
             let ran = home.run(&[&command[..], &["--config", "c.toml", "--json"]].concat());
             let error = ran.error();
@@ -83,7 +86,7 @@ fn mistakes_name_their_place_and_the_right_name() {
     assert_eq!(variable.code, 2);
     let message = variable.error()["message"].to_string();
     assert!(message.contains("HONEYCOMB_TIMEOUT: 'soon'"), "{message}");
-    // What a command does not look at cannot be in its way.
+    // An invalid variable does not affect commands that do not use it.
     assert_eq!(home.with("HONEYCOMB_SHARDS", "many", &["status"]).code, 5);
     assert_eq!(home.run(&["status", "--timeout", "soon"]).code, 2);
     let missing = home.run(&["status", "--config", "missing.toml", "--json"]);

@@ -65,7 +65,11 @@ fn a_script_without_json_gets_a_sentence() {
     assert_eq!((ran.code, ran.out.as_str()), (3, ""));
     assert_eq!(ran.err, "honeycomb: KeyNotFound: n:kv has no key 'b'\n");
     let empty = home.run(&["rm", ""]);
-    assert!(empty.err.contains("an address is prefix[/prefix...][:name]"), "{}", empty.err);
+    assert!(
+        empty.err.contains("the address of a structure is prefix[/prefix...][:name]"),
+        "{}",
+        empty.err
+    );
 }
 
 #[test]

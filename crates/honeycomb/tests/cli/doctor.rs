@@ -1,4 +1,4 @@
-//! `doctor`: what it finds, that it ends, and its exit code.
+//! `doctor`: its findings, its end, and its exit code.
 
 use crate::home::{Home, Ran};
 use serde_json::Value;
@@ -53,7 +53,7 @@ fn a_machine_with_a_cluster_is_well() {
 #[test]
 fn what_is_wrong_is_told_with_a_remedy() {
     let home = Home::new();
-    // Nobody named a cluster: that is no failure.
+    // No cluster is configured: that is not a failure.
     let none = home.run(&["doctor", "--memory", "64MiB", "--json"]);
     assert_eq!((none.code, finding(&none, "cluster")["grade"].as_str()), (0, Some("warn")));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -87,7 +87,8 @@ fn server_that_does_not_accept_connections_is_named() {
     let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = nobody.local_addr().unwrap().to_string();
     let home = Home::new().started(&["--advertise", &address]);
-    // The listener accepts: this server is reached. The same report names it once nobody listens there.
+    // The listener accepts: this server is reachable. The report names the server after the listener is
+    // closed.
     assert_eq!(home.run(&["doctor", "--memory", "64MiB", "--json"]).code, 0);
     drop(nobody);
     let ran = home.run(&["doctor", "--memory", "64MiB", "--json"]);

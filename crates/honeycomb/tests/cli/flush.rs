@@ -1,5 +1,5 @@
-//! Data that cannot be written when its lease ends: what the user is told, that it is kept, and that
-//! nothing else is to be done when the cause is mended.
+//! Data that cannot be flushed when its lease ends: the messages for the user, the retention of the data, and
+//! the automatic retry when the cause is fixed.
 
 use super::home::Home;
 use honeycomb_env::Clock;
@@ -20,7 +20,7 @@ fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A cluster that flushes below `disk`.
+/// A cluster that flushes to `disk`.
 fn home() -> Home {
     let home = Home::new();
     std::fs::create_dir(home.dir.join("disk")).unwrap();
@@ -32,7 +32,7 @@ fn precious() -> Vec<u8> {
     (0..BYTES).map(|i| (i * i % 251) as u8).collect()
 }
 
-/// Writes what is to be flushed, in blocks of 64 KiB.
+/// Writes the data to flush, in blocks of 64 KiB.
 fn fill(home: &Home) {
     home.ok(&["prefix", "results", "--lease-ms", "3000", "--flush-to", "runs/1"]);
     let path = home.write("precious", precious());
@@ -45,7 +45,7 @@ fn results(home: &Home) -> Value {
     prefixes.iter().find(|prefix| prefix["name"] == "results").unwrap().clone()
 }
 
-/// The flush fails, for one of these reasons, and everybody who looks is told; nothing is lost.
+/// The flush fails for one of these reasons, every status command reports it, and nothing is lost.
 fn fails(home: &Home, reasons: &[&str]) {
     eventually("a failure", || results(home)["flush"] == "failing");
     let told = |text: &str| reasons.iter().any(|reason| text.contains(reason));
@@ -54,12 +54,12 @@ fn fails(home: &Home, reasons: &[&str]) {
     let tree = home.ok(&["tree"]);
     assert!(tree.contains("flush to runs/1 failing: ") && told(&tree), "{tree}");
     let status = home.ok(&["status"]);
-    let line = "flushes 1 under way, 1 failing, 0 done";
+    let line = "flushes 1 running, 1 failing, 0 done";
     assert!(status.contains(line) && told(&status), "{status}");
     let status = home.json(&["status"]);
     assert!(status["quarantined"].as_u64().unwrap() >= 3, "{status}");
     assert_eq!((&status["flushing"], &status["flush_failing"]), (&1.into(), &1.into()));
-    // Whoever wants the data is told why it is not there.
+    // A read of the data fails with the reason.
     let gone = home.run(&["cat", "results"]);
     assert_eq!((gone.code, gone.err.contains("LeaseExpired")), (6, true), "{}", gone.err);
     let flushed = home.run(&["flushed", "disk/cli/runs/1"]);
@@ -103,7 +103,7 @@ fn a_disk_that_is_full_keeps_the_data_in_memory_until_there_is_room() {
 #[test]
 fn a_directory_without_permission_keeps_the_data_in_memory_until_there_is_some() {
     let home = home();
-    // A place where nobody makes directories, not even root.
+    // A place where no directory can be created, even by root.
     let job = home.dir.join("disk/cli");
     std::os::unix::fs::symlink(Path::new("/sys/kernel"), &job).unwrap();
     fill(&home);

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a command did.
+/// The result of a command.
 pub struct Ran {
     pub code: i32,
     pub out: String,
@@ -113,7 +113,7 @@ impl Home {
         finish(command, b"")
     }
 
-    /// Runs a command that has to succeed, and returns what it printed.
+    /// Runs a command that must succeed, and returns its output.
     pub fn ok(&self, args: &[&str]) -> String {
         let ran = self.run(args);
         assert_eq!(ran.code, 0, "{args:?}: {}", ran.err);
@@ -154,7 +154,7 @@ impl Home {
     }
 }
 
-/// A command that runs. One that a test leaves behind is killed.
+/// A running command, killed on drop.
 pub struct Running {
     input: Option<ChildStdin>,
     out: BufReader<ChildStdout>,
@@ -209,7 +209,7 @@ impl Running {
         self.child.wait().unwrap().signal()
     }
 
-    /// Awaits its end: the exit code, and what it printed that was not read.
+    /// Awaits its end; answers the exit code and the unread output.
     pub fn end(mut self) -> Ran {
         self.end_input();
         let (mut out, mut err) = (Vec::new(), Vec::new());

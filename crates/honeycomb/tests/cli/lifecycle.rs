@@ -1,4 +1,4 @@
-//! `start`, `stop`, `controller`, `server`, `completion`, and reaching nobody.
+//! `start`, `stop`, `controller`, `server`, `completion`, and an unreachable cluster.
 
 use crate::home::Home;
 use honeycomb_env::Clock;
@@ -33,10 +33,10 @@ fn start_tells_where_the_token_is_and_not_what_it_is() {
 fn settings_that_cannot_be_are_refused_before_anything_starts() {
     let home = Home::new();
     for (args, told) in [
-        (&["--memory", "999TiB"][..], "is more than the"),
-        (&["--memory", "1MiB", "--block-size", "1GiB"], "holds no block of 1.0 GiB"),
+        (&["--memory", "999TiB"][..], "--memory 999.0 TiB exceeds the"),
+        (&["--memory", "1MiB", "--block-size", "1GiB"], "too small for one block of 1.0 GiB"),
         (&["--block-size", "100KiB"], "not a power of two from 64KiB to 1GiB"),
-        (&["--listen", "0.0.0.0:0"], "--insecure allows it"),
+        (&["--listen", "0.0.0.0:0"], "use --insecure to allow this"),
         (&["--listen", "0.0.0.0:0", "--insecure"], "--advertise"),
         (&["--memory", "many"], "is not a size"),
     ] {
@@ -50,7 +50,7 @@ fn settings_that_cannot_be_are_refused_before_anything_starts() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     let ran = home.run(&["start", "--listen", &address]);
-    assert!(ran.code == 8 && ran.err.contains("is taken"), "{} {}", ran.code, ran.err);
+    assert!(ran.code == 8 && ran.err.contains("the port is in use"), "{} {}", ran.code, ran.err);
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn server_on_loopback_is_refused_for_a_controller_elsewhere() {
     }
 }
 
-/// A process that runs until it is told to end, and its first line.
+/// A process that runs until it gets a signal, and its first line.
 fn running(mut command: Command) -> (Child, Value) {
     let mut child = command.spawn().unwrap();
     let mut line = String::new();
@@ -130,7 +130,7 @@ fn a_server_that_is_drained_ends_by_itself() {
     let ((mut first, one), (second, two)) =
         (serve("4MiB", &[]), serve("128KiB", &["--drain-on-stop=60"]));
     let drain = |args: &[&str]| home.run(&[&["drain"], args, &there, &["--json"]].concat());
-    // The first block is on the first server, and the other one has only what is kept back for splits.
+    // The first block is on the first server, and the other server has only blocks reserved for splits.
     assert_eq!(home.feed(&[&["append", "notes"][..], &there].concat(), b"blue").code, 0);
     let late = drain(&[&one, "--wait", "0"]);
     assert_eq!((late.code, late.error()["status"].as_str()), (5, Some("DeadlineExceeded")));
@@ -150,7 +150,7 @@ fn a_server_that_is_drained_ends_by_itself() {
     let gone = drain(&[&three, "--wait", "20"]);
     assert!(gone.code == 0 && gone.json()["state"] == "gone", "{} {}", gone.out, gone.err);
     assert!(third.wait().unwrap().success());
-    // At SIGTERM one asks for its own drain; the only one cannot be drained, and ends all the same.
+    // On SIGTERM, a server requests its own drain. The only server cannot be drained, and exits anyway.
     let (fourth, _) = serve("4MiB", &["--drain-on-stop"]);
     end(second);
     let status = home.json(&[&["status"][..], &there].concat());

@@ -1,4 +1,4 @@
-//! `jobs`, `tree`, `ls`, `du`, `lease`, `status`: looking at what is there.
+//! `jobs`, `tree`, `ls`, `du`, `lease`, `status`: commands that only read.
 
 use crate::home::Home;
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ fn leases_are_shown_without_renewing_and_renewed_one_by_one() {
     let home = filled();
     let lease = home.json(&["lease", "b/z"]);
     assert_eq!((&lease["lease_ms"], &lease["pinned"]), (&json!(86_400_000), &json!(false)));
-    // Time goes on, and nobody renews: what is left gets less with every look.
+    // Without renewals, the remaining lease decreases with every call.
     let left = |value: &Value| value["remaining_ms"].as_i64().unwrap();
     let mut last = left(&lease);
     for _ in 0..3 {
@@ -154,7 +154,7 @@ fn jobs_and_status_list_the_same_jobs() {
     assert_eq!(status["bytes_allocated"], 6 * 65536);
     let text = home.ok(&["jobs"]);
     assert!(text.starts_with("JOB ") && text.contains("\nother "), "{text}");
-    // Who said nothing of itself is not expected to take anything.
+    // A job without hints has no expected use.
     assert_eq!((&jobs[0]["tasks"], &jobs[0]["expected_bytes"]), (&json!(0), &json!(0)));
     assert_eq!((&jobs[0]["tenant"], &jobs[0]["quota_blocks"]), (&json!(null), &json!(0)));
     // A job of a tenant is named with it.
@@ -210,7 +210,7 @@ fn quotas_are_set_told_and_kept() {
     assert_eq!(refused.code, 7);
     assert!(refused.err.contains("the tenant 'acme' holds 1 of its quota of 1"), "{}", refused.err);
     let text = home.ok(&["quota", "--tenant", "acme"]);
-    assert_eq!(text.trim(), "tenant acme: 1 of 1 blocks held");
+    assert_eq!(text.trim(), "tenant acme: 1 of 1 blocks in use");
     assert_eq!(home.run(&["quota", "nix"]).code, 3);
     assert_eq!(home.run(&["quota", "runs", "--tenant", "acme"]).code, 2);
     assert_eq!(home.json(&["jobs"])["jobs"][0]["quota_blocks"], 9);
@@ -255,7 +255,7 @@ fn where_the_next_blocks_of_a_job_go_is_told_by_server_and_by_tier() {
     assert_eq!(told["weights"][0]["weight_permille"], 1000);
     let text = home.ok(&["jobs", "patient"]);
     assert!(
-        text.contains("\ntier   ssd     50.0 % of its next blocks: 128 blocks to give"),
+        text.contains("\ntier   ssd     50.0 % of its next blocks: 128 blocks available"),
         "{text}"
     );
     home.ok(&["put", "x:kv", "k", "v"]);

@@ -1,4 +1,4 @@
-//! `queue`: what goes in comes out, across processes; its waits, its end, its exit codes.
+//! `queue`: items across processes, waits, the end of a queue, exit codes.
 
 use crate::home::Home;
 use serde_json::json;
@@ -119,7 +119,7 @@ fn a_put_waits_for_room_and_tells_how_far_it_came() {
 fn the_lines_of_a_slow_writer_are_put_as_they_come() {
     let home = Home::with_cluster();
     let mut put = home.spawn(&["queue", "put", "w:q", "-", "--json"]);
-    // The first line makes the queue; nobody can take from it before that.
+    // The first line creates the queue; a get before that would fail.
     put.write(b"one\n");
     while home.run(&["queue", "len", "w:q"]).code == 3 {}
     assert_eq!(home.ok(&["queue", "get", "w:q", "--wait", "60"]), "one\n");

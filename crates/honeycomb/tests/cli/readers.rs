@@ -1,4 +1,4 @@
-//! `readers`, `commit`, and what `lease` tells of them.
+//! `readers`, `commit`, and their output in `lease`.
 
 use crate::home::Home;
 use serde_json::json;

@@ -192,7 +192,7 @@ fn second_signal_ends_a_cluster_at_once_and_says_what_is_lost() {
     cluster.signalled(Signal::INT);
     let ended = cluster.end();
     assert_eq!(ended.code, 8, "{}", ended.err);
-    assert!(ended.err.contains("a second signal ends it at once"), "{}", ended.err);
+    assert!(ended.err.contains("ending at once after a second signal"), "{}", ended.err);
     assert!(ended.err.contains("cli/results"), "{}", ended.err);
     assert!(!home.cluster_file().exists());
 }

@@ -1,4 +1,4 @@
-//! `watch` and `cat --follow`: what they hear, and how they end.
+//! `watch` and `cat --follow`: their notifications, and their ends.
 
 use crate::home::{Home, Running};
 use honeycomb_client::{Client, ClientOptions};

@@ -27,7 +27,7 @@ pub struct Cluster {
     pub controller: Controller,
 }
 
-/// What few clusters have.
+/// Options that few clusters need.
 #[derive(Default)]
 struct Extras {
     flush_root: Option<FlushRoot>,
@@ -38,7 +38,7 @@ struct Extras {
     policy: PolicyKind,
 }
 
-/// A tier below memory in a directory.
+/// A lower tier in a directory.
 pub fn disk(directory: &Path, bytes: u64, class: honeycomb_types::TierClass) -> DiskOptions {
     let place = honeycomb_tiers::Place::Directory(directory.into());
     DiskOptions { place, access: honeycomb_tiers::Access::none(), bytes, class, shape: None }
@@ -56,7 +56,7 @@ impl Cluster {
         Cluster::start_with(vec![Arc::default(); servers], memory, block_size)
     }
 
-    /// A cluster whose servers flush below this place.
+    /// A cluster whose servers flush to this place.
     pub fn flushing(
         servers: usize,
         memory: u64,
@@ -78,7 +78,7 @@ impl Cluster {
         Cluster::sharing(PolicyKind::FirstCome, memory, block_size, directory, bytes)
     }
 
-    /// A cluster of one server with these tiers below its memory.
+    /// A cluster of one server with these lower tiers.
     pub fn with_tiers(memory: u64, block_size: u64, disks: Vec<DiskOptions>) -> Cluster {
         let extras = Extras { disks, ..Extras::default() };
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
@@ -98,7 +98,7 @@ impl Cluster {
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
     }
 
-    /// The same, and what expires is flushed.
+    /// The same, with a flush root.
     pub fn flushing_with_disk(
         memory: u64,
         block_size: u64,
@@ -123,7 +123,7 @@ impl Cluster {
         Cluster::start_all(kinds, memory, block_size, extras)
     }
 
-    /// With one memory server, which clients are told to reach by this address.
+    /// A cluster with one memory server that advertises this address to clients.
     pub fn behind(address: SocketAddr, memory: u64, block_size: u64) -> Cluster {
         let extras = Extras { advertise: Some(address.to_string()), ..Extras::default() };
         Cluster::start_all(vec![Arc::default()], memory, block_size, extras)
@@ -175,7 +175,7 @@ impl Cluster {
         self.add_with(memory, block_size, Vec::new());
     }
 
-    /// One with these tiers below its memory.
+    /// Adds a server with these lower tiers.
     pub fn add_with(&mut self, memory: u64, block_size: u64, disks: Vec<DiskOptions>) {
         let options = ServerOptions {
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),

@@ -61,7 +61,7 @@ impl Node {
         Node { running: Running(child), told, _out: out }
     }
 
-    /// What it said of itself.
+    /// A field of its first line.
     pub fn text(&self, key: &str) -> String {
         self.told[key].as_str().unwrap().to_owned()
     }

@@ -1,5 +1,5 @@
-//! Crashes while what a prefix held is written to disk: of the controller, which comes back with its
-//! log, and of a memory server, which does not.
+//! Crashes during a flush of a prefix: of the controller, which restarts with its log, and of a memory
+//! server, which does not restart.
 
 use super::common::noise;
 use super::processes::{Cluster, eventually};
@@ -22,7 +22,7 @@ const LOST: u8 = 4;
 pub struct Cell {
     /// Where the controller dies, to be started again; empty for nowhere.
     controller: &'static str,
-    /// Where one of the memory servers dies, for good.
+    /// The request at which one of the memory servers dies permanently.
     server: &'static str,
     /// That server is killed while the controller is away.
     with_it: bool,
@@ -60,7 +60,7 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What the prefix held.
+/// The data of the prefix.
 struct Data {
     text: Vec<u8>,
     items: Vec<Vec<u8>>,
@@ -96,7 +96,7 @@ fn prefix(client: &Client, job: &JobTicket) -> PrefixInfo {
     tree.into_iter().find(|prefix| prefix.name == "t").unwrap()
 }
 
-/// Runs a cell; what it came to, in a word.
+/// Runs a cell; answers its outcome in one word.
 pub fn run(cell: &Cell) -> &'static str {
     let mut cluster = Cluster::start(BLOCK, cell.controller);
     cluster.add_server(64, cell.server);

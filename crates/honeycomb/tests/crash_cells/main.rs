@@ -1,7 +1,7 @@
 //! The crash cells of a move (docs/design-notes.md, "Moves") and of a flush, with real processes: each
-//! cell starts a controller and memory servers of its own, brings a store under writers to a split or a
-//! merge, or a prefix to the end of its lease, in which one process dies at a certain request, and looks
-//! whether what is promised then holds.
+//! cell starts its own controller and memory servers. It brings a store with active writers to a split or a
+//! merge, or a prefix to the end of its lease. One process dies at a certain request, and the cell checks
+//! that the promised outcome holds.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../common/mod.rs"]
@@ -50,7 +50,7 @@ fn all<C: Display + Sync>(cells: &[&C], run: impl Fn(&C) -> &'static str + Sync)
     assert!(failed.is_empty(), "cells that do not hold what is promised:\n{}", failed.join("\n"));
 }
 
-/// Cells, or those of which the line contains what `CRASH_CELLS` says.
+/// All cells, or the cells whose line contains the text of `CRASH_CELLS`.
 fn chosen<C: Display>(cells: impl Iterator<Item = &'static C>) -> Vec<&'static C> {
     let only = std::env::var("CRASH_CELLS").unwrap_or_default();
     cells.filter(|cell| cell.to_string().contains(&only)).collect()

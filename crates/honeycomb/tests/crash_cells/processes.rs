@@ -1,4 +1,4 @@
-//! Nodes as processes that can be told to die at a chosen request, ended by their own ids.
+//! Nodes as processes that can be configured to die at a chosen request, ended by their own ids.
 
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_env::{Clock, Entropy};
@@ -30,8 +30,8 @@ struct Folder(PathBuf);
 impl Folder {
     fn new() -> Folder {
         let name = format!("honeycomb-cells-{:x}", Entropy::system().next_u64());
-        // In memory, where there is such a place: what a process that dies has written outlives it on
-        // any file system, and a disk that others keep busy holds a controller's log up for seconds.
+        // In memory, if available: data written by a dying process survives it on any file system, and a busy
+        // disk delays a controller's log by seconds.
         let memory = PathBuf::from("/dev/shm");
         let parent = if memory.is_dir() { memory } else { std::env::temp_dir() };
         let path = parent.join(name);
@@ -46,7 +46,7 @@ impl Drop for Folder {
     }
 }
 
-/// A process that may have been told where to die.
+/// A process that may be configured to die at a request.
 pub struct Process {
     child: Child,
     errors: PathBuf,
@@ -68,7 +68,7 @@ impl Process {
         (Process { child, errors }, out)
     }
 
-    /// Whether it has died where it was told to. Any other end is a failure.
+    /// Whether it has died at its configured request. Any other end is a failure.
     pub fn died(&mut self) -> bool {
         let Some(status) = self.child.try_wait().unwrap() else { return false };
         let said = self.said();
@@ -82,7 +82,7 @@ impl Process {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// What it wrote to standard error.
+    /// Its output on standard error.
     pub fn said(&self) -> String {
         std::fs::read_to_string(&self.errors).unwrap()
     }
@@ -169,7 +169,7 @@ impl Cluster {
         self.servers.push(Node::start(&args.concat(), errors, die_at));
     }
 
-    /// Starts the controller again, on the log of the one that died.
+    /// Restarts the controller on the log of the dead one.
     pub fn restart_controller(&mut self) {
         self.started += 1;
         let next = controller(&self.folder, self.started, &self.address, "");
@@ -208,7 +208,7 @@ impl Cluster {
         self.client(&unhex(&self.token))
     }
 
-    /// One that gives up sooner.
+    /// An admin client with a shorter timeout.
     pub fn admin_for(&self, timeout: Duration) -> Client {
         self.client_for(&unhex(&self.token), timeout)
     }

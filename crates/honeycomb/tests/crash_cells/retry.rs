@@ -1,5 +1,5 @@
-//! Requests that were answered before a move, and are sent again after it, by hand: whoever has the
-//! key then must answer from the record, which moved with it.
+//! Requests that were answered before a move and are retried by hand after it: the new block of the key must
+//! answer from the record, which moved with the key.
 
 use super::common::raw::Raw;
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR};
@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 /// Requests, each in a lane of its own.
 const REQUESTS: u32 = 24;
 
-/// The map of a structure and a grant for it, as the controller tells.
+/// The map of a structure and a grant for it, from the controller.
 pub fn look_up(controller: &str, token: &[u8], job: JobId, path: &str) -> (PartitionMap, Vec<u8>) {
     let mut raw = Raw::greeted(controller.parse().unwrap(), token, u8::MAX);
     let body = OpenStructureRequest { job: job.0, path: path.into(), name: String::new() };
@@ -73,7 +73,7 @@ impl Retries {
                 ..RequestHeader::new(Op::KvPut)
             };
             let args = [&[1][..], &key].concat();
-            // Who is told late of a commit is `Busy` for a moment.
+            // A block that gets a commit late answers `Busy` for a moment.
             for _ in 0..1000 {
                 let reply = raw.request(header, &args, b"once");
                 match reply.status() {

@@ -1,4 +1,4 @@
-//! One cell: the store is brought to its move, the victim dies, and it is looked what is left.
+//! One cell: the store is brought to its move, the victim dies, and the remaining data is checked.
 
 use super::processes::{Cluster, Process, client, eventually, hex, unhex};
 use super::retry::{Retries, look_up};
@@ -18,15 +18,15 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const LEASE_MS: u32 = 600_000;
-/// Blocks of the servers: the store begins on the first, and goes on where most is free.
+/// Blocks of the servers: the store begins on the first, and grows on the server with most free blocks.
 const BLOCKS: [u64; 3] = [8, 32, 16];
 const WRITERS: u64 = 2;
 /// Rounds of writers that go well after a crash before it is believed that they go on.
 const ROUNDS: u64 = 20;
-/// What a client process adds to.
+/// The key to which a client process adds.
 const VICTIM_SUM: &[u8] = b"victim";
 
-/// What a writer did, and why it ended if nobody told it to.
+/// The work of a writer, and the error that ended it, if any.
 type Ended<T> = (T, Option<Error>);
 
 struct Story {
@@ -85,7 +85,7 @@ impl Cell {
     }
 }
 
-/// Runs a cell; what it came to. Panics when what is promised does not hold.
+/// Runs a cell; answers its outcome. Panics when the promised outcome does not hold.
 pub fn run(cell: &Cell) -> &'static str {
     let mut story = Story::begin(*cell);
     let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -110,7 +110,7 @@ impl Story {
         cluster.add_server(sizes[0], cell.of(cell.server() == Some(0)));
         let job = cluster.admin().register_job("cell", LEASE_MS, 0).unwrap();
         let client = match cell.promise {
-            // What cannot be served shall say so soon.
+            // Requests that cannot be served must fail soon.
             Promise::Serves => cluster.client_for(&job.token, Duration::from_secs(1)),
             _ => cluster.client(&job.token),
         };
@@ -194,7 +194,7 @@ impl Story {
         assert_eq!(blocks, 2, "{} bytes are no more than two blocks hold", fill.bytes());
     }
 
-    /// Brings the store to the crash, and beyond it; returns what was written, and whether it lives.
+    /// Brings the store to the crash and beyond; returns the written data, and whether the store lives.
     fn run<'s, 'e: 's>(
         &mut self,
         threads: &'s Scope<'s, 'e>,
@@ -230,7 +230,7 @@ impl Story {
         if self.cell.restart {
             self.restart();
             if (self.cell.act, self.cell.victim) == (Act::Leave, Victim::Controller) {
-                // It may not have heard of it, or have forgotten it with its answer.
+                // The controller may not have received the request, or may have lost it with its answer.
                 eventually("the server is drained", || self.drain());
             }
         }
@@ -282,7 +282,7 @@ impl Story {
         })
     }
 
-    /// Lets a client process fill the store until it dies; takes over what it left.
+    /// Lets a client process fill the store until it dies, then continues its work.
     fn client(&mut self, fill: Fill) -> Fill {
         let told = [
             ("CRASH_CELLS_TOKEN", hex(&self.job.token)),
@@ -293,7 +293,7 @@ impl Story {
         self.process = Some(process);
         let (puts, adds) = acknowledged(out);
         eventually("the client dies", || self.died());
-        // What it did not hear of was done once, or not.
+        // An unacknowledged addition was applied once, or not at all.
         let sum = self.kv.add(VICTIM_SUM, 0).unwrap() as u64;
         assert!([adds, adds + 1].contains(&sum), "{adds} additions were acknowledged, {sum} done");
         self.others = 1;
@@ -333,7 +333,7 @@ impl Story {
         }
     }
 
-    /// Whether the store lives, as the controller sees it when it has noticed who died.
+    /// Whether the store lives, according to the controller after it has noticed the death.
     fn outcome(&mut self) -> bool {
         if self.cell.promise == Promise::Serves {
             return true;
@@ -366,7 +366,7 @@ impl Story {
         lives
     }
 
-    /// Nobody saw an error, everything acknowledged is there, and all can be given back.
+    /// No writer got an error, all acknowledged data exists, and all blocks can be freed.
     fn lives(
         mut self,
         fill: &Fill,
@@ -396,7 +396,7 @@ impl Story {
         "lives"
     }
 
-    /// Everybody hears what was lost, and where; nothing else is.
+    /// Every client gets the loss with its place; nothing else is lost.
     fn lost(mut self, failed: Option<Error>, written: Vec<Ended<u64>>) -> &'static str {
         let errors = written.into_iter().map(|(_, error)| error.expect("it ended by itself"));
         for error in errors.chain(failed).chain(self.open().err()) {
@@ -407,7 +407,7 @@ impl Story {
         "lost"
     }
 
-    /// Nothing moves any more, and what does not is read.
+    /// No block can move any more, and the data at rest can be read.
     fn serves(mut self, fill: &Fill) -> &'static str {
         let mut out = Vec::new();
         let mut away = 0;
@@ -431,7 +431,7 @@ impl Story {
         if away > 0 { "serves; the range waits" } else { "serves" }
     }
 
-    /// What has nothing to do with the crash is as it was, and all blocks are free in the end.
+    /// Data that is unrelated to the crash is unchanged, and all blocks are free in the end.
     fn rest(&mut self) {
         let mut out = Vec::new();
         for n in 0..50u64 {
@@ -459,7 +459,7 @@ fn create(client: &Client, job: JobId, path: &str) -> Kv {
     client.create_kv(job, path, 1, false).unwrap()
 }
 
-/// The client of a cell, in a process of its own: it says what was acknowledged, until it dies.
+/// The client of a cell in a separate process: it prints acknowledged operations until it dies.
 pub fn victim() {
     let told = |name: &str| std::env::var(format!("CRASH_CELLS_{name}")).expect("a cell tells it");
     let client = client(&told("CONTROLLER"), &unhex(&told("TOKEN")));
@@ -473,7 +473,7 @@ pub fn victim() {
     }
 }
 
-/// Takes what a client process said, until it has ended: entries put, and additions.
+/// Reads the output of a client process until its end: entries put, and additions.
 fn acknowledged(out: ChildStdout) -> (u64, u64) {
     let (mut puts, mut adds) = (0, 0);
     for line in BufReader::new(out).lines() {

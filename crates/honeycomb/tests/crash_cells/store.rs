@@ -1,4 +1,4 @@
-//! A store whose content is known exactly, and those who write to it.
+//! A store with exactly known contents, and its writers.
 
 use honeycomb_client::{Error, Kv};
 use honeycomb_env::Entropy;
@@ -6,7 +6,7 @@ use honeycomb_wire::key_hash;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Keys that each writer puts in turn, and those that all writers add to.
+/// Number of keys that each writer puts in turn, and number of keys to which all writers add.
 const OWN: u64 = 20;
 const SUMS: u64 = 16;
 
@@ -20,7 +20,7 @@ pub fn value(key: &[u8], round: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// What fills the store: entries of some KB, and some that have an extent of their own.
+/// The data that fills the store: entries of some KB, and some entries with their own extent.
 pub struct Fill {
     pub kv: Kv,
     next: u64,
@@ -108,13 +108,13 @@ impl Fill {
     }
 }
 
-/// What writers did, all of it acknowledged.
+/// The acknowledged work of writers.
 #[derive(Default)]
 pub struct Written {
     rounds: Vec<u64>,
 }
 
-/// Writes until it is told to stop, or cannot: puts that it reads back, and additions.
+/// Writes until `stop` or an error: puts that it reads back, and additions.
 pub fn write(kv: &Kv, writer: u64, stop: &AtomicBool, done: &AtomicU64) -> (u64, Option<Error>) {
     let mut round = 0;
     loop {
@@ -165,7 +165,7 @@ impl Written {
         self.own_keys().count() + most.min(SUMS) as usize
     }
 
-    /// Everything, from a store that nobody writes to now.
+    /// Checks all data in a store without concurrent writers.
     pub fn check(&self, kv: &Kv) {
         let mut out = Vec::new();
         for (key, round) in self.own_keys() {

@@ -1,6 +1,6 @@
-//! The cells: who dies where, and what is promised then.
+//! The cells: the dying process, the request of its death, and the promised outcome.
 
-/// What the store is doing.
+/// The move of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Its one block, on server A, gives the upper half to a new one on server B.
@@ -13,7 +13,7 @@ pub enum Act {
     Leave,
 }
 
-/// Who dies.
+/// The process that dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
     Source,
@@ -22,17 +22,17 @@ pub enum Victim {
     Client,
 }
 
-/// What holds afterwards.
+/// The promised outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Promise {
-    /// Nobody saw an error; everything acknowledged is there, once; the store can move again.
+    /// No client got an error; all acknowledged data exists once; the store can move again.
     Lives,
     /// The victim had data of the store: `DataLost`, which names it. All else is as it was.
     Lost,
-    /// One of the two, for everybody the same: the commit and the death were on their way together.
+    /// One of the two, the same for all clients: the commit and the death were concurrent.
     Either,
-    /// Nobody is there to commit to, and the controller does not come back: the store serves what
-    /// does not move.
+    /// The controller has died and does not restart, so that no move can commit: the store serves the data
+    /// that does not move.
     Serves,
 }
 
@@ -48,8 +48,8 @@ pub struct Cell {
     pub restart: bool,
     /// Whether requests from before are sent again.
     pub retry: bool,
-    /// Blocks of 16 MiB, so that a range does not fit into what may be on its way at a time, and is
-    /// changed between its being sent and its standing still.
+    /// Blocks of 16 MiB, so that a range exceeds the transfer window, and changes between its transfer and
+    /// its freeze.
     pub large: bool,
 }
 
@@ -77,7 +77,7 @@ use Victim::{Client, Controller, Source, Target};
 
 /// All of them.
 pub const CELLS: &[Cell] = &[
-    // A split: who gives. It has the rest of the store, whatever becomes of the move.
+    // A split: the source dies. It has the rest of the store, whatever the outcome of the move.
     cell(Split, Source, "sending:BeginMove:1", Lost),
     cell(Split, Source, "sent:BeginMove:1", Lost).restart(),
     cell(Split, Source, "heard:BeginMove:1", Lost),
@@ -91,7 +91,7 @@ pub const CELLS: &[Cell] = &[
     cell(Split, Source, "sending:CommitMove:1", Lost),
     cell(Split, Source, "sent:CommitMove:1", Lost).restart(),
     cell(Split, Source, "heard:CommitMove:1", Lost),
-    // A split: who takes. Before the commit it has nothing that counts.
+    // A split: the target dies. Before the commit, it owns no data.
     cell(Split, Target, "handling:OpenBlock:1", Lives),
     cell(Split, Target, "answering:OpenBlock:1", Lives).retry(),
     cell(Split, Target, "answered:OpenBlock:1", Lives).restart(),
@@ -107,7 +107,7 @@ pub const CELLS: &[Cell] = &[
     cell(Split, Target, "handling:EndImport:1", Lost),
     cell(Split, Target, "handled:EndImport:1", Lost).restart(),
     cell(Split, Target, "answered:EndImport:1", Lost),
-    // A merge: who gives. From the commit on it has nothing that counts.
+    // A merge: the source dies. From the commit on, it owns no data.
     cell(MergeDown, Source, "sending:BeginMove:1", Lost),
     cell(MergeDown, Source, "sent:MoveRegion:1", Lost).restart(),
     cell(MergeDown, Source, "heard:MoveDone:1", Lost),
@@ -116,12 +116,12 @@ pub const CELLS: &[Cell] = &[
     cell(MergeDown, Source, "answering:FreeBlock:1", Lives).restart().retry(),
     cell(MergeUp, Source, "heard:CommitMove:1,sent:MoveDone:1", Lost),
     cell(MergeUp, Source, "heard:CommitMove:1,sent:MoveDone:1,heard:CommitMove:1", Lives).retry(),
-    // A merge: who takes, and has data of its own all the while.
+    // A merge: the target dies. It has its own data all the time.
     cell(MergeDown, Target, "handling:BeginImport:1", Lost),
     cell(MergeDown, Target, "handled:BeginImport:1,handling:MoveRegion:1", Lost).restart(),
     cell(MergeUp, Target, "handled:BeginImport:1,answered:MoveDone:1", Lost),
     cell(MergeUp, Target, "handled:BeginImport:1,answered:EndImport:1", Lost),
-    // A block that leaves: who gives. From the commit on it has nothing that counts.
+    // An evacuated block: the source dies. From the commit on, it owns no data.
     cell(Leave, Source, "handling:Evacuate:1", Lost),
     cell(Leave, Source, "sent:BeginMove:1", Lost).restart(),
     cell(Leave, Source, "sent:MoveRegion:1", Lost),
@@ -130,7 +130,8 @@ pub const CELLS: &[Cell] = &[
     cell(Leave, Source, "heard:CommitMove:1", Lives).retry(),
     cell(Leave, Source, "answering:FreeBlock:1", Lives).restart().retry(),
     cell(Leave, Source, "handling:Release:1", Lives).retry(),
-    // A block that leaves: who takes. Before the commit it has nothing that counts, and another one does.
+    // An evacuated block: the target dies. Before the commit, it owns no data; another target takes its
+    // place.
     cell(Leave, Target, "answering:OpenBlock:1", Lives).retry(),
     cell(Leave, Target, "handling:MoveRegion:1", Lives).restart(),
     cell(Leave, Target, "answered:MoveLanes:1", Lives).retry(),

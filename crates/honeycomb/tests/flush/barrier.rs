@@ -136,7 +136,7 @@ fn a_subtree_is_of_one_moment() {
         assert_eq!(there[2].manifest().below, ["a", "b"], "round {round}");
         there
     });
-    // The same from the command line, with what was made since, and back.
+    // The same from the command line, including structures created since, and back.
     prefix(&client, &job, "t/b/empty", 60_000);
     let run = |arguments: &[&str]| {
         let mut command = program(&cluster.controller.address().to_string(), &job);

@@ -1,5 +1,5 @@
-//! What is below memory when its lease ends is flushed from there, and what waits for a store that is out
-//! goes there.
+//! Blocks in lower tiers at the end of their lease are flushed from there, and blocks that wait for an
+//! unreachable store are demoted.
 
 use super::{Root, all_free, flushed_to, look};
 use crate::common::{Cluster, KIB, eventually, file, kv, noise, prefix};
@@ -64,7 +64,7 @@ fn what_waits_for_a_store_leaves_memory_to_others() {
     std::fs::rename(&root.0, &moved).unwrap();
     drop(table);
     eventually("a failure", || look(&watcher, &job, "t").flush == 2);
-    // A kv has to stay in memory, but not what is left of one.
+    // A kv must stay in memory, but its blocks retained for the flush need not.
     prefix(&client, &job, "other", 0);
     let bytes = write(&client, &job, "other:file", 6 << 20);
     let in_memory = || {

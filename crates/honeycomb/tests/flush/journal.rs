@@ -33,7 +33,7 @@ fn text(client: &Client, job: &JobTicket, address: &str) -> Vec<u8> {
     text
 }
 
-/// Whoever has an answer finds what it says in the store.
+/// Acknowledged pieces are in the store.
 fn is_there(root: &FlushRoot, pieces: u64) {
     let cluster = flushing(root.clone(), 2);
     let (client, job) = cluster.job("my job");
@@ -113,7 +113,7 @@ fn a_flush_covers_the_journal_and_a_removal_deletes_it() {
     assert!(!flushed.is_journal());
     assert_eq!(flushed.file("a").unwrap(), b"first");
     assert_eq!(flushed.file("b").unwrap(), b"other");
-    // What is there is not begun upon.
+    // A journal does not overwrite an existing flush.
     client.create_prefix(job.job, "t", &[], options()).unwrap();
     let refused = client.create_file(job.job, "t:a", 1, false).map(drop).unwrap_err();
     assert_eq!(refused.status, Status::FlushUnavailable);
@@ -166,7 +166,7 @@ fn what_cannot_be_promised_is_refused() {
     let chain = PrefixOptions { acknowledge: 1, ..PrefixOptions::default() };
     let chain = client.create_prefix(job.job, "c", &[], chain).map(drop);
     assert_eq!(chain.map_err(status), Err(Status::InvalidArgument));
-    // Where the journal is no flush goes; elsewhere it does.
+    // A flush to the place of the journal is refused; to another place it works.
     file(&client, &job, "t:log").append(b"text").unwrap();
     let here = client.begin_flush(job.job, "t", "t").map(drop);
     assert_eq!(here.map_err(status), Err(Status::AlreadyExists));
@@ -199,7 +199,7 @@ fn a_store_that_is_away_answers_nobody_and_loses_nothing() {
         let refused = impatient.append(b"lost?;").unwrap_err();
         let known = [Status::OutcomeUnknown, Status::DeadlineExceeded];
         assert!(known.contains(&refused.status), "{outage:?}: {refused}");
-        // Nobody reads what a loss of the server would take back.
+        // Readers do not see data that would be lost with the server.
         assert_eq!(f.size().unwrap(), there);
         assert_eq!(at(&root, "job/t").unwrap().file("log").unwrap().len() as u64, there);
         proxy.change(Weather::calm());

@@ -71,7 +71,7 @@ fn all_is_there(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
     assert!(there == items, "the queue differs: {} items", there.len());
     assert!(table_of(&flushed, "table") == table, "the table differs");
 
-    // All of it goes on, and a later flush, by the place's full name, takes the place of this one.
+    // All structures stay usable, and a later flush to the full name of the place replaces this one.
     f.append(b"more").unwrap();
     for item in &items[..100] {
         assert_eq!(q.get(NO_WAIT).unwrap().as_ref(), Some(item));
@@ -109,9 +109,9 @@ fn what_a_live_prefix_holds_is_in_the_bucket_and_goes_on() {
     all_is_there(&super::s3::bucket(&gateway, "a/b"), || gateway.objects("a/b/my=20job/out/1"));
 }
 
-/// Writers of everything go on while one flush follows the other. What was acknowledged before a flush
-/// began is in it, in order and without a gap; pairs that are written together are never torn apart, and
-/// large values that are replaced all the time are whole.
+/// Writers to all structures continue during consecutive flushes. Each flush contains all data that was
+/// acknowledged before it began, in order and without a gap. Pairs that are written together are never torn,
+/// and large values that are replaced all the time are whole.
 #[test]
 fn a_flush_under_load_has_all_that_was_acknowledged_before() {
     let root = Root::new("load");
@@ -127,7 +127,8 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
         |key: u64, round: u64| noise(key << 32 | round, 9_000 + (round % 7) as usize * 3000);
     let small = |key: u64| noise(key, 300);
     let large = 6u64;
-    // What is replaced while a flush copies stays until it is copied: without an end, it is all memory.
+    // Values that are replaced during a flush are retained until they are copied: without a limit, they would
+    // fill memory.
     const REPLACED: u64 = 20;
     let turn = AtomicU64::new(0);
     for key in 0..large {

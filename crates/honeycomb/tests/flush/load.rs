@@ -1,4 +1,4 @@
-//! Loading what was flushed, by the program: into another prefix, another cluster, blocks of another size.
+//! Loads of flushes by the program: into another prefix, another cluster, blocks of another size.
 
 use super::live::{at, fill, flush, prefix, table_of};
 use super::{NO_WAIT, Root, all_free, cluster, flushing};
@@ -43,7 +43,7 @@ pub(super) fn told(output: &Output) -> Result<Value, (String, String)> {
     Err((text("status"), text("message")))
 }
 
-/// What can be read of a prefix and stays.
+/// The readable data of a prefix.
 #[derive(PartialEq)]
 pub(super) struct Content {
     text: Vec<u8>,
@@ -72,7 +72,7 @@ pub(super) fn content(client: &Client, job: &JobTicket, path: &str) -> Content {
     Content { text, sealed: f.sealed().unwrap(), length, table }
 }
 
-/// What one cluster flushes another loads, and flushes again: all three hold the same.
+/// A second cluster loads the flush of a first, and flushes it again: all three have the same data.
 fn comes_back(root: &FlushRoot, environment: &[(&'static str, String)]) {
     let first = flushing(root.clone(), 2);
     let (client, job) = first.job("my job");
@@ -154,14 +154,14 @@ fn what_cannot_be_loaded_leaves_nothing_and_is_told_by_name() {
     assert_eq!(run(&none, "l", &[]).unwrap_err().0, "NotFound");
     assert_eq!(run(&at, "t", &[]).unwrap_err().0, "AlreadyExists");
     assert_eq!(run(&at, "t", &["--again"]).unwrap_err().0, "AlreadyExists", "it is whole");
-    // One that was not finished: nobody opens it, and only who says so takes its place.
+    // An unfinished load: it cannot be opened, and only a load with --again replaces it.
     let options = PrefixOptions { loading: true, lease_ms: 60_000, ..PrefixOptions::default() };
     client.create_prefix(job.job, "l", &[], options).unwrap();
     file(&client, &job, "l:text").append(b"half").unwrap();
     let opened = client.open_file(job.job, "l:text").map(drop);
     assert!(matches!(opened, Err(Error { status: Status::Loading, .. })), "{opened:?}");
     let (status, message) = run(&at, "l", &[]).unwrap_err();
-    assert!(status == "Loading" && message.contains("begin again"), "{status}: {message}");
+    assert!(status == "Loading" && message.contains("--again"), "{status}: {message}");
     run(&at, "l", &["--again"]).unwrap();
     assert_eq!(client.open_file(job.job, "l:text").unwrap().size().unwrap(), 300_000);
     client.remove_prefix(job.job, "l").unwrap();

@@ -1,5 +1,5 @@
-//! Data of prefixes whose lease ends, on disk or in a bucket: what is there equals what was in the store, nothing is
-//! seen before it is whole, and what cannot be written is told and kept.
+//! Flushes at the end of a lease, to disk or to a bucket: the flush equals the stored data, it is not visible
+//! before it is complete, and data that cannot be written is reported and retained.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod barrier;
@@ -57,7 +57,7 @@ fn flushing(root: FlushRoot, servers: usize) -> Cluster {
     Cluster::flushing(servers, 4096 * KIB, 64 * KIB, Some(root))
 }
 
-/// A prefix that is flushed into `to` when nobody has renewed it for so long.
+/// A prefix that is flushed to `to` when its lease of `lease_ms` expires.
 fn flushed_to(client: &Client, job: &JobTicket, path: &str, to: &str, lease_ms: u32) {
     let options = PrefixOptions { lease_ms, flush_to: to.into(), ..PrefixOptions::default() };
     client.create_prefix(job.job, path, &[], options).unwrap();
@@ -97,7 +97,7 @@ fn all_comes_back(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
     for item in &items {
         q.put(item, NO_WAIT).unwrap();
     }
-    // Taken items are gone; one that was given out and not acknowledged is still the queue's.
+    // Taken items are not flushed; a reserved item that is not acknowledged still belongs to the queue.
     for item in &items[..100] {
         assert_eq!(q.get(NO_WAIT).unwrap().as_ref(), Some(item));
     }
@@ -128,7 +128,7 @@ fn all_comes_back(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
     table.remove(&b"large-4"[..]);
     assert!(look(&watcher, &job, "t").structures.iter().all(|s| s.blocks > 1), "many blocks each");
 
-    // The owner says no word: its connections break, and nobody renews.
+    // The owner dies: its connections break, and no renewals arrive.
     drop((f, q, k, client));
     eventually("the flush", || look(&watcher, &job, "t").flush == 3);
     let flushed = Flushed::at(root.place.join("my=20job/out/t"), &root.access).unwrap();

@@ -1,5 +1,5 @@
-//! A store that is out of reach for long while memory is nearly full: what was acknowledged is kept, whoever
-//! wants more is told why, and when the store is back everything is written without anybody doing anything.
+//! A long outage of the object store while memory is nearly full: acknowledged data is retained, refused
+//! writes get the reason, and when the store is back, everything is written automatically.
 
 use super::s3::{bucket, impatient};
 use super::{NO_WAIT, all_free, flushed_to, look};
@@ -12,14 +12,14 @@ use honeycomb_weather::{Gateway, Outage, Weather};
 use honeycomb_wire::Status;
 use std::time::Duration;
 
-/// For how long the store is away: `OUTAGE_SECONDS`, for those who want to wait.
+/// The duration of the outage, from `OUTAGE_SECONDS`.
 fn seconds() -> u64 {
     let given = std::env::var("OUTAGE_SECONDS").ok();
     given.map_or(8, |text| text.parse().expect("OUTAGE_SECONDS is a number"))
 }
 
-/// What was put into a prefix that will be flushed: what was acknowledged, in order, and the one piece that
-/// was not, which may be there or not.
+/// The data of a prefix that will be flushed: the acknowledged pieces in order, and one unacknowledged piece,
+/// which may exist or not.
 struct Kept {
     to: String,
     kind: u64,
@@ -69,7 +69,7 @@ fn fill(client: &Client, job: &JobTicket, number: u64, entropy: &mut Entropy) ->
 }
 
 impl Kept {
-    /// What was flushed is what was acknowledged, and at most the one piece more of which nobody knows.
+    /// The flush contains the acknowledged pieces, and at most the one unacknowledged piece.
     fn is_in(&self, flushed: &Flushed) {
         flushed.check().unwrap();
         let found: Vec<Vec<u8>> = match self.kind {
@@ -112,7 +112,7 @@ fn a_long_outage_of_a_store_costs_nobody_a_byte_when_memory_is_nearly_full() {
     let (proxy, cluster) = impatient(&gateway, Weather::calm());
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
-    // Somebody who has nothing to do with it.
+    // A job that is not affected by the outage.
     client.create_prefix(job.job, "live", &[], Default::default()).unwrap();
     let live = kv(&client, &job, "live", 1);
 

@@ -42,7 +42,7 @@ fn is_found_again(
         load.arg("load").args(arguments).arg("--json").envs(environment.iter().cloned());
         told(&load.output().unwrap())
     };
-    // At once: what is on its way there is waited for.
+    // At once: the load waits for the running flush.
     let (client, job) = cluster.job("my job");
     let loaded = run(&job, &["--persisted", "models/v 1", "--persist"]).unwrap();
     assert_eq!(loaded["structures"], 3);
@@ -54,7 +54,7 @@ fn is_found_again(
     run(&job, &[&place, "again"]).unwrap();
     assert!(content(&client, &job, "copy") == before);
     client.open_file(job.job, "again:text").unwrap();
-    // In its turn it outlives this job, with what was added, and the copies do not.
+    // It outlives this job, too, with the added data; the copies do not.
     file(&client, &job, "models/v 1:more").append(b"more").unwrap();
     client.deregister_job(job.job).unwrap();
     let (client, job) = cluster.job("my job");
@@ -63,7 +63,7 @@ fn is_found_again(
     assert_eq!(more.size().unwrap(), 4);
     assert_eq!(run(&job, &["--persisted", "copy"]).unwrap_err().0, "NotFound");
 
-    // Deleted, it is found no more, and nothing of it is left; what lies below its name stays.
+    // After the deletion it is not found, and none of its objects remain; objects under its name remain.
     let there = left();
     let delete = |place: &str| {
         let mut flushed = program(&address, &job);
@@ -172,6 +172,6 @@ fn who_closes_a_job_can_wait_until_what_persists_is_written() {
     assert!(client.await_close(job.job, &mut |_| true).unwrap().done);
     let flushed = Flushed::open(root.0.join("job/kept")).unwrap();
     assert!(flushed.file("text").unwrap() == b"precious");
-    // What has nothing that persists has nothing to wait for.
+    // A job without persistent prefixes closes at once.
     assert!(stranger.close_job(other.job, &mut |_| true).unwrap().done);
 }

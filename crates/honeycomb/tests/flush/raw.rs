@@ -39,7 +39,7 @@ impl Files {
     }
 }
 
-/// What is flushed is read by the store's own means, and loaded by another name.
+/// A flush is read directly from the store, and loaded under another name.
 fn goes_and_comes_back(
     place: &dyn Fn(&str) -> String,
     environment: &[(&'static str, String)],
@@ -86,7 +86,7 @@ fn goes_and_comes_back(
     kv(&client, job, "t:kv", 1);
     for other in ["t:queue", "t:kv"] {
         let (status, message) = files.run(&["flush", other, &place("none")]).unwrap_err();
-        assert!(status == "WrongKind" && message.contains("only a file"), "{status}: {message}");
+        assert!(status == "WrongKind" && message.contains("not a file"), "{status}: {message}");
     }
     assert_eq!(all().len(), 3);
     let (client, watcher) =
@@ -193,6 +193,6 @@ fn a_flush_that_fails_or_is_ended_leaves_nothing() {
     assert!(Command::new("kill").args(["-TERM", &pid]).status().unwrap().success());
     let last = lines.map(Result::unwrap).last().unwrap();
     assert!(!child.wait().unwrap().success());
-    assert!(last.contains("nothing of it is left"), "{last}");
+    assert!(last.contains("nothing was written"), "{last}");
     assert_eq!((uploads(&gateway), gateway.objects("raw")), (vec![], vec![]));
 }

@@ -1,4 +1,4 @@
-//! A prefix with all below it: flushed under one command, found by the manifest of the uppermost.
+//! A prefix with its descendants: flushed with one command, found by the manifest of the top prefix.
 
 use super::live::{fill, prefix};
 use super::load::{Content, content, program, told};
@@ -129,8 +129,7 @@ fn when_one_fails_it_is_told_which_are_whole_and_the_uppermost_is_not_replaced()
     assert_eq!(none.0, "NotFound");
 }
 
-/// The structures of a subtree that is being loaded are opened by nobody, below it neither; a load that was
-/// not finished is taken the place of.
+/// The structures of a subtree cannot be opened while it is loaded; an unfinished load can be replaced.
 #[test]
 fn a_subtree_that_was_not_loaded_whole_is_begun_again() {
     let root = Root::new("subtree-again");

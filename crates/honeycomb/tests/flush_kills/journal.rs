@@ -1,5 +1,5 @@
-//! Servers and controllers that are killed under a prefix whose changes are answered when they are stored:
-//! all that was answered comes back by a load.
+//! Servers and controllers are killed while a prefix acknowledges changes only after they are flushed: a load
+//! restores all acknowledged changes.
 
 use super::{Cluster, Draw, bytes, load};
 use crate::process::{command, eventually};
@@ -24,7 +24,7 @@ fn journaled(client: &Client, job: &JobTicket) {
     client.create_prefix(job.job, "t", &[], options).unwrap();
 }
 
-/// A piece that tells of itself: its writer, its number, its length, and bytes that follow from those.
+/// A self-describing piece: its writer, its number, its length, and bytes derived from them.
 fn piece(writer: u64, number: u64, length: usize) -> Vec<u8> {
     let mut piece = Vec::with_capacity(HEAD + length);
     piece.extend((writer as u32).to_le_bytes());
@@ -34,7 +34,7 @@ fn piece(writer: u64, number: u64, length: usize) -> Vec<u8> {
     piece
 }
 
-/// Appends until it is refused for good; answers what was acknowledged, with offsets.
+/// Appends until a permanent refusal; answers the acknowledged pieces with their offsets.
 fn write(
     client: &Client,
     job: &JobTicket,
@@ -128,7 +128,7 @@ fn round(cluster: &mut Cluster, draw: &mut Draw, number: u64) {
     let there = log(&place);
     holds(&there, &acknowledged, &told);
 
-    // Nothing takes the place of what is only there.
+    // The prefix refuses new structures: its data exists only in the store.
     cluster.start_server();
     cluster.start_server();
     eventually(&format!("{told}: the loss is noticed"), || {

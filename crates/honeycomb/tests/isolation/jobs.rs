@@ -14,7 +14,7 @@ fn two_jobs_cannot_see_each_other() {
     assert!(status.servers.is_empty(), "a job is told where the servers are");
     let mut raw = Raw::greeted(cluster.controller.address(), &a.job.token, ANY_SHARD);
 
-    // What exists and is another's looks exactly like what does not exist.
+    // Objects of another job look exactly like objects that do not exist.
     let nobody = JobTicket { job: JobId(b.job.job.0 + 1000), ..b.job.clone() };
     let absent = Victim {
         client: b.client.clone(),
@@ -52,7 +52,7 @@ fn two_jobs_cannot_see_each_other() {
         assert_eq!(reply.status(), expected, "structure {structure:#x}: {}", reply.message());
     }
 
-    // On the data plane: another's block is like a block that nobody has.
+    // On the data plane, another job's block looks like a block that does not exist.
     let mut raw = Raw::greeted(cluster.servers[0].address(), &a.job.token, ANY_SHARD);
     assert_eq!(raw.try_present(&b.kv.grant).status(), Status::PermissionDenied);
     let grant = raw.present(&a.kv.grant);
@@ -71,7 +71,7 @@ fn two_jobs_cannot_see_each_other() {
     assert_eq!(get(a.kv.at), (Status::Ok, String::new(), b"v".to_vec()));
     watch.unharmed("all that job a tried");
 
-    // What one does with its names leaves the other's alone.
+    // A job's operations on its names do not affect the same names of another job.
     a.client.remove_structure(a.job.job, "own:kv").unwrap();
     a.client.remove_prefix(a.job.job, "own").unwrap();
     watch.before.jobs = watch.look().jobs;

@@ -1,7 +1,7 @@
-//! Who may do what: every operation asked by everybody who may not, at both kinds of node.
+//! Access rights: every operation with every kind of insufficient token, at both kinds of node.
 //!
-//! The tables are `match`es over `Op` without a wildcard: an operation that is added does not
-//! compile until somebody has said who may use it.
+//! The tables are `match`es over `Op` without a wildcard: a new operation does not compile until its rights
+//! are declared here.
 // A helper of tests may unwrap like a test.
 #![allow(clippy::unwrap_used)]
 
@@ -36,7 +36,8 @@ use std::time::Duration;
 
 const MEMORY: u64 = 32 << 20;
 const BLOCK: u64 = 1 << 20;
-/// Over what is awaited whole, under what a block takes: such a payload is judged by its header.
+/// Larger than a payload that is received whole, smaller than the limit of a block: it is judged by its
+/// header.
 const LARGE: usize = 100 << 10;
 const CONTENT: &[u8] = b"the victim's file";
 const ITEM: &[u8] = b"the victim's item";
@@ -59,7 +60,7 @@ struct Victim {
     kv: Held,
     file: Held,
     queue: Held,
-    /// Where the kv keeps what is large.
+    /// Extents of the kv's large values.
     extents: Held,
 }
 
@@ -85,8 +86,8 @@ impl Victim {
         Victim { client, job, own, peer, kv, file, queue, extents }
     }
 
-    /// The structure that an operation is about. A subscription may be about any: of a queue it
-    /// would tell the most.
+    /// The structure of an operation. A subscription may use any structure; that of a queue would reveal the
+    /// most.
     fn held(&self, op: Op) -> &Held {
         match kind_of(op) {
             Kind::File => &self.file,
@@ -97,7 +98,7 @@ impl Victim {
         }
     }
 
-    /// What the job got for each of its structures.
+    /// The job's grants for its structures.
     fn grants(&self) -> [Vec<u8>; 3] {
         [&self.kv, &self.file, &self.queue].map(|held| held.grant.clone())
     }
@@ -108,7 +109,7 @@ impl Victim {
     }
 }
 
-/// What can be asked of every block, whatever it holds.
+/// Whether an operation is valid for blocks of every kind.
 fn of_any_kind(op: Op) -> bool {
     matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock)
 }
@@ -148,7 +149,7 @@ fn queue(client: &Client, job: &JobTicket, address: &str) -> Queue {
     client.create_queue(job.job, address, 0, 0, false).unwrap()
 }
 
-/// The arguments of a get of one item that takes it for good.
+/// The arguments of a get that takes one item permanently.
 fn get_one() -> Vec<u8> {
     let mut args = Vec::new();
     GetArgs { items: 1, bytes: 1000, reserve_ms: 0, stay: false }.put(&mut args);
@@ -265,7 +266,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Whether a payload of more than is awaited whole is too much for it, whoever asks.
+/// Whether the operation refuses a payload that is too large to be received whole, for every caller.
 fn small_only(op: Op) -> bool {
     matches!(
         op,
@@ -361,7 +362,7 @@ fn a_token_that_proves_nothing_serves_nothing() {
     for node in [cluster.controller.address(), cluster.servers[0].address()] {
         for (what, token) in bad_tokens(&victim, &foreign) {
             for op in Op::ALL {
-                // The request comes right behind the handshake, before its refusal is known.
+                // The request follows the handshake directly, before its refusal is known.
                 let mut raw = Raw::connect(node);
                 let hello = honeycomb_wire::RequestHeader::new(Op::Hello);
                 let first = frame(hello, &hello_args(&token, PrefixId(0), ANY_SHARD), &[]);
@@ -379,7 +380,7 @@ fn a_token_that_proves_nothing_serves_nothing() {
 
 // ---------------------------------------------------------------------------- at the controller
 
-/// What the controller answers to a request about the victim's job, by the token of who asks.
+/// The controller's answers to a request about the victim's job, by the caller's token.
 struct AtController {
     /// Another job's.
     foreign: Status,
@@ -570,8 +571,8 @@ fn the_controller_serves_nobody_what_is_not_theirs() {
     becomes_a_reader(who, raw, own, &victim, &mut watch);
 }
 
-/// What opening gives a task of the same job beside the data: an edge by which it renews what it
-/// reads. It gives nobody any right: neither the reader over the prefix, nor that over the reader.
+/// Opening a structure also gives a task of the same job an edge, by which it renews its inputs. The edge
+/// grants no rights: neither to the reader over the prefix, nor to the prefix over the reader.
 fn becomes_a_reader(
     who: &str,
     raw: &mut Raw,
@@ -608,7 +609,7 @@ fn becomes_a_reader(
     assert_eq!(results[0].status, Status::PermissionDenied as u16);
 }
 
-/// An answer that is no refusal tells nothing of others and hands out no more than was there.
+/// An answer that is not a refusal reveals nothing about other jobs and grants no additional rights.
 fn check_content(
     op: Op,
     who: &str,

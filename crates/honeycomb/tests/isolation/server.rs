@@ -1,25 +1,24 @@
-//! What a memory server serves to whom, and what becomes of revoked grants.
+//! Access rights at a memory server, and revoked grants.
 
 use super::*;
 
-/// What a memory server answers, by the grant that the request names.
+/// The answers of a memory server, by the grant of the request.
 struct AtServer {
     /// None that this connection has presented.
     none: Status,
     /// One of another structure, prefix or job.
     foreign: Status,
-    /// One that allows to read.
+    /// Status with a grant to read.
     reading: Option<Status>,
-    /// One that allows to write.
+    /// Status with a grant to write.
     writing: Option<Status>,
-    /// One that allows nothing.
+    /// Status with a grant without rights.
     nothing: Status,
     /// One past its time.
     expired: Status,
     /// One from before the prefix's permissions changed.
     revoked: Status,
-    /// Whatever grant there is, when the connection's token is the cluster's, whole, and that is
-    /// what counts.
+    /// Status with any grant when the connection has the whole cluster's token, if that decides.
     peer: Option<Status>,
 }
 
@@ -128,7 +127,7 @@ fn at_server(op: Op) -> AtServer {
         // The extent is the victim's own, by another put than is named.
         Op::ExtentAdopt => AtServer { peer: Some(ExtentGone), ..all(PermissionDenied) },
         Op::ExtentDrop => AtServer { peer: Some(Ok), ..all(PermissionDenied) },
-        // The file may grow; over a Unix socket more is told (tests/map.rs).
+        // The file may grow; over a Unix socket, the answer contains more (tests/map.rs).
         Op::FileMap => AtServer { reading: Some(NotSealed), ..reads() },
         Op::Subscribe
         | Op::ExtentGet
@@ -142,10 +141,10 @@ fn at_server(op: Op) -> AtServer {
         | Op::KvExists
         | Op::KvScan
         | Op::KvLength => reads(),
-        // The one that is named here was given to nobody: there is nothing to settle.
+        // The named reservation was given to no consumer: there is nothing to acknowledge.
         Op::QueueAck => reads(),
         Op::QueueGet => takes,
-        // About the session's own lanes, and about what the map says: any grant for the block does.
+        // These requests concern the session's own lanes and the map: any grant for the block is sufficient.
         Op::AckResults | Op::NextBlock => AtServer { writing: Some(Ok), nothing: Ok, ..reads() },
         Op::FileAppend
         | Op::FileSeal
@@ -167,7 +166,7 @@ fn at_server(op: Op) -> AtServer {
     }
 }
 
-/// What comes or goes over a connection to the block's own core: what is pushed, and moves.
+/// Whether the operation needs a connection to the block's own core: pushed messages and moves.
 fn own_core_only(op: Op) -> bool {
     op == Op::Subscribe || op.info().auth == Auth::Peer
 }
@@ -202,7 +201,7 @@ impl Holder {
             let Some(mut expected) = (self.expected)(&at_server(op)) else { continue };
             let (held, grant) = (victim.held(op), self.grants.of(op));
             if own_core_only(op) && held.at.block.shard().0 != self.shard {
-                // Whoever asks.
+                // For every caller.
                 expected = Status::NotServedHere;
             }
             let reply = send_to(&mut self.raw, op, victim, grant, 1);
@@ -414,8 +413,8 @@ fn an_operation_of_another_kind_is_refused() {
 
 // -------------------------------------------------------------------------------- who may, can
 
-/// The requests of the tables are refused for who asks, not for what they are: asked by the right
-/// one, every one of them is served.
+/// The requests of the tables are refused because of the caller, not because of their contents: with
+/// sufficient rights, every request is served.
 #[test]
 fn the_same_requests_are_served_to_who_may() {
     let (cluster, _) = keyed_cluster(192 << 20, BLOCK);
@@ -475,7 +474,7 @@ fn the_same_requests_are_served_to_who_may() {
         }
         let reply = send_to(&mut raw, op, &victim, 0, 1);
         match op {
-            // What a controller says to a memory server is served at its link alone.
+            // Requests of a controller to a memory server are served only over its link.
             // A kv's block is nobody's successor.
             Op::ReturnBlock => assert_eq!(reply.status(), Status::WrongEpoch, "{op:?}"),
             _ if for_servers => assert_eq!(reply.status(), Status::NotServedHere, "{op:?}"),
@@ -485,7 +484,7 @@ fn the_same_requests_are_served_to_who_may() {
             Op::RetireBlock => assert_eq!(reply.status(), Status::Busy, "{}", reply.message()),
             // It has joined just now: whatever it claims to hold is not its own to claim.
             Op::Inventory => assert_eq!(reply.status(), Status::NotFound, "{}", reply.message()),
-            // The servers have no place for what is flushed, so no flush was begun.
+            // The servers have no flush root, so that no flush was begun.
             Op::FlushPrefix | Op::LocateFlush => {
                 assert_eq!(reply.status(), Status::FlushUnavailable, "{}", reply.message());
             }
@@ -509,9 +508,9 @@ fn the_same_requests_are_served_to_who_may() {
     }
 }
 
-/// What one memory server asks another, with its token. A block that takes part in no move refuses
-/// the part of one, whoever sends it, and a store one that only others have; and that is all that it
-/// refuses. An extent is its owner's.
+/// Requests between memory servers, with the cluster's token. A block without a move refuses parts of a move
+/// from any sender, and a store refuses operations of other kinds; it refuses nothing else. An extent belongs
+/// to its owner.
 fn serve_peer(cluster: &Cluster, victim: &Victim, op: Op) {
     let served = match op {
         Op::ExtentAdopt => Status::ExtentGone,

@@ -1,5 +1,5 @@
-//! Requests that wait and subscriptions: nobody waits for, or is told of, what is not theirs, and a
-//! right that ends while somebody waits ends the wait.
+//! Waiting requests and subscriptions: a caller cannot wait for, or be notified of, data of others, and the
+//! end of a right ends the wait.
 
 use super::*;
 use honeycomb_env::Clock;
@@ -116,7 +116,7 @@ fn another_job_is_told_nothing() {
         log.append(b"news").unwrap();
         let store = victim.client.open_kv(victim.job.job, "own:kv").unwrap();
         store.put(b"news", b"news").unwrap();
-        // The victim hears of it; the next that the stranger hears is the answer to its own.
+        // The victim is notified; the next message to the stranger is the answer to its own request.
         assert_eq!(own.notice().1, Notice::Changed(Change::Data { items: 1 }));
         stranger.raw.expect_alive();
     }
@@ -175,7 +175,7 @@ fn a_revoked_grant_waits_for_nothing_and_is_told_nothing() {
         assert!(took < SOON, "it was let wait for {took:?}");
     }
     assert!(matches!(told.notice(), (_, Notice::Ended(Status::GrantRevoked, _))));
-    // What is put from now on is there for those who may.
+    // Items put from now on are available to callers with rights.
     let mut controller = Raw::greeted(cluster.controller.address(), token, ANY_SHARD);
     let fresh = open(&mut controller, &victim.job, "own", "queue");
     let mut own = Waiter::new(&cluster, token, shard, &fresh.grant);
@@ -210,7 +210,7 @@ fn a_put_that_waits_for_room_is_not_done_under_a_revoked_grant() {
     let (reply, took) = waiting.end(request);
     assert_eq!(reply.status(), Status::GrantRevoked, "{}", reply.message());
     assert!(took < SOON, "it was let wait for {took:?}");
-    // There is room now, and nobody who waits for it.
+    // There is room now, and no request waits for it.
     let queue = client.open_queue(job.job, "own:bounded").unwrap();
     assert_eq!(queue.get(Duration::ZERO).unwrap().unwrap(), ITEM);
     assert_eq!(queue.get(Duration::ZERO).unwrap(), None);
@@ -252,7 +252,7 @@ fn greeting(cluster: &Cluster, token: &[u8]) -> Vec<u8> {
     Raw::connect(cluster.controller.address()).hello(token, PrefixId(0), ANY_SHARD).args
 }
 
-/// Whoever closed its connection takes nothing, on whichever core it waited.
+/// A waiting get whose connection closed takes no item, on whichever core it waited.
 #[test]
 fn a_get_whose_connection_is_gone_takes_nothing() {
     let (cluster, _) = keyed_cluster(MEMORY, BLOCK);

@@ -9,7 +9,7 @@ use honeycomb_wire::stored::Function;
 
 const FRAMES: usize = 10_000;
 
-/// One frame, and whether what follows it on the connection can still be a frame.
+/// One frame, and whether the following bytes on the connection can still be a frame.
 fn fuzzed(entropy: &mut Entropy, seeds: &[Vec<u8>]) -> (Vec<u8>, bool) {
     let mut bytes = seeds[entropy.below(seeds.len() as u64) as usize].clone();
     let random = |entropy: &mut Entropy, n: usize| -> Vec<u8> {
@@ -39,7 +39,7 @@ fn fuzzed(entropy: &mut Entropy, seeds: &[Vec<u8>]) -> (Vec<u8>, bool) {
             bytes[16..REQUEST_HEADER].copy_from_slice(&fields);
             (bytes, true)
         }
-        // One field at an end of what it can be.
+        // One field at an end of its range.
         70..80 => {
             let (at, n) = [(16, 8), (24, 8), (32, 8), (40, 8), (48, 4), (52, 4), (56, 4), (60, 4)]
                 [entropy.below(8) as usize];

@@ -28,12 +28,12 @@ use std::time::Duration;
 
 const MEMORY: u64 = 32 << 20;
 const BLOCK: u64 = 1 << 20;
-/// What the process may grow by while it is maltreated.
+/// Maximum growth of the process during the test.
 const GROWTH: u64 = 64 << 20;
-/// Over what is awaited whole, under what a block takes.
+/// Larger than a payload that is received whole, smaller than the limit of a block.
 const LARGE: usize = 100 << 10;
 
-/// Over what a block takes.
+/// Larger than the limit of a block.
 const EXTENTS: usize = 200 << 10;
 
 struct Opened {
@@ -51,7 +51,7 @@ struct Setup {
     kv: Opened,
     file: Opened,
     queue: Opened,
-    /// Where the kv keeps what is large.
+    /// Block with the kv's large values.
     extents: BlockAt,
     /// Given back last.
     _alone: MutexGuard<'static, ()>,
@@ -151,7 +151,7 @@ fn patched(mut frame: Vec<u8>, at: usize, bytes: &[u8]) -> Vec<u8> {
 
 // --------------------------------------------------------------------------------- by hand
 
-/// What follows a malformed frame.
+/// The outcome of a malformed frame.
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
     /// The connection serves on.
@@ -584,7 +584,7 @@ fn bodies_that_do_not_parse_are_refused_whole() {
     let mut scan = Vec::new();
     ScanArgs { cursor: 0, bytes: 100, brings: Brings::Values, prefix: b"" }.put(&mut scan);
     for shard in [0, 1] {
-        // Each on a lane of its own: what was answered on a lane is answered again.
+        // Each on its own lane: a retry on the same lane would get the recorded answer.
         let lanes = Cell::new(0);
         let lane = || {
             lanes.set(lanes.get() + 1);
@@ -833,7 +833,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// A client that puts and gets until it is told to stop; returns how often it did.
+/// A client that puts and gets until `stop`; returns the number of rounds.
 fn live(store: &Kv, stop: &AtomicBool) -> u64 {
     let mut value = Vec::new();
     let mut rounds = 0u64;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a reader asks for that does not read: more than 300 MB of pages.
+/// Pages requested by a client that does not read: more than 300 MB.
 const PAGES: usize = 400;
 
 /// Never reads while the server owes it far more than a connection may be owed, then reads all.
@@ -83,7 +83,7 @@ fn a_slow_reader_of_large_values_is_read_no_further() {
             }
             let grown = resident_anonymous_bytes().saturating_sub(before);
             assert!(grown < GROWTH, "{} MiB are held", grown >> 20);
-            // It goes without a word; what was owed to it goes with it.
+            // The connection closes; its pending replies are dropped.
         }
     });
 }
@@ -95,7 +95,7 @@ fn a_client_that_dies_in_a_large_write_leaves_no_trace() {
     let log = setup.client.open_file(setup.job.job, "a:log").unwrap();
     beside_a_victim(&setup.cluster, || {
         for shard in [0, 1] {
-            // Many times what the block holds, were it kept.
+            // Many times the size of the block, if it were retained.
             for round in 0..40u32 {
                 let key: &[u8] = if round % 2 == 0 { b"\0k" } else { b"\0new" };
                 let sent = [0, 1, LARGE / 2, LARGE - 1][round as usize % 4];

@@ -1,4 +1,4 @@
-//! What no queue takes, and what no subscription asks for.
+//! Invalid requests to queues and subscriptions.
 
 use super::*;
 use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};

@@ -88,14 +88,14 @@ fn a_full_disk_refuses_changes_and_nothing_else() {
     let refused = create("v").unwrap_err();
     assert_eq!(refused.status, Status::LogFailed);
     assert!(refused.message.contains("nothing was changed"), "{refused}");
-    // Nobody renews, and no lease ends: that could not be written down either.
+    // There are no renewals, and no lease expires: its end could not be logged either.
     let clock = Clock::start();
     clock.sleep_until(clock.now() + Duration::from_millis(1500));
     let mut value = Vec::new();
     assert!(kv.get(b"a", &mut value).unwrap());
     kv.put(b"b", b"2").unwrap();
     assert!(driver.open_kv(job.job, "t:kv").is_ok());
-    // Whoever reads a large value for the first time asks where its blocks are, with any token.
+    // The first read of a large value requests the places of its blocks, with any token.
     for token in [&job.token[..], &reading(&job.token), &reading(controller.token())] {
         let other = client(&controller, token).open_kv(job.job, "t:kv").unwrap();
         assert!(other.get(b"large", &mut value).unwrap() && value == large);
@@ -157,7 +157,7 @@ fn a_disk_that_is_slow_holds_up_what_rests_on_it_and_nothing_else() {
             asked += 1;
             requests() >= before + asked
         });
-        // Whoever could see it waits like the one who made it.
+        // A request that could reveal the change waits like the change itself.
         let look = threads.spawn(move || second.lease(job, "t"));
         asked += 1;
         eventually("the look has come", || {
@@ -173,7 +173,7 @@ fn a_disk_that_is_slow_holds_up_what_rests_on_it_and_nothing_else() {
             file.append(&piece).unwrap();
         }
         assert!(!change.is_finished() && !look.is_finished(), "nothing was on the disk");
-        // What the machine would have if it lost its power now.
+        // The contents of the disk if the machine lost its power now.
         let lost = disk.copy();
         lost.crash(&mut |_| 0);
         drop(held);
@@ -185,8 +185,8 @@ fn a_disk_that_is_slow_holds_up_what_rests_on_it_and_nothing_else() {
     });
 }
 
-/// Clients of which one waits for the disk with as many requests as a controller keeps: others are told
-/// that it is behind, but their leases were turned away too, and ended although they were renewed.
+/// Regression: one client waits for the disk with the maximum number of held requests. Other clients get
+/// `Busy`, but their renewals were refused, too, and their leases expired although they were renewed.
 #[test]
 fn a_lease_is_renewed_however_many_wait_for_the_disk() {
     let disk = MemoryDisk::new();
@@ -293,7 +293,7 @@ fn a_controller_that_comes_back_empty_gets_empty_servers() {
     let controller = Controller::start(&options(address)).unwrap();
     let admin = client(&controller, controller.token());
     eventually("the server has joined", || admin.status().unwrap().free == 64);
-    // Whoever has the same numbers now sees nothing of before.
+    // A new job with the same number does not see data of the earlier job.
     let again = admin.register_job("job", 60_000, 0).unwrap();
     assert_eq!(again.job, job.job, "a controller without a log counts from the beginning");
     let fresh = client(&controller, &again.token).create_kv(again.job, ":kv", 1, false).unwrap();

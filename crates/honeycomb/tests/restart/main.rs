@@ -169,7 +169,7 @@ fn jobs_notice_nothing_of_a_controller_that_is_killed_and_restarted() {
             let before = rounds.load(Relaxed);
             eventually("the jobs work", || rounds.load(Relaxed) > before + 30);
             cluster.kill_controller();
-            // Longer than a lease: what is not served meanwhile waits.
+            // Longer than a lease: requests wait meanwhile.
             clock.sleep_until(clock.now() + Duration::from_millis(1200));
             cluster.restart_controller();
         }
@@ -246,7 +246,8 @@ fn store(cluster: &Cluster) -> Kv {
     kv
 }
 
-/// A server that a controller knows from its log alone has as long as one that it has heard (INV-56).
+/// A server that a controller knows only from its log is lost after the same time as one that has reported
+/// (INV-56).
 #[test]
 fn server_silent_for_6_s_around_a_restart_keeps_its_data() {
     let mut cluster = Cluster::start(1);
@@ -265,7 +266,7 @@ fn server_silent_for_6_s_around_a_restart_keeps_its_data() {
     eventually("the server is back", || cluster.status().servers[0].alive);
 }
 
-/// The server's address refuses connections, so that nobody waits for its silence.
+/// The server's address refuses connections, so that the controller does not wait for the time of silence.
 #[test]
 fn server_that_ended_with_the_controller_is_lost_before_it_was_silent_for_long() {
     let mut cluster = Cluster::start(1);
@@ -285,7 +286,7 @@ fn a_directory_has_one_controller_at_a_time_and_a_key_that_only_its_user_reads()
     use std::os::unix::fs::MetadataExt;
     let cluster = Cluster::start(0);
     let (code, error) = processes::controller_refused(&cluster.folder.data(), "127.0.0.1:0");
-    assert!(error.contains("another controller has this data directory"), "{error}");
+    assert!(error.contains("another controller uses this data directory"), "{error}");
     assert_eq!(code, 8);
     let mode = |name: &str| std::fs::metadata(cluster.folder.data().join(name)).unwrap().mode();
     assert_eq!(mode("cluster.key") & 0o777, 0o600);
@@ -296,7 +297,7 @@ fn a_directory_has_one_controller_at_a_time_and_a_key_that_only_its_user_reads()
 fn a_controller_of_an_earlier_term_is_refused_and_ends() {
     let mut cluster = Cluster::start(1);
     let copy = cluster.folder.copy_of_data();
-    // Two more terms, of which the server hears.
+    // Two more terms, which the server receives.
     for term in [2, 3] {
         cluster.kill_controller();
         cluster.restart_controller();

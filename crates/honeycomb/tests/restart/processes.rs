@@ -23,7 +23,7 @@ impl Folder {
         self.0.join("data")
     }
 
-    /// What the controller has on disk at this moment, in another folder.
+    /// Copies the controller's present files on disk to another folder.
     pub fn copy_of_data(&self) -> PathBuf {
         let copy = self.0.join("copy");
         std::fs::create_dir(&copy).unwrap();
@@ -52,7 +52,7 @@ pub fn controller(data: &Path, listen: &str) -> Node {
     Node::start(&["controller", "--listen", listen, "--data-dir", data])
 }
 
-/// A controller that does not start: its code and what it says.
+/// A controller that does not start: its exit code and its messages.
 pub fn controller_refused(data: &Path, listen: &str) -> (i32, String) {
     let data = data.to_str().unwrap();
     let ran = command(&["controller", "--listen", listen, "--data-dir", data]).output();

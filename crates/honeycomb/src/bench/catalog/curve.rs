@@ -1,5 +1,5 @@
-//! Latency against throughput of the mix: more and more requests in flight, on one controller shard and
-//! on two (paper, Figure 13).
+//! Latency against throughput of the mix, with an increasing number of requests in flight, on one and on two
+//! controller shards (paper, Figure 13).
 
 use super::{CatalogArgs, POOL, Way, prepare, queue};
 use crate::bench::measure::{Limit, Spread};
@@ -17,13 +17,13 @@ use honeycomb_types::{JobId, Time};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 
-/// Requests in flight, of both loads together: what is offered.
+/// Requests in flight, of both loads together: the offered load.
 const IN_FLIGHT: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 const SHARDS: [usize; 2] = [1, 2];
-/// Jobs that are registered until there is one on each shard.
+/// Maximum number of jobs to register until each shard has one.
 const JOBS_MAX: usize = 64;
 
-/// One round of so many requests in flight.
+/// One round with a number of requests in flight.
 #[derive(Clone, Copy)]
 struct Point {
     ops_s: f64,
@@ -31,7 +31,7 @@ struct Point {
     p99_us: f64,
 }
 
-/// The rounds of so many requests in flight on so many shards.
+/// The rounds with one number of requests in flight on one number of shards.
 struct Offered {
     shards: usize,
     in_flight: usize,
@@ -73,7 +73,7 @@ pub(super) fn run(args: &CatalogArgs, common: &Common) -> Outcome {
     write_figure(args, &found)
 }
 
-/// Two jobs with what the mix asks for: both of the one shard, or one of each.
+/// Two jobs prepared for the mix: both on the same shard, or one on each.
 pub(super) fn two_jobs(nodes: &Nodes, shards: usize) -> Result<Vec<JobTicket>, String> {
     let mut jobs: Vec<JobTicket> = Vec::new();
     for n in 0..JOBS_MAX {
@@ -86,10 +86,10 @@ pub(super) fn two_jobs(nodes: &Nodes, shards: usize) -> Result<Vec<JobTicket>, S
             return Ok(jobs);
         }
     }
-    Err(format!("{JOBS_MAX} jobs are all of one controller shard"))
+    Err(format!("cannot place a job on each controller shard: {JOBS_MAX} jobs are all on one"))
 }
 
-/// Keeps so many requests in flight, half of them of each job.
+/// Keeps a number of requests in flight, half of them for each job.
 fn measure(
     nodes: &Nodes,
     jobs: &[JobTicket],
@@ -119,8 +119,8 @@ fn measure(
     Ok(Point { ops_s: waits.len() as f64 / seconds, p50_us: at(50), p99_us: at(99) })
 }
 
-/// One connection: whenever answers have come, as many requests follow. What each waited, in
-/// nanoseconds, from before it was sent until its answer was read.
+/// One connection: it sends a new request for each answer received. Answers the latencies in nanoseconds,
+/// from before a request is sent until its answer is read.
 fn keep_in_flight(
     mut wire: Wire,
     window: usize,
@@ -133,7 +133,7 @@ fn keep_in_flight(
     let mut since: VecDeque<Time> = VecDeque::with_capacity(window);
     loop {
         let now = clock.now();
-        // It ends with a whole mix, so that what was made is removed.
+        // It ends after a whole mix, so that every created prefix is removed.
         let more = sent % super::KINDS != 0 || sent < limit.ops && now.since(begun) < limit.time;
         while more && since.len() < window {
             queue(&mut wire, Way::Pipelined, job, 0, sent);
@@ -144,7 +144,7 @@ fn keep_in_flight(
             return Ok(waits);
         }
         wire.flush()?;
-        // Answers on a connection come in the order of the requests.
+        // Answers on a connection arrive in the order of the requests.
         let answered = wire.some_replies()?;
         let now = clock.now();
         waits.extend(since.drain(..answered).map(|at| now.since(at).as_nanos() as u64));
@@ -207,7 +207,7 @@ fn write_figure(args: &CatalogArgs, found: &[Offered]) -> Outcome {
     draw(&folder.join("catalog-curve.png"), &panels).map_err(Failure::from)
 }
 
-/// In the order in which the load grew: beyond what it bears, a controller may do less.
+/// Points sorted by the offered load, because throughput may fall beyond saturation.
 fn line(of_shards: &[Offered], figure: fn(&Point) -> f64) -> Series {
     let name = if of_shards[0].shards == 1 { "one shard" } else { "two shards" }.to_owned();
     let point =

@@ -1,4 +1,4 @@
-//! Attacks that need nothing but a job's token.
+//! Attacks that need only a job's token.
 
 use super::super::nodes::Nodes;
 use clap::ValueEnum;
@@ -18,19 +18,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Bytes of a control request's arguments that are announced and never finished.
+/// Announced bytes of a control request's arguments that never arrive.
 const ANNOUNCED: usize = 15 << 20;
-/// Prefixes of a job whose tree is asked for and refused.
+/// Prefixes of the job whose tree is requested and refused.
 const PREFIXES: usize = 120_000;
-/// Nodes of each plan that creates them.
+/// Nodes of each plan that creates these prefixes.
 const PLAN: usize = 10_000;
-/// Parents of each node of a plan that is refused: two million together.
+/// Parents of each node of the refused plan: two million together.
 const PARENTS: usize = 1000;
-/// Values that are streamed into blocks.
+/// Size of values that are streamed into blocks, in bytes.
 const LARGE: usize = 100 << 10;
 /// Requests that are sent together.
 const BATCH: usize = 256;
-/// A peer that is not answered for so long looks whether it shall end.
+/// Time without an answer after which a peer checks whether it shall stop.
 const PATIENCE: Duration = Duration::from_millis(20);
 
 /// The attacking job's requests.
@@ -38,33 +38,33 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub enum Attack {
     /// 24 connections announce control bodies of 15 MiB and never finish them
     AnnouncedBodies,
-    /// Trees of more prefixes than are shown, ten requests at a time
+    /// Requests for trees with too many prefixes, ten at a time
     RefusedTrees,
     /// Plans with two million parents
     RefusedPlans,
-    /// 16 connections ask for values and read none
+    /// 16 connections request values and never read the replies
     UnreadReplies,
     /// 8 connections put values of 100 KiB, pipelined
     LargeValues,
     /// 8 connections put small values, 256 at a time
     PipelinedPuts,
-    /// Connections that shake hands and go
+    /// Connections that close after the handshake
     ConnectionChurn,
-    /// 4096 gets that wait at an empty queue, again and again
+    /// 4096 gets that wait at an empty queue, repeatedly
     WaitingGets,
-    /// Prefixes that are created, 256 at a time
+    /// Creation of prefixes, 256 at a time
     CreateFlood,
-    /// Structures that are opened, 256 at a time
+    /// Opening of structures, 256 at a time
     OpenFlood,
 }
 
 impl Attack {
-    /// All of them.
+    /// All attacks.
     pub fn all() -> Vec<Attack> {
         Attack::value_variants().to_vec()
     }
 
-    /// As it is written on the command line.
+    /// The name on the command line.
     pub fn name(self) -> String {
         self.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
     }
@@ -79,7 +79,7 @@ impl Attack {
     }
 }
 
-/// A cluster as an attacker's job sees it.
+/// The cluster from the view of an attacker's job.
 pub struct Target {
     seen: Arc<Seen>,
     _client: Client,
@@ -90,22 +90,23 @@ struct Seen {
     ticket: JobTicket,
     kv: OpenStructureReply,
     queue: OpenStructureReply,
-    /// The body of a plan that is too large.
+    /// Body of a plan that is too large.
     plan: Vec<u8>,
 }
 
-/// An attack that goes on until it is ended.
+/// A running attack.
 pub struct Running {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<(), String>>>,
 }
 
 impl Running {
-    /// Ends it. An attacker that is refused or cut off goes on; one that cannot work at all is an error.
+    /// Ends the attack. An attacker that is refused or disconnected continues; one that cannot work at all is
+    /// an error.
     pub fn end(self) -> Result<(), String> {
         self.stop.store(true, Relaxed);
         for thread in self.threads {
-            thread.join().map_err(|_| "an attacker ended by a defect of its own".to_owned())??;
+            thread.join().map_err(|_| "the thread of an attacker panicked".to_owned())??;
         }
         Ok(())
     }
@@ -150,7 +151,7 @@ impl Target {
             let (seen, stop) = (self.seen.clone(), stop.clone());
             let spawned = std::thread::Builder::new().spawn(move || {
                 while !stop.load(Relaxed) {
-                    // A connection that was refused or closed is followed by another.
+                    // After a refused or closed connection, the attacker opens another one.
                     if seen.attack(attack, n, &stop).is_err() {
                         let clock = Clock::start();
                         clock.sleep_until(clock.now() + PATIENCE);
@@ -250,7 +251,7 @@ impl Seen {
         for _ in 0..ANNOUNCED / piece.len() - 1 {
             peer.send(&piece, stop)?;
         }
-        // The rest dribbles in.
+        // The rest is sent in small pieces.
         let clock = Clock::start();
         while !stop.load(Relaxed) {
             peer.send(&[0], stop)?;
@@ -279,7 +280,7 @@ impl Seen {
             for n in 0..together {
                 sequence += 1;
                 let mut header = RequestHeader { at, grant, ..RequestHeader::new(Op::KvPut) };
-                // Lanes of their own: a refusal in one holds up no other.
+                // Separate lanes, so that a refusal in one lane delays no other.
                 header.lane = LaneId(1 + n as u32 % 16);
                 header.sequence = Sequence(1 + (sequence - 1) / 16);
                 header.ack_lag = 1;
@@ -306,7 +307,7 @@ impl Seen {
         peer.send(&batch, stop)?;
         let clock = Clock::start();
         clock.sleep_until(clock.now() + 2 * PATIENCE);
-        // Its end takes them all back.
+        // Closing the connection cancels all of them.
         Ok(())
     }
 }
@@ -334,7 +335,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Sends it all, unless the attack ends meanwhile.
+    /// Sends all bytes, unless the attack ends meanwhile.
     fn send(&mut self, mut bytes: &[u8], stop: &AtomicBool) -> Result<(), String> {
         while !bytes.is_empty() {
             match self.0.write(bytes) {
@@ -350,7 +351,7 @@ impl Peer {
         let mut at = 0;
         while at < buffer.len() {
             match self.0.read(&mut buffer[at..]) {
-                Ok(0) => return Err("the node has closed the connection".into()),
+                Ok(0) => return Err("the node closed the connection".into()),
                 Ok(n) => at += n,
                 Err(e) if is_patience(&e) && !stop.load(Relaxed) => {}
                 Err(e) => return Err(e.to_string()),
@@ -359,7 +360,7 @@ impl Peer {
         Ok(())
     }
 
-    /// The next reply's header and arguments, for any status.
+    /// Header and arguments of the next reply, whatever its status.
     fn reply(&mut self, stop: &AtomicBool) -> Result<(ReplyHeader, Vec<u8>), String> {
         let mut head = [0; REPLY_HEADER];
         self.read(&mut head, stop)?;

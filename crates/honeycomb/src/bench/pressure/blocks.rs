@@ -1,9 +1,9 @@
-//! Who has blocks in virtual time, under `block`: the catalog decides it, by the code that a controller
-//! runs, for a prefix of each task, as `keep::Ours` asks a cluster.
+//! Placement of blocks in virtual time for the policy `block`: the catalog decides, with the code of a
+//! controller. Each task has a prefix, as `keep::Ours` creates them in a cluster.
 //!
-//! The memory servers are played here. They open and take back what they are told at once, report every
-//! two seconds what was used, and let a file's blocks seal each other when its last byte is written. Nothing
-//! comes up again: a file is read too seldom for that.
+//! The memory servers are simulated here. They open and free blocks at once, report used blocks every two
+//! seconds, and seal the blocks of a file when its last byte is written. No block is promoted: a file is read
+//! too seldom for that.
 
 use super::keep::{path, prefixes};
 use super::real::with_reserve;
@@ -18,29 +18,29 @@ use honeycomb_types::{
 };
 use std::collections::HashMap;
 
-/// Blocks that each disk has room for: far more than are alive at a time.
+/// Blocks of each disk: far more than are live at a time.
 const DISK_BLOCKS: u32 = 8192;
 
-/// There is no room, in memory or on the disks, or who asks is to wait for its share.
+/// There is no room in memory or on the disks, or the requester must wait for its share.
 #[derive(Clone, Copy, Debug)]
 pub struct Full {
-    /// Blocks are on their way below memory.
+    /// Whether blocks are being demoted, so that room will be free.
     pub room_comes: bool,
 }
 
-/// Which file of which job.
+/// The job and the file that own a block.
 pub type Whose = (u32, FileId);
 
-/// A block that is to go to another tier of its server.
+/// A block that is migrating to another tier of its server.
 #[derive(Clone, Copy, Debug)]
 pub struct Going {
     /// The block.
     pub at: BlockAt,
-    /// Where to.
+    /// Target tier.
     pub tier: TierIx,
-    /// Whose it is.
+    /// Owner of the block.
     pub whose: Whose,
-    /// Its server.
+    /// Server of the block.
     pub server: u32,
 }
 
@@ -51,7 +51,7 @@ struct File {
     blocks: Vec<BlockAt>,
 }
 
-/// A catalog, and the servers that it gives blocks of.
+/// A catalog and its simulated servers.
 pub struct Blocks {
     catalog: Catalog,
     block: u64,
@@ -61,17 +61,17 @@ pub struct Blocks {
     jobs: HashMap<u32, JobId>,
     files: HashMap<Whose, File>,
     owners: HashMap<BlockAt, Whose>,
-    /// By server: what was used since it reported.
+    /// Used blocks since the last report, by server.
     used: Vec<Vec<BlockUsage>>,
-    /// Blocks that the last command opened, and where.
+    /// Blocks that the last command opened, with their tiers.
     opened: Vec<(BlockAt, TierIx)>,
     going: Vec<(BlockAt, TierIx)>,
     effects: Vec<Effect>,
 }
 
 impl Blocks {
-    /// Servers that have so many blocks in memory together, beside those that each keeps back for moves.
-    /// They are shared out by this.
+    /// Servers with this many blocks in memory together, besides the blocks that each reserves for moves. The
+    /// policy `sharing` divides them.
     pub fn of(conditions: &Conditions, sharing: PolicyKind, blocks: u64) -> Blocks {
         let count = u64::from(conditions.servers.max(1));
         let mut made = Blocks {
@@ -102,7 +102,7 @@ impl Blocks {
                 flush_root: "",
             };
             let Ok(Reply::Joined(id)) = made.run(Command::JoinServer { server }) else {
-                unreachable!("a server of a new address joins")
+                unreachable!("a server with a new address joins")
             };
             made.ids.push(id);
             made.servers.insert(id, n as u32);
@@ -110,12 +110,12 @@ impl Blocks {
         made
     }
 
-    /// From here on it is so late.
+    /// Sets the virtual time.
     pub fn at(&mut self, seconds: f64) {
         self.now = Time((seconds * 1e9) as u64);
     }
 
-    /// Carries a command out, and what servers are told by it.
+    /// Applies a command and its effects on servers.
     fn run(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
         let mut told = std::mem::take(&mut self.effects);
         let reply = self.catalog.apply(self.now, command, &mut told);
@@ -136,7 +136,7 @@ impl Blocks {
                     place += 1;
                     continue;
                 }
-                ref other => unreachable!("nothing that jobs do here asks for {other:?}"),
+                ref other => unreachable!("the jobs of this benchmark never cause {other:?}"),
             };
             place += 1;
             if let Err(e) = self.catalog.apply(self.now, done, &mut told) {
@@ -148,7 +148,7 @@ impl Blocks {
         reply
     }
 
-    /// The same of what has no reason to be refused.
+    /// Applies a command that cannot be refused.
     fn done(&mut self, command: Command<'_>) -> Reply {
         match self.run(command) {
             Ok(reply) => reply,
@@ -156,7 +156,7 @@ impl Blocks {
         }
     }
 
-    /// Every server says that it lives, and what was used of it.
+    /// Every server sends a heartbeat and reports its used blocks.
     pub fn report(&mut self) {
         for n in 0..self.ids.len() {
             let (server, usage) = (self.ids[n], std::mem::take(&mut self.used[n]));
@@ -166,7 +166,7 @@ impl Blocks {
         self.done(Command::Tick);
     }
 
-    /// Registers a job with a prefix for each task, whose readers are declared.
+    /// Registers a job with a prefix for each task, and declares the readers of each prefix.
     pub fn begin(&mut self, number: u32, plan: &JobPlan) {
         let name = format!("t{}/{number}", plan.tenant);
         let actor = Actor::CLUSTER;
@@ -185,7 +185,7 @@ impl Blocks {
         let prefixes = prefixes(plan);
         let readers = prefixes.iter().map(|(_, of)| of.iter().map(String::as_str).collect());
         let readers: Vec<Vec<&str>> = readers.collect();
-        // Freed by their readers alone.
+        // Prefixes are freed only by the commits of their readers.
         let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
         let nodes = prefixes.iter().zip(&readers).map(|((name, _), readers)| PlanNode {
             name,
@@ -197,7 +197,7 @@ impl Blocks {
         self.done(Command::CreateHierarchy { actor: Actor::driver(job), job, nodes: &nodes });
     }
 
-    /// Makes a file with room for so many bytes: where its blocks are.
+    /// Creates a file for this many bytes; answers the places of its blocks.
     pub fn make(&mut self, whose: Whose, bytes: u64) -> Result<Vec<(u32, TierIx)>, Full> {
         let (number, id) = whose;
         let job = self.jobs[&number];
@@ -218,7 +218,7 @@ impl Blocks {
                 self.done(Command::ShortOf { blocks });
                 return Err(Full { room_comes: self.catalog.awaits_room() });
             }
-            other => unreachable!("a file is made: {other:?}"),
+            other => unreachable!("creating a file answers {other:?}"),
         };
         let given: Vec<BlockAt> = self.opened.iter().map(|&(at, _)| at).collect();
         self.owners.extend(given.iter().map(|&at| (at, whose)));
@@ -227,7 +227,7 @@ impl Blocks {
         Ok(self.opened.iter().map(place).collect())
     }
 
-    /// A file is written: each block but the last was sealed by the one behind it.
+    /// A file is completely written: all its blocks but the last are sealed.
     pub fn wrote(&mut self, whose: Whose) {
         let File { structure, ref blocks, .. } = self.files[&whose];
         for pair in blocks.clone().windows(2) {
@@ -238,7 +238,7 @@ impl Blocks {
         self.used(whose);
     }
 
-    /// All blocks of a file were written to, or are read.
+    /// Marks all blocks of a file as used, by a write or a read.
     pub fn used(&mut self, whose: Whose) {
         let File { bytes, ref blocks, .. } = self.files[&whose];
         for (n, &at) in blocks.iter().enumerate() {
@@ -248,7 +248,7 @@ impl Blocks {
         }
     }
 
-    /// Blocks that were told to go to another tier since this was last asked.
+    /// Takes the blocks that began to migrate to another tier since the last call.
     pub fn take_going(&mut self) -> Vec<Going> {
         let (owners, servers) = (&self.owners, &self.servers);
         let going = self.going.drain(..).filter_map(|(at, tier)| {
@@ -258,7 +258,7 @@ impl Blocks {
         going.collect()
     }
 
-    /// One of them is there; whether it is anybody's still.
+    /// Completes the migration of a block; answers whether it still has an owner.
     pub fn arrived(&mut self, going: Going) -> bool {
         if !self.owners.contains_key(&going.at) {
             return false;
@@ -268,12 +268,12 @@ impl Blocks {
         true
     }
 
-    /// Whether who waits for room should ask again.
+    /// Whether tasks that wait for room should retry.
     pub fn room_came(&mut self) -> bool {
         self.catalog.take_room_came() || !self.catalog.awaits_room()
     }
 
-    /// A task has ended: files whose last reader it was are gone, so many.
+    /// Ends a task; answers how many files were freed because it was their last reader.
     pub fn ended(&mut self, (number, id): Whose) -> u32 {
         let job = self.jobs[&number];
         let path = path(id);
@@ -283,19 +283,19 @@ impl Blocks {
         }
     }
 
-    /// A file is gone.
+    /// Forgets a freed file.
     pub fn forget(&mut self, whose: Whose) {
         self.files.remove(&whose);
     }
 
-    /// A job is over.
+    /// Ends a job.
     pub fn end(&mut self, number: u32) {
         if let Some(job) = self.jobs.remove(&number) {
             self.done(Command::DeregisterJob { actor: Actor::CLUSTER, job });
         }
     }
 
-    /// All jobs are over: the catalog is in order, and nobody has blocks.
+    /// Checks after the last job that the catalog is consistent and all blocks are free.
     pub fn finish(self) {
         if let Err(broken) = self.catalog.check_invariants() {
             panic!("{broken}");

@@ -1,4 +1,4 @@
-//! What came out: tables, lines of JSON, plots, and verdicts against what was asked for.
+//! The results: tables, lines of JSON, plots, and verdicts on the requirements.
 
 use super::Load;
 use super::sizing::{Sizing, cut};
@@ -10,33 +10,33 @@ use crate::size;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// What the paper says of Figure 9: at 60 and 20 % of the peak, for ElastiCache, Pocket, and itself;
-/// of the last two at 20 %, that it is more and less than this.
+/// The paper's slowdowns in Figure 9 at 20 and 60 % of the peak, for ElastiCache, Pocket, and its own system.
+/// For the last two at 20 %, the paper says more than 4.1 and less than 2.5.
 const PAPER: [(&str, [(f64, f64); 2]); 3] = [
     ("paper: ElastiCache", [(20.0, 34.0), (60.0, 4.7)]),
     ("paper: Pocket", [(20.0, 4.1), (60.0, 3.2)]),
     ("paper: its own", [(20.0, 2.5), (60.0, 1.3)]),
 ];
-/// Most slowdown of `block` at these capacities.
+/// Maximum slowdown of `block` at these capacities.
 const BARS: [(u32, f64); 2] = [(60, 1.2), (20, 2.0)];
-/// By how much it is ahead of these, at 60 % and below.
+/// Minimum factor by which `block` is faster than these policies, at 60 % and less.
 const AHEAD: [(&str, f64); 2] = [("job-peak", 1.6), ("static", 3.0)];
-/// Least utilisation at 40 %.
+/// Minimum utilisation at 40 %.
 const UTILISATION: f64 = 0.8;
 
-/// How much longer jobs took.
+/// The slowdown of jobs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slowdown {
     /// Mean over jobs.
     pub mean: f64,
-    /// 95 of 100 jobs have no more.
+    /// The 95th percentile over jobs.
     pub p95: f64,
-    /// Of the times of all jobs together: small jobs count for little.
+    /// Slowdown of the sum of all jobs' times: small jobs count little.
     pub sums: f64,
 }
 
 impl Slowdown {
-    /// Of jobs' times against those of the same jobs elsewhere.
+    /// The slowdown of jobs' times relative to those of the same jobs in another run.
     pub fn of(seconds: &[f64], base: &[f64]) -> Slowdown {
         assert_eq!(seconds.len(), base.len(), "the same jobs");
         let mut each: Vec<f64> =
@@ -54,20 +54,20 @@ impl Slowdown {
 
 /// A policy at a capacity.
 pub struct Point {
-    /// As on the command line.
+    /// Name on the command line.
     pub policy: &'static str,
     /// Percent of the peak.
     pub capacity_pct: u32,
-    /// Against its own 100 %.
+    /// Slowdown relative to the policy's own run at 100 %.
     pub slowdown: Slowdown,
-    /// From the arrival of each job to its end.
+    /// Seconds from the arrival of each job to its end.
     pub seconds: Vec<f64>,
-    /// All jobs' times against those of `block` at 100 %.
+    /// All jobs' times relative to those of `block` at 100 %.
     pub to_block: Option<f64>,
     /// Bytes in memory over the capacity, on average while jobs arrive.
     pub utilisation: f64,
-    /// The same of blocks with an owner, as the controller counts them, or of what redis-server counts
-    /// against its bound; where it is measured.
+    /// The same for owned blocks as counted by the controller, or for the memory that redis-server counts
+    /// against its limit, if measured.
     pub allocated: Option<f64>,
     /// Bytes written to disks.
     pub spilled_disk: u64,
@@ -75,40 +75,40 @@ pub struct Point {
     pub spilled_object: u64,
     /// Bytes that tasks wrote.
     pub written: u64,
-    /// Jobs that ended.
+    /// Number of finished jobs.
     pub jobs: usize,
-    /// Jobs that had not, when it was waited no longer: their times are those until then.
+    /// Number of jobs that did not finish before the run was stopped; their times are those until then.
     pub unfinished: usize,
-    /// Reads that were compared with what was written; where there is something to compare.
+    /// Number of reads compared with the written data, if any.
     pub compared: Option<u64>,
     /// Share of transfers in the tasks' time.
     pub transfer_share: f64,
 }
 
-/// Everything that is told.
+/// All results of a comparison.
 pub struct Found<'a> {
-    /// In virtual time, or on a cluster.
+    /// Whether it ran in virtual time, not on a cluster.
     pub simulated: bool,
-    /// Whether disk and object store took as long as the conditions say.
+    /// Whether disk and object store had the speed of the conditions.
     pub shaped: bool,
-    /// How much longer the same run took when it ran again; where that was measured.
+    /// Ratio of the times of two equal runs, if measured.
     pub twice: Option<f64>,
-    /// Bytes per second that the disk takes alone; where there is one.
+    /// Bytes per second of the disk alone, if there is one.
     pub disk: Option<f64>,
-    /// What ran.
+    /// The load.
     pub load: &'a Load,
-    /// What followed from it.
+    /// The arithmetic of the load.
     pub sizing: &'a Sizing,
-    /// What came out.
+    /// The results by policy and capacity.
     pub points: &'a [Point],
-    /// Bytes that are 100 %.
+    /// Bytes of a capacity of 100 %.
     pub peak: u64,
     /// The machine.
     pub about: &'a str,
 }
 
 impl Found<'_> {
-    /// Prints it, and draws it if there is a folder.
+    /// Prints the results, and draws them if there is a folder.
     pub fn tell(&self, output: Output, out: Option<&Path>) -> Outcome {
         if let Some(folder) = out {
             std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
@@ -126,7 +126,7 @@ impl Found<'_> {
         }
         say!();
         self.table();
-        // What was asked for is asked for under the conditions.
+        // The requirements apply only under the conditions.
         let verdicts = if self.shaped { self.verdicts() } else { Vec::new() };
         if !verdicts.is_empty() {
             say!();
@@ -182,7 +182,7 @@ impl Found<'_> {
         for point in self.points {
             let unfinished = match point.unfinished {
                 0 => String::new(),
-                some => format!(" ({some} jobs did not end)"),
+                some => format!(" ({some} jobs did not finish)"),
             };
             let part = |bytes: u64| {
                 let share = bytes as f64 / point.written.max(1) as f64 * 100.0;
@@ -207,7 +207,7 @@ impl Found<'_> {
         self.points.iter().find(|p| p.policy == policy && p.capacity_pct == capacity_pct)
     }
 
-    /// Each thing that was asked for, and whether it came out.
+    /// Each requirement, and whether it is met.
     fn verdicts(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let said = |reached: bool| if reached { "reached" } else { "MISSED" };
@@ -215,7 +215,7 @@ impl Found<'_> {
             let Some(point) = self.at("block", pct) else { continue };
             let mean = point.slowdown.mean;
             lines.push(format!(
-                "block at {pct} %: slowdown {}, asked for at most {most}: {}",
+                "block at {pct} %: slowdown {}, required at most {most}: {}",
                 number(mean),
                 said(mean <= most)
             ));
@@ -228,7 +228,7 @@ impl Found<'_> {
                 let (pct, said) = (point.capacity_pct, said(ahead >= least));
                 let ahead = number(ahead);
                 lines.push(format!(
-                    "block ahead of {policy} at {pct} %: {ahead} times, asked for {least}: {said}"
+                    "block faster than {policy} at {pct} %: {ahead} times, required {least}: {said}"
                 ));
             }
         }
@@ -236,7 +236,7 @@ impl Found<'_> {
         if let Some(point) = self.at("block", 40) {
             let rises = ours.windows(2).all(|two| two[1].utilisation >= two[0].utilisation - 0.01);
             lines.push(format!(
-                "utilisation of block at 40 %: {:.0} %, asked for over {:.0} %: {}; it {} as capacity \
+                "utilisation of block at 40 %: {:.0} %, required over {:.0} %: {}; it {} as capacity \
                  falls",
                 point.utilisation * 100.0,
                 UTILISATION * 100.0,
@@ -280,7 +280,7 @@ impl Found<'_> {
     }
 }
 
-/// What a figure shows of a policy at a capacity.
+/// The values of a policy at a capacity in a figure.
 struct Drawn {
     policy: String,
     capacity_pct: f64,
@@ -288,7 +288,7 @@ struct Drawn {
     utilisation: f64,
 }
 
-/// Draws the figure of an earlier run again, beside the data that the run left.
+/// Draws the figure of an earlier run from its data, next to that file.
 pub fn redraw(data: &Path) -> Outcome {
     let text = std::fs::read_to_string(data).map_err(|e| Failure::io(data.display(), &e))?;
     let line = |line: &str| -> Option<Drawn> {
@@ -301,7 +301,7 @@ pub fn redraw(data: &Path) -> Outcome {
     let lines = text.lines().skip(1);
     let drawn = lines.map(|text| line(text).ok_or(text)).collect::<Result<Vec<_>, _>>();
     let wrong =
-        |text| Failure::invalid(format!("{}: no line of `pressure`: {text}", data.display()));
+        |text| Failure::invalid(format!("{}: not a line of `pressure`: {text}", data.display()));
     figure(&data.with_extension("png"), &drawn.map_err(wrong)?)
 }
 

@@ -1,5 +1,5 @@
-//! Who keeps the jobs' files: our own cluster, or a redis-server, each with an object store for what
-//! finds no room.
+//! Storage for the jobs' files: our cluster, or a redis-server, each with an object store for files that do
+//! not fit.
 
 use super::HEADROOM;
 use super::objects::Objects;
@@ -16,25 +16,25 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use thiserror::Error;
 
-/// Lease of a job: longer than any run. Its files go when their readers have committed.
+/// Lease of a job: longer than any run. Its files are freed when their readers have committed.
 const LEASE_MS: u32 = 24 * 3600 * 1000;
 
-/// How long a task waits for room where there is nothing below, and how often it asks.
+/// How long a task waits for room if there is no lower tier, and the interval of its retries.
 const PATIENCE: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Why a file could not be kept.
+/// The error when a file cannot be stored.
 #[derive(Debug, Error)]
 pub enum KeepError {
-    /// The cluster said so.
+    /// An error of the cluster.
     #[error("{0}")]
     Cluster(#[from] Error),
-    /// The object store, or redis-server.
+    /// An error of the object store or redis-server.
     #[error("{0}")]
     Store(#[from] io::Error),
 }
 
-/// What is in memory, as clients count it.
+/// Bytes and blocks in memory, as counted by clients.
 #[derive(Debug, Default)]
 pub struct Held {
     bytes: AtomicU64,
@@ -56,32 +56,32 @@ impl Held {
         self.blocks.fetch_sub(blocks, Relaxed);
     }
 
-    /// Bytes now.
+    /// Present bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Relaxed)
     }
 
-    /// Most bytes.
+    /// Peak bytes.
     pub fn peak_bytes(&self) -> u64 {
         self.peak_bytes.load(Relaxed)
     }
 
-    /// Most blocks.
+    /// Peak blocks.
     pub fn peak_blocks(&self) -> u64 {
         self.peak_blocks.load(Relaxed)
     }
 }
 
-/// A file of a job that runs.
+/// A file of a running job.
 #[derive(Clone, Copy)]
 struct Kept {
     bytes: u64,
     in_memory: bool,
-    /// Tasks that have not read it.
+    /// Number of tasks that have not read the file.
     left: u32,
 }
 
-/// The files of a job, by their tasks, and how many will still be read by whom.
+/// The files of a job by their tasks, with their remaining readers.
 struct Files {
     readers: Vec<Vec<u32>>,
     kept: Mutex<HashMap<FileId, Kept>>,
@@ -105,13 +105,13 @@ impl Files {
         self.locked()[&at].in_memory
     }
 
-    /// A task has ended: the files of which it was the last reader.
+    /// Ends a task; answers the files whose last reader it was.
     fn read(&self, plan: &JobPlan, at: FileId) -> Vec<(FileId, Kept)> {
         let mut kept = self.locked();
         let mut gone = Vec::new();
         for read in &plan.stages[at.stage as usize].tasks[at.task as usize].reads {
             let id = FileId { stage: read.stage, task: read.task };
-            let file = kept.get_mut(&id).expect("what was read is there");
+            let file = kept.get_mut(&id).expect("a file that was read exists");
             file.left -= 1;
             if file.left == 0 {
                 gone.push((id, *file));
@@ -126,7 +126,7 @@ impl Files {
     }
 }
 
-/// Names an object, or a key: one of all jobs.
+/// The name of a file's object or key, unique over all jobs.
 fn name(job: usize, at: FileId) -> String {
     format!("{job}-{}-{}", at.stage, at.task)
 }
@@ -136,7 +136,7 @@ pub fn path(at: FileId) -> String {
     format!("/s{}-{}", at.stage, at.task)
 }
 
-/// The prefixes of a job: the name of each, and of those that will read its file.
+/// The prefixes of a job: each name with the names of its file's readers.
 pub fn prefixes(plan: &JobPlan) -> Vec<(String, Vec<String>)> {
     let name = |at| path(at)[1..].to_owned();
     let tasks = plan.stages.iter().enumerate().flat_map(|(stage, all)| {
@@ -153,24 +153,24 @@ pub fn prefixes(plan: &JobPlan) -> Vec<(String, Vec<String>)> {
     tasks.map(|(at, _)| (name(at), readers.remove(&at).unwrap_or_default())).collect()
 }
 
-/// Memory of which jobs have their peak reserved from their begin to their end, as far as it goes: the
-/// way of Pocket, whose controller knows before a job begins what it will hold.
+/// Memory in which jobs reserve their peak from start to end, as far as it suffices: the method of Pocket,
+/// whose controller knows the peak of a job before it starts.
 #[derive(Debug)]
 pub struct Reservations {
-    /// Blocks that can be reserved.
+    /// Number of blocks that can be reserved.
     capacity: u64,
-    /// By which it is reckoned what a job holds at its peak.
+    /// Costs from which the peak of a job is computed.
     cost: TransferCost,
     taken: Mutex<u64>,
 }
 
 impl Reservations {
-    /// None is reserved of so many blocks.
+    /// No reservations of this many blocks.
     pub fn of(capacity: u64, cost: TransferCost) -> Reservations {
         Reservations { capacity, cost, taken: Mutex::default() }
     }
 
-    /// Reserves the peak of a job, if that is left: how many blocks it got.
+    /// Reserves the peak of a job if enough blocks are left; answers the number of reserved blocks.
     fn reserve(&self, plan: &JobPlan, block: u64) -> Option<u64> {
         let wanted = (plan.peak_blocks(self.cost, block) as f64 * HEADROOM).ceil() as u64;
         let mut taken = self.taken.lock().expect("no thread panicked");
@@ -184,25 +184,25 @@ impl Reservations {
     }
 }
 
-/// A cluster keeps the files: a prefix for each task, whose readers are declared, so that it is
-/// freed when the last of them has committed.
+/// Files in a cluster: a prefix for each task with declared readers, which is freed when the last of them has
+/// committed.
 pub struct Ours<'a> {
-    /// With the cluster's token.
+    /// Client with the cluster's token.
     pub admin: Client,
-    /// A client with another token.
+    /// Creates a client with another token.
     pub client: &'a (dyn Fn(&[u8]) -> Client + Sync),
-    /// Names of jobs begin with this.
+    /// Prefix of the names of jobs.
     pub name: String,
     /// Bytes of a block.
     pub block: u64,
-    /// For files that find no room; without, a task waits for it.
+    /// Object store for files that do not fit; without it, a task waits for room.
     pub objects: Option<&'a Objects>,
-    /// By which it waits.
+    /// Clock of the waits.
     pub clock: Clock,
-    /// With these a job is in memory only when its peak could be reserved, and else on the servers'
-    /// disks for as long as it lives.
+    /// With reservations, a job is in memory only if its peak could be reserved, else on the servers' disks
+    /// for its lifetime.
     pub reservations: Option<&'a Reservations>,
-    /// What is in memory.
+    /// Data in memory.
     pub held: &'a Held,
 }
 
@@ -246,7 +246,7 @@ impl Keep for Ours<'_> {
         let ticket = self.admin.register_job_with(&name, &options)?;
         let client = (self.client)(&ticket.token);
         let nodes = prefixes(plan).into_iter().map(|(name, readers)| {
-            // Freed by its readers alone: what a lease would free is not what is measured.
+            // Only its readers free it: the benchmark does not measure leases.
             let options = PrefixOptions { pinned: true, high_mark: 99, ..Default::default() };
             DagNode { name, parents: vec![], options, readers }
         });
@@ -259,7 +259,7 @@ impl Keep for Ours<'_> {
         let make = || job.client.create_file(job.ticket.job, &path(at), blocks as u32, false);
         let mut made = make();
         let until = self.clock.now() + PATIENCE;
-        // Memory and disk are full: the task waits until others have let go, and its job takes longer.
+        // If memory and disk are full, the task waits until others free blocks, and its job takes longer.
         while self.objects.is_none()
             && made.as_ref().is_err_and(|e| e.status == Status::OutOfMemory)
             && self.clock.now() < until
@@ -320,15 +320,15 @@ impl Keep for Ours<'_> {
     }
 }
 
-/// A redis-server keeps the files as values, the object store what it refuses for want of memory.
+/// Files as values in a redis-server, or in the object store if it has no memory for them.
 pub struct Theirs<'a> {
     /// host:port.
     pub address: &'a str,
-    /// Connections that nobody uses now.
+    /// Idle connections.
     pub idle: Mutex<Vec<RedisClient>>,
-    /// For files that find no room.
+    /// Object store for files that do not fit.
     pub objects: &'a Objects,
-    /// What is in memory.
+    /// Data in memory.
     pub held: &'a Held,
 }
 

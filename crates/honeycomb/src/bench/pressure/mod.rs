@@ -1,9 +1,9 @@
-//! `bench pressure`: jobs that have less memory than they need, under three policies (Figure 9).
+//! `bench pressure`: jobs with less memory than they need, under three policies (Figure 9).
 //!
-//! Only the policy differs: who gets memory, where data goes that has none, and when memory is given
-//! back. `sizing` says what follows from the conditions before anything runs, `world` carries the
-//! jobs out in virtual time, where `blocks` asks the catalog for them, `real` on a cluster; `figures`
-//! tells and draws what came out.
+//! Only the policy differs: the assignment of memory, the place of data that does not fit, and the time when
+//! memory is freed. `sizing` computes the expected figures from the conditions. `world` runs the jobs in
+//! virtual time, where `blocks` gets blocks from the catalog; `real` runs them on a cluster. `figures` prints
+//! and draws the results.
 
 mod blocks;
 mod figures;
@@ -29,42 +29,41 @@ use world::{Conditions, Run, Setup, simulate};
 
 /// Capacities, as shares of the peak.
 const CAPACITIES: [u32; 6] = [100, 80, 60, 40, 20, 10];
-/// Those of a quick run.
+/// Capacities of a quick run.
 const CAPACITIES_QUICK: [u32; 3] = [100, 60, 20];
-/// The disk: bytes per second both ways together, and seconds for each request.
+/// The disk: bytes per second of reads and writes together, and seconds for each request.
 const DISK: (f64, f64) = (500e6, 0.1e-3);
 /// The object store, as ATC '18 measured S3: seconds until a read and a write begin, and bytes per
 /// second of one connection.
 const OBJECT: (f64, f64, f64) = (12.1e-3, 25.8e-3, 70e6);
-/// Bytes per second of a server's network, where servers are simulated: 10 Gb/s.
+/// Bytes per second of a simulated server's network: 10 Gb/s.
 const NETWORK: f64 = 1.25e9;
-/// Of a memory server on this machine, which shares two cores with its clients.
+/// Bytes per second of a memory server on this machine, which shares two cores with its clients.
 const LOOPBACK: f64 = 1.2e9;
-/// What a reservation of a job's peak is given besides.
+/// Factor by which the reservation of a job exceeds its peak.
 const HEADROOM: f64 = 1.05;
-/// Peak of a quick run's level, at most.
+/// Maximum peak of a quick run's level.
 const QUICK_PEAK: u64 = 24 << 20;
-/// Most bytes per second, both ways, for each disk: more, and no policy that uses the disk can keep
-/// up when little memory is left.
+/// Maximum bytes per second, reads and writes together, for each disk: with more, no policy that uses the
+/// disk can keep up when little memory is left.
 const RATE_MOST: f64 = 0.8 * DISK.0;
-/// Seconds that a file costs besides its bytes: to make it and to find it.
+/// Seconds of a file besides its transfers: to create it and to find it.
 const FILE_S: f64 = 0.4e-3;
-/// What full scale is: the paper's window.
+/// Hours of a full-scale run: the paper's window.
 const HOURS: u32 = 5;
 const SECONDS_HOUR: f64 = 3600.0;
 
 /// Compares three ways to share too little memory among MapReduce-like jobs.
 ///
-/// An hour of tenants' intermediate data, compressed, as jobs of stages whose tasks read, compute and
-/// write files; transfers are 30 % of a task's time when all data is in memory. `static` is one pool
-/// with the object store below it (the way of ElastiCache), `job-peak` reserves each job's peak until
-/// the job ends and has disks below (the way of Pocket), `block` is Honeycomb's: block by block, with
-/// the servers' disks for what finds no memory. In virtual time the catalog's own code gives the blocks.
-/// Capacities are shares of the most that all jobs together hold; slowdowns are relative to the
-/// policy's own run at 100 %. On a cluster, beside it, a redis-server gets the same jobs, with the
-/// object store for what it refuses. The disk and the object store are shaped, so that they are the same
-/// everywhere: both are folders of the system's temporary ones, and with `--unshaped` as fast as
-/// these.
+/// The load is an hour of tenants' intermediate data, compressed: jobs with stages whose tasks read, compute
+/// and write files. Transfers take 30 % of a task's time when all data is in memory. `static` is one pool
+/// with an object store as lower tier (like ElastiCache). `job-peak` reserves each job's peak until the job
+/// ends, with disks as lower tier (like Pocket). `block` is Honeycomb's policy: memory is assigned block by
+/// block, with the servers' disks as lower tier. In virtual time, the catalog's code assigns the blocks.
+/// Capacities are fractions of the peak use of all jobs together; slowdowns are relative to the policy's own
+/// run at 100 %. On a cluster, a redis-server also runs the same jobs, with the object store for values that
+/// it refuses. The disk and the object store are folders in the system's temporary directory with a fixed
+/// speed, so that results are comparable; with `--unshaped` they run at their own speed.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench pressure --quick --policy static --capacity 60
@@ -73,60 +72,61 @@ const SECONDS_HOUR: f64 = 3600.0;
   honeycomb bench pressure --simulate --quick --out figures
   honeycomb bench pressure --simulate --quick --full --jobs 500")]
 pub struct PressureArgs {
-    /// In virtual time, without a cluster: what the conditions allow
+    /// Run in virtual time, without a cluster: shows what the conditions allow
     #[arg(long)]
     simulate: bool,
-    /// Run nothing: draw the figure of an earlier run again, beside the data that it left
+    /// Run nothing: draw the figure of an earlier run from its CSV data
     #[arg(long, value_name = "CSV", conflicts_with_all = ["simulate", "unshaped"])]
     redraw: Option<PathBuf>,
-    /// Leave the disk and the object store as fast as this machine has them
+    /// Run the disk and the object store at this machine's speed
     #[arg(long, conflicts_with = "simulate")]
     unshaped: bool,
-    /// The size of the paper's experiment, as far as it is published: 100 tenants, 5 hours, blocks
-    /// of 128 MiB, and as many servers as the load needs
+    /// Run the paper's experiment, as far as it is published: 100 tenants, 5 hours, blocks of 128 MiB, and as
+    /// many servers as the load needs
     #[arg(
         long,
         requires = "simulate",
         conflicts_with_all = ["seconds", "peak", "tenants", "file", "block_size"]
     )]
     full: bool,
-    /// About how many jobs at full scale
+    /// Approximate number of jobs at full scale
     #[arg(long, default_value_t = 50_000, requires = "full")]
     jobs: u32,
-    /// Policies to compare (static,job-peak,block)
+    /// Policies to compare (default: static,job-peak,block)
     #[arg(long, value_enum, value_delimiter = ',')]
     policy: Vec<Policy>,
-    /// Leave out the redis-server that gets the same jobs, with the object store as its overflow
+    /// Do not run the same jobs on a redis-server with the object store as its overflow
     #[arg(long)]
     no_redis: bool,
-    /// Memory, in percent of the peak; 100 always runs, because slowdowns are relative to it
+    /// Capacities in percent of the peak; 100 always runs, because slowdowns are relative to it
     #[arg(long, value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=100))]
     capacity: Vec<u32>,
     /// Seconds into which the hour is compressed
     #[arg(long, default_value_t = 18.0)]
     seconds: f64,
-    /// Peak of the level that the jobs' data follows
+    /// Peak of the load's target level
     #[arg(long, value_parser = size::parse, default_value = "44MiB")]
     peak: u64,
-    /// Tenants
+    /// Number of tenants
     #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     tenants: u32,
-    /// Decides the load
+    /// Seed of the load
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Median of a file's bytes
+    /// Median size of a file
     #[arg(long, value_parser = size::parse, default_value = "4MiB")]
     file: u64,
-    /// Bytes of a block; at most a sixteenth of the median file
+    /// Size of a block; at most a sixteenth of the median file
     #[arg(long, value_parser = size::parse, default_value = "256KiB")]
     block_size: u64,
-    /// In virtual time, bytes per second of one task that reads from memory (1000MiB)
+    /// In virtual time, bytes per second of one task's reads from memory (default: 1000MiB)
     #[arg(long, value_parser = size::parse)]
     read_rate: Option<u64>,
-    /// In virtual time, bytes per second of one task that writes to memory (300MiB; blocks of full scale 1000MiB)
+    /// In virtual time, bytes per second of one task's writes to memory (default: 300MiB; 1000MiB at full
+    /// scale)
     #[arg(long, value_parser = size::parse)]
     write_rate: Option<u64>,
-    /// A minute at most: to see that it runs, not to quote
+    /// Run for at most a minute: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
     /// Folder for the figures: a PNG and its data as CSV
@@ -136,25 +136,25 @@ pub struct PressureArgs {
     output: Output,
 }
 
-/// Who gets memory, where data goes that has none, and when memory is given back.
+/// The assignment of memory, the place of data that does not fit, and the time when memory is freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Policy {
-    /// One pool; what finds no room in it goes to the object store
+    /// One pool; files that do not fit go to the object store
     Static,
-    /// The same, and what was read stays until its job ends, as without lifetimes
+    /// The same, but files stay until their job ends, as without lifetimes
     StaticKeeps,
-    /// A job's peak is reserved until it ends; a job for which there is no room goes to disk
+    /// A job's peak is reserved until it ends; a job that does not fit goes to disk
     JobPeak,
-    /// Block by block; what finds no memory goes to the servers' disks
+    /// Memory is assigned block by block; blocks that do not fit go to the servers' disks
     Block,
-    /// The same under max-min fair shares of tenants
+    /// The same with max-min fair shares of tenants
     BlockMaxMin,
-    /// The same under Karma: who held less than its share before may hold more
+    /// The same with Karma: a tenant that used less than its share earlier may use more
     BlockKarma,
 }
 
 impl Policy {
-    /// As on the command line.
+    /// The name on the command line.
     fn name(self) -> &'static str {
         match self {
             Policy::Static => "static",
@@ -166,7 +166,7 @@ impl Policy {
         }
     }
 
-    /// By which the catalog shares memory out, where blocks are its to give.
+    /// The catalog's policy, if the catalog assigns the blocks.
     fn sharing(self) -> Option<PolicyKind> {
         match self {
             Policy::Static | Policy::StaticKeeps | Policy::JobPeak => None,
@@ -197,7 +197,7 @@ pub fn run(args: &PressureArgs) -> Outcome {
     let load = load(args, nominal(args))?;
     let bare = Setup::of(Policy::Block);
     let first = simulate(&load.jobs, load.conditions, bare);
-    // What tasks do to each other makes transfers longer: computing is lengthened to match.
+    // Concurrent tasks make transfers longer: computing is lengthened to keep the fraction of transfers.
     let compute = first.compute_for_share();
     let unconstrained = simulate(&load.jobs, load.conditions, Setup { compute, ..bare });
     let sizing = Sizing::simulated(&load, &unconstrained, compute);
@@ -224,7 +224,7 @@ pub fn run(args: &PressureArgs) -> Outcome {
     found.tell(args.output, args.out.as_deref())
 }
 
-/// Measures, and says beside it what virtual time would have said.
+/// Measures on a cluster, and prints the results of virtual time beside it.
 fn on_a_cluster(args: &PressureArgs) -> Outcome {
     let about = machine();
     if !args.output.json {
@@ -259,11 +259,11 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
     if args.output.json || args.unshaped {
         return Ok(());
     }
-    // The world's own calibration: its tasks meet each other in another way.
+    // Virtual time has its own calibration, because its tasks interfere differently.
     let bare = Setup::of(Policy::Block);
     let again = simulate(&load.jobs, load.conditions, bare).compute_for_share();
     let predicted = predict(&args.policies(), &args.capacities(), load, again, *peak);
-    say!("\nof the same jobs in virtual time, by these transfers, mean slowdown:");
+    say!("\nmean slowdown of the same jobs in virtual time, with these transfer costs:");
     for policy in args.policies() {
         let mine = predicted.iter().filter(|point| point.policy == policy.name());
         let all: Vec<String> =
@@ -273,7 +273,7 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
     Ok(())
 }
 
-/// What transfers take where nothing is measured.
+/// The cost of transfers in virtual time.
 fn nominal(args: &PressureArgs) -> TransferCost {
     let write = if args.full { 1000 << 20 } else { 300 << 20 };
     let (read, write) = (args.read_rate.unwrap_or(1000 << 20), args.write_rate.unwrap_or(write));
@@ -282,20 +282,20 @@ fn nominal(args: &PressureArgs) -> TransferCost {
 
 fn check(args: &PressureArgs) -> Outcome {
     if !(1.0..=86_400.0).contains(&args.seconds) {
-        return Err(Failure::invalid("--seconds takes 1 to 86400"));
+        return Err(Failure::invalid("--seconds must be 1 to 86400"));
     }
     if !args.simulate && (args.read_rate.is_some() || args.write_rate.is_some()) {
         let text =
-            "--read-rate and --write-rate are for --simulate: on a cluster they are measured";
+            "--read-rate and --write-rate need --simulate: on a cluster the rates are measured";
         return Err(Failure::invalid(text));
     }
     let cost = nominal(args);
     if cost.read <= 0.0 || cost.write <= 0.0 || (!args.full && args.peak < args.file) {
-        return Err(Failure::invalid("rates are above 0, and --peak has room for a file"));
+        return Err(Failure::invalid("rates must be above 0, and --peak at least one file"));
     }
     if !args.full && (args.block_size == 0 || args.file / 16 < args.block_size) {
         let text = format!(
-            "blocks of {} for files of {}: a block is at most a sixteenth of the median file",
+            "blocks of {} are too large for files of {}: use at most a sixteenth of the median file",
             size::show(args.block_size),
             size::show(args.file)
         );
@@ -304,7 +304,7 @@ fn check(args: &PressureArgs) -> Outcome {
     Ok(())
 }
 
-/// The jobs, and what everything costs.
+/// The jobs, and the costs of their operations.
 fn load(args: &PressureArgs, cost: TransferCost) -> Outcome<Load> {
     let (file, block) = match args.full {
         true => (2 << 30, 128 << 20),
@@ -352,8 +352,8 @@ fn load(args: &PressureArgs, cost: TransferCost) -> Outcome<Load> {
     Ok(Load { demand, jobs, file, conditions })
 }
 
-/// About as many jobs as are asked for, over five hours of a hundred tenants. A first, small try
-/// tells how many jobs a level makes.
+/// About the requested number of jobs, over five hours of a hundred tenants. A first, small run estimates the
+/// number of jobs for a level.
 fn full(args: &PressureArgs, cost: TransferCost, shape: Shape) -> (Demand, Vec<JobPlan>) {
     let fit = Fit { seed: args.seed, tenants: 100 };
     let hours = fitted_hours(fit, HOURS);
@@ -378,7 +378,7 @@ impl PressureArgs {
         }
     }
 
-    /// 100 first, then the others, each once.
+    /// The capacities: 100 first, then the others, each once.
     fn capacities(&self) -> Vec<u32> {
         let mut capacities = match (self.capacity.is_empty(), self.quick) {
             (true, true) => CAPACITIES_QUICK.to_vec(),
@@ -392,7 +392,7 @@ impl PressureArgs {
     }
 }
 
-/// Every policy at every capacity, in virtual time: a thread for each policy.
+/// Runs every policy at every capacity in virtual time, with a thread for each policy.
 fn predict(
     policies: &[Policy],
     capacities: &[u32],

@@ -1,7 +1,7 @@
-//! A shaped object store: files of a directory, each request as slow as one of S3's.
+//! A simulated object store: files in a directory, with the latency and rate of S3.
 //!
-//! A request takes its delay and its bytes at the rate of one connection; any number may be under way.
-//! The bytes are really written and read, so that what comes back can be compared.
+//! A request takes its delay, plus its bytes at the rate of one connection; any number of requests may run at
+//! the same time. The bytes are really written and read, so that reads can be compared with writes.
 
 use super::OBJECT;
 use honeycomb_env::{Clock, Entropy};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A store in a directory of its own, which goes with it.
+/// An object store in its own directory, which is removed with it.
 pub struct Objects {
     folder: PathBuf,
     clock: Clock,
@@ -22,8 +22,8 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// A store in a new directory among the system's temporary ones. `shaped` says whether requests
-    /// take as long as S3's, or as long as the disk takes.
+    /// A store in a new temporary directory. With `shaped`, requests take as long as those of S3, else as
+    /// long as the disk takes.
     pub fn new(shaped: bool) -> io::Result<Objects> {
         let name = format!("honeycomb-objects-{:x}", Entropy::system().next_u64());
         let folder = std::env::temp_dir().join(name);
@@ -38,7 +38,7 @@ impl Objects {
         }
     }
 
-    /// Writes an object, whole.
+    /// Writes a whole object.
     pub fn put(&self, name: &str, content: &[u8]) -> io::Result<()> {
         let since = self.clock.now();
         fs::write(self.folder.join(name), content)?;
@@ -47,7 +47,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Reads a range of one.
+    /// Reads a range of an object.
     pub fn get(&self, name: &str, offset: u64, buffer: &mut [u8]) -> io::Result<()> {
         let since = self.clock.now();
         File::open(self.folder.join(name))?.read_exact_at(buffer, offset)?;
@@ -55,7 +55,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Removes one. Nobody waits for that.
+    /// Removes an object, without the delay of a request.
     pub fn remove(&self, name: &str) -> io::Result<()> {
         fs::remove_file(self.folder.join(name))
     }
@@ -68,7 +68,7 @@ impl Objects {
 
 impl Drop for Objects {
     fn drop(&mut self) {
-        // What is left in a temporary directory is no reason to fail.
+        // Files that remain in a temporary directory are no reason to fail.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

@@ -1,9 +1,9 @@
-//! The comparison on a real cluster, with real clients, and beside a redis-server.
+//! The comparison on a real cluster with real clients, and on a redis-server.
 //!
-//! First it is measured what a task's transfers take alone, and jobs are made of it. They run with all
-//! the memory that they want: that tells how much that is, and how much longer transfers take among
-//! others, so that computing can be lengthened until transfers are their share again. Then each
-//! policy gets its capacities.
+//! First it measures a task's transfers alone and generates the jobs from them. The jobs then run with all
+//! the memory that they need. This run measures their peak, and how much longer transfers take with
+//! concurrent tasks, so that computing can be lengthened until transfers have their fraction again. Then each
+//! policy runs with each capacity.
 
 use super::figures::{Point, Slowdown};
 use super::keep::{Held, Ours, Reservations, Theirs};
@@ -35,25 +35,25 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// Threads that tasks run on; they mostly sleep. More than run at a time even when jobs pile up.
+/// Threads that run the tasks, which mostly sleep: more than run at a time, even when jobs pile up.
 const THREADS: usize = 128;
-/// How long after the last arrival a run goes on.
+/// How long a run continues after the last arrival.
 const PATIENCE: Duration = Duration::from_secs(8);
-/// Least and most share of transfers in a task's time for which no second calibration is needed.
+/// Range of the transfers' fraction of a task's time for which no second calibration is needed.
 const SHARE: (f64, f64) = (0.27, 0.33);
-/// How often memory is looked at.
+/// Interval of memory samples.
 const EVERY: Duration = Duration::from_millis(20);
-/// Files with which it is measured what transfers take alone.
+/// Number of files in the measurement of transfers alone.
 const PROBES: u32 = 24;
-/// Bytes by which it is measured what a disk takes alone.
+/// Bytes in the measurement of the disk alone.
 const DISK_BYTES: u64 = 256 << 20;
-/// Share of tasks' time for which they may wait for a thread, before the run says so.
+/// Fraction of tasks' time waiting for a thread above which the run prints a warning.
 const QUEUED: f64 = 0.01;
 
-/// Where a policy's runs go.
+/// The system that runs the jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
-    /// Our own cluster.
+    /// Our cluster.
     Ours(Policy),
     /// A redis-server, with the object store as its overflow.
     Redis,
@@ -67,7 +67,7 @@ impl Who {
         }
     }
 
-    /// Why it cannot be measured here.
+    /// The reason why it cannot be measured here, if any.
     fn lacks(self) -> Option<String> {
         match self {
             Who::Ours(policy) => lacks(policy).map(str::to_owned),
@@ -93,70 +93,70 @@ impl Who {
     }
 }
 
-/// What cannot be measured, and why.
+/// Results that cannot be measured, and the reason.
 pub struct Missing {
-    /// Of whom.
+    /// Policy or system.
     pub who: &'static str,
-    /// At which capacities.
+    /// Capacities.
     pub capacities: Vec<u32>,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// What a comparison on a real cluster gave.
+/// The results of a comparison on a real cluster.
 pub struct Measured {
-    /// What ran.
+    /// The load.
     pub load: Load,
-    /// What followed from it.
+    /// The arithmetic of the load.
     pub sizing: Sizing,
-    /// What came out.
+    /// The results by policy and capacity.
     pub points: Vec<Point>,
-    /// What could not be measured.
+    /// Results that could not be measured.
     pub missing: Vec<Missing>,
-    /// Bytes that are 100 %.
+    /// Bytes of a capacity of 100 %.
     pub peak: u64,
-    /// What a task's transfers take alone.
+    /// Cost of a task's transfers alone.
     pub cost: TransferCost,
-    /// `block` at 100 % over the calibration, which is the same run with room to spare: what the
-    /// machine adds.
+    /// Time of `block` at 100 % over that of the calibration, which is the same run with spare memory: the
+    /// variation of the machine.
     pub twice: Option<f64>,
-    /// Bytes per second that the disk takes alone.
+    /// Bytes per second of the disk alone.
     pub disk: f64,
 }
 
 /// One run.
 struct Ran {
     carried: Carried,
-    /// Integral of bytes in memory while jobs arrived: data that is wanted, as clients count it (a
-    /// server's own count comes four times a second, which is as long as a file lives).
+    /// Integral of bytes in memory while jobs arrived: live data, as counted by clients (a server reports
+    /// four times a second, which is as long as a file lives).
     used: f64,
-    /// The same of blocks with an owner, or of what redis-server counts against its bound.
+    /// The same for owned blocks, or for the memory that redis-server counts against its limit.
     allocated: f64,
     peak_blocks: u64,
     peak_bytes: u64,
-    /// Bytes that servers wrote to their disks, as they count them.
+    /// Bytes that servers wrote to their disks, as counted by the servers.
     spilled_disk: u64,
     spilled_object: u64,
 }
 
-/// Integrals over the time in which jobs arrive, and a sum.
+/// Integrals over the time during which jobs arrive, and a sum.
 #[derive(Clone, Copy, Debug, Default)]
 struct Looked {
     used: f64,
     allocated: f64,
 }
 
-/// Why a policy is not measured; `None` when it is.
+/// The reason why a policy cannot be measured; `None` if it can.
 fn lacks(policy: Policy) -> Option<&'static str> {
     match policy {
         Policy::Static | Policy::JobPeak | Policy::Block => None,
         Policy::StaticKeeps | Policy::BlockMaxMin | Policy::BlockKarma => {
-            Some("it is there in virtual time only")
+            Some("it exists in virtual time only")
         }
     }
 }
 
-/// Whoever asks by name for what cannot be had gets an error, and not a table without it.
+/// Refuses policies that are named on the command line but cannot be measured.
 fn refuse(args: &PressureArgs) -> Outcome {
     let lacking = args.policy.iter().find_map(|policy| Some((policy, lacks(*policy)?)));
     lacking.map_or(Ok(()), |(policy, why)| {
@@ -165,7 +165,7 @@ fn refuse(args: &PressureArgs) -> Outcome {
     })
 }
 
-/// Measures. `make` makes the load of the cost that was found.
+/// Runs the measurement. `make` creates the load for the measured cost.
 pub fn measure(
     args: &PressureArgs,
     make: impl Fn(TransferCost) -> Outcome<Load>,
@@ -179,8 +179,8 @@ pub fn measure(
     let mut free = run_ours(args, &load, Policy::Block, 1.0, None, "calibration")?;
     let share = free.carried.transfer_share();
     if !(SHARE.0..=SHARE.1).contains(&share) {
-        // Jobs are made anew of what transfers take among others: to lengthen the same ones would
-        // have more of them at a time, and that would make their transfers longer again.
+        // New jobs are generated from the cost of transfers with concurrent tasks. Lengthening the same jobs
+        // would run more of them at a time, and that would make their transfers longer again.
         compute = share / (1.0 - share) * (1.0 - TRANSFER_SHARE) / TRANSFER_SHARE;
         let TransferCost { read, write, file_s } = cost;
         load = make(TransferCost {
@@ -217,7 +217,8 @@ pub fn measure(
             let ran = who.run(args, &load, compute, memory, &format!("{} at {pct} %", who.name()));
             let ran = match ran {
                 Ok(ran) => ran,
-                // One point less, told with its reason; without the one at 100 % the others mean nothing.
+                // The point is reported as missing with its reason. At 100 % it is an error, because the
+                // other points are relative to it.
                 Err(failure) if pct < 100 => {
                     let why = failure.to_string();
                     missing.push(Missing { who: who.name(), capacities: vec![pct], why });
@@ -241,8 +242,8 @@ pub fn measure(
     Ok(Measured { load, cost, sizing, points, missing, peak, twice, disk })
 }
 
-/// What transfers take alone: of some files, one after the other, each read by the task that writes
-/// the next.
+/// Measures transfers alone: of some files, one after the other, each read by the task that writes the next
+/// one.
 fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
     let times = |bytes: u64| -> Outcome<(f64, f64)> {
         let reads = |number| vec![Read { stage: number - 1, task: 0, offset: 0, bytes }];
@@ -259,7 +260,7 @@ fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
         let files = f64::from(PROBES);
         Ok((ran.carried.write_s / files, ran.carried.read_s / (files - 1.0)))
     };
-    // Of two sizes, so that what a file costs can be told from what its bytes do.
+    // Two sizes, to separate the cost of a file from the cost of its bytes.
     let (small, large) = (load.file / 16, load.file);
     let ((write_small, read_small), (write, read)) = (times(small)?, times(large)?);
     let bytes = (large - small) as f64;
@@ -282,8 +283,7 @@ fn run_ours(
     run_jobs(args, load, &load.jobs, policy, compute, memory, what)
 }
 
-/// Carries jobs out on a cluster of their own, with this memory for data: besides, it has the blocks
-/// that are kept back for moves.
+/// Runs jobs on a new cluster with this memory for data, plus the blocks that are reserved for moves.
 fn run_jobs(
     args: &PressureArgs,
     load: &Load,
@@ -306,7 +306,7 @@ fn run_jobs(
         (policy == Policy::JobPeak).then(|| Reservations::of(blocks, load.conditions.cost));
     let blocks = with_reserve(blocks, disk.is_some(), reservations.is_some());
     let pool = Pool { memory: blocks * block, block_size: block };
-    // As much as a server takes beside so little memory, and no more than everything that is written.
+    // As much as a server accepts with so little memory, but not more than all written data.
     let most = blocks * block / BELOW_FRACTION / BELOW_BYTES;
     let more = disk.as_ref().map_or_else(Vec::new, |disk| {
         let shape = (!args.unshaped).then_some(load.conditions);
@@ -317,7 +317,7 @@ fn run_jobs(
     let objects = match policy {
         Policy::Static => {
             let made = Objects::new(!args.unshaped);
-            Some(made.map_err(|e| Failure::io("a folder for objects", &e))?)
+            Some(made.map_err(|e| Failure::io("cannot create a folder for objects", &e))?)
         }
         _ => None,
     };
@@ -341,12 +341,12 @@ fn run_jobs(
     Ok(Ran { spilled_disk, spilled_object, ..ran })
 }
 
-/// What is where at a moment.
+/// One sample of the bytes in memory and in lower tiers.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// Bytes of blocks of memory with an owner; or what redis-server counts against its bound.
+    /// Bytes of owned blocks in memory, or the memory that redis-server counts against its limit.
     allocated: f64,
-    /// Bytes of blocks below memory.
+    /// Bytes of blocks in lower tiers.
     below: f64,
 }
 
@@ -356,18 +356,18 @@ fn seen(admin: &Client, block: u64) -> Outcome<Seen> {
     Ok(Seen { allocated: status.bytes_allocated as f64, below: below as f64 })
 }
 
-/// Bytes that servers wrote below their memory, when they have told everything.
+/// Bytes that servers wrote to lower tiers, after all of them have reported.
 fn written_below(admin: &Client) -> Outcome<u64> {
     let clock = Clock::start();
-    // A report that began after this, and one that was under way before.
+    // Long enough for a report that was being sent, and one more.
     clock.sleep_until(clock.now() + 2 * REPORT_INTERVAL);
     let status = admin.status()?;
     Ok(status.tiers.iter().map(|tier| tier.bytes_written).sum())
 }
 
-/// So many blocks for data, and besides those that are kept back of all of them, and those through
-/// which everything goes that is read from a disk or written to it. Of what is `promised` nothing goes
-/// down: besides there are the blocks that the controller keeps free by letting others go down.
+/// The number of blocks for `blocks` blocks of data: plus the blocks that are reserved for moves, plus the
+/// write cache for a disk. If `promised` data must stay in memory, plus the blocks that the controller keeps
+/// free by demoting others.
 pub fn with_reserve(blocks: u64, disk: bool, promised: bool) -> u64 {
     let through = |all: u64| {
         let warm = u64::from(WARM_BLOCKS_MIN).max(all / u64::from(WARM_FRACTION));
@@ -382,7 +382,7 @@ pub fn with_reserve(blocks: u64, disk: bool, promised: bool) -> u64 {
     all
 }
 
-/// What `start` is told of a disk, and of its shape.
+/// The arguments of `start` for a disk and its shape.
 fn flags(folder: &Folder, bytes: u64, shape: Option<Conditions>) -> Vec<String> {
     let mut flags = folder.flags(bytes);
     if let Some(Conditions { disk, disk_request_s, .. }) = shape {
@@ -400,15 +400,15 @@ fn run_redis(
     what: &str,
 ) -> Outcome<Ran> {
     let server = Redis::within(Pinning::default(), Transport::Tcp, Some(memory))?;
-    let objects =
-        Objects::new(!args.unshaped).map_err(|e| Failure::io("a folder for objects", &e))?;
+    let objects = Objects::new(!args.unshaped)
+        .map_err(|e| Failure::io("cannot create a folder for objects", &e))?;
     let held = Held::default();
     let idle = Mutex::default();
     let keep = Theirs { address: server.address(), idle, objects: &objects, held: &held };
     let admin =
         Mutex::new(server.client(Duration::ZERO).map_err(|e| Failure::io("redis-server", &e))?);
     let look = || {
-        let mut admin = admin.lock().expect("nobody else looks");
+        let mut admin = admin.lock().expect("no other thread holds the lock");
         let used = admin.used_memory().map_err(|e| Failure::io("redis-server", &e))?;
         Ok(Seen { allocated: used as f64, below: 0.0 })
     };
@@ -416,7 +416,7 @@ fn run_redis(
     Ok(Ran { spilled_object: objects.written(), ..ran })
 }
 
-/// Carries jobs out and looks at the memory meanwhile.
+/// Runs jobs and samples the memory meanwhile.
 fn observe<K: Keep>(
     args: &PressureArgs,
     jobs: &[JobPlan],
@@ -439,7 +439,7 @@ fn observe<K: Keep>(
                     break;
                 }
                 let (seen, wanted) = (look()?, held.bytes() as f64);
-                // What clients hold is where their blocks are.
+                // Live data is in memory in proportion to its blocks.
                 let in_memory = seen.allocated / (seen.allocated + seen.below).max(1.0);
                 let now = clock.now().since(Time::ZERO).as_secs_f64();
                 let step = now.min(last) - before;
@@ -463,7 +463,7 @@ fn observe<K: Keep>(
     let waited = carried.queued_s / (carried.transfer_s + carried.compute_s).max(1e-9);
     if waited > QUEUED && !args.output.json {
         let share = waited * 100.0;
-        say!("{what}: tasks waited {share:.1} % of their time for one of {THREADS} threads");
+        say!("{what}: tasks waited {share:.1} % of their time for one of the {THREADS} threads");
     }
     Ok(Ran {
         carried,
@@ -477,7 +477,7 @@ fn observe<K: Keep>(
 }
 
 impl Ran {
-    /// For the arithmetic: mean and peak of bytes, and of blocks.
+    /// Mean and peak of bytes and blocks, for the arithmetic.
     fn summary(&self, load: &Load) -> super::sizing::Summary {
         let last = load.jobs.last().map_or(0.0, |job| job.arrival);
         super::sizing::Summary {
@@ -517,16 +517,16 @@ impl Ran {
     }
 }
 
-/// One line for what could not be measured.
+/// One line for results that could not be measured.
 pub fn told(missing: &Missing) -> String {
     let capacities: Vec<String> = missing.capacities.iter().map(|pct| format!("{pct} %")).collect();
     format!("not measured: {} at {}: {}", missing.who, capacities.join(", "), missing.why)
 }
 
-/// A cost in words.
+/// A cost for people.
 pub fn cost(cost: TransferCost) -> String {
     format!(
-        "a task alone writes {}/s and reads {}/s, and a file costs {:.2} ms besides",
+        "a task alone writes {}/s and reads {}/s; each file costs another {:.2} ms",
         size::show(cost.write as u64),
         size::show(cost.read as u64),
         cost.file_s * 1e3

@@ -1,8 +1,8 @@
-//! What follows from the conditions, before anything runs.
+//! The arithmetic of a comparison, from its conditions.
 //!
-//! Little's law ties it together: bytes alive = bytes written per second * seconds that a byte lives.
-//! As transfers are 30 % of a task's time, a task that runs moves bytes at 30 % of the rate of its
-//! transfers, so the rate at which all of them move bytes says how many run at a time.
+//! It uses Little's law: live bytes = bytes written per second * seconds that a byte lives. Transfers are 30
+//! % of a task's time, so that a running task moves bytes at 30 % of the rate of its transfers. The rate at
+//! which all tasks move bytes thus gives the number of tasks that run at a time.
 
 use super::world::{Run, Setup, simulate};
 use super::{Load, Policy, RATE_MOST};
@@ -11,8 +11,8 @@ use crate::size;
 use honeycomb_load::{Carried, TRANSFER_SHARE};
 use serde_json::{Value, json};
 
-/// Jobs that go on for longer than this share of the window after it, and these seconds, arrive
-/// faster than they end: nothing that is measured then means anything.
+/// If jobs continue after the window for longer than this fraction of it plus these seconds, they arrive
+/// faster than they end, and measurements are meaningless.
 const PILE_UP: (f64, f64) = (0.25, 3.0);
 
 /// The arithmetic of a comparison.
@@ -25,41 +25,41 @@ pub struct Sizing {
     window: f64,
     /// Seconds of a task's transfers of the median file, written and read, alone.
     transfer_s: f64,
-    /// What computing was lengthened by, for what tasks do to each other.
+    /// Factor by which computing was lengthened, to compensate for concurrent tasks.
     compute: f64,
     share: f64,
     written: u64,
-    /// Bytes per second, both ways.
+    /// Bytes per second, reads and writes.
     pub rate: f64,
-    /// Most bytes in memory.
+    /// Peak bytes in memory.
     pub peak: u64,
     peak_blocks: u64,
-    /// Mean over peak, of all data.
+    /// Mean over peak of all data.
     pub mean: f64,
-    /// Mean over peak, of one job's.
+    /// Mean over peak of one job's data.
     job_mean: f64,
     tasks_at_a_time: f64,
     jobs_at_a_time: f64,
     tail: f64,
-    /// Times of all jobs with nothing in memory, over those with everything.
+    /// Times of all jobs with no data in memory, over those with all data in memory.
     all_disk: f64,
     all_object: f64,
 }
 
-/// What a run with all the memory that it wants shows of its data.
+/// Figures of a run with unlimited memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
     /// Seconds from the first arrival to the last.
     pub window: f64,
-    /// Bytes in memory on average.
+    /// Mean bytes in memory.
     pub mean: f64,
-    /// Most of them.
+    /// Peak bytes in memory.
     pub peak: u64,
-    /// Most blocks.
+    /// Peak blocks in memory.
     pub peak_blocks: u64,
 }
 
-/// What a run did, wherever it ran.
+/// Totals of a run, in virtual time or on a cluster.
 struct Did<'a> {
     seconds: &'a [f64],
     written: u64,
@@ -69,7 +69,7 @@ struct Did<'a> {
 }
 
 impl Sizing {
-    /// Of a load, and a run of it in virtual time with all the memory that it wants.
+    /// The arithmetic of a load, from a run in virtual time with unlimited memory.
     pub fn simulated(load: &Load, run: &Run, compute: f64) -> Sizing {
         let summary = Summary {
             window: run.window,
@@ -87,7 +87,7 @@ impl Sizing {
         Sizing::of(load, did, summary, compute)
     }
 
-    /// The same of one on a cluster.
+    /// The same from a run on a cluster.
     pub fn measured(load: &Load, run: &Carried, summary: Summary, compute: f64) -> Sizing {
         let did = Did {
             seconds: &run.seconds,
@@ -106,7 +106,7 @@ impl Sizing {
         let job_mean = profiles.map(|p| p.mean / p.peak.max(1) as f64).sum::<f64>() / count;
         let window = summary.window.max(1e-9);
         let all: f64 = did.seconds.iter().sum();
-        // Whatever ran: in virtual time, where there is nothing but what transfers take.
+        // Always in virtual time, where only transfers count.
         let without = |policy, memory| {
             let setup = Setup { memory, compute, ..Setup::of(policy) };
             simulate(&load.jobs, load.conditions, setup).seconds.iter().sum::<f64>()
@@ -137,18 +137,18 @@ impl Sizing {
         }
     }
 
-    /// Why figures of it would mean little, if so.
+    /// The reason why the figures would mean little, if any.
     pub fn unsound(&self) -> Option<String> {
         if self.piles_up() {
             return Some(format!(
-                "jobs pile up: they go on for {:.1} s after the window of {:.1} s, with all memory \
-                 that they want; take fewer bytes (--peak), or a machine that is not busy",
+                "jobs pile up: with unlimited memory, they continue for {:.1} s after the window of \
+                 {:.1} s; use fewer bytes (--peak), or an idle machine",
                 self.tail, self.window
             ));
         }
         (self.jobs < 20 || self.peak_blocks < 100).then(|| {
             format!(
-                "{} jobs that hold {} blocks at most are few: one job more or less decides",
+                "{} jobs with {} blocks at the peak are too few: a single job changes the result",
                 self.jobs, self.peak_blocks
             )
         })
@@ -158,7 +158,7 @@ impl Sizing {
         self.tail > self.window * PILE_UP.0 + PILE_UP.1
     }
 
-    /// For people.
+    /// The text for people.
     pub fn text(&self) -> String {
         let lives = self.mean * self.peak as f64 / (self.written as f64 / self.window);
         let mb = |v: f64| format!("{} MB", number(v / 1e6));
@@ -200,7 +200,7 @@ impl Sizing {
         )
     }
 
-    /// For programs: what each line of results tells besides.
+    /// The JSON fields that are added to each line of results.
     pub fn json(&self) -> Value {
         json!({
             "servers": self.servers, "file_median_bytes": self.file, "block_bytes": self.block,
@@ -213,7 +213,7 @@ impl Sizing {
     }
 }
 
-/// Four digits after the point.
+/// Rounds to four digits after the point.
 pub fn cut(v: f64) -> f64 {
     (v * 1e4).round() / 1e4
 }

@@ -1,4 +1,4 @@
-//! The world does what its conditions say.
+//! Virtual time follows its conditions.
 
 use super::Policy;
 use super::figures::Slowdown;
@@ -42,7 +42,7 @@ fn run(jobs: &[JobPlan], policy: Policy, memory: Option<u64>) -> Run {
     simulate(jobs, conditions(), Setup { memory, ..Setup::of(policy) })
 }
 
-/// One job: a stage of one task, and one that reads what it wrote.
+/// One job: a stage of one task, and a stage that reads its file.
 fn two_tasks(bytes: u64) -> Vec<JobPlan> {
     let mut jobs = jobs(1);
     let mut job = jobs.swap_remove(0);
@@ -72,16 +72,16 @@ fn a_task_takes_what_its_tier_takes() {
         let took = run.seconds[0];
         assert!((took / seconds - 1.0).abs() < 1e-9, "{took} is not {seconds}");
     };
-    // The network of 1.2 GB/s is wider than one stream.
+    // The network of 1.2 GB/s is faster than one stream.
     near(run(&jobs, Policy::Block, None), 2.0 * write + read);
     near(run(&jobs, Policy::Static, None), 2.0 * write + read);
     let object = 2.0 * (25.8e-3 + bytes / 70e6) + 12.1e-3 + bytes / 70e6 + 3.0 * COST.file_s;
     near(run(&jobs, Policy::Static, Some(0)), object);
-    // A write is taken in while the disk writes; a read is sent when the disk has read.
+    // A write is received while the disk writes; a read is sent after the disk has read.
     let down = bytes / 500e6 + 4.0 * 1e-4 + bytes / COST.write;
     let up = bytes / 500e6 + 16.0 * 1e-4 + read;
     near(run(&jobs, Policy::JobPeak, Some(0)), 2.0 * down + up);
-    // The disk is sooner than the object store, while nobody waits for it.
+    // An idle disk is faster than the object store.
     near(run(&jobs, Policy::Block, Some(0)), 2.0 * down + up);
 }
 
@@ -128,7 +128,7 @@ fn a_policy_spills_only_where_it_may() {
     assert!(pool.disk_written == 0 && pool.object_written > 0);
     assert!(reserved.object_written == 0 && reserved.disk_written > 0);
     assert!(ours.disk_written > 0);
-    // Reservations that nobody uses are memory that nobody has.
+    // Unused reservations waste memory.
     assert!(reserved.mean() < ours.mean(), "{} {}", reserved.mean(), ours.mean());
 }
 

@@ -1,11 +1,10 @@
-//! The same jobs in virtual time: an event world with memory, shaped disks and an object store.
+//! The same jobs in virtual time: an event simulation with memory, disks and an object store.
 //!
-//! It moves no bytes and asks no server: memory is a count of blocks, a disk a queue that serves its
-//! bytes per second, the object store a delay and a rate for each connection. Under `block` the
-//! catalog itself says where blocks are (`blocks`); the other policies are a few lines here. What it is
-//! for: to tell before an engine runs what its conditions allow, and to run sizes that no machine here
-//! has. What it leaves out: CPU, the time that a controller takes, and blocks that are not full but for
-//! the last of a file.
+//! It moves no bytes and uses no servers. Memory is a count of blocks, a disk is a queue with a rate, and the
+//! object store has a delay and a rate for each connection. Under `block`, the catalog places the blocks
+//! (`blocks`); the other policies are a few lines here. The simulation shows what the conditions allow before
+//! a real run, and it runs sizes beyond the available machines. It ignores CPU time, the time of the
+//! controller, and partly filled blocks except the last of a file.
 
 use super::blocks::{Blocks, Full, Going};
 use super::{HEADROOM, Policy};
@@ -14,23 +13,23 @@ use honeycomb_types::TierIx;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Bytes that are written to a disk with one request.
+/// Bytes of one write request to a disk.
 const CHUNK: u64 = 1 << 20;
-/// Bytes that a task reads from a disk with one request.
+/// Bytes of one read request of a task from a disk.
 const DISK_REQUEST: u64 = 256 << 10;
-/// How often memory servers tell the catalog what was used, in seconds: as seldom as they may.
+/// Seconds between reports of used blocks to the catalog: the longest allowed interval.
 const REPORT_S: f64 = 2.0;
-/// When a task tries again to write what there is no room for and none will come, in seconds.
+/// Seconds until a task retries a write, if there is no room and no block is being demoted.
 const AGAIN_S: f64 = 0.1;
 
-/// What everything costs.
+/// The costs of operations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Conditions {
     /// Bytes of a block.
     pub block: u64,
-    /// Memory servers; each has its network and its disk.
+    /// Number of memory servers, each with its own network and disk.
     pub servers: u32,
-    /// A task's transfers in memory.
+    /// Cost of a task's transfers in memory.
     pub cost: TransferCost,
     /// Bytes per second in and out of one server, of all tasks.
     pub network: f64,
@@ -38,44 +37,44 @@ pub struct Conditions {
     pub disk: f64,
     /// Seconds of a disk for each request.
     pub disk_request_s: f64,
-    /// Seconds until an object begins to come.
+    /// Seconds until the first byte of an object is read.
     pub object_read_s: f64,
-    /// Seconds until an object begins to be taken.
+    /// Seconds until the first byte of an object is written.
     pub object_write_s: f64,
     /// Bytes per second of one connection to the object store.
     pub object: f64,
 }
 
-/// One run: a policy, with so much memory.
+/// One run: a policy and its memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Setup {
-    /// Who gets memory, and what happens when there is none.
+    /// The policy.
     pub policy: Policy,
-    /// Bytes of memory for blocks; without, as much as is asked for.
+    /// Bytes of memory for blocks; `None` for unlimited.
     pub memory: Option<u64>,
-    /// What the jobs' computing times are multiplied with.
+    /// Factor for the jobs' computing times.
     pub compute: f64,
 }
 
 impl Setup {
-    /// A policy with all the memory that it asks for.
+    /// A policy with unlimited memory.
     pub fn of(policy: Policy) -> Setup {
         Setup { policy, memory: None, compute: 1.0 }
     }
 }
 
-/// What came out.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Run {
     /// Seconds from the arrival of each job to its end.
     pub seconds: Vec<f64>,
     /// Integral of bytes in memory, from the first arrival to the last.
     pub area: f64,
-    /// Seconds between these two.
+    /// Seconds from the first arrival to the last.
     pub window: f64,
-    /// Most bytes in memory.
+    /// Peak bytes in memory.
     pub peak: u64,
-    /// Most blocks.
+    /// Peak blocks in memory.
     pub peak_blocks: u64,
     /// Bytes written to disks.
     pub disk_written: u64,
@@ -85,25 +84,25 @@ pub struct Run {
     pub written: u64,
     /// Bytes that tasks wrote and read.
     pub moved: u64,
-    /// Seconds of tasks' transfers.
+    /// Seconds that tasks spent on transfers.
     pub transfer_s: f64,
-    /// Seconds of tasks' computing.
+    /// Seconds that tasks spent on computing.
     pub compute_s: f64,
 }
 
 impl Run {
-    /// Share of tasks' time that was transfers.
+    /// The transfers' fraction of tasks' time.
     pub fn transfer_share(&self) -> f64 {
         self.transfer_s / (self.transfer_s + self.compute_s).max(1e-12)
     }
 
-    /// What computing times have to be multiplied with, for transfers to be their share again.
+    /// The factor for computing times that restores the transfers' fraction.
     pub fn compute_for_share(&self) -> f64 {
         let wanted = self.transfer_s * (1.0 - TRANSFER_SHARE) / TRANSFER_SHARE;
         wanted / self.compute_s.max(1e-12)
     }
 
-    /// Bytes used on average, while jobs arrive.
+    /// Mean of used bytes while jobs arrive.
     pub fn mean(&self) -> f64 {
         self.area / self.window.max(1e-9)
     }
@@ -116,14 +115,14 @@ struct Pipe {
 }
 
 impl Pipe {
-    /// When so many seconds of its work are done that are asked for now.
+    /// Enqueues this many seconds of work; answers the time when it is done.
     fn work(&mut self, now: f64, seconds: f64) -> f64 {
         self.free_at = self.free_at.max(now) + seconds;
         self.free_at
     }
 }
 
-/// What one server has of a file, in blocks.
+/// The blocks of a file on one server.
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     server: u32,
@@ -131,17 +130,17 @@ struct Part {
     disk: u64,
 }
 
-/// Where the blocks of a file are.
+/// The places of a file's blocks.
 #[derive(Clone, Debug, Default)]
 struct FileAt {
     bytes: u64,
     parts: Vec<Part>,
     object: u64,
-    /// Tasks that have not read it yet.
+    /// Number of tasks that have not read the file.
     left: u32,
 }
 
-/// What servers have of a file whose blocks are there.
+/// The parts of a file by server, from the places of its blocks.
 fn parts_of(blocks: impl IntoIterator<Item = (u32, TierIx)>) -> Vec<Part> {
     let mut parts: Vec<Part> = Vec::new();
     for (server, tier) in blocks {
@@ -169,22 +168,22 @@ impl FileAt {
         self.memory() + self.disk() + self.object
     }
 
-    /// So many of its blocks, of so many of its bytes.
+    /// A function from a number of the file's blocks to their bytes, for a file of `bytes`.
     fn share(&self, bytes: u64) -> impl Fn(u64) -> f64 + use<> {
         let each = bytes as f64 / self.blocks().max(1) as f64;
         move |blocks| each * blocks as f64
     }
 }
 
-/// A job that runs.
+/// A running job.
 struct Running {
     files: Vec<Vec<FileAt>>,
     stage: usize,
     begun: usize,
     ended: usize,
-    /// Blocks that are reserved for it.
+    /// Blocks reserved for the job.
     reserved: u64,
-    /// Of these, how many it uses.
+    /// Reserved blocks that the job uses.
     used: u64,
 }
 
@@ -210,25 +209,25 @@ struct World<'a> {
     running: Vec<Option<Box<Running>>>,
     /// Blocks with data.
     blocks: u64,
-    /// Blocks that are reserved, used or not.
+    /// Reserved blocks, used or not.
     reserved: u64,
     bytes: f64,
     networks: Vec<Pipe>,
     disks: Vec<Pipe>,
-    /// Blocks that were given so far, where no catalog gives them.
+    /// Blocks assigned so far, without a catalog.
     dealt: u64,
     /// Jobs that have not ended.
     left: usize,
     /// Tasks that wait for room to write.
     parked: Vec<(u32, u32, u32)>,
-    /// Who says where blocks are, where they are the catalog's to give and memory is short.
+    /// The catalog that places blocks, if the policy has one and memory is limited.
     catalog: Option<Box<Blocks>>,
     last_arrival: f64,
     since: f64,
     run: Run,
 }
 
-/// Carries jobs out in virtual time.
+/// Runs jobs in virtual time.
 pub fn simulate(jobs: &[JobPlan], conditions: Conditions, setup: Setup) -> Run {
     let servers = conditions.servers.max(1) as usize;
     let capacity = setup.memory.map_or(u64::MAX / 4, |memory| memory / conditions.block);
@@ -289,7 +288,7 @@ impl World<'_> {
         });
         self.due[place] = event;
         self.sequence += 1;
-        // Times are not negative, so their bits are in their order; equals come in that of asking.
+        // Times are not negative, so that their bits sort like the times. Equal times sort by insertion.
         self.events.push(Reverse((time.to_bits(), self.sequence << 32 | place as u64)));
     }
 
@@ -303,14 +302,14 @@ impl World<'_> {
         }
     }
 
-    /// Who says where blocks are, at this time.
+    /// The catalog at the present time.
     fn catalog(&mut self) -> Option<&mut Blocks> {
         let catalog = self.catalog.as_deref_mut()?;
         catalog.at(self.now);
         Some(catalog)
     }
 
-    /// Memory servers report, for as long as there is a job.
+    /// Memory servers report as long as there is a job.
     fn reports(&mut self) {
         if self.left > 0 {
             self.catalog().expect("it asks for reports").report();
@@ -396,7 +395,7 @@ impl World<'_> {
         let Conditions { cost, network, disk: disk_rate, disk_request_s, .. } = self.conditions;
         let mut seconds = cost.file_s;
         if memory + disk > 0 {
-            // Servers take their parts in side by side, from one stream.
+            // Servers receive their parts concurrently, from one stream.
             let through = file.parts.iter().map(|part| {
                 let work = share(part.memory + part.disk) / network;
                 self.networks[part.server as usize].work(self.now, work) - self.now
@@ -404,7 +403,7 @@ impl World<'_> {
             seconds += through.fold(share(memory + disk) / cost.write, f64::max);
         }
         if disk > 0 {
-            // Frames take it in while the disks are busy with what came before: the slower one counts.
+            // The write cache receives data while the disks write earlier data: the slower of both counts.
             let below = file.parts.iter().filter(|part| part.disk > 0).map(|part| {
                 let bytes = share(part.disk);
                 let work = bytes / disk_rate + disk_request_s * requests(bytes, CHUNK);
@@ -422,7 +421,7 @@ impl World<'_> {
         self.run.moved += bytes;
         self.run.written += bytes;
         self.run.transfer_s += seconds;
-        let running = self.running[job as usize].as_mut().expect("it writes, so it runs");
+        let running = self.running[job as usize].as_mut().expect("a writing job runs");
         let kept = &mut running.files[stage as usize][task as usize];
         *kept = FileAt { left: kept.left, ..file };
         if running.reserved > 0 {
@@ -431,13 +430,13 @@ impl World<'_> {
         self.at(self.now + seconds, Event::Ended { job, stage, task });
     }
 
-    /// Where the blocks of a new file go, or that it has to wait: on servers, and in the object store.
+    /// Places the blocks of a new file on servers and in the object store; `Full` if the task must wait.
     fn place(&mut self, job: u32, id: FileId, bytes: u64) -> Result<(Vec<Part>, u64), Full> {
         let wanted = bytes.div_ceil(self.conditions.block);
         if let Some(catalog) = self.catalog() {
             return Ok((parts_of(catalog.make((job, id), bytes)?), 0));
         }
-        let running = self.running[job as usize].as_ref().expect("it writes, so it runs");
+        let running = self.running[job as usize].as_ref().expect("a writing job runs");
         let free = self.capacity.saturating_sub(self.blocks);
         let (memory, disk, object) = match self.setup.policy {
             Policy::Static | Policy::StaticKeeps if free < wanted => (0, 0, wanted),
@@ -447,7 +446,7 @@ impl World<'_> {
             }
             _ => (wanted, 0, 0),
         };
-        // As the catalog deals them out: one on each server, in turn.
+        // As in the catalog: one block on each server, in turn.
         let (first, servers) = (self.dealt, self.networks.len() as u64);
         self.dealt += memory + disk;
         let dealt = (0..memory + disk).map(|n| {
@@ -457,12 +456,12 @@ impl World<'_> {
         Ok((parts_of(dealt), object))
     }
 
-    /// Blocks that the catalog told to go below memory are on their way there.
+    /// Starts the demotion of the blocks that the catalog has selected.
     fn let_go(&mut self) {
         let going = self.catalog.as_deref_mut().map(Blocks::take_going).unwrap_or_default();
         for going in going {
             let (job, FileId { stage, task }) = going.whose;
-            let running = self.running[job as usize].as_ref().expect("its blocks are somebody's");
+            let running = self.running[job as usize].as_ref().expect("the job of a block runs");
             let file = &running.files[stage as usize][task as usize];
             let bytes = file.share(file.bytes)(1);
             let work = bytes / self.conditions.disk + self.conditions.disk_request_s;
@@ -473,11 +472,11 @@ impl World<'_> {
     }
 
     fn arrived(&mut self, going: Going) {
-        if !self.catalog().expect("it let a block go").arrived(going) {
+        if !self.catalog().expect("only a catalog demotes blocks").arrived(going) {
             return;
         }
         let (job, FileId { stage, task }) = going.whose;
-        let running = self.running[job as usize].as_mut().expect("its blocks are somebody's");
+        let running = self.running[job as usize].as_mut().expect("the job of a block runs");
         let file = &mut running.files[stage as usize][task as usize];
         let bytes = file.share(file.bytes)(1);
         let part = file.parts.iter_mut().find(|part| part.server == going.server);
@@ -487,7 +486,7 @@ impl World<'_> {
         self.count(-bytes, -1);
     }
 
-    /// Who waits for room asks again when some came, or none will: as a controller has it.
+    /// Waiting tasks retry when room is free or none is coming, as with a controller.
     fn unpark(&mut self) {
         if self.catalog().is_some_and(Blocks::room_came) {
             for (job, stage, task) in std::mem::take(&mut self.parked) {
@@ -498,7 +497,7 @@ impl World<'_> {
 
     fn ended(&mut self, job: u32, stage: u32, task: u32) {
         let plan = &self.jobs[job as usize];
-        let running = self.running[job as usize].as_mut().expect("its task ended, so it runs");
+        let running = self.running[job as usize].as_mut().expect("the job of a task runs");
         running.ended += 1;
         let keeps = self.setup.policy == Policy::StaticKeeps;
         let mut gone = Vec::new();
@@ -516,7 +515,7 @@ impl World<'_> {
             assert_eq!(
                 freed as usize,
                 gone.len(),
-                "of what nobody will read, the catalog frees all"
+                "the catalog frees exactly the files without further readers"
             );
         }
         for (stage, task) in gone {
@@ -534,7 +533,7 @@ impl World<'_> {
         self.begin_tasks(job);
     }
 
-    /// Gives the blocks of a file back.
+    /// Frees the blocks of a file.
     fn free(&mut self, job: u32, stage: u32, task: u32) {
         let Some(running) = self.running[job as usize].as_mut() else { return };
         let file = &mut running.files[stage as usize][task as usize];
@@ -567,7 +566,7 @@ impl World<'_> {
         self.run.seconds[job as usize] = self.now - plan.arrival;
     }
 
-    /// Counts what comes into memory, or leaves it.
+    /// Counts bytes and blocks that enter or leave memory.
     fn count(&mut self, bytes: f64, blocks: i64) {
         let until = self.now.min(self.last_arrival);
         if until > self.since {
@@ -575,7 +574,7 @@ impl World<'_> {
             self.since = until;
         }
         self.bytes = (self.bytes + bytes).max(0.0);
-        self.blocks = self.blocks.checked_add_signed(blocks).expect("what is freed was counted");
+        self.blocks = self.blocks.checked_add_signed(blocks).expect("freed blocks were counted");
         self.run.peak = self.run.peak.max(self.bytes as u64);
         self.run.peak_blocks = self.run.peak_blocks.max(self.blocks);
     }
@@ -585,15 +584,15 @@ fn requests(bytes: f64, each: u64) -> f64 {
     (bytes / each as f64).ceil().max(1.0)
 }
 
-/// What a task's reads take: one file after the other, while disks and networks may already work on
-/// the next ones.
+/// The time of a task's reads: one file after the other, while disks and networks may already work on the
+/// next files.
 #[derive(Default)]
 struct Reading {
-    /// Its own stream, and delays that nothing hides.
+    /// Seconds of the task's own stream, plus delays that do not overlap.
     own: f64,
-    /// When the last disk has given its part.
+    /// Time when the last disk has read its part.
     disks_done: f64,
-    /// When the last server has sent everything.
+    /// Time when the last server has sent its part.
     sent: f64,
 }
 
@@ -627,7 +626,7 @@ impl Reading {
         }
     }
 
-    /// What comes from a disk has to be sent after it was read.
+    /// The seconds of all reads. Data from a disk is sent after it was read.
     fn seconds(&self, now: f64) -> f64 {
         let below = (self.disks_done - now).max(0.0);
         (below + self.own).max(self.sent - now)

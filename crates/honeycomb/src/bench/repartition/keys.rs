@@ -1,4 +1,4 @@
-//! Keys whose values say what they must be, and the check of every one of them.
+//! Keys with self-describing values, and the check of every key.
 
 use crate::failure::Outcome;
 use honeycomb_client::Kv;
@@ -6,7 +6,7 @@ use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, KV_BATCH_MAX};
 
 /// Bytes of a key.
 pub const KEY: usize = 16;
-/// Least bytes of a value: whose it is, and which writing of it.
+/// Minimum bytes of a value: its key, and the number of the write.
 pub const VALUE_MIN: usize = 12;
 /// Bytes of one part of a scan.
 const SCAN: u32 = 1 << 20;
@@ -26,19 +26,19 @@ fn number(key: &[u8]) -> Option<u32> {
     std::str::from_utf8(key.strip_prefix(b"split-")?).ok()?.parse().ok()
 }
 
-/// Values of one size, which all differ.
+/// Distinct values of one size.
 pub struct Values {
     noise: Vec<u8>,
     size: usize,
 }
 
 impl Values {
-    /// Of so many bytes.
+    /// Values of this size.
     pub fn new(size: usize) -> Values {
         Values { noise: crate::bench::kv::noise(size + 4096), size }
     }
 
-    /// What is stored for a key when it is written for the `times`th time.
+    /// The value of a key's `times`th write.
     pub fn value(&self, number: u32, times: u32) -> Vec<u8> {
         let at = (number as usize).wrapping_mul(61) % 4096;
         let mut value = self.noise[at..at + self.size].to_vec();
@@ -48,32 +48,32 @@ impl Values {
         value
     }
 
-    /// Which writing of a key this is; none when it is not one of that key.
+    /// The number of the write that stored this value; `None` when it is not a value of the key.
     pub fn times(&self, number: u32, value: &[u8]) -> Option<u32> {
         let times = u32::from_le_bytes(value.get(4..8)?.try_into().ok()?);
         (value == self.value(number, times)).then_some(times)
     }
 
-    /// Entries of one request that writes about `bytes`.
+    /// Number of entries in a request of about `bytes`.
     pub fn batch(&self, bytes: usize) -> usize {
         let each = KEY + self.size;
         (bytes.min(KV_BATCH_BYTES_MAX / 2) / each).clamp(1, KV_BATCH_MAX)
     }
 }
 
-/// What is wrong with a store; all must be 0.
+/// Errors in a store; all must be 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wrong {
-    /// Keys that were written and are not there, or whose value is no value of theirs.
+    /// Keys that were written and are missing, or have a value that is not theirs.
     pub lost: u64,
-    /// Keys that are there more than once, or were never written.
+    /// Keys that exist more than once, or were never written.
     pub doubled: u64,
-    /// Keys whose value is older than what was acknowledged.
+    /// Keys with a value older than the last acknowledged write.
     pub stale: u64,
 }
 
 impl Wrong {
-    /// Both together.
+    /// The sum of both.
     pub fn and(self, other: Wrong) -> Wrong {
         Wrong {
             lost: self.lost + other.lost,
@@ -83,9 +83,8 @@ impl Wrong {
     }
 }
 
-/// Looks at every key twice: by a scan of all blocks, which shows what is there more than once, and
-/// one by one, as clients read it. `written[number]` is how often a key was written with an
-/// acknowledgement; nobody may write meanwhile.
+/// Checks every key twice: by a scan of all blocks, which finds duplicates, and by a get as clients do it.
+/// `written[number]` is the number of acknowledged writes of a key. There must be no concurrent writes.
 pub fn check(kv: &Kv, values: &Values, written: &[u32]) -> Outcome<Wrong> {
     let mut wrong = Wrong::default();
     let mut seen = vec![0u8; written.len()];
@@ -104,7 +103,7 @@ pub fn check(kv: &Kv, values: &Values, written: &[u32]) -> Outcome<Wrong> {
         cursor = page.next;
     }
     for (number, times) in written.iter().enumerate() {
-        // Never written, and there all the same.
+        // Never written, but present.
         wrong.doubled += u64::from(*times == 0 && seen[number] > 0);
     }
     let numbers: Vec<u32> = (0..written.len() as u32).collect();
@@ -126,7 +125,7 @@ impl Wrong {
         match found.and_then(|value| values.times(number, value)) {
             None => self.lost += 1,
             Some(times) if times < written => self.stale += 1,
-            // Newer than what was acknowledged is what a writer whose reply was lost has left.
+            // A value newer than the acknowledged one comes from a write whose reply was lost.
             Some(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! `bench repartition`: how long blocks take to split, and what clients notice (Figure 11b).
+//! `bench repartition`: the time of block splits, and their effect on clients (Figure 11b).
 
 mod keys;
 mod moves;
@@ -23,73 +23,73 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Blocks of the pool: what a split needs, and what is kept back.
+/// Blocks of the pool: those for a split, and the reserved ones.
 const BLOCKS: u64 = 12;
-/// A quick run splits blocks of this size, or of twice what its values need.
+/// Block size of a quick run, unless its values need larger blocks.
 const QUICK_BLOCK: u64 = 1 << 20;
-/// And as many as this.
+/// Number of splits in a quick run.
 const QUICK_SPLITS: u32 = 3;
-/// Rounds without enough splits among them, as many as splits were asked for and these, are the end.
+/// The run ends after this many rounds more than the requested splits, even with too few splits.
 const ROUNDS_MORE: u32 = 3;
 
-/// Measures how long blocks of key-value stores take to split, and the latency of gets meanwhile.
+/// Measures the time of splits of key-value blocks, and the latency of gets meanwhile.
 ///
-/// Round by round a block is filled almost to its high mark; readers and writers work on it for a
-/// while (before), then the writers go on with new keys until it splits (during). Latencies of all
-/// rounds are pooled; at the end of each round every key is read, and the store is scanned for keys
-/// that are there twice. A split is from the moment at which the controller has taken a block for it
-/// until the store's map names that block, to a millisecond.
+/// In each round, a block is filled almost to its high mark. Readers and writers work on it for a while
+/// (before), then the writers continue with new keys until it splits (during). The latencies of all rounds
+/// are combined. At the end of each round, every key is read, and the store is scanned for duplicate keys. A
+/// split lasts from the allocation of its new block by the controller until the store's map contains that
+/// block, to a millisecond.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench repartition --quick
   honeycomb bench repartition --quick --sizes 64,1KiB --json
   honeycomb bench repartition --quick --sizes 1KiB --readers 2 --out figures")]
 pub struct RepartitionArgs {
-    /// Sizes of values
+    /// Sizes of values to measure
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "1MiB,100KiB,1KiB,64")]
     sizes: Vec<u64>,
-    /// Splits that are pooled for each size
+    /// Number of splits for each size
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..))]
     splits: u32,
-    /// Bytes of a block
+    /// Size of a block
     #[arg(long, value_parser = size::parse, default_value = "128MiB")]
     block_size: u64,
-    /// Percent of the block that is filled before anything is measured, slowly above 60 [default: a
-    /// little less than where a block with these writers asks for another one, 63 to 85]
+    /// Percent of the block to fill before the measurement, slowly above 60 [default: slightly less than the
+    /// level at which these writers cause a split, 63 to 85]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=92))]
     fill: Option<u32>,
-    /// Seconds before each split
+    /// Seconds of the measurement before each split
     #[arg(long, default_value_t = 0.5)]
     window: f64,
-    /// Threads that write, before and during
+    /// Number of writer threads, before and during
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     writers: u32,
-    /// Threads that get, before and during; with none there are only times of splits
+    /// Number of reader threads, before and during; with 0, only the times of splits are measured
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(..=64))]
     readers: u32,
-    /// Bytes of one request of a writer, at least one value
+    /// Size of one request of a writer, at least one value
     #[arg(long, value_parser = size::parse, default_value = "16KiB")]
     write_size: u64,
-    /// Microseconds for which a writer rests after each request
+    /// Pause of a writer after each request, in microseconds
     #[arg(long, default_value_t = 1000)]
     pause_us: u64,
-    /// Decides keys
+    /// Seed of the keys
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// A few splits of small blocks: to see that it runs, not to quote
+    /// Run only a few splits of small blocks: a check that it works, not a measurement
     #[arg(long)]
     quick: bool,
     /// Folder for the figures: a PNG and its data as CSV for each size
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Cores that serve
+    /// Number of cores that serve requests
     #[arg(long, default_value_t = 2)]
     shards: u8,
     #[command(flatten)]
     output: Output,
 }
 
-/// What one size of values showed.
+/// The results for one size of values.
 struct Found {
     value: u64,
     block: u64,
@@ -100,7 +100,7 @@ struct Found {
     wrong: Wrong,
     keys: u64,
     rounds: u32,
-    /// Percent of the block that were taken when it began to split.
+    /// Percent of the block in use when its split began.
     full: Vec<f64>,
 }
 
@@ -108,7 +108,7 @@ struct Found {
 pub fn run(args: &RepartitionArgs) -> Outcome {
     let about = machine();
     if !(args.window > 0.0 && args.window <= 3600.0) {
-        return Err(Failure::invalid("--window takes some seconds, up to 3600"));
+        return Err(Failure::invalid("--window must be above 0 and at most 3600 seconds"));
     }
     let mut all = Vec::new();
     for value in &args.sizes {
@@ -127,7 +127,7 @@ pub fn run(args: &RepartitionArgs) -> Outcome {
         return Ok(());
     }
     let Wrong { lost, doubled, stale } = wrong;
-    let text = format!("keys were harmed: {lost} lost, {doubled} doubled, {stale} stale");
+    let text = format!("splits damaged keys: {lost} lost, {doubled} doubled, {stale} stale");
     Err(Failure::new(Status::Internal, text))
 }
 
@@ -139,7 +139,7 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     if value < VALUE_MIN as u64 || value > limit {
         let (given, limit) = (size::show(value), size::show(limit));
         return Err(Failure::invalid(format!(
-            "values of {given}: blocks of {} take {VALUE_MIN} B to {limit} here",
+            "values of {given} are not possible: with blocks of {} they have {VALUE_MIN} B to {limit}",
             size::show(block)
         )));
     }
@@ -182,8 +182,8 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     Ok(found)
 }
 
-/// Which part of a block is filled before: what its writers then bring takes it to where it asks for
-/// another, at their rate.
+/// The fraction of a block to fill before: the writes of the window then take it close to the level at which
+/// it requests a split, at their rate.
 fn fill_of(args: &RepartitionArgs, block: u64, value: u64) -> f64 {
     let request = args.write_size.max(value) as f64;
     let rate = args.writers as f64 * request * 1e6 / args.pause_us.max(1) as f64;
@@ -216,7 +216,7 @@ impl Found {
     }
 }
 
-/// The value below which this part of a sorted list lies; not a number when it is empty.
+/// A quantile of a sorted list; NaN when it is empty.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let at = (sorted.len() as f64 * part).ceil() as usize;
     sorted.get(at.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
@@ -287,7 +287,7 @@ fn json_of(args: &RepartitionArgs, about: &str, f: &Found) -> Value {
     })
 }
 
-/// A step for each percent: what a figure needs of thousands of latencies.
+/// A step for each percent: enough for a figure of thousands of latencies.
 fn steps(sorted: &[f64]) -> Vec<(f64, f64)> {
     (0..=200)
         .map(|i| i as f64 / 200.0)

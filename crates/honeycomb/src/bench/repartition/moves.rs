@@ -1,8 +1,8 @@
-//! When a store's block split, and for how long.
+//! Times of the splits of a store's blocks.
 //!
-//! Measured from outside, so that it holds for whatever the servers do inside: a split begins when
-//! the controller has taken a block that the store's map does not name yet, and ends when the map
-//! names it. Both are asked every millisecond, and so are off by that much at most.
+//! They are measured from outside, independently of the servers' implementation. A split begins when the
+//! controller has allocated a block that the store's map does not contain, and ends when the map contains it.
+//! Both are polled every millisecond, which is the maximum error.
 
 use super::super::cluster::Cluster;
 use crate::failure::Outcome;
@@ -14,15 +14,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How often it is looked.
+/// Interval of polls.
 const EVERY: Duration = Duration::from_millis(1);
 
 /// One split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// When a block was taken for it.
+    /// Time when a block was allocated for it.
     pub begun: Time,
-    /// When the map named that block.
+    /// Time when the map contained that block.
     pub ended: Time,
 }
 
@@ -32,19 +32,19 @@ pub struct Splits(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    /// When blocks were taken that the map does not name yet.
+    /// Times of allocations of blocks that the map does not contain yet.
     under_way: VecDeque<Time>,
     done: Vec<Split>,
     named: usize,
 }
 
 impl Splits {
-    /// Whether one is under way.
+    /// Whether a split is running.
     pub fn under_way(&self) -> bool {
         !self.state().under_way.is_empty()
     }
 
-    /// Those that are finished.
+    /// The finished splits.
     pub fn done(&self) -> Vec<Split> {
         self.state().done.clone()
     }
@@ -53,7 +53,7 @@ impl Splits {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Looks until it is told to stop.
+    /// Polls until `stop` is set.
     pub fn watch(
         &self,
         cluster: &Cluster,
@@ -77,7 +77,7 @@ impl Splits {
 }
 
 impl State {
-    /// There were so many blocks taken at one moment, and a little later so many in the map.
+    /// Records one poll: the number of allocated blocks, and slightly later the number in the map.
     fn look(&mut self, before: Time, after: Time, taken: usize, named: usize) {
         if self.named == 0 {
             self.named = named;
@@ -89,7 +89,7 @@ impl State {
             self.done.push(Split { begun, ended: after });
         }
         self.named = named;
-        // One less than before without a new one in the map: a split was given up.
+        // Fewer blocks than before without a new one in the map: a split was cancelled.
         let open = taken.saturating_sub(named);
         self.under_way.truncate(open);
         self.under_way.resize(open, before);
@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(state.under_way.len(), usize::from((10..50).contains(&ms)), "at {ms}");
         }
         assert_eq!(state.done, [Split { begun: at(10), ended: at(50) }]);
-        // Two at a time, the next one begun while one goes on.
+        // Two splits at a time; the next one begins while one is running.
         for (ms, taken, named) in [(70, 4, 2), (80, 4, 3), (85, 5, 3), (90, 5, 5)] {
             look(&mut state, ms, taken, named);
         }

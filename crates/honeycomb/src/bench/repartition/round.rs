@@ -1,4 +1,4 @@
-//! One round: a block is filled, watched at rest, and pushed over the edge.
+//! One round: a block is filled, measured without a split, and then filled until it splits.
 
 use super::super::cluster::Cluster;
 use super::keys::{KEY, Values, Wrong, check, key};
@@ -15,84 +15,84 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// How long a full block may take to split, and counts may take to arrive.
+/// How long a full block may take to split, and reports may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// A store that has taken so many blocks' worth of data without a split has none.
+/// A store that has accepted data for this many blocks without a split never splits.
 const BLOCKS_MOST: u64 = 3;
 
-/// Percent of a block that are filled as fast as it goes: below what any block waits for.
+/// Percent of a block that is filled at full speed: less than any block needs to request a split.
 const FAST: u64 = 60;
-/// Bytes a second at which the rest of the block is filled, at the most.
+/// Maximum bytes per second for the rest of the block.
 const PACE: f64 = 24e6;
-/// Seconds in which a block forgets how fast it was filled.
+/// Seconds after which a block's estimate of its fill rate no longer includes the fast part.
 const FORGETS: f64 = 0.25;
-/// And at the least, whatever the block thinks of it.
+/// Minimum bytes per second for the rest of the block.
 const PACE_LEAST: f64 = 1e6;
 
-/// What a round is.
+/// The parameters of a round.
 #[derive(Clone, Copy, Debug)]
 pub struct Round {
     /// Bytes of a value.
     pub value: usize,
     /// Bytes of a block.
     pub block: u64,
-    /// Part of the block that is filled before anything is watched.
+    /// Fraction of the block to fill before the measurement.
     pub fill: f64,
-    /// How long it is watched at rest.
+    /// Duration of the measurement before the split.
     pub window: Duration,
-    /// Threads that write.
+    /// Number of writer threads.
     pub writers: u32,
-    /// Threads that read.
+    /// Number of reader threads.
     pub readers: u32,
     /// Bytes of one request of a writer.
     pub write: usize,
-    /// How long a writer rests after each request.
+    /// Pause of a writer after each request.
     pub pause: Duration,
-    /// Decides keys.
+    /// Seed of the keys.
     pub seed: u64,
 }
 
-/// An operation: when it was begun, and how long it took.
+/// An operation: its start and its duration.
 pub type Took = (Time, Duration);
 
-/// What a round showed.
+/// The results of a round.
 pub struct Seen {
     /// The splits.
     pub splits: Vec<Split>,
-    /// Gets that were begun while nothing but the writers went on.
+    /// Gets that began in the window before the split.
     pub before: Vec<Duration>,
-    /// Gets that were under way while a block was being split.
+    /// Gets that overlapped with a split.
     pub during: Vec<Duration>,
-    /// The longest that any operation, get or put, took that was under way during a split.
+    /// The longest get or put that overlapped with a split.
     pub longest: Duration,
-    /// What was wrong with the store at the end.
+    /// Errors in the store at the end.
     pub wrong: Wrong,
-    /// Keys that were checked.
+    /// Number of checked keys.
     pub keys: u64,
-    /// Which part of the block was taken when its split began, if one did.
+    /// Fraction of the block in use when its split began, if it split.
     pub full: Option<f64>,
 }
 
-/// What the threads of a round share.
+/// The shared state of a round's threads.
 struct Stage<'a> {
     round: Round,
     client: &'a Client,
     job: JobId,
     clock: Clock,
     values: &'a Values,
-    /// Writers write keys that are there; then new ones.
+    /// False while writers write existing keys, true when they write new ones.
     pushing: AtomicBool,
     stop: AtomicBool,
-    /// Keys of each writer that are there.
+    /// Number of existing keys of each writer.
     known: Vec<AtomicU32>,
     written: AtomicU64,
-    /// Bytes that an entry takes in the block.
+    /// Bytes of an entry in the block.
     each: u64,
 }
 
 const PATH: &str = "/split";
 
-/// Runs one round on a cluster that holds nothing.
+/// Runs one round on an empty cluster.
 pub fn run(cluster: &Cluster, round: Round, values: &Values, number: u32) -> Outcome<Seen> {
     await_empty(cluster)?;
     let (client, ticket) = cluster.job(&format!("split-{}-{number}", round.value))?;
@@ -116,7 +116,7 @@ pub fn run(cluster: &Cluster, round: Round, values: &Values, number: u32) -> Out
     Ok(seen)
 }
 
-/// The last round's blocks come back first.
+/// Waits until the blocks of the previous round are free.
 fn await_empty(cluster: &Cluster) -> Outcome {
     let (admin, clock) = (cluster.client(cluster.token()), Clock::start());
     loop {
@@ -125,30 +125,33 @@ fn await_empty(cluster: &Cluster) -> Outcome {
             return Ok(());
         }
         if clock.now() > Time::ZERO + PATIENCE {
-            let text = format!("{} of {} blocks are free", status.free, status.blocks);
+            let text = format!(
+                "the blocks of the last round were not freed: {} of {} are free",
+                status.free, status.blocks
+            );
             return Err(Failure::new(Status::DeadlineExceeded, text));
         }
         clock.sleep_until(clock.now() + Duration::from_millis(2));
     }
 }
 
-/// What one writer knows.
+/// The state of one writer.
 struct Writer {
     number: u32,
-    /// How often each of its keys was written with an acknowledgement.
+    /// Number of acknowledged writes of each of its keys.
     times: Vec<u32>,
     took: Vec<Took>,
     draw: Entropy,
 }
 
 impl Stage<'_> {
-    /// The key with this place among the keys of a writer.
+    /// The number of a writer's key at this index.
     fn number(&self, writer: u32, place: u32) -> u32 {
         place * self.round.writers + writer
     }
 
-    /// Fills the block: some of it by what an entry is thought to take, the rest by what entries
-    /// turned out to take, and so slowly that the block does not yet ask for another one.
+    /// Fills the block: first with an estimate of an entry's size, then with the measured size, and so slowly
+    /// that the block does not request a split yet.
     fn fill(&mut self, cluster: &Cluster, kv: &Kv) -> Outcome {
         let Round { block, fill, value, write, .. } = self.round;
         let target = (block as f64 * fill) as u64;
@@ -158,12 +161,12 @@ impl Stage<'_> {
         let least = first as u64 * (KEY + value) as u64;
         self.each = (self.used(cluster, least)? / first as u64).max(1);
         let all = first.max((target / self.each) as u32);
-        // Half as fast as the block would have to fill to ask for another one already.
+        // Half the rate at which the block would request a split at this level.
         let asks = |pace: f64| splits_from(block as usize, 2 * pace as u64, Marks::default());
         let mut paces = std::iter::successors(Some(PACE), |pace| Some(pace / 1.2));
         let slow = |pace: &f64| *pace < PACE_LEAST || asks(*pace) as u64 > target;
         let pace = paces.find(slow).expect("they end");
-        // And for so long that it has forgotten how fast the first part came.
+        // Long enough that the block's estimate no longer includes the fast part.
         let rest = target.saturating_sub(block * FAST / 100) as f64;
         let pace = pace.min((rest / FORGETS).max(1.0));
         let pause =
@@ -176,7 +179,7 @@ impl Stage<'_> {
         self.written.store(all as u64, Relaxed);
         if kv.structure().blocks() > 1 {
             let text = format!(
-                "the block split before it was {:.0} % full: give a smaller --fill",
+                "the block split before it was {:.0} % full: use a smaller --fill",
                 self.round.fill * 100.0
             );
             return Err(Failure::invalid(text));
@@ -184,7 +187,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Writes these keys for the first time, in requests of so many bytes, with a pause after each.
+    /// Writes these keys for the first time, in requests of `bytes` bytes, with a pause after each.
     fn put_all(&self, kv: &Kv, all: Range<u32>, bytes: usize, pause: Duration) -> Outcome {
         let step = self.values.batch(bytes);
         for begin in all.clone().step_by(step) {
@@ -203,8 +206,8 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// What the servers report as used, once they have heard of at least so much and report nothing
-    /// new: an earlier report knows of a part only.
+    /// The used bytes that the servers report, once these reach `least` and no longer change: an earlier
+    /// report includes only a part.
     fn used(&self, cluster: &Cluster, least: u64) -> Outcome<u64> {
         let admin = cluster.client(cluster.token());
         let until = self.clock.now() + PATIENCE;
@@ -218,7 +221,8 @@ impl Stage<'_> {
                 return Ok(used);
             }
             if now > until {
-                let text = format!("{least} bytes were written, and {used} are reported as used");
+                let text =
+                    format!("{least} bytes were written, but only {used} are reported as used");
                 return Err(Failure::new(Status::DeadlineExceeded, text));
             }
             self.clock.sleep_until(now + Duration::from_millis(10));
@@ -259,7 +263,7 @@ impl Stage<'_> {
         self.judge(splits.done(), pushed_at, full, &writers, &gets)
     }
 
-    /// A block that is full where it should have split is what this is about.
+    /// Explains the error of a full block that should have split.
     fn explained(&self, e: Failure) -> Failure {
         if e.status() != Some(Status::BlockFull) {
             return e;
@@ -267,8 +271,8 @@ impl Stage<'_> {
         e.with(&no_split(self.round.block))
     }
 
-    /// Lets the writers go on as they are for the window, then pushes until a split is over. When it
-    /// began to push, and what part of the block was taken when it began to split.
+    /// Lets the writers continue for the window, then lets them write new keys until a split is complete.
+    /// Answers the time when the new keys began, and the fraction of the block in use when the split began.
     fn steer(&self, splits: &Splits) -> Outcome<(Time, Option<f64>)> {
         let clock = self.clock;
         let rest_until = clock.now() + self.round.window;
@@ -321,7 +325,7 @@ impl Stage<'_> {
                     places.push(writer.draw.below(writer.times.len() as u64) as u32);
                 }
             }
-            // One writing of a key in each request.
+            // Each request writes a key at most once.
             places.sort_unstable();
             places.dedup();
             let entries: Vec<_> = places
@@ -368,7 +372,7 @@ impl Stage<'_> {
                 Ok(true) if self.values.times(number, &value).is_some() => {}
                 Ok(there) => {
                     let what = if there { "another value" } else { "nothing" };
-                    let text = format!("key {number} was there and came back as {what}");
+                    let text = format!("a get of the written key {number} answered {what}");
                     break Err(Failure::new(Status::Internal, text));
                 }
                 Err(e) => break Err(e.into()),
@@ -414,8 +418,8 @@ impl Stage<'_> {
 
 fn no_split(block: u64) -> String {
     format!(
-        "no block split: a store was filled, with a block of {}, and it was still one block, so there \
-         is nothing to measure. This build or this cluster does not split, or has no block to spare",
+        "no block split: a store with a block of {} was filled and still has one block. This build or \
+         cluster does not split blocks, or has no free block",
         size::show(block)
     )
 }
