@@ -284,7 +284,8 @@ impl FileCalls {
 
     /// The bytes at ``offset``, at most ``size`` of them (``None``: up to the current end of the file).
     /// The result is shorter where the file ends, and empty at or after its end.
-    #[pyo3(signature = (offset = None, size = None), text_signature = "($self, offset=0, size=None)")]
+    #[pyo3(signature = (offset = None, size = None), text_signature = "($self, offset=0, \
+        size=None)")]
     fn read<'py>(
         slf: &Bound<'py, FileCalls>,
         offset: Option<&Bound<'py, PyAny>>,

@@ -78,7 +78,8 @@ impl World {
             let sum: u32 = lent.iter().map(|(lent, _)| lent).sum();
             if sum > sim.blocks || lent.iter().any(|(lent, held)| held > lent) {
                 let text = format!(
-                    "core {core} of {} has {} blocks; lent and held by controller shard are {lent:?} \
+                    "core {core} of {} has {} blocks; lent and held by controller shard are \
+                        {lent:?} \
                      (INV-40)",
                     sim.address, sim.blocks
                 );

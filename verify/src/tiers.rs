@@ -178,7 +178,8 @@ impl World {
         let over = sim.shards.iter().map(|shard| shard.in_memory());
         if let Some((used, warm)) = over.into_iter().find(|(f, w)| *f > frames || *w > WARM) {
             let text = format!(
-                "a core of {} has {used} blocks in memory and {warm} beside them; there is room for \
+                "a core of {} has {used} blocks in memory and {warm} beside them; there is room \
+                    for \
                  {frames} and {WARM} (INV-42)",
                 sim.address
             );
@@ -204,7 +205,8 @@ impl World {
             let taken = sim.disk.taken() + sim.store.taken();
             if !quiet || taken > 0 {
                 let text = format!(
-                    "{taken} bytes of the disk and the store of {} are in use after everything was freed (INV-44)",
+                    "{taken} bytes of the disk and the store of {} are in use after everything \
+                        was freed (INV-44)",
                     sim.address
                 );
                 return self.broken(text);

@@ -93,7 +93,8 @@ pub enum CatalogError {
     /// The job does not exist, or does not belong to the actor: the two look alike, so that a token
     /// reveals nothing about other jobs.
     #[error(
-        "job {job} is not registered, or this token may not use it: the job was deregistered, or the token belongs to another job; register the job again"
+        "job {job} is not registered, or this token may not use it: the job was deregistered, or \
+            the token belongs to another job; register the job again"
     )]
     UnknownJob { job: JobId },
     /// No job has this name.
@@ -107,7 +108,8 @@ pub enum CatalogError {
     InvalidArgument { what: &'static str, given: u64, allowed: &'static str },
     /// Servers without a flush root cannot keep the data of expired prefixes.
     #[error(
-        "cannot flush to '{path}': not every memory server has a flush_root; start each with one (a directory or bucket), or let the data be discarded"
+        "cannot flush to '{path}': not every memory server has a flush_root; start each with one \
+            (a directory or bucket), or let the data be discarded"
     )]
     FlushUnavailable { path: Box<str> },
     /// The root prefix has no name, from which a path to flush to could be derived.
@@ -117,7 +119,8 @@ pub enum CatalogError {
     PersistsNowhere,
     /// Two prefixes would be flushed into one directory.
     #[error(
-        "cannot flush to '{path}': another live prefix of the job flushes there, or a flush to it is in progress; give each prefix its own path"
+        "cannot flush to '{path}': another live prefix of the job flushes there, or a flush to it \
+            is in progress; give each prefix its own path"
     )]
     FlushPathTaken { path: Box<str> },
     /// A place that does not belong to the job.
@@ -125,36 +128,42 @@ pub enum CatalogError {
     FlushElsewhere { place: Box<str>, allowed: Box<str> },
     /// The kind of structure cannot acknowledge changes in the way that the prefix requires.
     #[error(
-        "changes to a {kind} cannot be acknowledged as flushed, which {} requires: it can hold only files; create it in a prefix that acknowledges in memory",
+        "changes to a {kind} cannot be acknowledged as flushed, which {} requires: it can hold \
+            only files; create it in a prefix that acknowledges in memory",
         At(path)
     )]
     NotJournaled { path: Box<str>, kind: Kind },
     /// The prefix is flushed when it ends, and this kind of structure cannot be flushed.
     #[error(
-        "'{name}' cannot be created in {}: a {kind} cannot be flushed, and this prefix is flushed when it ends; create it in a prefix without flush_to, on_expiry=Flush and persist",
+        "'{name}' cannot be created in {}: a {kind} cannot be flushed, and this prefix is flushed \
+            when it ends; create it in a prefix without flush_to, on_expiry=Flush and persist",
         At(path)
     )]
     NotFlushable { path: Box<str>, name: Box<str>, kind: Kind },
     /// The journal of an earlier prefix at this place is not fully deleted.
     #[error(
-        "cannot flush to '{path}' yet: the journal of an earlier prefix is being deleted there; retry later"
+        "cannot flush to '{path}' yet: the journal of an earlier prefix is being deleted there; \
+            retry later"
     )]
     JournalGoes { path: Box<str> },
     /// Some data of the prefix is only in its journal.
     #[error(
-        "memory servers that held data of {} were lost; its acknowledged changes are at {place}: load them into another prefix, and remove this one",
+        "memory servers that held data of {} were lost; its acknowledged changes are at {place}: \
+            load them into another prefix, and remove this one",
         At(path)
     )]
     OnlyInJournal { path: Box<str>, place: Box<str> },
     /// A flush would replace the journal of a live prefix.
     #[error(
-        "cannot flush {} to {place}: the journal that acknowledges its changes is there; flush it to another place",
+        "cannot flush {} to {place}: the journal that acknowledges its changes is there; flush it \
+            to another place",
         At(path)
     )]
     JournalThere { path: Box<str>, place: Box<str> },
     /// No flush has this number, or its outcome is no longer remembered.
     #[error(
-        "this job has no flush {number:016x}, or the controller no longer remembers its outcome; `honeycomb flushed` shows whether it is complete"
+        "this job has no flush {number:016x}, or the controller no longer remembers its outcome; \
+            `honeycomb flushed` shows whether it is complete"
     )]
     UnknownFlush { number: u64 },
     /// The prefix is still being loaded.
@@ -174,7 +183,8 @@ pub enum CatalogError {
     UnknownStructure { structure: StructureId },
     /// The name of a job is taken.
     #[error(
-        "a job named '{name}' is already registered{holder}; open it, replace it, or choose another name"
+        "a job named '{name}' is already registered{holder}; open it, replace it, or choose \
+            another name"
     )]
     JobExists { name: Box<str>, holder: Box<str> },
     /// The name of a prefix is taken under one of its parents.
@@ -185,7 +195,8 @@ pub enum CatalogError {
     StructureExists { path: Box<str>, name: Box<str> },
     /// A structure of this name has other bounds than those requested; 0 means unbounded.
     #[error(
-        "{} already exists with max_items={} and max_bytes={}, but max_items={} and max_bytes={} were requested (0 means unbounded); open it without bounds, or with its own",
+        "{} already exists with max_items={} and max_bytes={}, but max_items={} and max_bytes={} \
+            were requested (0 means unbounded); open it without bounds, or with its own",
         Of(path, name), has[0], has[1], asked[0], asked[1]
     )]
     OtherBounds { path: Box<str>, name: Box<str>, has: [u64; 2], asked: [u64; 2] },
@@ -203,32 +214,37 @@ pub enum CatalogError {
     DuplicateNode { name: Box<str> },
     /// A named parent does not exist.
     #[error(
-        "'{node}' names '{parent}' as a parent, but no prefix has that name or path{}; create it first, or add it to the plan",
+        "'{node}' names '{parent}' as a parent, but no prefix has that name or path{}; create it \
+            first, or add it to the plan",
         Elsewhere(parent, at)
     )]
     UnknownParent { node: Box<str>, parent: Box<str>, at: Vec<Box<str>> },
     /// A declared reader does not exist.
     #[error(
-        "{} declares the reader '{reader}', but no prefix has that name or path{}; create it first, or add it to the plan",
+        "{} declares the reader '{reader}', but no prefix has that name or path{}; create it \
+            first, or add it to the plan",
         At(path),
         Elsewhere(reader, at)
     )]
     UnknownReader { path: Box<str>, reader: Box<str>, at: Vec<Box<str>> },
     /// The lease of the prefix expired.
     #[error(
-        "the lease of {} ({lease_ms} ms) expired {ago_ms} ms ago: it was {late_ms} ms overdue without a renewal; its data is freed. {}, and renew more often or request a longer lease",
+        "the lease of {} ({lease_ms} ms) expired {ago_ms} ms ago: it was {late_ms} ms overdue \
+            without a renewal; its data is freed. {}, and renew more often or request a longer lease",
         At(path),
         if *reopen { "Reopen the job to start anew" } else { "Create it again" }
     )]
     LeaseExpired { path: Box<str>, lease_ms: u32, late_ms: u64, ago_ms: u64, reopen: bool },
     /// The token belongs to a life of the job that has ended, and the cause is no longer remembered.
     #[error(
-        "the lease of the job expired, and another process has reopened it since; reopen the job to use its new data"
+        "the lease of the job expired, and another process has reopened it since; reopen the job \
+            to use its new data"
     )]
     LifeOver,
     /// The data was on a server that was lost.
     #[error(
-        "{} was lost {ago_ms} ms ago with memory server {server}, which {how}; create it again and rewrite its data",
+        "{} was lost {ago_ms} ms ago with memory server {server}, which {how}; create it again \
+            and rewrite its data",
         Of(path, name)
     )]
     DataLost { path: Box<str>, name: Box<str>, server: Arc<str>, how: Loss, ago_ms: u64 },
@@ -240,19 +256,22 @@ pub enum CatalogError {
     StructureRemoved { path: Box<str>, name: Box<str>, ago_ms: u64 },
     /// The prefix's declared readers had all committed.
     #[error(
-        "{} was freed {ago_ms} ms ago, because its last declared reader, '{reader}', had committed; create it again to use it",
+        "{} was freed {ago_ms} ms ago, because its last declared reader, '{reader}', had \
+            committed; create it again to use it",
         At(path)
     )]
     PrefixRead { path: Box<str>, reader: Arc<str>, ago_ms: u64 },
     /// The declared readers of the structure's prefix had all committed.
     #[error(
-        "{} was freed {ago_ms} ms ago, because the last declared reader of its prefix, '{reader}', had committed; create it again to use it",
+        "{} was freed {ago_ms} ms ago, because the last declared reader of its prefix, \
+            '{reader}', had committed; create it again to use it",
         Of(path, name)
     )]
     StructureRead { path: Box<str>, name: Box<str>, reader: Arc<str>, ago_ms: u64 },
     /// No live server serves structures of a custom kind.
     #[error(
-        "no live memory server serves a {kind}; start a server that registers this kind, or use the code or name of a kind that is served"
+        "no live memory server serves a {kind}; start a server that registers this kind, or use \
+            the code or name of a kind that is served"
     )]
     UnknownKind { kind: Kind },
     /// A server announced a custom kind that is malformed or conflicts with a known one.
@@ -266,29 +285,34 @@ pub enum CatalogError {
     Recovering,
     /// A prefix with its descendants, the job, or all jobs of its tenant would exceed the quota.
     #[error(
-        "cannot allocate {}: {level} holds {held} of its quota of {quota}. Free some, or have the quota raised (honeycomb quota)",
+        "cannot allocate {}: {level} holds {held} of its quota of {quota}. Free some, or have the \
+            quota raised (honeycomb quota)",
         blocks(*asked)
     )]
     QuotaExceeded { level: QuotaLevel, quota: u64, held: u64, asked: u64 },
     /// A named limit was reached.
     #[error(
-        "{what} are limited to {limit}; use fewer, or divide the work over more requests, prefixes or jobs"
+        "{what} are limited to {limit}; use fewer, or divide the work over more requests, \
+            prefixes or jobs"
     )]
     LimitExceeded { what: &'static str, limit: u64 },
     /// The file is sealed.
     #[error("{} is sealed; nothing can be appended", Of(path, name))]
     Sealed { path: Box<str>, name: Box<str> },
     /// The block does not belong to the structure, or no longer does.
-    #[error("block {} of epoch {} does not belong to this structure, or no longer does", at.block, at.epoch)]
+    #[error("block {} of epoch {} does not belong to this structure, or no longer \
+        does", at.block, at.epoch)]
     StaleBlock { at: BlockAt },
     /// A block reports that its successor is serving, and none was granted to it.
-    #[error("block {} reports that its successor is serving, but no successor was granted to it", at.block)]
+    #[error("block {} reports that its successor is serving, but no successor was granted to \
+        it", at.block)]
     NoSuccessor { at: BlockAt },
     /// A block of a queue cannot be retired while it is, as far as is known, the tail.
     #[error("cannot retire block {}: it is not known to be sealed; retry", at.block)]
     NotSealed { at: BlockAt },
     /// In a structure whose positions are numbers, a block cannot be retired before those ahead of it.
-    #[error("cannot retire block {}: it is not the first of its structure and would leave a gap; retry", at.block)]
+    #[error("cannot retire block {}: it is not the first of its structure and would leave a gap; \
+        retry", at.block)]
     NotFirst { at: BlockAt },
     /// The block is already the target of a move.
     #[error("block {} is being filled by a move; retry when the move has ended", at.block)]
@@ -310,17 +334,20 @@ pub enum CatalogError {
     UnknownAddress { address: Box<str> },
     /// The server is the only one that accepts new blocks, so it cannot be drained.
     #[error(
-        "cannot drain memory server {address}: it is the only one that accepts new blocks. Add another first, or stop this one, which loses its data"
+        "cannot drain memory server {address}: it is the only one that accepts new blocks. Add \
+            another first, or stop this one, which loses its data"
     )]
     LastServer { address: Arc<str> },
     /// The drain of the server was cancelled, and the server has not confirmed this yet.
     #[error(
-        "the drain of memory server {server} was cancelled, and the server has not confirmed this yet; retry"
+        "the drain of memory server {server} was cancelled, and the server has not confirmed this \
+            yet; retry"
     )]
     Recalled { server: ServerId },
     /// The cluster is being stopped.
     #[error(
-        "cannot {what}: the cluster is being stopped (honeycomb stop) and accepts no new work; start it again when it has stopped"
+        "cannot {what}: the cluster is being stopped (honeycomb stop) and accepts no new work; \
+            start it again when it has stopped"
     )]
     Stopping { what: &'static str },
     /// The server is not a member, or no longer is.

@@ -732,7 +732,8 @@ impl Catalog {
             if let Some(part) = flush.parts.iter().find(unwritten) {
                 let server = address(part.at.block.server()).expect("it is lost").clone();
                 let why = format!(
-                    "a memory server was lost before it had written {lost} of {} parts; there is no \
+                    "a memory server was lost before it had written {lost} of {} parts; there is \
+                        no \
                      manifest",
                     flush.parts.len()
                 );

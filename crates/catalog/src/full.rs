@@ -150,7 +150,8 @@ impl fmt::Display for Full {
         }
         f.write_str(". ")?;
         f.write_str(
-            "Existing data is unharmed: free some, let leases expire, or add a memory server or disks",
+            "Existing data is unharmed: free some, let leases expire, or add a memory server or \
+                disks",
         )
     }
 }

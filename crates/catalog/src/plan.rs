@@ -401,7 +401,8 @@ impl Catalog {
                 return Err(CatalogError::PermissionDenied {
                     what: "create a prefix",
                     path: nodes[i].name.into(),
-                    why: "a task's token can create only below its own prefix; name that prefix as a parent",
+                    why: "a task's token can create only below its own prefix; name that prefix \
+                        as a parent",
                 });
             }
         }

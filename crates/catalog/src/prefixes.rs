@@ -268,7 +268,8 @@ impl Catalog {
             return Err(CatalogError::PermissionDenied {
                 what: "create a prefix",
                 path: path.into(),
-                why: "a task's token can create only below its own prefix; name that prefix as a parent",
+                why: "a task's token can create only below its own prefix; name that prefix as a \
+                    parent",
             });
         }
         let mut reuse = None;

@@ -40,7 +40,8 @@ impl File {
     pub fn append(&self, bytes: &[u8]) -> Result<u64, Error> {
         if bytes.len() > self.append_limit() {
             let text = format!(
-                "{}: an append of {} bytes; the limit is {}, an eighth of a block (write_all splits)",
+                "{}: an append of {} bytes; the limit is {}, an eighth of a block (write_all \
+                    splits)",
                 self.0.address(),
                 bytes.len(),
                 self.append_limit()

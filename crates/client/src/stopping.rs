@@ -116,8 +116,10 @@ impl Client {
                     _ => String::new(),
                 };
                 let text = format!(
-                    "the cluster is not stopped: {} not complete{stalled} ({places}). Its memory is kept \
-                     and the flushes go on; stop it again when the store answers, or discard the unwritten \
+                    "the cluster is not stopped: {} not complete{stalled} ({places}). Its memory \
+                        is kept \
+                     and the flushes go on; stop it again when the store answers, or discard the \
+                     unwritten \
                      data",
                     counted(told.flushes, "flush is", "flushes are"),
                 );

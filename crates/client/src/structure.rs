@@ -734,7 +734,8 @@ impl Structure {
         if let Some(suspect) = state.suspects.iter().find(|s| s.address == entry.address) {
             let Suspect { address, silent_ms } = suspect;
             let text = format!(
-                "; memory server {address} is suspected: it had been silent for {silent_ms} ms. Its data \
+                "; memory server {address} is suspected: it had been silent for {silent_ms} ms. \
+                    Its data \
                  is there again when it is heard, and lost if it stays silent"
             );
             e.message.push_str(&text);

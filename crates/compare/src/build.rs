@@ -103,7 +103,8 @@ fn commit(checkout: &Path, revision: &str) -> Result<String, String> {
     match commit.len() > DIGITS {
         true => Ok(commit),
         false => Err(format!(
-            "'{revision}' is not a revision of {}: use a commit, a branch or a tag; a shallow clone needs \
+            "'{revision}' is not a revision of {}: use a commit, a branch or a tag; a shallow \
+                clone needs \
              `git fetch --unshallow` first",
             checkout.display()
         )),

@@ -73,7 +73,8 @@ impl fmt::Display for StartError {
             StartError::Store(path, e) => write!(f, "data directory {}: {e}", path.display()),
             StartError::Shards { path, has, asked } => write!(
                 f,
-                "data directory {} was created for {has} controller shards, not {asked}; jobs cannot change \
+                "data directory {} was created for {has} controller shards, not {asked}; jobs \
+                    cannot change \
                  their shard: start the controller with {has} shards",
                 path.display()
             ),
@@ -195,7 +196,8 @@ impl Controller {
                 let greater = *fenced.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                 if let Some(term) = greater {
                     eprintln!(
-                        "honeycomb: a controller with term {term} has taken over; this controller exits"
+                        "honeycomb: a controller with term {term} has taken over; this controller \
+                            exits"
                     );
                     std::process::exit(1);
                 }

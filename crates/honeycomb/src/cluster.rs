@@ -125,7 +125,8 @@ impl ClusterLock {
             Some(lock) => Ok(ClusterLock { lock: Some(lock), path }),
             None => {
                 let text = format!(
-                    "another `honeycomb start` is starting or ending a cluster here ({} is locked); use \
+                    "another `honeycomb start` is starting or ending a cluster here ({} is \
+                        locked); use \
                      that cluster, or retry when it has ended",
                     path.display()
                 );

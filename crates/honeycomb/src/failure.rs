@@ -54,7 +54,8 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
     (
         Exit::Absent,
         "the key, structure, prefix or job does not exist, or the queue has no item",
-        "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed, QueueEmpty, NotYet, UnknownKind",
+        "NotFound, KeyNotFound, UnknownJob, UnknownParent, Removed, QueueEmpty, NotYet, \
+            UnknownKind",
     ),
     (
         Exit::Refused,
@@ -81,7 +82,8 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
     (
         Exit::Conflict,
         "the present state conflicts: it already exists, is sealed or closed, or has another kind",
-        "AlreadyExists, KeyExists, CompareFailed, Sealed, NotSealed, QueueClosed, Loading, WrongKind, Cycle, \
+        "AlreadyExists, KeyExists, CompareFailed, Sealed, NotSealed, QueueClosed, Loading, \
+            WrongKind, Cycle, \
          Refused, NotFlushed",
     ),
 ];

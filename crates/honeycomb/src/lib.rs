@@ -110,9 +110,11 @@ enum Command {
     Prefix(Box<prefix::PrefixArgs>),
     Quota(Box<quota::QuotaArgs>),
     Kv(Box<kv::KvArgs>),
-    #[command(about = "Stores a value under a key: short for `kv put`", after_help = kv::PUT_EXAMPLES)]
+    #[command(about = "Stores a value under a key: short for `kv \
+        put`", after_help = kv::PUT_EXAMPLES)]
     Put(Box<kv::PutArgs>),
-    #[command(about = "Prints the value of a key: short for `kv get`", after_help = kv::GET_EXAMPLES)]
+    #[command(about = "Prints the value of a key: short for `kv \
+        get`", after_help = kv::GET_EXAMPLES)]
     Get(Box<kv::GetArgs>),
     Bucket(Box<bucket::BucketArgs>),
     Queue(Box<queue::QueueArgs>),

@@ -274,7 +274,8 @@ fn verify(s: &FlushedStructure, made: &Any) -> Outcome {
         return Ok(());
     }
     let text = format!(
-        "'{}' has {there} items after the load, but the flush has {items}: a memory server was lost \
+        "'{}' has {there} items after the load, but the flush has {items}: a memory server was \
+            lost \
          meanwhile, or the objects do not match the manifest; load it again",
         s.name
     );

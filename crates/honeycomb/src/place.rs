@@ -11,7 +11,8 @@ use honeycomb_wire::messages::PrefixOptions;
 pub fn structure(text: &str) -> Result<String, String> {
     if text.trim_matches('/').is_empty() {
         return Err(
-            "the address of a structure is prefix[/prefix...][:name], such as notes:kv, or :name in \
+            "the address of a structure is prefix[/prefix...][:name], such as notes:kv, or :name \
+                in \
              the job's root"
                 .into(),
         );

@@ -4,8 +4,10 @@ use honeycomb_types::TierClass;
 use serde_json::{Map, Value};
 
 /// Names of prices, and their units.
-const NAMES: &str = "memory, nvme, ssd, hdd, object (a gigabyte in this tier for an hour), to-memory, to-nvme, \
-                     to-ssd, to-hdd, to-object (a gigabyte demoted or promoted to this tier), moved (a \
+const NAMES: &str = "memory, nvme, ssd, hdd, object (a gigabyte in this tier for an hour), \
+    to-memory, to-nvme, \
+                     to-ssd, to-hdd, to-object (a gigabyte demoted or promoted to this tier), \
+                     moved (a \
                      gigabyte moved to another server)";
 
 /// Memory, and the classes of tiers, by their codes.

@@ -37,7 +37,8 @@ pub fn find(named: Option<PathBuf>) -> Outcome<(PathBuf, String)> {
         }
     }
     Err(Failure::from(format!(
-        "cannot find the Python package honeycomb ({last}): install the wheel and run the `honeycomb` of \
+        "cannot find the Python package honeycomb ({last}): install the wheel and run the \
+            `honeycomb` of \
          its environment, or set --python to its interpreter"
     )))
 }

@@ -51,7 +51,8 @@ pub fn flush(
                 _ => "of a custom kind",
             };
             let text = format!(
-                "cannot flush {address} as a plain object: it is {kind}, not a file; flush its prefix \
+                "cannot flush {address} as a plain object: it is {kind}, not a file; flush its \
+                    prefix \
                  in the default format"
             );
             return Err(Failure::new(Status::WrongKind, text));
@@ -115,7 +116,8 @@ pub fn load(
             there if there == bytes => Ok(Loaded { structures: 1, bytes }),
             there => {
                 let text = format!(
-                    "{address} has {there} bytes after the load, but {place} has {bytes}; load it again"
+                    "{address} has {there} bytes after the load, but {place} has {bytes}; load it \
+                        again"
                 );
                 Err(Failure::new(Status::Internal, text))
             }

@@ -54,7 +54,8 @@ pub fn run(args: &RunArgs) -> Outcome {
         Err(failure) if failure.status() == Some(Status::Unavailable) => {
             command.env_remove("HONEYCOMB_ADDRESS").env_remove("HONEYCOMB_TOKEN");
             eprintln!(
-                "honeycomb: no cluster is running here: connect() starts an embedded one, which ends \
+                "honeycomb: no cluster is running here: connect() starts an embedded one, which \
+                    ends \
                  with the script"
             );
         }

@@ -391,7 +391,8 @@ fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
         .map_err(|e| format!("the first line of the cluster is not JSON: {e}"))?;
     args.output.tell(&value, || {
         format!(
-            "honeycomb is running at {} (process {}){}\n  token       in {}\n  stop        honeycomb \
+            "honeycomb is running at {} (process {}){}\n  token       in \
+                {}\n  stop        honeycomb \
              stop",
             value["address"].as_str().unwrap_or_default(),
             value["pid"],
@@ -448,7 +449,8 @@ fn start_controller(
     Controller::start(&options).map_err(|e| match e {
         StartError::Listen(e) if e.kind() == std::io::ErrorKind::AddrInUse => {
             let text = format!(
-                "cannot listen on {listen}: the port is in use; --listen 127.0.0.1:0 takes any free \
+                "cannot listen on {listen}: the port is in use; --listen 127.0.0.1:0 takes any \
+                    free \
                  port, `honeycomb doctor` looks for the process that uses it"
             );
             Failure::new(Status::AlreadyExists, text)
@@ -466,7 +468,8 @@ fn start_controller(
 }
 
 /// The warning of a controller that writes no log.
-const VOLATILE: &str = "honeycomb: this controller writes no log (port 0 or --volatile without --data-dir): a \
+const VOLATILE: &str = "honeycomb: this controller writes no log (port 0 or --volatile without \
+    --data-dir): a \
     restart loses all jobs and data and creates a new token";
 
 /// The folder for the log of a controller: the configured folder, else a folder named after the listen
@@ -487,7 +490,8 @@ fn log_folder(volatile: bool, listen: SocketAddr, settings: &Settings) -> Outcom
     match settings.state_folder() {
         Some(folder) => Ok(Some(folder.join("controller").join(listen.to_string()))),
         None => Err(Failure::invalid(
-            "cannot choose a folder for the controller's log: neither HOME nor XDG_STATE_HOME is set; \
+            "cannot choose a folder for the controller's log: neither HOME nor XDG_STATE_HOME is \
+                set; \
              use --data-dir DIR, or --volatile to write no log",
         )),
     }
@@ -515,7 +519,8 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
     let kept = log.map_or("none".to_owned(), |path| format!("in {path}"));
     args.output.tell(&told, || {
         format!(
-            "the controller is running at {address}\n  token       {token}\n  log         {kept}\n  add \
+            "the controller is running at \
+                {address}\n  token       {token}\n  log         {kept}\n  add \
              memory  honeycomb server --controller {address} --token ..."
         )
     });

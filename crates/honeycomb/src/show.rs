@@ -181,7 +181,8 @@ fn print_policy(s: &ClusterStatusReply) {
             false => String::new(),
         };
         say!(
-            "  {kind} {name}: {blocks} blocks in memory, share {entitled} (weight {weight}{credits})"
+            "  {kind} {name}: {blocks} blocks in memory, share {entitled} (weight \
+                {weight}{credits})"
         );
     }
     let since = format!("since {} s: {}", s.advice_ms / 1000, s.advice_why);

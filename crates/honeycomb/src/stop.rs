@@ -86,7 +86,8 @@ impl Lines {
                 let why = why.map_or(String::new(), |why| format!("; {why}"));
                 let prefixes = if *flushes == 1 { "prefix" } else { "prefixes" };
                 format!(
-                    "honeycomb: flushing {flushes} {prefixes}: {parts_done} of {parts} blocks, {}{why}",
+                    "honeycomb: flushing {flushes} {prefixes}: {parts_done} of {parts} blocks, \
+                        {}{why}",
                     size::show(*bytes)
                 )
             }
@@ -133,7 +134,8 @@ pub fn stop(args: &StopArgs) -> Outcome {
         }
         Err(failed) => {
             let text = format!(
-                "process {} was not stopped, because its controller did not report its flushes; --discard \
+                "process {} was not stopped, because its controller did not report its flushes; \
+                    --discard \
                  stops it and loses all unwritten data",
                 file.pid
             );

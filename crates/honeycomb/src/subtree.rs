@@ -215,7 +215,8 @@ impl<'a> Flushing<'a> {
             all.filter(|path| !whole.contains(&**path) && *path != failed).collect();
         let whole: Vec<String> = whole.into_iter().map(str::to_owned).collect();
         why.with(&format!(
-            "the subtree is not flushed: {} failed; complete: {}; not begun: {}; the manifest at {} is \
+            "the subtree is not flushed: {} failed; complete: {}; not begun: {}; the manifest at \
+                {} is \
              unchanged",
             named(&[failed]),
             named(&whole),

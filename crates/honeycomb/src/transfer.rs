@@ -202,7 +202,8 @@ fn cancel(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
     let (address, place) = (&args.address, &args.place);
     let Some(ticket) = work.client.flush_under_way(work.job, address, place)? else {
         let text = format!(
-            "cannot cancel the flush of {address} to {place}: none is running, or it is already writing \
+            "cannot cancel the flush of {address} to {place}: none is running, or it is already \
+                writing \
              its manifest"
         );
         return Err(Error::new(Status::NotFound, text).into());

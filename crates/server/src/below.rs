@@ -32,7 +32,8 @@ impl fmt::Display for WrongTiers {
         match self {
             WrongTiers::DiskBelowStore { disk, store } => write!(
                 f,
-                "the disk at {disk} is below the object store at {store}: name disks first, because what \
+                "the disk at {disk} is below the object store at {store}: name disks first, \
+                    because what \
                  is in a store takes no more"
             ),
             WrongTiers::DiskInBucket { place, class } => {

@@ -367,7 +367,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     if options.advertise.is_none() && options.listen.ip().is_loopback() && is_elsewhere(controller)
     {
         return refuse(format!(
-            "the server listens on {}, which clients of the controller at {controller} cannot reach from \
+            "the server listens on {}, which clients of the controller at {controller} cannot \
+                reach from \
              other machines; say {}, or --advertise with the address that clients shall use",
             options.listen,
             listen_instead(controller),
@@ -410,7 +411,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let kept = (all - per_shard) * BELOW_BYTES;
     if kept > per_shard * size / BELOW_FRACTION {
         return refuse(format!(
-            "{} blocks of {size} below memory would take {kept} bytes of {} of memory for each core: take \
+            "{} blocks of {size} below memory would take {kept} bytes of {} of memory for each \
+                core: take \
              larger blocks, or less below it",
             all - per_shard,
             per_shard * size
@@ -426,7 +428,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let pool = WARM_BLOCKS_MIN.max(per_shard / WARM_FRACTION);
     if per_shard <= pool {
         return refuse(format!(
-            "{per_shard} blocks of memory for each core are too few beside disks: {pool} are for what \
+            "{per_shard} blocks of memory for each core are too few beside disks: {pool} are for \
+                what \
              is read of them and written to them"
         ));
     }

@@ -62,7 +62,8 @@ pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
         let own = [FLUSH_PART, FLUSH_RECORD].iter().any(|end| name.ends_with(end));
         if own || name == FLUSH_MANIFEST || name == FLUSH_JOURNAL {
             return Err(refuse(
-                "'manifest.json', 'journal.json' and names that end in '.part' or '.journal' are the \
+                "'manifest.json', 'journal.json' and names that end in '.part' or '.journal' are \
+                    the \
                  flush's own",
             ));
         }

@@ -130,7 +130,8 @@ impl Asked<'_> {
     fn pairs(&self) -> Result<u32, String> {
         match (self.pairs, self.judges()) {
             (Some(pairs), true) if pairs < PAIRS => Err(format!(
-                "--pairs must be {PAIRS} or more: fewer pairs cannot decide (with --quick, which has no \
+                "--pairs must be {PAIRS} or more: fewer pairs cannot decide (with --quick, which \
+                    has no \
                  verdict, any number)"
             )),
             (Some(pairs), _) => Ok(pairs),
@@ -141,11 +142,12 @@ impl Asked<'_> {
     fn build(&self, own: &Build, python: bool) -> Result<Build, String> {
         match &self.that {
             That::Binary(path) => Build::binary(path),
-            That::Revision(_) if cfg!(debug_assertions) && self.judges() => Err(
-                "this build has debug assertions, but the other build would have none: run bench/compare, \
+            That::Revision(_) if cfg!(debug_assertions) && self.judges() => {
+                Err("this build has debug assertions, but the other build would have none: run \
+                    bench/compare, \
                  which builds with the profile release"
-                    .into(),
-            ),
+                    .into())
+            }
             That::Revision(revision) => {
                 let that = Build::revision(revision)?;
                 if python {
@@ -174,8 +176,10 @@ impl Asked<'_> {
         }
         println!("{about}\nthis build against {named}");
         println!(
-            "median of the paired ratios (95 % interval by order statistics), inverted where needed so that \
-             more than 1 is worse;\na row is worse if its whole interval exceeds {WORSE}; figures in \
+            "median of the paired ratios (95 % interval by order statistics), inverted where \
+                needed so that \
+             more than 1 is worse;\na row is worse if its whole interval exceeds {WORSE}; figures \
+             in \
              brackets are not judged\n"
         );
     }
@@ -278,7 +282,8 @@ fn conclude(outcomes: &[Outcome], asked: &Asked<'_>) -> Result<(), String> {
     let mut text = format!("not worse: no row of {compared} is worse");
     if undecided > 0 {
         text += &format!(
-            "; {undecided} of them undecided: their intervals extend beyond {WORSE}; use more --pairs or \
+            "; {undecided} of them undecided: their intervals extend beyond {WORSE}; use more \
+                --pairs or \
              a quieter machine"
         );
     }

@@ -72,7 +72,8 @@ impl ControllerService {
             }
             Reply::Bills(bills) if bills.len() > BATCH_MAX => {
                 let text = format!(
-                    "cannot show the bills of {} jobs in one reply, at most {BATCH_MAX}; use the token of \
+                    "cannot show the bills of {} jobs in one reply, at most {BATCH_MAX}; use the \
+                        token of \
                      one job",
                     bills.len()
                 );

@@ -87,7 +87,8 @@ pub fn run(args: &FlushArgs) -> Outcome {
     let is_store = place.directory().is_none();
     if !is_store {
         eprintln!(
-            "NO STORE: {place} is a directory, and every object in it is synchronised; this does not \
+            "NO STORE: {place} is a directory, and every object in it is synchronised; this does \
+                not \
              measure an object store (use --place s3://BUCKET/PATH, or run bench/flush)"
         );
     }
@@ -211,7 +212,8 @@ fn tell(
         };
         let (alone, flush, ratio) = (show(alone, 0), show(flush, 0), show(ratio, 2));
         say!(
-            "{format}: the store alone {alone} MB/s, flush {flush} MB/s; ratio {ratio}, required at \
+            "{format}: the store alone {alone} MB/s, flush {flush} MB/s; ratio {ratio}, required \
+                at \
              least {ASKED}: {said}"
         );
     }

@@ -365,7 +365,8 @@ fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
     }
     say!("{about}; not pinned: the kernel places all sides");
     say!(
-        "{} each way by {} threads, {} of memory in blocks of {}; median (least to most) of {} rounds",
+        "{} each way by {} threads, {} of memory in blocks of {}; median (least to most) of {} \
+            rounds",
         size::show(bytes),
         args.threads,
         size::show(args.memory),
@@ -377,7 +378,8 @@ fn tell(args: &SpillArgs, about: &str, bytes: u64, rounds: &[Round]) {
         let reached = if (ratio[0] >= asked) == least { "reached" } else { "MISSED" };
         let bound = if least { "at least" } else { "at most" };
         say!(
-            "{what}: without {} {unit}, with spilling {} {unit}; ratio {}, required {bound} {asked}: {reached}",
+            "{what}: without {} {unit}, with spilling {} {unit}; ratio {}, required {bound} \
+                {asked}: {reached}",
             show(alone, 0),
             show(ours, 0),
             show(ratio, 2)

@@ -153,7 +153,8 @@ pub fn disks(text: &str) -> Result<Vec<DiskOptions>, String> {
 fn disk(text: &str) -> Result<DiskOptions, String> {
     let wrong = || {
         format!(
-            "'{text}' is not PLACE=SIZE or CLASS:PLACE=SIZE, such as /mnt/fast=100GiB, hdd:/mnt=2TiB or \
+            "'{text}' is not PLACE=SIZE or CLASS:PLACE=SIZE, such as /mnt/fast=100GiB, \
+                hdd:/mnt=2TiB or \
              s3://bucket/names=9TiB"
         )
     };

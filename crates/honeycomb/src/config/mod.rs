@@ -115,7 +115,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("false"),
         otherwise: "`false`",
         of: "`start`, `controller`, `server`",
-        help: "Whether to accept connections from other machines, although traffic is not encrypted",
+        help: "Whether to accept connections from other machines, although traffic is not \
+            encrypted",
     },
     Setting {
         name: "unix",
@@ -123,7 +124,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("true"),
         otherwise: "`true`",
         of: "`start`, `controller`, `server`, commands that use a cluster",
-        help: "Whether clients on the same machine connect over a Unix socket; TCP is always available",
+        help: "Whether clients on the same machine connect over a Unix socket; TCP is always \
+            available",
     },
     Setting {
         name: "unix_dir",
@@ -147,7 +149,8 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "half of the machine's memory, or of its control group's limit",
         of: "`start`, `server`",
-        help: "Memory for blocks, in bytes or with a unit (64MiB); only written pages become resident",
+        help: "Memory for blocks, in bytes or with a unit (64MiB); only written pages become \
+            resident",
     },
     Setting {
         name: "disks",
@@ -156,7 +159,8 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "none: writes fail when memory is full",
         of: "`start`, `server`",
         help: "Lower tiers for blocks that do not fit in memory: disks, DIR=SIZE or CLASS:DIR=SIZE \
-               (nvme, ssd, hdd), in the order of their use; then object stores, s3://BUCKET/NAMES=SIZE \
+               (nvme, ssd, hdd), in the order of their use; then object stores, \
+               s3://BUCKET/NAMES=SIZE \
                (gs, az) or object:DIR=SIZE; everything is deleted there when the server ends",
     },
     Setting {
@@ -165,8 +169,10 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "none: disks run at their own speed",
         of: "`start`, `server`",
-        help: "For benchmarks: limits each disk to this many megabytes per second, reads and writes \
-               together, and adds milliseconds to each request (500:0.1); it cannot make a disk faster",
+        help: "For benchmarks: limits each disk to this many megabytes per second, reads and \
+            writes \
+               together, and adds milliseconds to each request (500:0.1); it cannot make a disk \
+               faster",
     },
     Setting {
         name: "block_size",
@@ -190,7 +196,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("1"),
         otherwise: "1",
         of: "`start`, `controller`",
-        help: "Number of cores of the controller, 1 to 64; fixed for the lifetime of a data directory. \
+        help: "Number of cores of the controller, 1 to 64; fixed for the lifetime of a data \
+            directory. \
                One core serves a million requests per second",
     },
     Setting {
@@ -216,7 +223,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("15000"),
         otherwise: "15000",
         of: "`start`, `controller`",
-        help: "Milliseconds without a message after which a memory server is declared lost, with its \
+        help: "Milliseconds without a message after which a memory server is declared lost, with \
+            its \
                data; 3000 to 3600000. A server is suspected after 2500",
     },
     Setting {
@@ -225,7 +233,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("95"),
         otherwise: "95",
         of: "`start`, `controller`",
-        help: "Default high mark: percent of a block in use at which a structure grows or a block splits",
+        help: "Default high mark: percent of a block in use at which a structure grows or a block \
+            splits",
     },
     Setting {
         name: "low_mark",
@@ -233,7 +242,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("40"),
         otherwise: "40",
         of: "`start`, `controller`",
-        help: "Default low mark: percent of a block in use below which it merges; must be less than half \
+        help: "Default low mark: percent of a block in use below which it merges; must be less \
+            than half \
                of the high mark",
     },
     Setting {
@@ -242,7 +252,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("first-come"),
         otherwise: "`first-come`",
         of: "`start`, `controller`",
-        help: "How jobs share memory when it is short: first-come (a job keeps its blocks), max-min \
+        help: "How jobs share memory when it is short: first-come (a job keeps its blocks), \
+            max-min \
                (shares by weight) or karma (shares by weight, averaged over time)",
     },
     Setting {
@@ -259,7 +270,8 @@ pub const TABLE: [Setting; 32] = [
         default: Some("60"),
         otherwise: "60",
         of: "`start`, `controller`",
-        help: "Advise removing a server when less than this percent of every resource is in use; must be \
+        help: "Advise removing a server when less than this percent of every resource is in use; \
+            must be \
                less than scale_add_above",
     },
     Setting {
@@ -276,7 +288,8 @@ pub const TABLE: [Setting; 32] = [
         default: None,
         otherwise: "none: advice is logged, and shown by `status`",
         of: "`start`, `controller`",
-        help: "A program to run with `add N` or `remove ADDRESS` when servers should be added or removed, at \
+        help: "A program to run with `add N` or `remove ADDRESS` when servers should be added or \
+            removed, at \
                most once in 60 s",
     },
     Setting {
@@ -294,17 +307,21 @@ pub const TABLE: [Setting; 32] = [
         default: Some("30"),
         otherwise: "30",
         of: "`start`, `stop`, `controller`",
-        help: "Seconds that a stopping cluster waits while flushes fail and no block is written; four times \
+        help: "Seconds that a stopping cluster waits while flushes fail and no block is written; \
+            four times \
                that while none fails. Each written block restarts the wait",
     },
     Setting {
         name: "data_dir",
         kind: Kind::Directory,
         default: None,
-        otherwise: "for `controller` a folder named after its address in `$XDG_STATE_HOME/honeycomb/controller`, else \
-                    `~/.local/state/honeycomb/controller`; none with port 0 or `--volatile`, and for `start`",
+        otherwise: "for `controller` a folder named after its address in \
+            `$XDG_STATE_HOME/honeycomb/controller`, else \
+                    `~/.local/state/honeycomb/controller`; none with port 0 or `--volatile`, and \
+                    for `start`",
         of: "`start`, `controller`",
-        help: "Folder for the controller's log and the cluster's key; a restart continues from them",
+        help: "Folder for the controller's log and the cluster's key; a restart continues from \
+            them",
     },
     Setting {
         name: "prices",
@@ -314,8 +331,10 @@ pub const TABLE: [Setting; 32] = [
         ),
         otherwise: "`memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005`",
         of: "`cost`",
-        help: "Prices in any unit of money: of a gigabyte for an hour in memory, nvme, ssd, hdd and object, \
-               of a gigabyte demoted or promoted to a tier (to-object, ...), and of a gigabyte moved to \
+        help: "Prices in any unit of money: of a gigabyte for an hour in memory, nvme, ssd, hdd \
+            and object, \
+               of a gigabyte demoted or promoted to a tier (to-object, ...), and of a gigabyte \
+               moved to \
                another server (moved)",
     },
 ];
@@ -736,7 +755,8 @@ impl Settings {
         let least = number("scale_min_servers") as u32;
         ScaleMarks::new(above as u8, below as u8, least).ok_or_else(|| {
             Failure::invalid(format!(
-                "scale_remove_below {below} must be less than scale_add_above {above}, or servers would be \
+                "scale_remove_below {below} must be less than scale_add_above {above}, or servers \
+                    would be \
                  added and removed for ever"
             ))
         })

@@ -87,7 +87,8 @@ fn not_found(settings: &Settings, e: &Failure) -> Finding {
         true => Finding::warn(
             "cluster",
             "none is running here, and none is configured",
-            "start one with `honeycomb start --background`; Python starts an embedded one when needed",
+            "start one with `honeycomb start --background`; Python starts an embedded one when \
+                needed",
         ),
         false => Finding::fail("cluster", e.to_string(), remedy(e.status())),
     }
@@ -150,7 +151,8 @@ fn judge_server(controller: &str, server: &ServerInfo, reached: io::Result<()>) 
                   clients can reach";
     if is_loopback(&server.address) && !is_loopback(controller) {
         let text = format!(
-            "{named} is registered with a loopback address, but the controller at {controller} is not: \
+            "{named} is registered with a loopback address, but the controller at {controller} is \
+                not: \
              clients on other machines cannot reach its blocks"
         );
         return Some(Finding::fail("server", text, remedy));
@@ -166,7 +168,8 @@ fn judge_server(controller: &str, server: &ServerInfo, reached: io::Result<()>) 
 
 fn judge(address: &str, found: Found) -> Vec<Finding> {
     let reached = format!(
-        "{address} answers in {} us, accepts the token, and uses protocol {PROTOCOL_MAJOR} like this \
+        "{address} answers in {} us, accepts the token, and uses protocol {PROTOCOL_MAJOR} like \
+            this \
          program ({PROTOCOL_MAJOR}.{PROTOCOL_MINOR})",
         found.round_trip.as_micros()
     );
@@ -183,7 +186,8 @@ fn judge(address: &str, found: Found) -> Vec<Finding> {
             Finding::warn("servers", format!("{text}, {} lost", found.lost), remedy)
         }
         Found { suspected: 1.., .. } => {
-            let remedy = "check that they run and are reachable: their data is lost if they send nothing \
+            let remedy = "check that they run and are reachable: their data is lost if they send \
+                nothing \
                           for server_loss_ms";
             Finding::warn("servers", format!("{text}, {} suspected", found.suspected), remedy)
         }

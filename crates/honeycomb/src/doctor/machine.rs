@@ -28,7 +28,8 @@ pub fn limits() -> Vec<Finding> {
         false => Finding::warn(
             "open files",
             format!("at most {hard} per process; {CONNECTIONS_MAX} connections need {wanted}"),
-            "raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf); connections \
+            "raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf); \
+                connections \
              beyond it wait",
         ),
     };
@@ -127,7 +128,8 @@ pub fn clock() -> Finding {
         fs::read_to_string("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     let source = source.map_or_else(|_| "unknown".into(), |text| text.trim().to_owned());
     let text = format!(
-        "monotonic, resolution {ns} ns, source {source}; the time of day is not used, so clock steps \
+        "monotonic, resolution {ns} ns, source {source}; the time of day is not used, so clock \
+            steps \
          and a missing NTP do no harm"
     );
     match ns > 1_000_000 {

@@ -49,7 +49,8 @@ pub fn ports(settings: &Settings) -> Vec<Finding> {
     vec![loopback, port]
 }
 
-const OTHER: &str = "`honeycomb start --listen 127.0.0.1:0` takes any free port; clients find it by \
+const OTHER: &str = "`honeycomb start --listen 127.0.0.1:0` takes any free port; clients find it \
+    by \
                      the cluster file";
 
 /// The process that listens on an address, if this user may see it.

@@ -76,7 +76,8 @@ impl KvBlock {
         };
         match key_tag(key) {
             Some(tag) => format!(
-                "nearly all of it is keys of the tag '{{{}}}', such as '{}', and keys of one tag stay in \
+                "nearly all of it is keys of the tag '{{{}}}', such as '{}', and keys of one tag \
+                    stay in \
                  one block; spread them over more tags, or delete some",
                 shown(tag),
                 shown(key)

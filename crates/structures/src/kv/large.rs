@@ -94,7 +94,8 @@ impl KvBlock {
         }
         let (length, limit) = (self.length_of(block, hit), large_limit(self.size));
         let text = format!(
-            "the key has a value of {length} bytes; this works on values of up to {limit} (block / 8): \
+            "the key has a value of {length} bytes; this works on values of up to {limit} (block \
+                / 8): \
              read it with get, replace it with put, or delete it without asking for it"
         );
         Err(Answer { value: length, ..Answer::refuse(Status::ValueTooLarge, text) })

@@ -129,7 +129,8 @@ fn soak(args: &Args) -> Result<(), String> {
 fn print(settings: &Settings, report: &Report) {
     let mib = |bytes: u64| bytes as f64 / (1u64 << 20) as f64;
     println!(
-        "{} tasks wrote {:.0} MiB in {} requests; {:.0} MiB used at most, {:.0} MiB resident at most",
+        "{} tasks wrote {:.0} MiB in {} requests; {:.0} MiB used at most, {:.0} MiB resident at \
+            most",
         report.tasks,
         mib(report.written),
         report.requests,

@@ -336,7 +336,8 @@ impl Checker {
         let (lost, kills) = (self.summary.lost_with_consumer, self.takers_killed);
         if lost > kills * self.rules.batch || runs.values().any(|runs| *runs > kills) {
             self.violation(format!(
-                "{lost} items are lost, more than one answer for each of the {kills} consumers that \
+                "{lost} items are lost, more than one answer for each of the {kills} consumers \
+                    that \
                  were killed while they took: {}, ...",
                 examples.join(", ")
             ));

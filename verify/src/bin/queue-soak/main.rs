@@ -149,7 +149,8 @@ fn print(settings: &Settings, report: &Report) {
         report.producers_killed, report.takers_killed, report.reservers_killed
     );
     println!(
-        "last requests of killed producers: {} carried out, {} not; items that went with a consumer: \
+        "last requests of killed producers: {} carried out, {} not; items that went with a \
+            consumer: \
          {}; delivered again: {}; acknowledgements not heard of: {}, too late: {}",
         s.carried_out,
         s.not_carried_out,

@@ -203,7 +203,8 @@ impl Run<'_> {
                 let names: Vec<String> =
                     running.map(|slot| format!("{:?} {}", slot.role, slot.number)).collect();
                 format!(
-                    "not finished after {:?}: {} items seen, {} still run, the queue has {counts:?}",
+                    "not finished after {:?}: {} items seen, {} still run, the queue has \
+                        {counts:?}",
                     self.settings.limit,
                     self.seen,
                     names.join(", ")

@@ -71,7 +71,8 @@ impl Name {
             None => "too few to name their writer".into(),
         };
         Err(format!(
-            "{what}: {} bytes were read instead of {length} of writer {}, number {}, version {}; they \
+            "{what}: {} bytes were read instead of {length} of writer {}, number {}, version {}; \
+                they \
              differ from byte {first} on; {said}",
             got.len(),
             self.writer,

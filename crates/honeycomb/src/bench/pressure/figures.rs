@@ -151,7 +151,8 @@ impl Found<'_> {
             "compared": point.compared,
             "allocated_of_capacity": point.allocated.map(cut),
             "transfer_share": cut(point.transfer_share),
-            "disk": format!("{} MB/s, {} ms", conditions.disk / 1e6, conditions.disk_request_s * 1e3),
+            "disk": format!("{} MB/s, {} \
+                ms", conditions.disk / 1e6, conditions.disk_request_s * 1e3),
             "object": format!(
                 "{} ms read, {} ms write, {} MB/s",
                 conditions.object_read_s * 1e3,
@@ -236,7 +237,8 @@ impl Found<'_> {
         if let Some(point) = self.at("block", 40) {
             let rises = ours.windows(2).all(|two| two[1].utilisation >= two[0].utilisation - 0.01);
             lines.push(format!(
-                "utilisation of block at 40 %: {:.0} %, required over {:.0} %: {}; it {} as capacity \
+                "utilisation of block at 40 %: {:.0} %, required over {:.0} %: {}; it {} as \
+                    capacity \
                  falls",
                 point.utilisation * 100.0,
                 UTILISATION * 100.0,

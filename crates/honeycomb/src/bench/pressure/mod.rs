@@ -237,7 +237,8 @@ fn on_a_cluster(args: &PressureArgs) -> Outcome {
         missing.iter().for_each(|missing| say!("{}", real::told(missing)));
         if let Some(twice) = twice {
             say!(
-                "the same run twice, with room to spare and with just enough: {twice:.2} times as long"
+                "the same run twice, with room to spare and with just enough: {twice:.2} times as \
+                    long"
             );
         }
         let slow = *disk < DISK.0 && !args.unshaped;
@@ -295,7 +296,8 @@ fn check(args: &PressureArgs) -> Outcome {
     }
     if !args.full && (args.block_size == 0 || args.file / 16 < args.block_size) {
         let text = format!(
-            "blocks of {} are too large for files of {}: use at most a sixteenth of the median file",
+            "blocks of {} are too large for files of {}: use at most a sixteenth of the median \
+                file",
             size::show(args.block_size),
             size::show(args.file)
         );

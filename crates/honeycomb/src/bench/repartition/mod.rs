@@ -139,7 +139,8 @@ fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
     if value < VALUE_MIN as u64 || value > limit {
         let (given, limit) = (size::show(value), size::show(limit));
         return Err(Failure::invalid(format!(
-            "values of {given} are not possible: with blocks of {} they have {VALUE_MIN} B to {limit}",
+            "values of {given} are not possible: with blocks of {} they have {VALUE_MIN} B to \
+                {limit}",
             size::show(block)
         )));
     }
