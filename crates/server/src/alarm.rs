@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
 /// What is done there, each of which may be refused when another is not.
-pub(crate) const WAYS: [&str; 3] = ["takes blocks", "is read", "gives room back"];
+pub(crate) const WAYS: [&str; 3] = ["accepts blocks", "can be read", "frees space"];
 /// The last place is that of what is lost.
 const LOST: usize = WAYS.len();
 /// Bytes of a reason that are told.
@@ -51,7 +51,7 @@ impl Alarms {
             IoDone::Away(why) => (way, AlarmKind::Away, why.clone()),
             // The second of the ways is reading: it was tried twice.
             IoDone::Failed(why) if way == 1 => {
-                (LOST, AlarmKind::Lost, format!("what was on {} is lost: {why}", self.name))
+                (LOST, AlarmKind::Lost, format!("data on {} is lost: {why}", self.name))
             }
             IoDone::Failed(why) => {
                 (way, AlarmKind::Refuses, format!("{} no longer {}: {why}", self.name, WAYS[way]))
@@ -66,7 +66,7 @@ impl Alarms {
         if known.is_none() {
             let tail = match kind {
                 AlarmKind::Lost => "",
-                _ => "; what is there is not lost, and all is tried again",
+                _ => "; no data is lost, and every operation is retried",
             };
             eprintln!("honeycomb: {why}{tail}");
         }
@@ -140,7 +140,7 @@ mod tests {
         alarms.heard(2, &IoDone::Discarded, at(60));
         alarms.heard(0, &IoDone::Failed("no space".to_owned()), at(70));
         assert_eq!(kinds(&alarms, at(70)), [(Refuses, 0, 0), (Away, 50, 50)]);
-        assert!(alarms.told(1, at(70))[0].why.contains("the disk at /d no longer takes blocks"));
+        assert!(alarms.told(1, at(70))[0].why.contains("the disk at /d no longer accepts blocks"));
         alarms.heard(0, &written, at(80));
         // What is lost is not found again by what can be read.
         alarms.heard(1, &IoDone::Failed("other bytes".to_owned()), at(90));

@@ -13,7 +13,7 @@ pub(crate) fn peers_only(access: &Access) -> Result<(), Answer> {
     if access.peer {
         return Ok(());
     }
-    let text = "blocks move between memory servers, which show the cluster's own token";
+    let text = "only memory servers move blocks; the request needs the cluster's token";
     Err(Answer::refuse(Status::PermissionDenied, text))
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn authorize(
     clock_ms: u64,
 ) -> Result<Attributes, Answer> {
     let Some(grant) = &access.grant else {
-        let text = "the request names no grant that this connection has presented";
+        let text = "this connection has not presented the grant that the request names";
         return Err(Answer::refuse(Status::PermissionDenied, text));
     };
     let own = grant.job == owner.job
@@ -75,7 +75,8 @@ fn of_another_kind(owner: &BlockOwner, grant: &Grant, op: Op) -> Result<Attribut
 }
 
 fn not_allowed(grant: &Grant, verbs: Verbs) -> Answer {
-    let text = format!("the grant allows to {}, not to {verbs}", grant.verbs);
+    let text =
+        format!("the operation needs permission to {verbs}; the grant allows {}", grant.verbs);
     Answer::refuse(Status::PermissionDenied, text)
 }
 
@@ -118,5 +119,5 @@ pub(crate) fn routed_here(
     if (owner.start..=owner.end).contains(&hash) {
         return Ok(());
     }
-    Err(Answer::refuse(Status::WrongRange, "the key is not in this block's range"))
+    Err(Answer::refuse(Status::WrongRange, "the key is outside this block's range"))
 }

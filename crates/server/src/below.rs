@@ -32,11 +32,14 @@ impl fmt::Display for WrongTiers {
         match self {
             WrongTiers::DiskBelowStore { disk, store } => write!(
                 f,
-                "the disk at {disk} is below the object store at {store}: name disks first, because what \
-                 is in a store takes no more"
+                "the disk at {disk} is listed after the object store at {store}; list disks first, because \
+                 blocks in an object store accept no writes"
             ),
             WrongTiers::DiskInBucket { place, class } => {
-                write!(f, "{place} is no directory, and so no {class}: name it object:{place}")
+                write!(
+                    f,
+                    "{place} is not a directory and cannot be of class {class}; write object:{place}"
+                )
             }
         }
     }

@@ -41,7 +41,7 @@ const PIN_ABOVE: usize = 16 * 1024;
 /// What a client waits when admission is closed, in microseconds.
 const ADMISSION_RETRY_US: u64 = 1000;
 /// Why admission is closed.
-const SHARE_HELD: &str = "the job holds its share of the server's buffers; ask again later";
+const SHARE_HELD: &str = "the job already uses its share of the server's buffers; retry later";
 
 /// Where an answer goes that comes later.
 enum Origin {
@@ -156,7 +156,8 @@ impl ShardService {
             Ok((peer, mut reply, shard)) => {
                 reply.near = net.near().to_owned();
                 if !net.greet(from, peer.job.map(|job| job.0)) {
-                    let text = "the job has its share of the server's connections; close some";
+                    let text =
+                        "the job already has its share of the server's connections; close some";
                     net.refuse(from, request, Status::LimitExceeded, text);
                     return net.close(from);
                 }
@@ -182,7 +183,10 @@ impl ShardService {
         args: &[u8],
     ) -> Result<(Peer, HelloReply, ShardIx), (Status, String)> {
         let Some(keys) = &self.keys else {
-            return Err((Status::Busy, "the server has not joined its cluster yet".into()));
+            return Err((
+                Status::Busy,
+                "the server has not joined its cluster yet; retry later".into(),
+            ));
         };
         let clock_ms = self.clock_ms(now);
         let greeted = Greeted::check(args, &keys.token, clock_ms)?;
@@ -191,7 +195,8 @@ impl ShardService {
             u8::MAX => self.ix,
             n if n < shards => ShardIx(n),
             n => {
-                let text = format!("there is no shard {n}, there are {shards}");
+                let text =
+                    format!("this server has no shard {n}; the number of its shards is {shards}");
                 return Err((Status::InvalidArgument, text));
             }
         };
@@ -226,7 +231,7 @@ impl ShardService {
             Err(e) => return net.refuse(from, request, Status::PermissionDenied, &e.to_string()),
         };
         if peer.job.is_some_and(|job| job != grant.job) {
-            let text = "the grant is not for the job of this connection's token";
+            let text = "the grant belongs to another job than this connection's token";
             return net.refuse(from, request, Status::PermissionDenied, text);
         }
         // A structure that is opened again replaces its grant, so that long-lived connections do
@@ -238,7 +243,8 @@ impl ShardService {
                 at + 1
             }
             None if peer.grants.len() >= GRANTS_MAX => {
-                let text = "the connection has presented 65,536 grants, which is the limit";
+                let text =
+                    "the connection has presented 65,536 grants, the limit; open another one";
                 return net.refuse(from, request, Status::LimitExceeded, text);
             }
             None => {
@@ -276,7 +282,7 @@ impl ShardService {
         let owner = header.at.block.shard();
         if owner != self.ix && (owner.0 as usize) < self.shards.len() {
             if header.op == Op::Subscribe || header.op.info().auth == Auth::Peer {
-                let text = "this goes over a connection to the block's own shard";
+                let text = "this request needs a connection to the block's own shard";
                 return net.refuse(from, header.request, Status::NotServedHere, text);
             }
             return self.forward(net, from, *header, access, args.to_vec(), payload.to_vec());
@@ -315,7 +321,8 @@ impl ShardService {
     ) -> Begin {
         let limit = self.shard.gathers_most(header);
         if header.payload_len as usize > limit {
-            let text = format!("a payload of more than {limit} bytes");
+            let text =
+                format!("a payload of {} bytes is over the limit of {limit}", header.payload_len);
             net.refuse(from, header.request, Status::ValueTooLarge, &text);
             return Begin::Skip;
         }
@@ -342,7 +349,7 @@ impl ShardService {
         }
         let forwarded = Forwarded { origin: self.ix, from, header, access, args, payload };
         if self.shards[target].post(Note::Forward(Box::new(forwarded))).is_err() {
-            let text = "the ring to the block's core is full";
+            let text = "the message ring to the block's core is full; retry";
             return busy(net, from, header.request, text);
         }
         net.forwarded(from, header.request, most);
@@ -353,7 +360,7 @@ impl ShardService {
         let ticket = self.ticket();
         match self.shard.apply(now, &access, &header, &args, &payload, ticket) {
             Outcome::Done(answer) if header.op == Op::FileMap && answer.status == Status::Ok => {
-                let text = "memory is handed over on a connection to the block's own shard";
+                let text = "a block can be mapped only over a connection to its own shard";
                 let refusal = Answer::refuse(Status::NotShared, text);
                 self.return_answer(origin, from, &header, refusal);
             }
@@ -549,7 +556,12 @@ impl Service for ShardService {
         self.requests += 1;
         match header.op {
             Op::Hello if net.greeted(from) => {
-                net.refuse(from, header.request, Status::HandshakeRequired, "Hello comes once");
+                net.refuse(
+                    from,
+                    header.request,
+                    Status::HandshakeRequired,
+                    "Hello is sent only once",
+                );
             }
             Op::Hello => self.hello(net, now, from, header.request, args),
             Op::Ping if !args.is_empty() => {
@@ -561,7 +573,8 @@ impl Service for ShardService {
             }
             Op::PresentGrant => self.present_grant(net, from, header.request, args),
             op if op.info().plane != Plane::Data => {
-                let text = "a memory server serves data requests; ask the controller";
+                let text =
+                    "a memory server serves only data requests; send this one to the controller";
                 net.refuse(from, header.request, Status::NotServedHere, text);
             }
             _ if net.exhausted() => {
@@ -584,7 +597,7 @@ impl Service for ShardService {
     ) -> Begin {
         self.requests += 1;
         if header.op.info().plane != Plane::Data {
-            let text = "a memory server serves data requests; ask the controller";
+            let text = "a memory server serves only data requests; send this one to the controller";
             net.refuse(from, header.request, Status::NotServedHere, text);
             return Begin::Skip;
         }

@@ -100,7 +100,7 @@ impl Flusher {
     }
 
     fn door(&self) -> Result<&Arc<Door>, (Status, String)> {
-        let text = "this memory server has no flush_root: start it with one";
+        let text = "this memory server has no flush_root; start it with one";
         self.0.as_ref().ok_or((Status::FlushUnavailable, text.into()))
     }
 
@@ -138,7 +138,7 @@ impl Flusher {
     /// Hands a job on; what to answer when that cannot be.
     pub fn give(&self, job: FlushJob) -> Result<(), (Status, String)> {
         let door = self.door()?;
-        let ended = |_| (Status::Unavailable, "the server is ending".to_owned());
+        let ended = |_| (Status::Unavailable, "the server is shutting down".to_owned());
         door.jobs.send(job).map_err(ended)
     }
 }
@@ -183,7 +183,7 @@ impl FlushWorker {
             Ok(()) => (Ok(()), None),
             // Either is tried again.
             Err(KeptFault::Taker(why) | KeptFault::Away(why)) => (Err(why), None),
-            Err(KeptFault::Gone) => (Err(io::Error::other("its block was freed")), None),
+            Err(KeptFault::Gone) => (Err(io::Error::other("the block was freed")), None),
             // Of a block that goes on this may be of two times: it is copied anew.
             Err(KeptFault::Lost(why)) if !bytes.is_settled() => (Err(io::Error::other(why)), None),
             Err(KeptFault::Lost(why)) => (Err(io::Error::other(why.clone())), Some(why)),

@@ -200,8 +200,8 @@ impl fmt::Debug for KeptBytes {
 impl fmt::Display for KeptFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeptFault::Gone => f.write_str("its block was freed"),
-            KeptFault::Lost(why) => write!(f, "it cannot be read from its disk: {why}"),
+            KeptFault::Gone => f.write_str("the block was freed"),
+            KeptFault::Lost(why) => write!(f, "the block cannot be read from its disk: {why}"),
             KeptFault::Away(why) | KeptFault::Taker(why) => write!(f, "{why}"),
         }
     }

@@ -259,7 +259,8 @@ impl Link {
                 self.ask(net, Op::Hello, &hello, Asked::Hello);
             }
             Err(e) => {
-                let text = format!("no controller at {}: {e}", self.identity.controller);
+                let text =
+                    format!("cannot reach the controller at {}: {e}", self.identity.controller);
                 self.hindrance = Some(text);
             }
         }
@@ -269,8 +270,8 @@ impl Link {
         self.controllers = u16::from(hello.shards.max(1));
         if self.controllers > 1 && !self.identity.tiers.is_empty() {
             // What is lent is room in memory; of the tiers below there is no ledger yet.
-            let text = "a server with disks serves a controller of one shard: start the controller \
-                        with controller_shards = 1, or the server without disks";
+            let text = "a server with disks needs a controller with one shard: start the controller \
+                        with controller_shards = 1, or this server without disks";
             self.hindrance = Some(text.to_owned());
             return self.hang_up(net);
         }
@@ -298,7 +299,9 @@ impl Link {
     fn joined(&mut self, net: &mut Net, now: Time, reply: &JoinServerReply) {
         if reply.term < self.term {
             let (old, known) = (reply.term, self.term);
-            let text = format!("a controller of term {old}, and there was one of term {known}");
+            let text = format!(
+                "the controller has term {old}; this server has already joined one of term {known}"
+            );
             self.hindrance = Some(text);
             return self.hang_up(net);
         }

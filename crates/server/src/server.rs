@@ -355,12 +355,12 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let size = options.block_size;
     if !size.is_power_of_two() || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&size) {
         return refuse(format!(
-            "the block size is a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}, not {size}"
+            "the block size must be a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}, not {size}"
         ));
     }
     if options.listen.ip().is_unspecified() && options.advertise.is_none() {
         return refuse(format!(
-            "{} is every address of this machine; --advertise says which one clients shall use",
+            "{} means all addresses of this machine; set --advertise to the one that clients shall use",
             options.listen
         ));
     }
@@ -369,7 +369,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     {
         return refuse(format!(
             "the server listens on {}, which clients of the controller at {controller} cannot reach from \
-             other machines; say {}, or --advertise with the address that clients shall use",
+             other machines; use {}, or set --advertise to the address that clients shall use",
             options.listen,
             listen_instead(controller),
         ));
@@ -380,7 +380,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let per_shard = options.memory / size / options.shards as u64;
     if per_shard == 0 {
         return refuse(format!(
-            "{} bytes of memory hold no block of {size} for each of {} shards",
+            "{} bytes of memory are too few for one block of {size} bytes in each of {} shards",
             options.memory, options.shards
         ));
     }
@@ -394,7 +394,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
         let blocks = disk.bytes / size / options.shards as u64;
         if blocks == 0 {
             return refuse(format!(
-                "{} bytes of the disk at {} hold no block of {size} for each of {} shards",
+                "{} bytes of the disk at {} are too few for one block of {size} bytes in each of {} shards",
                 disk.bytes, disk.place, options.shards
             ));
         }
@@ -403,7 +403,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let all = per_shard + disks.iter().map(|(_, blocks)| blocks).sum::<u64>();
     if all > BlockId::MAX_INDEX as u64 {
         return refuse(format!(
-            "{all} blocks per shard are more than {}: take larger blocks",
+            "{all} blocks per shard are over the limit of {}; use larger blocks",
             BlockId::MAX_INDEX
         ));
     }
@@ -411,8 +411,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let kept = (all - per_shard) * BELOW_BYTES;
     if kept > per_shard * size / BELOW_FRACTION {
         return refuse(format!(
-            "{} blocks of {size} below memory would take {kept} bytes of {} of memory for each core: take \
-             larger blocks, or less below it",
+            "for each core, {} blocks of {size} bytes in lower tiers would take {kept} of {} bytes of memory; \
+             use larger blocks or smaller lower tiers",
             all - per_shard,
             per_shard * size
         ));
@@ -427,8 +427,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let pool = WARM_BLOCKS_MIN.max(per_shard / WARM_FRACTION);
     if per_shard <= pool {
         return refuse(format!(
-            "{per_shard} blocks of memory for each core are too few beside disks: {pool} are for what \
-             is read of them and written to them"
+            "too little memory: {per_shard} blocks for each core, of which a server with disks reserves {pool} \
+             to read and write them; add memory or use smaller blocks"
         ));
     }
     // A quarter is for what is read.

@@ -542,13 +542,16 @@ impl Shard {
     /// Whether a request can run on a block that is not simply in memory; otherwise what to answer.
     fn allows(&mut self, now: Time, index: usize, request: &Request<'_>) -> Result<(), Answer> {
         if request.header.op == Op::FileMap {
-            return Err(Answer::refuse(Status::NotShared, "the block is on a disk, or goes there"));
+            return Err(Answer::refuse(
+                Status::NotShared,
+                "the block is on a disk, or is being demoted",
+            ));
         }
         let slot = self.slots[index].as_deref().expect("its caller has it");
         let op = request.header.op;
         let needs = match slot.structure.rests() {
             Rest::Pieces(_) if request.attributes.payload => {
-                let text = "the block is below memory, or goes there, and takes no more";
+                let text = "the block is in a lower tier, or is being demoted, and accepts no data";
                 return Err(Answer::refuse(Status::BlockFull, text));
             }
             Rest::Pieces(_) => false,

@@ -157,7 +157,7 @@ pub(crate) fn read_checked(
 fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &[u32]) -> io::Result<()> {
     volume.read(at, bytes)?;
     if sums_of(bytes) != sums && !Bug::SumUnchecked.active() {
-        return Err(io::Error::other("the disk gave other bytes than were written"));
+        return Err(io::Error::other("the disk returned other bytes than were written"));
     }
     Ok(())
 }

@@ -58,7 +58,7 @@ impl Watchers {
                 return true;
             }
             if clock_ms >= watcher.grant.expires_ms {
-                let text = "the grant is past its time".to_owned();
+                let text = "the grant has expired".to_owned();
                 out.push((watcher.ticket, number, Notice::Ended(Status::GrantExpired, text)));
                 return false;
             }

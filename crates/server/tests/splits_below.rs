@@ -370,7 +370,7 @@ fn store_whose_blocks_split_and_change_tiers_reads_as_a_map() {
 /// The defect behind the test above: the copy on a disk was taken to end where the structure ends.
 #[cfg(feature = "bug-bank")]
 #[test]
-#[should_panic(expected = "on a healthy disk: the disk gave other bytes than were written")]
+#[should_panic(expected = "on a healthy disk: the disk returned other bytes than were written")]
 fn copy_that_ends_with_its_structure_is_caught() {
     use honeycomb_types::Bug;
     struct Armed;

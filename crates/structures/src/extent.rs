@@ -146,10 +146,10 @@ impl ExtentBlock {
 
     fn full(&self, now: Time, len: usize) -> Answer {
         let why = match (self.closed, self.leaves > now) {
-            (true, _) => "the block is about to be given back".to_owned(),
-            (false, true) => "its server is taken out".to_owned(),
+            (true, _) => "the block is about to be freed".to_owned(),
+            (false, true) => "its server is draining".to_owned(),
             (false, false) => {
-                format!("{} bytes are free, {len} are needed in one piece", self.arena.free_bytes())
+                format!("{} bytes are free, but not {len} contiguous ones", self.arena.free_bytes())
             }
         };
         Answer::refuse(Status::BlockFull, why)
@@ -381,13 +381,13 @@ fn no_arguments(args: &[u8]) -> Result<(), Answer> {
 }
 
 fn gone(id: u64) -> Answer {
-    Answer::refuse(Status::ExtentGone, format!("extent {id} is not there, or not any more"))
+    Answer::refuse(Status::ExtentGone, format!("extent {id} does not exist, or no longer does"))
 }
 
 /// What a shard hands on of `ExtentAdopt` and `ExtentDrop`: the owner, and the ids in this block.
 fn owner_and_ids(args: &[u8]) -> Result<(u64, Vec<u64>), Malformed> {
     let mut all = ids(args)?.into_iter();
-    let owner = all.next().ok_or_else(|| Reader::new(args).malformed("there is no owner"))?;
+    let owner = all.next().ok_or_else(|| Reader::new(args).malformed("the owner is missing"))?;
     Ok((owner, all.collect()))
 }
 

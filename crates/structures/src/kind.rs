@@ -155,14 +155,14 @@ impl Registry {
         let code = new.spec.kind.code();
         let refuse = |why: String| Err(InvalidKind { code, why });
         if !matches!(new.spec.kind, Kind::Custom(_)) {
-            return refuse("codes of custom kinds are those from 0x80 to 0xef".into());
+            return refuse("codes of custom kinds are 0x80 to 0xef".into());
         }
         for other in &self.kinds {
             if other.spec.kind == new.spec.kind {
-                return refuse(format!("'{}' has this code already", other.spec.name));
+                return refuse(format!("'{}' already has this code", other.spec.name));
             }
             if other.spec.name == new.spec.name {
-                return refuse(format!("another kind is called '{}' already", other.spec.name));
+                return refuse(format!("another kind already has the name '{}'", other.spec.name));
             }
         }
         self.kinds.push(Arc::new(new));

@@ -519,7 +519,7 @@ fn refuse_unfinished(net: &mut Net, id: ConnId) {
         return;
     };
     let busy = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
-    let text = "the job holds its share of the node's buffers; ask again later";
+    let text = "the job already uses its share of the node's buffers; retry later";
     give_up_unfinished(net, id, busy, text);
 }
 
@@ -680,7 +680,7 @@ fn consume<S: Service>(
             }
             Ok(Some((Header::Reply(_), _))) if !link => {
                 // Nobody asked: a stranger must not make this node buffer a body.
-                net.refuse(id, 0, Status::BadFrame, "a reply where no request was sent");
+                net.refuse(id, 0, Status::BadFrame, "received a reply, but no request was sent");
                 net.close(id);
                 return data.len();
             }

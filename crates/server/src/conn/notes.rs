@@ -67,7 +67,10 @@ impl ShardService {
             }
             Note::Free(at, errand) => {
                 let done = self.shard.free(at);
-                let refused = (!done).then(|| Answer::refuse(Status::UnknownBlock, "not ours"));
+                let refused = (!done).then(|| {
+                    let text = "the server does not own the block";
+                    Answer::refuse(Status::UnknownBlock, text)
+                });
                 self.confirm(errand, refused);
             }
             Note::Flush(at, range, object, errand) => {

@@ -32,7 +32,7 @@ impl Link {
             let wanted = LendBlocksRequest::decode(args).map_err(|e| e.to_string());
             let set = wanted.and_then(|body| {
                 let lent = lots.set(self.controller, &body.lots);
-                lent.ok_or_else(|| "this server has other cores".to_owned())
+                lent.ok_or_else(|| "the request does not match the cores of this server".to_owned())
             });
             return match set {
                 Ok(lent) => {
@@ -149,11 +149,16 @@ impl Link {
                 let live = EndCopiesRequest::decode(args).map_err(malformed)?.live;
                 return self.post_all(errand, || Note::EndCopies(live, errand));
             }
-            op => return Err((Status::NotServedHere, format!("{} on a link", op.name()))),
+            op => {
+                return Err((
+                    Status::NotServedHere,
+                    format!("a memory server does not serve {}", op.name()),
+                ));
+            }
         };
         let shard = at.block.shard().0;
         let Some(mailbox) = self.shards.get(shard as usize) else {
-            return Err((Status::UnknownBlock, format!("there is no shard {shard}")));
+            return Err((Status::UnknownBlock, format!("this server has no shard {shard}")));
         };
         self.post(mailbox, note);
         Ok(())
@@ -180,10 +185,10 @@ impl TryFrom<&OpenBlockRequest> for BlockOwner {
     /// Refuses a code that no kind has, and marks that cannot be.
     fn try_from(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
         let kind = Kind::from_code(body.kind)
-            .ok_or_else(|| (Status::WrongKind, format!("no kind has the code {:#x}", body.kind)))?;
+            .ok_or_else(|| (Status::WrongKind, format!("unknown kind code {:#x}", body.kind)))?;
         let (high, low) = (body.high_mark, body.low_mark);
         let marks = Marks::new(high, low, Marks::default()).ok_or_else(|| {
-            (Status::InvalidArgument, format!("{high} % and {low} % are no marks of a block"))
+            (Status::InvalidArgument, format!("the marks {high} % and {low} % are not valid"))
         })?;
         Ok(BlockOwner {
             at: BlockAt::of(body.block, body.epoch),

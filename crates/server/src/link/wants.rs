@@ -190,5 +190,5 @@ fn cut_off() -> String {
 /// Where a server is. Its name is looked up here because a shard must not wait for that.
 fn resolve(address: &str) -> Result<SocketAddr, String> {
     let found = address.to_socket_addrs().map_err(|e| format!("{address}: {e}"))?;
-    found.into_iter().next().ok_or_else(|| format!("{address} is no address"))
+    found.into_iter().next().ok_or_else(|| format!("'{address}' is not an address"))
 }

@@ -117,13 +117,13 @@ impl Shard {
         let (kind, structure) = (slot.owner.kind, slot.owner.structure);
         match &mut slot.cut {
             Some(cut) if cut.live != live => {
-                let text = "the block is part of the cut of another flush";
+                let text = "another flush is taking a snapshot of the block";
                 return Err(Answer::refuse(Status::Busy, text));
             }
             Some(_) => {}
             None => {
                 if slot.structure.snapshot(range).is_none() {
-                    let text = format!("a structure of the kind {} cannot be flushed", kind.name());
+                    let text = format!("structures of kind {} cannot be flushed", kind.name());
                     return Err(Answer::refuse(Status::WrongKind, text));
                 }
                 let stage = Stage::Stands { until: now + hold, sealed: None };
@@ -141,10 +141,12 @@ impl Shard {
         match &mut cut.stage {
             Stage::Stands { sealed, .. } => {
                 *sealed = found;
-                let text = "what was begun before the block stood still is arriving";
+                let text = "payloads begun before the block was frozen are still arriving";
                 found.ok_or_else(|| Answer::refuse(Status::Busy, text))
             }
-            Stage::Owes { .. } => Err(Answer::refuse(Status::NotFound, "the cut was made before")),
+            Stage::Owes { .. } => {
+                Err(Answer::refuse(Status::NotFound, "the snapshot has already been taken"))
+            }
         }
     }
 
@@ -198,7 +200,7 @@ impl Shard {
         let cut = slot.and_then(|slot| slot.cut.as_ref()).filter(|cut| cut.live == live);
         match cut.map(|cut| &cut.stage) {
             Some(&Stage::Owes { sealed, .. }) => Ok((self.pay(now, index, sealed), sealed)),
-            _ => Err(Answer::refuse(Status::NotFound, "nothing is known of such a cut")),
+            _ => Err(Answer::refuse(Status::NotFound, "this server has no such snapshot")),
         }
     }
 

@@ -225,7 +225,8 @@ impl Shard {
             self.extents.lines.get(place).is_some_and(|line| line.len() >= LINE_MAX)
         };
         let failed = parts.iter().find(long).map(|((server, _), _)| {
-            let text = format!("{LINE_MAX} requests about extents wait for {server}");
+            let text =
+                format!("{LINE_MAX} requests about extents already wait for server {server}");
             (Status::Busy, text)
         });
         let busy = failed.is_some();
@@ -370,7 +371,7 @@ impl Shard {
         let Some(adoption) = self.extents.undecided(wanted.owner) else { return };
         adoption.left -= 1;
         if status != Status::Ok {
-            let text = "an extent of the value is not there any more; write the value again";
+            let text = "an extent of the value no longer exists; write the value again";
             adoption.failed = Some((Status::ExtentGone, text.to_owned()));
         }
         if adoption.left == 0 {
@@ -462,7 +463,7 @@ impl Shard {
         for owner in due {
             let adoption = self.extents.adoptions.get_mut(&owner).expect("listed just now");
             let text = format!(
-                "the memory servers that have the value did not confirm it within {} s",
+                "the memory servers that hold the value did not confirm it within {} s",
                 ADOPT_MAX.as_secs()
             );
             adoption.failed = Some((Status::ExtentGone, text));
@@ -538,7 +539,10 @@ impl Shard {
         let slot = self.slot_at(at);
         let own = |kind, of| kind == Kind::Extents && of == structure;
         let Some(slot) = slot.filter(|slot| own(slot.owner.kind, slot.owner.structure)) else {
-            return Answer::refuse(Status::ExtentGone, format!("block {} is not there", at.block));
+            return Answer::refuse(
+                Status::ExtentGone,
+                format!("this server has no block {}", at.block),
+            );
         };
         let operation = Operation { now, ticket: Ticket(0), op, args, wait_until: now };
         let outcome = slot.structure.apply(&mut slot.backing, &operation, &[]);

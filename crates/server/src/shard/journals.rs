@@ -76,7 +76,7 @@ impl Shard {
             if !slot.structure.hold_back() {
                 self.free(owner.at);
                 let kind = owner.kind.name();
-                let text = format!("changes of a {kind} cannot be acknowledged as flushed");
+                let text = format!("changes to a {kind} cannot be acknowledged as flushed");
                 return Err(Answer::refuse(Status::WrongKind, text));
             }
             let begun = !owner.first;

@@ -29,7 +29,7 @@ impl Shard {
             && slot.shared.is_none()
         {
             if !slot.place.is_plain() {
-                return Err(io::Error::other("the block goes to a disk"));
+                return Err(io::Error::other("the block is being written to a disk"));
             }
             slot.backing.freeze(&copy)?;
             slot.shared = Some(copy);
@@ -63,7 +63,7 @@ impl Shard {
         let own: u64 = own.map(|owed| owed.copy.len() as u64).sum();
         Some(format!(
             "{all} bytes of freed blocks are still mapped, {own} of them by this job's readers; the \
-             bound is {bound}, {OWED_PERCENT_MAX} % of the shard's memory"
+             limit is {bound}, {OWED_PERCENT_MAX} % of the shard's memory"
         ))
     }
 }

@@ -354,7 +354,10 @@ impl Shard {
         let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
         if !slot.place.is_workable(&slot.backing) {
-            return Err(Answer::refuse(Status::Busy, "the block is below memory, or goes there"));
+            return Err(Answer::refuse(
+                Status::Busy,
+                "the block is in a lower tier, or is being demoted",
+            ));
         }
         movable.begin_import(id, start, end)
     }
@@ -423,7 +426,7 @@ impl Shard {
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
         // Records for retries are the same for blocks of all kinds.
         if op != Op::MoveLanes && movable.takes(op).is_none() {
-            let text = format!("{} is no part of a move of such a block", op.name());
+            let text = format!("{} does not apply to blocks of this kind", op.name());
             return Err(Answer::refuse(Status::WrongKind, text));
         }
         Ok(slot)
@@ -710,7 +713,7 @@ impl Shard {
 fn adopt(slot: &mut Slot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answer, Answer> {
     let id = MoveLanesRequest::decode(args)?.move_id;
     if slot.movable().imports(id).is_none() {
-        let text = "the block does not take part in this move";
+        let text = "the block is not part of this move";
         return Err(Answer::refuse(Status::WrongEpoch, text));
     }
     match slot.movable().as_it_lies() {
@@ -725,5 +728,5 @@ fn hang_up(slot: &Slot, moving: &Moving) -> Post {
 }
 
 fn cannot_move() -> Answer {
-    Answer::refuse(Status::WrongKind, "blocks of this kind do not move")
+    Answer::refuse(Status::WrongKind, "blocks of this kind cannot be moved")
 }

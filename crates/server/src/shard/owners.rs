@@ -56,11 +56,12 @@ impl Shard {
             return Ok(());
         }
         if owner.at.epoch <= self.last_epoch[index] {
-            let text = format!("{} has seen a later epoch than {}", owner.at.block, owner.at.epoch);
+            let BlockAt { block, epoch } = owner.at;
+            let text = format!("block {block} was already opened in epoch {epoch} or a later one");
             return Err(Answer::refuse(Status::WrongEpoch, text));
         }
         let kind = self.config.kinds.get(owner.kind).cloned().ok_or_else(|| {
-            let text = format!("this server serves no {}", owner.kind);
+            let text = format!("this server does not serve a {}", owner.kind);
             Answer::refuse(Status::UnknownKind, text)
         })?;
         if let Some(slot) = &self.slots[index] {
@@ -70,18 +71,18 @@ impl Shard {
         self.forget_kept(index);
         if self.held >= self.config.blocks {
             // Whoever lends more than there is shall hear of it, and not the kernel.
-            let text = format!("all {} blocks of this core are held", self.held);
+            let text = format!("all {} blocks of this core are in use", self.held);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
         if !owner.tier.is_below() && !self.has_frame() {
-            let text = format!("all {} frames of this core are taken", self.config.frames);
+            let text = format!("all {} memory frames of this core are in use", self.config.frames);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
         if let Some(below) = owner.tier.below() {
             let text = match self.config.disks.get(below) {
                 Some(tier) if !tier.class.takes_final_only() => None,
                 Some(tier) => {
-                    Some(format!("no block is opened in {}: it is to be written", tier.class))
+                    Some(format!("blocks cannot be created directly in tier {}", tier.class))
                 }
                 None => Some(format!("this server has no {}", owner.tier)),
             };
@@ -94,7 +95,7 @@ impl Shard {
             false => self.new_backing(&owner, kind.overwrites()),
         };
         let backing = backing.map_err(|e| {
-            let text = format!("{} cannot be mapped: {e}", owner.at.block);
+            let text = format!("cannot map memory for block {}: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
         })?;
         let mut structure = kind.open(&Opening {
@@ -177,7 +178,7 @@ impl Shard {
         }
         let mut slot = self.slots[index].take().expect("checked above");
         self.held -= 1;
-        let text = "the block went to another owner, or to none";
+        let text = "the block was freed or has another owner";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         self.end_move(&slot);
         self.extents.closed(at);

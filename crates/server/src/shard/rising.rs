@@ -81,36 +81,36 @@ impl Shard {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let has_frame = self.has_frame();
         let slot = self.slots[index].as_deref_mut();
-        let Some(slot) = slot else { return refuse("it is kept for a flush") };
+        let Some(slot) = slot else { return refuse("the block is retained for a flush") };
         if slot.place.raising {
             return Ok(());
         }
         if slot.place.sinking.is_some() {
-            return refuse("it is on its way to a store");
+            return refuse("the block is being demoted");
         }
         let whole = slot.is_whole();
         let stays = whole && slot.place.room == Room::Warm && slot.place.is_workable(&slot.backing);
         if slot.place.room != Room::None && !stays {
-            return refuse("its end is in memory, and is written to");
+            return refuse("the end of the block is in memory and may change");
         }
         if !has_frame {
-            return refuse("all frames of its core are taken");
+            return refuse("all memory frames of its core are in use");
         }
         if stays {
             self.stays_up(index);
             return Ok(());
         }
         let Some(length) = slot.structure.rests().length() else {
-            return refuse("something of it is under way");
+            return refuse("an operation on the block is in progress");
         };
         let Some(disk) = slot.place.disk.as_ref().filter(|_| length > 0) else {
-            return refuse("it holds nothing");
+            return refuse("the block is empty");
         };
         let (spot, (read, sums)) = (disk.slot, disk.all());
         let (owner, tier) = (slot.owner, slot.place.tier);
         let overwrites = slot.kind.overwrites();
         let Ok(into) = self.new_backing(&owner, overwrites) else {
-            return refuse("its memory cannot be mapped");
+            return refuse("cannot map memory for the block");
         };
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
         (slot.place.room, slot.place.raising) = (Room::Frame, true);

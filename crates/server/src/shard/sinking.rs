@@ -39,23 +39,28 @@ impl Shard {
         let Lying { place, rests, .. } = self.lies(index);
         if let Some(sinking) = &place.sinking {
             let same = sinking.to == to;
-            return if same { Ok(()) } else { refuse("it is on its way elsewhere") };
+            return if same {
+                Ok(())
+            } else {
+                refuse("the block is being demoted to another tier")
+            };
         }
         if to < place.tier {
-            let text = format!("a block goes from {} to memory, or further down", place.tier);
+            let text =
+                format!("a block in {} can move only to memory or to a lower tier", place.tier);
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
         if place.room != Room::None || place.down.is_some() || place.raising {
-            return refuse("some of it is in memory");
+            return refuse("a part of the block is in memory");
         }
         let (Rest::Final(length) | Rest::Pieces(length)) = rests else {
-            return refuse("more may be written to it");
+            return refuse("the block may still be written");
         };
         if length == 0 || place.disk.is_none() {
-            return refuse("it holds nothing");
+            return refuse("the block is empty");
         }
         let Some(slot) = self.tiers.take_place(to) else {
-            return refuse("the store has no place free");
+            return refuse("the object store has no free slot");
         };
         self.tiers.next += 1;
         let number = self.tiers.next;

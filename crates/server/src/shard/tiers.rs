@@ -411,10 +411,10 @@ impl Shard {
             return self.sink(index, tier);
         }
         if mapped {
-            return Err(Answer::refuse(Status::Busy, "its memory is mapped by clients"));
+            return Err(Answer::refuse(Status::Busy, "clients have mapped the block"));
         }
         if !is_final && self.tiers.takes_final_only(tier) {
-            return Err(Answer::refuse(Status::Busy, "more may be written to it"));
+            return Err(Answer::refuse(Status::Busy, "the block may still be written"));
         }
         self.lies(index).place.tier = tier;
         self.go_down(index).map_err(|why| {
@@ -428,14 +428,14 @@ impl Shard {
         let size = self.config.block_size;
         // It may be granted the move that it asked for at any moment, and moves what is in memory.
         if self.slots[index].as_ref().is_some_and(|slot| slot.moving.is_some()) {
-            return Err("it moves, or asked for a move");
+            return Err("the block is being moved, or has requested a move");
         }
         let Lying { owner, backing, place, rests } = self.lies(index);
         let (at, tier) = (owner.at, place.tier);
         if place.down.is_some() {
             return Ok(());
         }
-        let length = rests.length().ok_or("something of it is under way")?;
+        let length = rests.length().ok_or("an operation on the block is in progress")?;
         let floor = backing.floor();
         let current = place.disk.as_ref().is_some_and(|disk| disk.is_current(backing, &rests));
         if (length <= floor || current) && place.room == Room::Warm {
@@ -447,13 +447,13 @@ impl Shard {
             return Ok(());
         }
         if length == 0 {
-            return Err("it holds nothing");
+            return Err("the block is empty");
         }
         // A copy that is written anew from its first byte does not replace the one that a flush still reads.
         let spot = match &place.disk {
             Some(disk) if floor > 0 || !place.is_read() => disk.slot,
             _ => {
-                let spot = self.tiers.take_place(tier).ok_or("its disk has no place free")?;
+                let spot = self.tiers.take_place(tier).ok_or("the disk has no free slot")?;
                 if let Some(old) = self.lies(index).place.disk_left() {
                     self.leave_disk(tier, old);
                 }

@@ -102,7 +102,7 @@ impl Shard {
             if let Some(earlier) = earlier.copied()
                 && self.give_up_waiting(earlier)
             {
-                let text = "the request came again on another connection";
+                let text = "the request was repeated on another connection";
                 self.completed.push((earlier.ticket, in_progress(text)));
                 let slot = self.slots[index].as_mut().expect("located");
                 verdict = verdict_of(slot, now, access, header);

@@ -59,11 +59,11 @@ impl Carry for FileBlock {
             OPEN => None,
             FINAL => Some(Seal::Final),
             CONTINUES => Some(Seal::Continues(Vec::get(&mut from)?)),
-            _ => return Err(broken("a block of a file was sealed in no known way")),
+            _ => return Err(broken("the block has an unknown kind of seal")),
         };
         from.finish()?;
         if length > self.size as u64 {
-            return Err(broken("a block of a file is longer than a block"));
+            return Err(broken("the content is longer than a block"));
         }
         self.pieces.restore(length as usize);
         self.seal = seal;

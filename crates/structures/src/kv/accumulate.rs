@@ -114,7 +114,7 @@ fn floats(function: Function, old: Option<&[u8]>, operand: &[u8]) -> Result<Comb
 fn top(old: Option<&[u8]>, operand: &[u8]) -> Result<Combined, Answer> {
     let TopOperand { k, item } = TopOperand::decode(operand)?;
     if k == 0 || k > TOP_ITEMS_MAX {
-        return Err(invalid(format!("a list of the {k} best; k is 1 to {TOP_ITEMS_MAX}")));
+        return Err(invalid(format!("k is 1 to {TOP_ITEMS_MAX}, not {k}")));
     }
     if item.score.is_nan() {
         return Err(invalid("the score is not a number (NaN); the list is unchanged"));

@@ -157,7 +157,7 @@ impl<'a> Overlay<'a> {
         if self.made + bytes <= MANY_BYTES_MAX {
             return Ok(());
         }
-        let text = format!("the values that an atomic batch makes are over {MANY_BYTES_MAX} bytes");
+        let text = format!("the new values of the atomic batch take over {MANY_BYTES_MAX} bytes");
         Err(Answer::refuse(Status::ValueTooLarge, text))
     }
 
@@ -403,7 +403,7 @@ impl KvBlock {
             return Err(Answer::refuse(
                 Status::InvalidArgument,
                 format!(
-                    "the keys of an atomic batch are of one hash slot, which '{}' and '{}' are \
+                    "all keys of an atomic batch must be in one hash slot, but '{}' and '{}' are \
                      not; give them the same {{tag}}",
                     shown(first),
                     shown(other)
@@ -447,7 +447,8 @@ impl KvBlock {
                         reply.add(Status::Ok, 0, found);
                     }
                     Some(found) => {
-                        let text = format!("{} bytes have no room in the reply", found.len());
+                        let text =
+                            format!("a value of {} bytes does not fit into the reply", found.len());
                         return Err(Ok(Answer::refuse(Status::ValueTooLarge, text)));
                     }
                 }

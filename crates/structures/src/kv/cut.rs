@@ -72,17 +72,17 @@ impl KvBlock {
         let Some(&(.., key)) =
             heaviest.and_then(|of_slot| of_slot.iter().max_by_key(|(_, w, _)| *w))
         else {
-            return "it holds no entry".into();
+            return "it holds no entries".into();
         };
         match key_tag(key) {
             Some(tag) => format!(
-                "nearly all of it is keys of the tag '{{{}}}', such as '{}', and keys of one tag stay in \
+                "nearly all of it belongs to keys of the tag '{{{}}}', such as '{}', and the keys of a tag stay in \
                  one block; spread them over more tags, or delete some",
                 shown(tag),
                 shown(key)
             ),
             None => format!(
-                "nearly all of it is keys of one hash slot, such as '{}', and a slot stays in one \
+                "nearly all of it belongs to keys of one hash slot, such as '{}', and a slot stays in one \
                  block; delete some of its keys",
                 shown(key)
             ),

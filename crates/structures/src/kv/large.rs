@@ -94,8 +94,8 @@ impl KvBlock {
         }
         let (length, limit) = (self.length_of(block, hit), large_limit(self.size));
         let text = format!(
-            "the key has a value of {length} bytes; this works on values of up to {limit} (block / 8): \
-             read it with get, replace it with put, or delete it without asking for it"
+            "the key has a value of {length} bytes; this operation takes values of up to {limit} (block / 8): \
+             read it with get, replace it with put, or delete it without requesting it"
         );
         Err(Answer { value: length, ..Answer::refuse(Status::ValueTooLarge, text) })
     }
@@ -133,7 +133,8 @@ impl KvBlock {
             return self.refuse_list(list, refusal);
         }
         if self.adopting.waiting.len() >= ADOPTING_MAX {
-            let text = format!("{ADOPTING_MAX} puts of large values are under way in this block");
+            let text =
+                format!("{ADOPTING_MAX} puts of large values are in progress in this block; retry");
             let busy = Answer::refuse(Status::Busy, text);
             return Err(Answer { value: ADOPTING_RETRY_US, ..busy });
         }
@@ -158,7 +159,7 @@ impl KvBlock {
     fn admit_list(&self, list: &[ExtentRef]) -> Result<(), Answer> {
         let longest = large_limit(self.size);
         if list.is_empty() || list.iter().any(|e| e.len == 0 || e.len as usize > longest) {
-            let text = format!("a value is a list of extents of 1 to {longest} bytes");
+            let text = format!("each extent of a value has 1 to {longest} bytes");
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
         Ok(())

@@ -78,10 +78,7 @@ impl Table {
             }
             Relief::Wanted | Relief::Coming => return Err(relief_comes()),
             Relief::Denied(status, why) => {
-                let text = format!(
-                    "{} is full and there is no block to give a part to: {why}",
-                    self.block
-                );
+                let text = format!("block {} is full and cannot be split: {why}", self.block);
                 return Err(Answer::refuse(*status, text));
             }
         }
@@ -94,7 +91,7 @@ impl Table {
                 free.saturating_sub(reserve),
                 self.size,
                 match &self.relief {
-                    Relief::Indivisible(why) => format!(" and cannot be divided: {why}"),
+                    Relief::Indivisible(why) => format!(" and cannot be split: {why}"),
                     _ => String::new(),
                 }
             ),

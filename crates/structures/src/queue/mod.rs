@@ -217,7 +217,7 @@ impl QueueBlock {
         let (cost, limit) = (length + PLACE * lengths.len(), large_limit(self.size));
         if cost > limit {
             let text = format!(
-                "{} of {length} bytes together {} over the limit of {} (block / 8, less 4 for each \
+                "{} with {length} bytes {} over the limit of {} (block / 8, less 4 for each \
                  item)",
                 if lengths.len() == 1 {
                     "an item".into()
@@ -231,7 +231,7 @@ impl QueueBlock {
         }
         if lengths.len() as u64 > self.bounds.items || length as u64 > self.bounds.bytes {
             let text = format!(
-                "{} items of {length} bytes together never fit a queue of at most {}",
+                "{length} bytes (items: {}) can never fit into a queue of at most {}",
                 lengths.len(),
                 bound_text(self.bounds)
             );
@@ -441,12 +441,12 @@ impl QueueBlock {
 
     fn check_get(args: &GetArgs) -> Result<(), Answer> {
         if args.items == 0 || args.items > QUEUE_BATCH_MAX {
-            let text = format!("1 to {QUEUE_BATCH_MAX} items at a time, not {}", args.items);
+            let text = format!("a request takes 1 to {QUEUE_BATCH_MAX} items, not {}", args.items);
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
         if args.reserve_ms > RESERVE_MAX_MS {
             let text = format!(
-                "a reservation of {} ms is over the limit of {RESERVE_MAX_MS}",
+                "a reservation of {} ms is over the limit of {RESERVE_MAX_MS} ms",
                 args.reserve_ms
             );
             return Err(Answer::refuse(Status::InvalidArgument, text));
