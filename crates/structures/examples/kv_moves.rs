@@ -1,4 +1,4 @@
-//! What the stages of a split cost inside two blocks, without a network between them.
+//! The cost of the stages of a split inside two blocks, without a network between them.
 //!
 //! `cargo run --release -p honeycomb-structures --example kv_moves`
 
@@ -33,7 +33,7 @@ impl Store {
     }
 }
 
-/// Milliseconds that something takes, and what it yields.
+/// The duration of a call in milliseconds, and its result.
 #[allow(clippy::disallowed_methods)] // a measurement, not the product: it reads the clock itself
 fn time<T>(run: impl FnOnce() -> T) -> (f64, T) {
     let begin = std::time::Instant::now();

@@ -1,12 +1,12 @@
-//! How a block moves that moves as it lies: a file's, a queue's.
+//! How a block moves whole, with its layout: a block of a file or a queue.
 //!
-//! Its bytes are two runs, one from the front and one to the end, which only grow towards each other
-//! while the move lasts: what was sent is never changed, so that nothing is sent twice. What the block
-//! knows beside them (seal, reservations, counts) is small, and goes when it stands still.
+//! Its bytes are two runs, one from the front and one to the end, which only grow towards each other during
+//! the move. Sent bytes never change, so nothing is sent twice. The state beside them (seal, reservations,
+//! counts) is small, and is sent while the block is frozen.
 //!
-//! While it stands still nobody who waits is served and no time runs out, or a result would be
-//! recorded after the records have gone. When it has left, who waits is told that the block is
-//! another, and asks again there under the same lane and number: it did not run here.
+//! While the block is frozen, waiting requests are not served and no time runs out; otherwise a result would
+//! be recorded after the records were sent. When the block has moved, the waiting requests are answered with
+//! the new block, and their clients repeat them there with the same lane and number: they did not run here.
 
 use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 use crate::next::busy;

@@ -1,4 +1,4 @@
-//! How a block of a file moves: its bytes, and whether and how it was sealed.
+//! How a file block moves: its bytes, and its seal.
 
 use super::{FileBlock, Seal};
 use crate::carry::{Carry, Cart, broken};
@@ -86,6 +86,6 @@ impl Carry for FileBlock {
         self.events.push_back(Event::Sealed { length, bytes: length, successor });
     }
 
-    /// Nobody waits at a file but whose bytes are arriving, and they have come.
+    /// The only waiting requests of a file have arriving payloads, and these are complete.
     fn dismiss(&mut self, _answer: &Answer) {}
 }

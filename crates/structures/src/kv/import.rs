@@ -1,7 +1,7 @@
-//! A range of hashes that comes from another block: this block's end of a move.
+//! The target block of a move of a range of hashes.
 //!
-//! Nothing of it is found before the controller says that it is this block's: regions lie beside the
-//! table, keyed by their range, and a part that comes again replaces what was there.
+//! Nothing of the range is visible before the controller commits it to this block: regions are kept beside
+//! the table, keyed by their range, and a part that arrives again replaces the earlier one.
 
 use super::KvBlock;
 use super::region::Region;

@@ -1,12 +1,12 @@
 //! Values that are too large for a block: lists of extents in blocks of their own (ADR 0018).
 //!
-//! What an entry stores of one is who owns the extents (`EXTENT_OWNER` bytes: the put that brought them)
-//! and their list. Moving the entry moves that and no extent. A put of a list is parked until the blocks of
-//! the extents have confirmed that these are its own (`Event::Adopt`, `News::Adopted`): an entry never
-//! names an extent that may be dropped by anybody but its block. From then on this block answers for
-//! them: when the entry is no more, or was refused after all, it drops them (`Event::DropExtents`).
+//! The entry of such a value stores the owner of the extents (`EXTENT_OWNER` bytes: the put that wrote them)
+//! and their list. When the entry moves, both move with it, and the extents stay. A put of a list is parked
+//! until the blocks of the extents have confirmed its ownership (`Event::Adopt`, `News::Adopted`): only the
+//! block of an entry may drop the extents that it names. From then on this block is responsible for them: if
+//! the entry is deleted, or was refused after all, it drops them (`Event::DropExtents`).
 //!
-//! What needs the value itself at the block (an old value that is returned, compared or combined) is
+//! Operations that need the value itself at the block (to return, compare or combine the old value) are
 //! refused with `ValueTooLarge`.
 
 use super::table::Hit;
@@ -23,28 +23,28 @@ use std::time::Duration;
 
 /// Puts that may wait for their extents at a time.
 const ADOPTING_MAX: usize = 256;
-/// What a put waits that is one too many, here or at the shard, in microseconds.
+/// Retry delay of a put over that limit, here or at the shard, in microseconds.
 const ADOPTING_RETRY_US: u64 = 5_000;
 
-/// A put whose extents are its own is tried again for so long when its block cannot take it: its range
-/// stands still for a move, or a part of it is about to go.
+/// A put that owns its extents is retried for so long if its block cannot accept it, because its range is
+/// frozen for a move or about to move.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
 const STORE_AGAIN: Duration = Duration::from_millis(2);
 
 /// A put that waits for its extents, and then perhaps for its block.
 struct Waiting {
-    /// As it came.
+    /// As received.
     args: Box<[u8]>,
     payload: Box<[u8]>,
-    /// The extents are its own under this owner, and it is tried until then.
+    /// The put owns the extents as this owner, and is retried until this time.
     adopted: Option<(u64, Time)>,
 }
 
-/// The puts of a block that wait, and what it has to say about extents.
+/// The waiting puts of a block, and its events about extents.
 #[derive(Default)]
 pub(super) struct Adopting {
     waiting: BTreeMap<Ticket, Waiting>,
-    /// When those that have their extents are tried again.
+    /// When the puts that own their extents are retried.
     again: Option<Time>,
     said: VecDeque<Event>,
 }
@@ -61,7 +61,7 @@ impl Adopting {
         self.again
     }
 
-    /// Whether any puts wait, or something is still to be said.
+    /// Whether any puts wait, or any events are pending.
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty() || !self.said.is_empty()
     }
@@ -73,13 +73,13 @@ impl Adopting {
     }
 }
 
-/// The list in what an entry stores.
+/// The list in the stored form of an entry.
 pub(super) fn list_of(stored: &[u8]) -> &[u8] {
     &stored[EXTENT_OWNER..]
 }
 
 impl KvBlock {
-    /// Bytes of a value, wherever it is.
+    /// The length of a value, in whatever place.
     pub(super) fn length_of(&self, block: &impl Bytes, hit: &Hit) -> u64 {
         match hit.head.extents() {
             true => value_length(list_of(block.slice(self.value_of(block, hit)))),
@@ -87,7 +87,7 @@ impl KvBlock {
         }
     }
 
-    /// Refuses what needs a value itself when it is not in this block.
+    /// Refuses an operation that needs the value itself if the value is not in this block.
     pub(super) fn need_whole(&self, block: &Backing, hit: &Hit) -> Result<(), Answer> {
         if !hit.head.extents() {
             return Ok(());
@@ -107,7 +107,7 @@ impl KvBlock {
         answer.with(Payload::Block(stored.start + EXTENT_OWNER..stored.end))
     }
 
-    /// `KvPutExtents`: parks it until its extents are its own.
+    /// `KvPutExtents`: parks the put until it owns its extents.
     pub(super) fn begin_adoption(
         &mut self,
         block: &Backing,
@@ -122,7 +122,7 @@ impl KvBlock {
         }
         let hash = match self.admit_change(key) {
             Ok(hash) => hash,
-            // Its caller comes again with the same extents, here or elsewhere.
+            // Its caller repeats it with the same extents, here or elsewhere.
             Err(passing) if !passing.executed() || passing.status == Status::Moved => {
                 return Err(passing);
             }
@@ -145,7 +145,7 @@ impl KvBlock {
         Ok(())
     }
 
-    /// The extents of a list that a value can be.
+    /// The extents of a list, if they can form a value.
     pub(super) fn read_list(&self, payload: &[u8]) -> Result<Vec<ExtentRef>, Answer> {
         let most = extents_per_value(self.size as u64) as usize;
         if payload.len() > most * EXTENT_REF {
@@ -170,7 +170,7 @@ impl KvBlock {
         Err(refusal)
     }
 
-    /// The extents of a put are its own, or cannot be: it is finished.
+    /// Completes a put: it owns its extents, or cannot.
     pub(super) fn end_adoption(
         &mut self,
         block: &mut Backing,
@@ -183,7 +183,7 @@ impl KvBlock {
         let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
         let stored = match outcome {
             Ok(()) => self.store_list(block, &waiting, owner),
-            // Nobody was asked for anything: its caller comes again with the same extents.
+            // No server was asked: the caller repeats the put with the same extents.
             Err((Status::Busy, why)) => {
                 let busy = Answer::refuse(Status::Busy, why);
                 let busy = Answer { value: ADOPTING_RETRY_US, ..busy };
@@ -191,7 +191,7 @@ impl KvBlock {
             }
             Err((status, why)) => Err(Answer::refuse(status, why)),
         };
-        // What is another block's by now does not come back.
+        // A range that has moved to another block does not return.
         if matches!(&stored, Err(passing) if passing.status == Status::Busy) && now < until {
             self.adopting.again = Some(now + STORE_AGAIN);
             self.adopting.waiting.insert(ticket, waiting);
@@ -205,7 +205,7 @@ impl KvBlock {
         self.adopting.said.push_back(Event::Answered(ticket, answer));
     }
 
-    /// Tries puts again that have their extents.
+    /// Retries puts that own their extents.
     pub(super) fn store_again(&mut self, block: &mut Backing, now: Time) {
         if self.adopting.again.is_none_or(|again| again > now) {
             return;
@@ -218,7 +218,7 @@ impl KvBlock {
         }
     }
 
-    /// What was true when the put came need not be so any more: all of it is judged again.
+    /// The state may have changed since the put arrived: all of it is checked again.
     fn store_list(
         &mut self,
         block: &mut Backing,
@@ -233,14 +233,14 @@ impl KvBlock {
         let there = old.is_some() as u64;
         let stored = [&owner.to_le_bytes()[..], list].concat();
         self.write(block, hash, key, old, Incoming::Extents(&stored))?;
-        // To who listens nothing has changed of a value that was carried elsewhere.
+        // For subscribers, a value that was only moved to other servers has not changed.
         if !matches!(when, StoredWhen::Still(_)) {
             self.changed(|| Change::Put { key: key.into() });
         }
         Ok(Answer::ok(there))
     }
 
-    /// Refuses a put that is not to be stored over what its key has.
+    /// Refuses a put whose condition does not hold for the key's present value.
     fn admit_when(
         &self,
         block: &Backing,
@@ -262,12 +262,12 @@ impl KvBlock {
         }
     }
 
-    /// Whether an entry's value is this list. No list comes twice.
+    /// Whether an entry's value is this list. No list occurs twice.
     pub(super) fn has_list(&self, block: &Backing, hit: &Hit, list: &[u8]) -> bool {
         hit.head.extents() && list_of(block.slice(self.value_of(block, hit))) == list
     }
 
-    /// The next thing that it has to say about extents.
+    /// The next event about extents.
     pub(super) fn said_of_extents(&mut self) -> Option<Event> {
         if let Some(stored) = self.table.dropped.pop() {
             let (owner, list) =

@@ -1,5 +1,5 @@
-//! How a block of a queue moves: its items and their directory, what is reserved and for how long,
-//! and what of its bound and its seal others were told.
+//! How a queue block moves: its items and their directory, its reservations with the remaining time, and the
+//! reported state of its bound and seal.
 
 use super::{PLACE, QueueBlock, QueueBounds, Seal};
 use crate::carry::{Carry, Cart, broken};
