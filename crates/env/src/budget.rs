@@ -50,7 +50,7 @@ pub struct Budget {
 pub struct Share {
     used: AtomicUsize,
     pub(crate) connections: AtomicUsize,
-    /// The round that `served` and `sent` are of.
+    /// The round to which `served` and `sent` belong.
     round: AtomicU64,
     served: Taken,
     sent: Taken,
@@ -80,7 +80,7 @@ impl Taken {
     }
 }
 
-/// Time that was taken of a loop lately.
+/// Time that was recently taken of a loop.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     ns: AtomicU64,
@@ -121,7 +121,7 @@ impl Share {
         Some(Time(self.rested_at.load(Relaxed))).filter(|until| *until > now)
     }
 
-    /// Nanoseconds that it took of the shared loop lately.
+    /// Nanoseconds that it recently took of the shared loop.
     pub(crate) fn recent_ns(&self, now: Time) -> u64 {
         self.recent.ns(now)
     }
@@ -226,7 +226,7 @@ impl Permit {
         &self.share
     }
 
-    /// The loan is another job's from now on.
+    /// Assigns the loan to another job.
     pub(crate) fn transfer(&mut self, share: &Arc<Share>) {
         let bytes = self.bytes;
         self.resize(0);

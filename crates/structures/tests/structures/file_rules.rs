@@ -74,7 +74,7 @@ fn an_append_of_more_than_an_eighth_is_taken_where_it_fits_and_seals_nothing() {
     assert!(String::from_utf8(refusal.args).unwrap().contains("8192"));
     let refusal = d.reserve(Op::FileAppend, &[], SIZE / 8 + 1).unwrap_err();
     assert_eq!(refusal.status, Status::ValueTooLarge);
-    // What is left is there for who has less.
+    // The rest is left for smaller appends.
     let rest = SIZE - SIZE / 8 - most;
     assert_eq!(append(&mut d, &vec![4; rest]).status, Status::Ok);
     assert_eq!(read(&mut d, 0, SIZE as u32 * 2).value, SIZE as u64);
@@ -261,7 +261,7 @@ fn only_a_block_that_is_final_is_mapped() {
     d.run(Op::FileSeal, &[], &[]);
     assert_eq!(map(&mut d), Answer::ok(3));
     assert_eq!(d.run(Op::FileMap, &[0], &[]).status, Status::BadFrame);
-    // One that is full and goes on elsewhere is as final.
+    // A full block with a successor is just as final.
     let mut d = file();
     fill_up(&mut d, 1000);
     d.set_successor(Successor::Ready(b"next".to_vec()));

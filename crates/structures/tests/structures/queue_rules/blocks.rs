@@ -1,4 +1,4 @@
-//! A block that begins anew, and one that is followed by another.
+//! A block that starts again empty, and one with a successor.
 
 use super::*;
 

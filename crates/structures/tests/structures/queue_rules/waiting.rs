@@ -1,4 +1,4 @@
-//! Who waits at a queue, and who watches it.
+//! Waiting requests and subscriptions of a queue.
 
 use super::*;
 
