@@ -1,7 +1,7 @@
-//! Connections of one shard: handshakes, grants, admission, and which core a request belongs to.
+//! Connections of one shard: handshakes, grants, admission, and the core of each request.
 //!
-//! What a request does is decided in `shard`; here are the bytes around it. A request for a block
-//! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
+//! `shard` decides the effect of a request; this module handles the bytes around it. A request for a block of
+//! another core goes to that core's loop over its bounded mailbox and returns as a note.
 
 mod journals;
 mod lending;
@@ -35,15 +35,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use subscribers::Subscribers;
 
-/// Payloads of more than this are sent from the block after the request is done; no value that lies
-/// within a region is longer, and none of those keeps its region from being moved about.
+/// Payloads of more than this are sent from the block after the request is done. No value inside a region is
+/// longer, so sending never keeps a region from being moved.
 const PIN_ABOVE: usize = 16 * 1024;
-/// What a client waits when admission is closed, in microseconds.
+/// Retry delay while admission is closed, in microseconds.
 const ADMISSION_RETRY_US: u64 = 1000;
 /// Why admission is closed.
 const SHARE_HELD: &str = "the job already uses its share of the server's buffers; retry later";
 
-/// Where an answer goes that comes later.
+/// The origin of a request that is answered later.
 enum Origin {
     Here(ConnId, RequestHeader),
     Shard(ShardIx, ConnId, RequestHeader),
@@ -55,20 +55,20 @@ enum Filling {
     Block(Ticket),
     /// Into a buffer.
     Gather { header: RequestHeader, args: Vec<u8>, payload: Gathering },
-    /// Its job holds its share of the buffers.
+    /// Its job already uses its share of the buffers.
     Refused { request: u64 },
 }
 
-/// The threads that do what a core must not wait for.
+/// The threads for work that a core must not wait for.
 pub(crate) struct Helpers {
     pub flusher: Flusher,
     pub lender: Lender,
-    /// Those of the tiers below memory, and where this shard's part of each begins.
+    /// Those of the lower tiers, and where this shard's part of each begins.
     pub spillers: Vec<(Spiller, u64)>,
 }
 
 impl Helpers {
-    /// The disks, for who may wait for them.
+    /// The disks, for threads that may wait for them.
     fn parts(&self) -> Parts {
         let parts = self.spillers.iter();
         parts.map(|(spiller, base)| (spiller.volume().clone(), *base)).collect()
@@ -89,18 +89,18 @@ pub(crate) struct ShardService {
     peers: ByConn<Peer>,
     origins: hashbrown::HashMap<Ticket, Origin>,
     subscribers: Subscribers,
-    /// Connections of which a request may wait at another core.
+    /// Connections with requests that may wait at another core.
     waiting_elsewhere: hashbrown::HashSet<ConnId>,
     fillings: ByConn<Filling>,
     moves: Peers,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
     helpers: Helpers,
-    /// Who waits for the copy of a block that is to be mapped.
+    /// Requests that wait for the copy of a block to be mapped.
     copying: hashbrown::HashMap<BlockAt, Vec<(ConnId, RequestHeader)>>,
-    /// Notes for the link that its full mailbox did not take yet.
+    /// Notes for the link that did not fit into its mailbox yet.
     unsent: VecDeque<LinkNote>,
-    /// Answers for other cores whose rings did not take them yet.
+    /// Answers for other cores that did not fit into their rings yet.
     undelivered: VecDeque<(ShardIx, Note)>,
     next_ticket: u64,
     clock_offset_ms: i64,
@@ -255,7 +255,7 @@ impl ShardService {
         net.reply(from, ok(request, number as u64), &[], ReplyPayload::Copy(&[]));
     }
 
-    /// What the connection may do with this request, noting that its task is alive.
+    /// The access rights of the connection for this request; notes that its task is alive.
     fn access(&mut self, from: ConnId, header: &RequestHeader) -> Access {
         let peer = self.peers.get_mut(from).expect("a greeted connection has a peer");
         if peer.listed != self.activity_round
@@ -299,8 +299,8 @@ impl ShardService {
                 self.lend(net, from, header, &access, answer.value);
             }
             Outcome::Done(answer) => {
-                // Whoever slept until this request came has waited longest: connections are sent to
-                // in the order in which they got something to send.
+                // Requests that waited for this one have waited longest: connections are sent to in the order
+                // in which they got output.
                 self.settle(net, now);
                 self.answer(net, from, header, answer);
             }
@@ -310,8 +310,8 @@ impl ShardService {
         }
     }
 
-    /// Takes a large payload into a buffer: for another core's block, or for an operation whose kind
-    /// wants its payloads whole.
+    /// Gathers a large payload in a buffer: for another core's block, or for an operation whose kind needs
+    /// complete payloads.
     fn begin_gathering(
         &mut self,
         net: &mut Net,
@@ -418,8 +418,8 @@ impl ShardService {
         self.deliver();
     }
 
-    /// Hands answers back to the cores that the requests came from. One whose ring is full gets
-    /// its answers at the next tick; there are no more of them than requests in its rings.
+    /// Delivers answers to the cores of the requests. A core with a full ring gets its answers at the next
+    /// tick; there are no more of them than requests in its rings.
     fn deliver(&mut self) {
         while let Some((origin, note)) = self.undelivered.pop_front() {
             if let Err(NotPosted::Full(note)) = self.shards[origin.0 as usize].post(note) {
@@ -429,7 +429,7 @@ impl ShardService {
         }
     }
 
-    /// Delivers what an operation set free, and tells the link what the shard wants done.
+    /// Delivers the answers that an operation released, and sends the shard's effects to the link.
     #[inline]
     fn settle(&mut self, net: &mut Net, now: Time) {
         if !self.shard.is_settled() {
@@ -500,7 +500,7 @@ impl ShardService {
         });
     }
 
-    /// Everything that waits for a connection that is gone, waits no longer.
+    /// Cancels everything that waits for a closed connection.
     fn hang_up(&mut self, conn: ConnId) {
         self.forget_waiting(|origin| matches!(origin, Origin::Here(to, _) if *to == conn));
         if self.waiting_elsewhere.remove(&conn) {
@@ -520,7 +520,7 @@ impl ShardService {
         }
     }
 
-    /// Lets the shard know that time has passed, when something there is due.
+    /// Calls the shard's `tick` if it is due.
     fn tick_shard(&mut self, net: &mut Net, now: Time) {
         if self.shard.deadline().is_some_and(|due| due <= now) {
             self.shard.tick(now);
@@ -609,7 +609,7 @@ impl Service for ShardService {
         let owner = header.at.block.shard();
         let elsewhere = owner != self.ix && (owner.0 as usize) < self.shards.len();
         if header.op.info().auth == Auth::Peer && (elsewhere || !access.peer) {
-            // Nothing is kept for who is refused anyway.
+            // A request that will be refused gets no buffer.
             self.data_request(net, now, from, header, args, &[]);
             return Begin::Skip;
         }
@@ -687,13 +687,13 @@ impl Service for ShardService {
             self.shard.abort(now, ticket);
             self.settle(net, now);
         }
-        // Those who waited behind it may be served.
+        // Requests that waited behind it may be served.
         self.tick_shard(net, now);
     }
 
     fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
         let peer = self.peers.remove(from).expect("handed over after its handshake");
-        // A ring that is full drops the connection; the client connects again.
+        // A full ring drops the connection; the client connects again.
         let _ = self.shards[target as usize].post(Note::Adopt(conn, peer));
     }
 
@@ -737,7 +737,7 @@ fn ok(request: u64, value: u64) -> ReplyHeader {
     ReplyHeader::new(Status::Ok, request, value)
 }
 
-/// The largest payload of the reply, where the request bounds it.
+/// The largest payload of the reply, if the request bounds it.
 fn reply_most(header: &RequestHeader, args: &[u8]) -> Option<usize> {
     let bytes = match header.op {
         Op::KvScan => ScanArgs::decode(args).ok()?.bytes.min(KV_PAGE_MAX as u32),

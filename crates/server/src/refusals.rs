@@ -1,4 +1,4 @@
-//! What a shard answers when it does not run a request.
+//! The answers of a shard to requests that it does not run.
 
 use honeycomb_structures::{Answer, LaneVerdict};
 use honeycomb_types::BlockAt;
@@ -6,7 +6,7 @@ use honeycomb_types::limits::RETRY_WINDOW_MS;
 use honeycomb_wire::Status;
 use honeycomb_wire::busy::UNDER_WAY;
 
-/// What a request has to wait whose earlier try is still under way, in microseconds.
+/// Retry delay of a request whose earlier attempt is still in progress, in microseconds.
 const IN_PROGRESS_RETRY_US: u64 = 500;
 
 pub(crate) fn revoked() -> Answer {

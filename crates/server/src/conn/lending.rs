@@ -1,4 +1,4 @@
-//! Blocks that clients of the same machine map: asked for, copied, handed over.
+//! Blocks that clients of the same machine map: requests, copies, and the transfer of the memory.
 
 use super::{Access, ShardService, busy, ok};
 use crate::lend::LendJob;
@@ -9,8 +9,8 @@ use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::{RequestHeader, Status};
 
 impl ShardService {
-    /// Hands a sealed block's memory to a client that may read it. The first time it is copied, and
-    /// the request is judged anew when that is done: the block may be another's by then.
+    /// Passes a sealed block's memory to a client that may read it. The first time the block is copied, and
+    /// the request is checked again after that: the block may have another owner by then.
     pub(super) fn lend(
         &mut self,
         net: &mut Net,
@@ -59,7 +59,7 @@ impl ShardService {
         self.copying.insert(header.at, vec![(from, *header)]);
     }
 
-    /// The copy of a block is there: who waited for it is answered.
+    /// The copy of a block is complete: the waiting requests are answered.
     pub(super) fn copied(
         &mut self,
         net: &mut Net,

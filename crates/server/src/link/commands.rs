@@ -1,4 +1,4 @@
-//! What the controller asks, and which shard it concerns.
+//! The controller's commands, and the shard that executes each.
 
 use super::Link;
 use crate::flush::{Errand, FlushJob, FlushWhat};
@@ -62,7 +62,7 @@ impl Link {
         Errand { controller: self.controller, link: self.links, request: header.request }
     }
 
-    /// Hands a request of the controller to the shard that it concerns.
+    /// Passes a command of the controller to its shard.
     fn command(&mut self, header: &RequestHeader, args: &[u8]) -> Result<(), (Status, String)> {
         let malformed = |e: honeycomb_wire::Malformed| (Status::BadFrame, e.to_string());
         let errand = self.errand(header);
@@ -141,8 +141,8 @@ impl Link {
             Op::SetGeneration => {
                 let body = SetGenerationRequest::decode(args).map_err(malformed)?;
                 let (prefix, generation) = (PrefixId(body.prefix), Generation(body.generation));
-                // It is done when every shard has done it. Asked once more meanwhile, it has its
-                // answer then, and not when some shards have done it twice.
+                // It is done when every shard has executed it. A repetition meanwhile is answered at that
+                // time, not when some shards have executed it twice.
                 return self.post_all(errand, || Note::SetGeneration(prefix, generation, errand));
             }
             Op::EndCopies => {
@@ -164,7 +164,7 @@ impl Link {
         Ok(())
     }
 
-    /// Hands every shard its part of a request.
+    /// Posts a command to every shard.
     fn post_all(
         &mut self,
         errand: Errand,
@@ -182,7 +182,7 @@ impl Link {
 impl TryFrom<&OpenBlockRequest> for BlockOwner {
     type Error = (Status, String);
 
-    /// Refuses a code that no kind has, and marks that cannot be.
+    /// Refuses an unknown kind code, and invalid marks.
     fn try_from(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
         let kind = Kind::from_code(body.kind)
             .ok_or_else(|| (Status::WrongKind, format!("unknown kind code {:#x}", body.kind)))?;

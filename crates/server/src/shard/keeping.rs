@@ -1,5 +1,5 @@
-//! Blocks of which what they hold is written elsewhere: those that nobody reaches any more and that are
-//! kept until then, and those that go on.
+//! Blocks whose content is written elsewhere: unreachable blocks that are retained until then, and blocks
+//! that stay in use.
 
 use super::tiers::{Lying, Place, Room};
 use super::{BlockOwner, Effect, Shard};

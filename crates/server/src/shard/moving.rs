@@ -1,13 +1,12 @@
-//! Moves between blocks: the giving block's side of one, and how parts reach the taking block.
+//! Moves between blocks: the source block's side, and how parts reach the target block.
 //!
-//! The stages are those of docs/design-notes.md, "Moves". A giving block asks the controller
-//! (`Asked`), copies while it serves (`Copying`), stands still for the rest (`Frozen`), waits for the
-//! other block to have counted (`Counted`), and then for the controller's word (`Committing`): from
-//! there on nothing but that word decides, unless the first question could not be sent. Before it
-//! everything can be taken back, and is, when the connection breaks, the other block refuses, or it
-//! takes too long.
+//! The stages are those of docs/design-notes.md, "Moves". A source block requests a move from the controller
+//! (`Asked`), copies while it serves (`Copying`), is frozen for the rest (`Frozen`), waits until the target
+//! has counted the data (`Counted`), and then for the controller's decision (`Committing`). From there on
+//! only that decision counts, unless the first request for it could not be sent. Every step before that can
+//! be undone, and is if the connection breaks, the target refuses, or the move takes too long.
 //!
-//! No I/O here: what is to be sent leaves as `Post`, in order, and what comes back is told.
+//! No I/O here: outgoing requests leave as `Post`, in order, and answers are passed in.
 
 use super::events::refusal_at_block;
 use super::lines::{LineKey, Post, PostPayload};

@@ -1,4 +1,4 @@
-//! Answers that name bytes below memory: they are read, and the answer goes out then.
+//! Answers with bytes in a lower tier: the bytes are read, and then the answer is sent.
 
 use super::on_disk::OnDisk;
 use super::tiers::Doing;

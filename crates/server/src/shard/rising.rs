@@ -1,10 +1,10 @@
-//! Blocks below memory that are read often come back up, when there is room for them; and those of stores
-//! that are written often stay up.
+//! Promotion of blocks that are read often from a lower tier, if memory has room; blocks of kvs that are
+//! written often stay in memory.
 //!
-//! Who reads how much is known here, at once and exactly; who has room, the controller. So the shard
-//! wishes (`Effect::Raise`), and the controller asks for the block to come up (`Shard::lower`, to
-//! memory) when it may. Until all of it is there it is read from the disk as before, and its memory is
-//! nobody else's (INV-42). One that cannot be read now stays where it is.
+//! The shard knows the reads exactly and at once, and the controller knows the free room. So the shard
+//! requests a promotion (`Effect::Raise`), and the controller commands it when there is room (`Shard::lower`,
+//! to memory). Until the whole block is in memory it is read from the disk as before, and its memory belongs
+//! to no other block (INV-42). A block that cannot be read now stays where it is.
 
 use super::tiers::{Doing, Room};
 use super::{Effect, Shard};

@@ -1,9 +1,9 @@
-//! Blocks on a disk go further down, to a store, when the disk is short of room as memory was before.
+//! Further demotion of blocks from a disk to an object store, when the disk is short of room.
 //!
-//! Only what takes no more goes there. It is read in pieces, each against its sums, and written as it was
-//! read, some pieces at a time and only while readers leave half of the buffers: they come first. Until
-//! all of it is written it is read from the disk, and both places are its own (INV-42, INV-44). One that
-//! cannot be read or written now stays where it is.
+//! Only blocks that accept no more data are demoted there. A block is read in pieces, each verified by its
+//! checksums, and written unchanged, some pieces at a time and only while readers leave half of the buffers
+//! free: readers have priority. Until everything is written the block is read from the disk, and both places
+//! belong to it (INV-42, INV-44). A block that cannot be read or written now stays where it is.
 
 use super::tiers::{Doing, Lying, Room};
 use super::{Effect, Shard};

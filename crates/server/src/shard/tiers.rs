@@ -1,25 +1,25 @@
-//! Blocks whose bytes are below memory (ADR 0023).
+//! Blocks whose bytes are in lower tiers (ADR 0023).
 //!
-//! A block goes down where it lies: its name, its epoch, its lanes, its waiters and its watchers stay,
-//! and nobody outside hears of it. The controller says which (`lower`), or places a new one below at
-//! once (`BlockOwner::tier`). What is below is read from there; what is written to is brought into the
-//! *warm pool* first, a part of memory that is kept for that, and goes down again when it is sealed or
-//! when another needs the room.
+//! A block is demoted in place: its name, its epoch, its lanes, its waiting requests and its subscriptions
+//! stay, and clients do not notice. The controller decides which block is demoted (`lower`), or places a new
+//! one in a lower tier at once (`BlockOwner::tier`). Reads are served from the lower tier. Before a write the
+//! needed part is read back into the *warm pool*, memory reserved for that; the block is demoted again when
+//! it is sealed or when another needs the room.
 //!
-//! | Of a block | Its memory | Its bytes on the disk |
+//! | State of a block | Its memory | Its bytes on the disk |
 //! | --- | --- | --- |
 //! | in memory | a frame | none |
-//! | going down | a frame or warm | being written, read from memory |
-//! | below | none | all |
-//! | below, and its end is warm | warm | those before `Backing::floor` |
-//! | its end coming up | warm, empty | all; the chunk in which it ends is being read |
-//! | coming up | a frame, being filled | all |
-//! | going to a store (`sinking`) | none, but some pieces of it on their way | all |
+//! | being demoted | a frame or warm | being written, read from memory |
+//! | in a lower tier | none | all |
+//! | in a lower tier, with a warm end | warm | those before `Backing::floor` |
+//! | its end being read back | warm, empty | all; the chunk in which it ends is being read |
+//! | being promoted | a frame, being filled | all |
+//! | being demoted to a store (`sinking`) | none, except pieces of it in transfer | all |
 //!
-//! No I/O here: what is to be done leaves as `Io` (`take_io`), and what became of it is told (`io_done`).
-//! A place on a disk is one block's until its last I/O has ended, and then it is given back to the disk
-//! before another has it (INV-44). Chunks are read only with the sum that was made when this block wrote
-//! them, so that no byte of an earlier owner, and no wrong one, is ever served.
+//! No I/O here: operations leave as `Io` (`take_io`), and their outcomes are passed in (`io_done`). A place
+//! on a disk belongs to one block until its last I/O has ended, and is then returned to the disk before
+//! another block gets it (INV-44). Chunks are read only with the checksum from the write of this block, so
+//! that bytes of an earlier owner, and wrong bytes, are never served.
 
 use super::fetching::Fetching;
 use super::keeping::Kept;
