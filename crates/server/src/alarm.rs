@@ -26,7 +26,7 @@ struct Trouble {
     tried: Time,
 }
 
-/// The alarms of one tier. Shared by the threads that use the tier and the one that reports.
+/// The alarms of one tier. Shared by the threads that use the tier and the reporting thread.
 #[derive(Debug)]
 pub(crate) struct Alarms {
     /// The tier's name for people.

@@ -32,13 +32,14 @@ impl fmt::Display for WrongTiers {
         match self {
             WrongTiers::DiskBelowStore { disk, store } => write!(
                 f,
-                "the disk at {disk} is listed after the object store at {store}; list disks first, because \
-                 blocks in an object store accept no writes"
+                "the disk at {disk} is listed after the object store at {store}; list disks first, \
+                 because blocks in an object store accept no writes"
             ),
             WrongTiers::DiskInBucket { place, class } => {
                 write!(
                     f,
-                    "{place} is not a directory and cannot be of class {class}; write object:{place}"
+                    "{place} is not a directory, so it is not of class {class}; write \
+                     object:{place}"
                 )
             }
         }

@@ -221,7 +221,7 @@ impl ShardService {
 
     fn present_grant(&mut self, net: &mut Net, from: ConnId, request: u64, args: &[u8]) {
         let peer = self.peers.get_mut(from).expect("a greeted connection has a peer");
-        let keys = self.keys.as_ref().expect("nobody is greeted before the keys are here");
+        let keys = self.keys.as_ref().expect("handshakes need the keys");
         let body = match PresentGrantRequest::decode(args) {
             Ok(body) => body,
             Err(e) => return net.refuse(from, request, Status::BadFrame, &e.to_string()),

@@ -111,7 +111,7 @@ impl Flusher {
 
     /// Begins the journal of a block; `JournalBegun` reports the outcome.
     pub fn begin_journal(&self, begin: JournalBegin, errand: Errand, to: Mailbox<Note>) {
-        let door = self.door().expect("its caller has asked").clone();
+        let door = self.door().expect("the caller has checked `can_write`").clone();
         let JournalBegin { at, directory, owner, structure } = begin;
         let clock = door.clock;
         door.store.begin_journal(directory, owner, structure, move |outcome| {

@@ -142,7 +142,7 @@ impl KeptBytes {
             _ => KeptFault::Lost(e.to_string()),
         };
         if let Some(Stored { tier, at, length, sums, hold }) = &stored {
-            let below = tier.below().expect("a tier below memory");
+            let below = tier.below().expect("a lower tier");
             let (volume, base) = &parts[below];
             let size = TIER_PIECE.min(length.next_multiple_of(TIER_CHUNK));
             let mut buffer = Backing::map(size, &Reclaimer::inline()).map_err(KeptFault::Taker)?;

@@ -269,8 +269,8 @@ impl Link {
         self.controllers = u16::from(hello.shards.max(1));
         if self.controllers > 1 && !self.identity.tiers.is_empty() {
             // Shares consist of room in memory; there is no ledger of lower tiers yet.
-            let text = "a server with disks needs a controller with one shard: start the controller \
-                        with controller_shards = 1, or this server without disks";
+            let text = "a server with disks needs a controller with one shard: start the \
+                        controller with controller_shards = 1, or this server without disks";
             self.hindrance = Some(text.to_owned());
             return self.hang_up(net);
         }
@@ -298,9 +298,8 @@ impl Link {
     fn joined(&mut self, net: &mut Net, now: Time, reply: &JoinServerReply) {
         if reply.term < self.term {
             let (old, known) = (reply.term, self.term);
-            let text = format!(
-                "the controller has term {old}; this server has already joined one of term {known}"
-            );
+            let text =
+                format!("the controller has term {old}; the term of the last one was {known}");
             self.hindrance = Some(text);
             return self.hang_up(net);
         }

@@ -84,7 +84,7 @@ pub struct DiskOptions {
 
 /// Blocks of each core.
 struct Sizes {
-    /// Those that may be in memory.
+    /// Blocks that may be in memory.
     frames: u32,
     /// Besides them, room for the ends of blocks in lower tiers.
     warm: u32,
@@ -263,7 +263,7 @@ impl MemoryServer {
         }
     }
 
-    /// Reports that the server has been drained, whoever requested it, or why it is not. Available to the
+    /// Reports that the server has been drained, by any request, or why it is not. Available to the
     /// first caller.
     pub fn departures(&self) -> Option<Receiver<Departure>> {
         self.departure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
@@ -356,12 +356,14 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let size = options.block_size;
     if !size.is_power_of_two() || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&size) {
         return refuse(format!(
-            "the block size must be a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}, not {size}"
+            "the block size must be a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}, not \
+             {size}"
         ));
     }
     if options.listen.ip().is_unspecified() && options.advertise.is_none() {
         return refuse(format!(
-            "{} means all addresses of this machine; set --advertise to the one that clients shall use",
+            "{} means all addresses of this machine; set --advertise to the one that clients shall \
+             use",
             options.listen
         ));
     }
@@ -369,8 +371,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     if options.advertise.is_none() && options.listen.ip().is_loopback() && is_elsewhere(controller)
     {
         return refuse(format!(
-            "the server listens on {}, which clients of the controller at {controller} cannot reach from \
-             other machines; use {}, or set --advertise to the address that clients shall use",
+            "the server listens on {}, which clients of the controller at {controller} cannot \
+             reach from other machines; use {}, or set --advertise to the address for clients",
             options.listen,
             listen_instead(controller),
         ));
@@ -395,7 +397,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
         let blocks = disk.bytes / size / options.shards as u64;
         if blocks == 0 {
             return refuse(format!(
-                "{} bytes of the disk at {} are too few for one block of {size} bytes in each of {} shards",
+                "{} bytes of the disk at {} are too few for one block of {size} bytes in each of \
+                 {} shards",
                 disk.bytes, disk.place, options.shards
             ));
         }
@@ -412,8 +415,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let kept = (all - per_shard) * BELOW_BYTES;
     if kept > per_shard * size / BELOW_FRACTION {
         return refuse(format!(
-            "for each core, {} blocks of {size} bytes in lower tiers would take {kept} of {} bytes of memory; \
-             use larger blocks or smaller lower tiers",
+            "for each core, {} blocks of {size} bytes in lower tiers would take {kept} of {} bytes \
+             of memory; use larger blocks or smaller lower tiers",
             all - per_shard,
             per_shard * size
         ));
@@ -428,8 +431,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let pool = WARM_BLOCKS_MIN.max(per_shard / WARM_FRACTION);
     if per_shard <= pool {
         return refuse(format!(
-            "too little memory: {per_shard} blocks for each core, of which a server with disks reserves {pool} \
-             to read and write them; add memory or use smaller blocks"
+            "too little memory: {per_shard} blocks for each core, of which a server with disks \
+             reserves {pool} to read and write them; add memory or use smaller blocks"
         ));
     }
     // A quarter is for reads.

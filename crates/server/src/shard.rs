@@ -546,7 +546,7 @@ impl Shard {
                 "the block is on a disk, or is being demoted",
             ));
         }
-        let slot = self.slots[index].as_deref().expect("its caller has it");
+        let slot = self.slots[index].as_deref().expect("the caller has found it");
         let op = request.header.op;
         let needs = match slot.structure.rests() {
             Rest::Pieces(_) if request.attributes.payload => {
@@ -733,14 +733,14 @@ impl Shard {
 
     /// The bytes of an answer's `Payload::Block`.
     pub fn bytes(&self, at: BlockAt, range: Range<usize>) -> &[u8] {
-        let index = self.index(at.block).expect("the answer came from this block");
-        let slot = self.slots[index].as_ref().expect("the answer came from this block");
+        let index = self.index(at.block).expect("this block gave the answer");
+        let slot = self.slots[index].as_ref().expect("this block gave the answer");
         slot.backing.slice(range)
     }
 
     /// Pins the bytes of an answer's `Payload::Block` until they are sent.
     pub fn pin(&mut self, at: BlockAt, range: Range<usize>) -> Pin {
-        self.slot_at(at).expect("the answer came from this block").backing.pin(range)
+        self.slot_at(at).expect("this block gave the answer").backing.pin(range)
     }
 
     /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block and the attributes of the operation

@@ -92,11 +92,14 @@ fn changes_wait_reads_go_on_and_the_cut_is_what_was_there() {
     assert_eq!(w.stop(at), Ok(false));
     let refused = w.run(at, Op::FileAppend, &[], b"meanwhile");
     assert_eq!(refused.status, Status::Busy);
-    assert!(refused.value > 0, "it says when to come again");
+    assert!(refused.value > 0, "the refusal has a retry delay");
     let mut read = Vec::new();
     ReadArgs { offset: 0, length: 6 }.put(&mut read);
     assert_eq!(w.run(at, Op::FileRead, &read, &[]).status, Status::Ok);
-    assert!(w.shard.take_cut(w.now, at, FLUSH).is_err(), "it is no cut before all stand still");
+    assert!(
+        w.shard.take_cut(w.now, at, FLUSH).is_err(),
+        "there is no snapshot before all are frozen"
+    );
     assert!(w.shard.go_on(w.now, at, FLUSH));
     assert_eq!(w.run(at, Op::FileAppend, &[], b" and after").status, Status::Ok);
     assert_eq!(written(&w.cut(at)), b"before");
@@ -145,7 +148,7 @@ fn what_is_arriving_is_waited_for() {
     let ticket = Ticket(900);
     w.shard.reserve(w.now, &access(false), &header, &[], ticket).unwrap();
     assert_eq!(w.stop(at).unwrap_err().status, Status::Busy);
-    assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Busy, "it stands still");
+    assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Busy, "the block is frozen");
     w.shard.fill(ticket).unwrap().copy_from_slice(b"late");
     w.shard.filled(ticket, 4);
     w.shard.commit(w.now, ticket);

@@ -185,7 +185,7 @@ impl World {
                 Post::HangUp(_) => drop(self.line.take().expect("it was dialled")),
             }
         }
-        assert!(self.far.take_posts().is_empty(), "who is asked asks nobody");
+        assert!(self.far.take_posts().is_empty(), "the other side sends no requests");
         let effects = [self.near.take_effects(), self.far.take_effects()].concat();
         for effect in effects {
             match effect {
@@ -395,7 +395,7 @@ proptest! {
         world.heal();
         world.check();
         let (there, named) = world.held();
-        prop_assert_eq!(there, named, "what nobody names is dropped");
+        prop_assert_eq!(there, named, "extents without an entry are dropped");
     }
 }
 
@@ -452,7 +452,7 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
     let effects = world.near.take_effects();
     assert!(matches!(effects[..], [Effect::CommitMove { at: KV, id: 1, .. }]), "{effects:?}");
     world.deliver(true);
-    let (ticket, _) = world.waiting.pop_first().expect("the range stands still");
+    let (ticket, _) = world.waiting.pop_first().expect("the range is frozen");
     assert!(world.near.free(KV));
     let (told, answer) = world.near.completed().unwrap();
     assert_eq!((told, answer.status), (ticket, Status::WrongEpoch));

@@ -81,7 +81,7 @@ fn extents_below_memory_are_read_as_a_whole_and_dropped_where_they_are() {
     own(&mut world, 0, Op::ExtentDrop, last);
     held[0].remove(&last);
     check(&mut world, &held, 0);
-    assert!(!put(&mut world, &mut held, 0), "below memory it is full");
+    assert!(!put(&mut world, &mut held, 0), "it is full in a lower tier");
     // As time passes, it returns no memory that it does not have.
     for _ in 0..50 {
         world.now = world.now + Duration::from_secs(1);

@@ -211,7 +211,10 @@ fn nobody_asks_long_before_there_is_need() {
     assert!(world.free_at_ask.len() >= 19);
     for free in &world.free_at_ask[1..] {
         // 5 % of the block; at 500 bytes in 5 ms the rate adds nothing.
-        assert!(*free <= SIZE / 20 + 1 && *free + 500 > SIZE / 20, "asked with {free} bytes free");
+        assert!(
+            *free <= SIZE / 20 + 1 && *free + 500 > SIZE / 20,
+            "requested with {free} bytes free"
+        );
     }
 }
 
@@ -224,7 +227,7 @@ fn the_high_mark_of_the_prefix_decides() {
         world.pass(Duration::from_millis(5));
     }
     let free = world.free_at_ask[0];
-    assert!(free <= SIZE / 2 && free + 500 > SIZE / 2, "asked with {free} bytes free");
+    assert!(free <= SIZE / 2 && free + 500 > SIZE / 2, "requested with {free} bytes free");
 }
 
 #[test]

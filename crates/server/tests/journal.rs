@@ -225,7 +225,7 @@ fn who_is_sent_on_finds_the_end_of_the_block_stored() {
     assert_eq!(write.record.ends, RecordEnds::Continues(next));
     assert_eq!(write.record.start, SIZE as u64);
     let (_, outcome) = world.append(0, b"x");
-    assert!(busy(&outcome), "nobody is sent on before: {outcome:?}");
+    assert!(busy(&outcome), "no redirection before: {outcome:?}");
     world.sequences[0] -= 1;
     world.stored(&write);
     let (_, outcome) = world.append(0, b"x");

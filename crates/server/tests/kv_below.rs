@@ -103,7 +103,7 @@ impl World {
                     let twice = found.insert(key.to_vec(), value.to_vec());
                     assert!(twice.is_none(), "a scan gives an entry once");
                 }
-                assert!(answer.value == 0 || answer.value > cursor, "a page goes on");
+                assert!(answer.value == 0 || answer.value > cursor, "a page advances the cursor");
                 cursor = answer.value;
                 if cursor == 0 || cursor > END {
                     break;
@@ -173,7 +173,7 @@ fn a_block_below_memory_is_read_by_parts() {
         let read = world.shard.tier_counts().read - before;
         assert!(read <= size as u64 / 8, "one lookup read {read} bytes of {size}");
         world.check(0);
-        assert_eq!(world.shard.in_memory().1, 0, "nothing was brought up to be written to");
+        assert_eq!(world.shard.in_memory().1, 0, "nothing was read back for a write");
     }
 }
 
@@ -220,7 +220,7 @@ fn what_is_written_often_stays_up_when_there_is_room() {
             world.put(block, b"k", &round.to_le_bytes());
         }
         round += 1;
-        assert!(round < 50, "who is brought up so often would stay");
+        assert!(round < 50, "a block that is read back so often would stay");
     }
     // The controller grants it while the block is in memory.
     let mut tries = 0;
@@ -357,7 +357,7 @@ fn a_delete_while_its_block_asks_for_a_move_is_no_less_a_change() {
     world.now = world.now + Duration::from_secs(10);
     world.answers_moves = false;
     world.step();
-    assert_eq!(world.moves.last(), Some(&at(0)), "it asks");
+    assert_eq!(world.moves.last(), Some(&at(0)), "it requests a move");
     world.delete(0, b"k");
     world.answers_moves = true;
     // The turn of another block.

@@ -66,9 +66,9 @@ fn what_is_below_comes_up_to_leave_one_after_the_other() {
             while world.moves.is_empty() {
                 world.now = world.now + Duration::from_millis(5);
                 world.step();
-                assert!(world.shard.in_memory().1 <= 1, "the pool is what it is");
+                assert!(world.shard.in_memory().1 <= 1, "the write cache has room for one");
                 tries += 1;
-                assert!(tries < 1000, "{kind}: it comes up");
+                assert!(tries < 1000, "{kind}: it is promoted");
             }
             let leaving = world.moves.remove(0);
             // It stays in memory until the move begins.

@@ -123,9 +123,7 @@ impl World {
     /// One of the moving keys: it cannot be changed while the range is frozen.
     fn a_key_that_moves(&mut self) -> u32 {
         let keys = 1..=self.keys;
-        keys.into_iter()
-            .find(|key| self.put(*key).status == Status::Busy)
-            .expect("some stand still")
+        keys.into_iter().find(|key| self.put(*key).status == Status::Busy).expect("some are frozen")
     }
 }
 
@@ -162,7 +160,7 @@ fn nothing_is_on_its_way_when_the_range_stands_still() {
         world.answer();
     }
     assert!(most > 1, "several parts are on their way at a time");
-    assert_eq!(before, 1, "parts were unanswered when the range stood still");
+    assert_eq!(before, 1, "parts were unanswered when the range was frozen");
 }
 
 /// Without a controller a move cannot be committed. If the request was not sent, the range accepts changes
@@ -227,7 +225,7 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
 fn writers_of_a_full_block_of_a_structure_that_is_no_more_are_sent_to_the_controller() {
     let mut world = World::new();
     let full = (1..).find(|key| world.put(*key).status != Status::Ok).unwrap();
-    assert_eq!(world.put(full).status, Status::Busy, "a split was asked for");
+    assert_eq!(world.put(full).status, Status::Busy, "a split was requested");
     world.word(MoveWord::Refused(Status::NotFound, "no such structure".into()));
     assert_eq!(world.put(full).status, Status::WrongEpoch);
 }
@@ -246,7 +244,7 @@ fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
     world.shard.evacuate(world.now, block(0)).unwrap();
     assert!(asks(&mut world));
     world.shard.evacuate(world.now, block(0)).unwrap();
-    assert!(!asks(&mut world), "told again, it does not ask again");
+    assert!(!asks(&mut world), "after a repeated command, it does not request again");
     for rest in [20, 40, 80] {
         world.word(MoveWord::Refused(Status::OutOfMemory, "no room".into()));
         world.pass(Duration::from_millis(rest - 1));

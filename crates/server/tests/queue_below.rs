@@ -225,7 +225,7 @@ fn a_consumer_reads_each_block_once_and_what_is_empty_is_not_written() {
     world.lower(0);
     assert_eq!(world.shard.in_memory(), (BLOCKS - 1, 0), "it has no memory");
     world.check(0);
-    assert_eq!(world.shard.in_memory().1, 0, "nothing was brought up for a look");
+    assert_eq!(world.shard.in_memory().1, 0, "nothing was read back for a peek");
     let before = world.shard.tier_counts();
     world.empty(0);
     let after = world.shard.tier_counts();

@@ -100,7 +100,7 @@ impl World {
     fn begin_read(&mut self, block: u32, offset: usize) -> Ticket {
         let mut args = Vec::new();
         ReadArgs { offset: offset as u64, length: 100_000 }.put(&mut args);
-        assert_eq!(self.ask(block, Op::FileRead, &args, &[]), None, "it is below memory");
+        assert_eq!(self.ask(block, Op::FileRead, &args, &[]), None, "it is in a lower tier");
         Ticket(self.ticket)
     }
 

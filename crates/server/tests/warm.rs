@@ -176,7 +176,7 @@ fn a_disk_that_fails_is_not_asked_without_pause() {
         world.pass(world.now + Duration::from_millis(1));
     }
     let asked = world.asked - before;
-    assert!((2..100).contains(&asked), "the disk was asked {asked} times in a second");
+    assert!((2..100).contains(&asked), "the disk was tried {asked} times in a second");
     world.disk.fail_writes(0);
     while world.append(WARM, PIECE).is_some() {
         world.pass(world.now + Duration::from_millis(1));

@@ -58,7 +58,8 @@ impl Store {
 /// Anonymous memory of this process, in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("it can be read");
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("it is told");
+    let line =
+        status.lines().find(|line| line.starts_with("RssAnon:")).expect("the kernel reports it");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
 }
 

@@ -110,7 +110,7 @@ impl Bytes for Fetched {
             return &[];
         }
         let found = self.parts.iter().find(|(from, part)| holds(*from, part, &range));
-        let (from, part) = found.expect("INV-41: bytes that are read were brought up");
+        let (from, part) = found.expect("INV-41: bytes must be present to be read");
         part.slice(range.start - from..range.end - from)
     }
 

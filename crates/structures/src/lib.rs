@@ -523,7 +523,7 @@ pub trait Structure: Send {
     /// (`Payload::Block`) need not be among them.
     fn read_below(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
         let _ = (bytes, args, payload);
-        unreachable!("{} is no operation of a block that is read below memory", op.name())
+        unreachable!("{} is not an operation on a block in a lower tier", op.name())
     }
 
     /// The block's memory is gone: its content is in a lower tier.

@@ -4,7 +4,7 @@ use crate::{Answer, Payload, Successor};
 use honeycomb_types::Marks;
 use honeycomb_wire::Status;
 
-/// Retry delay while the controller cannot be reached, or changes nothing, in microseconds.
+/// Retry delay while the controller cannot be reached, or accepts no changes, in microseconds.
 const RETRY_CONTROLLER_US: u64 = 20_000;
 /// Retry delay while the controller finds the next block, in microseconds.
 const RETRY_SUCCESSOR_US: u64 = 300;
@@ -88,7 +88,7 @@ impl Next {
 
     /// The amount of free bytes below which the block requests its successor: the high mark's rest, twice the
     /// largest recent write, and the bytes that arrive before the controller has answered. A new block
-    /// requests nothing before a sixteenth of it is used. Otherwise a chain of blocks that nobody needs would
+    /// requests nothing before a sixteenth of it is used. Otherwise a chain of blocks that are not needed would
     /// grow by itself.
     fn mark(&self) -> usize {
         let mark = self.marks.rest(self.size).max(2 * self.largest).max(self.expected);

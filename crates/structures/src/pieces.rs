@@ -170,13 +170,13 @@ impl<T> Pieces<T> {
 
     /// Adopts so many committed bytes, which are in the block.
     pub fn restore(&mut self, committed: usize) {
-        assert!(self.list.is_empty(), "what is outstanding has a place");
+        assert!(self.list.is_empty(), "no pieces are outstanding");
         self.committed = committed;
     }
 
     /// Forgets the committed bytes: the block starts again empty.
     pub fn restart(&mut self) {
-        assert!(self.list.is_empty(), "what is outstanding has a place");
+        assert!(self.list.is_empty(), "no pieces are outstanding");
         self.committed = 0;
     }
 }

@@ -360,7 +360,7 @@ impl Round {
             conn.mode = Mode::Skip { left };
             return Step::Read(0);
         };
-        assert_eq!(place.len(), left, "the place of a payload has room for what is left of it");
+        assert_eq!(place.len(), left, "the place of a payload has room for the rest of it");
         let piece = most.min(FILL_PIECE);
         let (place, beyond) = match left > piece {
             true => (&mut place[..piece], &mut [][..]),
@@ -668,7 +668,7 @@ fn consume<S: Service>(
             let body = &data[at + REQUEST_HEADER..];
             net.more = left > 1;
             let used = request(net, service, now, id, header, body);
-            at += REQUEST_HEADER + used.expect("looked at because it is here whole");
+            at += REQUEST_HEADER + used.expect("only complete requests are inspected");
             work += net.cost::<S>();
             continue;
         }

@@ -271,10 +271,10 @@ mod tests {
         let (a, b) = shares();
         let mut sharing = Sharing::default();
         let alone = sharing.turn_is_over(BEGIN, &a, (TURN - 1, true));
-        assert!(!alone && !a.presses(BEGIN), "nobody else is there");
+        assert!(!alone && !a.presses(BEGIN), "no other job is served");
         sharing.served(BEGIN, &a);
         sharing.served(BEGIN, &b);
-        assert!(!sharing.turn_is_over(BEGIN, &a, (TURN - 1, false)), "a large request goes on");
+        assert!(!sharing.turn_is_over(BEGIN, &a, (TURN - 1, false)), "a large request continues");
         assert!(!sharing.turn_is_over(BEGIN, &a, (SHARED_TURN - 1, true)) && !a.presses(BEGIN));
         assert!(sharing.turn_is_over(BEGIN, &a, (TURN, false)) && !a.presses(BEGIN));
         assert!(sharing.turn_is_over(BEGIN, &a, (SHARED_TURN, true)) && a.presses(BEGIN));
@@ -311,7 +311,7 @@ mod tests {
             sharing.took(BEGIN, &a, us(100));
         }
         a.press(BEGIN);
-        assert_eq!(sharing.rests(BEGIN, &a), None, "nobody else is there");
+        assert_eq!(sharing.rests(BEGIN, &a), None, "no other job is served");
         sharing.served(BEGIN, &a);
         sharing.served(BEGIN, &b);
         assert!(sharing.rests(BEGIN, &a).is_some());
@@ -328,6 +328,6 @@ mod tests {
         b.press(BEGIN);
         assert!(sharing.rests(BEGIN, &b).is_some());
         (0..SHARED_ROUNDS).for_each(|_| sharing.round_begins(BEGIN));
-        assert_eq!(sharing.rests(BEGIN + SHARED_FOR, &b), None, "nobody else is there any more");
+        assert_eq!(sharing.rests(BEGIN + SHARED_FOR, &b), None, "no other job is served any more");
     }
 }

@@ -40,7 +40,7 @@ impl Link {
                 self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
             }
             Effect::Return { structure, at, successor } => {
-                let entry = MovedArgs::decode(&successor).expect("it came from `grown`").entry;
+                let entry = MovedArgs::decode(&successor).expect("`grown` encoded it").entry;
                 let (structure, block, epoch) = names(structure, at);
                 let body = ReturnBlockRequest {
                     structure,
@@ -93,7 +93,7 @@ impl Link {
                 let body = BlockFailedRequest { structure, block, epoch, why };
                 self.ask(net, Op::BlockFailed, &body, Asked::Told);
             }
-            Effect::ValuesLeave { .. } => unreachable!("this process hears of it, and nobody else"),
+            Effect::ValuesLeave { .. } => unreachable!("only reported to this process"),
             Effect::Retire { structure, at } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = RetireBlockRequest { structure, block, epoch };

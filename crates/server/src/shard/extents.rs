@@ -443,7 +443,7 @@ impl Shard {
         let failed = adoption.failed.take();
         let failed = failed.filter(|failed| busy(failed) || !Bug::ExtentsUnadopted.active());
         let outcome = failed.map_or(Ok(()), Err);
-        let slot = self.slot_at(at).expect("what its block was to adopt went with it");
+        let slot = self.slot_at(at).expect("an adoption ends with its block");
         let news = News::Adopted { ticket, owner, outcome };
         slot.structure.tell(&mut slot.backing, now, news);
         self.after(now, at);
@@ -545,7 +545,7 @@ impl Shard {
         self.after(now, at);
         match outcome {
             Outcome::Done(answer) => Answer { payload: Payload::None, ..answer },
-            Outcome::Parked => unreachable!("a block of extents lets nobody wait"),
+            Outcome::Parked => unreachable!("operations on extents do not wait"),
         }
     }
 }

@@ -62,8 +62,8 @@ impl Shard {
         let own = self.owed.iter().filter(|owed| owed.job == job);
         let own: u64 = own.map(|owed| owed.copy.len() as u64).sum();
         Some(format!(
-            "{all} bytes of freed blocks are still mapped, {own} of them by this job's readers; the \
-             limit is {bound}, {OWED_PERCENT_MAX} % of the shard's memory"
+            "{all} bytes of freed blocks are still mapped, {own} of them by this job's readers; \
+             the limit is {bound}, {OWED_PERCENT_MAX} % of the shard's memory"
         ))
     }
 }

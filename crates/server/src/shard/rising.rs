@@ -49,8 +49,8 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
         let Some(length) = slot.structure.rests().length() else { return };
         let length = length.next_multiple_of(TIER_CHUNK);
-        // One that has memory for its end is written to, and is not brought up as well. One of which all is in
-        // the warm pool need not be: it would stay there, if it may.
+        // A block with memory for its end is being written, and is not promoted as well. A block that is
+        // whole in the warm pool need not be promoted: it stays there if it may.
         let whole = slot.is_whole();
         if (slot.place.room == Room::None || whole) && slot.place.heat.read(now, bytes, length) {
             let (structure, at) = (slot.owner.structure, slot.owner.at);

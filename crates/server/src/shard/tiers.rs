@@ -388,8 +388,8 @@ impl Shard {
         self.tiers.frames < self.config.frames
     }
 
-    /// The controller wants a block to go down, further down, or to come up again. Refused when it cannot now; that it
-    /// is there is told by `Effect::TierChanged`.
+    /// Begins to move a block to this tier, as the controller commands. Refused if it cannot now;
+    /// `Effect::TierChanged` reports the arrival.
     pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
         let index = self.index(at.block).ok_or_else(|| wrong_epoch(at))?;
         let mapped = self.slots[index].as_ref().is_some_and(|slot| slot.shared.is_some());

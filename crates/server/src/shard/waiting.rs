@@ -133,7 +133,8 @@ impl Shard {
                     }
                     outcome => outcome,
                 };
-                // Extents need no protection from a second execution: no lane, and a change.
+                // Extent operations have no lane, because repeating them is harmless. These two change the
+                // block.
                 if matches!(header.op, Op::ExtentPut | Op::ExtentKeep) {
                     self.after(now, header.at);
                 }

@@ -357,7 +357,10 @@ impl World {
         if let Some(at) = self.files[file].at {
             let sealed = self.files[file].sealed || self.files[file].kept.is_some();
             let sinks = self.shard.lower(at, STORE);
-            assert!(sealed || sinks.is_err(), "what may be written to goes to no store");
+            assert!(
+                sealed || sinks.is_err(),
+                "a block that may be written is not demoted to a store"
+            );
         }
         self.settle();
     }
@@ -396,7 +399,7 @@ impl World {
             if wanted == Some(ticket) {
                 found = Some(answer);
             } else {
-                let waits = self.awaited.remove(&ticket).expect("somebody waits for it");
+                let waits = self.awaited.remove(&ticket).expect("a read waits for it");
                 self.judge(waits, answer);
             }
         }
@@ -772,7 +775,7 @@ fn a_copy_of_what_is_below_keeps_its_place_and_is_of_one_time() {
     let bytes = world.files[0].bytes.clone();
     world.raise(at);
     world.drain();
-    assert_eq!(world.shard.in_memory(), (1, 0), "it came up");
+    assert_eq!(world.shard.in_memory(), (1, 0), "it was promoted");
     world.free(0);
     world.drain();
     let mut read = Vec::new();

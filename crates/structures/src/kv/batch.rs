@@ -5,8 +5,8 @@
 //! block, if only a pin is in the way or there is no room yet, or after a value that fits into no reply. An
 //! operation without an answer has not run, and the client repeats it.
 //!
-//! An atomic batch is planned beside the block first. Then every new value is written next to the one that it
-//! will replace, with a flag that hides it. This step can fail, and undoing it needs no room. Publishing the
+//! An atomic batch is planned beside the block first. Then every new value is written next to the old
+//! one, with a flag that hides it. This step can fail, and undoing it needs no room. Publishing the
 //! values cannot fail (INV-38).
 
 use super::accumulate::combine;

@@ -135,7 +135,7 @@ impl Table {
                 self.regions[id as usize].slide(block, at..at + item.packed);
             }
             Owner::Large(id) => self.move_large(block, id, at),
-            Owner::Zombie => unreachable!("what a pin reads is never moved"),
+            Owner::Zombie => unreachable!("pinned bytes are never moved"),
         }
         extent
     }

@@ -455,7 +455,7 @@ impl Region {
             log + packed.len()
         };
         assert!(end <= to.end, "a region of {} bytes does not fit {to:?}", end - to.start);
-        assert_eq!(end - log, self.live, "the log holds what is counted");
+        assert_eq!(end - log, self.live, "the log has the counted bytes");
         (self.changed, self.patches) = (true, None);
         let moved = (HEADER + 8 * slots).wrapping_sub(self.log_start());
         (self.at, self.size) = (to.start, to.len());

@@ -458,7 +458,7 @@ mod tests {
         }
         table.check(&block);
         assert!(table.regions.iter().all(|region| region.size <= table.region_max));
-        assert!(worst < 1.4, "{worst} times what is used");
+        assert!(worst < 1.4, "{worst} times the used bytes");
         assert!(sizes >= 4, "regions of {sizes} sizes that differ by a quarter");
     }
 

@@ -164,7 +164,7 @@ mod tests {
             shrink.give_back(&mut arena, SIZE, &mut block, now);
             assert!(block.slice(0..SIZE / 2).iter().all(|byte| *byte == 7));
         }
-        now = shrink.due().expect("it is looked at again");
+        now = shrink.due().expect("it is inspected again");
         shrink.give_back(&mut arena, SIZE, &mut block, now);
         assert!(block.slice(0..SIZE / 2).iter().all(|byte| *byte == 0));
         assert_eq!((shrink.due(), arena.slack()), (None, 0));

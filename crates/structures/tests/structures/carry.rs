@@ -36,7 +36,7 @@ fn carry<S: Structure>(from: &mut Driver<S>, to: &mut Driver<S>) {
         let (op, args) = parcel.request(MOVE);
         let bytes = match parcel {
             Parcel::Region { bytes, .. } | Parcel::State { bytes, .. } => bytes,
-            other => panic!("{other:?} is no part of what moves as it lies"),
+            other => panic!("{other:?} is not part of a move of a whole block"),
         };
         assert_eq!(to.run(op, &args, &bytes).status, Status::Ok);
     }
@@ -112,7 +112,7 @@ fn an_open_file_goes_on_where_it_was() {
     assert_eq!(b.block.slice(0..all.len()), all);
     let answer = b.run(Op::FileAppend, b"", b"on");
     assert_eq!((answer.status, answer.value), (Status::Ok, 12_150));
-    assert!(!b.structure.wants_successor(), "nobody asked for one before");
+    assert!(!b.structure.wants_successor(), "none was requested before");
 }
 
 #[test]

@@ -182,7 +182,7 @@ impl World {
             }
         }
         for (pin, bytes) in &self.pins {
-            assert_eq!(pin.bytes(), bytes, "what is read does not change");
+            assert_eq!(pin.bytes(), bytes, "pinned bytes do not change");
         }
         self.driver.structure.check();
         let adopted = self.model.values().filter(|known| known.owner.is_some()).count();
@@ -481,11 +481,11 @@ fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
     assert!(d.structure.leave_by_name(until));
     let refused = d.run(Op::ExtentPut, b"", b"x");
     assert_eq!(refused.status, Status::BlockFull);
-    assert!(String::from_utf8_lossy(&refused.args).contains("taken out"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.args).contains("draining"), "{refused:?}");
     let read = d.run(Op::ExtentGet, &id.encode(), b"");
     assert_eq!(d.bytes(&read), [3; 100]);
     d.sleep(2 * EXTENTS_IDLE.as_millis() as u64);
-    assert!(d.events().is_empty(), "somebody has it");
+    assert!(d.events().is_empty(), "it has an owner");
     // Its server is not draining any more: without further calls it accepts extents again.
     d.sleep(EXTENTS_LEAVE_FOR.as_millis() as u64);
     let another = d.run(Op::ExtentPut, b"", b"x");

@@ -42,7 +42,7 @@ fn appends_follow_each_other_and_are_read_in_place() {
     let mut d = file();
     assert_eq!(append(&mut d, b"hello ").value, 0);
     assert_eq!(append(&mut d, b"world").value, 6);
-    assert_eq!(append(&mut d, b"").value, 11, "an empty append tells the length");
+    assert_eq!(append(&mut d, b"").value, 11, "an empty append returns the length");
     let answer = read(&mut d, 3, 100);
     assert_eq!((answer.value, &answer.payload), (11, &Payload::Block(3..11)));
     assert_eq!(d.bytes(&answer), b"lo world");
@@ -144,7 +144,7 @@ fn a_full_block_seals_at_its_length_and_points_on() {
     assert!(!d.structure.wants_successor());
     fill_up(&mut d, 1000);
     assert!(d.structure.wants_successor());
-    assert!(!d.structure.wants_successor(), "it asks once");
+    assert!(!d.structure.wants_successor(), "it requests once");
     let busy = append(&mut d, &[2; 2000]);
     assert_eq!((busy.status, busy.value), (Status::Busy, 300));
     assert!(!busy.executed());
@@ -202,7 +202,7 @@ fn a_refused_successor_is_told_and_asked_for_again() {
     let refusal = append(&mut d, &[1; 2000]);
     assert_eq!(refusal.status, Status::OutOfMemory);
     assert_eq!(refusal.args, b"0 of 9 blocks are free");
-    assert!(d.structure.wants_successor(), "the attempt asks again");
+    assert!(d.structure.wants_successor(), "the attempt requests again");
     assert!(!d.structure.wants_successor());
     d.set_successor(Successor::Denied(Status::OutOfMemory, "still none".into()));
     assert_eq!(append(&mut d, &[1; 2000]).args, b"still none");

@@ -290,7 +290,7 @@ fn a_value_of_its_own_is_sent_from_where_it_is() {
     put(&mut d, b"one more", &pattern(3, 120_000));
     d.run(Op::KvDelete, &args(0, b"one more"), &[]);
     put(&mut d, b"x", &vec![0; 20_000]);
-    assert!(d.structure.bytes_used() < used, "the pinned bytes came back");
+    assert!(d.structure.bytes_used() < used, "the pinned bytes were freed");
     d.structure.check(&d.block);
 }
 

@@ -145,7 +145,7 @@ fn keys_of_another_block_end_an_answer_and_do_not_begin_one() {
     assert_eq!(batch(&mut d, true, &[put(other[0])]).0.status, Status::WrongRange);
     assert_eq!(d.run(Op::KvLength, &[], &[]).value, 2);
     let (answer, _) = batch(&mut d, true, &[put(mine[0]), put(other[0])]);
-    assert_eq!(answer.status, Status::InvalidArgument, "two slots, whoever has them");
+    assert_eq!(answer.status, Status::InvalidArgument, "two slots, in whatever block");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn an_atomic_batch_needs_no_room_for_what_stays_as_long_and_undoes_what_does_not
         let (answer, bytes) = batch(&mut d, true, &ops);
         assert_eq!(answer.args, [0]);
         assert_eq!(results(&bytes, 1).unwrap()[0].status, Status::BlockFull);
-        assert_eq!(d.structure.bytes_used(), before, "what was written beside is gone");
+        assert_eq!(d.structure.bytes_used(), before, "the staged bytes were freed");
         for key in &keys[..stored] {
             let answer = d.run(Op::KvGet, key, &[]);
             assert_eq!(d.bytes(&answer), [8; 200]);
@@ -258,7 +258,7 @@ fn ranges_beyond_a_sealed_block_are_elsewhere() {
     assert_eq!(d.run(Op::FileAppend, &[], &[1; 8192]).status, Status::Moved);
     let (answer, bytes) = read_many(&mut d, 9999, &[(65_530, 10), (0, 1), (65_536, 1), (1, 1)]);
     let told = ranges(&bytes, answer.value as usize).unwrap();
-    assert_eq!(told, [&[1; 6][..], &[1]], "it ends before what is elsewhere");
+    assert_eq!(told, [&[1; 6][..], &[1]], "it ends before keys of another block");
     let (answer, _) = read_many(&mut d, 9999, &[(65_536, 1), (0, 1)]);
     assert_eq!((answer.status, &answer.args[..]), (Status::Moved, &b"there"[..]));
 }

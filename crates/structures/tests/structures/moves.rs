@@ -209,7 +209,7 @@ impl Pair {
             }
         };
         let drops = matches!(parcel, Parcel::Drops(_));
-        assert!(drops || before > 0, "what is sent was unsent: {parcel:?}");
+        assert!(drops || before > 0, "sent bytes were unsent: {parcel:?}");
         let (op, args) = parcel.request(id);
         let payload = match &parcel {
             Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => bytes.to_vec(),
@@ -315,7 +315,7 @@ impl Pair {
             assert_eq!(answer.status, Status::Ok);
             if let honeycomb_structures::Payload::Bytes(page) = &answer.payload {
                 for (key, value) in scan_entries(page).unwrap() {
-                    assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "told twice");
+                    assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "scanned twice");
                 }
             }
             cursor = answer.value;
@@ -482,7 +482,7 @@ fn a_block_that_was_made_of_two_is_divided_when_it_has_grown() {
             asked.push(mover.wish(block, now).is_some());
         }
         let wanted = if made_of_two { [false, false, true] } else { [false, true, false] };
-        assert_eq!(asked, wanted, "made of two: {made_of_two}; it asks once");
+        assert_eq!(asked, wanted, "made of two: {made_of_two}; it requests once");
     }
 }
 
@@ -557,7 +557,7 @@ fn first_split_of_few_hashes() -> Option<u64> {
         };
         return Some(start);
     }
-    panic!("it neither filled nor asked to be divided");
+    panic!("it neither filled nor requested a split");
 }
 
 /// A store of 64 KiB blocks could not grow beyond 1024 of them: the unit of division was a 1024th.
@@ -602,7 +602,7 @@ fn what_is_not_what_was_sent_is_refused() {
 }
 
 /// A batch of many small values filled a small block to its last byte. The region at the boundary had no room
-/// for the header of a division, and the block never requested a split again: writers were told to retry
+/// for the header of a division, and the block never requested a split again: writers had to retry
 /// until their deadline.
 #[test]
 fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
@@ -669,8 +669,8 @@ fn indivisible_of_100() -> usize {
 }
 
 /// Seed 1150050: new entries were placed wherever their region had room, even if the block had only its
-/// reserve for dividing itself. It requested a split every second and could not begin it; writers were told
-/// to retry until their deadline.
+/// reserve for dividing itself. It requested a split every second and could not begin it; writers had to
+/// retry until their deadline.
 #[test]
 fn block_of_large_and_small_values_that_is_full_can_be_divided() {
     assert_eq!(indivisible_of_100(), 0);
@@ -698,15 +698,14 @@ fn a_block_that_could_not_be_divided_asks_again() {
     drop(pin);
     let again = driver.run(Op::KvPut, b"\0one more", &[7; 1000]);
     assert_eq!(again.status, Status::Busy);
-    let due = driver.structure.wish_at().expect("it wants to be looked at again");
+    let due = driver.structure.wish_at().expect("it has another check to come");
     let wish = driver.structure.wish(&driver.block, due);
     assert_eq!(wish, Some(Wish::Split { start }));
     driver.structure.begin_export(&mut driver.block, start, u64::MAX).unwrap();
 }
 
 /// Data that has moved away is freed little by little. Until then a block seemed as full as before: it gave
-/// away a half of the rest as well, and writers were told that the block is full although half of it had just
-/// moved.
+/// away a half of the rest as well, and writers got `BlockFull` although half of it had just moved.
 #[test]
 fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
     let (driver, wish) = brimful(SIZE, 1000, 3);

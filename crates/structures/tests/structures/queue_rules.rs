@@ -222,7 +222,7 @@ fn counts_say_what_went_through() {
     take(&mut d, 1);
     let fill = d.reserve(Op::QueuePut, &[], 100).unwrap();
     let expected = Counts { taken: 1, bytes_put: 6, bytes_taken: 0, reserved: 1, closed: false };
-    assert_eq!(counts(&mut d), (3, expected), "what is arriving was not put yet");
+    assert_eq!(counts(&mut d), (3, expected), "arriving payloads are not put yet");
     assert!(settle(&mut d, (number, deliveries)));
     d.abort(fill);
     d.run(Op::QueueClose, &[], &[]);
@@ -236,7 +236,7 @@ fn a_get_stops_at_its_bytes_but_brings_the_first_item_whole() {
     put_all(&mut d, &[b"12345", b"678", b"", b"9"]);
     let most = |bytes| GetArgs { items: 10, bytes, ..TAKE };
     let answer = get(&mut d, most(0));
-    assert_eq!(given(&d, &answer).2, [b"12345"], "it may exceed what was asked for");
+    assert_eq!(given(&d, &answer).2, [b"12345"], "it may exceed the requested size");
     let answer = get(&mut d, most(3));
     assert_eq!(given(&d, &answer).2, [b"678".to_vec(), vec![]]);
     assert_eq!(take(&mut d, 10), [b"9"]);
@@ -374,7 +374,7 @@ fn the_abort_of_the_first_lets_the_others_in() {
     assert_eq!(told[0], (parked, Answer::ok(0)));
     assert_eq!(told[1].0, getter);
     assert_eq!(given(&d, &told[1].1).2, [b"a", b"b"], "a batch becomes visible at once");
-    assert_eq!(put(&mut d, b"c"), Answer::ok(2), "nothing is under way any more");
+    assert_eq!(put(&mut d, b"c"), Answer::ok(2), "nothing is in progress any more");
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn the_bound_of_items_is_kept_and_named() {
     refused(&refusal, Status::QueueFull, "2 items");
     let later = d.now + Duration::from_millis(9);
     let refusal = reserve_until(&mut d, later, 20_000).unwrap_err();
-    assert_eq!(refusal.status, Status::Busy, "a large payload comes again");
+    assert_eq!(refusal.status, Status::Busy, "a large payload is retried");
     take(&mut d, 1);
     assert_eq!(put(&mut d, b"c"), Answer::ok(2));
 }
@@ -449,7 +449,7 @@ fn what_is_arriving_or_reserved_counts() {
     d.abort(fill);
     assert_eq!(answers(&mut d), [(parked, Answer::ok(0)), (waits, Answer::ok(1))]);
     let item = reserve_one(&mut d, 1000);
-    assert_eq!(put(&mut d, b"z").status, Status::QueueFull, "it may come back");
+    assert_eq!(put(&mut d, b"z").status, Status::QueueFull, "it may be returned");
     assert!(settle(&mut d, item));
     assert_eq!(put(&mut d, b"z"), Answer::ok(2));
 }

@@ -125,7 +125,7 @@ impl Model {
         for (number, length) in (first..).zip(lengths) {
             let (item, behind) = rest.split_at(length as usize);
             rest = behind;
-            assert_eq!(item, self.log[number as usize], "item {number} is not what was put");
+            assert_eq!(item, self.log[number as usize], "item {number} differs from the put one");
             assert!(!self.gone.contains(&number), "item {number} was taken before");
             if for_good {
                 self.gone.insert(number);
@@ -574,7 +574,7 @@ fn replay(setup: &Setup, steps: &[Step]) {
         flushed.extend_from_slice(&(item.bytes.len() as u32).to_le_bytes());
         flushed.extend_from_slice(&item.bytes);
     }
-    assert_eq!(model.driver.flushed(), (flushed, left), "what nobody has acknowledged, in order");
+    assert_eq!(model.driver.flushed(), (flushed, left), "the unacknowledged items, in order");
     model.drain();
 }
 
