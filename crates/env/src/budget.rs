@@ -6,8 +6,8 @@
 //! budget, and any number of greedy jobs leave room for one more (the dynamic thresholds of Choudhury and
 //! Hahne, by which switches share their buffers among ports). The last eighth is for requests that must not
 //! wait: renewals of leases.
-//! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the
-//! next one. On a shared loop a job with several waiting requests has shorter turns. If such a job takes most of
+//! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the next
+//! one. On a shared loop a job with several waiting requests has shorter turns. If such a job takes most of
 //! the time, it rests after work on large bodies (ADR 0045).
 
 use honeycomb_types::{Bug, Time};
@@ -61,8 +61,8 @@ pub struct Share {
     rested_at: AtomicU64,
 }
 
-/// The part of a round that a job has used: bytes of all its connections, and the number of the connection that
-/// used the last of them.
+/// The part of a round that a job has used: bytes of all its connections, and the number of the connection
+/// that used the last of them.
 #[derive(Debug, Default)]
 struct Taken {
     bytes: AtomicUsize,

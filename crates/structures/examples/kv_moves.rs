@@ -102,10 +102,10 @@ fn split(value_size: usize) {
         steps
     });
     println!(
-        "{value_size:>8} B: {keys} keys, {entries} move in {parcels} parcels of {:.1} MiB; ms: wish \
-         {asked:.2}, begin {began:.2}, make {made:.1}, sum {named:.1} (worst parcel {worst:.2}), take \
-         {taken:.1}, count {counted:.3}, check {checked:.3}, adopt {adopted:.3}, depart {gone:.3}, \
-         sweep {swept:.2} in {steps} steps",
+        "{value_size:>8} B: {keys} keys, {entries} move in {parcels} parcels of {:.1} MiB; ms: \
+         wish {asked:.2}, begin {began:.2}, make {made:.1}, sum {named:.1} (worst parcel \
+         {worst:.2}), take {taken:.1}, count {counted:.3}, check {checked:.3}, adopt \
+         {adopted:.3}, depart {gone:.3}, sweep {swept:.2} in {steps} steps",
         bytes as f64 / (1 << 20) as f64
     );
 }

@@ -111,8 +111,8 @@ impl FileBlock {
         // would be wasted.
         if length > limit && length > left {
             let message = format!(
-                "an append of {length} bytes is over the limit of {limit} (block / 8), and this block \
-                 has no room for it"
+                "an append of {length} bytes is over the limit of {limit} (block / 8), and this \
+                 block has no room for it"
             );
             return Err(Answer::refuse(Status::ValueTooLarge, message));
         }

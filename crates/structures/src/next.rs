@@ -88,8 +88,8 @@ impl Next {
 
     /// The amount of free bytes below which the block requests its successor: the high mark's rest, twice the
     /// largest recent write, and the bytes that arrive before the controller has answered. A new block
-    /// requests nothing before a sixteenth of it is used. Otherwise a chain of blocks that are not needed would
-    /// grow by itself.
+    /// requests nothing before a sixteenth of it is used. Otherwise a chain of blocks that are not needed
+    /// would grow by itself.
     fn mark(&self) -> usize {
         let mark = self.marks.rest(self.size).max(2 * self.largest).max(self.expected);
         mark.min(self.size - self.size / 16)

@@ -80,9 +80,9 @@ impl Sharing {
         }
     }
 
-    /// Whether a job whose request waits has used its turn. `taken`: bytes that the job has used in this round,
-    /// and whether another request used the last of them. If that request has used a short turn, the job
-    /// presses from now on.
+    /// Whether a job whose request waits has used its turn. `taken`: bytes that the job has used in this
+    /// round, and whether another request used the last of them. If that request has used a short turn, the
+    /// job presses from now on.
     pub fn turn_is_over(&self, now: Time, share: &Share, taken: (usize, bool)) -> bool {
         let (bytes, by_another) = taken;
         if by_another && bytes >= self.least_turn(now) {

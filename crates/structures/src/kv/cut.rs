@@ -76,14 +76,14 @@ impl KvBlock {
         };
         match key_tag(key) {
             Some(tag) => format!(
-                "nearly all of it belongs to keys of the tag '{{{}}}', such as '{}', and the keys of a tag stay in \
-                 one block; spread them over more tags, or delete some",
+                "nearly all of it belongs to keys of the tag '{{{}}}', such as '{}', and the keys \
+                 of a tag stay in one block; spread them over more tags, or delete some",
                 shown(tag),
                 shown(key)
             ),
             None => format!(
-                "nearly all of it belongs to keys of one hash slot, such as '{}', and a slot stays in one \
-                 block; delete some of its keys",
+                "nearly all of it belongs to keys of one hash slot, such as '{}', and a slot stays \
+                 in one block; delete some of its keys",
                 shown(key)
             ),
         }

@@ -94,8 +94,8 @@ impl KvBlock {
         }
         let (length, limit) = (self.length_of(block, hit), large_limit(self.size));
         let text = format!(
-            "the key has a value of {length} bytes; this operation takes values of up to {limit} (block / 8): \
-             read it with get, replace it with put, or delete it without requesting it"
+            "the key has a value of {length} bytes; this operation takes values of up to {limit} \
+             (block / 8): read it with get, replace it with put, or delete it without requesting it"
         );
         Err(Answer { value: length, ..Answer::refuse(Status::ValueTooLarge, text) })
     }
