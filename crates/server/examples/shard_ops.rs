@@ -1,6 +1,7 @@
 //! Requests per second through a shard, structure and lanes included, without sockets.
+//!
 //! `cargo run --release -p honeycomb-server --example shard_ops`
-#![allow(clippy::unwrap_used)] // It measures; what goes wrong ends it.
+#![allow(clippy::unwrap_used)] // A measurement: every error ends it.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -1,8 +1,8 @@
-//! What is wrong with a tier below memory, for who looks after the cluster.
+//! The alarms of lower tiers, for the operators of the cluster.
 //!
-//! A store that cannot be reached, or a disk that refuses what is written, ends nothing: what was asked is
-//! tried again, and the alarm ends with the first time that it is done. Bytes that were there and cannot be
-//! read as they were written are lost; that is told for as long as the server lives.
+//! An object store that cannot be reached, or a disk that refuses writes, ends nothing: the operation is
+//! retried, and the alarm ends with its first success. Bytes that cannot be read as they were written are
+//! lost; that alarm lasts as long as the server.
 
 use crate::spill::IoDone;
 use honeycomb_types::{AlarmKind, Time};
@@ -10,14 +10,14 @@ use honeycomb_wire::messages::TierAlarm;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// What is done there, each of which may be refused when another is not.
-pub(crate) const WAYS: [&str; 3] = ["takes blocks", "is read", "gives room back"];
-/// The last place is that of what is lost.
+/// The operations of a tier, each of which may fail while the others work.
+pub(crate) const WAYS: [&str; 3] = ["accepts blocks", "can be read", "frees space"];
+/// The last index is that of lost data.
 const LOST: usize = WAYS.len();
-/// Bytes of a reason that are told.
+/// Bytes of a reason that are reported.
 const WHY_SHOWN: usize = 300;
 
-/// Something that is wrong.
+/// A problem.
 #[derive(Clone, Debug)]
 struct Trouble {
     kind: AlarmKind,
@@ -26,17 +26,17 @@ struct Trouble {
     tried: Time,
 }
 
-/// The alarms of one tier. Shared by those who do what is to be done there and by who tells.
+/// The alarms of one tier. Shared by the threads that use the tier and the reporting thread.
 #[derive(Debug)]
 pub(crate) struct Alarms {
-    /// How people know the tier.
+    /// The tier's name for people.
     name: String,
     any: AtomicBool,
     troubles: Mutex<[Option<Trouble>; LOST + 1]>,
 }
 
 impl Alarms {
-    /// Of a tier that is all well.
+    /// For a tier without problems.
     pub fn of(name: String) -> Alarms {
         Alarms { name, any: AtomicBool::new(false), troubles: Mutex::default() }
     }
@@ -45,13 +45,13 @@ impl Alarms {
         self.troubles.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// One thing was done there, or was not; what is new is said aloud, once.
+    /// Notes the outcome of an operation; a new problem is printed once.
     pub fn heard(&self, way: usize, done: &IoDone, now: Time) {
         let (place, kind, why) = match done {
             IoDone::Away(why) => (way, AlarmKind::Away, why.clone()),
-            // The second of the ways is reading: it was tried twice.
+            // The second operation is reading, which has already been retried.
             IoDone::Failed(why) if way == 1 => {
-                (LOST, AlarmKind::Lost, format!("what was on {} is lost: {why}", self.name))
+                (LOST, AlarmKind::Lost, format!("data on {} is lost: {why}", self.name))
             }
             IoDone::Failed(why) => {
                 (way, AlarmKind::Refuses, format!("{} no longer {}: {why}", self.name, WAYS[way]))
@@ -66,7 +66,7 @@ impl Alarms {
         if known.is_none() {
             let tail = match kind {
                 AlarmKind::Lost => "",
-                _ => "; what is there is not lost, and all is tried again",
+                _ => "; no data is lost, and every operation is retried",
             };
             eprintln!("honeycomb: {why}{tail}");
         }
@@ -81,7 +81,7 @@ impl Alarms {
         self.any.store(troubles.iter().any(Option::is_some), Relaxed);
     }
 
-    /// What is wrong now, one alarm of each kind, as the controller is told of the tier in this place.
+    /// The present alarms, one of each kind, as reported to the controller for the tier with this number.
     pub fn told(&self, tier: u8, now: Time) -> Vec<TierAlarm> {
         if !self.any.load(Relaxed) {
             return Vec::new();
@@ -134,15 +134,15 @@ mod tests {
         alarms.heard(1, &IoDone::Away("also".to_owned()), at(20));
         alarms.heard(0, &IoDone::Away("still".to_owned()), at(30));
         assert_eq!(kinds(&alarms, at(50)), [(Away, 40, 20)]);
-        // One of the two is done again, and then the other.
+        // One of the two works again, and then the other.
         alarms.heard(0, &written, at(60));
         assert_eq!(kinds(&alarms, at(60)), [(Away, 40, 40)]);
         alarms.heard(2, &IoDone::Discarded, at(60));
         alarms.heard(0, &IoDone::Failed("no space".to_owned()), at(70));
         assert_eq!(kinds(&alarms, at(70)), [(Refuses, 0, 0), (Away, 50, 50)]);
-        assert!(alarms.told(1, at(70))[0].why.contains("the disk at /d no longer takes blocks"));
+        assert!(alarms.told(1, at(70))[0].why.contains("the disk at /d no longer accepts blocks"));
         alarms.heard(0, &written, at(80));
-        // What is lost is not found again by what can be read.
+        // A successful read does not bring lost data back.
         alarms.heard(1, &IoDone::Failed("other bytes".to_owned()), at(90));
         alarms.heard(1, &written, at(100));
         assert_eq!(kinds(&alarms, at(100)), [(Lost, 10, 10)]);

@@ -1,5 +1,5 @@
-//! `Stage::Authorize`: what an operation needs, by the table of the block's kind, and whether its caller
-//! has it.
+//! `Stage::Authorize`: the rights that an operation needs, by the table of the block's kind, and whether its
+//! caller has them.
 
 use crate::refusals::{expired, revoked, wrong_epoch};
 use crate::shard::{Access, BlockOwner};
@@ -13,11 +13,11 @@ pub(crate) fn peers_only(access: &Access) -> Result<(), Answer> {
     if access.peer {
         return Ok(());
     }
-    let text = "blocks move between memory servers, which show the cluster's own token";
+    let text = "only memory servers move blocks; the request needs the cluster's token";
     Err(Answer::refuse(Status::PermissionDenied, text))
 }
 
-/// What can be asked of every block, whatever it holds.
+/// Operations that apply to every kind of block.
 fn of_any_kind(op: Op) -> Option<Attributes> {
     if !matches!(op, Op::Subscribe | Op::AckResults | Op::NextBlock) {
         return None;
@@ -34,15 +34,14 @@ pub(crate) fn authorize(
     clock_ms: u64,
 ) -> Result<Attributes, Answer> {
     let Some(grant) = &access.grant else {
-        let text = "the request names no grant that this connection has presented";
+        let text = "this connection has not presented the grant that the request names";
         return Err(Answer::refuse(Status::PermissionDenied, text));
     };
     let own = grant.job == owner.job
         && grant.prefix == owner.prefix
         && grant.structure == owner.structure;
     if !own && !Bug::EpochUnchecked.active() && !Bug::JobUnchecked.active() {
-        // Answered like a block that belongs to nobody: that it belongs to another job is not
-        // for this caller to know.
+        // Answered as for a block without an owner: the caller must not learn that it belongs to another job.
         return Err(wrong_epoch(header.at));
     }
     if grant.generation < owner.generation && !Bug::GenerationUnchecked.active() {
@@ -62,8 +61,8 @@ pub(crate) fn authorize(
     Ok(attributes)
 }
 
-/// An operation that is of every kind, or of another one than the block's. What it needs the protocol
-/// knows, if anybody does.
+/// An operation that applies to every kind, or to another kind than the block's. The protocol defines the
+/// rights that it needs, if any definition exists.
 fn of_another_kind(owner: &BlockOwner, grant: &Grant, op: Op) -> Result<Attributes, Answer> {
     let verbs = op.info().verbs;
     if !grant.verbs.contains(verbs) {
@@ -75,12 +74,13 @@ fn of_another_kind(owner: &BlockOwner, grant: &Grant, op: Op) -> Result<Attribut
 }
 
 fn not_allowed(grant: &Grant, verbs: Verbs) -> Answer {
-    let text = format!("the grant allows to {}, not to {verbs}", grant.verbs);
+    let text =
+        format!("the operation needs permission to {verbs}; the grant allows {}", grant.verbs);
     Answer::refuse(Status::PermissionDenied, text)
 }
 
-/// What the kind's table says of the operation that is asked for. For operations of the protocol the
-/// codec has compared the header with it already; of others it did not know it.
+/// The attributes of the requested operation in the kind's table. For operations of the protocol the codec
+/// has already compared the header with them; custom operations are unknown to it.
 fn attributes_of(
     kind: &Registered,
     header: &RequestHeader,
@@ -118,5 +118,5 @@ pub(crate) fn routed_here(
     if (owner.start..=owner.end).contains(&hash) {
         return Ok(());
     }
-    Err(Answer::refuse(Status::WrongRange, "the key is not in this block's range"))
+    Err(Answer::refuse(Status::WrongRange, "the key is outside this block's range"))
 }

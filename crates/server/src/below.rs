@@ -1,4 +1,4 @@
-//! The tiers below memory, as a server is told of them: what can be, and what is opened.
+//! The configuration of lower tiers: which lists are valid, and how tiers are opened.
 
 use crate::server::DiskOptions;
 use honeycomb_env::{Clock, Scratch, Shaped, Volume, diskfault};
@@ -8,21 +8,21 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// A list of tiers that cannot be.
+/// An invalid list of tiers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WrongTiers {
-    /// A disk comes after a store.
+    /// A disk is listed after an object store.
     DiskBelowStore {
         /// The disk.
         disk: String,
-        /// The store.
+        /// The object store.
         store: String,
     },
     /// A disk is in a bucket.
     DiskInBucket {
         /// The bucket.
         place: String,
-        /// What it was said to be.
+        /// The configured class.
         class: &'static str,
     },
 }
@@ -32,12 +32,15 @@ impl fmt::Display for WrongTiers {
         match self {
             WrongTiers::DiskBelowStore { disk, store } => write!(
                 f,
-                "the disk at {disk} is below the object store at {store}: name disks first, \
-                    because what \
-                 is in a store takes no more"
+                "the disk at {disk} is listed after the object store at {store}; list disks first, \
+                 because blocks in an object store accept no writes"
             ),
             WrongTiers::DiskInBucket { place, class } => {
-                write!(f, "{place} is no directory, and so no {class}: name it object:{place}")
+                write!(
+                    f,
+                    "{place} is not a directory, so it is not of class {class}; write \
+                     object:{place}"
+                )
             }
         }
     }
@@ -45,7 +48,7 @@ impl fmt::Display for WrongTiers {
 
 impl Error for WrongTiers {}
 
-/// Refuses tiers that cannot be, in this order.
+/// Refuses invalid lists of tiers.
 pub fn check(disks: &[DiskOptions]) -> Result<(), WrongTiers> {
     let mut store = None;
     for disk in disks {
@@ -61,14 +64,14 @@ pub fn check(disks: &[DiskOptions]) -> Result<(), WrongTiers> {
     Ok(())
 }
 
-/// How people know a tier.
+/// The name of a tier for people.
 pub(crate) fn named(disk: &DiskOptions) -> String {
     let what = if disk.class.takes_final_only() { "object store" } else { "disk" };
     format!("the {what} at {}", disk.place)
 }
 
-/// Opens a tier of so many bytes, for blocks of this size, of the server with this address in this life.
-/// A store comes with what its owner runs on a thread of its own.
+/// Opens a tier of so many bytes, for blocks of this size, of the server with this address in this
+/// incarnation. An object store comes with a worker that the caller runs on a thread of its own.
 pub(crate) fn open(
     disk: &DiskOptions,
     own: (&str, u64),

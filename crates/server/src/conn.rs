@@ -1,7 +1,7 @@
-//! Connections of one shard: handshakes, grants, admission, and which core a request belongs to.
+//! Connections of one shard: handshakes, grants, admission, and the core of each request.
 //!
-//! What a request does is decided in `shard`; here are the bytes around it. A request for a block
-//! of another core goes to that core's loop over its bounded mailbox and comes back as a note.
+//! `shard` decides the effect of a request; this module handles the bytes around it. A request for a block of
+//! another core goes to that core's loop over its bounded mailbox and returns as a note.
 
 mod journals;
 mod lending;
@@ -35,15 +35,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use subscribers::Subscribers;
 
-/// Payloads of more than this are sent from the block after the request is done; no value that lies
-/// within a region is longer, and none of those keeps its region from being moved about.
+/// Payloads of more than this are sent from the block after the request is done. No value inside a region is
+/// longer, so sending never keeps a region from being moved.
 const PIN_ABOVE: usize = 16 * 1024;
-/// What a client waits when admission is closed, in microseconds.
+/// Retry delay while admission is closed, in microseconds.
 const ADMISSION_RETRY_US: u64 = 1000;
 /// Why admission is closed.
-const SHARE_HELD: &str = "the job holds its share of the server's buffers; ask again later";
+const SHARE_HELD: &str = "the job already uses its share of the server's buffers; retry later";
 
-/// Where an answer goes that comes later.
+/// The origin of a request that is answered later.
 enum Origin {
     Here(ConnId, RequestHeader),
     Shard(ShardIx, ConnId, RequestHeader),
@@ -55,20 +55,20 @@ enum Filling {
     Block(Ticket),
     /// Into a buffer.
     Gather { header: RequestHeader, args: Vec<u8>, payload: Gathering },
-    /// Its job holds its share of the buffers.
+    /// Its job already uses its share of the buffers.
     Refused { request: u64 },
 }
 
-/// The threads that do what a core must not wait for.
+/// The threads for work that a core must not wait for.
 pub(crate) struct Helpers {
     pub flusher: Flusher,
     pub lender: Lender,
-    /// Those of the tiers below memory, and where this shard's part of each begins.
+    /// Those of the lower tiers, and where this shard's part of each begins.
     pub spillers: Vec<(Spiller, u64)>,
 }
 
 impl Helpers {
-    /// The disks, for who may wait for them.
+    /// The disks, for threads that may wait for them.
     fn parts(&self) -> Parts {
         let parts = self.spillers.iter();
         parts.map(|(spiller, base)| (spiller.volume().clone(), *base)).collect()
@@ -89,18 +89,18 @@ pub(crate) struct ShardService {
     peers: ByConn<Peer>,
     origins: hashbrown::HashMap<Ticket, Origin>,
     subscribers: Subscribers,
-    /// Connections of which a request may wait at another core.
+    /// Connections with requests that may wait at another core.
     waiting_elsewhere: hashbrown::HashSet<ConnId>,
     fillings: ByConn<Filling>,
     moves: Peers,
     shards: Vec<Mailbox<Note>>,
     link: Mailbox<LinkNote>,
     helpers: Helpers,
-    /// Who waits for the copy of a block that is to be mapped.
+    /// Requests that wait for the copy of a block to be mapped.
     copying: hashbrown::HashMap<BlockAt, Vec<(ConnId, RequestHeader)>>,
-    /// Notes for the link that its full mailbox did not take yet.
+    /// Notes for the link that did not fit into its mailbox yet.
     unsent: VecDeque<LinkNote>,
-    /// Answers for other cores whose rings did not take them yet.
+    /// Answers for other cores that did not fit into their rings yet.
     undelivered: VecDeque<(ShardIx, Note)>,
     next_ticket: u64,
     clock_offset_ms: i64,
@@ -156,7 +156,8 @@ impl ShardService {
             Ok((peer, mut reply, shard)) => {
                 reply.near = net.near().to_owned();
                 if !net.greet(from, peer.job.map(|job| job.0)) {
-                    let text = "the job has its share of the server's connections; close some";
+                    let text =
+                        "the job already has its share of the server's connections; close some";
                     net.refuse(from, request, Status::LimitExceeded, text);
                     return net.close(from);
                 }
@@ -182,7 +183,10 @@ impl ShardService {
         args: &[u8],
     ) -> Result<(Peer, HelloReply, ShardIx), (Status, String)> {
         let Some(keys) = &self.keys else {
-            return Err((Status::Busy, "the server has not joined its cluster yet".into()));
+            return Err((
+                Status::Busy,
+                "the server has not joined its cluster yet; retry later".into(),
+            ));
         };
         let clock_ms = self.clock_ms(now);
         let greeted = Greeted::check(args, &keys.token, clock_ms)?;
@@ -191,7 +195,8 @@ impl ShardService {
             u8::MAX => self.ix,
             n if n < shards => ShardIx(n),
             n => {
-                let text = format!("there is no shard {n}, there are {shards}");
+                let text =
+                    format!("this server has no shard {n}; the number of its shards is {shards}");
                 return Err((Status::InvalidArgument, text));
             }
         };
@@ -216,7 +221,7 @@ impl ShardService {
 
     fn present_grant(&mut self, net: &mut Net, from: ConnId, request: u64, args: &[u8]) {
         let peer = self.peers.get_mut(from).expect("a greeted connection has a peer");
-        let keys = self.keys.as_ref().expect("nobody is greeted before the keys are here");
+        let keys = self.keys.as_ref().expect("handshakes need the keys");
         let body = match PresentGrantRequest::decode(args) {
             Ok(body) => body,
             Err(e) => return net.refuse(from, request, Status::BadFrame, &e.to_string()),
@@ -226,7 +231,7 @@ impl ShardService {
             Err(e) => return net.refuse(from, request, Status::PermissionDenied, &e.to_string()),
         };
         if peer.job.is_some_and(|job| job != grant.job) {
-            let text = "the grant is not for the job of this connection's token";
+            let text = "the grant belongs to another job than this connection's token";
             return net.refuse(from, request, Status::PermissionDenied, text);
         }
         // A structure that is opened again replaces its grant, so that long-lived connections do
@@ -238,7 +243,8 @@ impl ShardService {
                 at + 1
             }
             None if peer.grants.len() >= GRANTS_MAX => {
-                let text = "the connection has presented 65,536 grants, which is the limit";
+                let text =
+                    "the connection has presented 65,536 grants, the limit; open another one";
                 return net.refuse(from, request, Status::LimitExceeded, text);
             }
             None => {
@@ -249,7 +255,7 @@ impl ShardService {
         net.reply(from, ok(request, number as u64), &[], ReplyPayload::Copy(&[]));
     }
 
-    /// What the connection may do with this request, noting that its task is alive.
+    /// The access rights of the connection for this request; notes that its task is alive.
     fn access(&mut self, from: ConnId, header: &RequestHeader) -> Access {
         let peer = self.peers.get_mut(from).expect("a greeted connection has a peer");
         if peer.listed != self.activity_round
@@ -276,7 +282,7 @@ impl ShardService {
         let owner = header.at.block.shard();
         if owner != self.ix && (owner.0 as usize) < self.shards.len() {
             if header.op == Op::Subscribe || header.op.info().auth == Auth::Peer {
-                let text = "this goes over a connection to the block's own shard";
+                let text = "this request needs a connection to the block's own shard";
                 return net.refuse(from, header.request, Status::NotServedHere, text);
             }
             return self.forward(net, from, *header, access, args.to_vec(), payload.to_vec());
@@ -293,8 +299,8 @@ impl ShardService {
                 self.lend(net, from, header, &access, answer.value);
             }
             Outcome::Done(answer) => {
-                // Whoever slept until this request came has waited longest: connections are sent to
-                // in the order in which they got something to send.
+                // Requests that waited for this one have waited longest: connections are sent to in the order
+                // in which they got output.
                 self.settle(net, now);
                 self.answer(net, from, header, answer);
             }
@@ -304,8 +310,8 @@ impl ShardService {
         }
     }
 
-    /// Takes a large payload into a buffer: for another core's block, or for an operation whose kind
-    /// wants its payloads whole.
+    /// Gathers a large payload in a buffer: for another core's block, or for an operation whose kind needs
+    /// complete payloads.
     fn begin_gathering(
         &mut self,
         net: &mut Net,
@@ -315,7 +321,8 @@ impl ShardService {
     ) -> Begin {
         let limit = self.shard.gathers_most(header);
         if header.payload_len as usize > limit {
-            let text = format!("a payload of more than {limit} bytes");
+            let text =
+                format!("a payload of {} bytes is over the limit of {limit}", header.payload_len);
             net.refuse(from, header.request, Status::ValueTooLarge, &text);
             return Begin::Skip;
         }
@@ -342,7 +349,7 @@ impl ShardService {
         }
         let forwarded = Forwarded { origin: self.ix, from, header, access, args, payload };
         if self.shards[target].post(Note::Forward(Box::new(forwarded))).is_err() {
-            let text = "the ring to the block's core is full";
+            let text = "the message ring to the block's core is full; retry";
             return busy(net, from, header.request, text);
         }
         net.forwarded(from, header.request, most);
@@ -353,7 +360,7 @@ impl ShardService {
         let ticket = self.ticket();
         match self.shard.apply(now, &access, &header, &args, &payload, ticket) {
             Outcome::Done(answer) if header.op == Op::FileMap && answer.status == Status::Ok => {
-                let text = "memory is handed over on a connection to the block's own shard";
+                let text = "a block can be mapped only over a connection to its own shard";
                 let refusal = Answer::refuse(Status::NotShared, text);
                 self.return_answer(origin, from, &header, refusal);
             }
@@ -411,8 +418,8 @@ impl ShardService {
         self.deliver();
     }
 
-    /// Hands answers back to the cores that the requests came from. One whose ring is full gets
-    /// its answers at the next tick; there are no more of them than requests in its rings.
+    /// Delivers answers to the cores of the requests. A core with a full ring gets its answers at the next
+    /// tick; there are no more of them than requests in its rings.
     fn deliver(&mut self) {
         while let Some((origin, note)) = self.undelivered.pop_front() {
             if let Err(NotPosted::Full(note)) = self.shards[origin.0 as usize].post(note) {
@@ -422,7 +429,7 @@ impl ShardService {
         }
     }
 
-    /// Delivers what an operation set free, and tells the link what the shard wants done.
+    /// Delivers the answers that an operation released, and sends the shard's effects to the link.
     #[inline]
     fn settle(&mut self, net: &mut Net, now: Time) {
         if !self.shard.is_settled() {
@@ -493,7 +500,7 @@ impl ShardService {
         });
     }
 
-    /// Everything that waits for a connection that is gone, waits no longer.
+    /// Cancels everything that waits for a closed connection.
     fn hang_up(&mut self, conn: ConnId) {
         self.forget_waiting(|origin| matches!(origin, Origin::Here(to, _) if *to == conn));
         if self.waiting_elsewhere.remove(&conn) {
@@ -513,7 +520,7 @@ impl ShardService {
         }
     }
 
-    /// Lets the shard know that time has passed, when something there is due.
+    /// Calls the shard's `tick` if it is due.
     fn tick_shard(&mut self, net: &mut Net, now: Time) {
         if self.shard.deadline().is_some_and(|due| due <= now) {
             self.shard.tick(now);
@@ -549,7 +556,12 @@ impl Service for ShardService {
         self.requests += 1;
         match header.op {
             Op::Hello if net.greeted(from) => {
-                net.refuse(from, header.request, Status::HandshakeRequired, "Hello comes once");
+                net.refuse(
+                    from,
+                    header.request,
+                    Status::HandshakeRequired,
+                    "Hello is sent only once",
+                );
             }
             Op::Hello => self.hello(net, now, from, header.request, args),
             Op::Ping if !args.is_empty() => {
@@ -561,7 +573,8 @@ impl Service for ShardService {
             }
             Op::PresentGrant => self.present_grant(net, from, header.request, args),
             op if op.info().plane != Plane::Data => {
-                let text = "a memory server serves data requests; ask the controller";
+                let text =
+                    "a memory server serves only data requests; send this one to the controller";
                 net.refuse(from, header.request, Status::NotServedHere, text);
             }
             _ if net.exhausted() => {
@@ -584,7 +597,7 @@ impl Service for ShardService {
     ) -> Begin {
         self.requests += 1;
         if header.op.info().plane != Plane::Data {
-            let text = "a memory server serves data requests; ask the controller";
+            let text = "a memory server serves only data requests; send this one to the controller";
             net.refuse(from, header.request, Status::NotServedHere, text);
             return Begin::Skip;
         }
@@ -596,7 +609,7 @@ impl Service for ShardService {
         let owner = header.at.block.shard();
         let elsewhere = owner != self.ix && (owner.0 as usize) < self.shards.len();
         if header.op.info().auth == Auth::Peer && (elsewhere || !access.peer) {
-            // Nothing is kept for who is refused anyway.
+            // A request that will be refused gets no buffer.
             self.data_request(net, now, from, header, args, &[]);
             return Begin::Skip;
         }
@@ -674,13 +687,13 @@ impl Service for ShardService {
             self.shard.abort(now, ticket);
             self.settle(net, now);
         }
-        // Those who waited behind it may be served.
+        // Requests that waited behind it may be served.
         self.tick_shard(net, now);
     }
 
     fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
         let peer = self.peers.remove(from).expect("handed over after its handshake");
-        // A ring that is full drops the connection; the client connects again.
+        // A full ring drops the connection; the client connects again.
         let _ = self.shards[target as usize].post(Note::Adopt(conn, peer));
     }
 
@@ -724,7 +737,7 @@ fn ok(request: u64, value: u64) -> ReplyHeader {
     ReplyHeader::new(Status::Ok, request, value)
 }
 
-/// The largest payload of the reply, where the request bounds it.
+/// The largest payload of the reply, if the request bounds it.
 fn reply_most(header: &RequestHeader, args: &[u8]) -> Option<usize> {
     let bytes = match header.op {
         Op::KvScan => ScanArgs::decode(args).ok()?.bytes.min(KV_PAGE_MAX as u32),

@@ -1,4 +1,4 @@
-//! The thread that makes objects of what blocks held: stores are slow, and no core waits for one.
+//! The thread that writes the content of blocks to objects: stores are slow, and no core waits for one.
 
 use crate::kept::{KeptBytes, KeptFault, Parts};
 use crate::notes::{LinkNote, Note};
@@ -20,61 +20,61 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-/// Something to write, and the request that asks for it.
+/// A write job, and the request that it answers.
 pub(crate) struct FlushJob {
     pub errand: Errand,
     pub what: FlushWhat,
 }
 
-/// A request of the controller that is answered later, and under which connection it came: one that
-/// broke is not answered on the next.
+/// A request of the controller that is answered later, with the connection on which it arrived: a request of
+/// a broken connection is not answered on the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errand {
-    /// The controller shard that asks.
+    /// The controller shard that sent it.
     pub controller: u16,
     pub link: u64,
     pub request: u64,
 }
 
 pub(crate) enum FlushWhat {
-    /// What a block holds or held, which is read from where it is when its turn has come.
+    /// The content of a block, read from its place when the job's turn comes.
     Part { object: String, bytes: Arc<KeptBytes>, parts: Parts, sealed: bool },
     /// The manifest.
     Commit(Box<CommitFlushRequest>),
-    /// What a flush has left that came to nothing.
+    /// The objects left behind by a failed flush.
     Sweep(Box<SweepObjectsRequest>),
 }
 
-/// Where flush jobs go; none where the server has no `flush_root`. Cheap to clone.
+/// The sender of flush jobs; disabled if the server has no `flush_root`. Cheap to clone.
 ///
-/// The queue is bounded by what it carries: a part for each block that the server owns, those that each
-/// flush of a live prefix asks for at a time (`FLUSH_COPIES_AT_ONCE`), and a manifest for each flush.
+/// The number of its jobs is bounded: a part for each block that the server owns, the parts that each flush
+/// of a live prefix requests at a time (`FLUSH_COPIES_AT_ONCE`), and a manifest for each flush.
 #[derive(Clone)]
 pub(crate) struct Flusher(Option<Arc<Door>>);
 
 struct Door {
     jobs: Sender<FlushJob>,
     objects: Objects,
-    /// Records of journals wait behind no part of a flush.
+    /// Records of journals do not wait behind parts of a flush.
     store: FlushStore,
     clock: Clock,
 }
 
-/// With the last way in, nothing waits for slow stores any more.
+/// When the last sender is dropped, nothing waits for slow stores any more.
 impl Drop for Door {
     fn drop(&mut self) {
         self.objects.end();
     }
 }
 
-/// The other end, which writes until every `Flusher` is gone.
+/// The receiver, which writes until every `Flusher` is dropped.
 pub(crate) struct FlushWorker {
     jobs: Receiver<FlushJob>,
     store: FlushStore,
     answers: Answers,
 }
 
-/// Where it is told what became of a job.
+/// The recipients of a job's outcome.
 #[derive(Clone)]
 struct Answers {
     link: Mailbox<LinkNote>,
@@ -82,7 +82,7 @@ struct Answers {
 }
 
 impl Flusher {
-    /// A flusher with its worker, which its owner runs on a thread of its own.
+    /// A flusher with its worker, which the caller runs on a thread of its own.
     pub fn with_worker(
         store: FlushStore,
         objects: Objects,
@@ -95,24 +95,24 @@ impl Flusher {
         (Flusher(Some(Arc::new(Door { jobs: send, objects, store, clock }))), worker)
     }
 
-    /// One that writes nothing.
+    /// A flusher that writes nothing.
     pub fn none() -> Flusher {
         Flusher(None)
     }
 
     fn door(&self) -> Result<&Arc<Door>, (Status, String)> {
-        let text = "this memory server has no flush_root: start it with one";
+        let text = "this memory server has no flush_root; start it with one";
         self.0.as_ref().ok_or((Status::FlushUnavailable, text.into()))
     }
 
-    /// Whether it writes anything; otherwise what to answer.
+    /// Whether it can write; otherwise the answer.
     pub fn can_write(&self) -> Result<(), (Status, String)> {
         self.door().map(drop)
     }
 
-    /// Begins the journal of a block; `JournalBegun` tells what came of it.
+    /// Begins the journal of a block; `JournalBegun` reports the outcome.
     pub fn begin_journal(&self, begin: JournalBegin, errand: Errand, to: Mailbox<Note>) {
-        let door = self.door().expect("its caller has asked").clone();
+        let door = self.door().expect("the caller has checked `can_write`").clone();
         let JournalBegin { at, directory, owner, structure } = begin;
         let clock = door.clock;
         door.store.begin_journal(directory, owner, structure, move |outcome| {
@@ -124,7 +124,7 @@ impl Flusher {
         });
     }
 
-    /// Writes a record; `Journaled` tells what came of it.
+    /// Writes a record; `Journaled` reports the outcome.
     pub fn journal(&self, write: JournalWrite, to: Mailbox<Note>) {
         let door = self.door().expect("its journal was begun").clone();
         let JournalWrite { at, object, record, bytes } = write;
@@ -136,10 +136,10 @@ impl Flusher {
         });
     }
 
-    /// Hands a job on; what to answer when that cannot be.
+    /// Sends a job; returns the answer if that is impossible.
     pub fn give(&self, job: FlushJob) -> Result<(), (Status, String)> {
         let door = self.door()?;
-        let ended = |_| (Status::Unavailable, "the server is ending".to_owned());
+        let ended = |_| (Status::Unavailable, "the server is shutting down".to_owned());
         door.jobs.send(job).map_err(ended)
     }
 }
@@ -182,16 +182,16 @@ impl FlushWorker {
         let answers = self.answers.clone();
         let (given, lost) = match given {
             Ok(()) => (Ok(()), None),
-            // Either is tried again.
+            // Both are retried.
             Err(KeptFault::Taker(why) | KeptFault::Away(why)) => (Err(why), None),
-            Err(KeptFault::Gone) => (Err(io::Error::other("its block was freed")), None),
-            // Of a block that goes on this may be of two times: it is copied anew.
+            Err(KeptFault::Gone) => (Err(io::Error::other("the block was freed")), None),
+            // The bytes of a block in use may be of two times: it is copied anew.
             Err(KeptFault::Lost(why)) if !bytes.is_settled() => (Err(io::Error::other(why)), None),
             Err(KeptFault::Lost(why)) => (Err(io::Error::other(why.clone())), Some(why)),
         };
         let (errand, sealed) = answer;
         let (at, structure, kept) = (bytes.at, bytes.structure, bytes.clone());
-        // What was begun of it has come to its end before anything is told: nothing is written later.
+        // Started writes are complete before the outcome is reported: nothing is written later.
         part.0.finish(given, move |outcome| match lost {
             Some(why) => answers.lost(errand, structure, at, why),
             None => {
@@ -205,12 +205,12 @@ impl FlushWorker {
 }
 
 impl Answers {
-    /// On the thread of the stores, or on this one: either may wait for the link a moment.
+    /// Runs on the thread of the stores, or on this one: either may wait for the link for a moment.
     fn give(&self, errand: Errand, outcome: Result<Vec<u8>, FlushError>) {
         self.done(errand, outcome.map_err(|e| (Status::Unavailable, e.to_string())));
     }
 
-    /// What the block held cannot be read any more: so much is lost, and its flush comes to nothing.
+    /// The content of a block can no longer be read: it is lost, and its flush fails.
     fn lost(&self, errand: Errand, structure: StructureId, at: BlockAt, why: String) {
         let failed = Effect::BlockFailed { structure, at, why: why.clone() };
         self.tell(LinkNote::Effects(vec![failed]));
@@ -226,7 +226,7 @@ impl Answers {
     }
 }
 
-/// On the thread of the stores, or on the flusher's: either may wait a moment for whom it tells.
+/// Runs on the thread of the stores, or on the flusher's: either may wait for the recipient for a moment.
 fn post<T>(to: &Mailbox<T>, clock: &Clock, mut note: T) {
     while let Err(NotPosted::Full(back)) = to.post(note) {
         note = back;
@@ -234,7 +234,7 @@ fn post<T>(to: &Mailbox<T>, clock: &Clock, mut note: T) {
     }
 }
 
-/// What a record has of a block's bytes.
+/// The bytes of a block in a journal record.
 struct Changed(Option<Pin>);
 
 impl AsRef<[u8]> for Changed {
@@ -251,7 +251,7 @@ impl Items for Part {
     }
 }
 
-/// Bytes that are written as they lie.
+/// Bytes that are written unchanged.
 struct Plain(Pin);
 
 impl AsRef<[u8]> for Plain {

@@ -1,4 +1,4 @@
-//! What a server tells of a block when it comes back to a controller.
+//! The report of a block to a controller after a reconnection.
 
 use crate::shard::BlockOwner;
 use honeycomb_structures::{News, Successor};
@@ -6,10 +6,10 @@ use honeycomb_types::{BlockAt, Bug};
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::HeldBlock;
 
-/// What a block was told and has told that a controller may have lost, or never heard.
+/// The state exchanged between a block and a controller that the controller may have lost, or never received.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Told {
-    /// Length, bytes, and whether the structure was sealed with it.
+    /// Length, bytes, and whether the structure was sealed with the block.
     sealed: Option<(u64, u64, bool)>,
     /// Items and bytes that were taken.
     taken: (u64, u64),
@@ -30,7 +30,7 @@ impl Told {
         self.sealed = Some((length, bytes, last));
     }
 
-    /// The successor goes back: whoever has that block next is not this block's successor.
+    /// The successor is returned: the next owner of that block is not this block's successor.
     pub(crate) fn gave_back(&mut self) {
         if !Bug::GivenBackStaysNamed.active() {
             self.next = None;
@@ -58,7 +58,7 @@ impl Told {
             taken_bytes: self.taken.1,
             next,
             next_epoch,
-            // Where it is the shard says.
+            // The shard fills in the tier.
             tier: 0,
             to: 0,
         }

@@ -1,9 +1,9 @@
-//! What blocks held that are to be flushed, or hold at a moment, wherever their bytes are meanwhile: in memory, on a disk of
-//! the server, or their beginnings there and their ends in memory.
+//! The content of blocks that is retained for a flush, or as of a moment, wherever its bytes are: in memory,
+//! on a disk of the server, or the beginning there and the end in memory.
 //!
-//! A flush may wait for its store for an hour. So what is to be written does not hold on to memory while
-//! it waits: where the bytes are is looked up when they are read, and the shard moves them below when
-//! memory is short (`Shard::lower`).
+//! A flush may wait for its object store for an hour. So retained content does not occupy memory while it
+//! waits: the place of the bytes is looked up when they are read, and the shard demotes them when memory is
+//! short (`Shard::lower`).
 
 use crate::spill::read_checked;
 use honeycomb_block::{Backing, Pin, Reclaimer};
@@ -20,51 +20,51 @@ use std::sync::{Arc, Mutex, MutexGuard};
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub tier: TierIx,
-    /// Where, from the start of the shard's part of the disk.
+    /// The place, from the start of the shard's part of the disk.
     pub at: u64,
-    /// How many: whole chunks, but for the last of the copy; whole pages.
+    /// The length: whole chunks, except for the last of the copy; whole pages.
     pub length: usize,
     pub sums: Vec<u32>,
-    /// Held by whoever reads them: their place is nobody else's until it is dropped (INV-44).
+    /// Held by every reader of the bytes: their place has no other owner until it is dropped (INV-44).
     pub hold: Arc<()>,
 }
 
-/// Where the bytes are.
+/// The place of the bytes.
 #[derive(Clone, Debug)]
 pub(crate) enum Bytes {
     /// The first of them on a disk, if any, and the others in memory.
     There { stored: Option<Stored>, memory: Option<Pin> },
-    /// The block was freed: nobody wants them any more.
+    /// The block was freed: the bytes are no longer needed.
     Gone,
 }
 
-/// What a block held that is to be flushed.
+/// The content of a block that is retained for a flush.
 pub struct KeptBytes {
     /// The block.
     pub at: BlockAt,
-    /// Whose it was.
+    /// The structure that owned it.
     pub structure: StructureId,
     snapshot: Snapshot,
-    /// What of it is on a disk is not written again there.
+    /// Its bytes on a disk are not rewritten there.
     settled: bool,
-    /// Objects of it are there to stay.
+    /// Objects with its content are complete and stay.
     written: AtomicBool,
     bytes: Mutex<Bytes>,
 }
 
-/// A shard's parts of the disks of its server, by which what it keeps is read.
+/// A shard's parts of the disks of its server, from which it reads retained content.
 pub type Parts = Arc<[(Arc<dyn Volume>, u64)]>;
 
-/// Why what was kept cannot be given.
+/// Why retained content cannot be read.
 #[derive(Debug)]
 pub enum KeptFault {
     /// The block was freed meanwhile.
     Gone,
-    /// Its disk does not give what was written, tried twice: it is lost.
+    /// Its disk does not return the written bytes, in two attempts: they are lost.
     Lost(String),
-    /// The store in which it is cannot be reached now.
+    /// Its object store cannot be reached now.
     Away(io::Error),
-    /// Who it was given to takes no more.
+    /// The recipient accepts no more.
     Taker(io::Error),
 }
 
@@ -78,8 +78,8 @@ impl KeptBytes {
         KeptBytes::live(at, structure, snapshot, true, bytes)
     }
 
-    /// Of a block that goes on: the last chunk that is on its disk may be written again, with more bytes.
-    /// Whoever reads it meanwhile finds another sum.
+    /// The content of a block in use: the last chunk on its disk may be rewritten, with more bytes. A reader
+    /// meanwhile finds a wrong checksum.
     pub(crate) fn live(
         at: BlockAt,
         structure: StructureId,
@@ -91,17 +91,17 @@ impl KeptBytes {
         Arc::new(KeptBytes { at, structure, snapshot, settled, written, bytes })
     }
 
-    /// Whether objects of it are there to stay.
+    /// Whether objects with its content are complete and stay.
     pub(crate) fn is_written(&self) -> bool {
         self.written.load(Ordering::Acquire)
     }
 
-    /// They are.
+    /// Notes that they are.
     pub(crate) fn was_written(&self) {
         self.written.store(true, Ordering::Release);
     }
 
-    /// Whether bytes that cannot be read are lost, and not only written anew.
+    /// Whether bytes that cannot be read are lost; otherwise they were only rewritten.
     pub fn is_settled(&self) -> bool {
         self.settled
     }
@@ -110,9 +110,9 @@ impl KeptBytes {
         self.bytes.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// They are somewhere else now.
+    /// Notes that the bytes are in another place now.
     pub(crate) fn moved(&self, to: Bytes) {
-        // What they were is let go of when nobody is kept waiting for it.
+        // The old value is dropped outside of the lock, so that no thread waits for that.
         let was = std::mem::replace(&mut *self.lock(), to);
         drop(was);
     }
@@ -121,7 +121,7 @@ impl KeptBytes {
         &self.snapshot
     }
 
-    /// The bytes, when all of them are in memory.
+    /// The bytes, if all of them are in memory.
     pub(crate) fn in_memory(&self) -> Option<Pin> {
         match &*self.lock() {
             Bytes::There { stored: None, memory } => memory.clone(),
@@ -129,7 +129,7 @@ impl KeptBytes {
         }
     }
 
-    /// Hands on the bytes in runs, from the first to the last: those on a disk are read in pieces.
+    /// Passes the bytes on in runs, from the first to the last; those on a disk are read in pieces.
     pub(crate) fn runs(
         &self,
         parts: &Parts,
@@ -142,7 +142,7 @@ impl KeptBytes {
             _ => KeptFault::Lost(e.to_string()),
         };
         if let Some(Stored { tier, at, length, sums, hold }) = &stored {
-            let below = tier.below().expect("a tier below memory");
+            let below = tier.below().expect("a lower tier");
             let (volume, base) = &parts[below];
             let size = TIER_PIECE.min(length.next_multiple_of(TIER_CHUNK));
             let mut buffer = Backing::map(size, &Reclaimer::inline()).map_err(KeptFault::Taker)?;
@@ -155,7 +155,7 @@ impl KeptBytes {
                 let piece = piece.min(wanted.saturating_sub(from));
                 run(&into[..piece]).map_err(KeptFault::Taker)?;
             }
-            // Not before: its place is this block's until here.
+            // Not before: its place belongs to this block until here.
             let _ = hold;
         }
         let memory = memory.as_ref().map_or(&[][..], Pin::bytes);
@@ -173,7 +173,7 @@ impl KeptBytes {
         }
         let size = self.snapshot.length();
         if size == 0 {
-            return give(&[]).map_err(KeptFault::Taker); // It holds nothing, or was copied.
+            return give(&[]).map_err(KeptFault::Taker); // Empty, or copied.
         }
         let mut all = Backing::map(size, &Reclaimer::inline()).map_err(KeptFault::Taker)?;
         let mut at = 0;
@@ -200,8 +200,8 @@ impl fmt::Debug for KeptBytes {
 impl fmt::Display for KeptFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            KeptFault::Gone => f.write_str("its block was freed"),
-            KeptFault::Lost(why) => write!(f, "it cannot be read from its disk: {why}"),
+            KeptFault::Gone => f.write_str("the block was freed"),
+            KeptFault::Lost(why) => write!(f, "the block cannot be read from its disk: {why}"),
             KeptFault::Away(why) | KeptFault::Taker(why) => write!(f, "{why}"),
         }
     }

@@ -1,4 +1,4 @@
-//! The thread that copies blocks which are to be mapped: no core stands still for it.
+//! The thread that copies blocks for mapping, so that no core stops for it.
 
 use crate::notes::Note;
 use honeycomb_block::{Pin, Shared};
@@ -12,30 +12,30 @@ use std::time::Duration;
 pub(crate) struct LendJob {
     pub at: BlockAt,
     pub bytes: Pin,
-    /// The shard that asks, and is answered by `Note::Copied`.
+    /// The shard that requests it, and gets `Note::Copied` as the answer.
     pub shard: Mailbox<Note>,
 }
 
-/// Where such jobs go. Cheap to clone.
+/// The queue of such jobs. Cheap to clone.
 ///
-/// The queue is bounded by what it carries: no block is in it twice.
+/// Its length is bounded: no block is in it twice.
 #[derive(Clone)]
 pub(crate) struct Lender(Sender<LendJob>);
 
-/// The other end, which copies until every `Lender` is gone.
+/// The worker, which copies until every `Lender` is dropped.
 pub(crate) struct LendWorker {
     jobs: Receiver<LendJob>,
     clock: Clock,
 }
 
 impl Lender {
-    /// A lender with its worker, which its owner runs on a thread of its own.
+    /// A lender with its worker, which the caller runs on a thread of its own.
     pub fn with_worker(clock: Clock) -> (Lender, LendWorker) {
         let (send, jobs) = channel();
         (Lender(send), LendWorker { jobs, clock })
     }
 
-    /// Hands a job on. False when the server is ending.
+    /// Queues a job. False if the server is shutting down.
     pub fn give(&self, job: LendJob) -> bool {
         self.0.send(job).is_ok()
     }

@@ -1,9 +1,9 @@
 //! A memory server: one state machine per core, with the I/O around it.
 //!
-//! `shard` decides (pure, no I/O, what the simulator runs); `conn` moves bytes between sockets and
-//! the shard; `peers` does so for moves between blocks; `link` talks to a controller shard, `links`
-//! to all; `lots` is what each of them may use; `flush` writes what shall stay, `spill` what need not; `lend` copies what clients
-//! map; `server` starts the threads.
+//! `shard` decides (pure, no I/O; the simulator runs it). `conn` moves bytes between sockets and the shard,
+//! and `peers` does so for moves between blocks. `link` is the connection to one controller shard, `links`
+//! those to all; `lots` is the share of each. `flush` writes data to be retained, `spill` data in lower
+//! tiers; `lend` copies blocks that clients map; `server` starts the threads.
 #![forbid(unsafe_code)]
 
 mod alarm;

@@ -1,11 +1,10 @@
-//! The link to a controller shard: joins, reports, carries blocks in and questions out.
+//! The link to a controller shard: joins, sends reports and requests, and receives commands.
 //!
-//! One connection that carries requests both ways. When it breaks, the server keeps its blocks and
-//! serves them, and tries to join again. A controller that knows it still (one that was restarted and
-//! has a log) leaves it its number and is told what it holds; what the shards wanted of the controller
-//! meanwhile is in that, or is told after it. Any other controller gives it a new number, under which
-//! it begins with empty blocks. A controller of a lesser term than one heard of before is refused
-//! (INV-25).
+//! One connection that carries requests both ways. When it breaks, the server keeps its blocks, serves them,
+//! and tries to join again. A controller that still knows the server (restarted, with a log) leaves it its
+//! number and receives the list of its blocks. Pending requests of the shards are contained in that list or
+//! follow it. Any other controller assigns a new number, under which the server begins with empty blocks. A
+//! controller of a lower term than one already joined is refused (INV-25).
 
 mod commands;
 mod telling;
@@ -31,15 +30,15 @@ use std::sync::Arc;
 use std::time::Duration;
 use telling::Telling;
 
-/// How long a connection attempt to the controller may take.
+/// Time limit of a connection attempt to the controller.
 const CONNECT: Duration = Duration::from_secs(1);
-/// The pause before the first attempt to join again; it doubles up to the other one.
+/// The pause before the first attempt to join again; it doubles up to the second constant.
 const REJOIN_MIN: Duration = Duration::from_millis(10);
 const REJOIN_MAX: Duration = Duration::from_millis(320);
-/// Blocks that one request tells.
+/// Blocks in one request.
 const TOLD_AT_A_TIME: usize = 10_000;
 
-/// What the server tells the controller of itself.
+/// The server's description for the controller.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub controller: SocketAddr,
@@ -48,9 +47,9 @@ pub(crate) struct Identity {
     pub shards: u8,
     /// Blocks of each core that may be in memory.
     pub blocks_per_shard: u32,
-    /// What is below it.
+    /// The lower tiers.
     pub tiers: Vec<TierInfo>,
-    /// What their disks moved.
+    /// The traffic of their disks.
     pub traffic: Vec<Arc<Traffic>>,
     pub block_size: u64,
     pub incarnation: u64,
@@ -59,7 +58,7 @@ pub(crate) struct Identity {
     pub kinds: Vec<KindInfo>,
 }
 
-/// What a request of ours was about, until its reply comes.
+/// The subject of a request to the controller, until its reply arrives.
 enum Asked {
     Hello,
     Join,
@@ -70,20 +69,20 @@ enum Asked {
     Taken(BlockAt),
     /// A block to move to.
     Begin(BlockAt),
-    /// The word on a move that is complete.
+    /// The decision on a completed move.
     Commit(BlockAt),
     Inventory {
         last: bool,
     },
-    /// Where this server is; for this shard.
+    /// The address of this server, for this shard.
     Locate(ShardIx, ServerId),
-    /// To be taken out.
+    /// To be drained.
     Leave,
-    /// Nothing hangs on the answer: a block that is not retired asks again.
+    /// Nothing depends on the answer: a block that is not retired requests it again.
     Told,
 }
 
-/// What a shard has done.
+/// Usage counters of a shard.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Counters {
     pub connections: u32,
@@ -96,39 +95,39 @@ pub(crate) struct Counters {
 /// The link to one controller shard.
 pub(crate) struct Link {
     controller: u16,
-    /// How many controller shards there are, once one has said so.
+    /// The number of controller shards, once one has reported it.
     controllers: u16,
     identity: Arc<Identity>,
     clock: Clock,
     shards: Vec<Mailbox<Note>>,
     flusher: Flusher,
-    /// Counts connections: what was asked on an earlier one is not answered on this.
+    /// Counts connections: a request on an earlier one is not answered on this one.
     links: u64,
-    /// Why it has not joined, since this was last asked.
+    /// Why it has not joined, since the last call of `take_hindrance`.
     hindrance: Option<String>,
     conn: Option<ConnId>,
-    /// The number under which the shards have their blocks.
+    /// The number under which the shards hold their blocks.
     server: Option<ServerId>,
-    /// The controller knows us and all that we hold.
+    /// The controller knows the server and all blocks that it holds.
     ready: bool,
-    /// The controller shard has nothing here and let this server go, over this connection.
+    /// The controller shard has nothing here and has released this server, over this connection.
     released: bool,
-    /// The server wants to go: the controller shard is asked to take it out.
+    /// The server is to leave: the controller shard is requested to drain it.
     leaving: bool,
-    /// Why that was refused, until somebody asks.
+    /// Why that was refused, until `take_kept` is called.
     kept: Option<String>,
-    /// Greatest term of a controller that was heard of.
+    /// Highest term of any controller that it joined.
     term: u32,
     telling: Telling,
     asked: HashMap<u64, Asked>,
-    /// Requests of the controller that every shard has to do, and how many have not.
+    /// Commands that every shard has to execute, and how many have not.
     shared: HashMap<u64, usize>,
     next_request: u64,
     next_attempt: Time,
     backoff: Duration,
     next_report: Time,
     counters: Vec<Counters>,
-    /// When it reported last, and the CPU time of its cores then.
+    /// When it last reported, and the CPU time of its cores then.
     reported: (Time, Duration),
     usage: Vec<BlockUsage>,
     active: Vec<ActivePrefix>,
@@ -173,32 +172,32 @@ impl Link {
         }
     }
 
-    /// The connection, while there is one.
+    /// The connection, if there is one.
     pub(crate) fn conn(&self) -> Option<ConnId> {
         self.conn
     }
 
-    /// Its number, when it has joined and the controller shard knows all that it holds.
+    /// The server's number, once it has joined and the controller shard knows all its blocks.
     pub(crate) fn ready(&self) -> Option<ServerId> {
         self.server.filter(|_| self.ready)
     }
 
-    /// Whether the controller shard lets this server go.
+    /// Whether the controller shard has released this server.
     pub(crate) fn is_released(&self) -> bool {
         self.released
     }
 
-    /// Whether the server wants to go.
+    /// Whether the server is to leave.
     pub(crate) fn is_leaving(&self) -> bool {
         self.leaving
     }
 
-    /// Asks to be taken out once the controller shard is there.
+    /// Requests a drain as soon as the controller shard is connected.
     pub(crate) fn wish_to_leave(&mut self) {
         self.leaving = true;
     }
 
-    /// Asks to be taken out, now or then.
+    /// Requests a drain, now or as soon as it is connected.
     pub(crate) fn leave(&mut self, net: &mut Net) {
         self.wish_to_leave();
         if self.ready {
@@ -206,7 +205,7 @@ impl Link {
         }
     }
 
-    /// Why the controller shard does not take this server out, told once.
+    /// Why the controller shard does not drain this server; returned once.
     pub(crate) fn take_kept(&mut self) -> Option<String> {
         self.kept.take()
     }
@@ -218,12 +217,12 @@ impl Link {
         }
     }
 
-    /// How many controller shards there are, as far as this one has heard.
+    /// The number of controller shards, as far as this link knows.
     pub(crate) fn controllers(&self) -> u16 {
         self.controllers
     }
 
-    /// What was last in the way of joining, told once.
+    /// The last obstacle to joining; returned once.
     pub(crate) fn take_hindrance(&mut self) -> Option<String> {
         self.hindrance.take()
     }
@@ -258,7 +257,8 @@ impl Link {
                 self.ask(net, Op::Hello, &hello, Asked::Hello);
             }
             Err(e) => {
-                let text = format!("no controller at {}: {e}", self.identity.controller);
+                let text =
+                    format!("cannot reach the controller at {}: {e}", self.identity.controller);
                 self.hindrance = Some(text);
             }
         }
@@ -267,9 +267,9 @@ impl Link {
     fn join(&mut self, net: &mut Net, hello: &HelloReply, lots: &Lots) {
         self.controllers = u16::from(hello.shards.max(1));
         if self.controllers > 1 && !self.identity.tiers.is_empty() {
-            // What is lent is room in memory; of the tiers below there is no ledger yet.
-            let text = "a server with disks serves a controller of one shard: start the controller \
-                        with controller_shards = 1, or the server without disks";
+            // Shares consist of room in memory; there is no ledger of lower tiers yet.
+            let text = "a server with disks needs a controller with one shard: start the \
+                        controller with controller_shards = 1, or this server without disks";
             self.hindrance = Some(text.to_owned());
             return self.hang_up(net);
         }
@@ -297,7 +297,8 @@ impl Link {
     fn joined(&mut self, net: &mut Net, now: Time, reply: &JoinServerReply) {
         if reply.term < self.term {
             let (old, known) = (reply.term, self.term);
-            let text = format!("a controller of term {old}, and there was one of term {known}");
+            let text =
+                format!("the controller has term {old}; the term of the last one was {known}");
             self.hindrance = Some(text);
             return self.hang_up(net);
         }
@@ -338,8 +339,8 @@ impl Link {
         }
     }
 
-    /// Leaves a note that must arrive: the link may wait for a shard, never the reverse. A shard
-    /// that has ended takes nothing any more: the server is ending.
+    /// Posts a note that must arrive: the link may wait for a shard, never the reverse. A shard that has
+    /// ended accepts nothing any more, because the server is shutting down.
     pub(crate) fn post(&self, shard: &Mailbox<Note>, mut note: Note) {
         while let Err(NotPosted::Full(back)) = shard.post(note) {
             note = back;
@@ -359,7 +360,7 @@ impl Link {
             bytes_owed: a.bytes_owed + c.bytes_owed,
             cpu: a.cpu + c.cpu,
         });
-        // What the cores told comes from up to an interval before, as what they told for the last report.
+        // The counters of the cores are up to an interval old, as they were in the last report.
         let (at, cpu) = std::mem::replace(&mut self.reported, (now, sum.cpu));
         let time = now.since(at).as_nanos() * self.shards.len() as u128;
         let busy = sum.cpu.saturating_sub(cpu).as_nanos();
@@ -416,7 +417,8 @@ impl Link {
                 net.close(from);
             }
             Asked::Report { sent } if header.status == Status::Ok => {
-                // Half the round trip is a bound on the error; only the order of a lease matters.
+                // Half the round trip is a bound on the error; only the order of magnitude of a lease
+                // matters.
                 if let Ok(reply) = ReportReply::decode(args) {
                     let here = (sent.as_millis() + now.as_millis()) / 2;
                     let offset = reply.now_ms as i64 - here as i64;
@@ -431,7 +433,7 @@ impl Link {
                 }
             }
             Asked::Inventory { .. } => net.close(from),
-            // The controller no longer knows this name: join again under a new one.
+            // The controller no longer knows this number: join again under a new one.
             Asked::Report { .. } => net.close(from),
             Asked::Taken(at) => self.tell(at, News::TakenHeard),
             Asked::Locate(shard, server) => self.located(shard, server, header, args),
@@ -441,7 +443,7 @@ impl Link {
         }
     }
 
-    /// Its connection is gone.
+    /// The connection is closed.
     pub(crate) fn on_close(&mut self, now: Time) {
         self.conn = None;
         self.ready = false;
@@ -449,13 +451,13 @@ impl Link {
         self.wait_longer(now);
         self.telling.stop();
         self.shared.clear();
-        // What is told of the blocks then is newer.
+        // The report of the blocks will contain newer values.
         self.usage.clear();
         self.active.clear();
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked {
                 Asked::Grow(at) => self.away(at),
-                // How much was taken is told with the rest; the block is to go on counting then.
+                // The taken amounts are reported with the blocks; then the block must continue counting.
                 Asked::Taken(at) => self.telling.unheard.push(at),
                 Asked::Begin(at) => self.refuse_move(at),
                 _ => {}
@@ -475,8 +477,8 @@ impl Link {
     ) {
         self.counters[shard.0 as usize] = counters;
         if !self.ready {
-            // Usage up to now is told with the blocks; leases are not ended by a controller that has
-            // just begun.
+            // Usage up to now is reported with the blocks; a controller that has just started does not expire
+            // leases.
             if self.telling.has(shard) {
                 self.usage.extend(usage);
             }
@@ -490,15 +492,15 @@ impl Link {
         }
     }
 
-    /// What the controller asked is done, or could not be.
+    /// A command of the controller is done, or failed.
     pub(crate) fn done(
         &mut self,
         net: &mut Net,
         errand: Errand,
         outcome: Result<Vec<u8>, (Status, String)>,
     ) {
-        // One that came over an earlier connection is asked again over this one, and another
-        // controller may have given its number to something else.
+        // A command of an earlier connection is repeated over this one, and another controller may have used
+        // its number for another command.
         let Some(conn) = self.conn.filter(|_| errand.link == self.links) else { return };
         if let Some(left) = self.shared.get_mut(&errand.request) {
             *left -= 1;
@@ -516,7 +518,7 @@ impl Link {
         }
     }
 
-    /// Joins, or reports, when it is time; when it is next.
+    /// Joins, or reports, if it is time; returns when it is next.
     pub(crate) fn on_tick(&mut self, net: &mut Net, now: Time) -> Time {
         if self.conn.is_none() {
             if now >= self.next_attempt {

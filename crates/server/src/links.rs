@@ -1,8 +1,8 @@
-//! The links to all controller shards, on one thread, and the ledger of what is lent to them.
+//! The links to all controller shards, on one thread, and the ledger of their shares of this server.
 //!
-//! A server is a member of each controller shard, under a number of that shard's own, with blocks of
-//! its own (ADR 0021). Nothing that happens to one membership concerns another: a shard that loses this
-//! server, or is started again, settles that over its own link. How many there are, the first tells.
+//! A server is a member of each controller shard, under a number of that shard's own, with blocks of its own
+//! (ADR 0021). The memberships are independent: a shard that loses this server, or restarts, handles that
+//! over its own link. The first shard reports the number of shards.
 
 use crate::flush::Flusher;
 use crate::link::{Counters, Identity, Link};
@@ -18,33 +18,33 @@ use honeycomb_wire::{ReplyHeader, RequestHeader};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 
-/// What came of a server's wish to go, or of somebody's who takes it out.
+/// The outcome of a drain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Departure {
-    /// It has nothing, and has ended.
+    /// The server has no blocks left, and has ended.
     Released,
-    /// It cannot be taken out, for this reason.
+    /// It cannot be drained, for this reason.
     Refused(String),
 }
 
-/// Parts of large values of a store that are to leave this server, which is taken out: whoever hears of it
-/// writes the values anew (`honeycomb_client::Client::carry_values`). Told again every
-/// `EXTENTS_LEAVE_TELL` as long as it is so; not for `EXTENTS_LEAVE_FOR`, when the server stays.
+/// Parts of large values of a store that must leave this server, which is draining: the receiver writes the
+/// values anew (`honeycomb_client::Client::carry_values`). Repeated every `EXTENTS_LEAVE_TELL` while the
+/// server drains. If none arrives for `EXTENTS_LEAVE_FOR`, the server stays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ValuesLeave {
     /// The job.
     pub job: JobId,
     /// The store.
     pub structure: StructureId,
-    /// The block that has them, and takes no more.
+    /// The block with the parts, which accepts nothing any more.
     pub at: BlockAt,
 }
 
-/// What a server tells the process that runs it.
+/// The channels from a server to the process that runs it.
 pub(crate) struct Told {
-    /// When it was taken out, or why it is not.
+    /// The end of a drain, or why there is none.
     pub departure: Sender<Departure>,
-    /// Values that are to leave it. They are told again: what finds no room here is no loss.
+    /// Values that must leave it. Reports are repeated, so one that does not fit is no loss.
     pub values: SyncSender<ValuesLeave>,
 }
 
@@ -55,9 +55,9 @@ pub(crate) struct LinkService {
     flusher: Flusher,
     links: Vec<Link>,
     lots: Lots,
-    /// Hears once that the server has joined all of them, and before that what is in the way.
+    /// Gets one message when the server has joined all of them, and before that the obstacles.
     joined: Option<Sender<Result<ServerId, String>>>,
-    /// Nobody listens in a process that has more than this server.
+    /// Not read in a process that runs more than this server.
     told: Told,
     stopped: bool,
 }
@@ -94,8 +94,8 @@ impl LinkService {
         self.links.iter_mut().find(|link| link.conn() == Some(conn))
     }
 
-    /// As many links as there are controller shards. A controller that was started again without a log
-    /// may have others than before.
+    /// Creates as many links as there are controller shards. A controller that was restarted without a log
+    /// may have another number of shards.
     fn adjust(&mut self, net: &mut Net) {
         let wanted = self.links[0].controllers().min(CONTROLLER_SHARDS_MAX) as usize;
         while self.links.len() < wanted {
@@ -114,7 +114,7 @@ impl LinkService {
         }
     }
 
-    /// Ends the server when every controller shard lets it go.
+    /// Ends the server when every controller shard has released it.
     fn depart(&mut self) {
         let wanted = self.links[0].controllers() as usize;
         if self.links.len() < wanted || !self.links.iter().all(Link::is_released) {
@@ -142,7 +142,7 @@ impl LinkService {
     }
 }
 
-/// Those that concern a controller shard.
+/// Takes the elements that belong to a controller shard.
 fn part<T>(all: &mut Vec<T>, controller: u16, of: impl Fn(&T) -> u16) -> Vec<T> {
     if all.iter().all(|one| of(one) == controller) {
         return std::mem::take(all);

@@ -1,34 +1,34 @@
-//! The ledger of a memory server: to which controller shard it has lent how much of each core.
+//! The ledger of a memory server: how many blocks of each core every controller shard may use.
 //!
-//! Room is counted, not named: each controller shard has names of its own for the blocks, so that one
-//! it gave back can be used by another without either knowing the other (ADR 0021). What is lent never
-//! exceeds what there is, and what a shard has it keeps until it says that it has no use for it: only
-//! it knows what it has given out (INV-40).
+//! The ledger counts blocks and does not name them: each controller shard has names of its own for the
+//! blocks, so that one shard can use a block that another has returned without knowledge of it (ADR 0021).
+//! The shares never exceed the capacity. A shard keeps its share until it returns a part of it: only the
+//! shard knows the blocks that it has allocated (INV-40).
 
 use honeycomb_types::Bug;
 
-/// Blocks lent, by controller shard and core.
+/// Blocks in the shares, by controller shard and core.
 #[derive(Clone, Debug)]
 pub struct Lots {
     /// Blocks of each core.
     capacity: Vec<u32>,
-    /// What each controller shard has.
+    /// The share of each controller shard.
     lent: Vec<Vec<u32>>,
 }
 
 impl Lots {
-    /// Nothing is lent of so many cores with so many blocks each.
+    /// Empty shares of so many cores with so many blocks each.
     pub fn new(cores: usize, blocks: u32) -> Lots {
         Lots { capacity: vec![blocks; cores], lent: Vec::new() }
     }
 
-    /// What a controller shard has.
+    /// The share of a controller shard.
     pub fn lent(&self, controller: u16) -> Vec<u32> {
         let lent = self.lent.get(controller as usize);
         lent.cloned().unwrap_or_else(|| vec![0; self.capacity.len()])
     }
 
-    /// Blocks of a core that nobody has.
+    /// Blocks of a core that are in no share.
     pub fn free(&self, core: usize) -> u32 {
         if Bug::LotsLentTwice.active() {
             return self.capacity[core]
@@ -37,8 +37,8 @@ impl Lots {
         self.capacity[core] - self.lent.iter().map(|lent| lent[core]).sum::<u32>()
     }
 
-    /// A controller shard wants to have so much in all: what is less comes back, what is more it gets
-    /// as far as there is any. Answers what it has then; `None` when it speaks of other cores.
+    /// A controller shard requests this much in total: a surplus is returned, and more is granted as far as
+    /// it is free. Returns the share then; `None` if the number of cores is wrong.
     pub fn set(&mut self, controller: u16, wanted: &[u32]) -> Option<Vec<u32>> {
         if wanted.len() != self.capacity.len() {
             return None;
@@ -56,7 +56,7 @@ impl Lots {
         Some(self.lent(controller))
     }
 
-    /// A controller shard has nothing any more: it does not know this server, or is not there.
+    /// Clears the share of a controller shard that does not know this server, or no longer exists.
     pub fn clear(&mut self, controller: u16) {
         if let Some(lent) = self.lent.get_mut(controller as usize) {
             lent.fill(0);

@@ -1,22 +1,22 @@
-//! How fast a block is written and how long the controller takes: what decides how early a block asks
-//! for its successor, so that nobody waits at its end.
+//! How fast a block is written, and how long the controller takes. From these a block computes how early to
+//! request its successor, so that no writer waits at its end.
 
 use honeycomb_types::Time;
 use std::time::Duration;
 
-/// The span over which writes are added up.
+/// The span over which written bytes are summed.
 const SPAN: Duration = Duration::from_millis(4);
-/// A span that has just begun is taken for one of this length at least: a single write makes no pace.
+/// The least length assumed for a span that has just begun: a single write is no rate.
 const SPAN_LEAST: Duration = Duration::from_millis(1);
-/// A delay that is expected before any was measured.
+/// The expected delay before any was measured.
 const DELAY_FIRST: Duration = Duration::from_millis(1);
-/// Above this a delay is an outage, not something to grow ahead of.
+/// A delay above this is an outage, for which a block does not grow ahead.
 const DELAY_MAX: Duration = Duration::from_millis(200);
 
-/// Bytes written to one block of late.
+/// Bytes recently written to one block.
 ///
-/// The rate is the greater of two neighbouring spans', the one that still runs included, so that it
-/// follows a burst at once and forgets it after two spans.
+/// The rate is the greater one of two neighbouring spans, including the present one, so that it follows a
+/// burst at once and forgets it after two spans.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
     span: Time,
@@ -26,7 +26,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// So many bytes were written.
+    /// Counts written bytes.
     pub fn wrote(&mut self, now: Time, bytes: usize) {
         if bytes == 0 {
             return;
@@ -45,7 +45,7 @@ impl Pace {
         }
     }
 
-    /// Bytes that arrive in this time if it goes on like this.
+    /// Bytes that arrive in this time at the present rate.
     pub fn bytes_in(&mut self, now: Time, time: Duration) -> usize {
         self.turn(now);
         let running = now.since(self.span).max(SPAN_LEAST);
@@ -55,14 +55,13 @@ impl Pace {
         per(self.bytes, running).max(per(self.before, SPAN))
     }
 
-    /// When it was written last.
+    /// When it was last written.
     pub fn last(&self) -> Time {
         self.last
     }
 }
 
-/// How long the controller took of late: the longest of recent times, which decays by a sixteenth
-/// with every shorter one.
+/// The recent delay of the controller: the longest, which decays by a sixteenth with every shorter one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Delay(Duration);
 
@@ -73,13 +72,13 @@ impl Default for Delay {
 }
 
 impl Delay {
-    /// It took this long.
+    /// Notes a delay.
     pub fn took(&mut self, time: Duration) {
         self.0 = time.min(DELAY_MAX).max(self.0 - self.0 / 16);
     }
 
-    /// What to expect: twice that, because asking late makes a writer wait and asking early costs
-    /// nothing but a block a little sooner.
+    /// The expected delay: twice the recent one, because a late request makes a writer wait, while an early
+    /// one only allocates a block a little sooner.
     pub fn expected(&self) -> Duration {
         2 * self.0
     }
@@ -97,7 +96,7 @@ mod tests {
     fn the_pace_follows_a_burst_and_forgets_it() {
         let mut pace = Pace::default();
         pace.wrote(ms(1000), 1000);
-        // One write in no time: as if it had taken a millisecond.
+        // One write in no time counts as if it had taken a millisecond.
         assert_eq!(pace.bytes_in(ms(1000), Duration::from_millis(3)), 3000);
         assert_eq!(pace.bytes_in(ms(1002), Duration::from_millis(3)), 1500);
         for n in 1..8 {

@@ -1,7 +1,7 @@
-//! The lines of a shard, as connections.
+//! The network side of a shard's peer connections.
 //!
-//! By the cluster's own token. What the shard posts before the handshake is done waits here; answers go
-//! back to it in order.
+//! They use the cluster's own token. The shard's requests wait here until the handshake is done; answers are
+//! passed to it in order.
 
 use crate::shard::{LineKey, Post, PostPayload, Shard};
 use honeycomb_env::Entropy;
@@ -15,12 +15,12 @@ use std::collections::HashMap;
 struct Line {
     conn: ConnId,
     target: BlockAt,
-    /// What waits for the handshake; `None` when it is done.
+    /// Requests that wait for the handshake; `None` when it is done.
     waiting: Option<Vec<(Op, Vec<u8>, PostPayload)>>,
     next_request: u64,
 }
 
-/// The connections of a shard's lines.
+/// The peer connections of a shard.
 pub(crate) struct Peers {
     token: Vec<u8>,
     lines: HashMap<LineKey, Line>,
@@ -28,12 +28,12 @@ pub(crate) struct Peers {
 }
 
 impl Peers {
-    /// None yet; they will show this token, the cluster's own.
+    /// No connections yet; they will present this token, the cluster's own.
     pub fn new(token: Vec<u8>) -> Peers {
         Peers { token, lines: HashMap::new(), keys: HashMap::new() }
     }
 
-    /// Does what the shard's lines want, until they want nothing more.
+    /// Executes the posts of the shard's peer connections until there are no more.
     pub fn settle(&mut self, net: &mut Net, now: Time, shard: &mut Shard) {
         loop {
             let posts = shard.take_posts();
@@ -61,7 +61,7 @@ impl Peers {
                 Err(_) => shard.line_lost(now, key),
             },
             Post::Send { key, op, args, payload } => {
-                // Without a line the shard has heard, or will, that it is lost.
+                // If the connection is gone, the shard has been or will be notified of its loss.
                 let Some(line) = self.lines.get_mut(&key) else { return };
                 match &mut line.waiting {
                     Some(waiting) => waiting.push((op, args, payload)),
@@ -90,7 +90,7 @@ impl Peers {
         net.request(conn, header, &hello.encode(), ReplyPayload::Copy(&[]));
     }
 
-    /// A reply came; false when it is of no line.
+    /// Passes on a reply; false if it belongs to no peer connection.
     pub fn replied(
         &mut self,
         net: &mut Net,
@@ -118,7 +118,7 @@ impl Peers {
         true
     }
 
-    /// A connection is gone.
+    /// A connection was closed.
     pub fn closed(&mut self, now: Time, shard: &mut Shard, conn: ConnId) {
         if let Some(key) = self.keys.remove(&conn) {
             self.lines.remove(&key);

@@ -1,4 +1,4 @@
-//! What a shard answers when it does not run a request.
+//! The answers of a shard to requests that it does not run.
 
 use honeycomb_structures::{Answer, LaneVerdict};
 use honeycomb_types::BlockAt;
@@ -6,7 +6,7 @@ use honeycomb_types::limits::RETRY_WINDOW_MS;
 use honeycomb_wire::Status;
 use honeycomb_wire::busy::UNDER_WAY;
 
-/// What a request has to wait whose earlier try is still under way, in microseconds.
+/// Retry delay of a request whose earlier attempt is still in progress, in microseconds.
 const IN_PROGRESS_RETRY_US: u64 = 500;
 
 pub(crate) fn revoked() -> Answer {
@@ -15,7 +15,7 @@ pub(crate) fn revoked() -> Answer {
 }
 
 pub(crate) fn expired() -> Answer {
-    Answer::refuse(Status::GrantExpired, "the grant is past its time")
+    Answer::refuse(Status::GrantExpired, "the grant has expired")
 }
 
 pub(crate) fn refusal_of(verdict: LaneVerdict) -> Result<(), Answer> {
@@ -23,21 +23,21 @@ pub(crate) fn refusal_of(verdict: LaneVerdict) -> Result<(), Answer> {
         LaneVerdict::Run => return Ok(()),
         LaneVerdict::Replay(answer) => answer,
         LaneVerdict::Resume(next) => {
-            let text = format!("the lane continues at {}", next.0);
+            let text = format!("resume the lane at sequence {}", next.0);
             Answer { value: next.0, ..Answer::refuse(Status::Resume, text) }
         }
         LaneVerdict::InProgress => Answer {
             value: IN_PROGRESS_RETRY_US | UNDER_WAY,
-            ..Answer::refuse(Status::Busy, "an earlier try of this request is under way")
+            ..Answer::refuse(Status::Busy, "an earlier attempt of this request is in progress")
         },
-        LaneVerdict::Waits => in_progress("the mutation before it in its lane is under way"),
+        LaneVerdict::Waits => in_progress("the preceding mutation of the lane is in progress"),
         LaneVerdict::OutcomeUnknown => Answer::refuse(
             Status::OutcomeUnknown,
-            format!("the record of this mutation is gone after {} s", RETRY_WINDOW_MS / 1000),
+            format!("the result of this mutation was discarded after {} s", RETRY_WINDOW_MS / 1000),
         ),
         LaneVerdict::Busy => Answer {
             value: 10_000,
-            ..Answer::refuse(Status::Busy, "too many results wait to be acknowledged")
+            ..Answer::refuse(Status::Busy, "too many results of the lane are not acknowledged")
         },
     })
 }

@@ -1,4 +1,4 @@
-//! Starts a memory server: one thread per shard, one for the link, one that gives memory back.
+//! Starts a memory server: one thread per shard, one for the link, one that reclaims memory.
 
 use crate::below;
 use crate::conn::{Helpers, ShardService};
@@ -10,11 +10,12 @@ use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use crate::spill::Spiller;
 use honeycomb_block::Reclaimer;
-use honeycomb_env::{AbortOnPanic, Clock, DiskShape, Entropy};
+use honeycomb_env::unix::UnixDoor;
+use honeycomb_env::{
+    AbortOnPanic, Clock, DiskShape, Entropy, Mailbox, Net, NetOptions, NotPosted, run,
+};
 use honeycomb_structures::{LaneRoom, Registry};
 use honeycomb_tiers::{Access, FlushRoot, FlushStore, Objects, Place};
-use honeycomb_transport::unix::UnixDoor;
-use honeycomb_transport::{Mailbox, Net, NetOptions, NotPosted, run};
 use honeycomb_types::limits::{
     BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
     FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_BEYOND_FRACTION, FREED_KEPT_FRACTION,
@@ -32,16 +33,16 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Blocks that are to be emptied, as they are told to this process at a time.
+/// Most pending reports of blocks to be emptied, in this process.
 const VALUES_TOLD: usize = 4096;
 
-/// How a memory server is started.
+/// The options of a memory server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// Where to listen; port 0 takes a free one.
+    /// The address to listen on; port 0 takes a free one.
     pub listen: SocketAddr,
-    /// The host, or host:port, that clients are told; `None` tells the address listened on, which
-    /// must then be one that they can reach.
+    /// The host, or host:port, that clients use; `None` advertises the address listened on, which clients
+    /// must then be able to reach.
     pub advertise: Option<String>,
     /// The controller.
     pub controller: SocketAddr,
@@ -51,56 +52,56 @@ pub struct ServerOptions {
     pub memory: u64,
     /// Bytes of each block: a power of two from 64 KiB to 1 GiB.
     pub block_size: u64,
-    /// Disks and stores below that memory, in the order in which they are used.
+    /// Disks and object stores as lower tiers, in the order in which they are used.
     pub disks: Vec<DiskOptions>,
     /// Cores to use: one shard each.
     pub shards: u8,
-    /// How long a core polls before it sleeps when requests come in quick succession.
+    /// How long a core polls before it sleeps if requests arrive in quick succession.
     pub spin: Duration,
     /// The place below which data of expired prefixes is written; none is written without it.
     pub flush_root: Option<FlushRoot>,
-    /// The directory of the Unix socket that clients of this machine may use; `None` has no socket.
+    /// The directory of the Unix socket for clients of this machine; `None` for no socket.
     pub unix_dir: Option<PathBuf>,
     /// The kinds of structure that it serves.
     pub kinds: Arc<Registry>,
 }
 
-/// A disk, or an object store, for blocks that have no room in memory.
+/// A disk, or an object store, for blocks that do not fit into memory.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
-    /// A directory of a disk: nothing is left there when the server ends, however it ends. Of an object
-    /// store a bucket or a directory: nothing is left there when the server is stopped.
+    /// The place. On a disk a directory, of which nothing is left when the server ends, in whatever way. For
+    /// an object store a bucket or a directory: nothing is left there when the server is stopped.
     pub place: Place,
-    /// How it is reached, when it is in a bucket.
+    /// The credentials and endpoint, if it is a bucket.
     pub access: Access,
-    /// Bytes that may be used of it.
+    /// Bytes to use of it.
     pub bytes: u64,
-    /// What it is made of. Object stores come after disks.
+    /// Its class. Object stores come after disks.
     pub class: TierClass,
-    /// How fast it is taken to be, for benchmarks; `None` leaves it as fast as it is.
+    /// Simulated speed, for benchmarks; `None` leaves it as fast as it is.
     pub shape: Option<DiskShape>,
 }
 
 /// Blocks of each core.
 struct Sizes {
-    /// That may be in memory.
+    /// Blocks that may be in memory.
     frames: u32,
-    /// Beside them, for the ends of those that are below.
+    /// Besides them, room for the ends of blocks in lower tiers.
     warm: u32,
-    /// Bytes that may be read from below and not be sent yet.
+    /// Most bytes that were read from lower tiers and are not sent yet.
     buffers: usize,
-    /// In each tier below.
+    /// Blocks in each lower tier.
     disks: Vec<TierSpec>,
 }
 
 impl Sizes {
-    /// Wherever they are.
+    /// Blocks in all tiers.
     fn blocks(&self) -> u32 {
         self.frames + self.disks.iter().map(|tier| tier.blocks).sum::<u32>()
     }
 }
 
-/// A running memory server. Dropping it stops its threads; its blocks are gone then.
+/// A running memory server. Dropping it stops its threads and frees its blocks.
 pub struct MemoryServer {
     address: SocketAddr,
     server: ServerId,
@@ -113,8 +114,8 @@ pub struct MemoryServer {
 }
 
 impl MemoryServer {
-    /// Listens, starts the threads and joins the cluster. Waits up to `patience` for the
-    /// controller; the error says what was in the way.
+    /// Listens, starts the threads and joins the cluster. Waits up to `patience` for the controller; the
+    /// error contains the last obstacle.
     pub fn start(options: &ServerOptions, patience: Duration) -> io::Result<MemoryServer> {
         let sizes = check(options)?;
         let clock = Clock::start();
@@ -165,7 +166,7 @@ impl MemoryServer {
         let incarnation = Entropy::system().next_u64();
         let advertised = advertised(options, address);
         for (disk, tier) in options.disks.iter().zip(&sizes.disks) {
-            // Of each core a part.
+            // An equal part for each core.
             let part = tier.blocks as u64 * options.block_size;
             let size = (part * options.shards as u64, options.block_size);
             let (volume, worker) = below::open(disk, (&advertised, incarnation), size, clock)?;
@@ -238,23 +239,23 @@ impl MemoryServer {
         Ok(server)
     }
 
-    /// Where clients reach it.
+    /// The address for clients.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The path of its Unix socket, when it has one.
+    /// The path of its Unix socket, if it has one.
     pub fn near(&self) -> Option<&str> {
         self.near.as_deref()
     }
 
-    /// The name under which it joined first.
+    /// The number that the server first got when it joined.
     pub fn server(&self) -> ServerId {
         self.server
     }
 
-    /// Asks the controller to take it out: it is given no block any more, and ends when it has none.
-    /// What comes of that, its `departures` tell.
+    /// Requests that the controller drain this server: it gets no more blocks, and ends when it has none.
+    /// `departures` reports the outcome.
     pub fn leave(&self) {
         let clock = Clock::start();
         while let Err(NotPosted::Full(_)) = self.link.post(LinkNote::Leave) {
@@ -262,18 +263,19 @@ impl MemoryServer {
         }
     }
 
-    /// Tells that it was taken out, whoever wished it, or why it is not. For the first who asks.
+    /// Reports that the server has been drained, by any request, or why it is not. Available to the
+    /// first caller.
     pub fn departures(&self) -> Option<Receiver<Departure>> {
         self.departure.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
 
-    /// Tells of large values that are to leave it, as it is taken out: it does not end before they have.
-    /// For the first who asks.
+    /// Reports large values that must leave while the server drains: it does not end before they have.
+    /// Available to the first caller.
     pub fn leaving_values(&self) -> Option<Receiver<ValuesLeave>> {
         self.values.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
     }
 
-    /// Waits until its threads end: when it was taken out, or when a defect ends them.
+    /// Waits until its threads end: when it has been drained, or because of a defect.
     pub fn wait(mut self) {
         for thread in self.threads.drain(..) {
             let _ = thread.join();
@@ -354,12 +356,14 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let size = options.block_size;
     if !size.is_power_of_two() || !(BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX).contains(&size) {
         return refuse(format!(
-            "the block size is a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}, not {size}"
+            "the block size must be a power of two from {BLOCK_SIZE_MIN} to {BLOCK_SIZE_MAX}, not \
+             {size}"
         ));
     }
     if options.listen.ip().is_unspecified() && options.advertise.is_none() {
         return refuse(format!(
-            "{} is every address of this machine; --advertise says which one clients shall use",
+            "{} means all addresses of this machine; set --advertise to the one that clients shall \
+             use",
             options.listen
         ));
     }
@@ -368,8 +372,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     {
         return refuse(format!(
             "the server listens on {}, which clients of the controller at {controller} cannot \
-                reach from \
-             other machines; say {}, or --advertise with the address that clients shall use",
+             reach from other machines; use {}, or set --advertise to the address for clients",
             options.listen,
             listen_instead(controller),
         ));
@@ -380,7 +383,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let per_shard = options.memory / size / options.shards as u64;
     if per_shard == 0 {
         return refuse(format!(
-            "{} bytes of memory hold no block of {size} for each of {} shards",
+            "{} bytes of memory are too few for one block of {size} bytes in each of {} shards",
             options.memory, options.shards
         ));
     }
@@ -394,7 +397,8 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
         let blocks = disk.bytes / size / options.shards as u64;
         if blocks == 0 {
             return refuse(format!(
-                "{} bytes of the disk at {} hold no block of {size} for each of {} shards",
+                "{} bytes of the disk at {} are too few for one block of {size} bytes in each of \
+                 {} shards",
                 disk.bytes, disk.place, options.shards
             ));
         }
@@ -403,24 +407,23 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let all = per_shard + disks.iter().map(|(_, blocks)| blocks).sum::<u64>();
     if all > BlockId::MAX_INDEX as u64 {
         return refuse(format!(
-            "{all} blocks per shard are more than {}: take larger blocks",
+            "{all} blocks per shard are over the limit of {}; use larger blocks",
             BlockId::MAX_INDEX
         ));
     }
-    // What each block below keeps in memory must not become what memory is used for.
+    // The bookkeeping of blocks in lower tiers must not take most of the memory.
     let kept = (all - per_shard) * BELOW_BYTES;
     if kept > per_shard * size / BELOW_FRACTION {
         return refuse(format!(
-            "{} blocks of {size} below memory would take {kept} bytes of {} of memory for each \
-                core: take \
-             larger blocks, or less below it",
+            "for each core, {} blocks of {size} bytes in lower tiers would take {kept} of {} bytes \
+             of memory; use larger blocks or smaller lower tiers",
             all - per_shard,
             per_shard * size
         ));
     }
     let tier = |(class, blocks)| TierSpec { class, blocks: blocks as u32 };
     let disks: Vec<TierSpec> = disks.into_iter().map(tier).collect();
-    // It is taken from what blocks have.
+    // It is subtracted from the memory of blocks.
     let per_shard = (per_shard - kept / size) as u32;
     if disks.is_empty() {
         return Ok(Sizes { frames: per_shard, warm: 0, buffers: 0, disks });
@@ -428,12 +431,11 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     let pool = WARM_BLOCKS_MIN.max(per_shard / WARM_FRACTION);
     if per_shard <= pool {
         return refuse(format!(
-            "{per_shard} blocks of memory for each core are too few beside disks: {pool} are for \
-                what \
-             is read of them and written to them"
+            "too little memory: {per_shard} blocks for each core, of which a server with disks \
+             reserves {pool} to read and write them; add memory or use smaller blocks"
         ));
     }
-    // A quarter is for what is read.
+    // A quarter is for reads.
     let read = (pool / 4).max(1);
     let buffers = read as usize * size as usize;
     Ok(Sizes { frames: per_shard - pool, warm: pool - read, buffers, disks })
@@ -446,7 +448,7 @@ fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     })
 }
 
-/// The place as controllers are told it: absolute, so that it means the same to everybody.
+/// The flush root as sent to controllers: absolute, so that it means the same on every machine.
 fn flush_root_of(options: &ServerOptions) -> String {
     let Some(root) = &options.flush_root else { return String::new() };
     match root.place.directory() {

@@ -60,11 +60,11 @@ use waiting::Pending;
 /// The stages of a data request, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Is (block, epoch) ours?
+    /// Does this server hold (block, epoch)?
     Locate,
     /// Does the grant cover this structure and operation?
     Authorize,
-    /// Was this mutation executed before, is it this lane's turn?
+    /// Was this mutation executed before? Is it the next of its lane?
     Recall,
     /// The structure does its work.
     Execute,
@@ -72,20 +72,20 @@ pub enum Stage {
     Record,
 }
 
-/// Who asks: what the connection's handshake and grants have proven.
+/// The caller: the facts that the connection's handshake and grants have proven.
 #[derive(Clone, Copy, Debug)]
 pub struct Access {
     /// Scope of retries.
     pub session: SessionId,
-    /// Results that a lane of this session keeps.
+    /// Most results that a lane of this session keeps.
     pub window: u16,
-    /// The grant that the request names, when the connection has presented it.
+    /// The grant that the request names, if the connection has presented it.
     pub grant: Option<Grant>,
-    /// Another memory server: it came with the cluster's own token, which nobody has narrowed.
+    /// Another memory server, which presented the unattenuated token of the cluster.
     pub peer: bool,
 }
 
-/// To whom a block belongs, as the controller said.
+/// The owner of a block, as the controller assigned it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOwner {
     /// The block and its epoch.
@@ -98,7 +98,7 @@ pub struct BlockOwner {
     pub structure: StructureId,
     /// Grants of an earlier generation are refused.
     pub generation: Generation,
-    /// What it holds.
+    /// The kind of structure.
     pub kind: Kind,
     /// First hash of a kv's range.
     pub start: u64,
@@ -110,126 +110,125 @@ pub struct BlockOwner {
     pub max_bytes: u64,
     /// The structure's first block.
     pub first: bool,
-    /// When the block grows or splits, and when it merges.
+    /// The marks at which the block grows or splits, and merges.
     pub marks: Marks,
     /// The move that will fill it; 0 for none.
     pub importing: u64,
-    /// Where it has its place: in memory, or below from the start.
+    /// Its tier at the start: memory, or a lower one.
     pub tier: TierIx,
 }
 
-/// What a shard wants done elsewhere.
+/// A request of a shard to another part of the server or to the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Ask the controller for the block that follows this one.
+    /// Request from the controller the block that follows this one.
     Grow {
         /// The structure.
         structure: StructureId,
-        /// The block that asks.
+        /// The block that requests it.
         at: BlockAt,
     },
-    /// Tell the controller that this block was sealed.
+    /// Report to the controller that this block was sealed.
     Sealed {
         /// The structure.
         structure: StructureId,
         /// The block.
         at: BlockAt,
-        /// Its length for good: bytes of a file's, items of a queue's.
+        /// Its final length: bytes of a file, items of a queue.
         length: u64,
         /// Bytes of a queue's items.
         bytes: u64,
         /// The structure was sealed with it.
         last: bool,
     },
-    /// Tell the controller how much was taken from a queue's block; answered by
-    /// `News::TakenHeard`.
+    /// Report to the controller the total taken from a queue's block; answered by `News::TakenHeard`.
     Taken {
         /// The structure.
         structure: StructureId,
         /// The block.
         at: BlockAt,
-        /// Items, since it began.
+        /// Items, since the block was opened.
         items: u64,
         /// Their bytes.
         bytes: u64,
     },
-    /// Give the controller back the successor that it granted: nobody was told of it.
+    /// Return a granted successor to the controller: no caller knows of it.
     Return {
         /// The structure.
         structure: StructureId,
-        /// The block that was granted it.
+        /// The block to which it was granted.
         at: BlockAt,
-        /// Arguments of `Moved` by which it came.
+        /// The arguments of `Moved` from the grant.
         successor: Vec<u8>,
     },
-    /// Ask the controller for a block to move to; answered by `MoveWord::Begin` or `Refused`.
+    /// Request from the controller a block to move to; answered by `MoveWord::Begin` or `Refused`.
     BeginMove {
         /// The structure.
         structure: StructureId,
-        /// The block that asks.
+        /// The block that requests it.
         at: BlockAt,
-        /// The first hash that shall move.
+        /// The first hash to move.
         start: u64,
-        /// How much of what it has, and to whom.
+        /// The kind of the move: split, merge or relocation.
         way: Way,
     },
-    /// Tell the controller that another block has all of a move; answered by `MoveWord::Committed`
-    /// or `NotCommitted`, or called back by `NotAsked`. Repeated until then.
+    /// Report to the controller that another block has all data of a move; answered by `MoveWord::Committed`
+    /// or `NotCommitted`, or cancelled by `NotAsked`. Repeated until then.
     CommitMove {
         /// The structure.
         structure: StructureId,
-        /// The block that gives.
+        /// The source block.
         at: BlockAt,
         /// The move.
         id: u64,
-        /// The block that takes.
+        /// The target block.
         target: BlockAt,
         /// Bytes that were sent for it.
         bytes: u64,
     },
-    /// Tell the controller that a move was given up.
+    /// Report to the controller that a move was cancelled.
     CancelMove {
         /// The structure.
         structure: StructureId,
-        /// The block that was to give.
+        /// The source block.
         at: BlockAt,
         /// The move.
         id: u64,
     },
-    /// Ask the controller where another server is; answered by `Shard::server_located`.
+    /// Request from the controller the address of another server; answered by `Shard::server_located`.
     LocateServer {
-        /// The shard that asks.
+        /// The shard that requests it.
         shard: ShardIx,
         /// The server.
         server: ServerId,
     },
-    /// Ask the controller to take the block out of its structure. Repeated until it is freed.
+    /// Request that the controller remove the block from its structure. Repeated until the block is freed.
     Retire {
         /// The structure.
         structure: StructureId,
         /// The block.
         at: BlockAt,
     },
-    /// Tell the controller that a block below memory is read often, and would come up: asked again
-    /// later when nothing comes of it.
+    /// Report to the controller that a block in a lower tier is read often and should be promoted; repeated
+    /// later if it is not.
     Raise {
         /// The structure.
         structure: StructureId,
         /// The block.
         at: BlockAt,
     },
-    /// Tell the controller that a block that was to go to another tier is there, and has nothing in the
-    /// one from which it came any more; or that it stays where it was.
+    /// Report to the controller that a block has arrived in its new tier and holds nothing in the old one any
+    /// more; or that it stays where it was.
     TierChanged {
         /// The structure.
         structure: StructureId,
         /// The block.
         at: BlockAt,
-        /// Where it is.
+        /// Its tier.
         tier: TierIx,
     },
-    /// Tell this process that large values are to be carried elsewhere of which this block has parts: its
-    /// server is taken out. Told again as long as it is (`EXTENTS_LEAVE_TELL`).
+    /// Report to this process that the block's server is draining, and that the large values with parts in
+    /// this block must be moved elsewhere. Repeated while the server drains (`EXTENTS_LEAVE_TELL`).
     ValuesLeave {
         /// The job.
         job: JobId,
@@ -238,19 +237,19 @@ pub enum Effect {
         /// The block.
         at: BlockAt,
     },
-    /// Tell the controller that bytes of a block below memory cannot be read: they are lost.
+    /// Report to the controller that bytes of a block in a lower tier cannot be read: they are lost.
     BlockFailed {
         /// The structure.
         structure: StructureId,
         /// The block.
         at: BlockAt,
-        /// What the disk said.
+        /// The error of the disk.
         why: String,
     },
 }
 
 impl Effect {
-    /// The controller shard that it concerns.
+    /// The controller shard to which it is addressed.
     pub fn controller(&self) -> u16 {
         match *self {
             Effect::LocateServer { server, .. } => server.controller(),
@@ -270,26 +269,26 @@ impl Effect {
     }
 }
 
-/// What a shard is made of.
+/// The configuration of a shard.
 #[derive(Clone)]
 pub struct ShardConfig {
-    /// Which core.
+    /// The number of its core.
     pub shard: ShardIx,
     /// Bytes of each block.
     pub block_size: usize,
-    /// How many blocks it may have, wherever they are.
+    /// Most blocks, in all tiers.
     pub blocks: u32,
-    /// How many of them may be in memory; all, where there is no tier below.
+    /// Most blocks in memory; all of them, if there is no lower tier.
     pub frames: u32,
-    /// What its blocks remember of lanes.
+    /// Room for the retry records of its blocks.
     pub lane_room: LaneRoom,
-    /// Blocks that are below and whose ends may be in memory at a time, beside those.
+    /// Besides those, most blocks in lower tiers whose ends are in memory.
     pub warm: u32,
-    /// The tiers below memory.
+    /// The lower tiers.
     pub disks: Vec<TierSpec>,
-    /// Bytes that may be read from there and not be sent yet.
+    /// Most bytes that were read from lower tiers and are not sent yet.
     pub buffers: usize,
-    /// Takes freed memory.
+    /// Reclaims freed memory.
     pub reclaimer: Reclaimer,
     /// The kinds of structure that it serves.
     pub kinds: Arc<Registry>,
@@ -299,28 +298,28 @@ struct Slot {
     owner: BlockOwner,
     backing: Backing,
     structure: Box<dyn Structure>,
-    /// What its operations are like.
+    /// Its kind, with the attributes of its operations.
     kind: Arc<Registered>,
     lanes: Lanes,
-    /// Touched since usage was last reported.
+    /// Changed since usage was last reported.
     touched: bool,
-    /// When it was looked at what its changes lead to, and how many bytes it used then.
+    /// When the consequences of its changes were last inspected, and its size in bytes then.
     looked: (Time, u64),
-    /// It has changed since, a little.
+    /// It has changed a little since then.
     unseen: bool,
-    /// When a refused block may ask for a successor again.
+    /// When a block that was refused a successor may request one again.
     ask_after: Time,
-    /// When it asked for one, until the answer comes.
+    /// When it requested one, until the answer arrives.
     asked_at: Option<Time>,
-    /// There is no room for what it wants.
+    /// How long there has been no room for it.
     full: full::Full,
-    /// When to look whether the successor that it has is of use.
+    /// When to check whether its granted successor is still needed.
     idle_at: Option<Time>,
     /// How fast it is written.
     pace: Pace,
-    /// When the structure is to be told that time has passed, if a timer is set for it.
+    /// When to call `tick` of the structure, if a timer is set.
     timer: Option<Time>,
-    /// It is drained: when to look next whether it can be retired.
+    /// It is drained: when to check next whether it can be retired.
     retire_at: Option<Time>,
     watchers: Watchers,
     /// Its length, and arguments of `Moved` to its successor, once it has one.
@@ -329,69 +328,69 @@ struct Slot {
     moving: Option<Box<moving::Moving>>,
     /// Number of the last move that this block began.
     last_move: u64,
-    /// When to go on giving back what has moved away.
+    /// When to continue freeing data that has moved away.
     sweep_at: Option<Time>,
     /// It is to leave this server.
     leaving: Option<Leaving>,
     told: Told,
-    /// What clients map of it, and what it is served from then.
+    /// The copy that clients map, which then serves the block as well.
     shared: Option<Shared>,
-    /// Where its bytes are.
+    /// The place of its bytes.
     place: Place,
-    /// Its changes are answered when they are there.
+    /// Its changes are answered when they are in the journal.
     journal: Option<Box<journals::Journal>>,
-    /// It is part of what several blocks hold at one moment.
+    /// It is part of a snapshot of several blocks.
     cut: Option<Box<cutting::Cut>>,
 }
 
 /// One core's share of a memory server.
 pub struct Shard {
     config: ShardConfig,
-    /// By which number each controller shard knows this server; 0 for none.
+    /// The number under which each controller shard knows this server; 0 for none.
     members: Vec<ServerId>,
-    /// As many for each controller shard as there are blocks: each may name any of them, and has room
-    /// for those that are lent to it. Found by `index`.
+    /// For each controller shard, as many slots as there are blocks: each may name any of them, and uses at
+    /// most its share. Found by `index`.
     slots: Vec<Option<Box<Slot>>>,
-    /// Blocks that are open or kept: never more than there are (INV-40).
+    /// Blocks that are open or retained: never more than there are (INV-40).
     held: u32,
-    /// What of them is below memory.
+    /// The state of the lower tiers.
     tiers: Tiers,
-    /// Blocks that are being flushed, by their index; they have no slot.
+    /// Blocks that are being flushed, by index; they have no slot.
     kept: BTreeMap<usize, Kept>,
     /// How long the controller takes to grant a block.
     grow_delay: Delay,
-    /// Epoch of the last owner of each block: a late open or free is recognised by it.
+    /// Epoch of the last owner of each block, to recognise a late open or free.
     last_epoch: Vec<Epoch>,
     pending: AllPending,
     touched: Vec<u32>,
-    /// Blocks that have changed since they were looked at: each once.
+    /// Blocks that have changed since they were inspected: each once.
     unseen: Vec<u32>,
-    /// Blocks whose moves go on in steps, in turn: each once.
+    /// Blocks whose moves continue in steps, in turn: each once.
     steps: VecDeque<u32>,
     effects: Vec<Effect>,
     completed: Vec<(Ticket, Answer)>,
     notices: Vec<(Ticket, u64, Notice)>,
-    /// When blocks want to know that time has passed.
+    /// When the timers of blocks are due.
     timers: BinaryHeap<Reverse<(Time, u32)>>,
-    /// What the controller's clock shows minus what ours does, in milliseconds.
+    /// The controller's clock minus the local one, in milliseconds.
     clock_offset_ms: i64,
-    /// Backings that a planted defect hands on unscrubbed.
+    /// Backings that a planted defect reuses unscrubbed.
     stale: Vec<Backing>,
     posts: Vec<Post>,
     /// Some block has, or had, a journal.
     has_journals: bool,
-    /// Records that are to be written.
+    /// Records to be written.
     journal_writes: Vec<JournalWrite>,
     /// Copies of freed blocks that clients may still map.
     owed: Vec<lending::Owed>,
-    /// What is to be done about extents at other shards.
+    /// Adoptions and drops of extents at other shards.
     extents: extents::Extents,
-    /// What blocks held that have gone on.
+    /// Snapshot content of blocks that are no longer frozen.
     cuts: cutting::Cuts,
 }
 
 impl Shard {
-    /// A shard without a name: it has no blocks until `reset` gives it one.
+    /// A shard without a name: it has no blocks until `reset` assigns one.
     pub fn new(config: ShardConfig) -> Shard {
         let tiers = Tiers::new(&config.disks);
         Shard {
@@ -422,12 +421,12 @@ impl Shard {
         }
     }
 
-    /// Sets how far the controller's clock is ahead of ours.
+    /// Sets the difference of the controller's clock to the local one.
     pub fn set_clock_offset(&mut self, offset_ms: i64) {
         self.clock_offset_ms = offset_ms;
     }
 
-    /// Ends a subscription: its connection is gone.
+    /// Ends a subscription whose connection is closed.
     pub fn unsubscribe(&mut self, at: BlockAt, ticket: Ticket) {
         if let Some(slot) = self.slot_at(at)
             && slot.watchers.remove(ticket)
@@ -436,13 +435,13 @@ impl Shard {
         }
     }
 
-    /// The next notice: of which subscription, its number within the block, and what it says.
+    /// The pending notices: the subscription of each, its number within the block, and its content.
     pub fn take_notices(&mut self) -> Vec<(Ticket, u64, Notice)> {
         std::mem::take(&mut self.notices)
     }
 
-    /// A request will run in a moment, after others of its batch: see `Structure::prefetch`. Whether
-    /// it may is asked later; nobody hears anything from this.
+    /// Announces a request that will run after others of its batch: see `Structure::prefetch`. It is
+    /// authorized later; this call reveals nothing to the caller.
     #[inline]
     pub fn prefetch(&self, header: &RequestHeader, args: &[u8]) -> Option<u64> {
         let slot = self.slots[self.index(header.at.block)?].as_deref()?;
@@ -463,7 +462,7 @@ impl Shard {
         }
     }
 
-    /// Runs a request whose payload is here. `ticket` must be fresh; it names the answer when the
+    /// Runs a request with a complete payload. `ticket` must be fresh; it identifies the answer if the
     /// outcome is `Parked`.
     pub fn apply(
         &mut self,
@@ -497,7 +496,7 @@ impl Shard {
         if header.op == Op::Subscribe {
             let grant = access.grant.expect("authorized by one");
             let answer = subscribe(slot, ticket, grant, args);
-            // Who comes to a block that was sealed before must not wait here for what follows.
+            // A caller that reaches a sealed block must not wait here for data after the seal.
             if let (Status::Ok, Some((length, successor))) = (answer.status, &slot.sealed) {
                 slot.watchers.hand_over_to(ticket, *length, successor, &mut self.notices);
             }
@@ -539,16 +538,19 @@ impl Shard {
         self.conclude(now, index, &request, outcome)
     }
 
-    /// Whether a request can run on a block that is not simply in memory; otherwise what to answer.
+    /// Whether a request can run on a block that is not simply in memory; otherwise the answer.
     fn allows(&mut self, now: Time, index: usize, request: &Request<'_>) -> Result<(), Answer> {
         if request.header.op == Op::FileMap {
-            return Err(Answer::refuse(Status::NotShared, "the block is on a disk, or goes there"));
+            return Err(Answer::refuse(
+                Status::NotShared,
+                "the block is on a disk, or is being demoted",
+            ));
         }
-        let slot = self.slots[index].as_deref().expect("its caller has it");
+        let slot = self.slots[index].as_deref().expect("the caller has found it");
         let op = request.header.op;
         let needs = match slot.structure.rests() {
             Rest::Pieces(_) if request.attributes.payload => {
-                let text = "the block is below memory, or goes there, and takes no more";
+                let text = "the block is in a lower tier, or is being demoted, and accepts no data";
                 return Err(Answer::refuse(Status::BlockFull, text));
             }
             Rest::Pieces(_) => false,
@@ -560,7 +562,7 @@ impl Shard {
         if needs { self.warm_up(now, index) } else { Ok(()) }
     }
 
-    /// A block is used: where there are tiers the controller is told of that as well.
+    /// A block is used: if there are lower tiers, the controller gets a report of that as well.
     #[inline]
     fn used(&mut self, index: usize) {
         if !self.config.disks.is_empty()
@@ -572,13 +574,13 @@ impl Shard {
         }
     }
 
-    /// Whether a large payload of this request goes straight into its block (`reserve`). One that does
-    /// not is to be gathered, and handed to `apply`. Of a request that will be refused it does not
-    /// matter; its refusal comes sooner by `reserve`.
+    /// Whether a large payload of this request goes straight into its block (`reserve`). Otherwise it is
+    /// gathered and passed to `apply`. For a request that will be refused, either is right; `reserve` refuses
+    /// it earlier.
     pub fn streams(&mut self, header: &RequestHeader) -> bool {
         let Some(slot) = self.slot_at(header.at) else { return true };
         if header.op.info().auth == Auth::Peer {
-            // Records for retries have no place in a block.
+            // Retry records have no place in a block.
             let movable = slot.structure.movable();
             let whole = movable.is_some_and(|m| m.takes(header.op) == Some(Arrival::Whole));
             return !whole && header.op != Op::MoveLanes;
@@ -589,8 +591,8 @@ impl Shard {
         slot.kind.operation(header.op.number()).is_none_or(|known| known.streams || !known.payload)
     }
 
-    /// The largest payload in bytes that is gathered for this request. A client's is no larger than an
-    /// entry of the block. A part of a move may be all results of one lane.
+    /// The largest payload in bytes that is gathered for this request. A client's payload is no larger than
+    /// an entry of the block. A part of a move may be all results of one lane.
     pub fn gathers_most(&self, header: &RequestHeader) -> usize {
         let block = self.config.block_size;
         if header.op.info().auth == Auth::Peer && !Bug::PartsLimitedAsEntries.active() {
@@ -665,14 +667,14 @@ impl Shard {
         }
     }
 
-    /// Where the next bytes of a reserved payload go; `None` when the block was freed meanwhile.
+    /// The place of the next bytes of a reserved payload; `None` if the block was freed meanwhile.
     pub fn fill(&mut self, ticket: Ticket) -> Option<&mut [u8]> {
         let at = self.pending.get(ticket)?.at;
         let slot = self.slot_at(at)?;
         Some(slot.structure.fill(&mut slot.backing, ticket))
     }
 
-    /// Says that `n` bytes of what `fill` gave were written.
+    /// Notes that `n` bytes of the part returned by `fill` were written.
     pub fn filled(&mut self, ticket: Ticket, n: usize) {
         if let Some(pending) = self.pending.get(ticket)
             && let Some(slot) = self.slot_at(pending.at)
@@ -681,7 +683,7 @@ impl Shard {
         }
     }
 
-    /// Makes a complete payload visible. Its answer comes through `completed`.
+    /// Makes a complete payload visible. `completed` returns the answer.
     pub fn commit(&mut self, now: Time, ticket: Ticket) {
         let Some(pending) = self.pending.get(ticket) else { return };
         let Some(slot) = self.slot_at(pending.at) else { return };
@@ -691,7 +693,7 @@ impl Shard {
         self.after(now, pending.at);
     }
 
-    /// Gives a reservation up: its connection is gone.
+    /// Cancels a reservation whose connection is closed.
     pub fn abort(&mut self, now: Time, ticket: Ticket) {
         let Some(pending) = self.pending.remove(ticket) else { return };
         if let Some(slot) = self.slot_at(pending.at) {
@@ -708,7 +710,7 @@ impl Shard {
         self.completed.pop()
     }
 
-    /// Whether nobody is to hear anything of what was done: the common case.
+    /// Whether no events, answers or effects are pending: the common case.
     #[inline]
     pub fn is_settled(&self) -> bool {
         self.completed.is_empty()
@@ -719,30 +721,30 @@ impl Shard {
             && self.tiers.is_settled()
     }
 
-    /// What the shard wants done elsewhere.
+    /// The pending effects.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// Whether `take_effects` has something.
+    /// Whether any effects are pending.
     pub fn has_effects(&self) -> bool {
         !self.effects.is_empty()
     }
 
     /// The bytes of an answer's `Payload::Block`.
     pub fn bytes(&self, at: BlockAt, range: Range<usize>) -> &[u8] {
-        let index = self.index(at.block).expect("the answer came from this block");
-        let slot = self.slots[index].as_ref().expect("the answer came from this block");
+        let index = self.index(at.block).expect("this block gave the answer");
+        let slot = self.slots[index].as_ref().expect("this block gave the answer");
         slot.backing.slice(range)
     }
 
-    /// Keeps the bytes of an answer's `Payload::Block` until they are sent.
+    /// Pins the bytes of an answer's `Payload::Block` until they are sent.
     pub fn pin(&mut self, at: BlockAt, range: Range<usize>) -> Pin {
-        self.slot_at(at).expect("the answer came from this block").backing.pin(range)
+        self.slot_at(at).expect("this block gave the answer").backing.pin(range)
     }
 
-    /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block when the structure shall
-    /// run the request, and what the operation is like; the answer when it shall not.
+    /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block and the attributes of the operation
+    /// if the structure is to run the request; otherwise the answer.
     fn admit(
         &mut self,
         now: Time,
@@ -762,7 +764,7 @@ impl Shard {
         Ok((index, attributes))
     }
 
-    /// What the controller's clock shows, by which grants are judged.
+    /// The controller's clock, by which grants expire.
     fn clock_ms(&self, now: Time) -> u64 {
         now.as_millis().saturating_add_signed(self.clock_offset_ms)
     }

@@ -1,5 +1,4 @@
-//! The threads that write blocks below memory and read them from there: no core waits for a disk
-//! or a store.
+//! The threads that write blocks to lower tiers and read them: no core waits for a disk or an object store.
 
 use crate::alarm::Alarms;
 use crate::notes::Note;
@@ -16,79 +15,80 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Names some I/O of one shard. Never used again.
+/// Identifies an I/O operation of one shard. Never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IoId(pub u64);
 
-/// Something that a shard wants of one of its disks.
+/// An I/O operation that a shard requests on one of its disks.
 #[derive(Debug)]
 pub struct Io {
-    /// By which it is answered.
+    /// Its number in the answer.
     pub id: IoId,
     /// The disk.
     pub tier: TierIx,
-    /// What.
+    /// The operation.
     pub what: IoWhat,
 }
 
-/// What is to be done. Offsets count from the start of the shard's own part of the disk.
+/// An I/O operation. Offsets count from the start of the shard's own part of the disk.
 #[derive(Debug)]
 pub enum IoWhat {
-    /// Write these bytes, and sum their chunks.
+    /// Write these bytes, and compute the checksums of their chunks.
     Write {
-        /// Where to.
+        /// Destination.
         at: u64,
-        /// Bytes of a block that does not change meanwhile.
+        /// Bytes of a block that do not change meanwhile.
         bytes: Pin,
     },
-    /// Read so many bytes as there is room for, whose chunks have these sums.
+    /// Read as many bytes as fit, and verify the checksums of their chunks.
     Read {
-        /// Where from.
+        /// Source.
         at: u64,
-        /// Where to.
+        /// Destination.
         into: Backing,
-        /// Sums, a chunk each.
+        /// Checksums, one per chunk.
         sums: Vec<u32>,
     },
-    /// Read the first bytes of a block that comes back up, or some of one that goes further down, whose
-    /// chunks have these sums. Nobody waits for it.
+    /// Read the first bytes of a block that is promoted, or some bytes of one that is demoted further, and
+    /// verify the checksums of their chunks. No request waits for this.
     Raise {
-        /// Where from.
+        /// Source.
         at: u64,
-        /// Where to.
+        /// Destination.
         into: Backing,
-        /// How many bytes.
+        /// Number of bytes.
         length: usize,
-        /// Sums, a chunk each.
+        /// Checksums, one per chunk.
         sums: Vec<u32>,
     },
-    /// Nobody reads this any more.
+    /// These bytes are no longer needed.
     Discard(Range<u64>),
 }
 
-/// What became of it.
+/// The outcome of an I/O operation.
 #[derive(Debug)]
 pub enum IoDone {
-    /// It is on the disk, and these are the sums of its chunks.
+    /// It is on the disk, with these checksums of its chunks.
     Written(Vec<u32>),
-    /// It was read, and is what was written.
+    /// It was read, and the checksums are right.
     Read(Backing),
-    /// The disk has its room back, or keeps it until it is written again.
+    /// The disk has freed the space, or keeps it until it is overwritten.
     Discarded,
-    /// It could not be written, or read as it was written, twice.
+    /// Two attempts to write, or to read with the right checksums, failed.
     Failed(String),
-    /// The store cannot be reached now. What is there is there, and may be asked for again.
+    /// The object store cannot be reached now. Its data is not lost, and the operation may be requested
+    /// again.
     Away(String),
 }
 
-/// The sums of some bytes, a chunk each.
+/// The checksums of some bytes, one per chunk.
 pub(crate) fn sums_of(bytes: &[u8]) -> Vec<u32> {
     bytes.chunks(TIER_CHUNK).map(crc32fast::hash).collect()
 }
 
 impl Io {
-    /// Carries it out, on a shard's part of a volume that begins there. The only place where the bytes
-    /// of a block go to a disk or come from one.
+    /// Executes the operation, on a shard's part of a volume that begins at `base`. This is the only place
+    /// where the bytes of a block are written to a disk or read from one.
     pub fn carry_out(self, volume: &dyn Volume, base: u64) -> (IoId, IoDone) {
         let done = match self.what {
             IoWhat::Write { at, bytes } => {
@@ -103,7 +103,7 @@ impl Io {
                 let bytes = into.slice_mut(0..length);
                 read_checked(volume, base + at, bytes, &sums).map(|()| IoDone::Read(into))
             }
-            // One that gives no room back has it for the next who writes there.
+            // A volume that cannot free space keeps it for the next write.
             IoWhat::Discard(range) => match volume.discard(base + range.start..base + range.end) {
                 Err(e) if e.kind() == AWAY => Err(e),
                 _ => Ok(IoDone::Discarded),
@@ -116,7 +116,7 @@ impl Io {
         (self.id, done.unwrap_or_else(failed))
     }
 
-    /// Bytes that it moves.
+    /// Bytes transferred.
     fn bytes(&self) -> u64 {
         match &self.what {
             IoWhat::Write { bytes, .. } => bytes.bytes().len() as u64,
@@ -126,7 +126,7 @@ impl Io {
         }
     }
 
-    /// Which of the `WAYS` it goes.
+    /// Its index in `WAYS`.
     fn way(&self) -> usize {
         match self.what {
             IoWhat::Write { .. } => 0,
@@ -135,14 +135,14 @@ impl Io {
         }
     }
 
-    /// Whether somebody waits for it.
+    /// Whether a request waits for it.
     fn is_urgent(&self) -> bool {
         matches!(self.what, IoWhat::Read { .. })
     }
 }
 
-/// Reads bytes whose chunks have these sums. A disk that erred once may be right the second time; one that
-/// is away has been tried for long enough.
+/// Reads bytes and verifies the checksums of their chunks. A disk that erred once may succeed the second
+/// time; a store that cannot be reached was already retried for long enough.
 pub(crate) fn read_checked(
     volume: &dyn Volume,
     at: u64,
@@ -158,20 +158,19 @@ pub(crate) fn read_checked(
 fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &[u32]) -> io::Result<()> {
     volume.read(at, bytes)?;
     if sums_of(bytes) != sums && !Bug::SumUnchecked.active() {
-        return Err(io::Error::other("the disk gave other bytes than were written"));
+        return Err(io::Error::other("the disk returned other bytes than were written"));
     }
     Ok(())
 }
 
-/// One thing to carry out, and the shard that hears of it.
+/// One operation, and the shard that gets its outcome.
 struct Job {
     io: Io,
     base: u64,
     shard: Mailbox<Note>,
 }
 
-/// What is told of a disk: bytes that went there and came from it, since the start, whoever's they were, and
-/// what is wrong with it.
+/// The reported state of a disk: bytes written and read since the start, for all owners, and its alarms.
 #[derive(Debug)]
 pub(crate) struct Traffic {
     written: AtomicU64,
@@ -185,7 +184,7 @@ impl Traffic {
         Traffic { written, read, alarms: Alarms::of(name) }
     }
 
-    /// As the controller is told.
+    /// As reported to the controller.
     pub fn told(&self) -> TierTraffic {
         TierTraffic { written: self.written.load(Relaxed), read: self.read.load(Relaxed) }
     }
@@ -195,7 +194,7 @@ impl Traffic {
 struct Queues {
     reads: VecDeque<Job>,
     writes: VecDeque<Job>,
-    /// Spillers that are left.
+    /// The number of spillers left.
     spillers: usize,
 }
 
@@ -211,13 +210,13 @@ impl Shared {
     }
 }
 
-/// Where what a shard wants of one disk goes.
+/// The queue for a shard's operations on one disk.
 ///
-/// The queues are bounded by what they carry: some blocks of a server that go down at a time, and reads
-/// for which there are buffers.
+/// The number of its operations is bounded: the blocks of a server that are demoted at a time, and reads that
+/// have buffers.
 pub(crate) struct Spiller(Arc<Shared>, Arc<dyn Volume>);
 
-/// The other end: it carries out until every `Spiller` of the disk is gone.
+/// The worker: it executes until every `Spiller` of the disk is dropped.
 pub(crate) struct SpillWorker {
     shared: Arc<Shared>,
     volume: Arc<dyn Volume>,
@@ -225,18 +224,18 @@ pub(crate) struct SpillWorker {
     takes: Takes,
 }
 
-/// What a worker takes next.
+/// The operations that a worker prefers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Takes {
-    /// What is to be written first, so that readers cannot keep memory from being set free.
+    /// Writes first, so that readers cannot keep memory from being freed.
     WritesFirst,
     ReadsFirst,
-    /// Nothing but what somebody waits for: where a request takes long, those that nobody waits for do not
-    /// have all workers.
+    /// Only operations for which a request waits: if requests take long, background operations do not occupy
+    /// all workers.
     Reads,
 }
 
-/// Workers of a volume with more than this divide: half of them only read.
+/// If a volume has more workers than this, half of them only read.
 const DIVIDED: usize = 8;
 
 impl Clone for Spiller {
@@ -254,8 +253,8 @@ impl Drop for Spiller {
 }
 
 impl Spiller {
-    /// A spiller with its workers, each of which its owner runs on a thread of its own. The name is for
-    /// people who are told that something is wrong with it.
+    /// A spiller with its workers, each of which the caller runs on a thread of its own. The name is for
+    /// people, in alarms.
     pub fn with_workers(
         volume: Arc<dyn Volume>,
         name: String,
@@ -279,30 +278,30 @@ impl Spiller {
         (Spiller(shared, volume), workers)
     }
 
-    /// The disk, for who may wait for it.
+    /// The volume, for threads that may wait for it.
     pub fn volume(&self) -> &Arc<dyn Volume> {
         &self.1
     }
 
-    /// What its workers have moved.
+    /// The traffic of its workers.
     pub fn traffic(&self) -> Arc<Traffic> {
         self.0.traffic.clone()
     }
 
-    /// Hands on what a shard wants, whose part of the disk begins at `base`.
+    /// Queues a shard's operation, whose part of the disk begins at `base`.
     pub fn give(&self, io: Io, base: u64, shard: Mailbox<Note>) {
         let mut queues = self.0.lock();
         let urgent = io.is_urgent();
         let queue = if urgent { &mut queues.reads } else { &mut queues.writes };
         queue.push_back(Job { io, base, shard });
         drop(queues);
-        // Not each of them takes everything.
+        // Not every worker takes every operation.
         self.0.changed.notify_all();
     }
 }
 
 impl SpillWorker {
-    /// Carries out until the last `Spiller` is dropped.
+    /// Executes operations until the last `Spiller` is dropped.
     pub fn run(self) {
         while let Some(Job { io, base, shard }) = self.next() {
             let (bytes, way) = (io.bytes(), io.way());

@@ -1,4 +1,4 @@
-//! Who wants to know of a block's changes.
+//! The subscriptions to a block's changes.
 
 use honeycomb_structures::{Answer, Ticket};
 use honeycomb_types::Generation;
@@ -7,18 +7,18 @@ use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::notice::{Change, Filter, Notice};
 use honeycomb_wire::{Grant, Status};
 
-/// What goes to whom: subscription, number within the block, notice.
+/// Outgoing notices: subscription, number within the block, notice.
 type Out = Vec<(Ticket, u64, Notice)>;
 
 /// One subscription.
 pub(crate) struct Watcher {
-    /// Its name; notices carry it.
+    /// Its ticket, which is part of every notice.
     pub ticket: Ticket,
     /// Bits of the kinds of changes.
     pub kinds: u16,
-    /// Which keys.
+    /// The keys to which it applies.
     pub filter: Filter,
-    /// By what right.
+    /// The grant that allows it.
     pub grant: Grant,
 }
 
@@ -31,8 +31,8 @@ pub(crate) struct Watchers {
 }
 
 impl Watchers {
-    /// Adds one; the number of the last change before it. `unheard` have happened while nobody was
-    /// there.
+    /// Adds a subscription; returns the number of the last change before it. `unheard` changes happened while
+    /// there was none.
     pub fn add(&mut self, watcher: Watcher, unheard: u64) -> Result<u64, Answer> {
         self.changes = self.changes.max(unheard);
         if self.all.len() >= WATCHERS_PER_BLOCK_MAX {
@@ -43,13 +43,14 @@ impl Watchers {
         Ok(self.changes)
     }
 
-    /// Removes one; whether it was the last.
+    /// Removes a subscription; returns whether it was the last.
     pub fn remove(&mut self, ticket: Ticket) -> bool {
         self.all.retain(|watcher| watcher.ticket != ticket);
         self.all.is_empty()
     }
 
-    /// Tells of a change. A grant that is past its time ends its subscription.
+    /// Notifies the subscriptions of a change. If the grant of a subscription has expired, the subscription
+    /// ends.
     pub fn changed(&mut self, change: Change, clock_ms: u64, out: &mut Out) {
         self.changes += 1;
         let number = self.changes;
@@ -58,7 +59,7 @@ impl Watchers {
                 return true;
             }
             if clock_ms >= watcher.grant.expires_ms {
-                let text = "the grant is past its time".to_owned();
+                let text = "the grant has expired".to_owned();
                 out.push((watcher.ticket, number, Notice::Ended(Status::GrantExpired, text)));
                 return false;
             }
@@ -67,28 +68,28 @@ impl Watchers {
         });
     }
 
-    /// The block was sealed: what follows happens in its successor. Subscriptions stay, for what is
-    /// still taken from it.
+    /// The block was sealed: later changes happen in its successor. Subscriptions stay, because data may
+    /// still be taken from the block.
     pub fn hand_over(&mut self, length: u64, successor: &[u8], out: &mut Out) {
         for watcher in &self.all {
             self.hand_over_to(watcher.ticket, length, successor, out);
         }
     }
 
-    /// Tells one of them.
+    /// Notifies one subscription of the successor.
     pub fn hand_over_to(&self, ticket: Ticket, length: u64, successor: &[u8], out: &mut Out) {
         let to = MovedArgs::decode(successor).expect("the link encoded it");
         out.push((ticket, self.changes, Notice::Handover { length, to }));
     }
 
-    /// Ends all of them.
+    /// Ends all subscriptions.
     pub fn end(&mut self, status: Status, text: &str, out: &mut Out) {
         for watcher in self.all.drain(..) {
             out.push((watcher.ticket, self.changes, Notice::Ended(status, text.into())));
         }
     }
 
-    /// Ends those whose grants are older than this (INV-29).
+    /// Ends the subscriptions whose grants are older than this (INV-29).
     pub fn revoke(&mut self, generation: Generation, out: &mut Out) {
         let number = self.changes;
         self.all.retain(|watcher| {

@@ -1,5 +1,5 @@
-//! Blocks that stand still for a cut: changes wait, reads go on, and what is written is what was there then,
-//! whatever was done since (INV-49).
+//! Blocks that are frozen for a snapshot: changes wait, reads are served, and the written content is that of
+//! the freeze, whatever changed since (INV-49).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -51,7 +51,7 @@ impl World {
         let ticket = Ticket(self.tickets);
         match self.shard.apply(self.now, &access(false), &header, args, payload, ticket) {
             Outcome::Done(answer) => {
-                // What was refused for now comes again under its number.
+                // A mutation that was refused for now is repeated under its number.
                 *next += u64::from(op.info().lane && answer.executed());
                 answer
             }
@@ -92,15 +92,18 @@ fn changes_wait_reads_go_on_and_the_cut_is_what_was_there() {
     assert_eq!(w.stop(at), Ok(false));
     let refused = w.run(at, Op::FileAppend, &[], b"meanwhile");
     assert_eq!(refused.status, Status::Busy);
-    assert!(refused.value > 0, "it says when to come again");
+    assert!(refused.value > 0, "the refusal has a retry delay");
     let mut read = Vec::new();
     ReadArgs { offset: 0, length: 6 }.put(&mut read);
     assert_eq!(w.run(at, Op::FileRead, &read, &[]).status, Status::Ok);
-    assert!(w.shard.take_cut(w.now, at, FLUSH).is_err(), "it is no cut before all stand still");
+    assert!(
+        w.shard.take_cut(w.now, at, FLUSH).is_err(),
+        "there is no snapshot before all are frozen"
+    );
     assert!(w.shard.go_on(w.now, at, FLUSH));
     assert_eq!(w.run(at, Op::FileAppend, &[], b" and after").status, Status::Ok);
     assert_eq!(written(&w.cut(at)), b"before");
-    // As often as it takes.
+    // As often as requested.
     assert_eq!(written(&w.cut(at)), b"before");
     w.shard.end_copies(w.now, 0, FLUSH);
     assert_eq!(w.shard.take_cut(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
@@ -114,17 +117,17 @@ fn a_block_goes_on_by_itself_and_says_so() {
     w.stop(at).unwrap();
     w.pass(HOLD - Duration::from_millis(1));
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Busy);
-    // It is asked again, and stands still no longer for that.
+    // A repeated request does not extend the freeze.
     w.stop(at).unwrap();
     w.pass(Duration::from_millis(1));
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Ok);
     assert!(!w.shard.go_on(w.now, at, FLUSH));
     assert_eq!(w.shard.take_cut(w.now, at, FLUSH).unwrap_err().status, Status::NotFound);
-    // Also when nobody has changed it since: the time is over.
+    // Also if the block has not changed since: the time is over.
     w.stop(at).unwrap();
     w.now = w.now + HOLD;
     assert!(!w.shard.go_on(w.now, at, FLUSH));
-    // One that is let go without a cut goes on at once.
+    // A block that is released without a snapshot continues at once.
     w.stop(at).unwrap();
     w.shard.end_copies(w.now, 0, FLUSH);
     assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Ok);
@@ -145,7 +148,7 @@ fn what_is_arriving_is_waited_for() {
     let ticket = Ticket(900);
     w.shard.reserve(w.now, &access(false), &header, &[], ticket).unwrap();
     assert_eq!(w.stop(at).unwrap_err().status, Status::Busy);
-    assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Busy, "it stands still");
+    assert_eq!(w.run(at, Op::FileAppend, &[], b"x").status, Status::Busy, "the block is frozen");
     w.shard.fill(ticket).unwrap().copy_from_slice(b"late");
     w.shard.filled(ticket, 4);
     w.shard.commit(w.now, ticket);
@@ -190,11 +193,12 @@ fn a_store_owes_what_it_held_until_it_is_changed_or_asked() {
     all.iter().for_each(|at| assert!(w.stop(*at).is_ok()));
     assert_eq!(w.put(all[0], b"x", b"1"), Status::Busy);
     all.iter().for_each(|at| assert!(w.shard.go_on(w.now, *at, FLUSH)));
-    // Who changes them has them copied, as far as there is room; the others stand still a little longer.
+    // The first changes have the blocks copied, as far as there is room; the others stay frozen a little
+    // longer.
     let changed: Vec<bool> = all.iter().map(|at| w.put(*at, b"x", b"1") == Status::Ok).collect();
     let room = changed.iter().filter(|changed| **changed).count();
     assert!((FLUSH_COPIES_AT_ONCE..blocks as usize).contains(&room), "{changed:?}");
-    // Each that is written gives room to others, and is what it was.
+    // Each written object makes room for others, and has the old content.
     for (at, before) in all.iter().zip(&before) {
         let cut = w.cut(*at);
         assert!(written(&cut) == *before, "{at:?} is not as it was");

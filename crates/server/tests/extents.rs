@@ -1,5 +1,5 @@
-//! Adoption and drops between shards over a network that loses, delays and repeats: an entry never
-//! names an extent that is not there, every put is answered in time, and nothing is left behind.
+//! Adoption and drops between shards over a network that loses, delays and repeats messages: an entry never
+//! names an extent that does not exist, every put is answered in time, and nothing is left behind.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -27,7 +27,7 @@ const KV: BlockAt = BlockAt::of(1 << 32, 1);
 /// A put is answered within this: its adoption, and its block's patience.
 const ANSWERED: Duration = Duration::from_millis(ADOPT_MAX.as_millis() as u64 + 1100);
 
-/// One connection of a line, and what is on it.
+/// One connection and its messages.
 #[derive(Default)]
 struct Wire {
     requests: VecDeque<(Op, Vec<u8>)>,
@@ -42,18 +42,18 @@ struct World {
     blocks: Vec<BlockAt>,
     epoch: u64,
     line: Option<(LineKey, Wire)>,
-    /// Of connections that broke: what still arrives, and is not answered to anybody.
+    /// Requests of broken connections that still arrive, and whose answers are lost.
     late: VecDeque<(Op, Vec<u8>)>,
     asked: bool,
     next: u64,
-    /// What the store holds, as its answers said.
+    /// The content of the store, according to its answers.
     model: BTreeMap<u8, Option<Vec<ExtentRef>>>,
     waiting: BTreeMap<Ticket, (u8, Vec<ExtentRef>, Time)>,
     written: u64,
     refused: u64,
 }
 
-/// What the bytes of an extent say.
+/// The bytes of an extent.
 fn content(id: u64, length: usize) -> Vec<u8> {
     id.to_le_bytes().into_iter().cycle().take(length).collect()
 }
@@ -132,7 +132,7 @@ impl World {
             self.written += 1;
             let answer = self.run(Op::ExtentPut, at, b"", &content(self.written, 600));
             if answer.status == Status::Ok {
-                // What is in it tells which one it is.
+                // The content of each extent identifies it.
                 list.push(ExtentRef { at, id: answer.value, len: 600 });
             }
         }
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    /// What shards have to say goes where it goes.
+    /// Carries out the posts and effects of both shards.
     fn settle(&mut self) {
         while let Some((ticket, answer)) = self.near.completed() {
             self.answered(ticket, &answer);
@@ -185,7 +185,7 @@ impl World {
                 Post::HangUp(_) => drop(self.line.take().expect("it was dialled")),
             }
         }
-        assert!(self.far.take_posts().is_empty(), "who is asked asks nobody");
+        assert!(self.far.take_posts().is_empty(), "the other side sends no requests");
         let effects = [self.near.take_effects(), self.far.take_effects()].concat();
         for effect in effects {
             match effect {
@@ -231,7 +231,7 @@ impl World {
         self.settle();
     }
 
-    /// The connection breaks. What was sent is lost from some request on; the others still arrive.
+    /// The connection breaks. The sent requests are lost from some request on; the others still arrive.
     fn lose(&mut self, arrive: usize) {
         let Some((key, wire)) = self.line.take() else { return };
         self.late.extend(wire.requests.into_iter().take(arrive));
@@ -239,7 +239,7 @@ impl World {
         self.settle();
     }
 
-    /// The server that was dialled does not take the connection.
+    /// The dialled server refuses the connection.
     fn refuse(&mut self, status: Status) {
         let (key, _) = self.line.take().expect("it was dialled");
         self.near.line_refused(self.now, key, status);
@@ -266,7 +266,7 @@ impl World {
         loop {
             let due = [self.near.deadline(), self.far.deadline()].into_iter().flatten().min();
             let Some(due) = due.filter(|due| *due <= end) else { break };
-            // Time goes on, however often somebody wants to be looked at.
+            // Time advances, however early a shard wants its next tick.
             self.now = self.now.max(due);
             self.near.tick(self.now);
             self.far.tick(self.now);
@@ -276,7 +276,7 @@ impl World {
         self.now = self.now.max(end);
     }
 
-    /// Every entry is what the answers said, and all that it names is there.
+    /// Every entry is as the answers said, and all its extents exist.
     fn check(&mut self) {
         for key in 0..4u8 {
             let answer = self.run(Op::KvGet, KV, &[key], b"");
@@ -296,7 +296,7 @@ impl World {
         }
     }
 
-    /// The network is well again, and everybody has had time.
+    /// The network works again, and every deadline has passed.
     fn heal(&mut self) {
         for _ in 0..200 {
             self.located(true);
@@ -312,7 +312,7 @@ impl World {
         assert!(self.waiting.is_empty(), "a put was not answered");
     }
 
-    /// Extents that are there, and those that entries name.
+    /// The number of existing extents, and of those that entries name.
     fn held(&mut self) -> (usize, usize) {
         let named = self.model.values().flatten().map(Vec::len).sum();
         let mut there = 0;
@@ -328,7 +328,7 @@ impl World {
 #[derive(Clone, Debug)]
 enum Step {
     Write(u8, Vec<usize>, bool),
-    /// The same list twice: a defect of a client must not harm what is stored.
+    /// The same list twice: a defect of a client must not damage stored data.
     Again(u8, u8),
     Small(u8),
     Delete(u8),
@@ -395,7 +395,7 @@ proptest! {
         world.heal();
         world.check();
         let (there, named) = world.held();
-        prop_assert_eq!(there, named, "what nobody names is dropped");
+        prop_assert_eq!(there, named, "extents without an entry are dropped");
     }
 }
 
@@ -405,7 +405,7 @@ fn a_block_that_goes_while_its_put_waits_leaves_nothing_behind() {
     world.write(1, &[0, 1, 2], false);
     world.located(true);
     world.deliver(false);
-    // As after a merge: whoever asked is told, and the extents were adopted already.
+    // As after a merge: the callers are answered, and the extents were adopted already.
     let (ticket, _) = world.waiting.pop_first().unwrap();
     assert!(world.near.free(KV));
     let (told, answer) = world.near.completed().unwrap();
@@ -415,8 +415,8 @@ fn a_block_that_goes_while_its_put_waits_leaves_nothing_behind() {
     assert_eq!(there, 0);
 }
 
-/// The extents were its own already, and the put waited because its range stood still for a move: that
-/// move's commit frees the block at once, and nobody else knew of them.
+/// The put owned its extents already, and waited because its range was frozen for a move. That move's commit
+/// frees the block at once, and nothing else referred to the extents.
 #[test]
 fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
     let mut world = World::new();
@@ -452,7 +452,7 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
     let effects = world.near.take_effects();
     assert!(matches!(effects[..], [Effect::CommitMove { at: KV, id: 1, .. }]), "{effects:?}");
     world.deliver(true);
-    let (ticket, _) = world.waiting.pop_first().expect("the range stands still");
+    let (ticket, _) = world.waiting.pop_first().expect("the range is frozen");
     assert!(world.near.free(KV));
     let (told, answer) = world.near.completed().unwrap();
     assert_eq!((told, answer.status), (ticket, Status::WrongEpoch));
@@ -471,7 +471,7 @@ fn a_server_that_is_no_more_is_asked_nothing() {
     world.settle();
     assert!(world.waiting.is_empty());
     assert_eq!(world.refused, 1);
-    // Drops of what it had are given up as well, once that is known.
+    // Drops at that server are also discarded, once it is known to be gone.
     world.asked = false;
     world.pass(Duration::from_millis(200));
     assert!(world.asked);
@@ -482,8 +482,8 @@ fn a_server_that_is_no_more_is_asked_nothing() {
     assert!(!world.asked && world.line.is_none());
 }
 
-/// Of a shard that no server has, nothing can ever be confirmed: what was asked of it, and the drops that
-/// follow, were repeated for ever.
+/// A shard that no server has can never confirm anything: adoptions there, and the drops that follow, were
+/// repeated for ever.
 #[test]
 fn a_shard_that_does_not_exist_is_asked_once_and_drops_end() {
     let mut world = World::new();
@@ -492,13 +492,13 @@ fn a_shard_that_does_not_exist_is_asked_once_and_drops_end() {
     world.located(true);
     world.refuse(Status::InvalidArgument);
     assert_eq!((world.refused, world.waiting.len()), (1, 0));
-    // Its drop.
+    // The drop.
     world.refuse(Status::InvalidArgument);
     world.pass(Duration::from_secs(5));
     assert!(!world.asked && world.line.is_none());
 }
 
-/// Adopting is idempotent for its owner: a value is not written again because a connection broke.
+/// Adopting is idempotent for its owner: a broken connection does not cause another write of the value.
 #[test]
 fn a_line_that_breaks_costs_a_put_no_more_than_the_time() {
     let mut world = World::new();
@@ -513,7 +513,7 @@ fn a_line_that_breaks_costs_a_put_no_more_than_the_time() {
     world.lose(0);
     world.pass(again);
     world.located(true);
-    // And the server had not joined yet, or had too much to do.
+    // The server had not joined yet, or was overloaded.
     world.refuse(Status::Busy);
     world.pass(again);
     world.located(true);
@@ -545,7 +545,7 @@ fn what_waits_for_a_server_that_nobody_finds_is_bounded() {
             world.near.tick(world.now);
         }
     }
-    // The others have been told that it took too long.
+    // The others were answered that it took too long.
     world.now = world.now + ADOPT_MAX;
     world.near.tick(world.now);
     while world.near.completed().is_some() {}

@@ -1,5 +1,5 @@
-//! Blocks of extents that go below memory and come back: each extent is what was written, until it is
-//! dropped, and below memory none is written.
+//! Blocks of extents that are demoted and promoted: each extent keeps its content until it is dropped, and
+//! none is written in a lower tier.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "common/below.rs"]
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 const SIZE: usize = 256 << 10;
 
-/// What each block holds, by id.
+/// The content of each block, by id.
 type Held = Vec<BTreeMap<u64, Vec<u8>>>;
 
 fn payload(world: &mut Below) -> Vec<u8> {
@@ -25,7 +25,7 @@ fn payload(world: &mut Below) -> Vec<u8> {
     (0..length).map(|_| noise.next_u64() as u8).collect()
 }
 
-/// Writes an extent and has it adopted; false when the block takes no more.
+/// Writes an extent and has it adopted; false if the block accepts no more.
 fn put(world: &mut Below, held: &mut Held, block: u32) -> bool {
     let bytes = payload(world);
     let (answer, _) = world.run(block, Op::ExtentPut, &[], &bytes);
@@ -39,7 +39,7 @@ fn put(world: &mut Below, held: &mut Held, block: u32) -> bool {
     true
 }
 
-/// As another shard says it: the extent is an entry's, or no more.
+/// As another shard requests it: an entry owns the extent, or it is dropped.
 fn own(world: &mut Below, block: u32, op: Op, id: u64) {
     let BlockAt { block: name, epoch } = at(block);
     let extents = vec![ExtentName { block: name.0, epoch: epoch.0, id }];
@@ -61,7 +61,7 @@ fn check(world: &mut Below, held: &Held, block: u32) {
 }
 
 fn fill(world: &mut Below, held: &mut Held, block: u32) {
-    // Sizes differ: one that has no room says nothing about the next.
+    // Sizes differ: if one does not fit, the next may.
     let mut refused = 0;
     while refused < 40 {
         refused += u32::from(!put(world, held, block));
@@ -76,13 +76,13 @@ fn extents_below_memory_are_read_as_a_whole_and_dropped_where_they_are() {
     world.lower(0);
     assert_eq!(world.shard.in_memory(), (BLOCKS - 1, 0), "it has no memory");
     check(&mut world, &held, 0);
-    // The last one goes: what lies before it is read as it was written with it.
+    // The last extent is dropped: the ones before it are read as they were written with it.
     let (&last, _) = held[0].last_key_value().unwrap();
     own(&mut world, 0, Op::ExtentDrop, last);
     held[0].remove(&last);
     check(&mut world, &held, 0);
-    assert!(!put(&mut world, &mut held, 0), "below memory it is full");
-    // Time passes, and nothing of its memory is given back that it has not.
+    assert!(!put(&mut world, &mut held, 0), "it is full in a lower tier");
+    // As time passes, it returns no memory that it does not have.
     for _ in 0..50 {
         world.now = world.now + Duration::from_secs(1);
         world.step();
@@ -99,7 +99,7 @@ fn extents_below_memory_are_read_as_a_whole_and_dropped_where_they_are() {
     assert!(held[0].keys().any(|id| *id > last), "it takes more again");
 }
 
-/// Whatever is done, in whatever order the disk does its part.
+/// Any operations, with any order of the disk's operations.
 #[test]
 fn extents_are_what_was_written_wherever_their_blocks_are() {
     let mut refused = 0;

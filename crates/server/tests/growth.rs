@@ -1,5 +1,5 @@
-//! Growth before need, and what is kept of a block that is flushed: a shard as the loops around it
-//! drive it, with a controller that takes its time.
+//! Growth before it is needed, and the retained content of blocks that are flushed: a shard as its loop
+//! drives it, with a slow controller.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -29,7 +29,7 @@ struct World {
     marks: Marks,
     tail: BlockAt,
     opened: u32,
-    /// The block that asked, and when the controller has an answer.
+    /// The block that requested a successor, and when the controller answers.
     asked: Option<(BlockAt, Time)>,
     delay: Duration,
     sequence: u64,
@@ -37,7 +37,7 @@ struct World {
     waits: u64,
     blocks: u64,
     returned: Vec<BlockAt>,
-    /// Free bytes of the tail whenever it asked.
+    /// Free bytes of the tail at each request.
     free_at_ask: Vec<usize>,
     used: usize,
 }
@@ -92,7 +92,7 @@ impl World {
         }
     }
 
-    /// Time passes, in which the controller answers.
+    /// Lets time pass, in which the controller answers.
     fn pass(&mut self, time: Duration) {
         let end = self.now + time;
         loop {
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// Appends or puts, at the tail wherever it is by now.
+    /// Appends or puts, at the present tail.
     fn write(&mut self, bytes: usize) {
         let payload = vec![7; bytes];
         for _ in 0..200 {
@@ -174,8 +174,8 @@ impl World {
     }
 }
 
-/// A writer that goes on at its pace never waits at a block's end, as long as less than a block comes
-/// in the time that the controller takes.
+/// A writer with a constant rate never waits at a block's end, as long as less than a block arrives during
+/// the controller's delay.
 #[test]
 fn a_steady_writer_never_waits_for_the_next_block() {
     for kind in [Kind::File, Kind::Queue] {
@@ -200,7 +200,7 @@ fn a_steady_writer_never_waits_for_the_next_block() {
     }
 }
 
-/// What is asked for early is no more than the largest of the three bounds.
+/// The early request is made no earlier than the largest of the three bounds requires.
 #[test]
 fn nobody_asks_long_before_there_is_need() {
     let mut world = World::new(Kind::File, Marks::default(), Duration::from_micros(300));
@@ -210,8 +210,11 @@ fn nobody_asks_long_before_there_is_need() {
     }
     assert!(world.free_at_ask.len() >= 19);
     for free in &world.free_at_ask[1..] {
-        // 5 % of the block; at 500 bytes in 5 ms the pace adds nothing.
-        assert!(*free <= SIZE / 20 + 1 && *free + 500 > SIZE / 20, "asked with {free} bytes free");
+        // 5 % of the block; at 500 bytes in 5 ms the rate adds nothing.
+        assert!(
+            *free <= SIZE / 20 + 1 && *free + 500 > SIZE / 20,
+            "requested with {free} bytes free"
+        );
     }
 }
 
@@ -224,7 +227,7 @@ fn the_high_mark_of_the_prefix_decides() {
         world.pass(Duration::from_millis(5));
     }
     let free = world.free_at_ask[0];
-    assert!(free <= SIZE / 2 && free + 500 > SIZE / 2, "asked with {free} bytes free");
+    assert!(free <= SIZE / 2 && free + 500 > SIZE / 2, "requested with {free} bytes free");
 }
 
 #[test]
@@ -243,14 +246,14 @@ fn a_successor_that_nobody_needs_is_given_back_and_asked_for_again() {
     world.pass(Duration::from_millis(50));
     assert_eq!(world.returned.len(), 1);
     assert_eq!(world.opened, 2);
-    // Small writes do not bring it back at once; 1/64 of the block does.
+    // Small writes do not request it again at once; 1/64 of the block does.
     world.write(10);
     world.pass(Duration::from_millis(1));
     assert_eq!(world.opened, 2);
     world.write(SIZE / 64);
     world.pass(Duration::from_millis(1));
     assert_eq!(world.opened, 3);
-    // And the file goes on in it.
+    // And the file continues in it.
     for _ in 0..8 {
         world.write(500);
     }
@@ -271,8 +274,8 @@ fn who_writes_again_after_the_successor_went_back_waits_once_at_most() {
     assert!(world.waits <= 2, "{} waits", world.waits);
 }
 
-/// Nobody reaches a block that is being flushed, and its bytes stay as they were, whoever has the
-/// block afterwards (INV-04).
+/// A block that is being flushed is unreachable, and its bytes stay as they were, whatever owner the block
+/// has afterwards (INV-04).
 #[test]
 fn a_block_that_is_flushed_is_reached_by_nobody_and_its_bytes_stay() {
     let mut world = World::new(Kind::File, Marks::default(), Duration::from_micros(300));
@@ -293,7 +296,7 @@ fn a_block_that_is_flushed_is_reached_by_nobody_and_its_bytes_stay() {
     assert_eq!(world.shard.inventory().count(), 0);
     assert!(world.shard.flush(at, (0, u64::MAX)).is_err(), "it is gone");
 
-    // The next owner gets memory of its own, and who was to write the old bytes finds none of them.
+    // The next owner gets memory of its own, and the flush of the old bytes finds none of them.
     let next = BlockAt { epoch: Epoch(99), ..at };
     world.opened = 98;
     let opened = world.open();
@@ -308,7 +311,7 @@ fn a_block_that_is_flushed_is_reached_by_nobody_and_its_bytes_stay() {
 #[test]
 fn a_get_that_waits_at_a_block_that_is_flushed_is_answered() {
     let mut world = World::new(Kind::Queue, Marks::default(), Duration::from_micros(300));
-    // One item, 100 bytes, for good, and it does not stay.
+    // One item, 100 bytes, taken permanently, without staying.
     let args = [&1u32.to_le_bytes()[..], &100u32.to_le_bytes(), &0u32.to_le_bytes(), &[0]].concat();
     let mut header = RequestHeader { at: world.tail, grant: 1, ..RequestHeader::new(Op::QueueGet) };
     (header.lane, header.sequence, header.deadline_ms) = (LaneId(1), Sequence(1), 5000);
@@ -321,7 +324,7 @@ fn a_get_that_waits_at_a_block_that_is_flushed_is_answered() {
 }
 
 proptest! {
-    /// Whatever the writer does, growth goes on, every wait ends, and blocks do not pile up.
+    /// Whatever the writer does, growth continues, every wait ends, and blocks do not accumulate.
     #[test]
     fn growth_goes_on_whatever_the_writer_does(
         steps in prop::collection::vec((1usize..8000, 0u64..3_000_000), 1..200),
@@ -332,7 +335,7 @@ proptest! {
         let mut world = World::new(kind, Marks::default(), Duration::from_micros(delay_us));
         for (bytes, pause_us) in steps {
             world.write(bytes);
-            // Mostly short pauses, now and then one in which a successor goes back.
+            // Mostly short pauses, and sometimes one in which a successor is returned.
             let pause_us = if pause_us > 2_900_000 { pause_us } else { pause_us % 700 };
             world.pass(Duration::from_micros(pause_us));
             let ahead = world.opened as u64 - 1 - world.blocks - world.returned.len() as u64;

@@ -1,4 +1,4 @@
-//! Memory of a freed block that goes to the next one of the same job, and to nobody else (INV-04).
+//! Memory of a freed block that the next one of the same job reuses, and no other job (INV-04).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -26,7 +26,7 @@ fn open(shard: &mut Shard, at: BlockAt, kind: Kind, job: u64) -> Vec<u8> {
     shard.bytes(at, 0..SIZE).to_vec()
 }
 
-/// Writes into a file's block, and gives the block up.
+/// Writes into a file's block, and frees the block.
 fn write_and_free(shard: &mut Shard, at: BlockAt) {
     let header = RequestHeader {
         at,
@@ -42,7 +42,7 @@ fn write_and_free(shard: &mut Shard, at: BlockAt) {
     assert!(shard.free(at));
 }
 
-/// A server whose reclaimer keeps nothing hands nothing on, as in the simulator.
+/// A server whose reclaimer keeps nothing reuses no memory, as in the simulator.
 #[test]
 fn nothing_is_handed_on_that_was_not_kept() {
     let server = ServerId(1);
@@ -56,7 +56,7 @@ fn nothing_is_handed_on_that_was_not_kept() {
 
 #[test]
 fn what_one_job_frees_is_no_other_jobs() {
-    // Nobody runs the worker: nothing goes by itself.
+    // The worker does not run: nothing is reclaimed in the background.
     let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, usize::MAX);
     let server = ServerId(1);
     let config = ShardConfig {
@@ -82,7 +82,7 @@ fn what_one_job_frees_is_no_other_jobs() {
     for (n, kind) in [Kind::File, Kind::Queue, Kind::Kv, Kind::Extents].into_iter().enumerate() {
         assert!(clean(open(&mut shard, block(server, n as u32, 2), kind, 2)), "{kind:?}");
     }
-    // The same job gets it, wherever, and a file shows nothing of it: it has no byte yet.
+    // The same job gets the memory, in any block, and a file shows nothing of it: it has no bytes yet.
     let again = block(server, 5, 3);
     assert!(!clean(open(&mut shard, again, Kind::File, 1)), "nothing was handed on: no test");
     let mut range = Vec::new();
@@ -99,7 +99,7 @@ fn what_one_job_frees_is_no_other_jobs() {
     assert_eq!((read.status, read.value), (Status::Ok, 0));
     assert_eq!(read.payload, honeycomb_structures::Payload::None);
 
-    // Under another name of the server a job of this number is another one.
+    // Under another number of the server, a job with this number is another one.
     write_and_free(&mut shard, again);
     let renamed = ServerId(2);
     shard.reset(renamed);

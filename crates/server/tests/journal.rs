@@ -1,5 +1,5 @@
-//! Blocks that hold back what is not stored: a shard as the loops around it drive it, with a store that
-//! takes its time and fails.
+//! Blocks that hide changes until they are stored: a shard as its loop drives it, with an object store that
+//! is slow and fails.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -34,7 +34,7 @@ struct World {
     shard: Shard,
     now: Time,
     tickets: u64,
-    /// Of each session: the number of its next mutation.
+    /// The number of the next mutation of each session.
     sequences: [u64; 4],
 }
 
@@ -59,7 +59,7 @@ impl World {
         self.sequences[session] += 1;
         let (lane, sequence) = (LaneId(1), Sequence(self.sequences[session]));
         let header = RequestHeader { at: block(0), lane, sequence, ..RequestHeader::new(op) };
-        // It has not heard of the last one yet.
+        // The client has not received the last answer yet.
         RequestHeader { grant: 1, ack_lag: 1, ..header }
     }
 
@@ -83,7 +83,7 @@ impl World {
         self.run(&header, session, &[], bytes)
     }
 
-    /// What a reader finds from a place on.
+    /// The number of bytes that a reader finds from an offset on.
     fn read(&mut self) -> usize {
         let mut args = Vec::new();
         ReadArgs { offset: 0, length: SIZE as u32 }.put(&mut args);
@@ -120,7 +120,7 @@ fn nothing_counts_before_it_is_stored() {
     assert_eq!(outcome, Outcome::Parked);
     let write = world.one_write();
     assert_eq!((bytes(&write), write.record.number, write.record.start), (&b"first"[..], 0, 0));
-    // What comes meanwhile is the next record, all of it.
+    // All changes meanwhile form the next record.
     let (second, _) = world.append(1, b"second");
     let (third, _) = world.append(2, b"third");
     assert!(world.shard.take_journal_writes().is_empty());
@@ -136,14 +136,14 @@ fn nothing_counts_before_it_is_stored() {
     assert_eq!(world.shard.durability_of(&header), Durability::Memory);
     let write = world.one_write();
     assert_eq!((bytes(&write), write.record.start), (&b"secondthird"[..], 5));
-    // Told twice it counts once.
+    // A repeated report counts once.
     world.shard.journaled(world.now, write.at, 0, Ok(()));
     assert_eq!(world.read(), 5);
     let mut answers = world.stored(&write);
     answers.sort_by_key(|(ticket, _)| ticket.0);
     assert_eq!(answers, [(second, Answer::ok(5)), (third, Answer::ok(11))]);
 
-    // A repetition is answered from what is kept, and a seal is a record too.
+    // A repeated append gets the recorded answer, and a seal is a record too.
     let lane = LaneId(1);
     let again = RequestHeader {
         at: block(0),
@@ -176,7 +176,7 @@ fn a_record_is_written_again_under_its_name_with_its_bytes() {
     let mut pauses = Vec::new();
     for _ in 0..8 {
         world.append(1, b"more");
-        world.sequences[1] -= 1; // It is under way: the same again.
+        world.sequences[1] -= 1; // In progress: the same request again.
         world.shard.journaled(world.now, write.at, 0, Err("away".into()));
         assert!(world.shard.take_journal_writes().is_empty());
         let failed = world.now;
@@ -225,7 +225,7 @@ fn who_is_sent_on_finds_the_end_of_the_block_stored() {
     assert_eq!(write.record.ends, RecordEnds::Continues(next));
     assert_eq!(write.record.start, SIZE as u64);
     let (_, outcome) = world.append(0, b"x");
-    assert!(busy(&outcome), "nobody is sent on before: {outcome:?}");
+    assert!(busy(&outcome), "no redirection before: {outcome:?}");
     world.sequences[0] -= 1;
     world.stored(&write);
     let (_, outcome) = world.append(0, b"x");
@@ -245,12 +245,12 @@ fn a_kind_that_cannot_hold_back_is_refused_and_a_block_stays_where_it_is() {
         assert_eq!(refused.map(|_| ()).unwrap_err().status, Status::WrongKind);
     }
     assert_eq!(world.shard.inventory().count(), 0);
-    // Not the first: the journal was begun by another. Asked again, it is as it was.
+    // Not the first: another block began the journal. Repeated, it is unchanged.
     let begun = world.shard.open_journaled(owner(block(2), Kind::File, false), place());
     assert!(begun.unwrap().is_none());
     let refused = world.shard.evacuate(world.now, block(2)).unwrap_err();
     assert_eq!(refused.status, Status::WrongKind, "{:?}", String::from_utf8_lossy(&refused.args));
-    // Nothing is written before the journal is begun, however often it is asked.
+    // Nothing is written before the journal is begun, however often the shard is called.
     let first = owner(block(0), Kind::File, true);
     assert!(world.shard.open_journaled(first, place()).unwrap().is_some());
     assert!(world.shard.open_journaled(first, place()).unwrap().is_some());

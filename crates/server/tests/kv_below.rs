@@ -1,5 +1,5 @@
-//! Stores whose blocks go below memory and come back: whatever is read is what a plain map holds, wherever
-//! the block is and whatever its disk does meanwhile, and what is written is written once.
+//! Kvs whose blocks are demoted and promoted: every read returns the content of a plain map, in whatever tier
+//! the block is and whatever its disk does, and every write takes effect once.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "common/below.rs"]
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-/// Regions of such a block are over what is brought up as a whole.
+/// Regions of such a block are too large to be read as a whole.
 const LARGE: usize = 8 << 20;
 const SMALL: usize = 256 << 10;
 
@@ -25,7 +25,7 @@ type Map = HashMap<Vec<u8>, Vec<u8>>;
 
 struct World {
     below: Below,
-    /// What each block holds.
+    /// The content of each block.
     maps: Vec<Map>,
 }
 
@@ -49,7 +49,7 @@ impl World {
         World { below, maps: vec![Map::new(); BLOCKS as usize] }
     }
 
-    /// The same with buffers of so many bytes.
+    /// As above, with buffers of so many bytes.
     fn with_buffers(size: usize, buffers: usize, seed: u64) -> World {
         let below = Below::with_buffers(Kind::Kv, size, 1, buffers, seed);
         World { below, maps: vec![Map::new(); BLOCKS as usize] }
@@ -74,7 +74,7 @@ impl World {
     }
 
     fn value(&mut self, size: usize) -> Vec<u8> {
-        // Mostly small; some that have extents of their own in the block.
+        // Mostly small; some have extents of their own in the block.
         let length = match self.below(10) {
             0 => size / 64 + self.below(size as u64 / 64) as usize,
             1 => 0,
@@ -86,7 +86,7 @@ impl World {
         (0..length).map(|_| noise.next_u64() as u8).collect()
     }
 
-    /// Every way of reading a block gives what its map holds.
+    /// Every way of reading a block returns the content of its map.
     fn check(&mut self, block: u32) {
         let map = self.maps[block as usize].clone();
         let (answer, _) = self.run(block, Op::KvLength, &[], &[]);
@@ -103,7 +103,7 @@ impl World {
                     let twice = found.insert(key.to_vec(), value.to_vec());
                     assert!(twice.is_none(), "a scan gives an entry once");
                 }
-                assert!(answer.value == 0 || answer.value > cursor, "a page goes on");
+                assert!(answer.value == 0 || answer.value > cursor, "a page advances the cursor");
                 cursor = answer.value;
                 if cursor == 0 || cursor > END {
                     break;
@@ -159,7 +159,7 @@ fn a_block_below_memory_is_read_by_parts() {
             let value = world.value(size).into_iter().take(400).collect::<Vec<u8>>();
             world.put(0, format!("entry {n}").as_bytes(), &value);
         }
-        // Some that are extents of their own in the block.
+        // Some have extents of their own in the block.
         for n in 0..4 {
             let value = vec![n; size / 16];
             world.put(0, &[b'l', n], &value);
@@ -173,7 +173,7 @@ fn a_block_below_memory_is_read_by_parts() {
         let read = world.shard.tier_counts().read - before;
         assert!(read <= size as u64 / 8, "one lookup read {read} bytes of {size}");
         world.check(0);
-        assert_eq!(world.shard.in_memory().1, 0, "nothing was brought up to be written to");
+        assert_eq!(world.shard.in_memory().1, 0, "nothing was read back for a write");
     }
 }
 
@@ -186,7 +186,7 @@ fn what_is_written_below_memory_is_there_when_it_comes_up_and_goes_down_again() 
         }
         world.lower(block);
     }
-    // There is room to write to one of them at a time: they take turns.
+    // Only one of them has room to be written at a time: they take turns.
     for round in 0..6 {
         for block in 0..BLOCKS {
             world.put(block, b"k7", format!("round {round}").as_bytes());
@@ -195,7 +195,7 @@ fn what_is_written_below_memory_is_there_when_it_comes_up_and_goes_down_again() 
         }
     }
     (0..BLOCKS).for_each(|block| world.check(block));
-    // One comes back to memory for good.
+    // One is promoted to memory.
     world.settle();
     while world.shard.lower(at(1), TierIx::MEMORY).is_err() {
         world.put(0, b"other", b"takes the turn");
@@ -215,14 +215,14 @@ fn what_is_written_often_stays_up_when_there_is_room() {
     }
     let mut round = 0u32;
     while !world.wishes.contains(&at(0)) {
-        // They take turns in the warm pool, and are brought up each time.
+        // They take turns in the write cache, and are read back each time.
         for block in [0, 1] {
             world.put(block, b"k", &round.to_le_bytes());
         }
         round += 1;
-        assert!(round < 50, "who is brought up so often would stay");
+        assert!(round < 50, "a block that is read back so often would stay");
     }
-    // The controller lets it, while it is there.
+    // The controller grants it while the block is in memory.
     let mut tries = 0;
     while world.shard.lower(at(0), TierIx::MEMORY).is_err() {
         world.put(0, b"k", b"once more");
@@ -244,8 +244,8 @@ fn what_is_written_often_stays_up_when_there_is_room() {
     assert_eq!(world.shard.in_memory(), (0, 0));
 }
 
-/// One request for many keys needs more than the buffers have, and so do all of many such requests that come
-/// together: each is answered, one after the other, and none is answered `Busy` for ever.
+/// One request for many keys needs more than the buffers have, and so do all of many such requests that
+/// arrive together: each is answered, one after the other, and none is answered `Busy` for ever.
 #[test]
 fn requests_for_many_keys_that_need_more_than_the_buffers_all_end() {
     for buffers in [32 << 10, 64 << 10] {
@@ -259,7 +259,7 @@ fn requests_for_many_keys_that_need_more_than_the_buffers_all_end() {
         let keys: Vec<Vec<u8>> = (0..150).map(|n| format!("k{n}").into_bytes()).collect();
         let mut args = Vec::new();
         (1u32 << 20).put(&mut args);
-        // Each caller asks for the rest until it has all.
+        // Each caller requests the rest until it has all keys.
         let mut callers: Vec<(u32, usize, Option<Ticket>)> =
             (0..9).map(|n| (n % BLOCKS, 0, None)).collect();
         let mut turns = 0;
@@ -300,7 +300,7 @@ fn requests_for_many_keys_that_need_more_than_the_buffers_all_end() {
     }
 }
 
-/// Where everything is written to all the time something goes down all the same.
+/// Even if all blocks are written all the time, one is demoted.
 #[test]
 fn a_block_that_is_written_on_its_way_down_stays_once() {
     let mut world = World::new(SMALL, 1, 9);
@@ -314,7 +314,7 @@ fn a_block_that_is_written_on_its_way_down_stays_once() {
     assert_eq!(write(&mut world).unwrap().status, Status::Busy);
     world.settle();
     assert!(world.is_below(0), "it stayed before");
-    // In the pool it goes when its turn is over, whoever comes.
+    // In the cache it is demoted when its turn is over, whichever block needs the room.
     world.put(0, b"k", b"in the pool");
     world.put(1, b"k", b"other");
     world.lower(1);
@@ -333,8 +333,8 @@ fn a_block_that_is_written_on_its_way_down_stays_once() {
     (0..BLOCKS).for_each(|block| world.check(block));
 }
 
-/// Seed 8676867181227 of the simulator: while a block in the warm pool asked the controller for a move, a
-/// delete, which brings no bytes, was not noticed, and what was deleted came back with the next read.
+/// Seed 8676867181227 of the simulator: while a block in the write cache had requested a move, a delete,
+/// which has no payload, was not noticed, and the deleted entry came back with the next read.
 #[test]
 fn a_delete_while_its_block_asks_for_a_move_is_no_less_a_change() {
     let mut world = World::new(SMALL, 1, 11);
@@ -353,20 +353,20 @@ fn a_delete_while_its_block_asks_for_a_move_is_no_less_a_change() {
     assert_eq!(world.begin(0, Op::KvDelete, &delete, &[]).unwrap().status, Status::Busy);
     world.settle();
     assert_eq!(world.shard.in_memory(), (1, 1), "it is in the pool, and was not written to");
-    // It was full, and is nearly empty: in a while it looks again for a neighbour to merge with.
+    // It was full, and is nearly empty: after a while it looks again for a neighbour to merge with.
     world.now = world.now + Duration::from_secs(10);
     world.answers_moves = false;
     world.step();
-    assert_eq!(world.moves.last(), Some(&at(0)), "it asks");
+    assert_eq!(world.moves.last(), Some(&at(0)), "it requests a move");
     world.delete(0, b"k");
     world.answers_moves = true;
-    // Another's turn.
+    // The turn of another block.
     world.put(1, b"k", b"takes the pool");
     world.check(0);
     world.check(1);
 }
 
-/// Whatever is done, in whatever order the disk does its part.
+/// Any operations, with any order of the disk's operations.
 #[test]
 fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
     for seed in 0..60 {
@@ -378,7 +378,7 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
                 0..8 => {
                     let value = world.value(SMALL);
                     let bytes: usize = world.maps[block as usize].values().map(Vec::len).sum();
-                    // What would not fit is not what this is about.
+                    // Values that would not fit are not the subject of this test.
                     if bytes + value.len() < SMALL / 2 {
                         world.put(block, &key, &value);
                     }
@@ -397,10 +397,10 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
                 17 => drop(world.shard.lower(at(block), TierIx::MEMORY)),
                 18 => world.step(),
                 _ => {
-                    // A reader whose block is written to before its disk has answered.
+                    // A block that is written before its disk has answered a read.
                     world.settle();
                     if let Err(ticket) = world.begin(block, Op::KvGet, &key, &[]) {
-                        // It reads what is there now, and says so when all is over.
+                        // The read returns the present content, and is answered when everything is done.
                         let reads = world.shard.take_io();
                         let disk = world.disk.clone();
                         let late = world.below(2) == 0;
@@ -409,7 +409,7 @@ fn a_store_is_what_a_map_is_wherever_its_blocks_are() {
                         let old = world.maps[block as usize].get(&key).cloned();
                         let value = world.value(SMALL / 4);
                         world.put(block, &key, &value);
-                        // The other goes down for it, if there is room for one.
+                        // The other one is demoted for it, if there is room for only one.
                         if world.below(2) == 0 {
                             world.put((block + 1) % BLOCKS, b"turn", b"");
                         }

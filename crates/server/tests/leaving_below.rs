@@ -1,4 +1,4 @@
-//! Blocks that are to leave their server while they are below memory, or on their way there.
+//! Blocks that must leave their server while they are in a lower tier, or being demoted.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "common/below.rs"]
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 const SIZE: usize = 256 << 10;
 
-/// Each block of a shard of this kind holds something.
+/// A shard with content in each block.
 fn filled(kind: Kind, warm: u32) -> Below {
     let mut world = Below::new(kind, SIZE, warm, 9);
     world.answers_moves = false;
@@ -34,8 +34,8 @@ fn fill(world: &mut Below, block: u32) {
     assert_eq!(answer.status, Status::Ok, "{answer:?}");
 }
 
-/// Seed 183177895370574 of the simulator: a block that had asked for its move went down before it was told
-/// to begin, and the move sent what it had not.
+/// Seed 183177895370574 of the simulator: a block that had requested its move was demoted before the move
+/// began, and the move sent memory that it no longer had.
 #[test]
 fn what_has_asked_for_its_move_stays_in_memory() {
     for kind in [Kind::File, Kind::Queue, Kind::Kv] {
@@ -45,7 +45,7 @@ fn what_has_asked_for_its_move_stays_in_memory() {
         assert_eq!(world.moves, [at(0)]);
         let refused = world.shard.lower(at(0), DISK).unwrap_err();
         assert_eq!(refused.status, Status::Busy, "{refused:?}");
-        // Refused, it may.
+        // After a refusal, it may be demoted.
         let why = MoveWord::Refused(Status::OutOfMemory, "no room elsewhere".into());
         world.shard.move_word(world.now, at(0), why);
         world.lower(0);
@@ -66,18 +66,18 @@ fn what_is_below_comes_up_to_leave_one_after_the_other() {
             while world.moves.is_empty() {
                 world.now = world.now + Duration::from_millis(5);
                 world.step();
-                assert!(world.shard.in_memory().1 <= 1, "the pool is what it is");
+                assert!(world.shard.in_memory().1 <= 1, "the write cache has room for one");
                 tries += 1;
-                assert!(tries < 1000, "{kind}: it comes up");
+                assert!(tries < 1000, "{kind}: it is promoted");
             }
             let leaving = world.moves.remove(0);
-            // It stays there until it is told to begin.
+            // It stays in memory until the move begins.
             for _ in 0..100 {
                 world.now = world.now + Duration::from_millis(5);
                 world.step();
             }
             assert_eq!((&world.moves[..], world.shard.in_memory()), (&[][..], (0, 1)));
-            // Another may write meanwhile, to what is up.
+            // Another block may be written meanwhile, in memory.
             if kind != Kind::Queue {
                 fill(&mut world, leaving.block.index());
             }
@@ -89,7 +89,7 @@ fn what_is_below_comes_up_to_leave_one_after_the_other() {
     }
 }
 
-/// One that finds no place elsewhere is in nobody's way: it goes down as it came, and is not written.
+/// A block for which there is no place elsewhere blocks no others: it is demoted again, without a write.
 #[test]
 fn what_cannot_leave_goes_down_again_as_it_was() {
     for kind in [Kind::File, Kind::Queue, Kind::Kv] {

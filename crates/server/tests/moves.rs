@@ -1,5 +1,5 @@
-//! Moves between blocks: the giving shard as the loops around it drive it, with another block that
-//! answers when a test says so.
+//! Moves between blocks: the source shard as its loop drives it, with a target block that answers when a test
+//! lets it.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -29,7 +29,7 @@ fn line() -> LineKey {
     LineKey::Move(MoveKey { source: block(0), id: ID })
 }
 
-/// A store of one block, on its way to be two.
+/// A store of one block that is splitting.
 struct World {
     shard: Shard,
     now: Time,
@@ -61,7 +61,7 @@ impl World {
         answer
     }
 
-    /// Puts keys until the block wants to be divided, and lets the move begin.
+    /// Puts keys until the block requests a split, and lets the move begin.
     fn begin(&mut self) {
         let start = loop {
             self.keys += 1;
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// The other block answers everything until this is all that it has not answered.
+    /// The other block answers everything up to this operation.
     fn answer_until(&mut self, until: Op) {
         while self.sent != [until] {
             self.answer();
@@ -120,17 +120,15 @@ impl World {
         self.posts();
     }
 
-    /// One of the keys that move: it cannot be changed while the range stands still.
+    /// One of the moving keys: it cannot be changed while the range is frozen.
     fn a_key_that_moves(&mut self) -> u32 {
         let keys = 1..=self.keys;
-        keys.into_iter()
-            .find(|key| self.put(*key).status == Status::Busy)
-            .expect("some stand still")
+        keys.into_iter().find(|key| self.put(*key).status == Status::Busy).expect("some are frozen")
     }
 }
 
-/// When the other block is slow, those who want to change what moves get in after 40 ms, and not
-/// only when the move is over: the range is not made to stand still again in the same breath.
+/// If the other block is slow, changes of the moving range are accepted after 40 ms, and not only at the end
+/// of the move: the range is not frozen again immediately.
 #[test]
 fn a_slow_taker_lets_writers_in() {
     let mut world = World::new();
@@ -139,7 +137,7 @@ fn a_slow_taker_lets_writers_in() {
     let key = world.a_key_that_moves();
     world.pass(Duration::from_millis(41));
     assert_eq!(world.put(key).status, Status::Ok);
-    // What changed is sent and counted anew.
+    // Changes are sent and counted anew.
     assert_eq!(world.answer(), Op::MoveDone);
     assert_eq!(world.sent.front(), Some(&Op::MovePatch));
     assert_eq!(world.put(key).status, Status::Busy);
@@ -149,8 +147,8 @@ fn a_slow_taker_lets_writers_in() {
     assert!(matches!(effects[..], [Effect::CommitMove { .. }]), "{effects:?}");
 }
 
-/// Who is shut out waits for what is left and for nothing else: the range stands still only when
-/// everything that was sent before is answered.
+/// A refused mutation waits only for the rest of the data: the range is frozen only when everything that was
+/// sent before is answered.
 #[test]
 fn nothing_is_on_its_way_when_the_range_stands_still() {
     let mut world = World::new();
@@ -162,11 +160,11 @@ fn nothing_is_on_its_way_when_the_range_stands_still() {
         world.answer();
     }
     assert!(most > 1, "several parts are on their way at a time");
-    assert_eq!(before, 1, "parts were unanswered when the range stood still");
+    assert_eq!(before, 1, "parts were unanswered when the range was frozen");
 }
 
-/// Without a controller nobody can commit a move. When it was not asked either, the range is changed
-/// again at once; when it may have been, nobody but the controller knows whose the range is.
+/// Without a controller a move cannot be committed. If the request was not sent, the range accepts changes
+/// again at once; if it may have been, only the controller knows who owns the range.
 #[test]
 fn a_commit_that_nobody_was_asked_for_is_taken_back() {
     for asked in [false, true] {
@@ -191,7 +189,7 @@ fn a_commit_that_nobody_was_asked_for_is_taken_back() {
     }
 }
 
-/// A block that cannot be divided, because of what is being read, asks seldom: each time costs the
+/// A block that cannot be divided because of pinned reads requests a split rarely: each request costs the
 /// controller a move.
 #[test]
 fn a_block_that_cannot_be_divided_asks_seldom() {
@@ -206,7 +204,7 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
             for effect in world.shard.take_effects() {
                 if let Effect::BeginMove { start, .. } = effect {
                     asked += 1;
-                    // Of a move that is over: it does not begin.
+                    // For a move that is over: it does not begin.
                     world.let_begin(start);
                 }
             }
@@ -220,15 +218,14 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
     assert!((8..=13).contains(&later), "{later} in the ten after it");
 }
 
-/// A block that is to leave asks again when it is refused, gives everything, its records included, and
-/// stays when its server does.
-/// A writer asks the controller after `WrongEpoch`, which tells what became of the structure. Seed 629327 of
-/// the simulator.
+/// A block that must leave repeats a refused request, gives everything away with its records, and stays if
+/// its server stays. A writer asks the controller after `WrongEpoch`, and learns what became of the
+/// structure. Seed 629327 of the simulator.
 #[test]
 fn writers_of_a_full_block_of_a_structure_that_is_no_more_are_sent_to_the_controller() {
     let mut world = World::new();
     let full = (1..).find(|key| world.put(*key).status != Status::Ok).unwrap();
-    assert_eq!(world.put(full).status, Status::Busy, "a split was asked for");
+    assert_eq!(world.put(full).status, Status::Busy, "a split was requested");
     world.word(MoveWord::Refused(Status::NotFound, "no such structure".into()));
     assert_eq!(world.put(full).status, Status::WrongEpoch);
 }
@@ -247,7 +244,7 @@ fn a_block_that_is_to_leave_asks_until_it_has_left_or_its_server_stays() {
     world.shard.evacuate(world.now, block(0)).unwrap();
     assert!(asks(&mut world));
     world.shard.evacuate(world.now, block(0)).unwrap();
-    assert!(!asks(&mut world), "told again, it does not ask again");
+    assert!(!asks(&mut world), "after a repeated command, it does not request again");
     for rest in [20, 40, 80] {
         world.word(MoveWord::Refused(Status::OutOfMemory, "no room".into()));
         world.pass(Duration::from_millis(rest - 1));
@@ -294,7 +291,7 @@ fn parts_that_a_block_of_its_kind_does_not_take_are_refused_before_they_come() {
         let mut shard = common::shard(SERVER, common::config(SIZE, 4));
         shard.open(owner(block(1), kind, true)).unwrap();
         let header = RequestHeader { at: block(1), payload_len: 1 << 20, ..RequestHeader::new(op) };
-        // A large payload is not gathered before it is refused, and a small one is not looked at.
+        // A large payload is not gathered before it is refused, and a small one is not inspected.
         assert!(shard.streams(&header), "{kind:?}, {}", op.name());
         if op != Op::ExtentAdopt {
             let whole = shard.apply(Time::ZERO, &access(true), &header, b"", b"1", Ticket(1));
@@ -306,8 +303,8 @@ fn parts_that_a_block_of_its_kind_does_not_take_are_refused_before_they_come() {
     }
 }
 
-/// Results of lanes as they are sent when a block of 64 KiB leaves its server, in bytes: in one part are those of
-/// several lanes, and together they are larger than any entry of the block.
+/// The sizes in bytes of the lane records that are sent when a block of 64 KiB leaves its server. One part
+/// has those of several lanes, and together they are larger than any entry of the block.
 fn parts_with_results() -> Vec<u32> {
     let mut shard = common::shard(SERVER, common::config(SMALL, 8));
     shard.open(owner(block(0), Kind::Kv, true)).unwrap();

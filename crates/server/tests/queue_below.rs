@@ -1,5 +1,5 @@
-//! Queues whose blocks go below memory and come back: every item is given out in its order, as often as it
-//! has to be, wherever its block is and whatever the disk does meanwhile.
+//! Queues whose blocks are demoted and promoted: every item is delivered in order, as often as required, in
+//! whatever tier its block is and whatever the disk does.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "common/below.rs"]
@@ -18,12 +18,12 @@ use std::time::Duration;
 const SIZE: usize = 256 << 10;
 const RESERVE_MS: u32 = 50;
 
-/// What a block of a queue holds.
+/// The content of a block of a queue.
 #[derive(Default)]
 struct Model {
     put: u64,
     left: VecDeque<(u64, Vec<u8>)>,
-    /// Given out, until when, and how often.
+    /// Delivered items: until when, and how often.
     out: BTreeMap<u64, (Vec<u8>, Time, u32)>,
     returned: BTreeMap<u64, (Vec<u8>, u32)>,
 }
@@ -46,7 +46,7 @@ impl Model {
 struct World {
     below: Below,
     queues: Vec<Model>,
-    /// Bytes that were put since the block last began anew.
+    /// Bytes that were put since the block last started again empty.
     filled: Vec<usize>,
 }
 
@@ -87,7 +87,7 @@ impl World {
         (0..length).map(|n| (n as u8).wrapping_add(seed)).collect()
     }
 
-    /// Puts some items, if the block has room for them: one that is full is not what this is about.
+    /// Puts some items if the block has room for them: full blocks are not the subject of this test.
     fn put(&mut self, block: u32) -> bool {
         let items: Vec<Vec<u8>> = (0..1 + self.below(3)).map(|_| self.item()).collect();
         let payload = items.concat();
@@ -112,7 +112,7 @@ impl World {
         true
     }
 
-    /// An answer to a get is what the model gives.
+    /// Compares the answer to a get with the model.
     fn gave(&mut self, block: u32, answer: &Answer, bytes: &[u8], reserve_ms: u32) {
         let now = self.now;
         let queue = &mut self.queues[block as usize];
@@ -156,7 +156,7 @@ impl World {
         queue.expire(now);
         let Some((&number, &(_, until, deliveries))) = queue.out.first_key_value() else { return };
         if until < now + Duration::from_millis(RESERVE_MS as u64 / 2) {
-            return; // It may come back while this waits for its block.
+            return; // It may return while this waits for its block.
         }
         let action = if self.below.below(2) == 0 { AckAction::Done } else { AckAction::GiveBack };
         let args = AckArgs { action, timeout_ms: 0, items: vec![(number, deliveries)] }.encode();
@@ -173,7 +173,7 @@ impl World {
         }
     }
 
-    /// What only looks finds what is there.
+    /// A peek returns the present items.
     fn check(&mut self, block: u32) {
         let (answer, _) = self.run(block, Op::QueueLength, &[0], &[]);
         let counts = Counts::decode(&answer.args).unwrap();
@@ -188,7 +188,7 @@ impl World {
         (64u32 << 10).put(&mut args);
         let (answer, bytes) = self.run(block, Op::QueuePeek, &args, &[]);
         if due.is_some_and(|due| due <= self.now) {
-            return; // It came back while this waited for the disk, before or after it looked.
+            return; // It returned while this waited for the disk, before or after the peek.
         }
         let queue = &mut self.queues[block as usize];
         let next = queue.returned.iter().next().map(|(number, (item, _))| (*number, item.clone()));
@@ -202,7 +202,7 @@ impl World {
         }
     }
 
-    /// Everything comes out.
+    /// All items are delivered.
     fn empty(&mut self, block: u32) {
         self.now = self.now + Duration::from_millis(2 * RESERVE_MS as u64);
         self.step();
@@ -225,12 +225,12 @@ fn a_consumer_reads_each_block_once_and_what_is_empty_is_not_written() {
     world.lower(0);
     assert_eq!(world.shard.in_memory(), (BLOCKS - 1, 0), "it has no memory");
     world.check(0);
-    assert_eq!(world.shard.in_memory().1, 0, "nothing was brought up for a look");
+    assert_eq!(world.shard.in_memory().1, 0, "nothing was read back for a peek");
     let before = world.shard.tier_counts();
     world.empty(0);
     let after = world.shard.tier_counts();
     assert_eq!(after.read - before.read, SIZE as u64, "all of it, once");
-    // Another takes its room: there is nothing to be kept.
+    // Another block takes its room: nothing has to be kept.
     world.put(1);
     world.lower(1);
     let before = world.shard.tier_counts();
@@ -239,7 +239,7 @@ fn a_consumer_reads_each_block_once_and_what_is_empty_is_not_written() {
     assert_eq!(world.shard.tier_counts().written, before.written);
 }
 
-/// With more queues than room to write to them, who waits at those that are empty keeps no room from others.
+/// With more queues than room to write to them, consumers that wait at empty ones keep no room from others.
 #[test]
 fn who_waits_for_items_waits_without_memory() {
     let mut world = World::new(1, 6);
@@ -264,7 +264,7 @@ fn who_waits_for_items_waits_without_memory() {
     assert!(world.shard.in_memory().1 <= 1);
 }
 
-/// Whatever is done, in whatever order the disk does its part.
+/// Any operations, with any order of the disk's operations.
 #[test]
 fn a_queue_gives_what_was_put_in_its_order_wherever_its_blocks_are() {
     for seed in 0..60 {

@@ -1,5 +1,5 @@
-//! Blocks of many pieces that go from a disk to a store: they are read from the disk until all of them is
-//! there, whatever becomes of them on the way.
+//! Blocks of many pieces that are demoted from a disk to an object store: they are read from the disk until
+//! all pieces are in the store, whatever happens meanwhile.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -78,7 +78,7 @@ impl World {
         world
     }
 
-    /// Asks, and reads what there is to read; the status when it is answered at once.
+    /// Sends a request, and carries out the reads; returns the status if it is answered at once.
     fn ask(&mut self, block: u32, op: Op, args: &[u8], payload: &[u8]) -> Option<Status> {
         self.ticket += 1;
         let mut header = RequestHeader { at: at(block), grant: 1, ..RequestHeader::new(op) };
@@ -96,11 +96,11 @@ impl World {
         }
     }
 
-    /// Begins to read from an offset on: it waits for its disk or its store.
+    /// Begins to read from an offset on: it waits for its disk or its object store.
     fn begin_read(&mut self, block: u32, offset: usize) -> Ticket {
         let mut args = Vec::new();
         ReadArgs { offset: offset as u64, length: 100_000 }.put(&mut args);
-        assert_eq!(self.ask(block, Op::FileRead, &args, &[]), None, "it is below memory");
+        assert_eq!(self.ask(block, Op::FileRead, &args, &[]), None, "it is in a lower tier");
         Ticket(self.ticket)
     }
 
@@ -150,7 +150,7 @@ impl World {
         all.filter(|(_, io)| io.tier == tier).map(|(n, _)| n).collect()
     }
 
-    /// Everything is freed, and nothing is left anywhere.
+    /// Frees everything, and checks that nothing is left anywhere.
     fn ends(mut self) {
         for block in 0..2 {
             self.shard.free(at(block));
@@ -166,7 +166,7 @@ impl World {
 fn a_block_is_read_from_its_disk_until_all_of_it_is_in_the_store() {
     let mut world = World::new();
     world.shard.lower(at(0), STORE).unwrap();
-    world.shard.lower(at(0), STORE).unwrap(); // It is on its way.
+    world.shard.lower(at(0), STORE).unwrap(); // In progress.
     world.settle();
     // Readers have half of the buffers.
     assert_eq!(world.pending.len(), 4);
@@ -179,7 +179,7 @@ fn a_block_is_read_from_its_disk_until_all_of_it_is_in_the_store() {
         let read = world.on(DISK).pop().unwrap();
         world.carry_out(read);
     }
-    // Somebody reads, and is answered after the block has gone.
+    // A read is answered after the block has moved.
     let asked = world.begin_read(0, 1_000_000);
     let reader = world.pending.len() - 1;
     assert_eq!(world.pending[reader].tier, DISK);
@@ -199,7 +199,7 @@ fn a_block_is_read_from_its_disk_until_all_of_it_is_in_the_store() {
     assert_eq!(world.pending[0].tier, STORE);
     world.carry_out(0);
     world.answered(asked, LENGTH - 5000);
-    // And it comes up from there.
+    // It is promoted from there.
     world.told.clear();
     world.shard.lower(at(0), TierIx::MEMORY).unwrap();
     world.settle();
@@ -208,7 +208,7 @@ fn a_block_is_read_from_its_disk_until_all_of_it_is_in_the_store() {
         (world.told.as_slice(), world.volumes[1].taken()),
         (&[(at(0), TierIx::MEMORY)][..], 0)
     );
-    // From memory it goes to the store at once.
+    // From memory it is demoted to the object store directly.
     world.told.clear();
     world.shard.lower(at(0), STORE).unwrap();
     world.settle();
@@ -221,7 +221,7 @@ fn a_block_is_read_from_its_disk_until_all_of_it_is_in_the_store() {
 #[test]
 fn readers_have_the_buffers_first_and_it_goes_on_when_there_are_some() {
     let mut world = World::new();
-    // Two blocks at a time: the second has none, and waits.
+    // Two blocks at a time: the second has no buffers, and waits.
     for block in 0..2 {
         world.shard.lower(at(block), STORE).unwrap();
     }
@@ -250,7 +250,7 @@ fn one_whose_store_is_away_stays_and_leaves_nothing_there() {
         world.carry_out(0);
     }
     assert_eq!(world.told, [(at(0), DISK)], "it stays where it was");
-    // The place is to be given back, and cannot be now.
+    // The place must be freed, which is impossible now.
     for _ in 0..5 {
         while !world.pending.is_empty() {
             world.carry_out(0);
@@ -265,7 +265,7 @@ fn one_whose_store_is_away_stays_and_leaves_nothing_there() {
     world.volumes[1].set_away(false);
     world.carry_out_all();
     assert_eq!(world.volumes[1].taken(), 0);
-    // What is there already is not lost when the store is away, and is read when it is back.
+    // Data in the object store is not lost while the store cannot be reached, and is read when it can.
     world.shard.lower(at(0), STORE).unwrap();
     world.settle();
     world.carry_out_all();
@@ -300,7 +300,7 @@ fn one_that_is_freed_or_flushed_on_its_way_leaves_nothing_and_loses_nothing() {
         }
     }
     assert_eq!(world.told, []);
-    // It is kept for a flush from here on, and goes on to the store.
+    // From here on it is retained for a flush, and continues to the object store.
     let kept = world.shard.flush(at(1), (0, u64::MAX)).unwrap();
     let parts = |world: &World| -> Parts {
         let volume = |n: usize| -> (Arc<dyn Volume>, u64) { (world.volumes[n].clone(), 0) };

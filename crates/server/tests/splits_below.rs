@@ -16,10 +16,10 @@ use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, RequestHeader, Status, key_hash};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Blocks that a run opens at most; none is opened twice.
+/// Most blocks that a run opens; none is opened twice.
 const BLOCKS: u32 = 400;
 
-/// A move under way.
+/// A move in progress.
 struct Move {
     id: u64,
     source: BlockAt,
@@ -146,7 +146,7 @@ impl World {
                 ..owner(at(target), Kind::Kv, false)
             };
             if self.below.shard.open(opened).is_err() {
-                // Every frame is taken: memory is made first.
+                // All frames are in use: one is freed first.
                 self.lower_any();
                 return self.word(source, refused);
             }
@@ -252,7 +252,7 @@ impl World {
         let _ = self.below.shard.lower(at(block), DISK);
     }
 
-    /// Runs an operation to its end, wherever its key is by then.
+    /// Runs an operation to its end, in whatever block its key is by then.
     fn run(&mut self, key: &[u8], op: Op, args: &[u8], payload: &[u8]) -> (Answer, Vec<u8>) {
         for _ in 0..20_000 {
             let block = self.owner_of(key_hash(key));
@@ -367,10 +367,10 @@ fn store_whose_blocks_split_and_change_tiers_reads_as_a_map() {
     assert!(committed > 200 && cancelled > 5, "{committed} commits, {cancelled} cancelled");
 }
 
-/// The defect behind the test above: the copy on a disk was taken to end where the structure ends.
+/// The defect behind the test above: the copy on a disk was assumed to end where the structure ends.
 #[cfg(feature = "bug-bank")]
 #[test]
-#[should_panic(expected = "on a healthy disk: the disk gave other bytes than were written")]
+#[should_panic(expected = "on a healthy disk: the disk returned other bytes than were written")]
 fn copy_that_ends_with_its_structure_is_caught() {
     use honeycomb_types::Bug;
     struct Armed;

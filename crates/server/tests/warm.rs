@@ -1,5 +1,5 @@
-//! The warm pool with more writers than it has room: nobody starves, what is written goes to the disk
-//! about once, and a disk that fails is not asked without pause.
+//! The write cache with more writers than room: every writer makes progress, data is written to the disk
+//! about once, and a failing disk is retried with pauses.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 mod common;
@@ -21,16 +21,16 @@ const SIZE: usize = 256 << 10;
 const PIECE: usize = 32 << 10;
 const WRITERS: u32 = 6;
 const WARM: u32 = 2;
-/// What one append, or one write to the disk, takes.
+/// The duration of one append, or of one write to the disk.
 const APPEND: Duration = Duration::from_micros(50);
 const DISK: Duration = Duration::from_micros(600);
 
-/// A shard whose files all lie below memory, with a disk that does one thing after the other.
+/// A shard whose files are all in a lower tier, with a disk that executes one operation after the other.
 struct World {
     shard: Shard,
     disk: Arc<MemoryVolume>,
     now: Time,
-    /// What the disk is doing, and when that is done.
+    /// The operations of the disk, and when each ends.
     doing: Vec<(Time, Io)>,
     asked: u64,
     ticket: u64,
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Time passes, and the disk does what is due.
+    /// Lets time pass, in which the disk completes the operations that are due.
     fn pass(&mut self, until: Time) {
         loop {
             for io in self.shard.take_io() {
@@ -86,7 +86,7 @@ impl World {
         self.now = self.now.max(until);
     }
 
-    /// How long the writer has to wait, if it has.
+    /// How long the writer has to wait, if at all.
     fn append(&mut self, file: u32, length: usize) -> Option<Duration> {
         self.ticket += 1;
         let mut header =
@@ -113,7 +113,7 @@ fn at(file: u32) -> BlockAt {
 #[test]
 fn with_more_writers_than_room_blocks_go_down_about_once_and_nobody_starves() {
     let mut world = World::new(WRITERS);
-    // Who comes next, and how much of its block it has written.
+    // The next append of each writer, and the bytes that it has written.
     let mut next: BTreeMap<u32, Time> = (0..WRITERS).map(|file| (file, world.now)).collect();
     let mut left: BTreeMap<u32, usize> = (0..WRITERS).map(|file| (file, SIZE / PIECE)).collect();
     let began = world.now;
@@ -137,11 +137,11 @@ fn with_more_writers_than_room_blocks_go_down_about_once_and_nobody_starves() {
     }
     world.pass(world.now + Duration::from_millis(200));
     let all = WRITERS as usize * SIZE;
-    // What is in the pool when all have ended need not go down.
+    // Blocks in the cache at the end need not be demoted.
     let written = world.shard.tier_counts().written;
     assert!(written <= all as u64, "{written} bytes were written of {all}");
-    // Six blocks of 0.4 ms of appends each and as many writes, two at a time, and the rest of those
-    // that are full: nobody closed them.
+    // Six blocks of 0.4 ms of appends each and as many writes, two at a time, and the rest time of the full
+    // ones, which were not sealed.
     assert!(world.now.since(began) < Duration::from_millis(300), "{:?}", world.now.since(began));
 }
 
@@ -149,7 +149,7 @@ fn with_more_writers_than_room_blocks_go_down_about_once_and_nobody_starves() {
 fn writers_that_write_now_and_then_take_turns() {
     let mut world = World::new(WRITERS);
     let mut wrote = [0; WRITERS as usize];
-    // Everybody would append a line every 3 ms: no block is ever full, and none rests.
+    // Every writer would append a line every 3 ms: no block is ever full, and none rests.
     for _ in 0..400 {
         for file in 0..WRITERS {
             wrote[file as usize] += u32::from(world.append(file, 100).is_none());
@@ -169,14 +169,14 @@ fn a_disk_that_fails_is_not_asked_without_pause() {
             world.pass(world.now + Duration::from_millis(1));
         }
     }
-    // Another wants room, for a second.
+    // Another block needs room, for a second.
     let before = world.asked;
     for _ in 0..1000 {
         assert!(world.append(WARM, PIECE).is_some(), "nothing can go down");
         world.pass(world.now + Duration::from_millis(1));
     }
     let asked = world.asked - before;
-    assert!((2..100).contains(&asked), "the disk was asked {asked} times in a second");
+    assert!((2..100).contains(&asked), "the disk was tried {asked} times in a second");
     world.disk.fail_writes(0);
     while world.append(WARM, PIECE).is_some() {
         world.pass(world.now + Duration::from_millis(1));

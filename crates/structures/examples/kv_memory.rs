@@ -1,5 +1,5 @@
-//! What a byte that is stored weighs in a block, as the kernel counts resident memory, while a store
-//! fills; and what puts and gets cost meanwhile, in the process's own time.
+//! Resident memory per stored byte in a block, as the kernel counts it, while a store fills; and the
+//! process's own time for puts and gets meanwhile.
 //!
 //! `cargo run --release -p honeycomb-structures --example kv_memory`
 
@@ -20,7 +20,7 @@ struct Store {
 }
 
 impl Store {
-    /// Of so many blocks, a power of two.
+    /// A store of so many blocks, a power of two.
     fn new(blocks: usize) -> Store {
         let width = (u64::MAX / blocks as u64).max(1);
         let part = |i: usize| {
@@ -58,11 +58,12 @@ impl Store {
 /// Anonymous memory of this process, in bytes.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("it can be read");
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("it is told");
+    let line =
+        status.lines().find(|line| line.starts_with("RssAnon:")).expect("the kernel reports it");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
 }
 
-/// Nanoseconds for which this process has had a core.
+/// Nanoseconds of processor time of this process.
 fn on_core() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").expect("it can be read");
     stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number")

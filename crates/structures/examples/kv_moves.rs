@@ -1,4 +1,4 @@
-//! What the stages of a split cost inside two blocks, without a network between them.
+//! The cost of the stages of a split inside two blocks, without a network between them.
 //!
 //! `cargo run --release -p honeycomb-structures --example kv_moves`
 
@@ -33,7 +33,7 @@ impl Store {
     }
 }
 
-/// Milliseconds that something takes, and what it yields.
+/// The duration of a call in milliseconds, and its result.
 #[allow(clippy::disallowed_methods)] // a measurement, not the product: it reads the clock itself
 fn time<T>(run: impl FnOnce() -> T) -> (f64, T) {
     let begin = std::time::Instant::now();
@@ -103,11 +103,9 @@ fn split(value_size: usize) {
     });
     println!(
         "{value_size:>8} B: {keys} keys, {entries} move in {parcels} parcels of {:.1} MiB; ms: \
-            wish \
-         {asked:.2}, begin {began:.2}, make {made:.1}, sum {named:.1} (worst parcel {worst:.2}), \
-         take \
-         {taken:.1}, count {counted:.3}, check {checked:.3}, adopt {adopted:.3}, depart {gone:.3}, \
-         sweep {swept:.2} in {steps} steps",
+         wish {asked:.2}, begin {began:.2}, make {made:.1}, sum {named:.1} (worst parcel \
+         {worst:.2}), take {taken:.1}, count {counted:.3}, check {checked:.3}, adopt \
+         {adopted:.3}, depart {gone:.3}, sweep {swept:.2} in {steps} steps",
         bytes as f64 / (1 << 20) as f64
     );
 }

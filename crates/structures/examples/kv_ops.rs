@@ -1,4 +1,4 @@
-//! What one operation costs inside a block, and how much of a block holds payload when it is full.
+//! The cost of one operation inside a block, and the part of a full block that holds payload.
 //!
 //! `cargo run --release -p honeycomb-structures --example kv_ops`
 
@@ -51,7 +51,7 @@ fn show(what: &str, mut runs: Vec<f64>) {
     println!("{what:<34} {least:>9.0} {middle:>9.0} {most:>9.0}  ns");
 }
 
-/// An order of `count` numbers that jumps about, the same each time.
+/// A scattered order of `count` numbers, the same each time.
 fn shuffled(i: usize, count: usize) -> usize {
     (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(17) as usize % count
 }
@@ -92,7 +92,7 @@ fn appends(length: usize) {
     let mut runs = Vec::new();
     for _ in 0..RUNS {
         let mut store = Store::new(BLOCK, FileBlock::new(BLOCK));
-        // Touch the pages first: what they cost belongs to the kernel.
+        // Touch the pages first: the cost of that belongs to the kernel.
         store.block.slice_mut(0..count * length).fill(1);
         runs.push(time(count, |_| {
             black_box(store.run(Op::FileAppend, &[], &bytes));

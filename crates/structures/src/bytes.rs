@@ -1,4 +1,4 @@
-//! Where the bytes of a block are that an operation reads: in its memory, or brought up from below it.
+//! The bytes of a block that an operation reads: in memory, or read back from a lower tier.
 
 use honeycomb_block::{Backing, Pin};
 use std::cell::RefCell;
@@ -6,22 +6,22 @@ use std::ops::Range;
 
 /// Bytes of a block.
 ///
-/// What only reads a block works on either kind: it says what it is about to read (`wants`) and goes no
-/// further when that is not there. On a block in memory everything is, at no cost.
+/// An operation that only reads works on both kinds: it calls `wants` with each range before it reads it, and
+/// stops if the range is absent. On a block in memory every range is present, at no cost.
 pub trait Bytes {
-    /// Whether everything is there.
+    /// Whether all bytes are present.
     const ALL: bool;
 
-    /// Reads a range, all of which is there.
+    /// Reads a range, which must be present.
     fn slice(&self, range: Range<usize>) -> &[u8];
 
-    /// Whether a range is there. What is not is noted: it is brought up, and the operation runs again.
+    /// Whether a range is present. An absent range is noted: it is read back, and the operation runs again.
     fn wants(&self, range: &Range<usize>) -> bool;
 
-    /// Whether a range is there.
+    /// Whether a range is present.
     fn has(&self, range: &Range<usize>) -> bool;
 
-    /// Bytes that one operation should have brought up at a time, if it could do with so few.
+    /// The bytes that an operation should request at a time, if it can work with so few.
     fn most(&self) -> usize {
         usize::MAX
     }
@@ -57,33 +57,33 @@ impl Bytes for Backing {
     }
 }
 
-/// Parts of a block below memory that were brought up for one operation.
+/// Parts of a block in a lower tier that were read for one operation.
 #[derive(Debug)]
 pub struct Fetched {
-    /// Where in the block each begins. One that was asked for is whole in one of them.
+    /// The parts, each with its offset in the block. A requested range is whole within one of them.
     parts: Vec<(usize, Backing)>,
     wanted: RefCell<Vec<Range<usize>>>,
     most: usize,
 }
 
 impl Fetched {
-    /// Nothing yet; an operation that can work on less fetches `most` bytes at a time.
+    /// No parts yet; an operation that can work with less requests `most` bytes at a time.
     pub fn within(most: usize) -> Fetched {
         Fetched { parts: Vec::new(), wanted: RefCell::default(), most }
     }
 
-    /// Bytes of the parts that were brought up.
+    /// Bytes of the parts.
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|(_, part)| part.len()).sum()
     }
 
-    /// Takes a part that was read.
+    /// Adds a part.
     pub fn add(&mut self, from: usize, bytes: Backing) {
         self.parts.push((from, bytes));
     }
 
-    /// What was wanted and is not there, in order and each range once. While this is not empty, what was
-    /// answered means nothing.
+    /// The requested ranges that are absent, in order and without duplicates. While there are any, the answer
+    /// of the operation means nothing.
     pub fn take_wanted(&mut self) -> Vec<Range<usize>> {
         let mut wanted = self.wanted.take();
         wanted.sort_unstable_by_key(|range| (range.start, range.end));
@@ -91,7 +91,7 @@ impl Fetched {
         wanted
     }
 
-    /// Keeps a range readable for as long as an answer needs it; `None` when it is not there.
+    /// Keeps a range readable for as long as an answer needs it; `None` if it is absent.
     pub fn pin(&mut self, range: &Range<usize>) -> Option<Pin> {
         let (from, part) = self.parts.iter_mut().find(|(from, part)| holds(*from, part, range))?;
         Some(part.pin(range.start - *from..range.end - *from))
@@ -110,7 +110,7 @@ impl Bytes for Fetched {
             return &[];
         }
         let found = self.parts.iter().find(|(from, part)| holds(*from, part, &range));
-        let (from, part) = found.expect("INV-41: bytes that are read were brought up");
+        let (from, part) = found.expect("INV-41: bytes must be present to be read");
         part.slice(range.start - from..range.end - from)
     }
 

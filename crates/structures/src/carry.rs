@@ -1,12 +1,12 @@
-//! How a block moves that moves as it lies: a file's, a queue's.
+//! How a block moves whole, with its layout: a block of a file or a queue.
 //!
-//! Its bytes are two runs, one from the front and one to the end, which only grow towards each other
-//! while the move lasts: what was sent is never changed, so that nothing is sent twice. What the block
-//! knows beside them (seal, reservations, counts) is small, and goes when it stands still.
+//! Its bytes are two runs, one from the front and one to the end, which only grow towards each other during
+//! the move. Sent bytes never change, so nothing is sent twice. The state beside them (seal, reservations,
+//! counts) is small, and is sent while the block is frozen.
 //!
-//! While it stands still nobody who waits is served and no time runs out, or a result would be
-//! recorded after the records have gone. When it has left, who waits is told that the block is
-//! another, and asks again there under the same lane and number: it did not run here.
+//! While the block is frozen, waiting requests are not served and no time runs out; otherwise a result would
+//! be recorded after the records were sent. When the block has moved, the waiting requests are answered with
+//! the new block, and their clients repeat them there with the same lane and number: they did not run here.
 
 use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 use crate::next::busy;
@@ -175,15 +175,13 @@ impl Cart {
     fn coming(&mut self, move_id: u64) -> Result<&mut Coming, Answer> {
         match &mut self.stage {
             Stage::Comes(coming) if coming.move_id == move_id => Ok(coming),
-            _ => {
-                Err(Answer::refuse(Status::WrongEpoch, "the block does not take part in this move"))
-            }
+            _ => Err(Answer::refuse(Status::WrongEpoch, "the block is not part of this move")),
         }
     }
 }
 
 fn gone() -> Answer {
-    Answer::refuse(Status::WrongEpoch, "what the block held is in another block")
+    Answer::refuse(Status::WrongEpoch, "the content of this block has moved to another block")
 }
 
 /// Takes a part of a move, whole.
@@ -203,7 +201,7 @@ pub(crate) fn take_part<T: Carry>(
             let fits = end.is_some() && part.end.checked_add(1) == end && !payload.is_empty();
             let range = part.start as usize..end.unwrap_or_default() as usize;
             if !fits || part.values != 0 {
-                return Err(broken("a part of a move has no place in the block"));
+                return Err(broken("a part of the move does not fit into the block"));
             }
             check_sum(payload, part.checksum)?;
             coming.bytes += payload.len() as u64;
@@ -220,10 +218,10 @@ pub(crate) fn take_part<T: Carry>(
             }
             let end = part.offset.checked_add(payload.len() as u64);
             if end.is_none_or(|end| end > part.length) || part.length > image_most(backing.len()) {
-                return Err(broken("a block knows more than it can"));
+                return Err(broken("the state of the block is too long"));
             }
             if part.offset != coming.image.len() as u64 {
-                return Err(broken("a part of what a block knows came out of turn"));
+                return Err(broken("a part of the state of the block is out of order"));
             }
             coming.whole = false;
             coming.image.extend_from_slice(payload);
@@ -234,7 +232,7 @@ pub(crate) fn take_part<T: Carry>(
             let coming = block.cart_mut().coming(part.move_id)?;
             if (part.entries, part.bytes) != (1, coming.bytes) {
                 let text =
-                    format!("{} bytes of a block have come, not {}", coming.bytes, part.bytes);
+                    format!("{} bytes of the block arrived, not {}", coming.bytes, part.bytes);
                 return Err(Answer::refuse(Status::Internal, text));
             }
             let image = std::mem::take(&mut coming.image);
@@ -251,7 +249,7 @@ pub(crate) fn take_part<T: Carry>(
 fn check_sum(payload: &[u8], sum: u64) -> Result<(), Answer> {
     match checksum(payload) == sum {
         true => Ok(()),
-        false => Err(broken("a part of a move is not what was sent")),
+        false => Err(broken("a part of the move has the wrong checksum")),
     }
 }
 
@@ -286,7 +284,7 @@ impl<T: Carry> Movable for T {
     fn begin_export(&mut self, block: &mut Backing, _start: u64, _end: u64) -> Result<(), Answer> {
         assert!(self.can_leave(), "INV-19: one move at a time");
         if block.floor() > 0 {
-            return Err(Answer::refuse(Status::Busy, "the block is below memory"));
+            return Err(Answer::refuse(Status::Busy, "the block is in a lower tier"));
         }
         let from = self.front_start(block);
         let (front, back) = (from, self.back().end);
@@ -372,7 +370,7 @@ impl<T: Carry> Movable for T {
     }
 
     fn begin_import(&mut self, _move_id: u64, _start: u64, _end: u64) -> Result<(), Answer> {
-        Err(Answer::refuse(Status::WrongKind, "blocks of this kind do not join others"))
+        Err(Answer::refuse(Status::WrongKind, "blocks of this kind cannot be merged"))
     }
 
     fn takes(&self, op: Op) -> Option<Arrival> {

@@ -1,12 +1,12 @@
-//! A block of extents: what is too large for the entries of a key-value store.
+//! A block of extents: the parts of values that are too large for the entries of a key-value store.
 //!
-//! An extent is written once, under an id that the block never gives again, and does not change until
-//! it is dropped. Who wrote it has until `EXTENT_PENDING_MS` to have it adopted by a put that names
-//! it (`owner`); one that nobody adopts is dropped. After that it stays until its owner drops it.
+//! An extent is written once, under an id that the block never reuses, and does not change until it is
+//! dropped. Within `EXTENT_PENDING_MS` its writer has it adopted by a put that names it (`owner`); otherwise
+//! it is dropped. After that it stays until its owner drops it.
 //!
-//! So an extent that is pending belongs to its time and an adopted one to an entry. Writing the same
-//! bytes twice, because an answer was lost, leaves an extent that nobody names and that goes in its
-//! time: no lanes are needed here.
+//! So a pending extent is bound to a time, and an adopted one to an entry. If the same bytes are written
+//! twice, because an answer was lost, one extent has no owner and expires. Therefore lanes are not needed
+//! here.
 
 use crate::kv::arena::{Arena, Owner, round_up};
 use crate::kv::shrink::Shrink;
@@ -22,20 +22,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// What the bookkeeping of each extent takes beside the block, in bytes.
+/// Bookkeeping bytes for each extent, beside the block.
 const EXTENT_COST: usize = 128;
-/// How often dropped extents are looked at that somebody is still reading.
+/// How often to inspect dropped extents that are still being read.
 const SWEEP_AGAIN: Duration = Duration::from_millis(50);
-/// Bookkeeping may have 1 / this of the block's size, beside what is charged for. Extents of stores have
-/// at least 1/16 of a block each, so that only who writes others comes near it.
+/// Bookkeeping may take 1 / this of the block's size, besides the charged bytes. Extents of kvs have at least
+/// 1/16 of a block each, so only writers of other extents come near the bound.
 const COST_FRACTION: usize = 16;
 
-/// Whose an extent is.
+/// The owner of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nobody's yet; it is dropped then.
+    /// No owner yet; the extent is dropped at this time.
     Pending(Time),
-    /// The entry's that this put has made.
+    /// The entry that this put has made.
     Adopted(u64),
 }
 
@@ -58,23 +58,23 @@ pub struct ExtentBlock {
     size: usize,
     arena: Arena,
     extents: BTreeMap<u64, Held>,
-    /// Those that are pending, by the time at which they go.
+    /// Pending extents, by the time at which they are dropped.
     pending: BTreeSet<(Time, u64)>,
     fills: HashMap<Ticket, Fill>,
     last_id: u64,
-    /// Where the last extent ended of all that there ever were: as much goes below memory, and is read
-    /// from there, whatever is dropped meanwhile.
+    /// The largest end of all extents that ever existed: so many bytes are written to a lower tier and read
+    /// from it, even if extents are dropped meanwhile.
     reach: usize,
     shrink: Shrink,
-    /// It takes no more, because it has been empty for so long.
+    /// It accepts nothing, because it has been empty for too long.
     closed: bool,
-    /// It takes no more until then, because its server is taken out: what it has is carried elsewhere.
+    /// It accepts nothing until this time, because its server is draining: its content is moved elsewhere.
     leaves: Time,
-    /// Since when it has been empty, as far as it was looked at.
+    /// Since when it has been empty, as far as it was inspected.
     empty_since: Option<Time>,
-    /// To be told that it is closed.
+    /// The event that it is closed is due.
     drained: bool,
-    /// When to look again whether pins on dropped extents are gone.
+    /// When to check again for pins on dropped extents.
     sweep_at: Option<Time>,
 }
 
@@ -98,12 +98,12 @@ impl ExtentBlock {
         }
     }
 
-    /// How many extents there are, and how many of them are somebody's.
+    /// The number of extents, and the number of those with an owner.
     pub fn counts(&self) -> (usize, usize) {
         (self.extents.len(), self.extents.len() - self.pending.len())
     }
 
-    /// Panics unless everything in the block agrees with everything else. For tests.
+    /// Panics unless the block is consistent. For tests.
     pub fn check(&self) {
         self.arena.check();
         let held = self.extents.values().map(|held| (held.at, held.len));
@@ -123,7 +123,7 @@ impl ExtentBlock {
         assert!(!self.closed || self.is_empty());
     }
 
-    /// Makes a place for an extent.
+    /// Reserves a place for an extent.
     fn place(&mut self, block: &mut Backing, now: Time, len: usize) -> Result<usize, Answer> {
         if len == 0 {
             return Err(Answer::refuse(Status::InvalidArgument, "an extent has at least one byte"));
@@ -146,16 +146,16 @@ impl ExtentBlock {
 
     fn full(&self, now: Time, len: usize) -> Answer {
         let why = match (self.closed, self.leaves > now) {
-            (true, _) => "the block is about to be given back".to_owned(),
-            (false, true) => "its server is taken out".to_owned(),
+            (true, _) => "the block is about to be freed".to_owned(),
+            (false, true) => "its server is draining".to_owned(),
             (false, false) => {
-                format!("{} bytes are free, {len} are needed in one piece", self.arena.free_bytes())
+                format!("{} bytes are free, but not {len} contiguous ones", self.arena.free_bytes())
             }
         };
         Answer::refuse(Status::BlockFull, why)
     }
 
-    /// Takes note of an extent whose bytes are there.
+    /// Records an extent whose bytes have been written.
     fn keep(&mut self, now: Time, at: usize, len: usize) -> Answer {
         self.last_id += 1;
         let due = now + Duration::from_millis(EXTENT_PENDING_MS);
@@ -190,7 +190,7 @@ impl ExtentBlock {
         Ok(Answer::ok(0))
     }
 
-    /// All of them or none.
+    /// Adopts all of them or none.
     fn adopt(&mut self, args: &[u8]) -> Result<Answer, Answer> {
         let (owner, extents) = owner_and_ids(args)?;
         for id in &extents {
@@ -209,7 +209,7 @@ impl ExtentBlock {
         Ok(Answer::ok(0))
     }
 
-    /// Those that nobody has, or that this owner has.
+    /// Drops those without an owner, and those of this owner.
     fn drop_some(&mut self, block: &mut Backing, args: &[u8]) -> Result<Answer, Answer> {
         let (owner, extents) = owner_and_ids(args)?;
         for id in extents {
@@ -227,7 +227,7 @@ impl ExtentBlock {
         if let State::Pending(due) = held.state {
             self.pending.remove(&(due, id));
         }
-        // Whoever reads it now goes on reading what it was.
+        // Current readers still read the old content.
         self.arena.retire(block, held.at);
     }
 
@@ -235,7 +235,7 @@ impl ExtentBlock {
         self.extents.is_empty() && self.fills.is_empty()
     }
 
-    /// What follows every change: is it empty, is there memory to give back.
+    /// The checks after every change: whether the block is empty, and whether there is memory to return.
     fn look(&mut self, now: Time) {
         self.shrink.look(&self.arena, self.size, now);
         self.sweep_at = (self.arena.zombie_bytes() > 0).then_some(now + SWEEP_AGAIN);
@@ -330,15 +330,14 @@ impl Structure for ExtentBlock {
 
     fn deadline(&self) -> Option<Time> {
         let pending = self.pending.first().map(|(due, _)| *due);
-        // One that does not know since when it has been empty, because nobody has written to it yet,
-        // is looked at at once.
+        // A block without a time, because nothing was written to it yet, is inspected at once.
         let idle = || self.empty_since.map_or(Time::ZERO, |since| since + EXTENTS_IDLE);
         let idle = (!self.closed && self.is_empty()).then(idle);
         [pending, idle, self.shrink.due(), self.sweep_at].into_iter().flatten().min()
     }
 
-    /// Without the bookkeeping, which has a bound of its own: who is told that a block is used to less
-    /// than its end sends what fits there, and eight of the largest extents fill it to the last byte.
+    /// Without the bookkeeping, which has a bound of its own: a client that sees space left in a block sends
+    /// extents that fit, and eight of the largest extents fill it to the last byte.
     fn bytes_used(&self) -> u64 {
         (self.size - self.arena.free_bytes()) as u64
     }
@@ -352,13 +351,13 @@ impl Structure for ExtentBlock {
         true
     }
 
-    /// Room of what is dropped below memory is free when the block is empty, and not before.
+    /// In a lower tier, the room of dropped extents becomes free only when the block is empty.
     fn lowered(&mut self) {
         self.arena.forget_slack();
         self.shrink = self.shrink.anew();
     }
 
-    /// The extents that entries have, each: id u64, length u32, bytes.
+    /// The extents with an owner, each as: id u64, length u32, bytes.
     fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
         let adopted = self.extents.iter().filter(|(_, h)| matches!(h.state, State::Adopted(_)));
         let places: Vec<(u64, Range<usize>)> =
@@ -381,13 +380,14 @@ fn no_arguments(args: &[u8]) -> Result<(), Answer> {
 }
 
 fn gone(id: u64) -> Answer {
-    Answer::refuse(Status::ExtentGone, format!("extent {id} is not there, or not any more"))
+    Answer::refuse(Status::ExtentGone, format!("extent {id} does not exist, or no longer does"))
 }
 
-/// What a shard hands on of `ExtentAdopt` and `ExtentDrop`: the owner, and the ids in this block.
+/// The arguments of `ExtentAdopt` and `ExtentDrop` as a shard forwards them: the owner, and the ids in this
+/// block.
 fn owner_and_ids(args: &[u8]) -> Result<(u64, Vec<u64>), Malformed> {
     let mut all = ids(args)?.into_iter();
-    let owner = all.next().ok_or_else(|| Reader::new(args).malformed("there is no owner"))?;
+    let owner = all.next().ok_or_else(|| Reader::new(args).malformed("the owner is missing"))?;
     Ok((owner, all.collect()))
 }
 

@@ -1,4 +1,4 @@
-//! A block of a file: bytes that are only ever appended.
+//! A block of a file: append-only bytes.
 
 mod journal;
 mod many;
@@ -21,21 +21,21 @@ use honeycomb_wire::{Auth, Op, Status};
 use journal::Journal;
 use std::collections::VecDeque;
 
-/// Delay told when the end of other appends must be awaited, in microseconds.
+/// Retry delay while other appends must end first, in microseconds.
 const RETRY_FILLS_US: u64 = 200;
 
-/// How the block was closed.
+/// How the block was sealed.
 enum Seal {
-    /// Full: the file goes on in the block that these arguments of `Moved` name.
+    /// Full: the file continues in the block that these arguments of `Moved` name.
     Continues(Vec<u8>),
     /// The file itself was sealed.
     Final,
 }
 
-/// What is kept with an append that is under way.
+/// Data kept with an append in progress.
 #[derive(Default)]
 struct Append {
-    /// The sender has its answer already. Only a planted bug does that.
+    /// The sender already has its answer. Only a planted bug does that.
     told: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct FileBlock {
     watched: bool,
     events: VecDeque<Event>,
     cart: Cart,
-    /// Nothing counts before it is stored.
+    /// Nothing is visible before it is stored.
     journal: Option<Journal>,
 }
 
@@ -67,7 +67,7 @@ impl FileBlock {
         }
     }
 
-    /// The same for one that a move will fill; 0 for none.
+    /// As `new`, for a block that a move will fill; 0 for none.
     pub fn importing(block_size: usize, move_id: u64) -> FileBlock {
         FileBlock { cart: Cart::importing(move_id), ..FileBlock::new(block_size) }
     }
@@ -95,7 +95,7 @@ impl FileBlock {
         self.events.push_back(Event::Sealed { length, bytes: length, successor });
     }
 
-    /// Whether an append of `length` bytes can be placed; otherwise what to answer.
+    /// Whether an append of `length` bytes can be placed; otherwise the answer.
     fn admit(&mut self, args: &[u8], length: usize) -> Result<(), Answer> {
         if !args.is_empty() {
             return Err(Answer::refuse(Status::BadFrame, "FileAppend takes no arguments"));
@@ -107,18 +107,17 @@ impl FileBlock {
             None => {}
         }
         let (limit, left) = (large_limit(self.size), self.size - self.pieces.tail());
-        // More than the limit is taken where it fits, and seals nothing where it does not: so much of
-        // the block would be wasted.
+        // An append over the limit is accepted if it fits. If not, it does not seal the block: so much of it
+        // would be wasted.
         if length > limit && length > left {
             let message = format!(
                 "an append of {length} bytes is over the limit of {limit} (block / 8), and this \
-                    block \
-                 has no room for it"
+                 block has no room for it"
             );
             return Err(Answer::refuse(Status::ValueTooLarge, message));
         }
-        // What fills up this block says nothing of when the next one is needed: a block that was given
-        // and is not needed is memory that others do not have.
+        // A payload that fills up this block does not show when the next one is needed: a block that is
+        // granted and not needed is memory that others lack.
         self.next.wrote(length.min(limit));
         if self.pieces.is_full() {
             return Err(busy(self.retry_us()));
@@ -129,7 +128,7 @@ impl FileBlock {
         Ok(())
     }
 
-    /// What an append is answered that this block cannot take. Seals the block when it can.
+    /// The answer to an append that does not fit into this block. Seals the block if possible.
     fn overflow(&mut self) -> Answer {
         if !self.pieces.is_settled() {
             return busy(self.retry_us());
@@ -162,7 +161,7 @@ impl FileBlock {
         Outcome::Done(Answer::ok(start))
     }
 
-    /// Commits the complete pieces at the front and answers them.
+    /// Commits and answers the complete pieces at the front.
     fn advance(&mut self) {
         while self.may_advance()
             && let Some(piece) = self.pieces.advance()
@@ -194,7 +193,7 @@ impl FileBlock {
         if length == 0 {
             return Answer::ok(committed);
         }
-        // INV-23: a read sees committed bytes only; `length` was cut to them.
+        // INV-23: a read sees committed bytes only; `length` was limited to them.
         let range = offset as usize..(offset + length) as usize;
         Answer::ok(committed).with(Payload::Block(range))
     }
@@ -208,7 +207,7 @@ impl FileBlock {
         Answer { args: vec![sealed as u8], ..Answer::ok(self.length()) }
     }
 
-    /// Whether the block can be mapped: its bytes are final then, and there are so many.
+    /// Whether the block can be mapped, which means that its bytes are final; and their number.
     fn map(&self) -> Answer {
         match &self.seal {
             Some(_) => Answer::ok(self.length()),
@@ -345,7 +344,7 @@ impl Structure for FileBlock {
     }
 
     fn tick(&mut self, _block: &mut Backing, _now: Time) {
-        // Nobody waits here.
+        // No requests wait here.
         self.cart.wakes();
     }
 
@@ -358,7 +357,7 @@ impl Structure for FileBlock {
     }
 
     fn movable(&mut self) -> Option<&mut dyn Movable> {
-        // A journal names the blocks that hold what it has.
+        // A journal names the blocks that hold its bytes.
         if self.journal.is_some() { None } else { Some(self) }
     }
 

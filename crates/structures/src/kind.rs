@@ -1,7 +1,7 @@
-//! The kinds that a server serves: how a structure comes to a block.
+//! The kinds of structures that a server serves.
 //!
-//! File, queue and kv are registered like any other kind (`Registry::builtin`). A server that is to
-//! serve one more is started with a registry that has it: see `docs/structures.md`.
+//! File, queue and kv are registered like any other kind (`Registry::builtin`). To serve another kind, start
+//! the server with a registry that contains it: see `docs/structures.md`.
 
 use crate::extent::ExtentBlock;
 use crate::file::FileBlock;
@@ -13,7 +13,7 @@ use honeycomb_wire::Op;
 use std::fmt;
 use std::sync::Arc;
 
-/// What a block is opened with. Every kind gets all of it and takes what it has a use for.
+/// The parameters of a new block. Every kind gets all of them and uses those that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opening {
     /// The block.
@@ -22,57 +22,57 @@ pub struct Opening {
     pub block_size: usize,
     /// First hash of the range that the block owns; 0 unless it is routed by hashes.
     pub start: u64,
-    /// Last hash of it, inclusive; 2^64-1 unless it is routed by hashes.
+    /// Last hash of the range, inclusive; 2^64-1 unless it is routed by hashes.
     pub end: u64,
-    /// Most items, as whoever created the structure said; 0 for no bound.
+    /// Most items, as requested at creation; 0 for no bound.
     pub max_items: u64,
-    /// Most bytes, as whoever created the structure said; 0 for no bound.
+    /// Most bytes, as requested at creation; 0 for no bound.
     pub max_bytes: u64,
-    /// The structure's first block: nothing is ahead of it.
+    /// The structure's first block, with none before it.
     pub first: bool,
-    /// The move by which its contents come from another block; 0 for none. Only of kinds whose contents
-    /// can move.
+    /// The move that brings its contents from another block; 0 for none. Only for kinds whose contents can
+    /// move.
     pub importing: u64,
 }
 
-/// A kind of structure: what it is called, what its operations are, and how a block of it begins.
+/// A kind of structure: its name, its operations, and the initial state of a block.
 ///
-/// One for each process, shared by its cores.
+/// One per process, shared by its cores.
 pub trait StructureKind: Send + Sync {
-    /// Its code, name, router and operations. Always the same: it is asked once for each server, and
-    /// told to the controller and to every client.
+    /// Its code, name, router and operations. Always the same: each server calls this once, and sends the
+    /// result to the controller and to every client.
     fn spec(&self) -> KindSpec;
 
-    /// An empty structure for one block, whose bytes are all zero unless it `overwrites`. It runs
-    /// between two requests, so that it must not take long.
+    /// An empty structure for one block. The block's bytes are all zero unless the kind `overwrites`. This
+    /// runs between two requests, so it must not take long.
     fn open(&self, opening: &Opening) -> Box<dyn Structure>;
 
-    /// Whether it never reads a byte of its block before it has written it. Its blocks may begin with
-    /// what others of the same job have just left there, which spares the kernel making them zero.
+    /// Whether the kind never reads a byte of a block before it has written it. Its blocks may begin with
+    /// data that another structure of the same job has just left there, which spares the kernel zeroing them.
     fn overwrites(&self) -> bool {
         false
     }
 }
 
-/// What a shard has to know of an operation before it runs.
+/// The attributes of an operation that a shard needs before it runs the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
-    /// What a grant must allow.
+    /// The rights that a grant must include.
     pub verbs: Verbs,
-    /// Where it goes.
+    /// How it is routed.
     pub route: Route,
-    /// It is ordered by a lane, and its answer is kept for a retry.
+    /// A lane orders it, and its answer is kept for a retry.
     pub mutates: bool,
     /// Its request may carry a payload.
     pub payload: bool,
-    /// It may be kept waiting.
+    /// It may wait.
     pub waits: bool,
     /// Large payloads go straight into the block.
     pub streams: bool,
 }
 
 impl Attributes {
-    /// Of what needs no verbs and does nothing out of the ordinary.
+    /// The attributes of an operation that needs no rights and has no special property.
     pub const PLAIN: Attributes = Attributes {
         verbs: Verbs::NONE,
         route: Route::Each,
@@ -83,7 +83,7 @@ impl Attributes {
     };
 }
 
-/// A kind that was registered.
+/// A registered kind.
 pub struct Registered {
     spec: KindSpec,
     operations: [Option<Attributes>; 256],
@@ -108,12 +108,12 @@ impl Registered {
         Ok(Registered { spec, operations, kind })
     }
 
-    /// What it said of itself.
+    /// The kind's own description.
     pub fn spec(&self) -> &KindSpec {
         &self.spec
     }
 
-    /// What its operation of this number is like; `None` when it has none.
+    /// The attributes of the operation with this number; `None` if there is none.
     #[inline]
     pub fn operation(&self, number: u8) -> Option<&Attributes> {
         self.operations[number as usize].as_ref()
@@ -136,7 +136,7 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// File, queue, kv, and the blocks in which a kv keeps what is large.
+    /// File, queue, kv, and the blocks that hold a kv's large values.
     pub fn builtin() -> Registry {
         let kinds: [Box<dyn StructureKind>; 4] =
             [Box::new(File), Box::new(Queue), Box::new(Kv), Box::new(Extents)];
@@ -148,33 +148,33 @@ impl Registry {
         Registry { kinds: registered.into() }
     }
 
-    /// These, and one more. Refused when its description is unsound, its code is not that of a custom
-    /// kind, or another one has its code or its name already.
+    /// This registry and one more kind. Refused if the description is invalid, the code is not that of a
+    /// custom kind, or another kind has the code or the name.
     pub fn with(mut self, kind: impl StructureKind + 'static) -> Result<Registry, InvalidKind> {
         let new = Registered::new(Box::new(kind))?;
         let code = new.spec.kind.code();
         let refuse = |why: String| Err(InvalidKind { code, why });
         if !matches!(new.spec.kind, Kind::Custom(_)) {
-            return refuse("codes of custom kinds are those from 0x80 to 0xef".into());
+            return refuse("codes of custom kinds are 0x80 to 0xef".into());
         }
         for other in &self.kinds {
             if other.spec.kind == new.spec.kind {
-                return refuse(format!("'{}' has this code already", other.spec.name));
+                return refuse(format!("'{}' already has this code", other.spec.name));
             }
             if other.spec.name == new.spec.name {
-                return refuse(format!("another kind is called '{}' already", other.spec.name));
+                return refuse(format!("another kind already has the name '{}'", other.spec.name));
             }
         }
         self.kinds.push(Arc::new(new));
         Ok(self)
     }
 
-    /// The kind of this code, when it is served.
+    /// The kind with this code, if it is served.
     pub fn get(&self, kind: Kind) -> Option<&Arc<Registered>> {
         self.kinds.iter().find(|registered| registered.spec.kind == kind)
     }
 
-    /// The kinds that the protocol does not define: what a controller has to be told of.
+    /// The kinds that the protocol does not define, which the server announces to the controller.
     pub fn custom(&self) -> impl Iterator<Item = &KindSpec> {
         let specs = self.kinds.iter().map(|registered| &registered.spec);
         specs.filter(|spec| matches!(spec.kind, Kind::Custom(_)))
@@ -193,8 +193,8 @@ impl fmt::Debug for Registry {
     }
 }
 
-/// The description of a kind whose operations are in the protocol's table. Their arguments are laid
-/// out by the protocol and their clients know where they go, so that the route is only formal.
+/// The description of a kind whose operations are in the protocol's table. The protocol defines the layout of
+/// their arguments, and clients know how to route them, so the route here is only formal.
 fn protocol_spec(kind: Kind, router: Router) -> KindSpec {
     let own = Op::ALL.into_iter().filter(|op| op.kind_code() == kind.code());
     let operations = own.map(|op| {
@@ -272,7 +272,7 @@ struct Extents;
 
 impl StructureKind for Extents {
     fn spec(&self) -> KindSpec {
-        // They belong to a kv, which alone knows where each is; the router is only formal.
+        // These blocks belong to a kv, which alone knows where each is; the router is only formal.
         protocol_spec(Kind::Extents, Router::HashRange)
     }
 

@@ -1,7 +1,7 @@
-//! Retry records: which mutation of a lane comes next, and what the last ones were answered.
+//! Retry records: the next expected mutation of each lane, and the answers to the last ones.
 //!
-//! Every mutation of a block passes here before its structure sees it, so that a repeated request
-//! takes effect once (INV-16) and pipelined ones keep their order even after `Busy`.
+//! Every mutation of a block passes here before its structure sees it. So a repeated request takes effect
+//! once (INV-16), and pipelined ones keep their order even after `Busy`.
 
 use crate::{Answer, Payload};
 use hashbrown::HashMap;
@@ -14,38 +14,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A lane that was idle for this long is forgotten. No client sends a copy of a request after half of it,
-/// and none arrives later than `MESSAGE_LIFE_MS` after it was sent.
+/// A lane is forgotten when it has been idle for this long. No client sends a copy of a request after half of
+/// it, and no copy arrives later than `MESSAGE_LIFE_MS` after it was sent.
 const IDLE_MAX: Duration = Duration::from_millis(2 * RETRY_WINDOW_MS);
-/// A lane is forgotten no sooner than this after a call of `expire` found it idle for `IDLE_MAX`. A server
-/// that was paused reads what had arrived before the pause within this time (ADR 0044).
+/// A lane is forgotten no sooner than this after a call of `expire` found it idle for `IDLE_MAX`. After a
+/// pause, a server reads the requests that arrived before the pause within this time (ADR 0044).
 const READ_MAX: Duration = Duration::from_secs(2);
-/// Lanes that one call of `expire` looks at.
+/// Lanes that one call of `expire` inspects.
 const EXPIRE_STEP: usize = 32;
 /// An empty lane keeps at most this much room for results.
 const SPARE_RECORDS: usize = 16;
 
-/// What is to be done with a mutation that arrived.
+/// What to do with a mutation that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaneVerdict {
-    /// It is the next one: run it, then call `record` or `abandon`.
+    /// It is the next mutation: run it, then call `record` or `abandon`.
     Run,
-    /// It ran before and this was the answer.
+    /// It ran before, with this answer.
     Replay(Answer),
-    /// One was skipped: this is the number expected next. Zero: the block does not know the lane
-    /// (any more) and this mutation did not run; open a new lane, which begins at 1.
+    /// A mutation was skipped: this is the expected number. Zero: the block does not know the lane, or no
+    /// longer, and this mutation did not run; the client opens a new lane, which begins at 1.
     Resume(Sequence),
-    /// An earlier try of it is running.
+    /// An earlier attempt of it is running.
     InProgress,
-    /// One that it has to come after is running.
+    /// An earlier mutation of its lane is running.
     Waits,
-    /// It may have run, but the record that would tell is gone.
+    /// It may have run, but its record is gone.
     OutcomeUnknown,
-    /// No room for another result or lane until others are acknowledged or forgotten.
+    /// No room for another result or lane until results are acknowledged or lanes are forgotten.
     Busy,
 }
 
-/// One result. The common answer, a status and a number, needs nothing on the heap.
+/// One result. The common answer, a status and a number, needs no heap memory.
 struct Record {
     hash: u64,
     value: u64,
@@ -54,7 +54,7 @@ struct Record {
     more: Option<Box<More>>,
 }
 
-/// The rarer parts of an answer.
+/// The less common parts of an answer.
 struct More {
     args: Vec<u8>,
     payload: Payload,
@@ -85,7 +85,7 @@ impl Record {
         Answer { status: self.status, value: self.value, args, payload }
     }
 
-    /// Bytes beside the record itself.
+    /// Heap bytes beside the record itself.
     fn heap_bytes(&self) -> usize {
         self.more
             .as_ref()
@@ -93,13 +93,13 @@ impl Record {
     }
 }
 
-/// What a block knew of a lane before a range of it moved here: enough to answer a request that was
-/// sent there and is repeated here. What it says ends `IDLE_MAX` after it came.
+/// The records of a lane of another block from which a range moved here: enough to answer a request that was
+/// sent there and is repeated here. They are valid for `IDLE_MAX` after they arrived.
 struct Adopted {
-    /// The sequence that was expected next: from this one on nothing ran there.
+    /// The sequence expected next: mutations from this one on did not run there.
     next: u64,
     records: Vec<(u64, Record)>,
-    /// When it came last.
+    /// When the records last arrived.
     came: Time,
 }
 
@@ -114,7 +114,7 @@ impl Adopted {
 
 struct Lane {
     key: (SessionId, LaneId),
-    /// The sequence expected next. Results kept are those just below it.
+    /// The sequence expected next. The kept results are those just before it.
     next: u64,
     running: Option<u64>,
     last_used: Time,
@@ -133,17 +133,17 @@ impl Lane {
     }
 }
 
-/// What the blocks of a core may take together for their lanes (INV-32). Cheap to clone.
+/// The memory that the blocks of a core may use together for their lanes (INV-32). Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct LaneRoom(Arc<(AtomicUsize, usize)>);
 
 impl LaneRoom {
-    /// Room for so many bytes.
+    /// Room for this many bytes.
     pub fn of(bytes: usize) -> LaneRoom {
         LaneRoom(Arc::new((AtomicUsize::new(0), bytes)))
     }
 
-    /// Bytes that are taken.
+    /// Bytes in use.
     pub fn taken(&self) -> usize {
         self.0.0.load(Relaxed)
     }
@@ -153,7 +153,7 @@ impl LaneRoom {
     }
 }
 
-/// What one block takes of it.
+/// The part of the room that one block uses.
 #[derive(Default)]
 struct Share {
     room: LaneRoom,
@@ -176,7 +176,7 @@ impl Drop for Share {
 }
 
 impl Default for LaneRoom {
-    /// Room for all that there are.
+    /// Unbounded room.
     fn default() -> LaneRoom {
         LaneRoom::of(usize::MAX)
     }
@@ -184,21 +184,21 @@ impl Default for LaneRoom {
 
 /// The retry records of one block.
 ///
-/// Bounded by `LANES_PER_BLOCK_MAX` lanes and `RETRY_RECORD_BYTES_MAX` bytes of results (of which
-/// the last result may be in excess); at a bound, mutations are answered `Busy` before they run.
+/// Bounded by `LANES_PER_BLOCK_MAX` lanes and `RETRY_RECORD_BYTES_MAX` bytes of results, which the last
+/// result may exceed. At a bound, mutations are answered `Busy` before they run.
 #[derive(Default)]
 pub struct Lanes {
     index: HashMap<(SessionId, LaneId), u32>,
     lanes: Vec<Option<Lane>>,
     free: Vec<u32>,
-    /// When each lane is to be looked at: exactly one entry for each.
+    /// When to inspect each lane: exactly one entry per lane.
     due: BinaryHeap<Reverse<(Time, u32)>>,
     /// The lane of the last call: with one busy client, `record` and the next `begin` find it here.
     hot: Option<u32>,
     result_bytes: usize,
-    /// Lanes to blocks of which a range has come here.
+    /// Lanes of other blocks from which a range moved here.
     adopted: HashMap<(SessionId, LaneId), Adopted>,
-    /// When each of them came, the oldest first.
+    /// When each of them arrived, the oldest first.
     adoptions: VecDeque<(Time, (SessionId, LaneId))>,
     adopted_bytes: usize,
     /// Calls of `expire` that were at least `READ_MAX` apart: the last one and the one before it.
@@ -207,13 +207,13 @@ pub struct Lanes {
 }
 
 impl Lanes {
-    /// No lane yet, and room for as many as a block may have.
+    /// No lanes, and room for the most that a block may have.
     pub fn new() -> Lanes {
         Lanes::default()
     }
 
-    /// No lane yet, and room that is shared with other blocks: when it is taken, mutations are answered
-    /// `Busy` before they run.
+    /// No lanes, and room that is shared with other blocks: when it is used up, mutations are answered `Busy`
+    /// before they run.
     pub fn within(room: LaneRoom) -> Lanes {
         Lanes { share: Share { room, bytes: 0 }, ..Lanes::default() }
     }
@@ -222,8 +222,8 @@ impl Lanes {
         self.share.becomes(self.bytes());
     }
 
-    /// Results that are kept where they lie in the block are copied, as far as there is room for that: the
-    /// block's memory is wanted, and who has had a result may not come back for a while.
+    /// Copies the results that are kept in the block, as far as there is room for the copies. The block's
+    /// memory is needed elsewhere, and a client may not return for a while to acknowledge a result.
     pub fn leave_block(&mut self) {
         for record in self.lanes.iter_mut().flatten().flat_map(|lane| &mut lane.records) {
             let Some(more) = &mut record.more else { continue };
@@ -237,10 +237,10 @@ impl Lanes {
         self.tell();
     }
 
-    /// Decides what happens with a mutation. Results up to `acked` are forgotten first.
+    /// Decides what happens with a mutation, after results up to `acked` are forgotten.
     ///
-    /// `retry` says that an earlier try of this mutation may have run; `window` is how many
-    /// unacknowledged results the client was granted.
+    /// `retry` says that an earlier attempt of this mutation may have run; `window` is the number of
+    /// unacknowledged results that the client was granted.
     #[allow(clippy::too_many_arguments)] // the header's fields, each of its own type
     pub fn begin(
         &mut self,
@@ -256,8 +256,8 @@ impl Lanes {
         let Some(ix) = self.find(key) else {
             return self.begin_unknown(now, key, sequence, retry);
         };
-        // Its own results first: of a range that went and came back, another block may only know
-        // how far the lane had come.
+        // The block's own results come first: if a range left and returned, the records of another block may
+        // only say how far the lane had got there.
         let lane = self.lane_mut(ix);
         let own = lane.first_kept() <= sequence.0 && sequence.0 < lane.next;
         if !own && let Some(verdict) = self.recall_adopted(key, sequence) {
@@ -284,7 +284,7 @@ impl Lanes {
         LaneVerdict::Run
     }
 
-    /// Keeps the answer of the mutation that `begin` let run.
+    /// Records the answer of the mutation that `begin` let run.
     pub fn record(
         &mut self,
         session: SessionId,
@@ -306,7 +306,7 @@ impl Lanes {
         }
         let before = lane.records.capacity();
         if before == 0 {
-            // Most lanes have one result outstanding at a time.
+            // Most lanes have one unacknowledged result at a time.
             lane.records.reserve_exact(1);
         }
         lane.records.push_back(record);
@@ -316,14 +316,14 @@ impl Lanes {
         self.tell();
     }
 
-    /// The mutation that `begin` let run had no effect: its sequence is not used up.
+    /// The mutation that `begin` let run had no effect: its sequence number is not used up.
     pub fn abandon(&mut self, session: SessionId, lane: LaneId) {
         let ix = self.running((session, lane));
         self.lane_mut(ix).running = None;
     }
 
-    /// Forgets lanes that were idle for twice the retry window, a bounded number per call; the oldest go
-    /// first. Each call finds idle lanes, and a call that is 2 to 4 s later forgets them.
+    /// Forgets lanes that were idle for twice the retry window, a bounded number per call, the oldest first.
+    /// Each call finds idle lanes, and a call 2 to 4 s later forgets them.
     pub fn expire(&mut self, now: Time) {
         if now >= self.looks[0] + READ_MAX {
             self.looks = [now, self.looks[0]];
@@ -341,7 +341,7 @@ impl Lanes {
         self.tell();
     }
 
-    /// Forgets lanes that a call of `expire` at the time `found` has found idle.
+    /// Forgets lanes that the call of `expire` at the time `found` has found idle.
     fn forget_idle(&mut self, found: Time, now: Time) {
         for _ in 0..EXPIRE_STEP {
             let Some(&Reverse((due, ix))) = self.due.peek() else { return };
@@ -361,16 +361,16 @@ impl Lanes {
         }
     }
 
-    /// A client will not use a lane again and has received its results up to `acked`; whether the
-    /// lane is known.
+    /// Forgets a lane that its client will not use again, with results received up to `acked`. Returns
+    /// whether the lane is known.
     pub fn forget(&mut self, session: SessionId, lane: LaneId, acked: Sequence) -> bool {
         let Some(ix) = self.find((session, lane)) else { return false };
         self.acknowledge(ix, acked.0);
         true
     }
 
-    /// Whether nobody can come back for an answer any more: what was answered is acknowledged, or so
-    /// old that no client asks for it, and nothing is under way.
+    /// Whether no client can return for an answer any more: every answer is acknowledged, or too old for a
+    /// retry, and no mutation is running.
     pub fn is_quiet(&self, now: Time) -> bool {
         Bug::QueueRetiresEarly.active()
             || self.lanes.iter().flatten().all(|lane| {
@@ -379,9 +379,9 @@ impl Lanes {
             })
     }
 
-    /// What another block has to know of these lanes when a range of hashes moves there: parts of at
-    /// most about `part` bytes, each for one `adopt`. Of a `whole` block that is every result, of a
-    /// range those of its keys: what has no key of its own stays.
+    /// The records that another block needs when a range of hashes moves there: parts of at most about `part`
+    /// bytes, each for one `adopt`. For a `whole` block these are all results, for a range those of its keys:
+    /// a result without a key stays.
     pub fn export(&self, start: u64, end: u64, whole: bool, part: usize) -> Vec<Vec<u8>> {
         let moves = |r: &Record| whole || (r.hashed && start <= r.hash && r.hash <= end);
         let mut parts: Vec<Vec<u8>> = Vec::new();
@@ -396,7 +396,7 @@ impl Lanes {
             let kept = (lane.first_kept()..).zip(&lane.records).filter(|(_, r)| moves(r));
             put(lane.key, lane.next, kept.collect());
         }
-        // In an order that the keys of the table do not decide (INV-35).
+        // In an order that does not depend on the hash table (INV-35).
         let mut adopted: Vec<_> = self.adopted.iter().collect();
         adopted.sort_unstable_by_key(|(key, _)| **key);
         for (key, adopted) in adopted {
@@ -406,9 +406,9 @@ impl Lanes {
         parts
     }
 
-    /// Takes over what another block knew of its lanes, as `export` gave it. Bounded by
-    /// `RETRY_RECORD_BYTES_MAX`: beyond, the oldest results go, and who asks for them hears that the
-    /// outcome is unknown.
+    /// Adopts the records of another block, as `export` encoded them. Bounded by `RETRY_RECORD_BYTES_MAX`:
+    /// beyond that the oldest results are dropped, and a retry of such a request is answered
+    /// `OutcomeUnknown`.
     pub fn adopt(&mut self, now: Time, part: &[u8]) -> Result<(), Malformed> {
         let mut from = Reader::new(part);
         let mut lanes = Vec::new();
@@ -440,8 +440,8 @@ impl Lanes {
         Ok(())
     }
 
-    /// Takes over the lanes of a block in whose place this one is: they go on here where they were, as
-    /// if they had always been here. What is known of them already came earlier by the same move.
+    /// Takes over the lanes of a block that this block replaces: they continue here as if they had always
+    /// been here. The same move has already brought their records.
     pub fn take_over(&mut self, now: Time, part: &[u8]) -> Result<(), Malformed> {
         let mut from = Reader::new(part);
         let mut lanes = Vec::new();
@@ -449,8 +449,8 @@ impl Lanes {
             lanes.push(get_lane(now, &mut from)?);
         }
         for (key, Adopted { next, records, .. }) in lanes {
-            // A record of a lane that another block had before is not among its last ones: it is
-            // known beside it.
+            // A record that the other block itself had adopted is not among its lane's last ones: it is kept
+            // beside the lane.
             let first = next.saturating_sub(records.len() as u64);
             let whole = records.iter().map(|(sequence, _)| *sequence).eq(first..next);
             if !whole {
@@ -475,8 +475,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// What another block answered to this request, or that nobody knows; `None` when it did not run
-    /// there.
+    /// The answer of another block to this request, or `OutcomeUnknown`; `None` if it did not run there.
     fn recall_adopted(
         &mut self,
         key: (SessionId, LaneId),
@@ -503,7 +502,7 @@ impl Lanes {
                 return;
             }
             self.adoptions.pop_front();
-            // It may have come again since.
+            // It may have arrived again since.
             if self.adopted.get(&key).is_some_and(|adopted| adopted.came == came) {
                 let gone = self.adopted.remove(&key).expect("looked up just now");
                 self.adopted_bytes -= gone.bytes();
@@ -511,7 +510,7 @@ impl Lanes {
         }
     }
 
-    /// Bytes of memory that the records take.
+    /// Bytes of memory of the records.
     pub fn bytes(&self) -> usize {
         const PER_LANE: usize = size_of::<Option<Lane>>()
             + size_of::<((SessionId, LaneId), u32)>()
@@ -519,8 +518,8 @@ impl Lanes {
         self.lanes.len() * PER_LANE + self.result_bytes + self.adopted_bytes
     }
 
-    /// The results that a lane keeps, with the hash of the key that each concerned: what has to
-    /// move when that part of the hash space does.
+    /// The kept results of a lane, each with the hash of its key: the records that move with that part of the
+    /// hash space.
     pub fn kept(
         &self,
         session: SessionId,
@@ -549,8 +548,8 @@ impl Lanes {
             return verdict;
         }
         if elsewhere.is_none() && sequence.0 != 1 {
-            // A lane begins at 1, so the block knew this one and forgot it: only a mutation that
-            // never came here before is known not to have run.
+            // A lane begins at 1, so the block knew this lane and forgot it: only a mutation without an
+            // earlier attempt is known not to have run.
             return if retry {
                 LaneVerdict::OutcomeUnknown
             } else {
@@ -608,7 +607,7 @@ impl Lanes {
     fn acknowledge(&mut self, ix: u32, acked: u64) {
         let lane = self.lane_mut(ix);
         let first = lane.first_kept();
-        // What did not run yet cannot be acknowledged, whatever a client claims.
+        // A mutation that did not run yet cannot be acknowledged, whatever a client claims.
         let dropped = acked.saturating_add(1).min(lane.next).saturating_sub(first) as usize;
         let mut freed: usize = lane.records.drain(..dropped).map(|r| r.heap_bytes()).sum();
         let capacity = lane.records.capacity();
@@ -620,7 +619,7 @@ impl Lanes {
         self.tell();
     }
 
-    /// Gives up the places of lanes that are gone, with the memory of all tables.
+    /// Removes the places of forgotten lanes, and releases the memory of all tables.
     fn close_ranks(&mut self) {
         let mut places = vec![0; self.lanes.len()];
         let mut lanes = Vec::with_capacity(self.lanes.len() - self.free.len());

@@ -1,15 +1,15 @@
-//! The data structures: pure state machines over a block, and the internal interface by which a new
-//! one is written (paper, 4.1).
+//! The data structures: pure state machines over a block, and the internal interface for writing a new one
+//! (paper, 4.1).
 //!
-//! A structure owns the layout of one block's bytes (and a little bookkeeping beside them, which
-//! is charged to the block). It does no I/O, knows no clock and no connection; the shard hands it
-//! one operation at a time, so an operation is atomic because one thread runs it. A new structure
-//! is a new implementation of `Structure` and `StructureKind` in a crate of its own, registered with
-//! the server that is to serve it: the built-in ones are registered in the same way and use nothing
-//! that it could not. This crate is all that it needs; `docs/structures.md` walks through one.
+//! A structure owns the layout of one block's bytes, and a little bookkeeping beside them that is charged to
+//! the block. It does no I/O and has neither clock nor connection. The shard passes it one operation at a
+//! time, so an operation is atomic because one thread runs it. A new structure is an implementation of
+//! `Structure` and `StructureKind` in a crate of its own, registered with the server that serves it. The
+//! built-in structures are registered in the same way and use no other interface. A new structure needs no
+//! other crate than this one; `docs/structures.md` walks through one.
 //!
-//! Where a `put()` is inside: `kv` (the table, `kv/mod.rs`), `file` (append-only bytes); `lanes`
-//! decides before either of them whether a mutation is new, a retry or out of turn.
+//! Where a `put()` runs: `kv` (the table, `kv/mod.rs`), `file` (append-only bytes). Before either, `lanes`
+//! decides whether a mutation is new, a retry or out of order.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -37,7 +37,7 @@ pub use next::{Next, busy, moved};
 pub use queue::{QueueBlock, QueueBounds};
 pub use snapshot::{Items, Snapshot};
 
-// What a structure in another crate needs of ours, so that it depends on nothing else.
+// Re-exports for structures in other crates, so that they depend on nothing else.
 pub use honeycomb_block::{Backing, Pin, Reclaimer};
 pub use honeycomb_types::{
     BlockId, CustomKind, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Time, Verbs,
@@ -53,16 +53,16 @@ use honeycomb_wire::custom::split_args;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Names an operation whose answer comes later. Chosen by the shard, never reused.
+/// Identifies an operation that is answered later. Chosen by the shard, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// What a structure answers to one operation.
+/// The answer of a structure to one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How it ended.
+    /// The outcome.
     pub status: Status,
-    /// The reply's number; its meaning belongs to the operation or status.
+    /// The reply's number; its meaning depends on the operation or status.
     pub value: u64,
     /// The reply's arguments: results of the operation, or the message of a refusal.
     pub args: Vec<u8>,
@@ -70,51 +70,50 @@ pub struct Answer {
     pub payload: Payload,
 }
 
-/// Where the payload of an answer is.
+/// The location of an answer's payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
-    /// There is none.
+    /// No payload.
     None,
-    /// Bytes of their own, for answers that must outlive a change of the block.
+    /// Separate bytes, for answers that must outlive a change of the block.
     Bytes(Arc<[u8]>),
-    /// A range of the block that nobody changes while the answer, or its record, is kept.
+    /// A range of the block that stays unchanged while the answer, or its record, is kept.
     Pinned(Pin),
-    /// A range of the block, valid until the next operation: the caller copies or pins it at once.
-    /// Bytes of it may be below memory (`Backing::floor`).
+    /// A range of the block, valid until the next operation: the caller copies or pins it at once. Some of
+    /// its bytes may be in a lower tier (`Backing::floor`).
     Block(Range<usize>),
-    /// What is put together from several, where some of it is below memory. Only of what changes
-    /// nothing.
+    /// Several parts, some of them in a lower tier. Only for operations that change nothing.
     Parts(Vec<Part>),
 }
 
 /// A part of a payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// These bytes.
+    /// Separate bytes.
     Bytes(Vec<u8>),
     /// A range of the block.
     Block(Range<usize>),
 }
 
-/// Whether a block could go below memory now, and what of it would have to be kept.
+/// Whether a block could be demoted now, and which of its bytes must be written to the lower tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// It could not: something is under way, or its kind does not work below memory.
+    /// It could not: an operation is in progress, or the kind does not work in lower tiers.
     Busy,
-    /// Its first so many bytes are what it holds, and more may come behind them; none of them changes.
+    /// The first so many bytes are its content; more may be appended, and none of them changes.
     Open(usize),
-    /// Its first so many bytes are what it holds, for good.
+    /// The first so many bytes are its content, and it is final.
     Final(usize),
-    /// Its first so many bytes hold pieces of which each stays what and where it is until it is dropped. More
-    /// is taken in memory alone: below it such a block is full.
+    /// The first so many bytes hold pieces. Each piece stays unchanged in its place until it is dropped. New
+    /// pieces are accepted only in memory: in a lower tier such a block is full.
     Pieces(usize),
-    /// Its first so many bytes are what it holds. Any of them may change: whatever changes it needs all of
-    /// them in memory, and what only reads it says which (`Structure::read_below`).
+    /// The first so many bytes are its content, and any of them may change. A mutation needs all of them in
+    /// memory; a read names the ranges that it needs (`Structure::read_below`).
     Whole(usize),
 }
 
 impl Rest {
-    /// Bytes from the first on that are what it holds; none of what is under way.
+    /// The length of the content from the first byte on; none while an operation is in progress.
     pub fn length(self) -> Option<usize> {
         match self {
             Rest::Busy => None,
@@ -125,7 +124,7 @@ impl Rest {
 }
 
 impl Payload {
-    /// Bytes that it keeps beside the block.
+    /// Bytes kept beside the block.
     pub(crate) fn beside(&self) -> usize {
         match self {
             Payload::None | Payload::Block(_) | Payload::Parts(_) => 0,
@@ -136,33 +135,33 @@ impl Payload {
 }
 
 impl Answer {
-    /// Done, with a number.
+    /// Success, with a number.
     pub fn ok(value: u64) -> Answer {
         Answer { status: Status::Ok, value, args: Vec::new(), payload: Payload::None }
     }
 
-    /// Refused for a reason of the structure's own: a code that programs can tell it by, and a message
-    /// that says what happened and why.
+    /// A refusal for a reason of the structure's own: a code for programs, and a message that says what
+    /// happened and why.
     pub fn refuse_as(code: u64, message: impl Into<String>) -> Answer {
         Answer { value: code, ..Answer::refuse(Status::Refused, message) }
     }
 
-    /// Refused, with a message that says what and why.
+    /// A refusal with a message that says what failed and why.
     pub fn refuse(status: Status, message: impl Into<String>) -> Answer {
         Answer { status, value: 0, args: message.into().into_bytes(), payload: Payload::None }
     }
 
-    /// Done, with a payload.
+    /// Adds a payload.
     pub fn with(mut self, payload: Payload) -> Answer {
         self.payload = payload;
         self
     }
 
-    /// Whether a mutation that was answered like this counts as executed: its result is recorded
-    /// for retries and its sequence number is used up. `Busy`, most routing answers and a grant that
-    /// ended during a wait are not: the same number comes again. `Moved` is, because its caller goes
-    /// elsewhere and will not come back: a copy that was on its way for long must find that answer,
-    /// and not an item that has returned to the block since.
+    /// Whether a mutation with this answer counts as executed: its result is recorded for retries and its
+    /// sequence number is used up. `Busy`, most routing answers, and a grant that expired during a wait do
+    /// not count: the retry has the same number. `Moved` counts, because the caller continues at another
+    /// block and does not return. A delayed copy of the request must get that answer, and not take an item
+    /// that has returned to the block since.
     pub fn executed(&self) -> bool {
         if honeycomb_types::Bug::MovedKeepsNumber.active() && self.status == Status::Moved {
             return false;
@@ -184,18 +183,18 @@ impl From<Malformed> for Answer {
     }
 }
 
-/// An operation as the shard hands it in.
+/// An operation as the shard passes it to a structure.
 #[derive(Clone, Copy, Debug)]
 pub struct Operation<'a> {
     /// The shard's clock.
     pub now: Time,
-    /// Names the answer if it comes later. Never reused.
+    /// Identifies the answer if it comes later. Never reused.
     pub ticket: Ticket,
-    /// An opcode of the structure's kind; others are the shard's mistake and panic.
+    /// An opcode of the structure's kind; any other is a defect of the shard and panics.
     pub op: Op,
-    /// Its arguments, not checked yet.
+    /// Its arguments, unchecked.
     pub args: &'a [u8],
-    /// Until when it may be kept waiting for something to happen; `now` for not at all.
+    /// The end of the time for which it may wait; `now` if it may not wait.
     pub wait_until: Time,
 }
 
@@ -205,9 +204,9 @@ impl<'a> Operation<'a> {
         self.op.number()
     }
 
-    /// Of an operation that is routed by a position (`Route::Position`, `Route::Through`): the
-    /// position, counted from the start of this block, and the arguments behind it. Negative for one
-    /// before this block, which no block has any more.
+    /// For an operation routed by a position (`Route::Position`, `Route::Through`): the position, counted
+    /// from the start of this block, and the arguments after it. A position before this block is negative,
+    /// and no block holds it any more.
     pub fn position(&self) -> Result<(i64, &'a [u8]), Answer> {
         match split_args(Route::Position, self.args)? {
             (Routed::By(position), rest) => Ok((position, rest)),
@@ -215,7 +214,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// Of an operation that is routed by a key (`Route::Key`): the key, and the arguments behind it.
+    /// For an operation routed by a key (`Route::Key`): the key, and the arguments after it.
     pub fn key(&self) -> Result<(&'a [u8], &'a [u8]), Answer> {
         match split_args(Route::Key, self.args)? {
             (Routed::Key(key), rest) => Ok((key, rest)),
@@ -224,166 +223,164 @@ impl<'a> Operation<'a> {
     }
 }
 
-/// What became of an operation that was handed in.
+/// The outcome of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Finished.
     Done(Answer),
-    /// Its answer comes as `Event::Answered`, under its ticket.
+    /// It is answered later, by `Event::Answered` with its ticket.
     Parked,
 }
 
-/// What a block that holds back wants stored before it counts.
+/// Bytes that a block with delayed visibility (`Structure::hold_back`) wants stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToStore {
-    /// Bytes of the block that follow those which are stored.
+    /// The bytes of the block that follow the stored ones.
     pub range: Range<usize>,
-    /// The block takes no more after them.
+    /// Present if these bytes are the block's last.
     pub ends: Option<Ends>,
 }
 
-/// How a block came to its end.
+/// How a block was sealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ends {
-    /// The structure was sealed.
+    /// The whole structure was sealed.
     Final,
-    /// It goes on in the block that these arguments of `Moved` name.
+    /// The structure continues in the block that these arguments of `Moved` name.
     Continues(Vec<u8>),
 }
 
-/// A block's successor, as the controller granted it.
+/// The controller's answer to a block that requested a successor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Successor {
     /// Encoded arguments of a `Moved` reply (`wire::data::MovedArgs`).
     Ready(Vec<u8>),
-    /// There is none to be had: what operations that need it are answered meanwhile.
+    /// No successor is available; operations that need one get this answer meanwhile.
     Denied(Status, String),
 }
 
-/// What a structure has to say besides its answers, in the order in which it happened.
+/// A message of a structure besides its answers, in the order of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// An operation that was parked is finished.
+    /// A parked operation is complete.
     Answered(Ticket, Answer),
-    /// Something changed that a subscriber may want to know; only while it is watched.
+    /// A change that subscribers may want; only while the block is watched.
     Changed(Change),
-    /// The block takes no more.
+    /// The block accepts no more data.
     Sealed {
-        /// Bytes of a file's block; items that went through a queue's.
+        /// Of a file: the block's bytes. Of a queue: the items that went through the block.
         length: u64,
         /// Bytes of those items.
         bytes: u64,
-        /// Arguments of `Moved` to where the structure goes on; none when it was sealed as a whole.
+        /// The arguments of `Moved` that name the next block; none if the whole structure was sealed.
         successor: Option<Vec<u8>>,
     },
-    /// So much was taken from the block since it began. Not repeated before `News::TakenHeard`.
+    /// The total taken from the block since it was opened. Not repeated before `News::TakenHeard`.
     Taken {
-        /// Items, for good.
+        /// Items taken permanently.
         items: u64,
         /// Their bytes.
         bytes: u64,
     },
-    /// The block is empty for good and its successor serves what follows: when nobody can need its
-    /// records any more, it can go.
+    /// The block is empty for good and its successor serves everything after it. It can be freed as soon as
+    /// no caller can need its records any more.
     Drained,
-    /// An operation that was parked wants these extents to be its own; answered by `News::Adopted`.
+    /// A parked operation wants to own these extents; answered by `News::Adopted`.
     Adopt(Ticket, Vec<ExtentRef>),
-    /// These extents are nobody's any more, and were adopted under this owner (0: they were not).
+    /// These extents have no owner any more. They had been adopted under this owner; 0 if they never were.
     DropExtents(u64, Vec<ExtentRef>),
 }
 
-/// What the controller has to say to a block.
+/// A message of the controller to a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum News {
-    /// The answer to a wish for a successor.
+    /// The answer to a request for a successor.
     Successor(Successor),
-    /// So much is left in the blocks before this one.
+    /// The current content of the blocks before this one.
     Ahead {
         /// Items.
         items: u64,
         /// Their bytes.
         bytes: u64,
     },
-    /// The last `Event::Taken` has arrived.
+    /// The controller has received the last `Event::Taken`.
     TakenHeard,
-    /// The answer to `Event::Adopt`. The extents are this owner's or, after a refusal, gone or about
-    /// to be dropped; after `Busy` nobody was asked, and they are what they were.
+    /// The answer to `Event::Adopt`. The operation owns the extents or, after a refusal, they are dropped or
+    /// soon will be. After `Busy` no server was asked, and they are unchanged.
     Adopted {
         /// The operation.
         ticket: Ticket,
-        /// Names it to the blocks of extents.
+        /// The number by which the blocks of extents know the owner.
         owner: u64,
-        /// Why not.
+        /// The reason of a refusal.
         outcome: Result<(), (Status, String)>,
     },
 }
 
 /// One block of a data structure.
 ///
-/// **Who calls.** The shard that owns the block, and nobody else: one call at a time, from one
-/// thread, so that a call is atomic and needs no lock. A call must be short (no operation on this
-/// core runs meanwhile); what could take long is cut into several operations, each of which says how
-/// far it got. No call may block, ask a clock or do I/O. Time comes as an argument, and reports of
-/// what happened leave as `Event`s: after every call that is given the block, the shard takes the
-/// events and asks for `wants_successor` and `deadline`.
+/// **Callers.** Only the shard that owns the block calls it: one call at a time, from one thread, so that a
+/// call is atomic and needs no lock. A call must be short, because no other operation of this core runs
+/// meanwhile. Long work is divided into several operations, each of which returns how far it got. No call may
+/// block, read a clock or do I/O. The time is an argument, and `Event`s report changes: after every call that
+/// gets the block, the shard takes the events and calls `wants_successor` and `deadline`.
 ///
-/// **Before a structure sees an operation** the shard has made sure that the block is this one in
-/// this epoch, that the grant allows what the kind's table asks for, that a mutation is the next of
-/// its lane and was not executed before, that the number is in the kind's table, and that a key
-/// belongs to this block's hashes. The arguments are as the caller sent them: what cannot be read is
-/// answered with `BadFrame`, never with a panic. A panic is a defect, and ends the server.
+/// **Before a structure sees an operation** the shard has checked that it is for this block in this epoch,
+/// that the grant allows what the kind's table requires, that a mutation is the next of its lane and was not
+/// executed before, that the number is in the kind's table, and that a key's hash belongs to this block.
+/// Arguments are as the caller sent them: malformed ones are answered with `BadFrame`, never with a panic. A
+/// panic is a defect, and ends the server.
 ///
-/// **Answers and retries.** Whatever an answer to a mutation is, it is kept until the caller has
-/// acknowledged it, and a repetition gets it again without the structure being asked: so a mutation
-/// is executed once although it may be sent often. Therefore such an answer never holds
-/// `Payload::Block` (the block changes), and is small; `Answer::executed` says which statuses leave
-/// the number to a later try instead. An operation that changes nothing may run again. Refusals for
-/// reasons of the structure's own are `Answer::refuse_as`; `Busy` with a delay (`busy`) asks the
-/// caller to come again.
+/// **Answers and retries.** The answer to a mutation is kept until the caller has acknowledged it. A repeated
+/// request gets the same answer without a call of the structure, so a mutation is executed once although it
+/// may be sent often. Therefore such an answer is small and never holds `Payload::Block`, because the block
+/// changes. `Answer::executed` defines the statuses that leave the number to a later attempt instead. An
+/// operation that changes nothing may run again. Refusals for reasons of the structure's own are
+/// `Answer::refuse_as`; `Busy` with a delay (`busy`) makes the caller retry.
 ///
-/// **Waiting.** An operation that the table says may wait is parked by answering `Outcome::Parked`
-/// and answered later by `Event::Answered` under its ticket: at the latest when `tick` comes at
-/// `wait_until` (`Status::NotYet`). `cancel` takes it back.
+/// **Waiting.** If the table says that an operation may wait, the answer `Outcome::Parked` parks it.
+/// `Event::Answered` with its ticket answers it later, at the latest when `tick` is called at `wait_until`
+/// (`Status::NotYet`). `cancel` withdraws it.
 ///
-/// **Growth.** A block of a kind whose router grows asks for its successor early
-/// (`wants_successor`), is told it (`News::Successor`), and when something does not fit any more it
-/// seals itself (`Event::Sealed`) and answers `Moved` to the successor from then on, for everything
-/// that belongs there. `Next` keeps the books of that. A block never knows where in the structure it
-/// lies: it counts from its own start, and clients add where that is.
+/// **Growth.** A block of a kind whose router grows requests its successor early (`wants_successor`) and
+/// receives it (`News::Successor`). When data no longer fits, the block seals itself (`Event::Sealed`). From
+/// then on it answers `Moved` to the successor for everything that belongs there. `Next` does the bookkeeping
+/// of that. A block never knows its position in the structure: it counts from its own start, and clients add
+/// the offset.
 ///
-/// **Leaving.** A sealed block that is empty for good says so once (`Event::Drained`). When nobody can
-/// come back for one of its answers it is taken out of the map and freed, if the router shrinks.
+/// **Leaving.** A sealed block that is empty for good reports it once (`Event::Drained`). When no caller can
+/// return for one of its answers, the block is removed from the map and freed, if the router shrinks.
 ///
-/// **Memory.** `bytes_used` counts everything that holds data, index and bookkeeping included, also
-/// what is kept beside the block: it is what the owner is charged for, and must not exceed the block
-/// by more than a few per cent. Memory that a block has written stays resident until it is freed, or
-/// given back within its life (`Backing::discard`). Bytes that a `Pin` reads cannot be written, so
-/// that a layout must be able to leave them where they are for a while.
+/// **Memory.** `bytes_used` counts everything that holds data, with index and bookkeeping, also beside the
+/// block. Its owner is charged for these bytes, and they must not exceed the block by more than a few per
+/// cent. Memory that a block has written stays resident until the block is freed or returns it
+/// (`Backing::discard`). Bytes that a `Pin` reads cannot be written, so a layout must be able to leave them
+/// in place for a while.
 ///
-/// **Payloads** come whole (`apply`). For an operation whose table entry says that it streams, one of
-/// more than 64 KiB comes as `reserve`, then `fill`/`filled` until nothing is left, then `commit`;
-/// `abort` may come at any point before the commit and leaves no trace.
+/// **Payloads** arrive whole (`apply`). If the table says that an operation streams, a payload of more than
+/// 64 KiB arrives as `reserve`, then `fill`/`filled` until nothing is left, then `commit`. `abort` may be
+/// called at any point before the commit and leaves no trace.
 pub trait Structure: Send {
     /// Runs one operation.
     ///
     /// A mutation's answer never holds `Payload::Block`: it is kept for retries.
     fn apply(&mut self, block: &mut Backing, operation: &Operation<'_>, payload: &[u8]) -> Outcome;
 
-    /// An operation of a batch will run in a moment: asks the memory for what it will look at first,
-    /// so that it comes while those before it run. What is returned is brought to `prefetch_more`
-    /// when the same has been asked of the others. Nothing may depend on it.
+    /// Announces an operation of a batch that will run soon: prefetches the memory that it will read first,
+    /// while the operations before it run. The result is passed to `prefetch_more` after the other operations
+    /// of the batch were announced. Nothing may depend on these calls.
     fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
         let _ = (block, op, args);
         None
     }
 
-    /// Asks for what it will look at next, which what `prefetch` asked for leads to.
+    /// Prefetches the memory that the prefetched data points to.
     fn prefetch_more(&self, block: &Backing, hint: u64) {
         let _ = (block, hint);
     }
 
-    /// Makes room for a payload of `length` bytes that will arrive piece by piece. `Err` is the
-    /// refusal to answer; nothing is held then.
+    /// Makes room for a payload of `length` bytes that will arrive piece by piece. `Err` is the refusal to
+    /// answer; it leaves nothing reserved.
     fn reserve(
         &mut self,
         block: &mut Backing,
@@ -394,14 +391,14 @@ pub trait Structure: Send {
         unreachable!("the kind's table does not say that {:?} streams", operation.op)
     }
 
-    /// The part of a reservation that is still to be filled. Empty when it is complete. The place
-    /// may move between calls: ask again after every operation.
+    /// The part of a reservation that is still to be filled. Empty when it is complete. Its place may change
+    /// between calls, so it must be requested again after every operation.
     fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
         let _ = block;
         unreachable!("nothing was reserved under {ticket:?}")
     }
 
-    /// Says that the first `n` bytes of what `fill` gave have been written.
+    /// Reports that the first `n` bytes of the part returned by `fill` have been written.
     fn filled(&mut self, ticket: Ticket, n: usize) {
         let _ = n;
         unreachable!("nothing was reserved under {ticket:?}")
@@ -413,163 +410,165 @@ pub trait Structure: Send {
         unreachable!("nothing was reserved under {ticket:?}")
     }
 
-    /// Gives a reservation up.
+    /// Cancels a reservation.
     fn abort(&mut self, block: &mut Backing, now: Time, ticket: Ticket) {
         let _ = (block, now);
         unreachable!("nothing was reserved under {ticket:?}")
     }
 
-    /// Gives up waiting for an operation that was parked. True when it was waiting and had no
-    /// effect; no answer comes for it then. False when it is under way. Others may have room for it
-    /// then, so ask for `deadline` afterwards: it is due at once if they may.
+    /// Withdraws a parked operation. True if it was waiting and had no effect: then it gets no answer. False
+    /// if it is already in progress. Other operations may have room after that, so the caller reads
+    /// `deadline` again: it is due at once if they may.
     fn cancel(&mut self, ticket: Ticket) -> bool {
         let _ = ticket;
         false
     }
 
-    /// From now on nothing is visible, and no change is answered, before it is stored outside. False: its
-    /// kind cannot do that. Asked of an empty block, once.
+    /// From now on nothing is visible, and no change is answered, before it is stored elsewhere. False if the
+    /// kind does not support that. Called once, on an empty block.
     fn hold_back(&mut self) -> bool {
         false
     }
 
-    /// What is to be stored next, of one that holds back; not asked again before `stored`. Nothing changes
-    /// these bytes until then.
+    /// The next bytes to store, of a block that holds back; not called again before `stored`. These bytes do
+    /// not change until then.
     fn to_store(&mut self) -> Option<ToStore> {
         None
     }
 
-    /// What `to_store` gave is stored: it is visible, and what waited for that is answered.
+    /// The bytes from `to_store` are stored: they become visible, and the operations that waited for them are
+    /// answered.
     fn stored(&mut self) {
         unreachable!("nothing was given to be stored")
     }
 
-    /// It could not be stored and is tried again: whoever is told to come again is told to come later.
+    /// The bytes could not be stored, and the attempt is repeated: callers that must retry get a longer
+    /// delay.
     fn not_stored(&mut self) {}
 
-    /// The next thing that it has to say.
+    /// The next event.
     fn event(&mut self) -> Option<Event> {
         None
     }
 
-    /// Time has passed: waits and reservations end that are due.
+    /// Ends the waits and reservations that are due.
     fn tick(&mut self, block: &mut Backing, now: Time) {
         let _ = (block, now);
     }
 
-    /// When `tick` is due next. May be early, never late.
+    /// When `tick` is due next. May be too early, never too late.
     fn deadline(&self) -> Option<Time> {
         None
     }
 
-    /// Bytes of the block that hold data, index and bookkeeping included.
+    /// Bytes of the block that hold data, with index and bookkeeping.
     fn bytes_used(&self) -> u64;
 
-    /// Whether the block should have a successor by now and has not asked yet. Asking is the
-    /// shard's work; after `true` it is not repeated until `News::Successor` brought a refusal.
+    /// Whether the block needs a successor by now and has not requested one yet. The shard sends the request;
+    /// after `true` the call is not repeated until `News::Successor` brought a refusal.
     fn wants_successor(&mut self) -> bool {
         false
     }
 
-    /// The marks of its prefix: when it is to grow or split, and when to merge. Comes once, before
-    /// anything else; without it the defaults hold.
+    /// The marks of its prefix: when the block grows or splits, and when it merges. Called once, before
+    /// anything else; without it the defaults apply.
     fn set_marks(&mut self, marks: Marks) {
         let _ = marks;
     }
 
-    /// So many bytes are likely to arrive until the controller has answered a wish for a successor,
-    /// as the block was written and the controller answered of late.
+    /// The bytes that are likely to arrive before the controller has answered a request for a successor, at
+    /// the recent rate of writes and the recent delay of the controller.
     fn expect(&mut self, bytes: usize) {
         let _ = bytes;
     }
 
-    /// Gives up a successor that it was granted and has told nobody of: the arguments of `Moved` by
-    /// which it came. `None` when it has none, or has told of it. It asks again when it needs one.
+    /// Returns a granted successor that no caller knows yet: the arguments of `Moved` from the grant. `None`
+    /// if there is none, or a caller knows it. The block requests one again when it needs it.
     fn give_back(&mut self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Whether nothing can be added to the block any more; `None` while what was begun before that
-    /// still arrives. What has no next block is never added to elsewhere.
+    /// Whether nothing can be added to the block any more; `None` while payloads that were begun before that
+    /// still arrive. A structure without a next block never accepts additions elsewhere.
     fn is_final(&self) -> Option<bool> {
         Some(true)
     }
 
-    /// What the block holds, to be written elsewhere. Either nothing is asked of the structure
-    /// afterwards, or what is not plain is copied before anything is, and the structure goes on: the
-    /// bytes that it has committed stay as they are.
-    /// Where positions are hashes, only what lies in `range`, ends included. `None` when it cannot be
-    /// flushed.
+    /// The content of the block, to be written elsewhere. Either the structure is not called afterwards, or
+    /// everything that is not plain is copied before the next call, and the structure continues: committed
+    /// bytes stay as they are. If positions are hashes, only the content in `range`, ends included. `None` if
+    /// it cannot be flushed.
     fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
         let _ = range;
         None
     }
 
-    /// Whether the block could go below memory. Below it the structure is asked as ever, and names bytes
-    /// that are not in memory only in answers (`Payload::Block`, `Payload::Parts`); before it is handed
-    /// a payload that it would write, what it writes to is brought back. One that is `Whole` is brought
-    /// back before anything that could change it, and what only reads it comes by `read_below`.
+    /// Whether the block could be demoted. In a lower tier the structure is called as usual, and refers to
+    /// bytes that are not in memory only in answers (`Payload::Block`, `Payload::Parts`). Before it gets a
+    /// payload to write, the bytes that it writes to are read back. A `Whole` block is read back before every
+    /// mutation, and serves reads by `read_below`.
     fn rests(&self) -> Rest {
         Rest::Busy
     }
 
-    /// Whether a mutation that comes now needs the bytes of a block that is `Rest::Whole`. One that does not
-    /// runs while they are below memory, or on their way.
+    /// Whether a mutation now needs the bytes of a block that is `Rest::Whole`. If not, it runs while they
+    /// are in a lower tier, or being moved.
     fn needs_bytes(&self, op: Op) -> bool {
         let _ = op;
         true
     }
 
-    /// Runs an operation that changes nothing on a block that is `Rest::Whole` and below memory, with the
-    /// parts of it that were brought up. When it wants others they are, and it runs again. What its answer
-    /// names (`Payload::Block`) need not be among them.
+    /// Runs an operation that changes nothing on a `Rest::Whole` block in a lower tier, with those parts of
+    /// it that were read. If it needs other ranges, they are read, and it runs again. The range in its answer
+    /// (`Payload::Block`) need not be among them.
     fn read_below(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
         let _ = (bytes, args, payload);
-        unreachable!("{} is no operation of a block that is read below memory", op.name())
+        unreachable!("{} is not an operation on a block in a lower tier", op.name())
     }
 
-    /// The block's memory is gone: what it holds is below.
+    /// The block's memory is gone: its content is in a lower tier.
     fn lowered(&mut self) {}
 
-    /// The controller has said something.
+    /// Passes a message of the controller.
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {
         let _ = (block, now, news);
     }
 
-    /// Whether anybody wants to know of changes (`Event::Changed`) from now on.
+    /// Whether subscribers want changes (`Event::Changed`) from now on.
     fn watch(&mut self, watched: bool) {
         let _ = watched;
     }
 
-    /// Changes that nobody was told of because nobody watched, since a part of another block moved
-    /// here: who follows it and comes late learns from it whether something was missed.
+    /// The number of changes that were not reported, because the block was not watched, since a part of
+    /// another block moved here. A subscriber that follows the part and arrives late learns from it whether
+    /// it missed a change.
     fn unheard(&self) -> u64 {
         0
     }
 
-    /// It is to leave its server. One that others name by where it lies does not move: it takes no more
-    /// until this time, unless it is told again, and empties as what it has is carried elsewhere by those
-    /// who name it. Whether it is such a one.
+    /// Announces that the block's server is draining. A block that others refer to by its location does not
+    /// move: it accepts nothing until this time, which repeated calls extend, and empties as the owners of
+    /// its content move that elsewhere. Returns whether the block is of such a kind.
     fn leave_by_name(&mut self, until: Time) -> bool {
         let _ = until;
         false
     }
 
-    /// It as a structure whose contents can move to another block; most cannot.
+    /// This structure as one whose contents can move to another block; most cannot.
     fn movable(&mut self) -> Option<&mut dyn Movable> {
         None
     }
 
-    /// The hash by which a mutation was routed, when it was routed by one: its retry record carries
-    /// it, so that the record can move with the region that holds the key (decision 2). Operations
-    /// with `Route::Key` need not be told here.
+    /// The hash by which a mutation was routed, if any: its retry record carries the hash, so that the record
+    /// can move with the region that holds the key (decision 2). Operations with `Route::Key` need not be
+    /// covered here.
     fn record_hash(&self, op: Op, args: &[u8]) -> Option<u64> {
         let _ = (op, args);
         None
     }
 }
 
-/// The largest value, item or append that a block of this size takes.
+/// The largest value, item or append that a block of this size accepts.
 pub fn large_limit(block_size: usize) -> usize {
     block_size / LARGE_FRACTION as usize - usize::from(Bug::LargestRefused.active())
 }

@@ -1,8 +1,8 @@
 //! How a part of a structure moves from one block to another (design decisions 2 and 5).
 //!
-//! The block that gives is asked for parcels until it has nothing left to send; the block that takes
-//! gets them as operations (`Op::MoveRegion` and the like). Neither knows of connections: that is
-//! the shard's work (`honeycomb_server`), and whose the range is, the controller's.
+//! The source block returns parcels until nothing is left to send. The target block gets them as operations
+//! (`Op::MoveRegion` and the like). Neither knows of connections, which are the shard's work
+//! (`honeycomb_server`); the controller decides who owns the range.
 
 use crate::Answer;
 use honeycomb_block::{Backing, Pin};
@@ -13,22 +13,22 @@ use honeycomb_wire::messages::{
 use honeycomb_wire::{Field, Op, Status, checksum};
 use std::sync::Arc;
 
-/// A move that a block would like.
+/// A move that a block requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// To give what begins at this hash to a new block.
+    /// To give the range from this hash on to a new block.
     Split {
-        /// At the boundary of a slot, within the block's range and not its first.
+        /// At a boundary of slots, inside the block's range and not its first hash.
         start: u64,
     },
     /// To give everything to a neighbour.
     Merge,
-    /// To give everything to a new block on another server: not its own wish, but its server's.
+    /// To give everything to a new block on another server: requested by its server, not by the block.
     Relocate,
 }
 
 impl Wish {
-    /// In which way.
+    /// The way of the move.
     pub fn way(self) -> Way {
         match self {
             Wish::Split { .. } => Way::Split,
@@ -38,7 +38,7 @@ impl Wish {
     }
 }
 
-/// A part of a range on its way.
+/// A part of a range in transfer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Parcel {
     /// All entries of a part of the range.
@@ -51,40 +51,40 @@ pub enum Parcel {
         values: u32,
         /// Of the bytes.
         checksum: u64,
-        /// They, as they lie in the block; empty when there are none.
+        /// The bytes as they are in the block; empty if there are none.
         bytes: Arc<[u8]>,
     },
-    /// What has changed in a part of the range that was sent as `Region`.
+    /// The changes of a part of the range that was sent as `Region`.
     Patch {
         /// First hash.
         start: u64,
         /// Last hash, inclusive.
         end: u64,
-        /// Bytes of it from now on.
+        /// New length of the region in bytes.
         length: u32,
-        /// Runs of its bytes: offset, length, bytes.
+        /// Runs of changed bytes: offset, length, bytes.
         runs: Arc<[u8]>,
     },
     /// A value that has an extent of its own.
     Value {
-        /// By which the entries know it.
+        /// The number by which entries refer to it.
         number: u32,
         /// Of its bytes.
         checksum: u64,
-        /// It.
+        /// The bytes.
         bytes: Pin,
     },
-    /// Values that were sent and are no more.
+    /// Values that were sent and have since been deleted.
     Drops(Vec<u32>),
-    /// A piece of what a block that moves as it lies knows beside its bytes.
+    /// A piece of the state of a block that moves whole, beside its bytes.
     State {
-        /// Where it begins in the whole.
+        /// Offset in the whole state.
         offset: u64,
-        /// Bytes of the whole.
+        /// Bytes of the whole state.
         length: u64,
         /// Of the bytes.
         checksum: u64,
-        /// They.
+        /// The bytes.
         bytes: Arc<[u8]>,
     },
 }
@@ -101,7 +101,7 @@ impl Parcel {
         }
     }
 
-    /// The request by which it travels: the operation and its arguments. The payload is as it is.
+    /// The request that carries it: the operation and its arguments. The payload is unchanged.
     pub fn request(&self, move_id: u64) -> (Op, Vec<u8>) {
         match self {
             Parcel::Region { start, end, values, checksum, .. } => {
@@ -131,67 +131,67 @@ impl Parcel {
     }
 }
 
-/// What came of some work on the next parcel.
+/// The result of some work on the next parcel.
 #[derive(Debug)]
 pub enum Prepared {
     /// It is ready.
     Parcel(Parcel),
-    /// It is nearer.
+    /// Work is left before the parcel is ready.
     Partly,
-    /// There is nothing to send.
+    /// Nothing is left to send.
     Nothing,
 }
 
-/// How the payload of a part comes to the block that takes it.
+/// How the payload of a part reaches the target block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
-    /// It is whole when the part is applied.
+    /// Complete when the part is applied.
     Whole,
-    /// A large one goes into the block as it arrives (`Structure::reserve`).
+    /// A large payload is written into the block as it arrives (`Structure::reserve`).
     InPieces,
 }
 
-/// What a range amounts to.
+/// The totals of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// Entries.
     pub entries: u64,
-    /// Bytes of the entries, and of the values that are beside them.
+    /// Bytes of the entries, and of the values beside them.
     pub bytes: u64,
 }
 
 /// A block whose contents can move. One move at a time, to it or from it (INV-19).
 ///
-/// The order for who gives: `wish` (or `can_leave`), then `refused`, or `begin_export`; `next_parcel` until there is
-/// none (or `prepare`, step by step); `freeze`, after which nothing of the range changes, and the rest of the parcels, or `thaw`;
-/// `hand_over`, after which nothing of it is read; then `depart`. `cancel_export` may come at any
-/// point before `depart`, and after `hand_over` only when the controller has not committed the move
-/// and will not.
+/// Order of calls at the source: `wish` (or `can_leave`), then `refused` or `begin_export`; `next_parcel`
+/// until there is none (or `prepare`, step by step); `freeze`, after which nothing of the range changes, and
+/// the rest of the parcels, or `thaw`; `hand_over`, after which nothing of the range is read; then `depart`.
+/// `cancel_export` may come at any point before `depart`, and after `hand_over` only if the controller has
+/// not committed the move and will not.
 ///
-/// For who takes: `begin_import` (or being opened for it), the parcels as operations, `end_import`.
+/// Order at the target: `begin_import` (or opened as importing), the parcels as operations, `end_import`.
 pub trait Movable {
-    /// What it would like moved, if it has not asked already. It asks again only after `refused`,
-    /// `depart`, `cancel_export` or `end_import`.
+    /// The move that it requests, if it has not requested one already. It requests again only after
+    /// `refused`, `depart`, `cancel_export` or `end_import`.
     fn wish(&mut self, block: &Backing, now: Time) -> Option<Wish>;
 
-    /// Whether all of it can begin to move to another block now. Asked when it has no wish of its own.
+    /// Whether the whole block can begin to move now. Called if it requests no move itself.
     fn can_leave(&self) -> bool;
 
-    /// When `wish` may have changed although nothing was done to the block.
+    /// When `wish` may have changed although the block has not.
     fn wish_at(&self) -> Option<Time>;
 
-    /// The controller has refused a wish. What has no room is answered so from now on, unless the
-    /// reason is one that passes (`Busy`, `Unavailable`): then it goes on waiting.
+    /// The controller has refused a request. From now on, data without room gets this answer. If the reason
+    /// is temporary (`Busy`, `Unavailable`), it continues to wait.
     fn refused(&mut self, now: Time, wish: Wish, status: Status, why: String);
 
-    /// Begins to send a range to another block. `Err`: it cannot for now.
+    /// Begins to send a range to another block. `Err` if it cannot now.
     fn begin_export(&mut self, block: &mut Backing, start: u64, end: u64) -> Result<(), Answer>;
 
-    /// Works on the next part to send, about as much as looking at `most` bytes takes: who is called
-    /// between two requests must not take long. What is being made ready is served and changed meanwhile.
+    /// Works on the next part to send, for about as long as reading `most` bytes takes: it is called between
+    /// two requests and must not take long. The range is served and changed meanwhile.
     fn prepare(&mut self, block: &mut Backing, most: usize) -> Prepared;
 
-    /// The next part to send, whatever work it is; `None` when everything was sent as it is now.
+    /// The next part to send, however much work it is; `None` when everything was sent in its present state.
     fn next_parcel(&mut self, block: &mut Backing) -> Option<Parcel> {
         loop {
             match self.prepare(block, usize::MAX) {
@@ -202,55 +202,55 @@ pub trait Movable {
         }
     }
 
-    /// Bytes that are to be sent, about.
+    /// Estimate of the bytes left to send.
     fn unsent(&self) -> u64;
 
-    /// Nothing of the range changes from now on: who wants to is answered `Busy`.
+    /// From now on nothing of the range changes: mutations are answered `Busy`.
     fn freeze(&mut self, now: Time);
 
-    /// Whether everything that had begun before `freeze` is over: then nothing more is recorded for
-    /// retries until `thaw`, and the records can go.
+    /// Whether every operation that began before `freeze` has ended. Then nothing more is recorded for
+    /// retries until `thaw`, and the records can be sent.
     fn stands_still(&self) -> bool {
         true
     }
 
-    /// It changes again.
+    /// The range can change again.
     fn thaw(&mut self);
 
-    /// What the range amounts to. Only while it is frozen.
+    /// The totals of the range. Only while it is frozen.
     fn totals(&self) -> Totals;
 
-    /// Nothing of the range is read from now on: it may have become the other block's.
+    /// From now on nothing of the range is read: it may belong to the other block.
     fn hand_over(&mut self);
 
-    /// It has: who asks for it is answered `Moved` with these arguments.
+    /// The range belongs to the other block: requests for it are answered `Moved` with these arguments.
     fn depart(&mut self, now: Time, moved: Vec<u8>);
 
-    /// It will not move. Everything is as before.
+    /// The move is cancelled. Everything is as before.
     fn cancel_export(&mut self, block: &mut Backing, now: Time);
 
-    /// All that it has found no room in an empty block as large, where it lies otherwise: it gives a part of
-    /// that away before it goes on.
+    /// The content did not fit into an empty block of the same size, where it has another layout: this block
+    /// gives a part of it away before it continues.
     fn did_not_fit(&mut self) {}
 
-    /// A neighbour will send its range. Repeating it does nothing.
+    /// Announces that a neighbour will send its range. Idempotent.
     fn begin_import(&mut self, move_id: u64, start: u64, end: u64) -> Result<(), Answer>;
 
-    /// How such a part of a move to this block comes; none of what is no part of one. Asked before any
-    /// part is applied or has room made for it, so that no block sees a part that it does not know.
+    /// How this part of a move arrives; none if the operation is not part of a move to this block. Called
+    /// before a part is applied or gets room, so that no block sees a part that it does not know.
     fn takes(&self, op: Op) -> Option<Arrival>;
 
-    /// The range that was sent is this block's, or is dropped. Repeating it does nothing.
+    /// The range that was sent becomes this block's, or is dropped. Idempotent.
     fn end_import(&mut self, block: &mut Backing, now: Time, move_id: u64, commit: bool);
 
-    /// The range that is being sent to this block by this move, if one is.
+    /// The range that this move is sending to this block, if any.
     fn imports(&self, move_id: u64) -> Option<(u64, u64)>;
 
-    /// Gives back a little of what has departed; whether there is more.
+    /// Frees some of the departed data; returns whether there is more.
     fn sweep(&mut self, block: &mut Backing) -> bool;
 
-    /// Whether it moves whole and as it lies, so that lanes go on in the other block where they were,
-    /// and not only ranges of it that others serve beside it.
+    /// Whether it moves whole, with its layout. Then its lanes continue in the other block where they were,
+    /// instead of only the records of a range.
     fn as_it_lies(&self) -> bool {
         false
     }

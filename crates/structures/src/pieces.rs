@@ -1,8 +1,8 @@
-//! Bytes that are appended to a block: a committed run, and behind it pieces that are still being
-//! filled or wait for those before them.
+//! Bytes that are appended to a block: a committed run, followed by pieces that are still being filled or
+//! wait for those before them.
 //!
-//! Places are given in the order of reservation and have no gaps (INV-23): when a piece is given
-//! up, the later ones move down before anybody was told where they are.
+//! Places are assigned in the order of reservation, without gaps (INV-23): when a piece is cancelled, the
+//! later ones move down, before any sender knows their places.
 
 use crate::Ticket;
 use honeycomb_block::Backing;
@@ -18,10 +18,10 @@ pub(crate) struct Piece<T> {
     pub ticket: Ticket,
     pub start: usize,
     pub length: usize,
-    /// What the structure keeps with it.
+    /// Data that the structure keeps with the piece.
     pub with: T,
     filled: usize,
-    /// Committed by its sender: becomes visible when everything before it has.
+    /// Complete, and visible as soon as everything before it is.
     complete: bool,
 }
 
@@ -38,7 +38,7 @@ impl<T> Pieces<T> {
         Pieces { committed: 0, list: VecDeque::new() }
     }
 
-    /// Bytes that readers see.
+    /// Bytes visible to readers.
     pub fn committed(&self) -> usize {
         self.committed
     }
@@ -48,12 +48,12 @@ impl<T> Pieces<T> {
         self.list.back().map_or(self.committed, |piece| piece.start + piece.length)
     }
 
-    /// Whether nothing is outstanding.
+    /// Whether no pieces are outstanding.
     pub fn is_settled(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether no more pieces are taken for now.
+    /// Whether no more pieces are accepted for now.
     pub fn is_full(&self) -> bool {
         self.list.len() >= PIECES_MAX
     }
@@ -63,8 +63,8 @@ impl<T> Pieces<T> {
         self.list.len() * size_of::<Piece<T>>()
     }
 
-    /// Writes bytes at the tail. `None` when they are committed at once, which is when nothing is
-    /// outstanding; otherwise a complete piece that waits for the others, and `with` to keep.
+    /// Writes bytes at the tail. `None` if they are committed at once, because nothing is outstanding.
+    /// Otherwise they become a complete piece, which waits for the others, with `with`.
     pub fn append(
         &mut self,
         block: &mut Backing,
@@ -84,7 +84,7 @@ impl<T> Pieces<T> {
         Some(&mut piece.with)
     }
 
-    /// Writes bytes at the tail as a complete piece, which is committed by `advance` alone.
+    /// Writes bytes at the tail as a complete piece, which only `advance` commits.
     pub fn hold(&mut self, block: &mut Backing, ticket: Ticket, bytes: &[u8], with: T) {
         let start = self.tail();
         block.slice_mut(start..start + bytes.len()).copy_from_slice(bytes);
@@ -98,8 +98,8 @@ impl<T> Pieces<T> {
         self.list.front().map(|piece| piece.start + piece.length)
     }
 
-    /// The bytes of whole pieces that are complete from the first on: at least one, if that is, and then as
-    /// many as have `most` together. Nothing moves them about: only what is behind an open piece moves.
+    /// The bytes of the run of complete pieces from the first on: at least one, if it is complete, and then
+    /// as many as fit into `most` bytes. They stay in place: only pieces after an open piece move.
     pub fn complete_run(&self, most: usize) -> Range<usize> {
         let mut end = self.committed;
         for piece in self.list.iter().take_while(|piece| piece.complete) {
@@ -111,7 +111,7 @@ impl<T> Pieces<T> {
         self.committed..end
     }
 
-    /// Makes a place at the tail, to be filled.
+    /// Reserves a place at the tail.
     pub fn place(&mut self, ticket: Ticket, length: usize, with: T) {
         let start = self.tail();
         self.list.push_back(Piece { ticket, start, length, with, filled: 0, complete: false });
@@ -122,7 +122,7 @@ impl<T> Pieces<T> {
         found.expect("the shard names reservations that are open")
     }
 
-    /// What is still to be filled.
+    /// The part that is still to be filled.
     pub fn rest(&mut self, ticket: Ticket) -> Range<usize> {
         let piece = self.piece_mut(ticket);
         piece.start + piece.filled..piece.start + piece.length
@@ -134,14 +134,14 @@ impl<T> Pieces<T> {
         assert!(piece.filled <= piece.length, "more was filled than was reserved");
     }
 
-    /// Everything of it has arrived.
+    /// Marks a piece as complete.
     pub fn complete(&mut self, ticket: Ticket) {
         let piece = self.piece_mut(ticket);
         assert_eq!(piece.filled, piece.length, "INV-07: only what has arrived is committed");
         piece.complete = true;
     }
 
-    /// Commits the first piece when it is complete.
+    /// Commits the first piece if it is complete.
     pub fn advance(&mut self) -> Option<Piece<T>> {
         if !self.list.front()?.complete {
             return None;
@@ -153,14 +153,14 @@ impl<T> Pieces<T> {
         Some(piece)
     }
 
-    /// Gives an open piece up and closes the gap; what was kept with it.
+    /// Cancels an open piece and closes the gap; returns the data kept with it.
     pub fn abort(&mut self, block: &mut Backing, ticket: Ticket) -> T {
         let at = self.list.iter().position(|p| p.ticket == ticket && !p.complete);
         let at = at.expect("the shard aborts reservations that are open");
         let tail = self.tail();
         let gone = self.list.remove(at).expect("the position was just found");
-        // INV-23: nobody knows the later places yet, so closing the gap changes no answer. No pin
-        // reads these bytes: pins are for committed ones.
+        // INV-23: no sender knows the later places yet, so closing the gap changes no answer. No pin reads
+        // these bytes: pins are for committed ones.
         block.copy_within(gone.start + gone.length..tail, gone.start);
         for piece in self.list.range_mut(at..) {
             piece.start -= gone.length;
@@ -168,15 +168,15 @@ impl<T> Pieces<T> {
         gone.with
     }
 
-    /// Takes over so many committed bytes, which are in the block.
+    /// Adopts so many committed bytes, which are in the block.
     pub fn restore(&mut self, committed: usize) {
-        assert!(self.list.is_empty(), "what is outstanding has a place");
+        assert!(self.list.is_empty(), "no pieces are outstanding");
         self.committed = committed;
     }
 
-    /// Forgets the committed bytes: the block begins anew.
+    /// Forgets the committed bytes: the block starts again empty.
     pub fn restart(&mut self) {
-        assert!(self.list.is_empty(), "what is outstanding has a place");
+        assert!(self.list.is_empty(), "no pieces are outstanding");
         self.committed = 0;
     }
 }

@@ -1,4 +1,4 @@
-//! What a block held at one moment, to be written elsewhere while nobody waits for it.
+//! The content of a block at one moment, to be written elsewhere while the block is served.
 
 use std::fmt;
 use std::io::{self, Write};

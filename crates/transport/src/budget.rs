@@ -6,8 +6,8 @@
 //! budget, and any number of greedy jobs leave room for one more (the dynamic thresholds of Choudhury and
 //! Hahne, by which switches share their buffers among ports). The last eighth is for requests that must not
 //! wait: renewals of leases.
-//! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the
-//! next one. On a shared loop a job with several waiting requests has shorter turns. If such a job takes most of
+//! The same shares divide time: a job whose connections were served for `TURN` in a round waits for the next
+//! one. On a shared loop a job with several waiting requests has shorter turns. If such a job takes most of
 //! the time, it rests after work on large bodies (ADR 0045).
 
 use honeycomb_types::{Bug, Time};
@@ -50,7 +50,7 @@ pub struct Budget {
 pub struct Share {
     used: AtomicUsize,
     pub(crate) connections: AtomicUsize,
-    /// The round that `served` and `sent` are of.
+    /// The round to which `served` and `sent` belong.
     round: AtomicU64,
     served: Taken,
     sent: Taken,
@@ -61,8 +61,8 @@ pub struct Share {
     rested_at: AtomicU64,
 }
 
-/// The part of a round that a job has used: bytes of all its connections, and the number of the connection that
-/// used the last of them.
+/// The part of a round that a job has used: bytes of all its connections, and the number of the connection
+/// that used the last of them.
 #[derive(Debug, Default)]
 struct Taken {
     bytes: AtomicUsize,
@@ -80,7 +80,7 @@ impl Taken {
     }
 }
 
-/// Time that was taken of a loop lately.
+/// Time that was recently taken of a loop.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     ns: AtomicU64,
@@ -121,7 +121,7 @@ impl Share {
         Some(Time(self.rested_at.load(Relaxed))).filter(|until| *until > now)
     }
 
-    /// Nanoseconds that it took of the shared loop lately.
+    /// Nanoseconds that it recently took of the shared loop.
     pub(crate) fn recent_ns(&self, now: Time) -> u64 {
         self.recent.ns(now)
     }
@@ -226,7 +226,7 @@ impl Permit {
         &self.share
     }
 
-    /// The loan is another job's from now on.
+    /// Assigns the loan to another job.
     pub(crate) fn transfer(&mut self, share: &Arc<Share>) {
         let bytes = self.bytes;
         self.resize(0);

@@ -256,7 +256,10 @@ mod tests {
         let expected = [("ssd", "/a"), ("object", "s3://lake/tier=x"), ("object", "/mnt/nfs")];
         assert_eq!(told, expected.map(|(class, place)| (class, place.to_owned())));
         for (wrong, part) in [
-            ("s3://lake=1k,/mnt=1k", "the disk at /mnt is below the object store at s3://lake"),
+            (
+                "s3://lake=1k,/mnt=1k",
+                "the disk at /mnt is listed after the object store at s3://lake",
+            ),
             ("hdd:s3://lake=1k", "name it object:s3://lake"),
             ("object:s3://a/../b=1k", "'.' or '..'"),
         ] {

@@ -1,4 +1,5 @@
-//! Blocks whose changes are answered when they are stored: how they are opened, and what their answers say.
+//! Blocks whose changes are answered when they are stored: how they are opened, and the answers of the
+//! journal.
 
 use super::ShardService;
 use crate::flush::Errand;
@@ -9,7 +10,7 @@ use honeycomb_wire::messages::JournalAt;
 use honeycomb_wire::{Durability, ReplyHeader, RequestHeader, Status};
 
 impl ShardService {
-    /// Opens a block. The first of a structure with a journal is confirmed when that is begun.
+    /// Opens a block. The first block of a structure with a journal is confirmed when the journal is begun.
     pub(super) fn open_block(
         &mut self,
         owner: BlockOwner,

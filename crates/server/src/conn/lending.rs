@@ -1,4 +1,4 @@
-//! Blocks that clients of the same machine map: asked for, copied, handed over.
+//! Blocks that clients of the same machine map: requests, copies, and the transfer of the memory.
 
 use super::{Access, ShardService, busy, ok};
 use crate::lend::LendJob;
@@ -9,8 +9,8 @@ use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::{RequestHeader, Status};
 
 impl ShardService {
-    /// Hands a sealed block's memory to a client that may read it. The first time it is copied, and
-    /// the request is judged anew when that is done: the block may be another's by then.
+    /// Passes a sealed block's memory to a client that may read it. The first time the block is copied, and
+    /// the request is checked again after that: the block may have another owner by then.
     pub(super) fn lend(
         &mut self,
         net: &mut Net,
@@ -23,10 +23,10 @@ impl ShardService {
             net.refuse(from, header.request, Status::NotShared, text);
         };
         if !net.passes(from) {
-            return refuse(net, "memory is handed over on Unix sockets only");
+            return refuse(net, "a block can be mapped only over a Unix socket");
         }
         if length == 0 {
-            return refuse(net, "the block is empty");
+            return refuse(net, "the block is empty and cannot be mapped");
         }
         let job = access.grant.expect("authorized by one").job;
         if let Some(why) = self.shard.overdrawn(job) {
@@ -35,24 +35,31 @@ impl ShardService {
         if let Some(shared) = self.shard.shared(header.at) {
             return match shared.reader() {
                 Ok(file) => net.pass(from, ok(header.request, length), file),
-                Err(e) => refuse(net, &format!("the memory cannot be handed over: {e}")),
+                Err(e) => {
+                    refuse(net, &format!("cannot pass the block's memory to the client: {e}"))
+                }
             };
         }
         if let Some(waiting) = self.copying.get_mut(&header.at) {
             if waiting.len() >= LENT_WAITING_MAX {
-                return busy(net, from, header.request, "many wait for the block to be copied");
+                return busy(
+                    net,
+                    from,
+                    header.request,
+                    "too many requests wait for a copy of the block",
+                );
             }
             return waiting.push((from, *header));
         }
         let bytes = self.shard.pin(header.at, 0..length as usize);
         let shard = self.shards[self.ix.0 as usize].clone();
         if !self.helpers.lender.give(LendJob { at: header.at, bytes, shard }) {
-            return refuse(net, "the server is ending");
+            return refuse(net, "the server is shutting down");
         }
         self.copying.insert(header.at, vec![(from, *header)]);
     }
 
-    /// The copy of a block is there: who waited for it is answered.
+    /// The copy of a block is complete: the waiting requests are answered.
     pub(super) fn copied(
         &mut self,
         net: &mut Net,
@@ -68,7 +75,7 @@ impl ShardService {
             match &frozen {
                 Ok(()) => self.data_request(net, now, from, &header, &[], &[]),
                 Err(e) => {
-                    let text = format!("the block cannot be copied: {e}");
+                    let text = format!("cannot copy the block: {e}");
                     net.refuse(from, header.request, Status::NotShared, &text);
                 }
             }

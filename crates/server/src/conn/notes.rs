@@ -1,4 +1,4 @@
-//! What a shard hears from the other threads of its server: the link, other cores, disks.
+//! Messages to a shard from the other threads of its server: the link, other cores, disks.
 
 use super::{Keys, Origin, ShardService};
 use crate::flush::{Errand, FlushJob, FlushWhat};
@@ -46,7 +46,7 @@ impl ShardService {
                 self.set_offset(clock_offset_ms);
             }
             Note::Holdings { controller, round } => {
-                // The controller copies anew what it was copying.
+                // The controller repeats the copies that were in progress.
                 self.shard.forget_copies(now, controller);
                 let mut blocks = self.shard.holdings();
                 blocks.retain(|held| BlockId(held.block).server().controller() == controller);
@@ -67,7 +67,10 @@ impl ShardService {
             }
             Note::Free(at, errand) => {
                 let done = self.shard.free(at);
-                let refused = (!done).then(|| Answer::refuse(Status::UnknownBlock, "not ours"));
+                let refused = (!done).then(|| {
+                    let text = "the server does not own the block";
+                    Answer::refuse(Status::UnknownBlock, text)
+                });
                 self.confirm(errand, refused);
             }
             Note::Flush(at, range, object, errand) => {
@@ -129,7 +132,7 @@ impl ShardService {
         }
     }
 
-    /// Confirms what the controller asked.
+    /// Confirms a command of the controller.
     pub(super) fn confirm(&mut self, errand: Errand, refused: Option<Answer>) {
         self.done(errand, refused.map_or(Ok(Vec::new()), Err));
     }
@@ -139,7 +142,7 @@ impl ShardService {
         self.tell_link(LinkNote::Done { errand, outcome: reply.map_err(refusal) });
     }
 
-    /// Hands what a block holds to the thread that writes it.
+    /// Passes the content of a block to the thread that writes it.
     fn give_part(
         &mut self,
         errand: Errand,

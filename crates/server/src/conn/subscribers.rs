@@ -1,4 +1,4 @@
-//! Where the notices of subscriptions go, and what their clients have missed.
+//! The connections of subscriptions, and the notices that their clients have missed.
 
 use hashbrown::HashMap;
 use honeycomb_structures::Ticket;
@@ -13,8 +13,8 @@ struct Subscriber {
     /// The client's number for it.
     number: u32,
     at: BlockAt,
-    /// Notices that were left out because those before them were not read, and the number of the
-    /// last one.
+    /// The number of notices that were skipped because earlier ones were not read, and the number of the last
+    /// one.
     missed: u64,
     last_missed: u64,
 }
@@ -23,7 +23,7 @@ struct Subscriber {
 #[derive(Default)]
 pub(super) struct Subscribers {
     by_ticket: HashMap<Ticket, Subscriber>,
-    /// Those that have missed something and were not told yet.
+    /// The number of subscribers with missed notices that were not reported yet.
     behind: usize,
 }
 
@@ -35,12 +35,12 @@ impl Subscribers {
         self.by_ticket.insert(ticket, subscriber);
     }
 
-    /// Whether some have missed something and are to be told.
+    /// Whether any subscribers have unreported missed notices.
     pub(super) fn are_behind(&self) -> bool {
         self.behind > 0
     }
 
-    /// Forgets those of a connection: their blocks and tickets.
+    /// Removes the subscribers of a connection; returns their blocks and tickets.
     pub(super) fn hang_up(&mut self, conn: ConnId) -> Vec<(BlockAt, Ticket)> {
         let gone = self.by_ticket.extract_if(|_, s| s.conn == conn);
         let gone = gone.map(|(ticket, s)| {
@@ -50,8 +50,9 @@ impl Subscribers {
         gone.collect()
     }
 
-    /// Pushes a notice, unless its subscriber does not read: what it misses then is counted, and
-    /// told as soon as it has read what waits. The last notice of a subscription is never left out.
+    /// Pushes a notice. If its subscriber does not read, the notice is only counted; the count is sent as
+    /// soon as the subscriber has read the pending notices. The last notice of a subscription is never
+    /// skipped.
     pub(super) fn notify(&mut self, net: &mut Net, ticket: Ticket, number: u64, notice: Notice) {
         let Some(subscriber) = self.by_ticket.get_mut(&ticket) else { return };
         let ends = matches!(notice, Notice::Ended(..));
@@ -72,7 +73,7 @@ impl Subscribers {
         }
     }
 
-    /// Tells those who have missed something, once they have read what was waiting for them.
+    /// Reports missed notices to subscribers that have read the pending ones.
     pub(super) fn tell_gaps(&mut self, net: &mut Net) {
         if self.behind == 0 {
             return;

@@ -1,4 +1,4 @@
-//! What the controller asks, and which shard it concerns.
+//! The controller's commands, and the shard that executes each.
 
 use super::Link;
 use crate::flush::{Errand, FlushJob, FlushWhat};
@@ -32,7 +32,7 @@ impl Link {
             let wanted = LendBlocksRequest::decode(args).map_err(|e| e.to_string());
             let set = wanted.and_then(|body| {
                 let lent = lots.set(self.controller, &body.lots);
-                lent.ok_or_else(|| "this server has other cores".to_owned())
+                lent.ok_or_else(|| "the request does not match the cores of this server".to_owned())
             });
             return match set {
                 Ok(lent) => {
@@ -62,7 +62,7 @@ impl Link {
         Errand { controller: self.controller, link: self.links, request: header.request }
     }
 
-    /// Hands a request of the controller to the shard that it concerns.
+    /// Passes a command of the controller to its shard.
     fn command(&mut self, header: &RequestHeader, args: &[u8]) -> Result<(), (Status, String)> {
         let malformed = |e: honeycomb_wire::Malformed| (Status::BadFrame, e.to_string());
         let errand = self.errand(header);
@@ -141,25 +141,30 @@ impl Link {
             Op::SetGeneration => {
                 let body = SetGenerationRequest::decode(args).map_err(malformed)?;
                 let (prefix, generation) = (PrefixId(body.prefix), Generation(body.generation));
-                // It is done when every shard has done it. Asked once more meanwhile, it has its
-                // answer then, and not when some shards have done it twice.
+                // It is done when every shard has executed it. A repetition meanwhile is answered at that
+                // time, not when some shards have executed it twice.
                 return self.post_all(errand, || Note::SetGeneration(prefix, generation, errand));
             }
             Op::EndCopies => {
                 let live = EndCopiesRequest::decode(args).map_err(malformed)?.live;
                 return self.post_all(errand, || Note::EndCopies(live, errand));
             }
-            op => return Err((Status::NotServedHere, format!("{} on a link", op.name()))),
+            op => {
+                return Err((
+                    Status::NotServedHere,
+                    format!("a memory server does not serve {}", op.name()),
+                ));
+            }
         };
         let shard = at.block.shard().0;
         let Some(mailbox) = self.shards.get(shard as usize) else {
-            return Err((Status::UnknownBlock, format!("there is no shard {shard}")));
+            return Err((Status::UnknownBlock, format!("this server has no shard {shard}")));
         };
         self.post(mailbox, note);
         Ok(())
     }
 
-    /// Hands every shard its part of a request.
+    /// Posts a command to every shard.
     fn post_all(
         &mut self,
         errand: Errand,
@@ -177,13 +182,13 @@ impl Link {
 impl TryFrom<&OpenBlockRequest> for BlockOwner {
     type Error = (Status, String);
 
-    /// Refuses a code that no kind has, and marks that cannot be.
+    /// Refuses an unknown kind code, and invalid marks.
     fn try_from(body: &OpenBlockRequest) -> Result<BlockOwner, (Status, String)> {
         let kind = Kind::from_code(body.kind)
-            .ok_or_else(|| (Status::WrongKind, format!("no kind has the code {:#x}", body.kind)))?;
+            .ok_or_else(|| (Status::WrongKind, format!("unknown kind code {:#x}", body.kind)))?;
         let (high, low) = (body.high_mark, body.low_mark);
         let marks = Marks::new(high, low, Marks::default()).ok_or_else(|| {
-            (Status::InvalidArgument, format!("{high} % and {low} % are no marks of a block"))
+            (Status::InvalidArgument, format!("the marks {high} % and {low} % are not valid"))
         })?;
         Ok(BlockOwner {
             at: BlockAt::of(body.block, body.epoch),

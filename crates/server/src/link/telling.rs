@@ -1,4 +1,4 @@
-//! What is told to a controller that knows this server: what its blocks are and hold, before
+//! The inventory for a controller that knows this server: the state and content of its blocks, before
 //! anything else.
 
 use super::{Asked, Link, TOLD_AT_A_TIME};
@@ -9,17 +9,17 @@ use honeycomb_types::{BlockAt, ShardIx};
 use honeycomb_wire::Op;
 use honeycomb_wire::messages::{HeldBlock, InventoryRequest};
 
-/// What is told to a controller that knows this server.
+/// The inventory for a controller that knows this server, in progress.
 #[derive(Default)]
 pub(super) struct Telling {
-    /// Tells one connection's answers from those of an earlier one.
+    /// Distinguishes the answers of one connection from those of an earlier one.
     pub(super) round: u64,
-    /// Which shards have told theirs.
+    /// The shards that have reported.
     has: Vec<bool>,
     blocks: Vec<HeldBlock>,
-    /// What they wanted after that.
+    /// Their effects after that.
     later: Vec<Effect>,
-    /// Blocks that wait to hear that what was taken from them is known.
+    /// Blocks that wait for confirmation that the controller knows what was taken from them.
     pub(super) unheard: Vec<BlockAt>,
 }
 
@@ -29,12 +29,12 @@ impl Telling {
         self.has = vec![false; shards];
     }
 
-    /// What was to be told is of nobody's concern.
+    /// Discards the inventory, which no controller needs.
     pub(super) fn forget(&mut self) {
         *self = Telling { round: self.round, ..Telling::default() };
     }
 
-    /// Ends it before it was complete: all of it is told anew.
+    /// Ends an incomplete inventory: it is started again from the beginning.
     pub(super) fn stop(&mut self) {
         self.round += 1;
         self.has.clear();
@@ -42,7 +42,7 @@ impl Telling {
         for effect in std::mem::take(&mut self.later) {
             match effect {
                 Effect::Taken { at, .. } => self.unheard.push(at),
-                // What blocks tell of themselves does not say this.
+                // The inventory of blocks does not contain these.
                 Effect::CancelMove { .. } | Effect::BlockFailed { .. } => self.later.push(effect),
                 _ => {}
             }
@@ -53,7 +53,7 @@ impl Telling {
         self.has.get(shard.0 as usize).copied().unwrap_or(false)
     }
 
-    /// Takes a shard's blocks; true when those of all are here.
+    /// Adds a shard's blocks; true if all shards have reported.
     pub(super) fn take(&mut self, shard: ShardIx, blocks: Vec<HeldBlock>) -> bool {
         self.has[shard.0 as usize] = true;
         self.blocks.extend(blocks);
@@ -62,14 +62,14 @@ impl Telling {
 }
 
 impl Link {
-    /// What the controller is to be told once it is there again. What a shard wanted before it told
-    /// its holdings is in them.
+    /// Keeps an effect for the controller until it is connected again. Effects of a shard before its report
+    /// are contained in the report.
     pub(super) fn keep(&mut self, effect: Effect) {
         let at = match effect {
             Effect::Grow { at, .. } => return self.away(at),
             Effect::BeginMove { at, .. } => return self.refuse_move(at),
             Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
-            // It is asked for again.
+            // The shard requests these again.
             Effect::LocateServer { .. } | Effect::Raise { .. } | Effect::ValuesLeave { .. } => {
                 return;
             }
@@ -89,7 +89,7 @@ impl Link {
         }
     }
 
-    /// What a shard holds, if it was asked over this connection.
+    /// Adds a shard's report, if it was requested over this connection.
     pub(crate) fn holdings(
         &mut self,
         net: &mut Net,
@@ -116,7 +116,7 @@ impl Link {
         }
     }
 
-    /// The controller knows what is held: everything goes on.
+    /// The controller knows the inventory: normal operation resumes.
     pub(super) fn told(&mut self, net: &mut Net) {
         self.now_ready(net);
         for at in std::mem::take(&mut self.telling.unheard) {

@@ -1,4 +1,4 @@
-//! What shards want of the controller, and what it answers.
+//! The shards' requests to the controller, and its answers.
 
 use super::{Asked, Link};
 use crate::notes::Note;
@@ -18,7 +18,7 @@ use honeycomb_wire::{Op, ReplyHeader, Status};
 use std::net::{SocketAddr, ToSocketAddrs};
 
 impl Link {
-    /// Asks or tells the controller shard what a shard of ours wants.
+    /// Sends an effect of a shard to the controller shard.
     pub(crate) fn effect(&mut self, net: &mut Net, effect: Effect) {
         if !self.ready {
             return self.keep(effect);
@@ -40,7 +40,7 @@ impl Link {
                 self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
             }
             Effect::Return { structure, at, successor } => {
-                let entry = MovedArgs::decode(&successor).expect("it came from `grown`").entry;
+                let entry = MovedArgs::decode(&successor).expect("`grown` encoded it").entry;
                 let (structure, block, epoch) = names(structure, at);
                 let body = ReturnBlockRequest {
                     structure,
@@ -93,7 +93,7 @@ impl Link {
                 let body = BlockFailedRequest { structure, block, epoch, why };
                 self.ask(net, Op::BlockFailed, &body, Asked::Told);
             }
-            Effect::ValuesLeave { .. } => unreachable!("this process hears of it, and nobody else"),
+            Effect::ValuesLeave { .. } => unreachable!("only reported to this process"),
             Effect::Retire { structure, at } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = RetireBlockRequest { structure, block, epoch };
@@ -168,7 +168,7 @@ impl Link {
             (Status::Ok, Ok(CommitMoveReply { version, entry })) => {
                 MoveWord::Committed(MovedArgs { version, entry })
             }
-            // What it says is not understood, so that it has to be asked again.
+            // The answer is malformed, so the request is repeated.
             (Status::Ok, Err(e)) => MoveWord::NotCommitted(Status::Unavailable, e.to_string()),
             (status, _) => {
                 MoveWord::NotCommitted(status, String::from_utf8_lossy(args).into_owned())
@@ -187,8 +187,8 @@ fn cut_off() -> String {
     "the controller cannot be reached".to_owned()
 }
 
-/// Where a server is. Its name is looked up here because a shard must not wait for that.
+/// Resolves the address of a server. The name is looked up here because a shard must not wait for that.
 fn resolve(address: &str) -> Result<SocketAddr, String> {
     let found = address.to_socket_addrs().map_err(|e| format!("{address}: {e}"))?;
-    found.into_iter().next().ok_or_else(|| format!("{address} is no address"))
+    found.into_iter().next().ok_or_else(|| format!("'{address}' is not an address"))
 }

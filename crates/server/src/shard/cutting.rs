@@ -1,19 +1,19 @@
-//! A block's part in a cut: what several blocks hold at one moment (ADR 0032).
+//! A block's part in a snapshot of several blocks at one moment (ADR 0032).
 //!
-//! The block stands still (`stop`): what changes it is answered with `Busy`, what only reads is served.
-//! When all blocks of the cut do, it goes on (`go_on`), and owes what it held: that is copied in one step
-//! before its first change, or when the flush asks for it (`take_cut`). A block that nobody changes is
-//! copied once, as by any flush.
+//! The block is frozen (`stop`): mutations are answered `Busy`, reads are served. When all blocks of the
+//! snapshot are frozen, it continues (`go_on`) and owes its content at that moment. The content is copied in
+//! one step before its first change, or when the flush requests it (`take_cut`). A block that does not change
+//! is copied once, as by any flush.
 //!
-//! A block that waits too long to be let go does so by itself, and has no cut then: its clock decides that
-//! writers get in, and nothing about data.
+//! A block that is frozen for too long continues by itself, and has no snapshot then: its clock decides that
+//! writers may continue, and nothing about data.
 //!
-//! Copies have room for as much as a flush may copy at a time. Without room a block that owes stands still
-//! a little longer: each object that is written gives room. Of a file nothing is copied: what it held are
-//! its first bytes.
+//! Copies may use as much room as a flush may copy at a time. Without room a block that owes a copy stays
+//! frozen a little longer: each written object makes room. Of a file nothing is copied: its content at that
+//! moment is its first bytes.
 //!
-//! While it stands still, and while what it owes has no room, no time passes for the structure and it hears
-//! no news: either could serve who waits there.
+//! While the block is frozen, and while its owed copy has no room, no time passes for the structure and it
+//! gets no messages: either could serve waiting requests.
 
 use super::{Shard, Slot};
 use crate::kept::KeptBytes;
@@ -117,13 +117,13 @@ impl Shard {
         let (kind, structure) = (slot.owner.kind, slot.owner.structure);
         match &mut slot.cut {
             Some(cut) if cut.live != live => {
-                let text = "the block is part of the cut of another flush";
+                let text = "another flush is taking a snapshot of the block";
                 return Err(Answer::refuse(Status::Busy, text));
             }
             Some(_) => {}
             None => {
                 if slot.structure.snapshot(range).is_none() {
-                    let text = format!("a structure of the kind {} cannot be flushed", kind.name());
+                    let text = format!("structures of kind {} cannot be flushed", kind.name());
                     return Err(Answer::refuse(Status::WrongKind, text));
                 }
                 let stage = Stage::Stands { until: now + hold, sealed: None };
@@ -141,10 +141,12 @@ impl Shard {
         match &mut cut.stage {
             Stage::Stands { sealed, .. } => {
                 *sealed = found;
-                let text = "what was begun before the block stood still is arriving";
+                let text = "payloads begun before the block was frozen are still arriving";
                 found.ok_or_else(|| Answer::refuse(Status::Busy, text))
             }
-            Stage::Owes { .. } => Err(Answer::refuse(Status::NotFound, "the cut was made before")),
+            Stage::Owes { .. } => {
+                Err(Answer::refuse(Status::NotFound, "the snapshot has already been taken"))
+            }
         }
     }
 
@@ -198,7 +200,7 @@ impl Shard {
         let cut = slot.and_then(|slot| slot.cut.as_ref()).filter(|cut| cut.live == live);
         match cut.map(|cut| &cut.stage) {
             Some(&Stage::Owes { sealed, .. }) => Ok((self.pay(now, index, sealed), sealed)),
-            _ => Err(Answer::refuse(Status::NotFound, "nothing is known of such a cut")),
+            _ => Err(Answer::refuse(Status::NotFound, "this server has no such snapshot")),
         }
     }
 

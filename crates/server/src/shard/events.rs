@@ -1,4 +1,4 @@
-//! What follows from a change of a block, from news for it and from the passing of time.
+//! The consequences of a change of a block, of a message to it, and of the passing of time.
 
 use super::{BlockOwner, Effect, Shard};
 use crate::refusals::expired;
@@ -9,22 +9,22 @@ use honeycomb_wire::Status;
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// Operations that come at a time are looked at together until they have changed 1 / this of a block.
+/// Operations of one batch are inspected together until they have changed 1 / this of a block.
 const LOOK_FRACTION: usize = 256;
-/// How often a block that was refused a successor asks again, but for want of room.
+/// How often a block that was refused a successor requests again, except for lack of room.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
-/// How often a block that is to be retired looks whether it can be, and asks again.
+/// How often a block to be retired checks whether it can be, and requests it again.
 const RETIRE_AGAIN: Duration = Duration::from_millis(100);
 
-/// The status with which a block refuses what the controller has refused to it. The controller tells the
-/// caller that the structure is no more, and why: the caller asks it after `WrongEpoch`.
+/// The status with which a block refuses an operation after a refusal of the controller. If the structure no
+/// longer exists, the caller gets `WrongEpoch` and asks the controller, which answers why.
 pub(super) fn refusal_at_block(status: Status) -> Status {
     if status == Status::NotFound { Status::WrongEpoch } else { status }
 }
 
 impl Shard {
-    /// Brings what the controller has to say to a block: its answer to `Effect::Grow` or
-    /// `Effect::Taken`, or what is ahead of it. A block that is gone hears nothing.
+    /// Passes a message of the controller to a block: its answer to `Effect::Grow` or `Effect::Taken`, or the
+    /// content of earlier blocks. A block that is gone gets nothing.
     pub fn tell(&mut self, now: Time, at: BlockAt, news: News) {
         if let Some(index) = self.index(at.block)
             && self.slots[index].as_ref().is_some_and(|slot| slot.owner.at == at)
@@ -65,7 +65,7 @@ impl Shard {
         }
     }
 
-    /// Time has passed: waits end, reservations run out, blocks that nobody needs are retired.
+    /// Handles the passing of time: waits end, reservations expire, and unused blocks are retired.
     pub fn tick(&mut self, now: Time) {
         for index in std::mem::take(&mut self.unseen) {
             if let Some(slot) = &mut self.slots[index as usize] {
@@ -104,7 +104,7 @@ impl Shard {
         }
     }
 
-    /// When `tick` is due next. May be early, never late.
+    /// When `tick` is due next. May be too early, never too late.
     pub fn deadline(&self) -> Option<Time> {
         if !self.unseen.is_empty() {
             return Some(Time::ZERO);
@@ -113,15 +113,15 @@ impl Shard {
         timers.into_iter().chain(self.extents.due()).chain(self.tiers.deadline()).min()
     }
 
-    /// What follows every change of a block: its events, growth, timers, usage.
+    /// The work after every change of a block: its events, growth, timers, usage.
     pub(super) fn after(&mut self, now: Time, at: BlockAt) {
         let index = self.index(at.block).expect("an operation just ran on it");
         self.hear(now, index);
         self.look_at(now, index);
     }
 
-    /// The same for one operation of many that come at a time. What grows out of them is looked at
-    /// when they have changed enough together, or in the next `tick`, which is due at once.
+    /// As above, for one operation of a batch. The consequences are inspected when the operations have
+    /// changed enough together, or in the next `tick`, which is due at once.
     pub(super) fn after_one(&mut self, now: Time, index: usize) {
         self.hear(now, index);
         let enough = self.config.block_size / LOOK_FRACTION;
@@ -135,7 +135,7 @@ impl Shard {
         }
     }
 
-    /// Carries out what a block has to say.
+    /// Handles the events of a block.
     fn hear(&mut self, now: Time, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
         if !slot.touched {
@@ -148,7 +148,7 @@ impl Shard {
         self.write_journal(index);
     }
 
-    /// Looks at what a change of a block leads to: growth, moves, retirement, its timer.
+    /// Checks the consequences of a change of a block: growth, moves, retirement, its timer.
     fn look_at(&mut self, now: Time, index: usize) {
         let delay = self.grow_delay.expected();
         let Some(slot) = &mut self.slots[index] else { return };
@@ -181,7 +181,7 @@ impl Shard {
         self.arm(index);
     }
 
-    /// Sets a block's timer to when it is due.
+    /// Sets a block's timer to its next deadline.
     pub(super) fn arm(&mut self, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
         let again = slot.journal.as_ref().and_then(|journal| journal.due());
@@ -198,7 +198,7 @@ impl Shard {
 
     fn event(&mut self, now: Time, index: usize, event: Event) {
         let clock_ms = self.clock_ms(now);
-        let slot = self.slots[index].as_mut().expect("it just spoke");
+        let slot = self.slots[index].as_mut().expect("it has just returned an event");
         let BlockOwner { at, structure, .. } = slot.owner;
         match event {
             Event::Answered(ticket, answer) => {

@@ -1,16 +1,14 @@
-//! Extents of large values, between shards: a block of a kv makes those its own that a put names
-//! (`ExtentAdopt`), and drops those that nobody names any more (`ExtentDrop`).
+//! Extents of large values, between shards: a kv block adopts the extents that a put names (`ExtentAdopt`),
+//! and drops those that no entry names any more (`ExtentDrop`).
 //!
-//! The extents are in blocks of any shard of any server. To each such shard there is a line: one
-//! connection, by the cluster's token, over which requests go in order and are answered in order. An
-//! adoption is repeated until it is decided, within `ADOPT_MAX`: when not all has been confirmed by then,
-//! the put is refused and everything that it named is dropped. Drops are repeated until they are
-//! confirmed, or the server is no more; they belong to the shard and not to the block, which may be
-//! freed before. So does an adoption until its block has answered the put: whatever the block was about
-//! to do, its end drops it.
+//! The extents are in blocks of any shard of any server. To each such shard there is one connection, with the
+//! cluster's token, on which requests are sent and answered in order. An adoption is repeated until it is
+//! decided, within `ADOPT_MAX`: if not all extents are confirmed by then, the put is refused and all its
+//! extents are dropped. Drops are repeated until they are confirmed, or the server is gone. They belong to
+//! the shard and not to the block, which may be freed before. So does an adoption until its block has
+//! answered the put: if the block ends in any way, the adoption is dropped.
 //!
-//! No id is given twice, so that a request that arrives late, or again, finds what it was meant for or
-//! nothing.
+//! No id is reused, so a late or repeated request finds its own extents or none.
 
 use super::lines::{LineKey, Post, PostPayload};
 use super::{Effect, Shard};
@@ -24,18 +22,18 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The pause after a line broke, and before a server is asked for again.
+/// The pause after a connection broke, and before a server's address is requested again.
 const AGAIN: Duration = Duration::from_millis(50);
 /// Extents of one request.
 const NAMES_MAX: usize = 1024;
-/// Requests that may wait at a line; puts that would need it beyond that come again later. Who cannot
-/// be asked makes drops, which nobody may refuse: this bounds them.
+/// Most requests that wait for a connection; further puts are retried later. While a server cannot be
+/// reached, drops accumulate, which cannot be refused: this bounds them.
 const LINE_MAX: usize = 1024;
 
 /// One shard of one server.
 type Place = (ServerId, ShardIx);
 
-/// What is asked of a place.
+/// A request to a place.
 #[derive(Clone, Debug)]
 struct Wanted {
     op: Op,
@@ -51,7 +49,7 @@ struct Line {
     /// Sent, and not answered.
     sent: VecDeque<Wanted>,
     waiting: VecDeque<Wanted>,
-    /// Not before this.
+    /// Not before this time.
     again: Option<Time>,
     last_used: Time,
 }
@@ -66,16 +64,16 @@ impl Line {
     }
 }
 
-/// A put that waits for its extents, and then for its block: until that has answered, its extents are
-/// nobody else's to drop than the shard's when the block goes.
+/// A put that waits for its extents, and then for its block. Until the block has answered, only the shard may
+/// drop the extents, if the block ends.
 struct Adoption {
     at: BlockAt,
     structure: StructureId,
     ticket: Ticket,
     list: Vec<ExtentRef>,
-    /// Requests that were not answered.
+    /// Requests without an answer.
     left: usize,
-    /// When it is decided at the latest; `None` when it was, and its block told.
+    /// When it is decided at the latest; `None` if it is decided, and the block knows.
     due: Option<Time>,
     failed: Option<(Status, String)>,
 }
@@ -86,54 +84,54 @@ impl Adoption {
     }
 }
 
-/// A kv that is being flushed while it lives.
+/// A kv that is being flushed while it is in use.
 #[derive(Default)]
 struct Copied {
-    /// For these flushes.
+    /// The numbers of these flushes.
     flushes: BTreeSet<u64>,
-    /// What is to be dropped when they end: owner and list.
+    /// Owners and lists to drop when they end.
     drops: Vec<(u64, Vec<ExtentRef>)>,
 }
 
-/// What one shard has to do with extents elsewhere.
+/// The work of one shard on extents elsewhere.
 #[derive(Default)]
 pub(super) struct Extents {
     addresses: BTreeMap<ServerId, SocketAddr>,
-    /// When to ask again where a server is.
+    /// When to request the address of a server again.
     asked: BTreeMap<ServerId, Time>,
     lines: BTreeMap<Place, Line>,
     adoptions: BTreeMap<u64, Adoption>,
-    /// To be dropped at the next tick: structure, owner and list of puts whose block is no more.
+    /// To be dropped at the next tick: structure, owner and list of puts whose block is gone.
     orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
-    /// Structures of which copies name extents that may not be dropped.
+    /// Structures with copies in progress, whose extents may not be dropped.
     copied: BTreeMap<StructureId, Copied>,
-    /// When it is worth to look for what is due: what this is asked for comes with every turn of the
-    /// event loop, and there may be thousands of lines.
+    /// When to check for due work. This is read in every turn of the event loop, and there may be thousands
+    /// of connections.
     due: Option<Time>,
     last_owner: u64,
 }
 
 impl Extents {
-    /// When `Shard::tick_extents` is due. May be early, never late.
+    /// When `Shard::tick_extents` is due. May be too early, never too late.
     pub fn due(&self) -> Option<Time> {
         let late = |next: Time| self.due.is_none_or(|due| due > next);
         debug_assert!(!self.next_due().is_some_and(late), "{:?} is late", self.due);
         self.due
     }
 
-    /// Something is to be looked at then.
+    /// Schedules a check at this time.
     fn look_at(&mut self, due: Time) {
         self.due = Some(self.due.map_or(due, |before| before.min(due)));
     }
 
-    /// When there is next something to look at, as it is now.
+    /// When the next check is due, computed from the present state.
     fn next_due(&self) -> Option<Time> {
         let adoptions = self.adoptions.values().filter_map(|adoption| adoption.due);
         let lines = self.lines.iter().filter_map(|((server, _), line)| {
             let asked = self.asked.get(server).copied();
             match (line.is_empty(), line.dialled) {
                 (true, _) => Some(line.last_used + EXTENTS_IDLE),
-                // The network tells what becomes of it.
+                // The network reports the outcome.
                 (false, true) if line.waiting.is_empty() => None,
                 (false, _) => line.again.max(asked).or(Some(Time::ZERO)),
             }
@@ -145,13 +143,13 @@ impl Extents {
         self.adoptions.get_mut(&owner).filter(|adoption| adoption.is_open())
     }
 
-    /// A parked operation was answered: if it was a put of extents, they are its entry's or dropped.
+    /// A parked operation was answered: if it was a put of extents, its entry owns them or they are dropped.
     pub fn answered(&mut self, ticket: Ticket) {
         self.adoptions.retain(|_, adoption| adoption.ticket != ticket);
     }
 
-    /// A block is no more, and with it what it knew of the puts that waited there. Their extents may
-    /// be adopted already, and nobody will name them.
+    /// A block is gone, with its records of the puts that waited there. Their extents may be adopted already,
+    /// and no entry will name them.
     pub fn closed(&mut self, at: BlockAt) {
         let gone = self.adoptions.extract_if(.., |_, adoption| adoption.at == at);
         let orphans = gone.map(|(owner, gone)| (gone.structure, owner, gone.list));
@@ -165,12 +163,12 @@ impl Extents {
     }
 }
 
-/// The line to a place.
+/// The key of the connection to a place.
 fn key_of((server, shard): Place) -> LineKey {
     LineKey::Extents(server, shard)
 }
 
-/// The header's block of what goes to a place: it only tells the shard.
+/// The block in the header of requests to a place: it only determines the shard.
 fn block_of(server: ServerId, shard: ShardIx) -> BlockAt {
     BlockAt { block: BlockId::new(server, shard, 0), epoch: Epoch(0) }
 }
@@ -179,7 +177,7 @@ fn place_of(extent: &ExtentRef) -> Place {
     (extent.at.block.server(), extent.at.block.shard())
 }
 
-/// Parts of a list that go to one place each.
+/// The parts of a list, one for each place.
 fn by_place(list: Vec<ExtentRef>) -> Vec<(Place, Vec<ExtentRef>)> {
     let mut parts: BTreeMap<Place, Vec<ExtentRef>> = BTreeMap::new();
     for extent in list {
@@ -205,7 +203,7 @@ impl Wanted {
 }
 
 impl Shard {
-    /// Makes extents those of a put that is parked at a block of ours.
+    /// Adopts extents for a put that is parked at a local block.
     pub(super) fn adopt_extents(
         &mut self,
         now: Time,
@@ -215,8 +213,8 @@ impl Shard {
         list: Vec<ExtentRef>,
     ) {
         self.extents.last_owner += 1;
-        // Different for every put of every shard: a server has its number for one life, and extents
-        // of a structure are of one controller shard.
+        // Unique for every put of every shard: a server keeps its number for its lifetime, and the extents of
+        // a structure belong to one controller shard.
         let place = (at.block.server().0 as u64) << 8 | self.config.shard.0 as u64;
         let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
         let parts = by_place(list.clone());
@@ -225,7 +223,8 @@ impl Shard {
             self.extents.lines.get(place).is_some_and(|line| line.len() >= LINE_MAX)
         };
         let failed = parts.iter().find(long).map(|((server, _), _)| {
-            let text = format!("{LINE_MAX} requests about extents wait for {server}");
+            let text =
+                format!("{LINE_MAX} requests about extents already wait for server {server}");
             (Status::Busy, text)
         });
         let busy = failed.is_some();
@@ -240,7 +239,7 @@ impl Shard {
         }
     }
 
-    /// Gives extents up that nobody names any more.
+    /// Drops extents that no entry names any more.
     pub(super) fn drop_extents(
         &mut self,
         now: Time,
@@ -252,7 +251,7 @@ impl Shard {
             return copied.drops.push((owner, list));
         }
         for (place, extents) in by_place(list) {
-            // What nobody has adopted goes by itself, and need not be asked for where much waits.
+            // Extents that were never adopted expire, and need no request if many are waiting.
             let line = self.extents.lines.get(&place);
             if owner == 0 && line.is_some_and(|line| line.len() >= LINE_MAX) {
                 continue;
@@ -261,12 +260,12 @@ impl Shard {
         }
     }
 
-    /// A block of this kv is copied for a flush: what its entries name stays until that ends.
+    /// A block of this kv is being copied for a flush: extents that its entries name stay until that ends.
     pub(super) fn keep_extents(&mut self, structure: StructureId, flush: u64) {
         self.extents.copied.entry(structure).or_default().flushes.insert(flush);
     }
 
-    /// A controller shard's flush copies nothing any more.
+    /// The flush of a controller shard copies nothing any more.
     pub fn end_copies(&mut self, now: Time, controller: u16, flush: u64) {
         self.end_cuts(now, controller, flush);
         let ended = self.extents.copied.extract_if(.., |structure, copied| {
@@ -278,7 +277,7 @@ impl Shard {
         self.drop_kept(now, ended);
     }
 
-    /// The connection to a controller shard is another one: it copies anew what it still wants.
+    /// The connection to a controller shard is new: the controller repeats the copies that it still needs.
     pub fn forget_copies(&mut self, now: Time, controller: u16) {
         self.forget_cuts(now, controller);
         let copied = &mut self.extents.copied;
@@ -306,7 +305,7 @@ impl Shard {
         self.pump(now, place);
     }
 
-    /// Sends what waits for a place, as soon as there is a line to it.
+    /// Sends the waiting requests of a place as soon as there is a connection to it.
     fn pump(&mut self, now: Time, place: Place) {
         let Extents { addresses, asked, lines, adoptions, .. } = &mut self.extents;
         let Some(line) = lines.get_mut(&place) else { return };
@@ -346,13 +345,13 @@ impl Shard {
         self.extents.look_at(now + EXTENTS_IDLE);
     }
 
-    /// A request over a line was answered.
+    /// A request on a connection was answered.
     pub(super) fn place_answered(&mut self, now: Time, place: Place, status: Status) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.last_used = now;
         let Some(wanted) = line.sent.pop_front() else { return };
         if !matches!(status, Status::Ok | Status::ExtentGone) {
-            // Busy, or not itself: it is asked again.
+            // The place was busy or failed: the request is repeated.
             line.waiting.push_back(wanted);
             line.again = Some(now + AGAIN);
             return self.extents.look_at(now + AGAIN);
@@ -370,7 +369,7 @@ impl Shard {
         let Some(adoption) = self.extents.undecided(wanted.owner) else { return };
         adoption.left -= 1;
         if status != Status::Ok {
-            let text = "an extent of the value is not there any more; write the value again";
+            let text = "an extent of the value no longer exists; write the value again";
             adoption.failed = Some((Status::ExtentGone, text.to_owned()));
         }
         if adoption.left == 0 {
@@ -378,14 +377,14 @@ impl Shard {
         }
     }
 
-    /// A line could not be made, or broke. What it was asked and did not answer may have happened.
+    /// A connection failed or broke. Requests without an answer may have been executed.
     pub(super) fn place_lost(&mut self, now: Time, place: Place) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
         line.again = Some(now + AGAIN);
-        // It may be another's by now.
+        // The address may belong to another server by now.
         self.extents.addresses.remove(&place.0);
-        // All of it may be repeated: who adopts has its extents already, who drops has dropped them.
+        // All of them can be repeated: adoptions and drops are idempotent.
         while let Some(wanted) = line.sent.pop_back() {
             if wanted.op != Op::ExtentDrop || !Bug::ExtentDropsForgotten.active() {
                 line.waiting.push_front(wanted);
@@ -394,7 +393,7 @@ impl Shard {
         self.extents.look_at(now + AGAIN);
     }
 
-    /// The controller has said where a server is, or that it is no more.
+    /// The controller has answered with the address of a server, or that it is gone.
     pub fn server_located(
         &mut self,
         now: Time,
@@ -409,7 +408,7 @@ impl Shard {
                 self.extents.asked.remove(&server);
                 places.into_iter().for_each(|place| self.pump(now, place));
             }
-            // Everything that it had went with it.
+            // All its data went with it.
             Err(Status::NotFound) => {
                 self.extents.asked.remove(&server);
                 places.into_iter().for_each(|place| self.forget_place(now, place));
@@ -418,14 +417,14 @@ impl Shard {
         }
     }
 
-    /// A server has said that it has no such shard: who named it has named no extent.
+    /// A server has no such shard: a list that named it has named no extent.
     pub(super) fn place_void(&mut self, now: Time, place: Place) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
         self.forget_place(now, place);
     }
 
-    /// A place is no more, or never was: what is asked of it is decided.
+    /// A place is gone, or never existed: its requests are decided.
     fn forget_place(&mut self, now: Time, place: Place) {
         let line = self.extents.lines.remove(&place).expect("the caller found it");
         if line.dialled {
@@ -444,14 +443,13 @@ impl Shard {
         let failed = adoption.failed.take();
         let failed = failed.filter(|failed| busy(failed) || !Bug::ExtentsUnadopted.active());
         let outcome = failed.map_or(Ok(()), Err);
-        let slot = self.slot_at(at).expect("what its block was to adopt went with it");
+        let slot = self.slot_at(at).expect("an adoption ends with its block");
         let news = News::Adopted { ticket, owner, outcome };
         slot.structure.tell(&mut slot.backing, now, news);
         self.after(now, at);
     }
 
-    /// Time has passed: what blocks left behind is dropped, adoptions end that took too long, lines
-    /// are tried again.
+    /// Drops extents left behind by blocks, ends adoptions that took too long, and retries connections.
     pub(super) fn tick_extents(&mut self, now: Time) {
         for (structure, owner, list) in std::mem::take(&mut self.extents.orphans) {
             self.drop_extents(now, structure, owner, list);
@@ -462,7 +460,7 @@ impl Shard {
         for owner in due {
             let adoption = self.extents.adoptions.get_mut(&owner).expect("listed just now");
             let text = format!(
-                "the memory servers that have the value did not confirm it within {} s",
+                "the memory servers that hold the value did not confirm it within {} s",
                 ADOPT_MAX.as_secs()
             );
             adoption.failed = Some((Status::ExtentGone, text));
@@ -483,8 +481,7 @@ impl Shard {
         self.extents.due = self.extents.next_due();
     }
 
-    /// Forgets everything: the server has a new name.
-    /// Forgets what there is of a controller shard's blocks.
+    /// Forgets the state of a controller shard's blocks, because the server has a new number there.
     pub(super) fn reset_extents(&mut self, controller: u16) {
         let Extents { addresses, asked, lines, adoptions, orphans, copied, .. } = &mut self.extents;
         copied.retain(|structure, _| structure.controller() != controller);
@@ -500,7 +497,7 @@ impl Shard {
         orphans.retain(|(structure, ..)| structure.controller() != controller);
     }
 
-    /// `ExtentAdopt` and `ExtentDrop`, from the shard that has the block of the kv.
+    /// `ExtentAdopt` and `ExtentDrop`, from the shard with the kv block.
     pub(super) fn extent_part(&mut self, now: Time, op: Op, args: &[u8]) -> Answer {
         let decoded = match op {
             Op::ExtentAdopt => ExtentAdoptRequest::decode(args)
@@ -538,14 +535,17 @@ impl Shard {
         let slot = self.slot_at(at);
         let own = |kind, of| kind == Kind::Extents && of == structure;
         let Some(slot) = slot.filter(|slot| own(slot.owner.kind, slot.owner.structure)) else {
-            return Answer::refuse(Status::ExtentGone, format!("block {} is not there", at.block));
+            return Answer::refuse(
+                Status::ExtentGone,
+                format!("this server has no block {}", at.block),
+            );
         };
         let operation = Operation { now, ticket: Ticket(0), op, args, wait_until: now };
         let outcome = slot.structure.apply(&mut slot.backing, &operation, &[]);
         self.after(now, at);
         match outcome {
             Outcome::Done(answer) => Answer { payload: Payload::None, ..answer },
-            Outcome::Parked => unreachable!("a block of extents lets nobody wait"),
+            Outcome::Parked => unreachable!("operations on extents do not wait"),
         }
     }
 }

@@ -1,13 +1,14 @@
-//! Operations that read a block below memory of which any byte may change (`Rest::Whole`): parts of it are
-//! brought up for one operation, which runs on them, and again when it wants others.
+//! Operations that read a block in a lower tier of which any byte may change (`Rest::Whole`): parts of it are
+//! read for one operation, which runs on them, and again if it needs others.
 //!
-//! What such a block knows beside its bytes is in memory, and says where they are. It is as it was when the
-//! bytes were asked for as long as nothing was written to its place on the disk and the block has not come
-//! up; otherwise the operation begins anew. Parts are nobody's memory but the operation's: they count as
-//! buffers, and go with its answer.
+//! The block's state beside its bytes is in memory and determines their places. It is valid for the bytes
+//! that were requested as long as nothing was written to the block's place on the disk and the block was not
+//! promoted; otherwise the operation begins again. The parts belong only to the operation: they count as
+//! buffers, and are freed with its answer.
 //!
 //! An operation that holds parts and needs more than the buffers have keeps its parts and waits. The oldest
-//! operation never waits: it may exceed the buffers by its own needs, so that one after the other ends.
+//! operation never waits: it may exceed the buffers by its own needs, so that one operation after the other
+//! ends.
 
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
 use super::request::{Request, generation_of};

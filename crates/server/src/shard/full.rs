@@ -1,5 +1,5 @@
-//! When there is no room anywhere: who writes is let wait before he is refused, longer each time, so that
-//! writers slow down to what is set free and a cluster that is full for a moment refuses nobody.
+//! Writes to a full cluster: a writer is delayed before it is refused, longer each time. So writers slow down
+//! to the rate at which blocks are freed, and a cluster that is full for a moment refuses no writer.
 
 use super::Slot;
 use honeycomb_structures::Answer;
@@ -8,37 +8,37 @@ use honeycomb_types::limits::FULL_PATIENCE;
 use honeycomb_wire::{Status, busy};
 use std::time::Duration;
 
-/// The shortest that a writer is told to wait.
+/// The shortest delay of a writer.
 const WAIT_LEAST: Duration = Duration::from_millis(1);
-/// The longest.
+/// The longest delay.
 const WAIT_MOST: Duration = Duration::from_millis(100);
-/// The shortest between two wishes for a block.
+/// The shortest time between two requests for a block.
 const ASK_AGAIN_LEAST: Duration = Duration::from_millis(20);
-/// The longest.
+/// The longest time.
 const ASK_AGAIN_MOST: Duration = Duration::from_millis(250);
 
-/// Since when a block is full for which there is no other.
+/// Since when a block has been full, with no successor available.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Full {
     since: Option<Time>,
-    /// When a writer was last told so.
+    /// When a writer was last delayed.
     last: Time,
 }
 
 impl Full {
-    /// There is no block for it, and it was asked for at this time. Answers when to ask again.
+    /// No block is available, for a request at this time. Returns when to request again.
     pub(super) fn denied(&mut self, asked: Time, now: Time) -> Time {
         let since = *self.since.get_or_insert(asked);
         now + (now.since(since) / 4).clamp(ASK_AGAIN_LEAST, ASK_AGAIN_MOST)
     }
 
-    /// There is a block.
+    /// A block is available.
     pub(super) fn ends(&mut self) {
         self.since = None;
     }
 
-    /// So long a writer is to wait; none when it is time to tell him that there is no room. One who comes
-    /// after nobody has asked for a while is let wait anew.
+    /// How long to delay a writer; none if it is time to refuse it for lack of room. After a while without
+    /// requests, delays begin anew.
     fn wait(&mut self, now: Time) -> Option<Duration> {
         if self.since.is_some() && now > self.last + FULL_PATIENCE && self.last > Time::ZERO {
             self.since = Some(now);
@@ -50,7 +50,7 @@ impl Full {
 }
 
 impl Slot {
-    /// An answer as it goes out: that there is no room is told to who has waited.
+    /// An answer as it is sent: a writer is refused for lack of room only after it was delayed.
     pub(super) fn patiently(&mut self, now: Time, answer: Answer) -> Answer {
         if answer.status != Status::OutOfMemory {
             return answer;
@@ -84,7 +84,8 @@ mod tests {
         assert_eq!((waits[0], *waits.last().unwrap()), (WAIT_LEAST, WAIT_MOST));
         let all = now.since(begun);
         assert!((FULL_PATIENCE..FULL_PATIENCE + WAIT_MOST).contains(&all), "{all:?}");
-        // From then on everybody is told, until there was a block, or nobody wanted one for a while.
+        // From then on every writer is refused, until a block was available, or there were no requests for a
+        // while.
         assert_eq!(full.wait(now + WAIT_MOST), None);
         assert_eq!(full.wait(now + 3 * FULL_PATIENCE), Some(WAIT_LEAST));
         full.ends();

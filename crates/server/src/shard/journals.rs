@@ -1,9 +1,9 @@
 //! Blocks whose changes are answered when they are in the journal of their prefix.
 //!
-//! The structure holds back what is not stored (`Structure::hold_back`); here is what is on its way. One
-//! record of a block at a time: all that comes meanwhile is the next one. What fails is tried again
-//! under the same name with the same bytes, however long it takes: an attempt that was given up may still
-//! take effect. Who waits hears nothing until then, and gives up by its own deadline.
+//! The structure hides changes that are not stored (`Structure::hold_back`); this module has the records in
+//! progress. A block writes one record at a time: all changes meanwhile form the next one. A failed write is
+//! repeated under the same name with the same bytes, however long it takes: an earlier attempt may still take
+//! effect. Waiting callers get no answer until then, and stop by their own deadlines.
 
 use super::{BlockOwner, Shard, Slot};
 use honeycomb_block::Pin;
@@ -76,7 +76,7 @@ impl Shard {
             if !slot.structure.hold_back() {
                 self.free(owner.at);
                 let kind = owner.kind.name();
-                let text = format!("changes of a {kind} cannot be acknowledged as flushed");
+                let text = format!("changes to a {kind} cannot be acknowledged as flushed");
                 return Err(Answer::refuse(Status::WrongKind, text));
             }
             let begun = !owner.first;

@@ -1,5 +1,5 @@
-//! Blocks of which what they hold is written elsewhere: those that nobody reaches any more and that are
-//! kept until then, and those that go on.
+//! Blocks whose content is written elsewhere: unreachable blocks that are retained until then, and blocks
+//! that stay in use.
 
 use super::tiers::{Lying, Place, Room};
 use super::{BlockOwner, Effect, Shard};
@@ -46,7 +46,7 @@ impl Shard {
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let owner = slot.owner;
         let Some(snapshot) = slot.structure.snapshot(range) else {
-            let text = format!("a structure of the kind {} cannot be flushed", owner.kind.name());
+            let text = format!("structures of kind {} cannot be flushed", owner.kind.name());
             return Err(Answer::refuse(Status::WrongKind, text));
         };
         // From here on it is below as it was: what was being read for a writer is wanted no more.
@@ -91,12 +91,12 @@ impl Shard {
         let slot = self.slots[index].as_mut().filter(|slot| slot.owner.at == at);
         let slot = slot.ok_or_else(|| wrong_epoch(at))?;
         let Some(sealed) = slot.structure.is_final() else {
-            let text = "what was begun before the block was sealed still arrives";
+            let text = "payloads begun before the block was sealed are still arriving";
             return Err(Answer::refuse(Status::Busy, text));
         };
         let Some(snapshot) = slot.structure.snapshot(range) else {
             let kind = slot.owner.kind.name();
-            let text = format!("a structure of the kind {kind} cannot be flushed");
+            let text = format!("structures of kind {kind} cannot be flushed");
             return Err(Answer::refuse(Status::WrongKind, text));
         };
         let (structure, kind) = (slot.owner.structure, slot.owner.kind);

@@ -1,7 +1,7 @@
-//! Lines: connections from a shard to others, by the cluster's token. One for each move (`moving.rs`),
-//! and one to each shard that has extents (`extents.rs`).
+//! Peer connections from a shard to others, with the cluster's token: one for each move (`moving.rs`), and
+//! one to each shard that has extents (`extents.rs`).
 //!
-//! No I/O here: what is to be sent leaves as `Post`, in order, and what comes back is told.
+//! No I/O here: outgoing requests leave as `Post`, in order, and answers are passed in.
 
 use super::Shard;
 use super::moving::MoveKey;
@@ -10,32 +10,32 @@ use honeycomb_wire::{Op, Status};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Names one line of a shard.
+/// Identifies one peer connection of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LineKey {
-    /// Of a move, from the block that gives.
+    /// For a move, from the source block.
     Move(MoveKey),
     /// To a shard that has extents.
     Extents(ServerId, ShardIx),
 }
 
-/// What a shard wants from the network.
+/// A request of a shard to the network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Post {
-    /// A connection to the shard of this block. What follows for the line goes over it, in order, and
-    /// every request is answered in order: `Shard::line_answered`; or `Shard::line_lost`, when it
-    /// cannot be made or breaks; or `Shard::line_refused`.
+    /// Open a connection to the shard of this block. Later requests for the key are sent over it, in order,
+    /// and each is answered in order: by `Shard::line_answered`; or by `Shard::line_lost`, if it cannot be
+    /// opened or breaks; or by `Shard::line_refused`.
     Dial {
-        /// The line.
+        /// The connection.
         key: LineKey,
         /// The server at its other end.
         address: SocketAddr,
-        /// The block of what is sent.
+        /// The block in the requests.
         target: BlockAt,
     },
     /// A request.
     Send {
-        /// The line.
+        /// The connection.
         key: LineKey,
         /// The operation.
         op: Op,
@@ -51,7 +51,7 @@ pub enum Post {
 /// The payload of a `Post`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PostPayload {
-    /// Bytes of their own.
+    /// Separate bytes.
     Bytes(Arc<[u8]>),
     /// A range of the block that does not change while it is sent.
     Pinned(honeycomb_block::Pin),
@@ -68,12 +68,12 @@ impl PostPayload {
 }
 
 impl Shard {
-    /// What lines want from the network, in order.
+    /// The pending posts, in order.
     pub fn take_posts(&mut self) -> Vec<Post> {
         std::mem::take(&mut self.posts)
     }
 
-    /// A request over a line was answered.
+    /// A request on a peer connection was answered.
     pub fn line_answered(&mut self, now: Time, key: LineKey, status: Status) {
         match key {
             LineKey::Move(key) => self.move_answered(now, key, status),
@@ -81,7 +81,7 @@ impl Shard {
         }
     }
 
-    /// A line could not be made, or broke.
+    /// A peer connection could not be opened, or broke.
     pub fn line_lost(&mut self, now: Time, key: LineKey) {
         match key {
             LineKey::Move(key) => self.move_lost(now, key),
@@ -89,7 +89,7 @@ impl Shard {
         }
     }
 
-    /// A line was made, and the other end does not want it.
+    /// A peer connection was opened, and the other end refused it.
     pub fn line_refused(&mut self, now: Time, key: LineKey, status: Status) {
         match key {
             LineKey::Extents(server, shard) if status == Status::InvalidArgument => {

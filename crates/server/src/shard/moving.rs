@@ -1,13 +1,12 @@
-//! Moves between blocks: the giving block's side of one, and how parts reach the taking block.
+//! Moves between blocks: the source block's side, and how parts reach the target block.
 //!
-//! The stages are those of docs/design-notes.md, "Moves". A giving block asks the controller
-//! (`Asked`), copies while it serves (`Copying`), stands still for the rest (`Frozen`), waits for the
-//! other block to have counted (`Counted`), and then for the controller's word (`Committing`): from
-//! there on nothing but that word decides, unless the first question could not be sent. Before it
-//! everything can be taken back, and is, when the connection breaks, the other block refuses, or it
-//! takes too long.
+//! The stages are those of docs/design-notes.md, "Moves". A source block requests a move from the controller
+//! (`Asked`), copies while it serves (`Copying`), is frozen for the rest (`Frozen`), waits until the target
+//! has counted the data (`Counted`), and then for the controller's decision (`Committing`). From there on
+//! only that decision counts, unless the first request for it could not be sent. Every step before that can
+//! be undone, and is if the connection breaks, the target refuses, or the move takes too long.
 //!
-//! No I/O here: what is to be sent leaves as `Post`, in order, and what comes back is told.
+//! No I/O here: outgoing requests leave as `Post`, in order, and answers are passed in.
 
 use super::events::refusal_at_block;
 use super::lines::{LineKey, Post, PostPayload};
@@ -354,7 +353,10 @@ impl Shard {
         let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
         if !slot.place.is_workable(&slot.backing) {
-            return Err(Answer::refuse(Status::Busy, "the block is below memory, or goes there"));
+            return Err(Answer::refuse(
+                Status::Busy,
+                "the block is in a lower tier, or is being demoted",
+            ));
         }
         movable.begin_import(id, start, end)
     }
@@ -423,7 +425,7 @@ impl Shard {
         let Some(movable) = slot.structure.movable() else { return Err(cannot_move()) };
         // Records for retries are the same for blocks of all kinds.
         if op != Op::MoveLanes && movable.takes(op).is_none() {
-            let text = format!("{} is no part of a move of such a block", op.name());
+            let text = format!("{} does not apply to blocks of this kind", op.name());
             return Err(Answer::refuse(Status::WrongKind, text));
         }
         Ok(slot)
@@ -710,7 +712,7 @@ impl Shard {
 fn adopt(slot: &mut Slot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answer, Answer> {
     let id = MoveLanesRequest::decode(args)?.move_id;
     if slot.movable().imports(id).is_none() {
-        let text = "the block does not take part in this move";
+        let text = "the block is not part of this move";
         return Err(Answer::refuse(Status::WrongEpoch, text));
     }
     match slot.movable().as_it_lies() {
@@ -725,5 +727,5 @@ fn hang_up(slot: &Slot, moving: &Moving) -> Post {
 }
 
 fn cannot_move() -> Answer {
-    Answer::refuse(Status::WrongKind, "blocks of this kind do not move")
+    Answer::refuse(Status::WrongKind, "blocks of this kind cannot be moved")
 }

@@ -1,4 +1,4 @@
-//! Whose a block is: it is opened for its owner, closed, and freed.
+//! The owners of blocks: a block is opened for its owner, closed, and freed.
 
 use super::tiers::{Place, tenant_of};
 use super::{BlockOwner, Shard, ShardConfig, Slot};
@@ -13,8 +13,8 @@ use honeycomb_wire::Status;
 use honeycomb_wire::messages::HeldBlock;
 
 impl Shard {
-    /// Takes the name under which the server joined a controller shard. Everything held for that shard
-    /// before is gone: blocks of an earlier name are `DataLost`.
+    /// Sets the number under which the server joined a controller shard. Everything held for that shard
+    /// before is gone: blocks of an earlier number are `DataLost`.
     pub fn reset(&mut self, server: ServerId) {
         let controller = server.controller();
         self.leave(controller);
@@ -26,7 +26,7 @@ impl Shard {
         self.last_epoch.resize(slots, Epoch(0));
     }
 
-    /// Drops everything that is held for a controller shard.
+    /// Frees everything that is held for a controller shard.
     pub fn leave(&mut self, controller: u16) {
         let Some(member) = self.members.get_mut(controller as usize) else { return };
         *member = ServerId(0);
@@ -45,9 +45,9 @@ impl Shard {
         self.effects.retain(|effect| effect.controller() != controller);
     }
 
-    /// Gives a block to its owner. Repeating it does nothing; an owner older than the block has
-    /// seen is refused (INV-01). No byte of another job's is in its memory (INV-04): that is new, or was
-    /// the same job's a moment ago and goes to a structure that reads nothing before it has written it.
+    /// Assigns a block to its owner. Idempotent; an owner older than the block's last epoch is refused
+    /// (INV-01). The memory contains no byte of another job (INV-04): it is new, or belonged to the same job
+    /// a moment ago and goes to a structure that reads nothing before it has written it.
     pub fn open(&mut self, owner: BlockOwner) -> Result<(), Answer> {
         let index = self.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
         if let Some(slot) = &self.slots[index]
@@ -56,11 +56,12 @@ impl Shard {
             return Ok(());
         }
         if owner.at.epoch <= self.last_epoch[index] {
-            let text = format!("{} has seen a later epoch than {}", owner.at.block, owner.at.epoch);
+            let BlockAt { block, epoch } = owner.at;
+            let text = format!("block {block} was already opened in epoch {epoch} or a later one");
             return Err(Answer::refuse(Status::WrongEpoch, text));
         }
         let kind = self.config.kinds.get(owner.kind).cloned().ok_or_else(|| {
-            let text = format!("this server serves no {}", owner.kind);
+            let text = format!("this server does not serve a {}", owner.kind);
             Answer::refuse(Status::UnknownKind, text)
         })?;
         if let Some(slot) = &self.slots[index] {
@@ -69,19 +70,19 @@ impl Shard {
         }
         self.forget_kept(index);
         if self.held >= self.config.blocks {
-            // Whoever lends more than there is shall hear of it, and not the kernel.
-            let text = format!("all {} blocks of this core are held", self.held);
+            // A controller that assigns too many blocks must be refused here, and not by the kernel.
+            let text = format!("all {} blocks of this core are in use", self.held);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
         if !owner.tier.is_below() && !self.has_frame() {
-            let text = format!("all {} frames of this core are taken", self.config.frames);
+            let text = format!("all {} memory frames of this core are in use", self.config.frames);
             return Err(Answer::refuse(Status::OutOfMemory, text));
         }
         if let Some(below) = owner.tier.below() {
             let text = match self.config.disks.get(below) {
                 Some(tier) if !tier.class.takes_final_only() => None,
                 Some(tier) => {
-                    Some(format!("no block is opened in {}: it is to be written", tier.class))
+                    Some(format!("blocks cannot be created directly in tier {}", tier.class))
                 }
                 None => Some(format!("this server has no {}", owner.tier)),
             };
@@ -94,7 +95,7 @@ impl Shard {
             false => self.new_backing(&owner, kind.overwrites()),
         };
         let backing = backing.map_err(|e| {
-            let text = format!("{} cannot be mapped: {e}", owner.at.block);
+            let text = format!("cannot map memory for block {}: {e}", owner.at.block);
             Answer::refuse(Status::OutOfMemory, text)
         })?;
         let mut structure = kind.open(&Opening {
@@ -139,8 +140,8 @@ impl Shard {
             journal: None,
             cut: None,
         }));
-        // From here on it knows that it is asked what it wishes: its first request, too, waits for a part
-        // to move where it fills the block, and is not refused.
+        // From here on its moves are checked: its first request, too, waits for a part to move if it fills
+        // the block, and is not refused.
         self.look_at_moves(Time::ZERO, index);
         self.arm(index);
         Ok(())
@@ -158,8 +159,8 @@ impl Shard {
         }
     }
 
-    /// Takes a block from its owner. True when nothing of that epoch can be read any more, which
-    /// includes the case that it was free already.
+    /// Takes a block from its owner. True if no data of that epoch can be read any more, also if the block
+    /// was free already.
     pub fn free(&mut self, at: BlockAt) -> bool {
         let Some(index) = self.index(at.block) else { return false };
         // A free that overtakes its open must win: the open is then refused as too old.
@@ -177,7 +178,7 @@ impl Shard {
         }
         let mut slot = self.slots[index].take().expect("checked above");
         self.held -= 1;
-        let text = "the block went to another owner, or to none";
+        let text = "the block was freed or has another owner";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);
         self.end_move(&slot);
         self.extents.closed(at);
@@ -193,8 +194,8 @@ impl Shard {
         }
     }
 
-    /// Refuses grants of a prefix that are older than this, from now on. What was let wait under one
-    /// of them waits no longer, and its subscriptions end (INV-29).
+    /// From now on refuses grants of a prefix that are older than this. Operations that wait under such a
+    /// grant are answered, and its subscriptions end (INV-29).
     pub fn set_generation(&mut self, prefix: PrefixId, generation: Generation) {
         for index in 0..self.slots.len() {
             let Some(slot) = &mut self.slots[index] else { continue };
@@ -218,8 +219,8 @@ impl Shard {
         }
     }
 
-    /// What a controller is told that may have lost some of it: every block that is held, with its
-    /// seal, its successor, and what was taken from it. One that is being flushed is held too.
+    /// The report for a controller that may have lost some of this state: every block that is held, with its
+    /// seal, its successor, and what was taken from it. A block that is being flushed is held too.
     pub fn holdings(&self) -> Vec<HeldBlock> {
         let slots = self.slots.iter().flatten();
         let open = slots.map(|slot| {
@@ -234,7 +235,7 @@ impl Shard {
         open.chain(kept).collect()
     }
 
-    /// The blocks in use and to whom they belong.
+    /// The blocks in use and their owners.
     pub fn inventory(&self) -> impl Iterator<Item = &BlockOwner> {
         let open = self.slots.iter().flatten().map(|slot| &slot.owner);
         open.chain(self.kept.values().map(|kept| &kept.owner))

@@ -4,9 +4,8 @@ use super::waiting::Pending;
 use honeycomb_structures::Ticket;
 use honeycomb_types::BlockAt;
 
-/// All pending operations of a shard. A closed connection takes back hundreds of them, none by a walk over
-/// all.
-/// The order of operations depends on their insertions and removals alone.
+/// All pending operations of a shard. A closed connection cancels hundreds of them, none by a walk over all.
+/// The order of operations depends only on their insertions and removals.
 #[derive(Default)]
 pub(super) struct AllPending {
     all: Vec<Pending>,
@@ -40,7 +39,7 @@ impl AllPending {
         self.all.iter()
     }
 
-    /// Removes those of a block.
+    /// Removes the operations of a block.
     pub fn take_of(&mut self, at: BlockAt) -> Vec<Pending> {
         let of: Vec<Pending> = self.all.iter().filter(|p| p.at == at).copied().collect();
         for pending in &of {

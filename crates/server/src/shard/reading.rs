@@ -1,4 +1,4 @@
-//! Answers that name bytes below memory: they are read, and the answer goes out then.
+//! Answers with bytes in a lower tier: the bytes are read, and then the answer is sent.
 
 use super::on_disk::OnDisk;
 use super::tiers::Doing;
@@ -179,13 +179,13 @@ impl Shard {
                     return busy(RETRY_WRITTEN_US);
                 };
                 let structure = slot.owner.structure;
-                let text = format!("{} cannot be read from its disk: {why}", at.block);
+                let text = format!("block {} cannot be read from its disk: {why}", at.block);
                 self.effects.push(Effect::BlockFailed { structure, at, why });
                 Answer::refuse(Status::DataLost, text)
             }
             // Nothing is lost: who asks has until the end of its own patience.
             IoDone::Away(why) => {
-                let text = format!("{} cannot be read now: {why}", at.block);
+                let text = format!("block {} cannot be read now: {why}", at.block);
                 Answer { value: RETRY_AWAY_US, ..Answer::refuse(Status::Busy, text) }
             }
             IoDone::Read(_) | IoDone::Written(_) | IoDone::Discarded => {

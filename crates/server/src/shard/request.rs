@@ -1,4 +1,4 @@
-//! A request on its way through the stages: what it asks of a block, beside the structure's own work.
+//! A request in its stages, except for the structure's own work.
 
 use super::{Access, Slot};
 use crate::watch::Watcher;
@@ -12,7 +12,7 @@ use honeycomb_wire::notice::SubscribeArgs;
 use honeycomb_wire::{Grant, RequestHeader, Status, flags, key_hash};
 use std::time::Duration;
 
-/// A request that was let through to its structure.
+/// A request that was admitted to its structure.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
     pub access: &'a Access,
@@ -23,7 +23,7 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A part of a move, which no grant and no table is about.
+    /// A part of a move, to which no grant and no table applies.
     pub fn of_a_peer(
         access: &'a Access,
         header: &'a RequestHeader,
@@ -50,8 +50,8 @@ pub(super) fn generation_of(access: &Access) -> Generation {
     access.grant.expect("authorized by one").generation
 }
 
-/// The operation that a request asks for. It waits no longer than its grant is good: whoever wants
-/// to go on waiting comes again with another (`Pending::until_grant_ends`).
+/// The operation of a request. It waits no longer than its grant is valid: a client that wants to wait longer
+/// repeats it with another grant (`Pending::until_grant_ends`).
 pub(super) fn operation<'a>(now: Time, clock_ms: u64, request: &Request<'a>) -> Operation<'a> {
     let Request { access, header, args, ticket, attributes } = *request;
     let good_ms = access.grant.map_or(0, |grant| grant.expires_ms.saturating_sub(clock_ms));
@@ -60,7 +60,7 @@ pub(super) fn operation<'a>(now: Time, clock_ms: u64, request: &Request<'a>) -> 
     Operation { now, ticket, op: header.op, args, wait_until: now + wait }
 }
 
-/// Where the structure goes on, if it does in another block.
+/// The next block of the structure, if it continues in another block.
 pub(super) fn next_block(slot: &Slot, args: &[u8]) -> Answer {
     if !args.is_empty() {
         return Answer::refuse(Status::BadFrame, "NextBlock takes no arguments");

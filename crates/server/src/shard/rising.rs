@@ -1,10 +1,10 @@
-//! Blocks below memory that are read often come back up, when there is room for them; and those of stores
-//! that are written often stay up.
+//! Promotion of blocks that are read often from a lower tier, if memory has room; blocks of kvs that are
+//! written often stay in memory.
 //!
-//! Who reads how much is known here, at once and exactly; who has room, the controller. So the shard
-//! wishes (`Effect::Raise`), and the controller asks for the block to come up (`Shard::lower`, to
-//! memory) when it may. Until all of it is there it is read from the disk as before, and its memory is
-//! nobody else's (INV-42). One that cannot be read now stays where it is.
+//! The shard knows the reads exactly and at once, and the controller knows the free room. So the shard
+//! requests a promotion (`Effect::Raise`), and the controller commands it when there is room (`Shard::lower`,
+//! to memory). Until the whole block is in memory it is read from the disk as before, and its memory belongs
+//! to no other block (INV-42). A block that cannot be read now stays where it is.
 
 use super::tiers::{Doing, Room};
 use super::{Effect, Shard};
@@ -49,8 +49,8 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
         let Some(length) = slot.structure.rests().length() else { return };
         let length = length.next_multiple_of(TIER_CHUNK);
-        // One that has memory for its end is written to, and is not brought up as well. One of which all is in
-        // the warm pool need not be: it would stay there, if it may.
+        // A block with memory for its end is being written, and is not promoted as well. A block that is
+        // whole in the warm pool need not be promoted: it stays there if it may.
         let whole = slot.is_whole();
         if (slot.place.room == Room::None || whole) && slot.place.heat.read(now, bytes, length) {
             let (structure, at) = (slot.owner.structure, slot.owner.at);
@@ -81,36 +81,36 @@ impl Shard {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
         let has_frame = self.has_frame();
         let slot = self.slots[index].as_deref_mut();
-        let Some(slot) = slot else { return refuse("it is kept for a flush") };
+        let Some(slot) = slot else { return refuse("the block is retained for a flush") };
         if slot.place.raising {
             return Ok(());
         }
         if slot.place.sinking.is_some() {
-            return refuse("it is on its way to a store");
+            return refuse("the block is being demoted");
         }
         let whole = slot.is_whole();
         let stays = whole && slot.place.room == Room::Warm && slot.place.is_workable(&slot.backing);
         if slot.place.room != Room::None && !stays {
-            return refuse("its end is in memory, and is written to");
+            return refuse("the end of the block is in memory and may change");
         }
         if !has_frame {
-            return refuse("all frames of its core are taken");
+            return refuse("all memory frames of its core are in use");
         }
         if stays {
             self.stays_up(index);
             return Ok(());
         }
         let Some(length) = slot.structure.rests().length() else {
-            return refuse("something of it is under way");
+            return refuse("an operation on the block is in progress");
         };
         let Some(disk) = slot.place.disk.as_ref().filter(|_| length > 0) else {
-            return refuse("it holds nothing");
+            return refuse("the block is empty");
         };
         let (spot, (read, sums)) = (disk.slot, disk.all());
         let (owner, tier) = (slot.owner, slot.place.tier);
         let overwrites = slot.kind.overwrites();
         let Ok(into) = self.new_backing(&owner, overwrites) else {
-            return refuse("its memory cannot be mapped");
+            return refuse("cannot map memory for the block");
         };
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
         (slot.place.room, slot.place.raising) = (Room::Frame, true);

@@ -1,9 +1,9 @@
-//! Blocks on a disk go further down, to a store, when the disk is short of room as memory was before.
+//! Further demotion of blocks from a disk to an object store, when the disk is short of room.
 //!
-//! Only what takes no more goes there. It is read in pieces, each against its sums, and written as it was
-//! read, some pieces at a time and only while readers leave half of the buffers: they come first. Until
-//! all of it is written it is read from the disk, and both places are its own (INV-42, INV-44). One that
-//! cannot be read or written now stays where it is.
+//! Only blocks that accept no more data are demoted there. A block is read in pieces, each verified by its
+//! checksums, and written unchanged, some pieces at a time and only while readers leave half of the buffers
+//! free: readers have priority. Until everything is written the block is read from the disk, and both places
+//! belong to it (INV-42, INV-44). A block that cannot be read or written now stays where it is.
 
 use super::tiers::{Doing, Lying, Room};
 use super::{Effect, Shard};
@@ -39,23 +39,28 @@ impl Shard {
         let Lying { place, rests, .. } = self.lies(index);
         if let Some(sinking) = &place.sinking {
             let same = sinking.to == to;
-            return if same { Ok(()) } else { refuse("it is on its way elsewhere") };
+            return if same {
+                Ok(())
+            } else {
+                refuse("the block is being demoted to another tier")
+            };
         }
         if to < place.tier {
-            let text = format!("a block goes from {} to memory, or further down", place.tier);
+            let text =
+                format!("a block in {} can move only to memory or to a lower tier", place.tier);
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
         if place.room != Room::None || place.down.is_some() || place.raising {
-            return refuse("some of it is in memory");
+            return refuse("a part of the block is in memory");
         }
         let (Rest::Final(length) | Rest::Pieces(length)) = rests else {
-            return refuse("more may be written to it");
+            return refuse("the block may still be written");
         };
         if length == 0 || place.disk.is_none() {
-            return refuse("it holds nothing");
+            return refuse("the block is empty");
         }
         let Some(slot) = self.tiers.take_place(to) else {
-            return refuse("the store has no place free");
+            return refuse("the object store has no free slot");
         };
         self.tiers.next += 1;
         let number = self.tiers.next;

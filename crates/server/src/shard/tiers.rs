@@ -1,25 +1,25 @@
-//! Blocks whose bytes are below memory (ADR 0023).
+//! Blocks whose bytes are in lower tiers (ADR 0023).
 //!
-//! A block goes down where it lies: its name, its epoch, its lanes, its waiters and its watchers stay,
-//! and nobody outside hears of it. The controller says which (`lower`), or places a new one below at
-//! once (`BlockOwner::tier`). What is below is read from there; what is written to is brought into the
-//! *warm pool* first, a part of memory that is kept for that, and goes down again when it is sealed or
-//! when another needs the room.
+//! A block is demoted in place: its name, its epoch, its lanes, its waiting requests and its subscriptions
+//! stay, and clients do not notice. The controller decides which block is demoted (`lower`), or places a new
+//! one in a lower tier at once (`BlockOwner::tier`). Reads are served from the lower tier. Before a write the
+//! needed part is read back into the *warm pool*, memory reserved for that; the block is demoted again when
+//! it is sealed or when another needs the room.
 //!
-//! | Of a block | Its memory | Its bytes on the disk |
+//! | State of a block | Its memory | Its bytes on the disk |
 //! | --- | --- | --- |
 //! | in memory | a frame | none |
-//! | going down | a frame or warm | being written, read from memory |
-//! | below | none | all |
-//! | below, and its end is warm | warm | those before `Backing::floor` |
-//! | its end coming up | warm, empty | all; the chunk in which it ends is being read |
-//! | coming up | a frame, being filled | all |
-//! | going to a store (`sinking`) | none, but some pieces of it on their way | all |
+//! | being demoted | a frame or warm | being written, read from memory |
+//! | in a lower tier | none | all |
+//! | in a lower tier, with a warm end | warm | those before `Backing::floor` |
+//! | its end being read back | warm, empty | all; the chunk in which it ends is being read |
+//! | being promoted | a frame, being filled | all |
+//! | being demoted to a store (`sinking`) | none, except pieces of it in transfer | all |
 //!
-//! No I/O here: what is to be done leaves as `Io` (`take_io`), and what became of it is told (`io_done`).
-//! A place on a disk is one block's until its last I/O has ended, and then it is given back to the disk
-//! before another has it (INV-44). Chunks are read only with the sum that was made when this block wrote
-//! them, so that no byte of an earlier owner, and no wrong one, is ever served.
+//! No I/O here: operations leave as `Io` (`take_io`), and their outcomes are passed in (`io_done`). A place
+//! on a disk belongs to one block until its last I/O has ended, and is then returned to the disk before
+//! another block gets it (INV-44). Chunks are read only with the checksum from the write of this block, so
+//! that bytes of an earlier owner, and wrong bytes, are never served.
 
 use super::fetching::Fetching;
 use super::keeping::Kept;
@@ -388,8 +388,8 @@ impl Shard {
         self.tiers.frames < self.config.frames
     }
 
-    /// The controller wants a block to go down, further down, or to come up again. Refused when it cannot now; that it
-    /// is there is told by `Effect::TierChanged`.
+    /// Begins to move a block to this tier, as the controller commands. Refused if it cannot now;
+    /// `Effect::TierChanged` reports the arrival.
     pub fn lower(&mut self, at: BlockAt, tier: TierIx) -> Result<(), Answer> {
         let index = self.index(at.block).ok_or_else(|| wrong_epoch(at))?;
         let mapped = self.slots[index].as_ref().is_some_and(|slot| slot.shared.is_some());
@@ -411,10 +411,10 @@ impl Shard {
             return self.sink(index, tier);
         }
         if mapped {
-            return Err(Answer::refuse(Status::Busy, "its memory is mapped by clients"));
+            return Err(Answer::refuse(Status::Busy, "clients have mapped the block"));
         }
         if !is_final && self.tiers.takes_final_only(tier) {
-            return Err(Answer::refuse(Status::Busy, "more may be written to it"));
+            return Err(Answer::refuse(Status::Busy, "the block may still be written"));
         }
         self.lies(index).place.tier = tier;
         self.go_down(index).map_err(|why| {
@@ -428,14 +428,14 @@ impl Shard {
         let size = self.config.block_size;
         // It may be granted the move that it asked for at any moment, and moves what is in memory.
         if self.slots[index].as_ref().is_some_and(|slot| slot.moving.is_some()) {
-            return Err("it moves, or asked for a move");
+            return Err("the block is being moved, or has requested a move");
         }
         let Lying { owner, backing, place, rests } = self.lies(index);
         let (at, tier) = (owner.at, place.tier);
         if place.down.is_some() {
             return Ok(());
         }
-        let length = rests.length().ok_or("something of it is under way")?;
+        let length = rests.length().ok_or("an operation on the block is in progress")?;
         let floor = backing.floor();
         let current = place.disk.as_ref().is_some_and(|disk| disk.is_current(backing, &rests));
         if (length <= floor || current) && place.room == Room::Warm {
@@ -447,13 +447,13 @@ impl Shard {
             return Ok(());
         }
         if length == 0 {
-            return Err("it holds nothing");
+            return Err("the block is empty");
         }
         // A copy that is written anew from its first byte does not replace the one that a flush still reads.
         let spot = match &place.disk {
             Some(disk) if floor > 0 || !place.is_read() => disk.slot,
             _ => {
-                let spot = self.tiers.take_place(tier).ok_or("its disk has no place free")?;
+                let spot = self.tiers.take_place(tier).ok_or("the disk has no free slot")?;
                 if let Some(old) = self.lies(index).place.disk_left() {
                     self.leave_disk(tier, old);
                 }

@@ -1,4 +1,4 @@
-//! Operations whose answer is still to come, and where their results are kept.
+//! Operations that are not answered yet, and the places where their results are recorded.
 
 use super::request::{Request, generation_of, record_hash, verdict_of};
 use super::{Access, Shard, Slot};
@@ -8,7 +8,7 @@ use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockAt, Generation, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::{Op, RequestHeader};
 
-/// A mutation whose answer is still to come: where its result must be kept.
+/// A mutation that is not answered yet, and where its result must be recorded.
 #[derive(Clone, Copy)]
 pub(super) struct Pending {
     pub ticket: Ticket,
@@ -17,18 +17,18 @@ pub(super) struct Pending {
     pub lane: LaneId,
     pub sequence: Sequence,
     pub hash: Option<u64>,
-    /// Its result is to be kept; a read has none, nor has a part of a move.
+    /// Its result is recorded; that of a read or of a part of a move is not.
     pub mutates: bool,
-    /// Of the grant under which it came.
+    /// The generation of its grant.
     pub generation: Generation,
-    /// It may wait until that grant ends, and no longer.
+    /// It may wait until its grant expires, and no longer.
     pub until_grant_ends: bool,
-    /// Its payload is still arriving, or waits for those before it: it cannot be given up.
+    /// Its payload is still arriving, or waits for earlier ones: it cannot be withdrawn.
     pub filling: bool,
 }
 
 impl Slot {
-    /// Keeps the result of a mutation for those who ask again.
+    /// Records the result of a mutation for retries.
     fn record(
         &mut self,
         session: SessionId,
@@ -45,20 +45,20 @@ impl Slot {
     }
 }
 
-/// Whether bytes of an answer may be below memory.
+/// Whether bytes of an answer may be in a lower tier.
 fn below(slot: &Slot, answer: &Answer) -> bool {
     slot.backing.floor() > 0 && matches!(answer.payload, Payload::Block(_) | Payload::Parts(_))
 }
 
 impl Shard {
-    /// The caller of a parked operation is gone: it waits no longer, unless it is under way.
+    /// The caller of a parked operation is gone: the operation waits no longer, unless it is in progress.
     pub fn hang_up(&mut self, ticket: Ticket) {
         if let Some(pending) = self.pending.get(ticket) {
             self.give_up_waiting(pending);
         }
     }
 
-    /// Takes an operation back that waits. False when it is under way.
+    /// Withdraws a waiting operation. False if it is in progress.
     pub(super) fn give_up_waiting(&mut self, pending: Pending) -> bool {
         let Some(slot) = self.slot_at(pending.at) else { return false };
         if pending.filling || !slot.structure.cancel(pending.ticket) {
@@ -68,7 +68,7 @@ impl Shard {
             slot.lanes.abandon(pending.session, pending.lane);
         }
         self.pending.remove(pending.ticket);
-        // Those who waited behind it may have what they waited for.
+        // Operations that waited behind it may be able to run.
         self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
         true
     }
@@ -83,8 +83,8 @@ impl Shard {
         }
     }
 
-    /// `Stage::Recall`. A repeated request whose first try only waits takes that one's place: the
-    /// caller has lost the connection on which the answer would have come.
+    /// `Stage::Recall`. A repeated request whose first attempt still waits replaces that attempt: the caller
+    /// has lost the connection for its answer.
     pub(super) fn recall(
         &mut self,
         index: usize,
@@ -102,7 +102,7 @@ impl Shard {
             if let Some(earlier) = earlier.copied()
                 && self.give_up_waiting(earlier)
             {
-                let text = "the request came again on another connection";
+                let text = "the request was repeated on another connection";
                 self.completed.push((earlier.ticket, in_progress(text)));
                 let slot = self.slots[index].as_mut().expect("located");
                 verdict = verdict_of(slot, now, access, header);
@@ -133,7 +133,8 @@ impl Shard {
                     }
                     outcome => outcome,
                 };
-                // Of extents there is no second execution to be kept from: no lane, and a change.
+                // Extent operations have no lane, because repeating them is harmless. These two change the
+                // block.
                 if matches!(header.op, Op::ExtentPut | Op::ExtentKeep) {
                     self.after(now, header.at);
                 }

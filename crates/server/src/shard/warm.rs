@@ -1,10 +1,10 @@
-//! The warm pool: the memory in which blocks below memory are written to.
+//! The write cache: the memory in which blocks of lower tiers are written.
 //!
-//! A writer's block is brought up first, the chunk in which it ends with it, and goes down when it takes
-//! no more or when another needs the room. Which one goes matters more than anything else here: with more
-//! writers than there is room, a block that goes down between two appends of its writer costs a write and
-//! a read of a chunk each time. So one that is being written stays until it rests (`WARM_REST`) or has had
-//! its turn (`WARM_TURN`), and who comes meanwhile waits.
+//! Before a write the block's end is read back, with the chunk that contains it. The block is demoted again
+//! when it accepts no more data or when another needs the room. The choice of that block matters more than
+//! anything else here: with more writers than room, a block that is demoted between two appends of its writer
+//! costs a write and a read of a chunk each time. So a block that is being written stays until it rests
+//! (`WARM_REST`) or has had its turn (`WARM_TURN`), and others wait meanwhile.
 
 use super::on_disk::PAGE;
 use super::tiers::{Doing, Room};

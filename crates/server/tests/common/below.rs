@@ -1,4 +1,4 @@
-//! A shard with a small disk that does its part in any order, and whoever sends requests to its blocks.
+//! A shard with a small disk that completes operations in any order, and the clients of its blocks.
 #![allow(dead_code)] // Each test uses what it needs of it.
 
 use super::common::{access, config, owner, shard};
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 pub const DISK: TierIx = TierIx(1);
 pub const BLOCKS: u32 = 3;
-/// The last of the hashes that are a block's.
+/// The last hash that a block can own.
 pub const END: u64 = u64::MAX - 1;
 
 pub struct Below {
@@ -25,18 +25,18 @@ pub struct Below {
     pub disk: Arc<MemoryVolume>,
     pub rng: Entropy,
     pub now: Time,
-    /// What the disk has not begun, in any order.
+    /// Operations that the disk has not begun, in any order.
     pub doing: Vec<Io>,
-    /// What it has done, and nobody was told.
+    /// Completed operations that were not reported.
     pub done: Vec<(IoId, IoDone)>,
     ticket: u64,
-    /// The number that comes next in each lane.
+    /// The next number in each lane.
     lanes: BTreeMap<u32, u64>,
-    /// Blocks that would come up.
+    /// Blocks that requested a promotion.
     pub wishes: BTreeSet<BlockAt>,
-    /// Answers that were waited for.
+    /// Answers of parked operations.
     pub came: BTreeMap<Ticket, Answer>,
-    /// Blocks that ask for a move, which the controller refuses in a while, if it answers.
+    /// Blocks that requested a move, which the controller refuses later, if it answers.
     pub moves: Vec<BlockAt>,
     pub answers_moves: bool,
     /// Every other effect, in order.
@@ -48,12 +48,12 @@ pub fn at(block: u32) -> BlockAt {
 }
 
 impl Below {
-    /// `BLOCKS` blocks of a kind, with room for so many of them to be written to while they are below.
+    /// `BLOCKS` blocks of a kind, with room to write to so many of them in a lower tier.
     pub fn new(kind: Kind, size: usize, warm: u32, seed: u64) -> Below {
         Below::with_buffers(kind, size, warm, 2 * size, seed)
     }
 
-    /// The same with buffers of so many bytes.
+    /// As above, with buffers of so many bytes.
     pub fn with_buffers(kind: Kind, size: usize, warm: u32, buffers: usize, seed: u64) -> Below {
         let mut below = Below::empty(
             kind,
@@ -66,7 +66,7 @@ impl Below {
                 ..config(size, BLOCKS)
             },
         );
-        // Each has a part of the slots, as they have where there are more blocks than one: it would merge.
+        // Each has a part of the slots, as in a store of several blocks: otherwise it would merge.
         let part = |block| BlockOwner { end: END, ..owner(at(block), kind, true) };
         (0..BLOCKS).for_each(|block| below.shard.open(part(block)).unwrap());
         below
@@ -96,11 +96,11 @@ impl Below {
         self.rng.next_u64() % n
     }
 
-    /// Something that is under way ends, and time passes.
+    /// Completes an operation in progress, and lets time pass.
     pub fn step(&mut self) {
         self.now = self.now + Duration::from_micros(200);
         self.doing.extend(self.shard.take_io());
-        // Often it has done something long before it is said.
+        // Often an operation is complete long before it is reported.
         if !self.doing.is_empty() && (self.done.is_empty() || self.below(2) == 0) {
             let n = self.below(self.doing.len() as u64) as usize;
             self.done.push(self.doing.swap_remove(n).carry_out(&*self.disk, 0));
@@ -142,7 +142,7 @@ impl Below {
         panic!("the disk is never idle");
     }
 
-    /// Begins an operation: its answer, or by which ticket it comes.
+    /// Begins an operation: returns its answer, or the ticket of the later answer.
     pub fn begin(
         &mut self,
         block: u32,
@@ -153,7 +153,7 @@ impl Below {
         self.begin_within(Duration::ZERO, block, op, args, payload)
     }
 
-    /// One that may wait for so long.
+    /// As `begin`, for an operation that may wait for so long.
     pub fn begin_within(
         &mut self,
         wait: Duration,
@@ -166,7 +166,7 @@ impl Below {
         let mut header = RequestHeader { at: at(block), grant: 1, ..RequestHeader::new(op) };
         header.payload_len = payload.len() as u32;
         header.deadline_ms = wait.as_millis() as u32;
-        // Who waits has a lane to itself; the others come one after the other, as those of a client do.
+        // A waiting operation has a lane to itself; the others follow each other, as those of a client do.
         let lane = match wait.is_zero() {
             true => block,
             false => BLOCKS + self.ticket as u32,
@@ -187,7 +187,7 @@ impl Below {
         }
     }
 
-    /// What another shard asks of a block, which is answered at once.
+    /// A request of another shard to a block, answered at once.
     pub fn peer(&mut self, block: u32, op: Op, args: &[u8]) -> Answer {
         self.ticket += 1;
         let header = RequestHeader { at: at(block), ..RequestHeader::new(op) };
@@ -198,7 +198,7 @@ impl Below {
         }
     }
 
-    /// Runs an operation to its end, as a client does that is told to come again.
+    /// Runs an operation to its end, with the retries of a client.
     pub fn run(&mut self, block: u32, op: Op, args: &[u8], payload: &[u8]) -> (Answer, Vec<u8>) {
         for _ in 0..10_000 {
             let answer = match self.begin(block, op, args, payload) {

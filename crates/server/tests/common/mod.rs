@@ -1,4 +1,4 @@
-//! What the tests of shards, and what times them, share: a shard, a block that one job owns, and who may do what to it.
+//! Shared by the tests and benchmarks of shards: a shard, a block that one job owns, and access rights to it.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 use honeycomb_block::Reclaimer;
@@ -47,7 +47,7 @@ pub fn owner(at: BlockAt, kind: Kind, first: bool) -> BlockOwner {
     BlockOwner::try_from(&message).unwrap()
 }
 
-/// That of the owner, or of another shard.
+/// The access of the owner, or of another shard.
 pub fn access(peer: bool) -> Access {
     let grant = Grant {
         job: JobId(1),

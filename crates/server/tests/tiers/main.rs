@@ -1,6 +1,6 @@
-//! Blocks below memory: whatever goes down, further down, and comes up, in whatever order its disk and its
-//! store answer, a file reads as it was written (INV-11, INV-41), and nothing of either stays in use
-//! (INV-44).
+//! Blocks in lower tiers: however blocks are demoted, demoted further and promoted, and in whatever order
+//! disk and object store answer, a file reads as it was written (INV-11, INV-41), and nothing of either stays
+//! in use (INV-44).
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
 #[path = "../common/mod.rs"]
@@ -27,13 +27,13 @@ use std::time::Duration;
 
 const SIZE: usize = 64 << 10;
 const SERVER: ServerId = ServerId(1);
-/// Blocks of files, each of which is opened, filled, sealed and freed by itself.
+/// Blocks of files, each of which is opened, filled, sealed and freed separately.
 const FILES: usize = 7;
 const FRAMES: u32 = 3;
 const WARM: u32 = 2;
-/// As many as may be below at a time: the controller gives no more.
+/// The most that may be in lower tiers at a time: the controller allows no more.
 const PLACES: u32 = FILES as u32;
-/// The tier that only takes what takes no more.
+/// The tier that accepts only final blocks.
 const STORE: TierIx = TierIx(2);
 
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ enum Step {
         file: usize,
         length: usize,
     },
-    /// A large append that arrives in pieces, with something else between them.
+    /// A large append that arrives in pieces, with another step between them.
     Fill {
         file: usize,
         length: usize,
@@ -62,19 +62,19 @@ enum Step {
     Lower {
         file: usize,
     },
-    /// It goes to the store, from memory or from the disk, if it can now.
+    /// Demotes it to the object store, from memory or from the disk, if possible now.
     Sink {
         file: usize,
     },
-    /// It comes up, if it can now.
+    /// Promotes it, if possible now.
     Raise {
         file: usize,
     },
-    /// The store is away, or is there again.
+    /// The object store becomes unreachable, or reachable again.
     Away {
         away: bool,
     },
-    /// The disk does one of the things that it was asked.
+    /// The disk executes one of its operations.
     Disk {
         nth: usize,
         fails: bool,
@@ -85,11 +85,11 @@ enum Step {
     Free {
         file: usize,
     },
-    /// Nobody reaches it any more, and it is written elsewhere: as often as this comes.
+    /// It is unreachable from now on, and its content is written elsewhere: as often as this step occurs.
     Flush {
         file: usize,
     },
-    /// What it holds now is written elsewhere, while it goes on.
+    /// Its present content is written elsewhere, while it stays in use.
     Copy {
         file: usize,
     },
@@ -111,7 +111,7 @@ struct File {
     kept: Option<Arc<KeptBytes>>,
 }
 
-/// What a file held when it was copied.
+/// The content of a file when it was copied.
 struct Copy {
     held: Arc<KeptBytes>,
     bytes: Vec<u8>,
@@ -124,7 +124,7 @@ struct Awaited {
     file: usize,
     at: BlockAt,
     op: Op,
-    /// What it shall bring: of one range as much as there is of it, of many all.
+    /// The expected result: of one range as much as exists, of many ranges all.
     ranges: Vec<Vec<u8>>,
 }
 
@@ -134,7 +134,7 @@ struct World {
     store: Arc<MemoryVolume>,
     is_away: bool,
     files: Vec<File>,
-    /// The last of each file, also of one that is freed.
+    /// The last one of each file, also of a freed one.
     copies: [Option<Copy>; FILES],
     pending: Vec<Io>,
     awaited: BTreeMap<Ticket, Awaited>,
@@ -142,8 +142,8 @@ struct World {
     epochs: u64,
     ticket: u64,
     next_byte: u8,
-    /// What happened: reads that waited, appends that were told to come again, blocks that went down,
-    /// that came up, and that went to the store.
+    /// Counts of events: reads that waited, appends that had to be retried, blocks that were demoted,
+    /// promoted, and demoted to the object store.
     seen: [u64; 5],
     rising: BTreeSet<BlockAt>,
 }
@@ -187,14 +187,14 @@ impl World {
         let mut header = RequestHeader { at, grant: 1, ..RequestHeader::new(op) };
         header.payload_len = payload as u32;
         if op.info().lane {
-            // A lane each: one that rests for long is forgotten.
+            // A lane for each: one that is idle for long is forgotten.
             header.lane = LaneId(self.ticket as u32);
             header.sequence = Sequence(1);
         }
         Some((header, Ticket(self.ticket)))
     }
 
-    /// Bytes that are never twice the same.
+    /// Bytes that never repeat.
     fn fresh(&mut self, length: usize) -> Vec<u8> {
         self.next_byte = self.next_byte.wrapping_add(1);
         let (mut x, seed) = (self.next_byte as u32 | 1 << 8, self.next_byte);
@@ -205,12 +205,12 @@ impl World {
         (0..length).map(|_| next()).collect()
     }
 
-    /// A mutation was answered.
+    /// Handles the answer of a mutation.
     fn answered(&mut self, answer: &Answer) -> bool {
         match answer.status {
             Status::Ok => true,
             Status::Sealed => false,
-            // It comes again; the number is not used up. Growth is nothing that this test has.
+            // It is repeated; the number is not used up. This test has no growth.
             Status::Busy => {
                 self.seen[1] += 1;
                 false
@@ -250,7 +250,7 @@ impl World {
         }
         let mut written = 0;
         while written < length {
-            // The disk goes on meanwhile, and blocks are asked to go down.
+            // The disk continues meanwhile, and blocks are demoted.
             self.lower(file);
             self.disk(written, false);
             let place = self.shard.fill(ticket).unwrap();
@@ -312,7 +312,7 @@ impl World {
         match answer.status {
             Status::WrongEpoch => return assert!(freed, "a block that is there is not found"),
             Status::Busy => return,
-            // Only a disk that failed twice loses anything.
+            // Only a disk that failed twice loses data.
             Status::DataLost => panic!("{answer:?}"),
             status => assert_eq!(status, Status::Ok, "{answer:?}"),
         }
@@ -357,7 +357,10 @@ impl World {
         if let Some(at) = self.files[file].at {
             let sealed = self.files[file].sealed || self.files[file].kept.is_some();
             let sinks = self.shard.lower(at, STORE);
-            assert!(sealed || sinks.is_err(), "what may be written to goes to no store");
+            assert!(
+                sealed || sinks.is_err(),
+                "a block that may be written is not demoted to a store"
+            );
         }
         self.settle();
     }
@@ -396,7 +399,7 @@ impl World {
             if wanted == Some(ticket) {
                 found = Some(answer);
             } else {
-                let waits = self.awaited.remove(&ticket).expect("somebody waits for it");
+                let waits = self.awaited.remove(&ticket).expect("a read waits for it");
                 self.judge(waits, answer);
             }
         }
@@ -437,7 +440,7 @@ impl World {
         Arc::new([(disk, 0), (store, 0)])
     }
 
-    /// Who began to flush it before reads the same as who begins now.
+    /// A flush that began earlier reads the same as one that begins now.
     fn flush(&mut self, file: usize) {
         let Some(at) = self.files[file].at else { return };
         let kept = self.shard.flush(at, (0, u64::MAX)).unwrap();
@@ -455,8 +458,8 @@ impl World {
         }
     }
 
-    /// Who began to copy it before reads what it held then, wherever that is now. Only an end that was
-    /// written again meanwhile is not found.
+    /// A copy that began earlier reads the content of that time, wherever it is now. Only an end that was
+    /// rewritten meanwhile is not found.
     fn copy(&mut self, file: usize) {
         if let Some(Copy { held, bytes, sealed }) = self.copies[file].take() {
             let mut read = Vec::new();
@@ -529,7 +532,7 @@ impl World {
         self.settle();
     }
 
-    /// The disk does everything that it was asked, and what follows from that.
+    /// The disk executes all its operations, and those that follow.
     fn drain(&mut self) {
         self.disk.set_room(None);
         self.set_away(false);
@@ -540,7 +543,7 @@ impl World {
         self.now = self.now + Duration::from_secs(1);
         self.shard.tick(self.now);
         self.settle();
-        // What the store was to give back while it was away.
+        // The places that the object store had to free while it was unreachable.
         while !self.pending.is_empty() {
             self.disk(0, false);
         }
@@ -549,7 +552,7 @@ impl World {
     /// Everything reads as it was written, and then nothing is left.
     fn end(mut self) -> [u64; 5] {
         self.drain();
-        // Each is read once more, and then let go.
+        // Each is read once more, and then dropped.
         (0..FILES).for_each(|file| self.copy(file));
         self.copies = Default::default();
         self.drain();
@@ -567,7 +570,7 @@ impl World {
             }
             assert!(self.awaited.is_empty(), "a read was never answered");
         }
-        // Every file can still be written, or is sealed: the pool serves one after the other.
+        // Every file can still be written, or is sealed: the cache serves one after the other.
         for file in 0..FILES {
             let before = self.files[file].bytes.len();
             let File { at, sealed, ref kept, .. } = self.files[file];
@@ -656,7 +659,7 @@ fn the_random_steps_read_below_make_writers_wait_and_let_blocks_go_down_and_up()
     assert!(seen.iter().all(|&count| count >= 30), "{seen:?}");
 }
 
-/// What lies behind the bytes of a block in its last page does not go to the disk.
+/// Bytes after the end of a block in its last page are not written to the disk.
 #[test]
 fn only_what_a_block_holds_goes_to_the_disk() {
     let mut world = World::new();
@@ -678,7 +681,7 @@ fn only_what_a_block_holds_goes_to_the_disk() {
     assert!(page.slice(5..4096).iter().all(|byte| *byte == 0));
 }
 
-/// A disk on which something happens while it is read.
+/// A disk with a concurrent event during a read.
 struct Meanwhile {
     disk: Arc<MemoryVolume>,
     world: Mutex<World>,
@@ -704,7 +707,7 @@ impl Volume for Meanwhile {
     }
 }
 
-/// A file of two chunks that is kept, and all of it on the disk.
+/// A retained file of two chunks, all of it on the disk.
 fn kept_below() -> (World, Arc<KeptBytes>) {
     let mut world = World::new();
     world.open(0, false);
@@ -721,7 +724,8 @@ fn kept_below() -> (World, Arc<KeptBytes>) {
     (world, kept)
 }
 
-/// What is being read for a flush has its place until that has ended, whoever frees it (INV-44).
+/// Content that is being read for a flush keeps its place until that has ended, even if the block is freed
+/// (INV-44).
 #[test]
 fn a_kept_block_that_is_freed_while_it_is_read_leaves_its_place_afterwards() {
     let (world, kept) = kept_below();
@@ -745,8 +749,9 @@ fn a_kept_block_that_is_freed_while_it_is_read_leaves_its_place_afterwards() {
     assert!(matches!(gone, Err(KeptFault::Gone)), "{gone:?}");
 }
 
-/// What a live flush has begun to read of a file that is below has its place until that has ended, whoever
-/// brings it up or frees it (INV-44). An end that was written again meanwhile is copied anew, not lost.
+/// Content of a file in a lower tier that a live flush has begun to read keeps its place until that has
+/// ended, even if the block is promoted or freed (INV-44). An end that was rewritten meanwhile is copied
+/// anew, not lost.
 #[test]
 fn a_copy_of_what_is_below_keeps_its_place_and_is_of_one_time() {
     let mut world = below();
@@ -770,7 +775,7 @@ fn a_copy_of_what_is_below_keeps_its_place_and_is_of_one_time() {
     let bytes = world.files[0].bytes.clone();
     world.raise(at);
     world.drain();
-    assert_eq!(world.shard.in_memory(), (1, 0), "it came up");
+    assert_eq!(world.shard.in_memory(), (1, 0), "it was promoted");
     world.free(0);
     world.drain();
     let mut read = Vec::new();
@@ -782,7 +787,8 @@ fn a_copy_of_what_is_below_keeps_its_place_and_is_of_one_time() {
     assert!(world.disk.taken() == 0 && world.shard.tiers_are_quiet());
 }
 
-/// Bytes that are wrong once are read again; wrong twice they are lost, and never written elsewhere.
+/// Bytes that are wrong once are read again; if they are wrong twice they are lost, and never written
+/// elsewhere.
 #[test]
 fn a_flush_reads_what_was_written_or_tells_that_it_is_lost() {
     let (world, kept) = kept_below();
@@ -795,7 +801,7 @@ fn a_flush_reads_what_was_written_or_tells_that_it_is_lost() {
     assert!(matches!(lost, Err(KeptFault::Lost(_))), "{lost:?}");
 }
 
-/// A file of 32,000 bytes that is below.
+/// A file of 32,000 bytes in a lower tier.
 fn below() -> World {
     let mut world = World::new();
     world.open(0, false);

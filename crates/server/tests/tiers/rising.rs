@@ -93,8 +93,8 @@ fn block_without_new_bytes_that_a_flush_retains_leaves_the_write_cache() {
     world.end();
 }
 
-/// Demotes a block while a reply still sends its bytes. Returns the tier that the server reports to a restarted
-/// controller and the target tier, before the reply ends and afterwards.
+/// Demotes a block while a reply still sends its bytes. Returns the tier that the server reports to a
+/// restarted controller and the target tier, before the reply ends and afterwards.
 fn reported_while_a_reply_is_sent() -> [(u16, u16); 2] {
     let mut world = World::new();
     world.open(0, false);

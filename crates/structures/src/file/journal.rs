@@ -1,40 +1,40 @@
-//! A block of a file of which nothing counts before it is stored outside.
+//! A block of a file whose appends become visible only when they are stored elsewhere.
 //!
-//! What was appended is a piece that is complete and not committed until the store has it: readers do not
-//! see it, and its sender has no answer. Pieces are stored in order and never in parts, so that what a store
-//! has is a number of whole appends from the first on. That the block takes no more is stored as well,
-//! before anybody is told: who is sent on to a successor finds everything before it in the store.
+//! An append is a complete, uncommitted piece until the object store has it: readers do not see it, and its
+//! sender has no answer. Pieces are stored in order and never in parts, so the object store always holds a
+//! number of whole appends from the first on. The seal of the block is stored as well before any caller
+//! learns of it: a caller that is redirected to a successor finds everything before it in the object store.
 
 use super::{FileBlock, RETRY_FILLS_US, Seal};
 use crate::next::busy;
 use crate::{Answer, Ends, Event, Outcome, Ticket, ToStore};
 use honeycomb_types::limits::JOURNAL_RECORD_MAX;
 
-/// Delay told while a store has not answered, in microseconds; doubled with each failure.
+/// Retry delay while the object store has not answered, in microseconds; doubled with each failure.
 const RETRY_STORED_US: u64 = 5_000;
-/// How often it is doubled at most.
+/// Most doublings.
 const DOUBLINGS: u32 = 7;
 
-/// What is stored, and what is on its way.
+/// The stored bytes, and the bytes being stored.
 #[derive(Default)]
 pub(super) struct Journal {
     /// Bytes of the block that are stored.
     stored: usize,
-    /// Where what is on its way ends.
+    /// End of the bytes being stored.
     under_way: Option<usize>,
-    /// The block takes no more, when that is stored; and who waits for it.
+    /// The seal of the block, not stored yet, and the operation that waits for it.
     ends: Option<(Ends, Option<Ticket>)>,
-    /// Attempts that failed since the last that did not.
+    /// Failed attempts since the last success.
     failures: u32,
 }
 
 impl FileBlock {
-    /// Whether it is to take no more, which is not stored yet.
+    /// Whether a seal waits to be stored.
     pub(super) fn is_ending(&self) -> bool {
         self.journal.as_ref().is_some_and(|journal| journal.ends.is_some())
     }
 
-    /// When to come again whose request waits for others to end.
+    /// The retry delay of a request that waits for others to end.
     pub(super) fn retry_us(&self) -> u64 {
         match &self.journal {
             None => RETRY_FILLS_US,
@@ -42,7 +42,7 @@ impl FileBlock {
         }
     }
 
-    /// Whether the first piece may be committed, as far as the store is concerned.
+    /// Whether the first piece is stored and may be committed.
     pub(super) fn may_advance(&self) -> bool {
         let Some(journal) = &self.journal else { return true };
         self.pieces.first_end().is_some_and(|end| end <= journal.stored)

@@ -8,16 +8,16 @@ use honeycomb_types::limits::{MANY_BYTES_MAX, READ_RANGES_MAX};
 use honeycomb_wire::Status;
 use honeycomb_wire::batch::{ReadManyArgs, put_range};
 
-/// An answer has room for this much, however little was asked for: nothing must not look like the
-/// end of the file.
+/// An answer has at least this much room, however little was requested: an empty answer must not look like
+/// the end of the file.
 const ROOM_MIN: usize = 4096;
 /// Bytes of a range's length in the answer.
 const LENGTH: usize = 4;
 
 impl FileBlock {
-    /// Answers the ranges in their order, as many as there is room for; the rest is asked again.
-    /// Only the first may be cut for want of room. One that begins where the file goes on elsewhere
-    /// ends the answer, and as the first one is `Moved`.
+    /// Answers the ranges in order, as many as fit; the client requests the rest again. Only the first may be
+    /// cut because it does not fit. A range that begins where the file continues in another block ends the
+    /// answer; as the first one it is answered `Moved`.
     pub(super) fn read_many(&self, block: &Backing, args: &[u8]) -> Answer {
         let ReadManyArgs { bytes, ranges } = match ReadManyArgs::decode(args) {
             Ok(many) => many,
@@ -29,7 +29,7 @@ impl FileBlock {
         }
         let most = (bytes as usize).clamp(ROOM_MIN, MANY_BYTES_MAX);
         let committed = self.length();
-        // Bytes of ranges that are below memory are left out, and put in by who has them.
+        // Bytes of ranges in a lower tier are left out; the caller, which has them, inserts them.
         let (mut out, mut parts, mut left_out) = (Vec::new(), Vec::new(), 0);
         let mut answered = 0;
         for (offset, length) in ranges {

@@ -1,4 +1,4 @@
-//! How a block of a file moves: its bytes, and whether and how it was sealed.
+//! How a file block moves: its bytes, and its seal.
 
 use super::{FileBlock, Seal};
 use crate::carry::{Carry, Cart, broken};
@@ -59,11 +59,11 @@ impl Carry for FileBlock {
             OPEN => None,
             FINAL => Some(Seal::Final),
             CONTINUES => Some(Seal::Continues(Vec::get(&mut from)?)),
-            _ => return Err(broken("a block of a file was sealed in no known way")),
+            _ => return Err(broken("the block has an unknown kind of seal")),
         };
         from.finish()?;
         if length > self.size as u64 {
-            return Err(broken("a block of a file is longer than a block"));
+            return Err(broken("the content is longer than a block"));
         }
         self.pieces.restore(length as usize);
         self.seal = seal;
@@ -86,6 +86,6 @@ impl Carry for FileBlock {
         self.events.push_back(Event::Sealed { length, bytes: length, successor });
     }
 
-    /// Nobody waits at a file but whose bytes are arriving, and they have come.
+    /// The only waiting requests of a file have arriving payloads, and these are complete.
     fn dismiss(&mut self, _answer: &Answer) {}
 }

@@ -1,7 +1,7 @@
 //! Combining a stored value with an operand: numbers, appended bytes, the best k items.
 //!
-//! `combine` decides what the new value is and touches nothing; a refusal of it leaves everything
-//! as it was. The forms of the values are `honeycomb_wire::stored`'s.
+//! `combine` computes the new value and changes nothing; if it refuses, everything stays as it was.
+//! `honeycomb_wire::stored` defines the forms of the values.
 
 use super::batch::too_much;
 use super::table::{Hit, Value};
@@ -13,14 +13,14 @@ use honeycomb_wire::Status;
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::stored::{self, Function, Item, NUMBER, Stored, TopOperand, function_and_key};
 
-/// What a combination makes.
+/// The result of a combination.
 #[derive(Debug)]
 pub(super) enum Combined {
     /// A number, in its stored form.
     Number([u8; NUMBER]),
     /// Appended bytes.
     Bytes(Vec<u8>),
-    /// A list of so many items, in its stored form.
+    /// A list with this number of items, in its stored form.
     Top(Vec<u8>, u64),
 }
 
@@ -33,7 +33,7 @@ impl Combined {
         }
     }
 
-    /// The same, kept.
+    /// The value to store, owned.
     pub fn into_bytes(self) -> Vec<u8> {
         match self {
             Combined::Number(form) => form.to_vec(),
@@ -41,7 +41,7 @@ impl Combined {
         }
     }
 
-    /// The reply's number: the bits of a number, a length, a number of items.
+    /// The reply's number: the bits of a number, a length, or a number of items.
     pub fn value(&self) -> u64 {
         match self {
             Combined::Number(form) => {
@@ -53,7 +53,7 @@ impl Combined {
     }
 }
 
-/// The new value under `function`, from the old one (`None`: there is no entry) and an operand.
+/// The new value under `function`, from the old one (`None`: no entry) and an operand.
 pub(super) fn combine(
     function: Function,
     old: Option<&[u8]>,
@@ -97,7 +97,7 @@ fn floats(function: Function, old: Option<&[u8]>, operand: &[u8]) -> Result<Comb
     let new = match old.map(|value| (Stored::of(value), value)) {
         None => operand,
         Some((Stored::Float(old), _)) => match function {
-            // In the total order, so that the result does not depend on who came first: -0 < 0.
+            // In the total order, so that the result does not depend on the order of calls: -0 < 0.
             Function::MinF64 if old.total_cmp(&operand).is_le() => old,
             Function::MaxF64 if old.total_cmp(&operand).is_ge() => old,
             Function::SumF64 => old + operand,
@@ -114,7 +114,7 @@ fn floats(function: Function, old: Option<&[u8]>, operand: &[u8]) -> Result<Comb
 fn top(old: Option<&[u8]>, operand: &[u8]) -> Result<Combined, Answer> {
     let TopOperand { k, item } = TopOperand::decode(operand)?;
     if k == 0 || k > TOP_ITEMS_MAX {
-        return Err(invalid(format!("a list of the {k} best; k is 1 to {TOP_ITEMS_MAX}")));
+        return Err(invalid(format!("k is 1 to {TOP_ITEMS_MAX}, not {k}")));
     }
     if item.score.is_nan() {
         return Err(invalid("the score is not a number (NaN); the list is unchanged"));
@@ -127,7 +127,7 @@ fn top(old: Option<&[u8]>, operand: &[u8]) -> Result<Combined, Answer> {
         Some((Stored::Top(items), _)) => items,
         Some((other, value)) => return Err(mismatch(&other, value, "a top list")),
     };
-    // An item is in the list once, with the best score it ever came with.
+    // An item is in the list once, with its best score so far.
     match items.iter().position(|known| known.bytes == item.bytes) {
         Some(at) if items[at].rank(&item).is_gt() => {
             items.remove(at);
@@ -202,7 +202,7 @@ impl KvBlock {
         })
     }
 
-    /// Appends to a value. A long one is put together in the block itself.
+    /// Appends to a value. A long one is assembled in the block itself.
     fn append(
         &mut self,
         block: &mut Backing,
@@ -221,7 +221,7 @@ impl KvBlock {
             return Ok(Answer::ok(length as u64));
         }
         let id = self.table.alloc_large(block, length, before)?;
-        // Finding room for it may have moved the entry that it replaces.
+        // Making room may have moved the entry that it replaces.
         let old = self.table.find(block, hash, key);
         let place = self.table.large(id);
         if let Some(hit) = &old {

@@ -1,22 +1,22 @@
 //! The extents of a block: which bytes belong to a region or a large value, and which are free.
 //!
-//! Only bookkeeping; nobody moves a byte here. Lengths and offsets are multiples of 8.
+//! Only bookkeeping: no bytes move here. Lengths and offsets are multiples of 8.
 
 use honeycomb_block::Backing;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// Retired extents that one step of sweeping looks at.
+/// Retired extents that one step of sweeping inspects.
 const SWEEP_STEP: usize = 4;
 
-/// What an extent holds.
+/// The content of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Owner {
     /// The region with this id.
     Region(u32),
     /// The large value with this id.
     Large(u32),
-    /// Nothing any more, but a pin reads it.
+    /// No content any more, but a pin still reads it.
     Zombie,
 }
 
@@ -28,19 +28,19 @@ pub(crate) struct Extent {
     pub owner: Owner,
 }
 
-/// How many bytes an extent may have, all multiples of 8.
+/// The allowed lengths of an extent in bytes, all multiples of 8.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// With less it would soon be asked for again.
+    /// With less it would soon have to grow again.
     pub least: usize,
-    /// As many as it should have, where there are plenty.
+    /// The length to take when there is plenty.
     pub want: usize,
-    /// More than it should have, but so few that what is left of a hole would be of no use to others.
+    /// The longest hole to take whole: the remainder would be of no use to others.
     pub most: usize,
 }
 
 impl Room {
-    /// What to take of so many bytes, which are `least` or more.
+    /// The length to take from a hole of so many bytes, which are `least` or more.
     pub fn of(&self, hole: usize) -> usize {
         if hole <= self.most { hole } else { self.want }
     }
@@ -48,15 +48,15 @@ impl Room {
 
 /// The extents of one block.
 ///
-/// Extents are disjoint and, with the holes between them, make up the whole block: a hole is what
-/// lies between two neighbours, and neighbouring holes cannot exist.
+/// Extents are disjoint and, with the holes between them, cover the whole block. A hole is the space between
+/// two neighbours, so no two holes are adjacent.
 pub(crate) struct Arena {
     size: usize,
     used: BTreeMap<usize, (usize, Owner)>,
     /// The holes by (length, offset), for the best fit.
     holes: BTreeSet<(usize, usize)>,
     used_bytes: usize,
-    /// Bytes that were ever taken, wherever they lay.
+    /// Bytes that were ever allocated, at any offset.
     allocated: u64,
     /// `used_bytes` and `allocated` at the last `forget_slack`.
     forgotten: (usize, u64),
@@ -95,12 +95,12 @@ impl Arena {
         self.zombie_bytes
     }
 
-    /// Whether no extent waits for its pins to go.
+    /// Whether no retired extent has pins left.
     pub fn is_swept(&self) -> bool {
         self.zombies.is_empty()
     }
 
-    /// Where the last extent ends.
+    /// The end of the last extent.
     pub fn end(&self) -> usize {
         self.end_before(self.size)
     }
@@ -109,7 +109,7 @@ impl Arena {
         self.holes.last().map_or(0, |(len, _)| *len)
     }
 
-    /// Takes the smallest hole that is large enough.
+    /// Allocates from the smallest hole that is large enough.
     pub fn alloc(&mut self, len: usize, owner: Owner) -> Option<usize> {
         assert!(len > 0 && len.is_multiple_of(8), "an extent of {len} bytes");
         let (hole, at) = *self.holes.range((len, 0)..).next()?;
@@ -121,8 +121,8 @@ impl Arena {
         Some(at)
     }
 
-    /// As `alloc`, when any hole from `least` bytes on will do: all of one that has `most` or less, `want`
-    /// bytes of a larger one. Where it is and how many bytes it has.
+    /// As `alloc`, from any hole of at least `least` bytes: all of a hole of `most` bytes or less, or `want`
+    /// bytes of a larger one. Returns the range.
     pub fn alloc_some(&mut self, room: &Room, owner: Owner) -> Option<Range<usize>> {
         let (hole, _) = *self.holes.range((room.least, 0)..).next()?;
         let len = room.of(hole);
@@ -130,7 +130,7 @@ impl Arena {
         Some(at..at + len)
     }
 
-    /// Gives an extent up.
+    /// Frees an extent.
     pub fn free(&mut self, at: usize) {
         let (len, owner) = self.used.remove(&at).expect("only extents in use are freed");
         if owner == Owner::Zombie {
@@ -143,7 +143,7 @@ impl Arena {
         self.add_hole(before, after);
     }
 
-    /// Divides an extent: it keeps `len` bytes, and the rest holds something else.
+    /// Divides an extent: it keeps `len` bytes, and the rest gets another owner.
     pub fn divide(&mut self, at: usize, len: usize, owner: Owner) {
         let (old, _) = self.used[&at];
         assert!(len > 0 && len < old && len.is_multiple_of(8), "{len} of {old} bytes at {at}");
@@ -151,7 +151,7 @@ impl Arena {
         self.used.insert(at + len, (old - len, owner));
     }
 
-    /// Changes what an extent holds.
+    /// Changes the owner of an extent.
     pub fn give_to(&mut self, at: usize, owner: Owner) {
         self.used.get_mut(&at).expect("only extents in use change hands").1 = owner;
     }
@@ -161,25 +161,25 @@ impl Arena {
         self.holes.range((least, 0)..).map(|(len, at)| *at..*at + *len)
     }
 
-    /// Bytes that were in use at a time and are not any more, since this was last told of as gone. Those
-    /// that were used twice count twice, up to all of the block.
+    /// Bytes that were in use at some time and are free now, since `forget_slack`. Bytes that were used twice
+    /// count twice, up to the size of the block.
     pub fn slack(&self) -> usize {
         let (used, allocated) = self.forgotten;
         let touched = used as u64 + self.allocated - allocated;
         touched.min(self.size as u64) as usize - self.used_bytes
     }
 
-    /// Bytes that were ever taken: what was freed and taken again counts again.
+    /// Bytes that were ever allocated; reused bytes count again.
     pub fn allocated(&self) -> u64 {
         self.allocated
     }
 
-    /// The holes hold no memory any more.
+    /// Notes that the holes have no resident memory any more.
     pub fn forget_slack(&mut self) {
         self.forgotten = (self.used_bytes, self.allocated);
     }
 
-    /// Gives an extent up as soon as no pin reads it any more.
+    /// Frees an extent as soon as no pin reads it any more.
     pub fn retire(&mut self, block: &mut Backing, at: usize) {
         let (len, owner) = self.used.get_mut(&at).expect("only extents in use are retired");
         if !block.is_pinned(&(at..at + *len)) {
@@ -190,7 +190,7 @@ impl Arena {
         self.zombies.push_back(at);
     }
 
-    /// Looks at the next few retired extents and frees those whose pins are gone.
+    /// Inspects the next few retired extents and frees those without pins.
     pub fn sweep_some(&mut self, block: &mut Backing) {
         for _ in 0..self.zombies.len().min(SWEEP_STEP) {
             let at = self.zombies.pop_front().expect("it was counted");
@@ -203,14 +203,14 @@ impl Arena {
         }
     }
 
-    /// Frees every retired extent whose pins are gone.
+    /// Frees every retired extent without pins.
     pub fn sweep(&mut self, block: &mut Backing) {
         for _ in 0..self.zombies.len().div_ceil(SWEEP_STEP) {
             self.sweep_some(block);
         }
     }
 
-    /// Bytes of the hole behind an extent.
+    /// Bytes of the hole after an extent.
     pub fn hole_after(&self, at: usize) -> usize {
         self.start_after(at) - (at + self.used[&at].0)
     }
@@ -220,7 +220,7 @@ impl Arena {
         at - self.end_before(at)
     }
 
-    /// Lets an extent begin earlier, within the hole before it.
+    /// Extends an extent to the front, within the hole before it.
     pub fn begin_at(&mut self, at: usize, from: usize) {
         let before = self.end_before(at);
         assert!(from.is_multiple_of(8) && before <= from && from <= at, "no room from {from}");
@@ -232,7 +232,7 @@ impl Arena {
         self.allocated += (at - from) as u64;
     }
 
-    /// Changes an extent's length where it is, within the hole behind it.
+    /// Changes an extent's length in place, within the hole after it.
     pub fn resize(&mut self, at: usize, len: usize) {
         let after = self.start_after(at);
         let (old, _) = self.used[&at];
@@ -249,8 +249,8 @@ impl Arena {
         self.used.iter().map(|(at, (len, owner))| Extent { at: *at, len: *len, owner: *owner })
     }
 
-    /// Forgets a stretch and gives it new extents, in order of offset. The stretch reaches from one
-    /// extent that stays (or an end of the block) to the next.
+    /// Replaces the extents of a stretch, in order of offset. The stretch reaches from one extent that stays
+    /// (or an end of the block) to the next.
     pub fn relay(&mut self, stretch: Range<usize>, extents: &[Extent]) {
         let (before, mut from) = (self.used_bytes, stretch.start);
         while let Some((&at, &(len, _))) = self.used.range(from..stretch.end).next() {
@@ -294,7 +294,7 @@ impl Arena {
         }
     }
 
-    /// Panics unless extents and holes make up the block exactly.
+    /// Panics unless extents and holes cover the block exactly.
     pub fn check(&self) {
         let (mut from, mut used, mut holes, mut zombies) = (0, 0, 0, 0);
         for Extent { at, len, owner } in self.iter() {

@@ -1,14 +1,13 @@
 //! Many keys in one request: `KvMultiGet` and `KvBatch`.
 //!
-//! A batch runs its operations in order, each seeing what those before it did. Without `atomic`
-//! each succeeds or fails alone, and the answer may end early: where the reply is full, where a key
-//! has gone to another block, where only a pin stands in the way or there is no room yet, behind a value
-//! that has no room in any reply. An operation without an answer has not
-//! run, and is asked again.
+//! A batch runs its operations in order, and each sees the effects of those before it. Without `atomic` each
+//! succeeds or fails alone, and the answer may end early: if the reply is full, if a key has moved to another
+//! block, if only a pin is in the way or there is no room yet, or after a value that fits into no reply. An
+//! operation without an answer has not run, and the client repeats it.
 //!
-//! An atomic batch is worked out beside the block first. Then every new value is written next to
-//! the one that it will replace, flagged so that nobody finds it: that is the step that can fail,
-//! and taking it back needs no room. Publishing them cannot fail (INV-38).
+//! An atomic batch is planned beside the block first. Then every new value is written next to the old
+//! one, with a flag that hides it. This step can fail, and undoing it needs no room. Publishing the
+//! values cannot fail (INV-38).
 
 use super::accumulate::combine;
 use super::below::unanswered;
@@ -26,7 +25,7 @@ use honeycomb_wire::stored::Function;
 use honeycomb_wire::{Field, Status, key_hash, slot_of};
 use std::borrow::Cow;
 
-/// The refusal of a request that is too long to be worked on in one go.
+/// The refusal of a request that is too long for one pass.
 pub(super) fn too_much(length: usize) -> Answer {
     Answer::refuse(
         Status::ValueTooLarge,
@@ -34,7 +33,7 @@ pub(super) fn too_much(length: usize) -> Answer {
     )
 }
 
-/// Looked at before the payload is read: what it lists takes room of its own.
+/// Checked before the payload is read, because its list takes room of its own.
 fn admit_request(payload: &[u8]) -> Result<(), Answer> {
     if payload.len() > KV_BATCH_BYTES_MAX {
         return Err(too_much(payload.len()));
@@ -50,27 +49,27 @@ fn admit_count(count: usize) -> Result<(), Answer> {
     Err(Answer::refuse(Status::InvalidArgument, message))
 }
 
-/// Keys of a request for which the memory is asked together, before the first of them is looked up.
+/// Keys of a request that are prefetched together, before the first of them is looked up.
 const AHEAD: usize = 16;
-/// Room that a reply has from the start: that of most.
+/// Initial room of a reply, enough for most.
 const REPLY_ROOM: usize = 16 * 1024;
 
-/// Whether a refusal says that an operation may succeed later or elsewhere, unchanged. One for which there is
-/// no room waits as a request of its own does: how long is the shard's to say.
+/// Whether the refused operation may succeed later or elsewhere, unchanged. An operation without room waits
+/// as a separate request does: the shard decides how long.
 fn passing(answer: &Answer) -> bool {
     !answer.executed() || matches!(answer.status, Status::Moved | Status::OutOfMemory)
 }
 
-/// What a reply tells of a value that was found.
+/// The part of a found value that a reply contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Told {
     Value,
-    /// Its length alone.
+    /// Its length only.
     Length,
     Nothing,
 }
 
-/// The results of a reply, which has room for `most` bytes.
+/// The results of a reply with room for `most` bytes.
 struct Reply {
     out: Vec<u8>,
     count: u64,
@@ -82,24 +81,24 @@ impl Reply {
         Reply { out: Vec::with_capacity(most.min(REPLY_ROOM)), count: 0, most }
     }
 
-    /// Bytes that another result may bring.
+    /// Bytes that another result may have.
     fn room(&self) -> usize {
         self.most.saturating_sub(self.out.len() + RESULT)
     }
 
-    /// Whether there is no room for another result at all. The first always has some.
+    /// Whether there is no room for another result. The first always has room.
     fn full(&self) -> bool {
         self.count > 0 && self.out.len() + RESULT > self.most
     }
 
-    /// Adds a result whose bytes have room.
+    /// Adds a result whose bytes fit.
     fn add(&mut self, status: Status, value: u64, bytes: &[u8]) {
         put_result(&mut self.out, &BatchResult { status, value, bytes });
         self.count += 1;
     }
 
-    /// Adds a value that was found. Nothing is added when it has no room now but would have in a
-    /// reply that begins with it; one that never has is told as too large, by its length.
+    /// Adds a found value. If it does not fit now but would fit into a reply that begins with it, nothing is
+    /// added. If it fits into no reply, its length is added, as too large.
     fn add_found(&mut self, status: Status, value: u64, found: &[u8]) -> Told {
         if found.len() <= self.room() {
             self.add(status, value, found);
@@ -114,7 +113,7 @@ impl Reply {
         Told::Value
     }
 
-    /// Adds the refusal of one operation; its message as far as there is room.
+    /// Adds the refusal of one operation, with as much of its message as fits.
     fn add_refusal(&mut self, refusal: &Answer) {
         let cut = refusal.args.len().min(self.room());
         let text = String::from_utf8_lossy(&refusal.args[..cut]);
@@ -129,35 +128,35 @@ impl Reply {
     }
 }
 
-/// The value of a `CompareFailed` result whose entry has no room in the reply.
+/// The value of a `CompareFailed` result whose entry does not fit into the reply.
 const UNTOLD: u64 = 2;
 
-/// What an atomic batch makes of one key.
+/// The effect of an atomic batch on one key.
 struct Write<'a> {
     key: &'a [u8],
     hash: u64,
     /// `None` to delete it.
     value: Option<Cow<'a, [u8]>>,
-    /// The operation that decided it last.
+    /// The last operation that changed it.
     by: usize,
 }
 
-/// The writes of an atomic batch so far, over what is in the block.
+/// The writes of an atomic batch so far, over the content of the block.
 #[derive(Default)]
 struct Overlay<'a> {
     writes: Vec<Write<'a>>,
     by_key: HashMap<&'a [u8], usize>,
-    /// Bytes of all values that combinations made.
+    /// Bytes of all values made by combinations.
     made: usize,
 }
 
 impl<'a> Overlay<'a> {
-    /// Whether so many more bytes may be made.
+    /// Whether combinations may make so many more bytes.
     fn admit(&self, bytes: usize) -> Result<(), Answer> {
         if self.made + bytes <= MANY_BYTES_MAX {
             return Ok(());
         }
-        let text = format!("the values that an atomic batch makes are over {MANY_BYTES_MAX} bytes");
+        let text = format!("the new values of the atomic batch take over {MANY_BYTES_MAX} bytes");
         Err(Answer::refuse(Status::ValueTooLarge, text))
     }
 
@@ -175,7 +174,7 @@ impl<'a> Overlay<'a> {
     }
 }
 
-/// A write that has its place.
+/// The state of a write that has its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Placed {
     /// Written beside the entry; to be published.
@@ -187,7 +186,7 @@ enum Placed {
 }
 
 impl KvBlock {
-    /// Asks the memory for the entries of at most `AHEAD` keys; the hash of each, and its region.
+    /// Prefetches the entries of at most `AHEAD` keys; returns the hash and region of each.
     fn prefetch_all<'a, B: Bytes>(
         &self,
         block: &B,
@@ -220,7 +219,7 @@ impl KvBlock {
         admit_count(keys.len())?;
         let keys = match B::ALL {
             true => &keys[..],
-            // Whoever asks comes again with the rest.
+            // The client repeats the rest.
             false => match self.reach_many(block, &keys) {
                 Some(reached) => &keys[..reached],
                 None => return Ok(unanswered()),
@@ -282,7 +281,7 @@ impl KvBlock {
         if atomic { self.run_atomic(block, &ops) } else { self.run_each(block, &ops) }
     }
 
-    /// Runs operations one after the other, each on its own, until one has to wait.
+    /// Runs operations in order, each on its own, until one has to wait.
     fn run_each(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
         let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
         let mut ahead = [(0, None); AHEAD];
@@ -313,7 +312,7 @@ impl KvBlock {
                     Told::Value
                 }
             };
-            // Who reads a value on its own shall find it as it was in its turn.
+            // A client that reads the value separately must find it as it was at this point.
             if told != Told::Value {
                 break;
             }
@@ -378,7 +377,7 @@ impl KvBlock {
     fn run_atomic(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
         self.admit_slot(ops)?;
         let mut overlay = Overlay::default();
-        // Every operation has at least its bare result, so that much is set aside.
+        // Every operation has at least its bare result, so that much is reserved.
         let mut reply = Reply::new(KV_BATCH_BYTES_MAX - RESULT * ops.len());
         for (by, op) in ops.iter().enumerate() {
             reply.most += RESULT;
@@ -395,7 +394,7 @@ impl KvBlock {
         Ok(Answer { args: vec![1], ..reply.answer(ops.len() as u64) })
     }
 
-    /// All keys of an atomic batch are of one slot, and of this block.
+    /// Checks that all keys of an atomic batch are in one slot, and belong to this block.
     fn admit_slot(&self, ops: &[BatchOp<'_>]) -> Result<(), Answer> {
         let slot = |key| slot_of(key_hash(key));
         let Some(first) = ops.first().map(BatchOp::key) else { return Ok(()) };
@@ -403,7 +402,7 @@ impl KvBlock {
             return Err(Answer::refuse(
                 Status::InvalidArgument,
                 format!(
-                    "the keys of an atomic batch are of one hash slot, which '{}' and '{}' are \
+                    "all keys of an atomic batch must be in one hash slot, but '{}' and '{}' are \
                      not; give them the same {{tag}}",
                     shown(first),
                     shown(other)
@@ -416,8 +415,8 @@ impl KvBlock {
         }
     }
 
-    /// Works out one operation of an atomic batch and adds its result. `Err` is what ends the
-    /// batch: a result of its own, or the bytes that one found.
+    /// Plans one operation of an atomic batch and adds its result. `Err` ends the batch: with a result of its
+    /// own, or with the found bytes.
     fn plan<'a>(
         &self,
         block: &Backing,
@@ -447,7 +446,8 @@ impl KvBlock {
                         reply.add(Status::Ok, 0, found);
                     }
                     Some(found) => {
-                        let text = format!("{} bytes have no room in the reply", found.len());
+                        let text =
+                            format!("a value of {} bytes does not fit into the reply", found.len());
                         return Err(Ok(Answer::refuse(Status::ValueTooLarge, text)));
                     }
                 }
@@ -476,7 +476,7 @@ impl KvBlock {
             }
             BatchOp::Accumulate { function, operand, .. } => {
                 let makes = match function {
-                    // Looked at before the value is copied, which may be a long one.
+                    // Checked before the value is copied, which may be long.
                     Function::Append => found.map_or(0, <[u8]>::len) + operand.len(),
                     _ => 0,
                 };
@@ -494,7 +494,7 @@ impl KvBlock {
         Ok(())
     }
 
-    /// Refuses what an operation of an atomic batch cannot do with a value that is a list of extents.
+    /// Refuses operations of an atomic batch that do not work on a value that is a list of extents.
     fn plan_over_extents(
         &self,
         block: &Backing,
@@ -513,7 +513,7 @@ impl KvBlock {
         }
     }
 
-    /// Makes all writes, or none: then the operation that had no room, and why.
+    /// Makes all writes or none; in the latter case returns the operation that had no room, and why.
     fn write_all(
         &mut self,
         block: &mut Backing,
@@ -590,8 +590,9 @@ impl KvBlock {
     }
 }
 
-/// The answer of an atomic batch that was not applied: the index of the operation that failed, and
-/// its result, which is a refusal or what a comparison found instead. What may succeed later or elsewhere is answered for the batch as a whole.
+/// The answer of an atomic batch that was not applied: the index of the operation that failed, and its
+/// result, which is a refusal or the value found by a comparison. A refusal that may pass is the answer of
+/// the whole batch.
 fn refused(by: usize, why: Result<Answer, Vec<u8>>) -> Result<Answer, Answer> {
     let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
     match why {
@@ -602,7 +603,7 @@ fn refused(by: usize, why: Result<Answer, Vec<u8>>) -> Result<Answer, Answer> {
     Ok(Answer { args: vec![0], ..reply.answer(by as u64) })
 }
 
-/// Length of the value that an operation brings as it is.
+/// Length of the value in an operation.
 fn brings(op: &BatchOp<'_>) -> usize {
     match op {
         BatchOp::Put { value, .. } | BatchOp::Insert { value, .. } => value.len(),
@@ -611,14 +612,13 @@ fn brings(op: &BatchOp<'_>) -> usize {
     }
 }
 
-/// In a batch a list is answered by its number of items alone.
+/// In a batch the answer for a list is only its number of items.
 fn without_list(mut answer: Answer) -> Answer {
     answer.payload = Payload::None;
     answer
 }
 
-/// A key as a message shows it.
-/// The beginning of a key, to be read by people.
+/// The beginning of a key, as text for messages.
 pub(super) fn shown(key: &[u8]) -> String {
     String::from_utf8_lossy(&key[..key.len().min(80)]).into_owned()
 }

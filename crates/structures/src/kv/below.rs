@@ -1,8 +1,8 @@
-//! A block whose bytes are below memory: what is read of it, and when it can go there.
+//! Reads of a kv block in a lower tier, and whether it can be demoted.
 //!
-//! The table stays: which region a hash belongs to and where each lies is known without reading anything.
-//! A lookup brings one region up (of a large one its index first, and then the entry), and never the
-//! block. What changes the block needs all of it in memory, and does not come here.
+//! The table stays in memory: the region of each hash and its place are known without a read. A lookup reads
+//! one region (of a large one its index first, and then the entry), and never the whole block. A mutation
+//! needs the whole block in memory, and does not use this module.
 
 use super::KvBlock;
 use super::table::Hit;

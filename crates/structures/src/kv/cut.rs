@@ -1,4 +1,4 @@
-//! Where a block divides: by its bytes, unless one half is much busier than the other.
+//! Where a block splits: by its bytes, unless one half is much busier than the other.
 
 use super::KvBlock;
 use super::batch::shown;
@@ -10,23 +10,23 @@ use honeycomb_wire::{key_tag, slot_of};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of the weight of a block, each half has at least 1 / this: with less, dividing it is no relief.
+/// Each half has at least 1 / this of the weight of a block: with less, a split is no relief.
 const LEAST_HALF: usize = 16;
-/// One half is much busier than the other when it has this many times its operations.
+/// One half is much busier than the other if it has this many times its operations.
 const MUCH_BUSIER: u64 = 4;
-/// Fewer operations say nothing about where a block is busy.
+/// With fewer operations, the load is not known.
 const SEEN_LEAST: u64 = 1000;
-/// Wherever it is busy, each half has at least 1 / this of a block's weight, so that the one which
-/// stays full is not divided again soon.
+/// Even if the load is uneven, each half has at least 1 / this of a block's weight, so that the half that
+/// stays full does not split again soon.
 const LEAST_OF_BUSY: usize = 4;
-/// Operations count half as much after this.
+/// Operations count half as much after this time.
 const HALVES_AFTER: Duration = Duration::from_secs(1);
-/// When nobody has looked for long, what was counted meanwhile is halved this often and not more:
-/// a block that is only read is looked at seldom.
+/// After a long time without a call, the counts are halved at most this often: a block that is only read is
+/// inspected rarely.
 const HALVINGS_MAX: u64 = 3;
 
 impl KvBlock {
-    /// Lets operations that were counted long ago count less.
+    /// Reduces the weight of operations that were counted long ago.
     pub(super) fn cool(&mut self, now: Time) {
         let passed = now.since(self.asking.cooled);
         if passed < HALVES_AFTER {
@@ -39,21 +39,21 @@ impl KvBlock {
         }
     }
 
-    /// Where the block divides: the first hash of the upper half, at the boundary of a slot. `None`
-    /// when no boundary gives relief.
+    /// Where the block splits: the first hash of the upper half, at a boundary of slots. `None` if no
+    /// boundary gives relief.
     pub(super) fn middle(&self, block: &Backing) -> Option<u64> {
         let total = self.upto(self.table.order.len(), weight);
         let place = self.place_where(total / 2, weight);
         let weighed = self.weigh_below(block, self.boundaries(block, place));
         let (off, hash) =
             weighed.into_iter().map(|(hash, below)| ((2 * below).abs_diff(total), hash)).min()?;
-        // Both halves together: `off` is what the heavier one has more.
+        // `off` is the difference between the heavier half and the lighter one.
         let relief = total.saturating_sub(off) / 2 >= total / LEAST_HALF as u64;
         relief.then(|| self.middle_of_load(block, total, hash).unwrap_or(hash))
     }
 
-    /// The keys that fill a block for which `middle` finds nothing: those of the slot that has the median
-    /// byte. One of them stands for all.
+    /// The keys that fill a block for which `middle` finds nothing: those of the slot with the median byte.
+    /// One key stands for all.
     pub(super) fn hot_keys(&self, block: &Backing) -> Arc<str> {
         let total = self.upto(self.table.order.len(), weight);
         let place = self.place_where(total / 2, weight);
@@ -72,26 +72,25 @@ impl KvBlock {
         let Some(&(.., key)) =
             heaviest.and_then(|of_slot| of_slot.iter().max_by_key(|(_, w, _)| *w))
         else {
-            return "it holds no entry".into();
+            return "it holds no entries".into();
         };
         match key_tag(key) {
             Some(tag) => format!(
-                "nearly all of it is keys of the tag '{{{}}}', such as '{}', and keys of one tag \
-                    stay in \
-                 one block; spread them over more tags, or delete some",
+                "nearly all of it belongs to keys of the tag '{{{}}}', such as '{}', and the keys \
+                 of a tag stay in one block; spread them over more tags, or delete some",
                 shown(tag),
                 shown(key)
             ),
             None => format!(
-                "nearly all of it is keys of one hash slot, such as '{}', and a slot stays in one \
-                 block; delete some of its keys",
+                "nearly all of it belongs to keys of one hash slot, such as '{}', and a slot stays \
+                 in one block; delete some of its keys",
                 shown(key)
             ),
         }
         .into()
     }
 
-    /// Where the load divides as evenly as bytes allow, when the middle by bytes leaves one half much
+    /// Where the load divides as evenly as the bytes allow, if the middle by bytes leaves one half much
     /// busier than the other.
     fn middle_of_load(&self, block: &Backing, total: u64, middle: u64) -> Option<u64> {
         let all = self.upto(self.table.order.len(), load);
@@ -106,7 +105,7 @@ impl KvBlock {
         let place = self.place_where(all / 2, load).clamp(first, last);
         let weighed = self.weigh_below(block, self.boundaries(block, place));
         let fair = weighed.into_iter().filter(|(_, below)| {
-            // A slot more or less than where it was meant to be.
+            // The boundary may be a slot away from the intended place.
             (least - least / 4..=total - least + least / 4).contains(below)
         });
         fair.map(|(hash, below)| (self.load_below(hash, below).abs_diff(all - all / 2), hash))
@@ -114,7 +113,7 @@ impl KvBlock {
             .map(|(_, hash)| hash)
     }
 
-    /// About how much of the load is below a hash, below which `weight_below` lies.
+    /// Estimate of the load before a hash with `weight_below` before it.
     fn load_below(&self, hash: u64, weight_below: u64) -> u64 {
         let place = self.table.place_of(hash);
         let region = &self.table.regions[self.table.order[place] as usize];
@@ -122,13 +121,13 @@ impl KvBlock {
         self.upto(place, load) + load(region) * within / weight(region).max(within).max(1)
     }
 
-    /// What the regions before a place have.
+    /// The sum over the regions before a place.
     fn upto(&self, place: usize, of: impl Fn(&Region) -> u64) -> u64 {
         let table = &self.table;
         table.order[..place].iter().map(|id| of(&table.regions[*id as usize])).sum()
     }
 
-    /// The place of the region with which there is more than this.
+    /// The place of the region at which the running sum exceeds this.
     fn place_where(&self, much: u64, of: impl Fn(&Region) -> u64) -> usize {
         let table = &self.table;
         let mut sum = 0;
@@ -139,9 +138,9 @@ impl KvBlock {
         reaches.unwrap_or(table.order.len() - 1)
     }
 
-    /// Boundaries of slots that divide the entries of the region at a place in every way that there is:
-    /// one between two neighbouring slots that have entries, halfway. And those next to the region on both
-    /// sides, because one slot may be more than a region.
+    /// The boundaries of slots that divide the entries of the region at a place: one between two neighbouring
+    /// slots that have entries, halfway. Also those next to the region on both sides, because one slot may
+    /// fill more than a region.
     fn boundaries(&self, block: &Backing, place: usize) -> Vec<u64> {
         let (first, last) = (slot_of(self.table.starts[place]), slot_of(self.end_of(place)));
         let region = &self.table.regions[self.table.order[place] as usize];
@@ -160,7 +159,7 @@ impl KvBlock {
         hashes.filter(|hash| *hash > self.start && *hash <= self.end).filter(fine).collect()
     }
 
-    /// What lies below each of some hashes, which are in order.
+    /// The weight before each of some hashes, which are in order.
     fn weigh_below(&self, block: &Backing, hashes: Vec<u64>) -> Vec<(u64, u64)> {
         let table = &self.table;
         let mut weighed = Vec::with_capacity(hashes.len());
@@ -171,7 +170,7 @@ impl KvBlock {
             before += regions.map(weight).sum::<u64>();
             place = to;
             let region = &table.regions[table.order[place] as usize];
-            // By the first of the hashes that it lies below.
+            // By the first of the hashes that follows the entry.
             let mut below = vec![0; of_one.len() + 1];
             for (at, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
                 let hash = head.hash(block, at);

@@ -1,10 +1,10 @@
-//! A range of hashes on its way to another block: this block's end of it.
+//! The source block of a move of a range of hashes.
 //!
-//! Regions travel as they lie, each after the values that its entries have beside it. Meanwhile the
-//! range is served here: what changes after it was sent is sent again, until little is left. Then
-//! the range stands still (`freeze`: it is read, but not changed), the rest is sent, and when the
-//! other block has confirmed all of it nobody reads it here any more (`hand_over`): from then on the
-//! controller decides whose it is. Everything before that can be taken back.
+//! Regions are sent with their layout, each after the values that its entries have beside it. The range is
+//! served here meanwhile: later changes are sent again, until little is left. Then the range is frozen
+//! (`freeze`: it can be read, but not changed) and the rest is sent. When the other block has confirmed
+//! everything, the range is no longer read here (`hand_over`); from then on the controller decides who owns
+//! it. Every step before that can be undone.
 
 use super::KvBlock;
 use super::table::{RESERVE_FRACTION, Relief, Table};

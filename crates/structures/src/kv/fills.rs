@@ -1,7 +1,7 @@
-//! Large payloads on their way in: reserved, filled piece by piece, and judged when complete.
+//! Large payloads in transfer: reserved, filled piece by piece, and checked when complete.
 //!
-//! What an operation does is decided at its commit, by the entry that is there then (INV-15):
-//! until that moment it has changed nothing but the free space.
+//! The effect of an operation is decided at its commit, by the entry that exists then (INV-15). Until then it
+//! has changed only the free space.
 
 use super::batch::too_much;
 use super::table::Table;
@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Bytes before the expected value in the payload of a compare-and-swap.
 const SWAP_PREFIX: usize = 4;
 
-/// One payload that is arriving.
+/// One arriving payload.
 pub(super) struct Fill {
     op: Op,
     args: Box<[u8]>,
@@ -25,11 +25,11 @@ pub(super) struct Fill {
     pub large: u32,
     length: usize,
     filled: usize,
-    /// Of a part of a move: how much of it was summed up, and to what.
+    /// For a part of a move: the number of bytes in the checksum so far, and its state.
     sum: Option<(usize, Checksum)>,
 }
 
-/// The payloads that are arriving. As many as there are free extents, at most.
+/// The arriving payloads: at most as many as there are free extents.
 #[derive(Default)]
 pub(super) struct Fills {
     open: HashMap<Ticket, Fill>,
@@ -41,7 +41,8 @@ impl Fill {
         size_of::<(Ticket, Fill)>() + self.args.len()
     }
 
-    /// Sums up what has come since: soon, while it is at hand, and not all of it when the last has come.
+    /// Adds the new bytes to the checksum: early, while they are in the cache, and not all of them at the
+    /// end.
     fn sum_up(&mut self, table: &Table, block: &Backing) {
         if let Some((done, sum)) = &mut self.sum {
             let at = table.large(self.large).start;
@@ -123,7 +124,7 @@ impl KvBlock {
         };
         self.admit_change(key)?;
         match op {
-            // It holds two values; which of them is too large shows when they are there.
+            // It holds two values; which of them is too large is known only when they have arrived.
             Op::KvCompareAndSwap => {
                 let most = (2 * large_limit(self.size) + SWAP_PREFIX).min(FRAME_MAX);
                 if length > most {
@@ -189,8 +190,8 @@ impl KvBlock {
         Ok(Answer::ok(0))
     }
 
-    /// Judges a compare-and-swap whose payload is in the block: the hash, where in the arguments
-    /// the key is, and where in the payload the new value begins.
+    /// Checks a compare-and-swap whose payload is in the block; returns the hash, the range of the key in the
+    /// arguments, and the offset of the new value in the payload.
     fn compare_fill(
         &self,
         block: &Backing,
@@ -205,7 +206,7 @@ impl KvBlock {
         Ok((hash, args.len() - key.len()..args.len(), payload.len() - new.len()))
     }
 
-    /// Copies a short value out of its extent, from `skip` on, and frees that.
+    /// Copies a short value out of its extent, from `skip` on, and frees the extent.
     fn take_bytes(&mut self, block: &mut Backing, large: u32, skip: usize) -> Vec<u8> {
         let place = self.table.large(large);
         let bytes = block.slice(place.start + skip..place.end).to_vec();

@@ -1,7 +1,7 @@
-//! A range of hashes that comes from another block: this block's end of a move.
+//! The target block of a move of a range of hashes.
 //!
-//! Nothing of it is found before the controller says that it is this block's: regions lie beside the
-//! table, keyed by their range, and a part that comes again replaces what was there.
+//! Nothing of the range is visible before the controller commits it to this block: regions are kept beside
+//! the table, keyed by their range, and a part that arrives again replaces the earlier one.
 
 use super::KvBlock;
 use super::region::Region;
@@ -67,7 +67,7 @@ impl Table {
         if self.turn_into_region_of(block, extent, id, old.contents().len()) {
             return Ok(());
         }
-        Err(broken("a region that has come is none"))
+        Err(broken("an enlarged region is malformed"))
     }
 }
 
@@ -174,7 +174,7 @@ impl KvBlock {
             if found == sum {
                 return Ok(());
             }
-            Err(Answer::refuse(Status::BadFrame, "a part of a move is not what was sent"))
+            Err(Answer::refuse(Status::BadFrame, "a part of the move has the wrong checksum"))
         });
         if let Err(refusal) = judged {
             self.table.free_large(block, extent);
@@ -235,7 +235,7 @@ impl KvBlock {
             && !table.turn_into_region(block, extent, id)
         {
             table.spare_regions.push(id);
-            return Err(Answer::refuse(Status::BadFrame, "a part of a move is no region"));
+            return Err(Answer::refuse(Status::BadFrame, "a part of the move is not a region"));
         }
         table.incoming.insert(start, (end, id));
         if Bug::MoveForgetsOwner.active() {
@@ -261,14 +261,14 @@ impl KvBlock {
         import.whole = false;
         let table = &mut self.table;
         let known = table.incoming.get(&part.start).filter(|(end, _)| *end == part.end);
-        let id = known.map(|(_, id)| *id).ok_or_else(|| broken("a patch is of no region"))?;
+        let id = known.map(|(_, id)| *id).ok_or_else(|| broken("a patch belongs to no region"))?;
         if checksum(runs) != part.checksum {
-            return Err(broken("a patch is not what was sent"));
+            return Err(broken("a patch has the wrong checksum"));
         }
         let length = part.length as usize;
         let region = &table.regions[id as usize];
         if region.large > 0 || region.size == 0 {
-            return Err(broken("a patch is of a region that is sent whole"));
+            return Err(broken("a patch belongs to a region that is sent whole"));
         }
         if length > region.size {
             table.enlarge_incoming(block, id, length)?;
@@ -280,12 +280,12 @@ impl KvBlock {
             let (offset, count) = (u32::get(&mut from)? as usize, u32::get(&mut from)? as usize);
             let bytes = from.take(count)?;
             if offset.checked_add(count).is_none_or(|end| end > length) {
-                return Err(broken("a patch reaches beyond its region"));
+                return Err(broken("a patch ends outside its region"));
             }
             block.slice_mut(at + offset..at + offset + count).copy_from_slice(bytes);
         }
         let patched = Region::arrived(block, at, length, size);
-        let patched = patched.ok_or_else(|| broken("a patched region is none"))?;
+        let patched = patched.ok_or_else(|| broken("a patched region is malformed"))?;
         table.packed = table.packed - before + patched.packed();
         table.regions[id as usize] = patched;
         Ok(Answer::ok(0))
@@ -307,7 +307,7 @@ impl KvBlock {
         let to_the_end = next == import.end.checked_add(1);
         if !to_the_end || (entries, bytes) != (part.entries, part.bytes) {
             let text = format!(
-                "{entries} entries of {bytes} bytes have come up to {next:?}, not {} of {}",
+                "{entries} entries of {bytes} bytes arrived up to {next:?}, not {} of {}",
                 part.entries, part.bytes
             );
             return Err(Answer::refuse(Status::Internal, text));
@@ -382,7 +382,7 @@ fn rename_values(
         let Some(ours) = values.get(&theirs).copied() else {
             return Err(Answer::refuse(
                 Status::BadFrame,
-                "a region refers to a value that has not come",
+                "a region refers to a value that has not arrived",
             ));
         };
         large += table.large(ours).len();
@@ -396,5 +396,5 @@ fn broken(why: &str) -> Answer {
 }
 
 fn no_move() -> Answer {
-    Answer::refuse(Status::WrongEpoch, "the block does not take part in this move")
+    Answer::refuse(Status::WrongEpoch, "the block is not part of this move")
 }

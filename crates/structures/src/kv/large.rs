@@ -1,12 +1,12 @@
 //! Values that are too large for a block: lists of extents in blocks of their own (ADR 0018).
 //!
-//! What an entry stores of one is who owns the extents (`EXTENT_OWNER` bytes: the put that brought them)
-//! and their list. Moving the entry moves that and no extent. A put of a list is parked until the blocks of
-//! the extents have confirmed that these are its own (`Event::Adopt`, `News::Adopted`): an entry never
-//! names an extent that may be dropped by anybody but its block. From then on this block answers for
-//! them: when the entry is no more, or was refused after all, it drops them (`Event::DropExtents`).
+//! The entry of such a value stores the owner of the extents (`EXTENT_OWNER` bytes: the put that wrote them)
+//! and their list. When the entry moves, both move with it, and the extents stay. A put of a list is parked
+//! until the blocks of the extents have confirmed its ownership (`Event::Adopt`, `News::Adopted`): only the
+//! block of an entry may drop the extents that it names. From then on this block is responsible for them: if
+//! the entry is deleted, or was refused after all, it drops them (`Event::DropExtents`).
 //!
-//! What needs the value itself at the block (an old value that is returned, compared or combined) is
+//! Operations that need the value itself at the block (to return, compare or combine the old value) are
 //! refused with `ValueTooLarge`.
 
 use super::table::Hit;
@@ -23,35 +23,35 @@ use std::time::Duration;
 
 /// Puts that may wait for their extents at a time.
 const ADOPTING_MAX: usize = 256;
-/// What a put waits that is one too many, here or at the shard, in microseconds.
+/// Retry delay of a put over that limit, here or at the shard, in microseconds.
 const ADOPTING_RETRY_US: u64 = 5_000;
 
-/// A put whose extents are its own is tried again for so long when its block cannot take it: its range
-/// stands still for a move, or a part of it is about to go.
+/// A put that owns its extents is retried for so long if its block cannot accept it, because its range is
+/// frozen for a move or about to move.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
 const STORE_AGAIN: Duration = Duration::from_millis(2);
 
 /// A put that waits for its extents, and then perhaps for its block.
 struct Waiting {
-    /// As it came.
+    /// As received.
     args: Box<[u8]>,
     payload: Box<[u8]>,
-    /// The extents are its own under this owner, and it is tried until then.
+    /// The put owns the extents as this owner, and is retried until this time.
     adopted: Option<(u64, Time)>,
 }
 
-/// The puts of a block that wait, and what it has to say about extents.
+/// The waiting puts of a block, and its events about extents.
 #[derive(Default)]
 pub(super) struct Adopting {
     waiting: BTreeMap<Ticket, Waiting>,
-    /// When those that have their extents are tried again.
+    /// When the puts that own their extents are retried.
     again: Option<Time>,
     said: VecDeque<Event>,
 }
 
 impl Waiting {
     fn put(&self) -> PutExtents<'_> {
-        PutExtents::decode(&self.args, &self.payload).expect("it was read when it came")
+        PutExtents::decode(&self.args, &self.payload).expect("it was decoded on arrival")
     }
 }
 
@@ -61,7 +61,7 @@ impl Adopting {
         self.again
     }
 
-    /// Whether any puts wait, or something is still to be said.
+    /// Whether any puts wait, or any events are pending.
     pub fn waits(&self) -> bool {
         !self.waiting.is_empty() || !self.said.is_empty()
     }
@@ -73,13 +73,13 @@ impl Adopting {
     }
 }
 
-/// The list in what an entry stores.
+/// The list in the stored form of an entry.
 pub(super) fn list_of(stored: &[u8]) -> &[u8] {
     &stored[EXTENT_OWNER..]
 }
 
 impl KvBlock {
-    /// Bytes of a value, wherever it is.
+    /// The length of a value, in whatever place.
     pub(super) fn length_of(&self, block: &impl Bytes, hit: &Hit) -> u64 {
         match hit.head.extents() {
             true => value_length(list_of(block.slice(self.value_of(block, hit)))),
@@ -87,16 +87,15 @@ impl KvBlock {
         }
     }
 
-    /// Refuses what needs a value itself when it is not in this block.
+    /// Refuses an operation that needs the value itself if the value is not in this block.
     pub(super) fn need_whole(&self, block: &Backing, hit: &Hit) -> Result<(), Answer> {
         if !hit.head.extents() {
             return Ok(());
         }
         let (length, limit) = (self.length_of(block, hit), large_limit(self.size));
         let text = format!(
-            "the key has a value of {length} bytes; this works on values of up to {limit} (block \
-                / 8): \
-             read it with get, replace it with put, or delete it without asking for it"
+            "the key has a value of {length} bytes; this operation takes values of up to {limit} \
+             (block / 8): read it with get, replace it with put, or delete it without requesting it"
         );
         Err(Answer { value: length, ..Answer::refuse(Status::ValueTooLarge, text) })
     }
@@ -108,7 +107,7 @@ impl KvBlock {
         answer.with(Payload::Block(stored.start + EXTENT_OWNER..stored.end))
     }
 
-    /// `KvPutExtents`: parks it until its extents are its own.
+    /// `KvPutExtents`: parks the put until it owns its extents.
     pub(super) fn begin_adoption(
         &mut self,
         block: &Backing,
@@ -123,7 +122,7 @@ impl KvBlock {
         }
         let hash = match self.admit_change(key) {
             Ok(hash) => hash,
-            // Its caller comes again with the same extents, here or elsewhere.
+            // Its caller repeats it with the same extents, here or elsewhere.
             Err(passing) if !passing.executed() || passing.status == Status::Moved => {
                 return Err(passing);
             }
@@ -134,7 +133,8 @@ impl KvBlock {
             return self.refuse_list(list, refusal);
         }
         if self.adopting.waiting.len() >= ADOPTING_MAX {
-            let text = format!("{ADOPTING_MAX} puts of large values are under way in this block");
+            let text =
+                format!("{ADOPTING_MAX} puts of large values are in progress in this block; retry");
             let busy = Answer::refuse(Status::Busy, text);
             return Err(Answer { value: ADOPTING_RETRY_US, ..busy });
         }
@@ -145,7 +145,7 @@ impl KvBlock {
         Ok(())
     }
 
-    /// The extents of a list that a value can be.
+    /// The extents of a list, if they can form a value.
     pub(super) fn read_list(&self, payload: &[u8]) -> Result<Vec<ExtentRef>, Answer> {
         let most = extents_per_value(self.size as u64) as usize;
         if payload.len() > most * EXTENT_REF {
@@ -159,7 +159,7 @@ impl KvBlock {
     fn admit_list(&self, list: &[ExtentRef]) -> Result<(), Answer> {
         let longest = large_limit(self.size);
         if list.is_empty() || list.iter().any(|e| e.len == 0 || e.len as usize > longest) {
-            let text = format!("a value is a list of extents of 1 to {longest} bytes");
+            let text = format!("each extent of a value has 1 to {longest} bytes");
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
         Ok(())
@@ -170,7 +170,7 @@ impl KvBlock {
         Err(refusal)
     }
 
-    /// The extents of a put are its own, or cannot be: it is finished.
+    /// Completes a put: it owns its extents, or cannot.
     pub(super) fn end_adoption(
         &mut self,
         block: &mut Backing,
@@ -183,7 +183,7 @@ impl KvBlock {
         let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
         let stored = match outcome {
             Ok(()) => self.store_list(block, &waiting, owner),
-            // Nobody was asked for anything: its caller comes again with the same extents.
+            // No server was asked: the caller repeats the put with the same extents.
             Err((Status::Busy, why)) => {
                 let busy = Answer::refuse(Status::Busy, why);
                 let busy = Answer { value: ADOPTING_RETRY_US, ..busy };
@@ -191,21 +191,21 @@ impl KvBlock {
             }
             Err((status, why)) => Err(Answer::refuse(status, why)),
         };
-        // What is another block's by now does not come back.
+        // A range that has moved to another block does not return.
         if matches!(&stored, Err(passing) if passing.status == Status::Busy) && now < until {
             self.adopting.again = Some(now + STORE_AGAIN);
             self.adopting.waiting.insert(ticket, waiting);
             return;
         }
         if stored.is_err() {
-            let list = extents(waiting.put().list).expect("it was read when it came");
+            let list = extents(waiting.put().list).expect("it was decoded on arrival");
             self.adopting.said.push_back(Event::DropExtents(owner, list));
         }
         let answer = stored.unwrap_or_else(|refusal| refusal);
         self.adopting.said.push_back(Event::Answered(ticket, answer));
     }
 
-    /// Tries puts again that have their extents.
+    /// Retries puts that own their extents.
     pub(super) fn store_again(&mut self, block: &mut Backing, now: Time) {
         if self.adopting.again.is_none_or(|again| again > now) {
             return;
@@ -218,7 +218,7 @@ impl KvBlock {
         }
     }
 
-    /// What was true when the put came need not be so any more: all of it is judged again.
+    /// The state may have changed since the put arrived: all of it is checked again.
     fn store_list(
         &mut self,
         block: &mut Backing,
@@ -233,14 +233,14 @@ impl KvBlock {
         let there = old.is_some() as u64;
         let stored = [&owner.to_le_bytes()[..], list].concat();
         self.write(block, hash, key, old, Incoming::Extents(&stored))?;
-        // To who listens nothing has changed of a value that was carried elsewhere.
+        // For subscribers, a value that was only moved to other servers has not changed.
         if !matches!(when, StoredWhen::Still(_)) {
             self.changed(|| Change::Put { key: key.into() });
         }
         Ok(Answer::ok(there))
     }
 
-    /// Refuses a put that is not to be stored over what its key has.
+    /// Refuses a put whose condition does not hold for the key's present value.
     fn admit_when(
         &self,
         block: &Backing,
@@ -262,17 +262,17 @@ impl KvBlock {
         }
     }
 
-    /// Whether an entry's value is this list. No list comes twice.
+    /// Whether an entry's value is this list. No list occurs twice.
     pub(super) fn has_list(&self, block: &Backing, hit: &Hit, list: &[u8]) -> bool {
         hit.head.extents() && list_of(block.slice(self.value_of(block, hit))) == list
     }
 
-    /// The next thing that it has to say about extents.
+    /// The next event about extents.
     pub(super) fn said_of_extents(&mut self) -> Option<Event> {
         if let Some(stored) = self.table.dropped.pop() {
             let (owner, list) =
                 stored.split_first_chunk::<EXTENT_OWNER>().expect("an owner, then a list");
-            let list = extents(list).expect("it was read when it came");
+            let list = extents(list).expect("it was decoded on arrival");
             return Some(Event::DropExtents(u64::from_le_bytes(*owner), list));
         }
         self.adopting.said.pop_front()

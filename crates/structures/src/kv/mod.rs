@@ -1,17 +1,16 @@
 //! A block of a key-value store.
 //!
-//! Where a `put()` goes: `mod.rs` checks it and decides by its rules, `table.rs` finds and stores
-//! the entry, `region.rs` lays its bytes out, `room.rs` makes room when there is none (`pack.rs` when
-//! it is scattered), `arena.rs` keeps the books of what is where. Large payloads arrive through
-//! `fills.rs`; `scan.rs` reads in order; `batch.rs` runs many operations at once, and
-//! `accumulate.rs` combines values with operands. `large.rs` has what is different for values that are
-//! lists of extents in blocks of their own, and `taking.rs` deletes one that was read; `below.rs` has what
-//! is read while the block is below memory.
+//! Where a `put()` runs: `mod.rs` checks it and decides by its rules; `table.rs` finds and stores the entry;
+//! `region.rs` encodes its bytes; `room.rs` makes room if there is none, and `pack.rs` if it is scattered;
+//! `arena.rs` does the bookkeeping of places. Large payloads arrive through `fills.rs`; `scan.rs` reads in
+//! order; `batch.rs` runs many operations at once, and `accumulate.rs` combines values with operands.
+//! `large.rs` has the rules for values that are lists of extents in blocks of their own, and `taking.rs`
+//! deletes such a value after it was read; `below.rs` has the reads of a block in a lower tier.
 //!
-//! A block owns a range of hashes and divides it among *regions*: each a contiguous,
-//! position-independent run of bytes with its own index, so that moving one is copying it. Values
-//! over `inline_max` have extents of their own, written once, so that a reply can be sent straight
-//! from them. All of it, bookkeeping beside the block included, counts against the block's size.
+//! A block owns a range of hashes and divides it among *regions*: each a contiguous, position-independent run
+//! of bytes with its own index, so that moving one is copying it. Values over `inline_max` have extents of
+//! their own, written once, so that a reply can be sent straight from them. Everything counts against the
+//! block's size, with the bookkeeping beside the block.
 
 mod accumulate;
 pub(crate) mod arena;
@@ -56,7 +55,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use table::{Hit, Table, Value};
 
-/// The longest key that a block of this size takes.
+/// The longest key that a block of this size accepts.
 pub fn key_limit(block_size: usize) -> usize {
     KEY_MAX.min(block_size / 32)
 }
@@ -70,13 +69,13 @@ pub struct KvBlock {
     end: u64,
     inline_max: usize,
     watched: bool,
-    /// Not told yet; only while the block is watched.
+    /// Not reported yet; only while the block is watched.
     changes: VecDeque<Change>,
-    /// Changes while it was not, since the block took over a range from another one: those who watch
-    /// that one come late.
+    /// The number of changes since the block adopted a range of another one, while this one was not watched:
+    /// subscribers of the other block arrive late.
     unheard: Option<u64>,
     marks: Marks,
-    /// Every hash of the range can be used: no part of it is about to be another block's.
+    /// Every hash of the range can be used: no part of it is being moved.
     calm: bool,
     export: Option<Export>,
     import: Option<Import>,
@@ -84,20 +83,20 @@ pub struct KvBlock {
     /// The newest first.
     departed: Vec<Departed>,
     shrink: Shrink,
-    /// Everything has gone.
+    /// The whole range has moved away.
     empty_handed: bool,
     /// Puts whose extents are being adopted.
     adopting: Adopting,
 }
 
-/// A value that a mutation brings.
+/// The value of a mutation.
 #[derive(Clone, Copy)]
 enum Incoming<'a> {
     /// In the request.
     Bytes(&'a [u8]),
-    /// In an extent of its own already, which becomes the entry's or is given up.
+    /// Already in an extent of its own, which the entry gets or which is freed.
     Extent(u32),
-    /// In blocks of its own: whose the extents are, and which.
+    /// In blocks of its own: the owner of the extents, and their list.
     Extents(&'a [u8]),
 }
 
@@ -128,20 +127,20 @@ impl KvBlock {
         }
     }
 
-    /// As `new`, for the block of this name, which its errors state.
+    /// Sets the name of the block, for its errors.
     pub fn named(mut self, block: BlockId) -> KvBlock {
         self.table.block = block;
         self
     }
 
-    /// As `new`, for a block that another will fill: it serves nothing before `end_import`.
+    /// Marks a block that a move will fill: it serves nothing before `end_import`.
     pub fn importing(mut self, move_id: u64) -> KvBlock {
         self.import = Some(Import::new(move_id, self.start, self.end));
         self.calm = false;
         self
     }
 
-    /// When the block is to split, and when to merge.
+    /// The marks at which the block splits or merges.
     pub fn marks(&self) -> Marks {
         self.marks
     }
@@ -155,20 +154,19 @@ impl KvBlock {
         })
     }
 
-    /// Panics unless everything in the block agrees with everything else. For tests: it reads the
-    /// whole block.
+    /// Panics unless the block is consistent. For tests: it reads the whole block.
     pub fn check(&self, block: &Backing) {
         self.table.check(block);
         self.fills.check(&self.table);
     }
 
-    /// The hash of a key that this block may hold, to read what is there.
+    /// The hash of a key that this block may hold, for a read.
     #[inline]
     fn admit(&self, key: &[u8]) -> Result<u64, Answer> {
         self.admit_key(key, false)
     }
 
-    /// The hash of a key that this block may hold, to change what is there.
+    /// The hash of a key that this block may hold, for a change.
     #[inline]
     fn admit_change(&self, key: &[u8]) -> Result<u64, Answer> {
         self.admit_key(key, true)
@@ -180,7 +178,7 @@ impl KvBlock {
         self.admit_hashed(key, hash, change).map(|()| hash)
     }
 
-    /// Whether this block may hold a key, which has this hash.
+    /// Whether this block may hold the key with this hash.
     #[inline]
     fn admit_hashed(&self, key: &[u8], hash: u64, change: bool) -> Result<(), Answer> {
         let limit = key_limit(self.size);
@@ -197,11 +195,11 @@ impl KvBlock {
         Ok(())
     }
 
-    /// Asks the memory for where the entry of a key of this hash is told; the region that tells it.
+    /// Prefetches the index words for this hash; returns its region.
     #[inline]
     fn prefetch_index(&self, block: &impl Bytes, hash: u64) -> Option<u32> {
-        // Nobody has looked yet whether the key is this block's: of one that has given everything away
-        // there is no region.
+        // It is not checked yet whether the block owns the key: a block that has given everything away has no
+        // region for it.
         let region = self.table.region_if_any(hash)?;
         self.table.regions[region as usize].prefetch_index(block, hash as u32);
         Some(region)
@@ -262,7 +260,7 @@ impl KvBlock {
         Ok(Answer::ok(0).with(old))
     }
 
-    /// How many entries there are from a hash on, and up to which hash that is said.
+    /// The number of entries from a hash on, and the hash up to which it counts.
     fn length(&self, block: &impl Bytes, args: &[u8]) -> Result<Answer, Answer> {
         let from = if args.is_empty() { self.start } else { u64::decode(args)? };
         self.admit_hash(from, false)?;
@@ -290,7 +288,7 @@ impl KvBlock {
         Ok(Answer { args: last.to_le_bytes().to_vec(), ..Answer::ok(count) })
     }
 
-    /// Runs a mutation that brings a value. An extent is always disposed of.
+    /// Runs a mutation with a value. An extent is always either used or freed.
     fn mutate(
         &mut self,
         block: &mut Backing,
@@ -337,7 +335,7 @@ impl KvBlock {
         Ok(answer)
     }
 
-    /// Compares an entry with what is expected: the entry, when the new value is to be stored.
+    /// Compares an entry with the expected value; returns the entry if the new value is to be stored.
     fn compare(
         &self,
         block: &Backing,
@@ -374,7 +372,7 @@ impl KvBlock {
         Ok(Answer::ok(0))
     }
 
-    /// Notes a change for those who watch.
+    /// Notes a change for subscribers.
     #[inline]
     fn changed(&mut self, change: impl FnOnce() -> Change) {
         if self.watched {
@@ -421,7 +419,7 @@ impl KvBlock {
         let replaces = old.map_or(0, |hit| hit.head.value_len);
         let id = self.table.alloc_large(block, bytes.len(), replaces)?;
         block.slice_mut(self.table.large(id)).copy_from_slice(bytes);
-        // Finding room for it may have moved the entry that it replaces.
+        // Making room may have moved the entry that it replaces.
         let old = self.table.find(block, hash, key);
         let stored = self.table.store(block, hash, key, old, Value::Large(id));
         if stored.is_err() {
@@ -590,7 +588,7 @@ impl Structure for KvBlock {
     }
 }
 
-/// A refusal that its status explains well enough, and that is common: no message to allocate.
+/// A common refusal that its status explains well enough: no message to allocate.
 fn bare(status: Status) -> Answer {
     Answer { status, ..Answer::ok(0) }
 }

@@ -1,11 +1,11 @@
-//! Packing: bringing the free bytes of a stretch of neighbouring extents together.
+//! Packing: moving the free bytes of a stretch of neighbouring extents together.
 
 use super::arena::{Extent, Owner, round_up};
 use super::table::Table;
 use honeycomb_block::Backing;
 use std::ops::Range;
 
-/// An extent that a stretch to be packed may hold.
+/// An extent in a stretch to be packed.
 struct Item {
     extent: Extent,
     /// Bytes that it takes after packing.
@@ -14,15 +14,15 @@ struct Item {
     fixed: bool,
 }
 
-/// How much regions are made to give.
+/// How much spare room regions must give up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Squeeze {
-    /// What they waste, beyond an eighth for growth.
+    /// Their waste, beyond an eighth for growth.
     Gently,
-    /// What they have beyond half of an equal share of the free bytes. Taking all would only make
-    /// each of them ask for room at its next entry.
+    /// Everything beyond half of an equal share of the free bytes. If all were taken, each would need room
+    /// again at its next entry.
     Fairly,
-    /// Everything but what they hold.
+    /// Everything but their content.
     Fully,
 }
 
@@ -61,7 +61,7 @@ impl Table {
         true
     }
 
-    /// All extents in order of offset, with what each would take after packing.
+    /// All extents in order of offset, with their sizes after packing.
     fn items(&self, block: &mut Backing, squeeze: Squeeze) -> Vec<Item> {
         let free = self.size.saturating_sub(self.taken());
         let mut items = Vec::with_capacity(self.arena.extents());
@@ -87,11 +87,11 @@ impl Table {
         items
     }
 
-    /// Packs a stretch to both sides of the region `own` (its place among the items, its new
-    /// length, and the entry that will come), or all to the left.
+    /// Packs a stretch to both sides of the region `own` (its place among the items, its new length, and the
+    /// entry to be added), or all to the left.
     ///
-    /// The left part moves down in ascending order and the right part up in descending order, so
-    /// that nothing is overwritten before it has moved; the region itself comes last.
+    /// The left part moves down in ascending order and the right part up in descending order, so that nothing
+    /// is overwritten before it has moved; the region itself is moved last.
     fn pack(
         &mut self,
         block: &mut Backing,
@@ -124,7 +124,7 @@ impl Table {
         self.arena.relay(bounds, &extents);
     }
 
-    /// Moves one extent to where it goes in packing.
+    /// Moves one extent to its place after packing.
     fn shift(&mut self, block: &mut Backing, item: &Item, at: usize) -> Extent {
         let extent = Extent { at, len: item.packed, ..item.extent };
         if (at, item.packed) == (item.extent.at, item.extent.len) {
@@ -135,7 +135,7 @@ impl Table {
                 self.regions[id as usize].slide(block, at..at + item.packed);
             }
             Owner::Large(id) => self.move_large(block, id, at),
-            Owner::Zombie => unreachable!("what a pin reads is never moved"),
+            Owner::Zombie => unreachable!("pinned bytes are never moved"),
         }
         extent
     }
@@ -148,8 +148,8 @@ fn bounds(items: &[Item], stretch: &Range<usize>, size: usize) -> Range<usize> {
     from..items.get(stretch.end).map_or(size, |item| item.extent.at)
 }
 
-/// A short stretch around item `own` in which it can have `len` bytes, when others of no more than
-/// `effort` bytes have to move for it.
+/// A short stretch around item `own` in which it can have `len` bytes, if at most `effort` bytes of others
+/// have to move for it.
 fn stretch_around(
     items: &[Item],
     own: usize,

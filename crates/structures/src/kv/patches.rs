@@ -1,11 +1,11 @@
-//! What of a region has changed since it was sent to another block.
+//! The changed bytes of a region since it was sent to another block.
 
 use std::ops::Range;
 
-/// Bytes of a region that are sent again together when one of them has changed.
+/// Bytes of a region that are sent again together if one of them has changed.
 const CHUNK: usize = 128;
 
-/// Which chunks of a region have changed.
+/// The changed chunks of a region.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Patches {
     bits: Vec<u64>,
@@ -13,7 +13,7 @@ pub(super) struct Patches {
 }
 
 impl Patches {
-    /// Notes that bytes have changed.
+    /// Notes changed bytes.
     pub fn add(&mut self, range: Range<usize>) {
         for chunk in range.start / CHUNK..range.end.div_ceil(CHUNK) {
             let (word, bit) = (chunk / 64, 1u64 << (chunk % 64));
@@ -25,12 +25,12 @@ impl Patches {
         }
     }
 
-    /// Bytes that they amount to.
+    /// Bytes of the changed chunks.
     pub fn bytes(&self) -> usize {
         self.count * CHUNK
     }
 
-    /// The runs of bytes below `end`, in order.
+    /// The changed runs of bytes before `end`, in order.
     pub fn runs(&self, end: usize) -> impl Iterator<Item = Range<usize>> + '_ {
         let set = |chunk: usize| {
             self.bits.get(chunk / 64).is_some_and(|word| word & (1 << (chunk % 64)) != 0)

@@ -6,13 +6,12 @@
 //! log      entries, each: key length u16, flags u8, 0 u8, value length u32, key,
 //!          value (or the id of a large one, u32), padding to 8
 //! ```
-//! Offsets count from the start of the region, so that moving one is copying its bytes. The index
-//! is probed linearly from `low * slots / 2^32`: any number of slots will do, so that a packed
-//! region wastes nothing, and a word tells its own home, so that deleting leaves no tombstones, and
-//! an index of another size is made of this one, in order, without a look at the log. The other half
-//! of a hash is not kept: who needs it has the key before him.
-//! An entry that was deleted or replaced stays in the log, flagged dead, until the region is laid
-//! out anew.
+//! Offsets count from the start of the region, so that moving one is copying its bytes. The index is probed
+//! linearly from `low * slots / 2^32`. Any number of slots works, so that a packed region wastes nothing. A
+//! word determines its own home slot: so a deletion leaves no tombstones, and an index of another size is
+//! built from this one, in order, without reading the log. The other half of a hash is not stored: a caller
+//! that needs it has the key. An entry that was deleted or replaced stays in the log, flagged dead, until the
+//! region is rebuilt.
 
 use super::patches::Patches;
 use crate::Bytes;
@@ -29,19 +28,19 @@ pub(super) const ENTRY: usize = 8;
 /// Bytes of a large value's id in its entry.
 pub(super) const LARGE_REF: usize = 4;
 
-/// Bytes of an entry that are asked for before it is read: all of a small one.
+/// Bytes of an entry that are prefetched before it is read: all of a small one.
 const PREFETCH: usize = 96;
-/// Words of the index that are looked at to find which entry to ask for: two keys in five are not at
-/// home, nearly all are within so many words of it, and these are in two or three cache lines.
+/// Words of the index that are inspected to find the entry to prefetch. Two keys in five are not in their
+/// home slot, but nearly all are within so many words of it, which are in two or three cache lines.
 const PREFETCH_SLOTS: usize = 12;
 
-/// A region of up to so many bytes is brought up from below memory as a whole.
+/// A region of up to so many bytes is read from a lower tier as a whole.
 const WHOLE_MAX: usize = 32 * 1024;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HCR2");
 const DEAD: u8 = 1;
 const LARGE: u8 = 2;
-/// Written by an atomic batch that is not decided yet. Never seen between two operations.
+/// Written by an atomic batch that is not decided yet. Does not exist between two operations.
 const STAGED: u8 = 4;
 /// The value is a list of extents in blocks of their own (`large.rs`).
 const EXTENTS: u8 = 8;
@@ -52,7 +51,7 @@ pub(super) fn slots_for(entries: usize) -> usize {
     entries + entries / 7 + 1
 }
 
-/// Bytes that an entry takes in the log.
+/// Bytes of an entry in the log.
 pub(super) fn entry_size(key_len: usize, stored_len: usize) -> usize {
     (ENTRY + key_len + stored_len).next_multiple_of(8)
 }
@@ -88,7 +87,7 @@ impl Head {
         bytes[4..8].copy_from_slice(&(self.value_len as u32).to_le_bytes());
     }
 
-    /// The hash of the key of the entry that begins with this, at `at` in the block.
+    /// The hash of the key of an entry with this head, at `at` in the block.
     pub fn hash(&self, block: &impl Bytes, at: usize) -> u64 {
         key_hash(block.slice(at + ENTRY..at + ENTRY + self.key_len))
     }
@@ -101,12 +100,12 @@ impl Head {
         self.flags & LARGE != 0
     }
 
-    /// Whether what is stored names the value's extents.
+    /// Whether the stored value is a list of extents.
     pub fn extents(&self) -> bool {
         self.flags & EXTENTS != 0
     }
 
-    /// The same, of a value that is a list of extents.
+    /// This head, for a value that is a list of extents.
     pub fn of_extents(self) -> Head {
         Head { flags: self.flags | EXTENTS, ..self }
     }
@@ -116,12 +115,12 @@ impl Head {
         self.flags & STAGED != 0
     }
 
-    /// The same, not to be found until `publish`.
+    /// This head, hidden until `publish`.
     pub fn stage(self) -> Head {
         Head { flags: self.flags | STAGED, ..self }
     }
 
-    /// Bytes of value that are in the log itself.
+    /// Bytes of the value in the log itself.
     pub fn stored_len(&self) -> usize {
         if self.large() { LARGE_REF } else { self.value_len }
     }
@@ -130,51 +129,51 @@ impl Head {
         entry_size(self.key_len, self.stored_len())
     }
 
-    /// Bytes of value that are elsewhere.
+    /// Bytes of the value outside of the region.
     pub fn beside(&self) -> usize {
         if self.large() { self.value_len } else { 0 }
     }
 }
 
-/// Where one region is and how full. Mirrors the header in the block.
+/// The place of one region, and how full it is. Mirrors the header in the block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Region {
-    /// Where its extent begins. Without meaning while `size` is 0: it has none yet.
+    /// Start of its extent. Meaningless while `size` is 0: it has no extent yet.
     pub at: usize,
     /// Bytes of its extent.
     pub size: usize,
     slots: usize,
-    /// Entries that live.
+    /// Live entries.
     pub count: usize,
     /// End of the log, from the start of the region.
     end: usize,
-    /// Bytes of the entries that live.
+    /// Bytes of the live entries.
     pub live: usize,
-    /// Bytes of the values that they have beside the region.
+    /// Bytes of their values beside the region.
     pub large: usize,
-    /// Operations on its keys, those of long ago counting less.
+    /// Operations on its keys, weighted by age.
     pub load: Cell<u32>,
-    /// More has changed than `patches` tells of, since this was last set to false.
+    /// More has changed than `patches` records, since this was last set to false.
     pub changed: bool,
-    /// It is being sent here, and lies as it does at the other end: it is moved as it is and not laid
-    /// out anew, so that what changes there can be patched in.
+    /// It is being received, with the layout of the source: it is moved unchanged instead of rebuilt, so that
+    /// later changes at the source can be patched in.
     pub fixed: bool,
-    /// Which of its bytes have changed, while another block is kept like it.
+    /// The changed bytes, while another block holds a copy of it.
     pub patches: Option<Box<Patches>>,
 }
 
 impl Region {
-    /// The bytes that it has in the block.
+    /// Its bytes in the block.
     pub fn extent(&self) -> Range<usize> {
         self.at..self.at + self.size
     }
 
-    /// What it would take to hold its entries elsewhere, the values beside it included.
+    /// The bytes that its entries would need elsewhere, with the values beside it.
     pub fn weight(&self) -> usize {
         self.packed() + self.large
     }
 
-    /// Bytes that another block would have to be sent to be like it.
+    /// Bytes to send so that a copy in another block is up to date.
     pub fn unsent(&self) -> usize {
         match &self.patches {
             Some(patches) if !self.changed => patches.bytes().min(self.contents().len()),
@@ -183,12 +182,12 @@ impl Region {
         }
     }
 
-    /// The bytes that hold everything in it: what moves when it does.
+    /// The bytes with its whole content: a move of the region moves these.
     pub fn contents(&self) -> Range<usize> {
         self.at..self.at + self.end
     }
 
-    /// Bytes that it would take without dead entries and room to grow.
+    /// Its size without dead entries and room to grow.
     #[inline]
     pub fn packed(&self) -> usize {
         match self.size {
@@ -203,7 +202,7 @@ impl Region {
         packed_len(self.count + new as usize, self.live + entry)
     }
 
-    /// Whether an entry can be appended as things are.
+    /// Whether an entry can be appended without a change of the layout.
     #[inline]
     pub fn fits(&self, entry: usize, new: bool) -> bool {
         self.size - self.end >= entry && !(new && self.index_full())
@@ -215,13 +214,13 @@ impl Region {
         slots_for(self.count + 1) > self.slots
     }
 
-    /// Whether more room in the log alone would let an entry in.
+    /// Whether an entry would fit if only the log had more room.
     pub fn extends(&self, entry: usize, new: bool, size: usize) -> bool {
         self.size > 0 && size - self.end >= entry && !(new && self.index_full())
     }
 
-    /// The slot and offset in the block of the entry for which `same` holds, among those of this half of
-    /// a hash.
+    /// The slot and offset in the block of the entry for which `same` holds, among those with this half of a
+    /// hash.
     #[inline]
     pub fn find(
         &self,
@@ -250,8 +249,8 @@ impl Region {
         }
     }
 
-    /// Whether everything is there that `find` may read for a key of so many bytes. Of a small region that
-    /// is all of it; of a large one its index first, and then the entries that this half of a hash leads to.
+    /// Whether all bytes are present that `find` may read for a key of so many bytes. Of a small region that
+    /// is all of it; of a large one its index first, and then the entries with this half of a hash.
     #[inline]
     pub fn can_find(&self, block: &impl Bytes, low: u32, key_len: usize) -> bool {
         all_of(block) || self.wants_found(block, low, key_len)
@@ -283,13 +282,13 @@ impl Region {
         }
     }
 
-    /// Bytes that finding one entry brings up from below memory, about.
+    /// Estimate of the bytes that a lookup reads from a lower tier.
     pub fn lookup_bytes(&self) -> usize {
         let all = self.contents().len();
         if all <= WHOLE_MAX { all } else { self.index().len() + TIER_CHUNK }
     }
 
-    /// Asks for the words of the index with which `find` begins.
+    /// Prefetches the words of the index with which `find` begins.
     #[inline]
     pub fn prefetch_index(&self, block: &impl Bytes, low: u32) {
         if self.count > 0 {
@@ -298,7 +297,7 @@ impl Region {
         }
     }
 
-    /// Asks for the entry that this half of a hash leads to, if it is not far from its home.
+    /// Prefetches the first entry with this half of a hash, if it is near its home slot.
     #[inline]
     pub fn prefetch_entry(&self, block: &impl Bytes, low: u32) {
         if let Some(at) = self.near_home(block, low) {
@@ -306,7 +305,7 @@ impl Region {
         }
     }
 
-    /// Where the first entry of this half of a hash is, if `prefetch_index` asked for its word.
+    /// The offset of the first entry with this half of a hash, if `prefetch_index` has prefetched its word.
     #[inline]
     pub fn near_home(&self, block: &impl Bytes, low: u32) -> Option<usize> {
         if self.count == 0 {
@@ -341,7 +340,7 @@ impl Region {
         at
     }
 
-    /// Notes that bytes have changed, by their offset in the block.
+    /// Notes changed bytes, by their offset in the block.
     #[inline]
     pub fn touch(&mut self, at: usize, length: usize) {
         match &mut self.patches {
@@ -354,7 +353,7 @@ impl Region {
         self.touch(self.at + HEADER + 8 * slot, 8);
     }
 
-    /// Counts an appended entry as new and puts it into the index.
+    /// Counts an appended entry as new and adds it to the index.
     pub fn link(&mut self, block: &mut Backing, low: u32, at: usize, head: &Head) {
         let offset = at - self.at;
         let slot = insert(block.slice_mut(self.index()), self.slots, low, offset);
@@ -365,7 +364,7 @@ impl Region {
         self.write_header(block);
     }
 
-    /// Lets an appended entry take the place of the one at `slot`, whose size was `old`.
+    /// Replaces the entry at `slot`, whose size was `old`, by an appended entry.
     pub fn relink(
         &mut self,
         block: &mut Backing,
@@ -384,7 +383,7 @@ impl Region {
         self.write_header(block);
     }
 
-    /// Takes the entry at `slot` out.
+    /// Removes the entry at `slot`.
     pub fn unlink(&mut self, block: &mut Backing, slot: usize, at: usize, head: &Head) {
         self.kill(block, at);
         let slots = self.slots;
@@ -415,17 +414,17 @@ impl Region {
         })
     }
 
-    /// Lays the region out anew in `to`: without its dead entries, with an index that suits the
-    /// room. `entry` is what will be appended next.
+    /// Rebuilds the region in `to`: without its dead entries, with an index that suits the room. `entry` is
+    /// the size of the entry that will be appended next.
     ///
-    /// `to` may overlap the old place, which must then be free of pins; what else it covers is
+    /// `to` may overlap the old place, which must then be free of pins; everything else in `to` is
     /// overwritten.
     pub fn relay(&mut self, block: &mut Backing, to: Range<usize>, entry: usize, new: bool) {
         let slots = fitting_slots(to.len(), self.count + new as usize, self.live + entry);
         self.relay_with(block, to, slots);
     }
 
-    /// As `relay`, into as little as it needs or, without dead entries, just as it is.
+    /// As `relay`, into as little room as it needs or, without dead entries, unchanged.
     pub fn slide(&mut self, block: &mut Backing, to: Range<usize>) {
         if to.len() >= self.size {
             block.copy_within(self.at..self.at + self.end, to.start);
@@ -448,7 +447,7 @@ impl Region {
             block.copy_within(from.clone(), log);
             log + from.len()
         } else if log <= from.start || to.start >= self.extent().end || to.end <= self.at {
-            // What is written lies before what is still to be read, or elsewhere.
+            // The writes stay before the bytes that are still to be read, or go elsewhere.
             copy_live(block, from, log)
         } else {
             let packed = from.start..copy_live(block, from.clone(), from.start);
@@ -456,7 +455,7 @@ impl Region {
             log + packed.len()
         };
         assert!(end <= to.end, "a region of {} bytes does not fit {to:?}", end - to.start);
-        assert_eq!(end - log, self.live, "the log holds what is counted");
+        assert_eq!(end - log, self.live, "the log has the counted bytes");
         (self.changed, self.patches) = (true, None);
         let moved = (HEADER + 8 * slots).wrapping_sub(self.log_start());
         (self.at, self.size) = (to.start, to.len());
@@ -468,7 +467,7 @@ impl Region {
         self.write_header(block);
     }
 
-    /// What would become of the region if it were divided at a hash.
+    /// The parts of the region after a division at a hash.
     pub fn parts(&self, block: &Backing, hash: u64) -> Parts {
         let mut parts = Parts::default();
         parts.lower.log.reserve(self.live);
@@ -481,13 +480,13 @@ impl Region {
         parts
     }
 
-    /// Divides the region where it lies, into parts that were made of it and have room in it: the
-    /// upper one, behind what it keeps.
+    /// Divides the region in place, into parts that were computed from it and fit into it; returns the upper
+    /// one, which follows the lower one.
     pub fn divide(&mut self, block: &mut Backing, parts: Parts) -> Region {
         let Parts { lower, upper } = parts;
         let (left, right) = (lower.needs(), upper.needs());
         let spare = self.size.checked_sub(left + right).expect("the caller has made room for both");
-        // Each gets of the rest what its share of the entries is.
+        // The rest is shared in proportion to the entries.
         let more = (spare as u128 * right as u128 / (left + right) as u128) as usize / 8 * 8;
         let (at, size, cut) = (self.at, self.size, self.size - right - more);
         let upper = upper.lay(block, at + cut..at + size);
@@ -497,8 +496,8 @@ impl Region {
         upper
     }
 
-    /// Moves the upper entries to a new region in `to`, and keeps the first `keeps` bytes of its own
-    /// extent for the others.
+    /// Moves the upper entries to a new region in `to`, and keeps the first `keeps` bytes of its own extent
+    /// for the others.
     pub fn split_off(
         &mut self,
         block: &mut Backing,
@@ -509,8 +508,8 @@ impl Region {
         let (all, log) = (self.count, self.log());
         let Above { count, live, .. } = *above;
         let slots = fitting_slots(keeps, self.count - count, self.live - live);
-        // Fewer entries are left than there were, so that its log does not begin later than it did, and
-        // nothing is written over what is still to be read.
+        // Fewer entries are left than before, so that the log does not begin later than it did, and no write
+        // reaches bytes that are still to be read.
         let slots = slots.min(self.slots);
         let mut left = Region { at: self.at, size: keeps, slots, ..self.clone() };
         let slots = fitting_slots(to.len(), count, live);
@@ -539,7 +538,7 @@ impl Region {
         right
     }
 
-    /// Appends an entry that lies elsewhere, and later than here.
+    /// Appends an entry from another, later place.
     fn take(&mut self, block: &mut Backing, at: usize, low: u32, head: &Head) {
         let (to, size) = (self.end, head.size());
         assert!(to + size <= self.size, "a part of a region holds its entries");
@@ -553,7 +552,7 @@ impl Region {
         self.large += head.beside();
     }
 
-    /// Deals the load of both out to the two parts of a region, by their entries.
+    /// Divides the load of both between the two parts of a region, by their entries.
     fn share_load(&self, right: &Region, load: u32) {
         let all = (self.count + right.count).max(1) as u64;
         let theirs = (load as u64 * right.count as u64 / all) as u32;
@@ -561,12 +560,12 @@ impl Region {
         self.load.set(load - theirs);
     }
 
-    /// Where its log is in the block.
+    /// The range of its log in the block.
     pub fn log(&self) -> Range<usize> {
         self.at + self.log_start()..self.at + self.end
     }
 
-    /// One of which nobody has anything.
+    /// A region with no bytes present.
     fn whole() -> Region {
         Region { changed: true, ..Region::default() }
     }
@@ -582,9 +581,8 @@ impl Region {
         self.touch(at + FLAGS_AT, 1);
     }
 
-    /// Reads the header of a region that came from another block into an extent of `size` bytes, of
-    /// which the first `end` are its own. `None` when they are no region. The values beside it are
-    /// counted by the caller.
+    /// Reads the header of a region that arrived from another block into an extent of `size` bytes, of which
+    /// the first `end` are its own. `None` if they are not a region. The caller counts the values beside it.
     pub fn arrived(block: &Backing, at: usize, end: usize, size: usize) -> Option<Region> {
         let bytes = block.slice(at..at + end);
         let field = |i: usize| -> Option<usize> {
@@ -615,16 +613,16 @@ impl Region {
         self.at + HEADER..self.at + HEADER + 8 * self.slots
     }
 
-    /// The words of the index that are used, in order of their slots.
+    /// The used words of the index, in order of their slots.
     fn words(&self, block: &Backing) -> Vec<u64> {
         let words = block.slice(self.index()).chunks_exact(8);
         let words = words.map(|word| u64::from_le_bytes(word.try_into().expect("eight bytes")));
         words.filter(|word| *word != 0).collect()
     }
 
-    /// Makes the index of the words of one of another size, whose entries have all moved on by this
-    /// (a negative number as its complement). Both have the words in about the same order, so that this
-    /// is a walk along the two.
+    /// Builds the index from the words of an index of another size, whose entries have all moved by this
+    /// distance (a negative number as its complement). Both have the words in about the same order, so that
+    /// this is a walk along the two.
     fn resize_index(&self, block: &mut Backing, words: &[u64], moved: usize) {
         let index = block.slice_mut(self.index());
         index.fill(0);
@@ -698,7 +696,7 @@ pub(super) struct Above {
     pub live: usize,
 }
 
-/// The entries of a region that is about to be divided, below a hash and from there on.
+/// The entries of a region that is about to be divided, before a hash and from there on.
 #[derive(Default)]
 pub(super) struct Parts {
     lower: Laid,
@@ -706,13 +704,13 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Bytes that both take.
+    /// Bytes of both.
     pub fn needs(&self) -> usize {
         self.lower.needs() + self.upper.needs()
     }
 }
 
-/// Entries that are to become a region.
+/// Entries that will form a region.
 #[derive(Default)]
 struct Laid {
     log: Vec<u8>,
@@ -744,13 +742,13 @@ impl Laid {
     }
 }
 
-/// Bytes of a region with nothing to spare.
+/// Bytes of a region without spare room.
 pub(super) fn packed_len(count: usize, live: usize) -> usize {
     HEADER + 8 * slots_for(count) + live
 }
 
-/// Slots for a region of `size` bytes, so that index and log fill up together when more entries
-/// like these come.
+/// Slots for a region of `size` bytes, so that index and log fill up together if more entries of this size
+/// are added.
 fn fitting_slots(size: usize, count: usize, live: usize) -> usize {
     let spare = size.checked_sub(packed_len(count, live)).expect("a region fits its extent");
     let mean = live.checked_div(count).unwrap_or(64);
@@ -781,7 +779,7 @@ fn copy_live(block: &mut Backing, from: Range<usize>, to: usize) -> usize {
     to
 }
 
-/// Whether bytes are of a kind of which none is missing.
+/// Whether all of the bytes are always present.
 #[inline]
 fn all_of<B: Bytes>(_: &B) -> bool {
     B::ALL
@@ -811,7 +809,7 @@ fn make_word(low: u32, offset: usize) -> u64 {
     (low as u64) << 32 | (offset as u64 / 8 + 1)
 }
 
-/// The half of the hash that a word keeps.
+/// The half of the hash that a word contains.
 #[inline]
 fn low_of(word: u64) -> u32 {
     (word >> 32) as u32
@@ -822,7 +820,7 @@ fn offset(word: u64) -> usize {
     (word as u32 as usize - 1) * 8
 }
 
-/// Puts a word into the index; the slot that it got.
+/// Inserts a word into the index; returns its slot.
 fn insert(index: &mut [u8], slots: usize, low: u32, offset: usize) -> usize {
     let mut slot = home(low, slots);
     while word(index, slot) != 0 {
@@ -832,7 +830,8 @@ fn insert(index: &mut [u8], slots: usize, low: u32, offset: usize) -> usize {
     slot
 }
 
-/// Empties a slot and moves later words of its run into the gap, so that none is cut off from home.
+/// Empties a slot and moves later words of its run into the gap, so that all are still reachable from their
+/// home slots.
 fn remove(index: &mut [u8], slots: usize, slot: usize, mut touched: impl FnMut(usize)) {
     let distance = |from: usize, to: usize| if to >= from { to - from } else { to + slots - from };
     let (mut gap, mut at) = (slot, slot);

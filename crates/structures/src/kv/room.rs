@@ -1,11 +1,11 @@
-//! Making room: where an entry or a large value goes when it does not fit as things are.
+//! Making room: where an entry or a large value goes if it does not fit.
 //!
-//! Cheap ways come first: drop dead entries, split, grow into a hole, move to a larger one. When
-//! the block is nearly full, what is free lies scattered: in holes, in dead entries and in room that
-//! regions keep for growth. Then a stretch of neighbouring extents, the smallest that has enough of
-//! it, is packed, and the room comes together in one place. Pinned extents are never moved and
-//! divide the block for this purpose. Totals are checked before anything is touched: they decide
-//! whether there is room, and only a pin can then stand in the way.
+//! Cheap ways come first: drop dead entries, split, grow into a hole, move to a larger hole. In a nearly full
+//! block the free space is scattered: in holes, in dead entries and in the spare room of regions. Then a
+//! stretch of neighbouring extents, the smallest that has enough free space, is packed, which collects the
+//! space in one place. Pinned extents are never moved and divide the block for this purpose. Totals are
+//! checked before anything changes: they decide whether there is room, and after that only a pin can be in
+//! the way.
 
 use super::arena::{Owner, Room, round_up};
 use super::pack::Squeeze;
@@ -17,31 +17,31 @@ use honeycomb_types::Bug;
 use honeycomb_wire::Status;
 use std::ops::Range;
 
-/// Delay told when a pinned range is in the way, in microseconds.
+/// Retry delay while a pinned range is in the way, in microseconds.
 const RETRY_PINNED_US: u64 = 300;
 
-/// Delay told while a part of the block moves elsewhere, in microseconds.
+/// Retry delay while a part of the block is being moved away, in microseconds.
 pub(super) const RETRY_MOVING_US: u64 = 1000;
 
 /// Spreads the first hashes of regions, an odd number of many bits.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Ways short of the last resort may move this many times the bytes that they make room for.
+/// Ways before the last resort may move this many times the bytes that they make room for.
 const EFFORT: usize = 8;
 
-/// The refusal when only a pinned range stands in the way.
+/// The refusal when only a pinned range is in the way.
 pub(super) fn pinned_down() -> Answer {
     Answer { value: RETRY_PINNED_US, ..Answer::refuse(Status::Busy, "") }
 }
 
-/// The refusal when a part of the block is about to move elsewhere.
+/// The refusal when a part of the block is about to move away.
 pub(super) fn relief_comes() -> Answer {
     Answer { value: RETRY_MOVING_US, ..Answer::refuse(Status::Busy, "") }
 }
 
 impl Table {
     /// Whether an operation fits into `free` bytes that takes `gross` and then releases `replaces`. Only an
-    /// operation that adds nothing may use the reserve: a full block needs it for its own division.
+    /// operation with no net growth may use the reserve, which a full block needs for its own split.
     #[inline]
     pub(super) fn affords(&self, free: usize, gross: usize, replaces: usize) -> bool {
         let net = gross.saturating_sub(replaces);
@@ -50,8 +50,8 @@ impl Table {
         gross <= free && net + keeps <= free
     }
 
-    /// Admits an operation that takes `gross` bytes and then releases `replaces`, or says why it has to wait
-    /// or is refused. On refusal nothing has changed but that unpinned memory was swept.
+    /// Admits an operation that takes `gross` bytes and then releases `replaces`, or returns why it has to
+    /// wait or is refused. A refusal has changed nothing, except that unpinned memory was swept.
     pub(super) fn check_budget(
         &mut self,
         block: &mut Backing,
@@ -78,10 +78,7 @@ impl Table {
             }
             Relief::Wanted | Relief::Coming => return Err(relief_comes()),
             Relief::Denied(status, why) => {
-                let text = format!(
-                    "{} is full and there is no block to give a part to: {why}",
-                    self.block
-                );
+                let text = format!("block {} is full and cannot be split: {why}", self.block);
                 return Err(Answer::refuse(*status, text));
             }
         }
@@ -94,15 +91,15 @@ impl Table {
                 free.saturating_sub(reserve),
                 self.size,
                 match &self.relief {
-                    Relief::Indivisible(why) => format!(" and cannot be divided: {why}"),
+                    Relief::Indivisible(why) => format!(" and cannot be split: {why}"),
                     _ => String::new(),
                 }
             ),
         ))
     }
 
-    /// Makes room for an entry of `size` bytes with this hash, which has a place of its own in the
-    /// index when it is `new`, and for which `replaces` bytes will be given back.
+    /// Makes room for an entry of `size` bytes with this hash. A `new` entry has a place of its own in the
+    /// index; `replaces` bytes will be released.
     pub(super) fn make_room(
         &mut self,
         block: &mut Backing,
@@ -124,8 +121,7 @@ impl Table {
         self.grow(block, id, size, new)
     }
 
-    /// Divides the region of `hash` until it is no longer so full that it had to outgrow its
-    /// largest size.
+    /// Divides the region of `hash` until it fits into its largest allowed size.
     fn split_while_large(&mut self, block: &mut Backing, hash: u64, entry: usize) {
         loop {
             let id = self.region_of(hash);
@@ -137,8 +133,8 @@ impl Table {
         }
     }
 
-    /// Moves the upper part of a region to a new one. `false` when it cannot be divided, or there
-    /// is no room to do so cheaply.
+    /// Moves the upper part of a region to a new one. `false` if it cannot be divided, or there is no cheap
+    /// room.
     fn split(&mut self, block: &mut Backing, hash: u64) -> bool {
         let place = self.place_of(hash);
         let id = self.order[place] as usize;
@@ -171,8 +167,8 @@ impl Table {
         true
     }
 
-    /// Divides a region at a hash, so that one begins there: `Ok` also when one does already. It costs
-    /// no more room than a header; `Err` when pins keep the block from having that in one piece.
+    /// Divides a region at a hash, so that one begins there: `Ok` also if one already does. It takes no more
+    /// room than a header; `Err` if pins prevent that in one piece.
     pub(super) fn divide_at(&mut self, block: &mut Backing, hash: u64) -> Result<(), Answer> {
         let place = self.place_of(hash);
         if self.starts[place] == hash {
@@ -194,8 +190,8 @@ impl Table {
         Ok(())
     }
 
-    /// Divides a region where it lies, once it has room for two headers there. A hole for one of the
-    /// parts would be too much to ask of a full block. `None` when there is no room.
+    /// Divides a region in place, once it has room for two headers there. A hole for one of the parts would
+    /// be too much to require of a full block. `None` if there is no room.
     fn divide_region(
         &mut self,
         block: &mut Backing,
@@ -225,9 +221,9 @@ impl Table {
         Some(right)
     }
 
-    /// Bytes for a region that needs `needed`: room to grow while memory is plenty. In blocks of huge pages
-    /// a hole is resident, so that one of about the size is better taken whole; in smaller ones what is
-    /// not used may not even be resident.
+    /// The length to allocate for a region that needs `needed` bytes: with room to grow while memory is
+    /// plenty. In blocks of huge pages a hole is resident, so a hole of about the right size is taken whole;
+    /// in smaller blocks unused bytes may not even be resident.
     fn room(&self, needed: usize) -> Room {
         let tight = needed + needed / 8;
         if self.arena.free_bytes() < self.size / 4 {
@@ -275,7 +271,7 @@ impl Table {
         if movable && self.grow_among_neighbours(block, id, needed, (entry, new)) {
             return Ok(());
         }
-        // Pins hold it in its place, or its neighbours.
+        // Pins hold the region or its neighbours in place.
         let len = round_up(needed);
         let Some(at) = self.find_hole(block, len, Owner::Region(id)) else {
             assert!(pinned, "a block whose totals have room and that has no pins has room");
@@ -285,7 +281,7 @@ impl Table {
         Ok(())
     }
 
-    /// Lets a region grow into the holes beside it, when that is worth while.
+    /// Extends a region into the adjacent holes, if that is worth while.
     fn extend(
         &mut self,
         block: &mut Backing,
@@ -298,7 +294,7 @@ impl Table {
         let (at, most) = (region.at, region.size + self.arena.hole_after(region.at));
         let size = room.of(most).max(region.size);
         if most >= room.least && region.extends(entry, new, size) {
-            // Only the log was short: nothing needs to move.
+            // Only the log was too short: no bytes have to move.
             self.regions[id as usize].size = size;
         } else if movable && most >= room.least {
             self.relay(block, id, at..at + size, entry, new);
@@ -344,7 +340,7 @@ impl Table {
         }
     }
 
-    /// Packs the extents around a region until there is room for it where it is.
+    /// Packs the extents around a region until it has room in its place.
     fn grow_among_neighbours(
         &mut self,
         block: &mut Backing,
@@ -367,8 +363,8 @@ impl Table {
         self.widen(block, id, round_up(needed), usize::MAX, Squeeze::Fully, (entry, new))
     }
 
-    /// Takes a hole of `len` bytes, packing a part of the block when there is none. When the totals
-    /// have room for it, only a pin can be why there is `None`.
+    /// Finds a hole of `len` bytes, and packs a part of the block if there is none. If the totals have room
+    /// for it, `None` can only be caused by a pin.
     pub(super) fn find_hole(
         &mut self,
         block: &mut Backing,
@@ -392,18 +388,18 @@ impl Table {
         self.arena.alloc(len, owner)
     }
 
-    /// Whether anything is pinned. Ask before looking for room: other threads drop pins at any
-    /// time, and only one that was there at the start excuses that no room was found.
+    /// Whether anything is pinned. To be called before looking for room: other threads drop pins at any time,
+    /// and only a pin that existed at the start explains a failure.
     pub(super) fn pinned(&self, block: &mut Backing) -> bool {
         block.is_pinned(&(0..self.size)) || self.arena.zombie_bytes() > 0
     }
 }
 
-/// Where a region whose first hash is `start` divides into two, of which each has between a third and two
-/// thirds of it, about. Equal hashes stay together; `None` when all are equal.
+/// Where a region whose first hash is `start` divides into two parts, each with between a third and two
+/// thirds of it, about. Equal hashes stay together; `None` if all are equal.
 ///
-/// Keys are spread evenly. Were all regions divided into halves, they would be of one size all the time,
-/// and grow at the same time: a place that one leaves would be too small for all others.
+/// Keys are spread evenly. If all regions were divided into halves, they would always be of one size and grow
+/// at the same time: the old place of one would be too small for all others.
 fn cut(region: &Region, start: u64, block: &Backing) -> Option<Above> {
     let live = region.walk(block).filter(|(_, head)| !head.dead());
     let mut entries: Vec<(u64, usize)> =
@@ -441,7 +437,7 @@ mod tests {
     use honeycomb_block::Reclaimer;
     use honeycomb_wire::key_hash;
 
-    /// A block of huge pages is resident as far as its extents reach.
+    /// A block of huge pages is resident up to the end of its extents.
     #[test]
     fn regions_lie_densely_however_many_there_are() {
         const SIZE: usize = 32 << 20;
@@ -462,11 +458,11 @@ mod tests {
         }
         table.check(&block);
         assert!(table.regions.iter().all(|region| region.size <= table.region_max));
-        assert!(worst < 1.4, "{worst} times what is used");
+        assert!(worst < 1.4, "{worst} times the used bytes");
         assert!(sizes >= 4, "regions of {sizes} sizes that differ by a quarter");
     }
 
-    /// How many sizes regions have, of which each is a quarter more than the one before.
+    /// The number of sizes of regions, each a quarter larger than the one before.
     fn size_classes(table: &Table) -> usize {
         let mut sizes: Vec<usize> = table.regions.iter().map(Region::packed).collect();
         sizes.sort_unstable();

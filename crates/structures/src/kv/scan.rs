@@ -8,13 +8,13 @@ use crate::{Answer, Bytes, Payload};
 use honeycomb_types::Bug;
 use honeycomb_wire::data::{Brings, ScanArgs, put_scan_entry, put_scan_extents, scan_entry_len};
 
-/// Most bytes of entries in a page, whatever is asked for; a single entry may be larger.
+/// Most bytes of entries in a page, whatever was requested; a single entry may be larger.
 pub const PAGE_MAX: usize = 1 << 20;
-/// Bytes of regions that one request reads. After that it answers with what it has found, which of
-/// a rare prefix may be nothing: the page is empty then and the cursor goes on.
+/// Bytes of regions that one request reads. After that it answers with the entries found so far. For a rare
+/// prefix there may be none: then the page is empty and the cursor moves on.
 const LOOK_MAX: usize = 4 << 20;
 
-/// An entry that a page may hold.
+/// An entry that a page may contain.
 struct Found {
     hash: u64,
     at: usize,
@@ -40,7 +40,7 @@ impl KvBlock {
                 break;
             }
             let full = !page.is_empty() && page.len() >= budget;
-            // Where all are wanted the first region with an entry ends the search for one.
+            // If all entries are wanted, the first region with an entry ends the search for one.
             let all = scan.prefix.is_empty() && scan.brings != Brings::Lists;
             let tired = looked >= LOOK_MAX && !(page.is_empty() && all);
             if full || tired || !block.has(&region.contents()) {
@@ -61,7 +61,7 @@ impl KvBlock {
                 return Ok(answer(next, page));
             }
         }
-        // What follows, if anything does, is another block's, or will be.
+        // Anything after that belongs to another block, or will.
         Ok(answer(last.wrapping_add(1), page))
     }
 
@@ -87,7 +87,7 @@ impl KvBlock {
         found
     }
 
-    /// The hash of the first of these entries whose value is not there.
+    /// The hash of the first of these entries whose value is absent.
     fn lacks_value<B: Bytes>(
         &self,
         block: &B,
@@ -101,7 +101,7 @@ impl KvBlock {
         found.iter().find(|f| !there(f)).map(|f| f.hash)
     }
 
-    /// The values of these entries are wanted, as far as a page may hold them.
+    /// Requests the values of these entries, as far as a page may contain them.
     fn want_values(&self, block: &impl Bytes, found: &[Found], most: usize) {
         let mut needs = Needs::up_to(most.min(block.most()));
         let _ = found.iter().any(|f| {
@@ -110,7 +110,8 @@ impl KvBlock {
         });
     }
 
-    /// Adds entries while they fit, those of one hash together. The hash of the first that did not.
+    /// Adds entries while they fit, those of one hash together; returns the hash of the first that did not
+    /// fit.
     fn fill_page(
         &self,
         block: &impl Bytes,

@@ -1,5 +1,5 @@
-//! Giving memory back while the block lives: regions that have emptied become smaller, and holes that
-//! once held something go back to the operating system.
+//! Returning memory during the life of a block: regions that have emptied become smaller, and the memory of
+//! holes goes back to the operating system.
 
 use super::KvBlock;
 use super::arena::Arena;
@@ -9,31 +9,31 @@ use honeycomb_types::Time;
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
-/// Smaller regions are left as they are.
+/// Smaller regions are left unchanged.
 const SHRINK_FROM: usize = 8 * 1024;
-/// Of a block, this part has to have become free before its memory is given back.
+/// Memory is returned only when this part of a block has become free.
 const SLACK_FRACTION: usize = 16;
-/// It goes back when it has been free for this long: what is freed is often soon used again. Of regions;
-/// of extents, whose turn comes less often, as soon as an empty block of them would.
+/// Free memory of regions is returned after this time, because it is often reused soon. That of extents,
+/// which change less often, is returned when an empty block of extents would be.
 const KEPT_FREE: Duration = Duration::from_millis(50);
-/// Smaller holes than this part of a block are not given back, because each is a system call. A region
-/// is about an 85th.
+/// Holes smaller than this part of a block are not returned, because each costs a system call. A region is
+/// about an 85th.
 const HOLE_FRACTION: usize = 128;
-/// But of small blocks those of 8 KiB are, and of large ones those of 128 KiB.
+/// The bounds of that part: holes of 8 KiB are returned in small blocks, and holes of 128 KiB in large ones.
 const HOLE_MIN: RangeInclusive<usize> = 8 * 1024..=128 * 1024;
-/// Bytes that are given back at a time, and the pause between two times: others come first.
+/// Bytes that are returned at a time, and the pause between two times, in which others run.
 const STEP: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// What is being given back.
+/// The state of returning memory.
 pub(crate) struct Shrink {
-    /// How long memory stays that is free.
+    /// How long free memory stays.
     kept_free: Duration,
-    /// When to begin, or to go on.
+    /// When to begin, or to continue.
     due: Option<Time>,
-    /// What the arena had allocated when it was last looked at.
+    /// The arena's total of allocated bytes at the last inspection.
     allocated: u64,
-    /// Holes are given back from here on; `None` before it has begun.
+    /// Holes are returned from this offset on; `None` before it has begun.
     from: Option<usize>,
 }
 
@@ -44,12 +44,12 @@ impl Default for Shrink {
 }
 
 impl Shrink {
-    /// Of a block whose free memory stays for so long.
+    /// For a block whose free memory stays for so long.
     pub fn after(kept_free: Duration) -> Shrink {
         Shrink { kept_free, due: None, allocated: 0, from: None }
     }
 
-    /// The same, when there is nothing to give back.
+    /// The same, with nothing to return.
     pub fn anew(&self) -> Shrink {
         Shrink::after(self.kept_free)
     }
@@ -58,7 +58,7 @@ impl Shrink {
         self.due
     }
 
-    /// Looks whether there is memory to give back.
+    /// Checks whether there is memory to return.
     pub fn look(&mut self, arena: &Arena, size: usize, now: Time) {
         if self.due.is_none() && arena.slack() > size / SLACK_FRACTION {
             self.wait(arena, now);
@@ -69,7 +69,7 @@ impl Shrink {
         (self.due, self.allocated) = (Some(now + self.kept_free), arena.allocated());
     }
 
-    /// Gives some of it back, when it is due.
+    /// Returns some of it, if due.
     pub fn give_back(&mut self, arena: &mut Arena, size: usize, block: &mut Backing, now: Time) {
         if self.due.is_none_or(|due| due > now) {
             return;
@@ -80,7 +80,7 @@ impl Shrink {
             return;
         }
         if self.from.is_none() && arena.allocated() - self.allocated >= arena.free_bytes() as u64 {
-            // At this rate all of it is used again before long: giving it back were work done twice.
+            // At this rate all of it will soon be reused: returning it would be wasted work.
             return self.wait(arena, now);
         }
         let from = *self.from.get_or_insert(0);
@@ -109,7 +109,7 @@ impl Shrink {
 }
 
 impl Table {
-    /// Lets a region that holds little of what it has room for have less.
+    /// Reduces the room of a region that is mostly empty.
     pub(super) fn shrink_region(&mut self, block: &mut Backing, id: u32) {
         let region = &self.regions[id as usize];
         let wanted = (2 * region.packed()).next_multiple_of(8).max(SHRINK_FROM / 4);
@@ -125,12 +125,12 @@ impl Table {
 }
 
 impl KvBlock {
-    /// Looks whether there is memory to give back.
+    /// Checks whether there is memory to return.
     pub(super) fn look_at_slack(&mut self, now: Time) {
         self.shrink.look(&self.table.arena, self.size, now);
     }
 
-    /// Gives some of it back, when it is due.
+    /// Returns some of it, if due.
     pub(super) fn give_back(&mut self, block: &mut Backing, now: Time) {
         self.shrink.give_back(&mut self.table.arena, self.size, block, now);
     }
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use honeycomb_block::Reclaimer;
 
-    /// A store whose large values are written again and again would fault in, each time, what was
-    /// just given back.
+    /// If large values are written again and again, each write would fault in the memory that was just
+    /// returned.
     #[test]
     fn what_is_used_again_all_the_time_is_given_back_when_that_ends() {
         const SIZE: usize = 1 << 20;
@@ -164,7 +164,7 @@ mod tests {
             shrink.give_back(&mut arena, SIZE, &mut block, now);
             assert!(block.slice(0..SIZE / 2).iter().all(|byte| *byte == 7));
         }
-        now = shrink.due().expect("it is looked at again");
+        now = shrink.due().expect("it is inspected again");
         shrink.give_back(&mut arena, SIZE, &mut block, now);
         assert!(block.slice(0..SIZE / 2).iter().all(|byte| *byte == 0));
         assert_eq!((shrink.due(), arena.slack()), (None, 0));

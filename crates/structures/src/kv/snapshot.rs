@@ -1,4 +1,5 @@
-//! What a block holds, to be written elsewhere: the logs of its regions and where large values are.
+//! The content of a kv block, to be written elsewhere: the logs of its regions and the places of large
+//! values.
 
 use super::KvBlock;
 use super::region::{ENTRY, Head, LARGE_REF};

@@ -13,26 +13,26 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes charged for each extent: what its bookkeeping takes beside the block.
+/// Bytes charged for each extent: its bookkeeping beside the block.
 pub(super) const EXTENT_COST: usize = 128;
-/// Of a block, 1 / this stays free for the moves that make room. With less, each would have to
-/// touch half the block.
+/// Of a block, 1 / this stays free for the moves that make room. With less, each would have to move half the
+/// block.
 pub(super) const RESERVE_FRACTION: usize = 32;
 
 /// A region is divided before it is 1 / this of its block, three quarters of a 64th.
 const REGION_FRACTION: usize = 85;
 
-/// Most that an entry adds to its region's index, or to a large value's bookkeeping in one.
+/// Most bytes that an entry adds to its region's index, or to a large value's bookkeeping.
 pub(super) const WORD_COST: usize = 16;
 
-/// Where a large value is.
+/// The place of a large value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Large {
     pub at: usize,
     pub len: usize,
 }
 
-/// An entry that was found. Good until the next change of the table.
+/// A found entry. Valid until the next change of the table.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hit {
     pub region: u32,
@@ -42,24 +42,24 @@ pub(super) struct Hit {
     pub head: Head,
 }
 
-/// Bytes of the extent for a large value. An empty one has an extent too: it may be a payload that
-/// is still to be judged.
+/// Bytes of the extent for a large value. An empty value has an extent too: it may be a payload that is still
+/// to be checked.
 fn large_room(len: usize) -> usize {
     round_up(len.max(1))
 }
 
-/// What a new entry holds.
+/// The value of a new entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value<'a> {
     Inline(&'a [u8]),
     Large(u32),
-    /// Which extents it is, and whose they are.
+    /// A list of extents, with their owner.
     Extents(&'a [u8]),
 }
 
 /// All entries of a block.
 pub(super) struct Table {
-    /// The block, as errors name it.
+    /// The block's name in errors.
     pub block: BlockId,
     pub size: usize,
     pub region_max: usize,
@@ -76,34 +76,34 @@ pub(super) struct Table {
     pub packed: usize,
     pub large_bytes: usize,
     pub length: u64,
-    /// What another block has of the values here, while a range of hashes moves there.
+    /// The values that another block already has, while a range of hashes moves there.
     pub sent: Option<Box<Sent>>,
-    /// Regions of a range that is moving here: not found yet, and by first hash with the last.
+    /// Regions of a range that is moving here, not visible yet: by first hash, with the last.
     pub incoming: BTreeMap<u64, (u64, u32)>,
-    /// Regions and values of ranges that have gone, to be given back little by little.
+    /// Regions and values of ranges that have moved away, to be freed little by little.
     pub leaving: Vec<u32>,
     pub leaving_values: Vec<u32>,
-    /// A block to give a part to was asked for: until then, what has no room waits.
+    /// The request to give a part to another block: until it is answered, entries without room wait.
     pub relief: Relief,
-    /// What entries that are no more named as their values' extents: to be dropped.
+    /// Lists of extents of deleted entries: to be dropped.
     pub dropped: Vec<Box<[u8]>>,
 }
 
-/// Whether a block that is full will have room soon.
+/// Whether a full block will soon have room.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Relief {
     /// Not by giving a part of it away.
     #[default]
     None,
-    /// Not by giving a part of it away: this fills it.
+    /// Not by giving a part of it away: these keys fill it.
     Indivisible(Arc<str>),
-    /// Perhaps: nobody has needed it yet.
+    /// Perhaps: no operation has needed it yet.
     Possible,
-    /// Perhaps: something had no room, and waits until that is known.
+    /// Perhaps: an operation had no room, and waits until that is known.
     Wanted,
     /// Yes: a part of it is about to move.
     Coming,
-    /// There is no other block; this is why.
+    /// No other block is available, for this reason.
     Denied(Status, String),
 }
 
@@ -133,7 +133,7 @@ impl Table {
         }
     }
 
-    /// Bytes of the block that are spoken for, bookkeeping included.
+    /// Bytes in use or reserved, with the bookkeeping.
     pub fn taken(&self) -> usize {
         self.packed
             + self.large_bytes
@@ -162,7 +162,7 @@ impl Table {
         self.order[self.place_of(hash)]
     }
 
-    /// The region of any hash, also one that is not the block's.
+    /// The region of any hash, also one outside of the block's range.
     #[inline]
     pub fn region_if_any(&self, hash: u64) -> Option<u32> {
         self.place_if_any(hash).map(|place| self.order[place])
@@ -173,13 +173,13 @@ impl Table {
         self.look_up(block, self.region_of(hash), hash as u32, key, false)
     }
 
-    /// As `find`, when the region of the key's hash, of which this is the lower half, is known.
+    /// As `find`, if the region of the key's hash is known; `low` is the hash's lower half.
     #[inline]
     pub fn find_in(&self, block: &impl Bytes, region: u32, low: u32, key: &[u8]) -> Option<Hit> {
         self.look_up(block, region, low, key, false)
     }
 
-    /// Whether everything is there that `find` may read.
+    /// Whether all bytes are present that `find` may read.
     #[inline]
     pub fn can_find(&self, block: &impl Bytes, hash: u64, key: &[u8]) -> bool {
         let region = &self.regions[self.region_of(hash) as usize];
@@ -210,7 +210,7 @@ impl Table {
         found.map(|(slot, at, head)| Hit { region: id, slot, at, head })
     }
 
-    /// The bytes of an entry's value, wherever they are.
+    /// The bytes of an entry's value, in whatever place.
     #[inline]
     pub fn value(&self, block: &impl Bytes, at: usize, head: &Head) -> Range<usize> {
         let stored = at + ENTRY + head.key_len;
@@ -228,40 +228,40 @@ impl Table {
         u32::from_le_bytes(bytes.try_into().expect("four bytes"))
     }
 
-    /// The id of a large value, when the entry has one.
+    /// The id of the large value of an entry, if it has one.
     fn large_of(&self, block: &Backing, hit: &Hit) -> Option<u32> {
         hit.head.large().then(|| self.large_id(block, hit.at, &hit.head))
     }
 
-    /// Notes the extents of an entry that is about to go.
+    /// Notes the extents of an entry that is about to be removed.
     fn drop_extents(&mut self, block: &Backing, hit: &Hit) {
         if hit.head.extents() && !Bug::ExtentsKept.active() {
             self.dropped.push(block.slice(self.value(block, hit.at, &hit.head)).into());
         }
     }
 
-    /// A planted defect: gives up the extents of a region's entries.
+    /// A planted defect: drops the extents of a region's entries.
     pub fn drop_extents_of(&mut self, block: &Backing, id: u32) {
         for stored in self.lists_of(block, id) {
             self.dropped.push(block.slice(stored).into());
         }
     }
 
-    /// A planted defect: forgets who has the extents of a region's entries.
+    /// A planted defect: forgets the owners of the extents of a region's entries.
     pub fn forget_owners(&self, block: &mut Backing, id: u32) {
         for stored in self.lists_of(block, id) {
             block.slice_mut(stored.start..stored.start + EXTENT_OWNER).fill(0);
         }
     }
 
-    /// Where a region has lists of extents.
+    /// The places of the lists of extents in a region.
     fn lists_of(&self, block: &Backing, id: u32) -> Vec<Range<usize>> {
         let live = |(_, head): &(usize, Head)| head.extents() && !head.dead();
         let entries = self.regions[id as usize].walk(block).filter(live);
         entries.map(|(at, head)| self.value(block, at, &head)).collect()
     }
 
-    /// Stores an entry, in place of `old` when there is one. `old` must be fresh.
+    /// Stores an entry, in place of `old` if there is one. `old` must be fresh.
     ///
     /// On refusal nothing has changed, and a new large value remains the caller's.
     pub fn store(
@@ -313,7 +313,7 @@ impl Table {
         Ok(())
     }
 
-    /// The head of an entry and the bytes behind its key.
+    /// The head of an entry and the bytes after its key.
     fn lay_out<'b>(
         &self,
         key: &[u8],
@@ -330,9 +330,8 @@ impl Table {
         }
     }
 
-    /// Writes an entry that nobody finds until it is published, beside the one of the same key,
-    /// which will give `replaces` bytes back. On refusal nothing has changed, and a new large value
-    /// remains the caller's.
+    /// Writes an entry that is hidden until it is published, beside the one with the same key, which will
+    /// release `replaces` bytes. On refusal nothing has changed, and a new large value remains the caller's.
     pub fn stage(
         &mut self,
         block: &mut Backing,
@@ -358,7 +357,7 @@ impl Table {
         Ok(())
     }
 
-    /// Lets the entry that was staged for a key take the place of the one that is there, if any.
+    /// Replaces the present entry of a key, if any, by the staged one.
     pub fn publish(&mut self, block: &mut Backing, hash: u64, key: &[u8]) {
         if let Some(old) = self.find(block, hash, key) {
             self.remove(block, &old);
@@ -367,7 +366,7 @@ impl Table {
         self.regions[staged.region as usize].publish(block, staged.at);
     }
 
-    /// Whether an inline value can be written over an entry as it lies, without any room.
+    /// Whether an inline value can be written over an entry in place, without more room.
     pub fn overwrites(&self, block: &mut Backing, old: &Hit, key: &[u8], value: &[u8]) -> bool {
         let head = Head::new(key.len(), value.len(), false);
         head.size() == old.head.size() && !block.is_pinned(&(old.at..old.at + head.size()))
@@ -379,7 +378,7 @@ impl Table {
         self.overwrite(block, old, head, value);
     }
 
-    /// Puts a value of the same encoded size in the old one's place.
+    /// Writes a value of the same encoded size over the old one.
     fn overwrite(&mut self, block: &mut Backing, old: &Hit, head: Head, stored: &[u8]) {
         let replaced = self.large_of(block, old);
         self.drop_extents(block, old);
@@ -394,7 +393,7 @@ impl Table {
         }
     }
 
-    /// Takes an entry out. `hit` must be fresh.
+    /// Removes an entry. `hit` must be fresh.
     pub fn remove(&mut self, block: &mut Backing, hit: &Hit) {
         let large = self.large_of(block, hit);
         self.drop_extents(block, hit);
@@ -407,9 +406,9 @@ impl Table {
         if let Some(id) = large {
             self.free_large(block, id);
         }
-        // While a range moves away, the regions that it is made of keep their bounds.
+        // While a range moves away, its regions keep their bounds.
         if empty && self.order.len() > 1 && self.sent.is_none() {
-            // Its bytes are as they were, but that it is dead.
+            // Its bytes are unchanged, except that the entry is dead.
             self.drop_region(block, hit.head.hash(block, hit.at));
         } else {
             self.shrink_region(block, hit.region);
@@ -420,13 +419,13 @@ impl Table {
     pub(super) fn drop_region(&mut self, block: &mut Backing, hash: u64) {
         let place = self.place_of(hash);
         let id = self.order.remove(place);
-        // The neighbour before it extends to the right; the first has none, so the next one takes
-        // over its start.
+        // The neighbour before it extends to the right; the first has none, so the next one takes over its
+        // start.
         self.starts.remove(if place == 0 { 1 } else { place });
         self.forget_region(block, id);
     }
 
-    /// Gives up a region that no hash leads to any more.
+    /// Frees a region that has no hashes any more.
     pub(super) fn forget_region(&mut self, block: &mut Backing, id: u32) {
         let region = std::mem::take(&mut self.regions[id as usize]);
         if region.size > 0 {
@@ -436,7 +435,7 @@ impl Table {
         self.spare_regions.push(id);
     }
 
-    /// An id for a region that is about to be made.
+    /// An id for a new region.
     pub fn new_region(&mut self) -> u32 {
         self.spare_regions.pop().unwrap_or_else(|| {
             self.regions.push(Region::default());
@@ -444,7 +443,7 @@ impl Table {
         })
     }
 
-    /// Takes an extent for a value of its own. `replaces` bytes will become free when it is stored.
+    /// Allocates an extent for a value. `replaces` bytes will be released when it is stored.
     pub fn alloc_large(
         &mut self,
         block: &mut Backing,
@@ -472,7 +471,7 @@ impl Table {
         Ok(id)
     }
 
-    /// Gives up the rest of a large value: its first `skip` bytes, and what is behind `len` more.
+    /// Frees the rest of a large value: its first `skip` bytes, and everything after `len` more.
     pub fn trim_large(&mut self, block: &mut Backing, id: u32, skip: usize, len: usize) {
         let large = &mut self.larges[id as usize];
         block.copy_within(large.at + skip..large.at + skip + len, large.at);
@@ -481,7 +480,7 @@ impl Table {
         self.arena.resize(large.at, large_room(len));
     }
 
-    /// Gives up a large value.
+    /// Frees a large value.
     pub fn free_large(&mut self, block: &mut Backing, id: u32) {
         let large = self.larges[id as usize];
         self.large_bytes -= large_room(large.len);
@@ -492,14 +491,14 @@ impl Table {
         }
     }
 
-    /// Makes the extent of a large value that of a region whose bytes have arrived in it. The large
-    /// value is no more; `false`, and it is given up, when the bytes are no region.
+    /// Turns the extent of a large value into that of a region whose bytes have arrived in it. The large
+    /// value no longer exists. `false` if the bytes are not a region; then the extent is freed.
     pub fn turn_into_region(&mut self, block: &mut Backing, large: u32, id: u32) -> bool {
         let Large { len, .. } = self.larges[large as usize];
         self.turn_into_region_of(block, large, id, len)
     }
 
-    /// The same, when only the first `end` bytes of the extent are the region's.
+    /// As above, if only the first `end` bytes of the extent are the region's.
     pub fn turn_into_region_of(
         &mut self,
         block: &mut Backing,
@@ -516,7 +515,7 @@ impl Table {
         self.spare_larges.push(large);
         self.arena.give_to(at, Owner::Region(id));
         self.packed += region.packed();
-        // What is still to come of it shall find room in its place.
+        // The rest of the region must find room in its place.
         let room = self.size.saturating_sub(self.taken() + self.size / RESERVE_FRACTION);
         let more = self.arena.hole_after(at).min(len / 8).min(room) / 8 * 8;
         region.size += more;
@@ -526,8 +525,8 @@ impl Table {
         true
     }
 
-    /// Numbers of the values that a region's entries have beside it, with the offsets in the block
-    /// at which the entries keep them.
+    /// Ids of the values beside a region's entries, with the offsets in the block at which the entries store
+    /// them.
     pub fn larges_of(&self, block: &Backing, id: u32) -> Vec<(usize, u32)> {
         let region = &self.regions[id as usize];
         let entries = region.walk(block).filter(|(_, head)| !head.dead() && head.large());
@@ -542,7 +541,7 @@ impl Table {
         large.at..large.at + large.len
     }
 
-    /// Where each large value is, by its id; of an id that is not used, nothing that means anything.
+    /// The place of each large value, by its id; meaningless for an unused id.
     pub fn larges(&self) -> Vec<Range<usize>> {
         self.larges.iter().map(|large| large.at..large.at + large.len).collect()
     }
@@ -553,7 +552,7 @@ impl Table {
         self.larges[id as usize].at = to;
     }
 
-    /// Regions that are coming or going: no hash leads to them.
+    /// Regions that are arriving or leaving: they have no hashes.
     fn beside(&self) -> impl Iterator<Item = u32> + '_ {
         let coming = self.incoming.values().map(|(_, id)| *id);
         coming.chain(self.leaving.iter().copied())
@@ -605,8 +604,8 @@ mod tests {
     use honeycomb_block::Reclaimer;
     use honeycomb_wire::key_hash;
 
-    /// Two keys in five are not at home: a look ahead that asked for the entries of the others alone
-    /// left these to be waited for, one after the other.
+    /// Two keys in five are not in their home slot. A prefetch that skipped them made each of their lookups
+    /// wait for memory in turn.
     #[test]
     fn a_look_ahead_finds_nearly_every_entry() {
         const SIZE: usize = 4 << 20;

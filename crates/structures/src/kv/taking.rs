@@ -1,8 +1,8 @@
-//! Taking a value that is too large for its block: it was read before, and is deleted if it is that one.
+//! Taking a value that is too large for its block: it is read first, and then deleted if it is unchanged.
 //!
-//! A value in the key's block is taken by a delete that returns it. One in blocks of its own is read first,
-//! which changes nothing, and then deleted by the list that was read: no list ever names the same extents
-//! again, so that of all who read it one deletes it, and a value that was put meanwhile stays.
+//! A value in the key's block is taken by a delete that returns it. A value in blocks of its own is read
+//! first, which changes nothing, and then deleted by the list that was read. No list ever names the same
+//! extents again, so only one of several readers deletes the value, and a value that was put meanwhile stays.
 
 use super::{KvBlock, bare};
 use crate::Answer;

@@ -1,9 +1,9 @@
-//! A block of a queue whose bytes are below memory, or to be written elsewhere.
+//! A queue block whose bytes are in a lower tier, or to be written elsewhere.
 //!
-//! What is known of its items beside their bytes stays: how many there are, which were given out. To give
-//! any out, or to take any, all of the block is brought up, since its items lie one behind the other and
-//! whoever comes wants the next ones as well; it goes down again as it was when nothing was put. So a
-//! consumer reads each block once, and one that was emptied is never written again.
+//! The metadata of its items stays in memory: their number, and which were delivered. To deliver or take
+//! items, the whole block is read back, because its items are adjacent and the next request needs the
+//! following ones. The block is demoted again unchanged if nothing was put. So a consumer reads each block
+//! once, and an emptied block is never written again.
 
 use super::{PLACE, QueueBlock};
 use crate::{Answer, Bytes, Fetched, Rest, Snapshot};

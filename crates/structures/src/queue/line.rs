@@ -4,7 +4,7 @@ use crate::Ticket;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// Requests in the order of their arrival. A connection that ends takes hundreds of them out of the
+/// Requests in the order of their arrival. When a connection ends, hundreds of them may leave from the
 /// middle: none of them costs a walk along the line.
 pub(super) struct Line<T> {
     by_arrival: BTreeMap<u64, (Ticket, T)>,
@@ -27,7 +27,7 @@ impl<T> Line<T> {
         self.by_arrival.is_empty()
     }
 
-    /// Bytes of the line beside those of its requests.
+    /// Bytes of the line, without those of its requests.
     pub fn overhead(&self) -> usize {
         self.len() * size_of::<(u64, Ticket, Ticket, u64)>()
     }
@@ -50,7 +50,7 @@ impl<T> Line<T> {
         Some(request)
     }
 
-    /// Takes a request out of the line, and whether it was the first.
+    /// Removes a request; returns it and whether it was the first.
     pub fn remove(&mut self, ticket: Ticket) -> Option<(T, bool)> {
         let arrival = self.arrivals.remove(&ticket)?;
         let first = self.by_arrival.first_key_value().is_some_and(|(first, _)| *first == arrival);
@@ -66,7 +66,7 @@ impl<T> Line<T> {
         self.by_arrival.values().map(|(_, request)| request)
     }
 
-    /// Takes the requests out that are late, in order.
+    /// Removes the late requests, in order.
     pub fn take_if(&mut self, mut late: impl FnMut(&T) -> bool) -> Vec<(Ticket, T)> {
         let of = self.by_arrival.values().filter(|(_, request)| late(request));
         let of: Vec<Ticket> = of.map(|(ticket, _)| *ticket).collect();

@@ -1,18 +1,17 @@
-//! A block of a queue: items in the order in which they were put, taken from the front.
+//! A queue block: items in the order in which they were put, taken from the front.
 //!
-//! The bytes of the items grow from the start of the block, a directory of where each ends grows
-//! from its end, so that a run of neighbours is one range and the block explains itself. Nothing is
-//! reused before the block is empty and nobody reads from it; then it begins anew. A block that
-//! fills up is sealed and a successor takes what follows; one that is sealed and empty is `Drained`.
+//! The bytes of the items grow from the start of the block. A directory of the items' ends grows from the end
+//! of the block. So neighbouring items are one range, and the block describes itself. Space is reused only
+//! when the block is empty and has no readers; then the block starts again empty. A block that fills up is
+//! sealed and a successor accepts the following items; a block that is sealed and empty is `Drained`.
 //!
-//! A bounded queue is bounded at its tail (INV-22): what the tail has, what it has promised to
-//! payloads that are arriving, and what it was last told to be ahead of it in earlier blocks, which
-//! can only have become less since. So the bound is never exceeded, and a put may be refused a
-//! moment longer than it had to be.
+//! A bounded queue is bounded at its tail (INV-22), by the sum of three amounts: the tail's content, the room
+//! promised to arriving payloads, and the last reported content of the earlier blocks, which can only have
+//! shrunk since. So the bound is never exceeded, and a put may be refused a moment longer than necessary.
 //!
-//! Where to look: `mod.rs` the rules, `waiters.rs` who waits for items or for room, `reserved.rs`
-//! items that are given out and not acknowledged, `below.rs` a block whose bytes are below memory,
-//! `moving.rs` one that goes to another server.
+//! Where to look: `mod.rs` the rules; `waiters.rs` requests that wait for items or room; `reserved.rs` items
+//! that were delivered and not acknowledged; `below.rs` blocks in lower tiers; `moving.rs` moves to another
+//! server.
 
 mod below;
 mod line;
@@ -41,19 +40,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use waiters::{Getter, Putter, Waiters};
 
-/// Delay told when the end of payloads that are arriving must be awaited, in microseconds.
+/// Retry delay while arriving payloads must be complete first, in microseconds.
 const RETRY_FILLS_US: u64 = 200;
-/// Delay told while a new tail has not heard yet what is ahead of it, in microseconds.
+/// Retry delay while a new tail does not know the content of the earlier blocks, in microseconds.
 const RETRY_AHEAD_US: u64 = 300;
-/// Delay told to a large payload that has to wait for room, in microseconds: it is not kept.
+/// Retry delay of a large payload that has to wait for room, in microseconds: it is not kept.
 const RETRY_LARGE_US: u64 = 2000;
-/// Bytes of payloads that wait for room at one block, at most: beside an eighth of it. They are
-/// memory beside the blocks, and not admission's to lend: a get that would make room must not be
-/// refused because of them.
+/// Most bytes of payloads that wait for room at one block, besides an eighth of it. They use memory beside
+/// the blocks, outside of admission: a get that would make room must not be refused because of them.
 const WAITING_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a place in the directory.
+/// Bytes of an entry in the directory.
 const PLACE: usize = 4;
-/// Items of at least this size are kept for retries where they are; smaller ones are copied.
+/// Items of at least this size are kept for retries in place; smaller ones are copied.
 const PIN_FROM: usize = 16 * 1024;
 
 /// Items that empty the block are copied up to this size.
@@ -72,16 +70,16 @@ impl QueueBounds {
     /// No bound.
     pub const NONE: QueueBounds = QueueBounds { items: u64::MAX, bytes: u64::MAX };
 
-    /// Bounds as they are on the wire, where 0 is none.
+    /// Bounds from the wire, where 0 means unbounded.
     pub fn from_wire(items: u64, bytes: u64) -> QueueBounds {
         let bound = |n: u64| if n == 0 { u64::MAX } else { n };
         QueueBounds { items: bound(items), bytes: bound(bytes) }
     }
 }
 
-/// How the block was closed.
+/// How the block was sealed.
 enum Seal {
-    /// Full: the queue goes on in the block that these arguments of `Moved` name.
+    /// Full: the queue continues in the block that these arguments of `Moved` name.
     Continues(Vec<u8>),
     /// The queue itself was closed.
     Final,
@@ -91,15 +89,15 @@ enum Seal {
 pub struct QueueBlock {
     size: usize,
     bounds: QueueBounds,
-    /// The items' bytes; with each payload that is under way, the lengths of its items.
+    /// The items' bytes; each payload in progress with the lengths of its items.
     pieces: Pieces<Vec<u32>>,
-    /// Items that went through before the block last began anew.
+    /// Items that passed through the block before it last started again empty.
     base: u64,
     /// Items in the directory.
     count: usize,
-    /// Places in the directory for payloads that are under way.
+    /// Directory entries promised to payloads in progress.
     promised: usize,
-    /// The first item that was never given out.
+    /// The first item that was never delivered.
     head: usize,
     reserved: Reserved,
     put_bytes: u64,
@@ -110,7 +108,7 @@ pub struct QueueBlock {
     waiters: Waiters,
     next: Next,
     seal: Option<Seal>,
-    /// What was last told to have been taken, and whether that has arrived.
+    /// The last reported total of taken items, and whether the controller has received it.
     taken_told: u64,
     taken_heard: bool,
     drained_told: bool,
@@ -119,16 +117,16 @@ pub struct QueueBlock {
     cart: Cart,
 }
 
-/// Items that can be given out together.
+/// Items that can be delivered together.
 struct Run {
     items: Range<usize>,
     deliveries: u32,
-    /// They had been given out before and came back.
+    /// They had been delivered before and were returned.
     returned: bool,
 }
 
 impl QueueBlock {
-    /// An empty block. `first` when no block comes before it.
+    /// An empty block. `first` if no block is before it.
     pub fn new(block_size: usize, bounds: QueueBounds, first: bool) -> QueueBlock {
         QueueBlock {
             size: block_size,
@@ -155,7 +153,7 @@ impl QueueBlock {
         }
     }
 
-    /// The same for one that a move will fill; 0 for none.
+    /// As `new`, for a block that a move will fill; 0 for none.
     pub fn importing(
         block_size: usize,
         bounds: QueueBounds,
@@ -166,7 +164,7 @@ impl QueueBlock {
         QueueBlock { cart, ..QueueBlock::new(block_size, bounds, first) }
     }
 
-    /// Items that were put into the block, ever.
+    /// Items that were ever put into the block.
     fn through(&self) -> u64 {
         self.base + self.count as u64
     }
@@ -199,14 +197,14 @@ impl QueueBlock {
         self.start_of(block, items.start)..self.end_of(block, items.end - 1)
     }
 
-    /// Bytes taken by items, directory and what is promised.
+    /// Bytes used by items, the directory and promises.
     fn used(&self) -> usize {
         self.pieces.tail() + PLACE * (self.count + self.promised)
     }
 
     // ------------------------------------------------------------------------------------- putting
 
-    /// The lengths of a put's items, if the block and the queue could ever take them.
+    /// The lengths of a put's items, if the block and the queue could ever accept them.
     fn admit(&mut self, args: &[u8], length: usize) -> Result<Vec<u32>, Answer> {
         let lengths = lengths(args, length)?;
         match &self.seal {
@@ -217,7 +215,7 @@ impl QueueBlock {
         let (cost, limit) = (length + PLACE * lengths.len(), large_limit(self.size));
         if cost > limit {
             let text = format!(
-                "{} of {length} bytes together {} over the limit of {} (block / 8, less 4 for each \
+                "{} with {length} bytes {} over the limit of {} (block / 8, less 4 for each \
                  item)",
                 if lengths.len() == 1 {
                     "an item".into()
@@ -231,7 +229,7 @@ impl QueueBlock {
         }
         if lengths.len() as u64 > self.bounds.items || length as u64 > self.bounds.bytes {
             let text = format!(
-                "{} items of {length} bytes together never fit a queue of at most {}",
+                "{length} bytes (items: {}) can never fit into a queue of at most {}",
                 lengths.len(),
                 bound_text(self.bounds)
             );
@@ -241,13 +239,13 @@ impl QueueBlock {
         Ok(lengths)
     }
 
-    /// Whether a put that comes now has room in the bound, those who wait being before it; `None`
-    /// when that is not known yet.
+    /// Whether the bound has room for a put that arrives now, behind those that wait; `None` if that is not
+    /// known yet.
     fn admits(&self, items: u64, bytes: u64) -> Option<bool> {
         Some(self.within_bound(items, bytes)? && !self.waiters.anybody_puts())
     }
 
-    /// Whether the bound leaves room; `None` when that is not known yet.
+    /// Whether the bound has room; `None` if that is not known yet.
     fn within_bound(&self, items: u64, bytes: u64) -> Option<bool> {
         let (ahead, ahead_bytes) = match self.ahead {
             _ if Bug::QueueForgetsAhead.active() => (0, 0),
@@ -262,7 +260,7 @@ impl QueueBlock {
         )
     }
 
-    /// Whether the block has room. What to answer when it has not: it is sealed when it can be.
+    /// Makes room in the block; otherwise returns the answer. The block is sealed if possible.
     fn make_room(&mut self, lengths: &[u32], bytes: usize) -> Result<(), Answer> {
         if self.pieces.is_full() {
             return Err(busy(RETRY_FILLS_US));
@@ -309,12 +307,12 @@ impl QueueBlock {
         let most = large_limit(self.size).min(WAITING_BYTES_MAX);
         match self.waiters.add_putter(putter, most) {
             true => Outcome::Parked,
-            // Others' payloads that wait take all the memory there is for waiting.
+            // Other waiting payloads use all the memory for waiting.
             false => Outcome::Done(busy(RETRY_LARGE_US)),
         }
     }
 
-    /// Makes a place for a payload that will arrive piece by piece. It is never kept waiting.
+    /// Makes room for a payload that will arrive piece by piece. Such a payload never waits.
     fn promise(&mut self, operation: &Operation<'_>, length: usize) -> Result<(), Answer> {
         let lengths = self.admit(operation.args, length)?;
         match self.admits(lengths.len() as u64, length as u64) {
@@ -330,7 +328,7 @@ impl QueueBlock {
         Ok(())
     }
 
-    /// Stores items for which there is room.
+    /// Stores items, for which there is room.
     fn store(
         &mut self,
         block: &mut Backing,
@@ -348,7 +346,7 @@ impl QueueBlock {
         Outcome::Done(Answer::ok(first))
     }
 
-    /// Lists items whose bytes are committed; the number of the first.
+    /// Adds items with committed bytes to the directory; returns the number of the first.
     fn enter(&mut self, block: &mut Backing, start: usize, lengths: &[u32]) -> u64 {
         let first = self.through();
         let mut end = start;
@@ -363,7 +361,7 @@ impl QueueBlock {
         first
     }
 
-    /// Lists and answers the complete payloads at the front.
+    /// Adds the complete payloads at the front to the directory and answers them.
     fn advance(&mut self, block: &mut Backing) {
         while let Some(piece) = self.pieces.advance() {
             self.promised -= piece.with.len();
@@ -374,7 +372,7 @@ impl QueueBlock {
 
     // ------------------------------------------------------------------------------------- taking
 
-    /// The next items to give out, if there are any.
+    /// The next items to deliver, if any.
     fn next_run(&self, block: &impl Bytes, args: &GetArgs) -> Option<Run> {
         if let Some((item, deliveries)) = self.reserved.first_returned() {
             return Some(Run { items: item..item + 1, deliveries, returned: true });
@@ -403,12 +401,12 @@ impl QueueBlock {
         Items { first: self.base + run.items.start as u64, deliveries: run.deliveries + 1, lengths }
     }
 
-    /// Gives items out: taken for good, or reserved.
+    /// Delivers items: taken permanently, or reserved.
     fn give(&mut self, block: &mut Backing, now: Time, args: &GetArgs, run: Run) -> Answer {
         let bytes = self.bytes_of(block, &run.items);
         let described = self.describe(block, &run);
-        // What empties the block is not pinned, so that the block can begin anew at once: else a
-        // queue that is filled and emptied in turn would want a new block for every turn.
+        // Items that empty the block are not pinned, so that the block can start again at once. Otherwise a
+        // queue that is filled and emptied in turn would need a new block for every turn.
         let last = run.items.end == self.count && self.seal.is_none();
         let copied = bytes.len() < PIN_FROM || (last && bytes.len() <= COPY_LAST_MAX);
         let payload = match copied {
@@ -432,7 +430,7 @@ impl QueueBlock {
         Answer { args: described.encode(), ..Answer::ok(count) }.with(payload)
     }
 
-    /// Items are taken for good.
+    /// Counts items as taken permanently.
     fn release(&mut self, items: u64, bytes: u64) {
         self.taken += items;
         self.taken_bytes += bytes;
@@ -441,12 +439,12 @@ impl QueueBlock {
 
     fn check_get(args: &GetArgs) -> Result<(), Answer> {
         if args.items == 0 || args.items > QUEUE_BATCH_MAX {
-            let text = format!("1 to {QUEUE_BATCH_MAX} items at a time, not {}", args.items);
+            let text = format!("a request takes 1 to {QUEUE_BATCH_MAX} items, not {}", args.items);
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
         if args.reserve_ms > RESERVE_MAX_MS {
             let text = format!(
-                "a reservation of {} ms is over the limit of {RESERVE_MAX_MS}",
+                "a reservation of {} ms is over the limit of {RESERVE_MAX_MS} ms",
                 args.reserve_ms
             );
             return Err(Answer::refuse(Status::InvalidArgument, text));
@@ -454,13 +452,12 @@ impl QueueBlock {
         Ok(())
     }
 
-    /// What a get is answered for which there is nothing and never will be here; `None` when it may
-    /// wait.
+    /// The answer to a get for which there is no item now and none can come here; `None` if it may wait.
     fn exhausted(&self, stay: bool) -> Option<Answer> {
         match &self.seal {
             Some(Seal::Continues(successor)) if !stay => Some(moved(self.through(), successor)),
             Some(Seal::Continues(_)) if self.is_spent() => Some(empty()),
-            // What is reserved may come back.
+            // Reserved items may be returned.
             Some(Seal::Final) if self.reserved.none_out() => Some(closed()),
             _ => None,
         }
@@ -568,7 +565,7 @@ impl QueueBlock {
         Answer { args: counts.encode(), ..Answer::ok(self.through()) }
     }
 
-    /// Whether every item has been given out and none can come back.
+    /// Whether every item was delivered and none can be returned.
     fn is_spent(&self) -> bool {
         self.head == self.count
             && self.reserved.none_out()
@@ -576,7 +573,8 @@ impl QueueBlock {
             && self.pieces.is_settled()
     }
 
-    /// What follows a change: those who wait are served, an empty block begins anew or goes.
+    /// The work after every change: waiting requests are served, and an empty block starts again or is
+    /// drained.
     fn settle(&mut self, block: &mut Backing, now: Time) {
         if self.cart.is_still() {
             return;
@@ -589,7 +587,7 @@ impl QueueBlock {
             }
         }
         self.send_on();
-        // What moves as it lies has to lie still.
+        // A block that is moved whole must not change its layout meanwhile.
         if self.seal.is_none() && self.count > 0 && self.is_spent() && !self.cart.is_leaving() {
             self.begin_anew(block);
         }
@@ -640,7 +638,7 @@ impl QueueBlock {
         stored
     }
 
-    /// Sends those on who wait at a block that was sealed.
+    /// Sends requests that wait at a sealed block to the successor.
     fn send_on(&mut self) {
         let putters = match &self.seal {
             None => return,
@@ -650,7 +648,7 @@ impl QueueBlock {
         while let Some(putter) = self.waiters.take_putter() {
             self.events.push_back(Event::Answered(putter.ticket, putters.clone()));
         }
-        // Nobody waits for items while there are some.
+        // Gets wait only while there are no items.
         let mut stay = Vec::new();
         while let Some(getter) = self.waiters.take_getter() {
             match self.exhausted(getter.args.stay) {
@@ -692,7 +690,7 @@ impl Structure for QueueBlock {
                 Err(refusal) => Outcome::Done(refusal),
             },
             Op::QueuePeek => {
-                // It changes nothing, and its answer is a range of the block: no settling here.
+                // A peek changes nothing, and its answer is a range of the block: no settling here.
                 let peeked = self.peek(block, args);
                 return Outcome::Done(peeked.unwrap_or_else(|refusal| refusal));
             }
@@ -774,7 +772,7 @@ impl Structure for QueueBlock {
             let answer = if puts { self.full() } else { empty() };
             self.events.push_back(Event::Answered(ticket, answer));
         }
-        // One that gave up may have stood before others that have room.
+        // The cancelled request may have been ahead of others that have room.
         self.settle(block, now);
     }
 
@@ -842,7 +840,7 @@ impl Structure for QueueBlock {
                 self.next.set(successor, used);
             }
             News::Ahead { items, bytes } => {
-                // News may overtake each other; what is ahead only becomes less.
+                // Messages may overtake each other; the content of the earlier blocks only shrinks.
                 self.ahead = Some(match self.ahead {
                     Some((i, b)) => (i.min(items), b.min(bytes)),
                     None => (items, bytes),

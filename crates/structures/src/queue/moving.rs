@@ -1,5 +1,5 @@
-//! How a block of a queue moves: its items and their directory, what is reserved and for how long,
-//! and what of its bound and its seal others were told.
+//! How a queue block moves: its items and their directory, its reservations with the remaining time, and the
+//! reported state of its bound and seal.
 
 use super::{PLACE, QueueBlock, QueueBounds, Seal};
 use crate::carry::{Carry, Cart, broken};
@@ -96,19 +96,19 @@ impl Carry for QueueBlock {
             OPEN => None,
             FINAL => Some(Seal::Final),
             CONTINUES => Some(Seal::Continues(Vec::get(&mut from)?)),
-            _ => return Err(broken("a block of a queue was sealed in no known way")),
+            _ => return Err(broken("the block has an unknown kind of seal")),
         };
         let size = self.size as u64;
         let fits = committed <= size && count <= (size - committed) / PLACE as u64 && head <= count;
         let through = base.checked_add(count);
         if !fits || through.is_none_or(|through| taken > through) || taken_bytes > put_bytes {
-            return Err(broken("a block of a queue has more than it can have"));
+            return Err(broken("the counters of the block are inconsistent"));
         }
         let mut reserved = Vec::new();
         for _ in 0..u64::get(&mut from)? {
             let item = u64::get(&mut from)?;
             if item >= head {
-                return Err(broken("an item is reserved that was never given out"));
+                return Err(broken("an item is reserved but was never delivered"));
             }
             reserved.push((item as usize, u64::get(&mut from)?, u32::get(&mut from)?));
         }

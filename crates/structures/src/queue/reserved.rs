@@ -1,9 +1,8 @@
-//! Items that were given out and are not acknowledged: at-least-once delivery.
+//! Items that were delivered and are not acknowledged: at-least-once delivery.
 //!
-//! An item is out until its holder settles it, gives it back, or lets its time pass; then it is
-//! returned, and goes out again before all others. Each time that it goes out counts, and only who
-//! names the latest count holds it, so that a holder who was too late cannot settle what somebody
-//! else works on.
+//! An item is out until its holder settles it, returns it, or its time passes. A returned item is delivered
+//! again before all others. Each delivery is counted, and only the holder of the latest count may settle the
+//! item. So a holder that is too late cannot settle an item that another consumer works on.
 
 use honeycomb_types::{Bug, Time};
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,53 +16,53 @@ struct Out {
 #[derive(Default)]
 pub(super) struct Reserved {
     out: BTreeMap<usize, Out>,
-    /// Deliveries of each item that came back.
+    /// Delivery counts of the returned items.
     returned: BTreeMap<usize, u32>,
-    /// When each item that is out comes back by itself. Exactly one entry for each: a work queue
-    /// settles items long before their time, for as long as it runs.
+    /// When each item that is out returns by itself. Exactly one entry per item, because a work queue settles
+    /// items long before their time, as long as it runs.
     due: BTreeSet<(Time, usize)>,
 }
 
 impl Reserved {
-    /// An item goes out, or stays out until another time.
+    /// Marks an item as out, or extends its time.
     pub fn reserve(&mut self, item: usize, until: Time, deliveries: u32) {
         self.settle(item);
         self.out.insert(item, Out { until, deliveries });
         self.due.insert((until, item));
     }
 
-    /// Whether an item is out under this delivery.
+    /// Whether an item is out with this delivery count.
     pub fn is_out(&self, item: usize, deliveries: u32) -> bool {
         let any = Bug::QueueAcksStale.active();
         self.out.get(&item).is_some_and(|out| out.deliveries == deliveries || any)
     }
 
-    /// An item is out no longer: it is done with. Its deliveries, if it was out.
+    /// Settles an item; returns its delivery count if it was out.
     pub fn settle(&mut self, item: usize) -> Option<u32> {
         let Out { until, deliveries } = self.out.remove(&item)?;
         self.due.remove(&(until, item));
         Some(deliveries)
     }
 
-    /// An item comes back.
+    /// Returns an item.
     pub fn give_back(&mut self, item: usize) {
         if let Some(deliveries) = self.settle(item) {
             self.returned.insert(item, deliveries);
         }
     }
 
-    /// The first item that came back, and how often it was given out.
+    /// The first returned item, and its delivery count.
     pub fn first_returned(&self) -> Option<(usize, u32)> {
         self.returned.first_key_value().map(|(item, deliveries)| (*item, *deliveries))
     }
 
-    /// That item goes out again, or is taken.
+    /// Removes a returned item, which is delivered again or taken.
     pub fn take_returned(&mut self, item: usize) {
         self.returned.remove(&item);
     }
 
-    /// All that are out, with the microseconds that are left of their time, and all that came back, with
-    /// none, those first; with how often each was given out.
+    /// The returned items, with no time left, and then the items that are out, with the remaining
+    /// microseconds; each with its delivery count.
     pub fn list(&self, now: Time) -> Vec<(usize, u64, u32)> {
         let left = |out: &Out| (out.until.since(now).as_micros() as u64).max(1);
         let out = self.out.iter().map(|(item, out)| (*item, left(out), out.deliveries));
@@ -71,7 +70,7 @@ impl Reserved {
         out.chain(returned).collect()
     }
 
-    /// Takes over what another block listed, instead of what is here.
+    /// Replaces the content by the list of another block.
     pub fn restore(&mut self, now: Time, list: Vec<(usize, u64, u32)>) {
         *self = Reserved::default();
         for (item, left, deliveries) in list {
@@ -86,7 +85,7 @@ impl Reserved {
         self.out.is_empty()
     }
 
-    /// Items that are out or came back, in order.
+    /// Items that are out or returned, in order.
     pub fn held(&self) -> impl Iterator<Item = usize> + use<> {
         let all: BTreeSet<usize> = self.out.keys().chain(self.returned.keys()).copied().collect();
         all.into_iter()
@@ -97,7 +96,7 @@ impl Reserved {
         self.out.len()
     }
 
-    /// Items whose time has passed come back; how many.
+    /// Returns the items whose time has passed, and their number.
     pub fn expire(&mut self, now: Time) -> u64 {
         let mut returned = 0;
         while let Some((_, item)) = self.due.first().copied().filter(|(until, _)| *until <= now) {
@@ -111,7 +110,7 @@ impl Reserved {
         returned
     }
 
-    /// When the next item comes back by itself.
+    /// When the next item returns by itself.
     pub fn due(&self) -> Option<Time> {
         self.due.first().map(|(until, _)| *until)
     }

@@ -1,11 +1,11 @@
-//! Who waits at a queue: for items, or for room. First come, first served.
+//! Requests that wait at a queue, for items or for room. First come, first served.
 
 use super::line::Line;
 use crate::Ticket;
 use honeycomb_types::{Bug, Time};
 use honeycomb_wire::queue::GetArgs;
 
-/// Requests that may wait at one block, of each kind.
+/// Most waiting requests at one block, of each kind.
 const WAITERS_MAX: usize = 65_536;
 
 /// A get that waits for items.
@@ -15,7 +15,7 @@ pub(super) struct Getter {
     pub args: GetArgs,
 }
 
-/// A put that waits for room, with what it brings.
+/// A put that waits for room, with its payload.
 pub(super) struct Putter {
     pub ticket: Ticket,
     pub until: Time,
@@ -33,9 +33,9 @@ impl Putter {
 pub(super) struct Waiters {
     getters: Line<Getter>,
     putters: Line<Putter>,
-    /// Of the putters, with their payloads.
+    /// Bytes of the putters, with their payloads.
     bytes: usize,
-    /// There is nothing to do before this.
+    /// No work is due before this time.
     due: Option<Time>,
 }
 
@@ -44,7 +44,7 @@ impl Waiters {
         self.due = Some(self.due.map_or(until, |due| due.min(until)));
     }
 
-    /// Lets a get wait; false when too many do.
+    /// Adds a get; false if too many wait.
     pub fn add_getter(&mut self, getter: Getter) -> bool {
         if self.getters.len() >= WAITERS_MAX {
             return false;
@@ -54,7 +54,7 @@ impl Waiters {
         true
     }
 
-    /// Lets a put wait; false when too many do, or when their payloads would exceed `most` bytes.
+    /// Adds a put; false if too many wait, or their payloads would exceed `most` bytes.
     pub fn add_putter(&mut self, putter: Putter, most: usize) -> bool {
         if self.putters.len() >= WAITERS_MAX || self.bytes + putter.bytes() > most {
             return false;
@@ -88,8 +88,8 @@ impl Waiters {
         Some(putter)
     }
 
-    /// Forgets one that waits. False when it does not wait here. When it stood before others, there
-    /// is something to do at once.
+    /// Removes a waiting request. False if it does not wait here. If it was ahead of others, work is due at
+    /// once.
     pub fn cancel(&mut self, ticket: Ticket) -> bool {
         if Bug::QueueFeedsTheDead.active() {
             return self.getters.contains(ticket);
@@ -100,13 +100,13 @@ impl Waiters {
         let Some((putter, first)) = self.putters.remove(ticket) else { return false };
         self.bytes -= putter.bytes();
         if first && self.anybody_puts() {
-            // The next one may have room.
+            // The next put may have room.
             self.due_by(Time::ZERO);
         }
         true
     }
 
-    /// Those whose time is up, and whether each is a put. They wait no longer.
+    /// Removes the requests whose time is up; returns them, each with whether it is a put.
     pub fn expire(&mut self, now: Time) -> Vec<(Ticket, bool)> {
         if self.due.is_none_or(|due| due > now) {
             return Vec::new();
@@ -122,8 +122,7 @@ impl Waiters {
         late
     }
 
-    /// When there may be something to do: somebody's time is up, or one is gone who stood before
-    /// others.
+    /// When work may be due: the time of a request is up, or a request that was ahead of others has left.
     pub fn due(&self) -> Option<Time> {
         self.due
     }

@@ -1,4 +1,4 @@
-//! Blocks of files and queues move as they lie, while they are used.
+//! Blocks of files and queues that move whole while they are in use.
 
 use crate::Driver;
 use honeycomb_structures::{
@@ -24,7 +24,7 @@ fn queue(items: u64, importing: u64) -> Driver<QueueBlock> {
     Driver::new(SIZE, QueueBlock::importing(SIZE, bounds, importing == 0, importing))
 }
 
-/// Sends what there is to send, as the shards would.
+/// Sends everything that is ready, as the shards would.
 fn carry<S: Structure>(from: &mut Driver<S>, to: &mut Driver<S>) {
     loop {
         let mover = from.structure.movable().unwrap();
@@ -36,7 +36,7 @@ fn carry<S: Structure>(from: &mut Driver<S>, to: &mut Driver<S>) {
         let (op, args) = parcel.request(MOVE);
         let bytes = match parcel {
             Parcel::Region { bytes, .. } | Parcel::State { bytes, .. } => bytes,
-            other => panic!("{other:?} is no part of what moves as it lies"),
+            other => panic!("{other:?} is not part of a move of a whole block"),
         };
         assert_eq!(to.run(op, &args, &bytes).status, Status::Ok);
     }
@@ -52,7 +52,7 @@ fn freeze<S: Structure>(from: &mut Driver<S>) {
     from.structure.movable().unwrap().freeze(from.now);
 }
 
-/// Everything was sent: it is counted, and the new block has it.
+/// Everything was sent: it is counted, and the new block takes over.
 fn finish<S: Structure>(from: &mut Driver<S>, to: &mut Driver<S>) {
     let totals = from.structure.movable().unwrap().totals();
     let done = MoveDoneRequest { move_id: MOVE, entries: totals.entries, bytes: totals.bytes };
@@ -95,10 +95,10 @@ fn an_open_file_goes_on_where_it_was() {
     a.feed(arriving, &[3; 100]);
     assert!(matches!(a.commit(arriving), Outcome::Done(answer) if answer.value == 12_000));
     assert!(a.structure.movable().unwrap().stands_still());
-    // Readers go on until another may have it.
+    // Reads continue until the other block may own the range.
     assert_eq!(read(&mut a, 11_999).value, 12_100);
     carry(&mut a, &mut b);
-    // It takes too long once, and somebody appends in between.
+    // The move takes too long once, and an append arrives in between.
     a.structure.movable().unwrap().thaw();
     all.extend([3; 100]);
     let answer = a.run(Op::FileAppend, b"", &[4; 50]);
@@ -112,7 +112,7 @@ fn an_open_file_goes_on_where_it_was() {
     assert_eq!(b.block.slice(0..all.len()), all);
     let answer = b.run(Op::FileAppend, b"", b"on");
     assert_eq!((answer.status, answer.value), (Status::Ok, 12_150));
-    assert!(!b.structure.wants_successor(), "nobody asked for one before");
+    assert!(!b.structure.wants_successor(), "none was requested before");
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_queue_keeps_its_order_its_reservations_and_its_bound() {
     assert_eq!(a.run(Op::QueueGet, &get_args(1, 0), b"").status, Status::Busy);
     carry(&mut a, &mut b);
     finish(&mut a, &mut b);
-    // What is reserved is out for the time that was left, and its holder can settle it here.
+    // A reserved item is out for the remaining time, and its holder can settle it here.
     let ack = AckArgs { action: AckAction::Extend, timeout_ms: 1000, items: vec![(1, 1)] }.encode();
     assert_eq!(b.run(Op::QueueAck, &ack, b"").value, 1);
     assert_eq!(taken(&b.run(Op::QueueGet, &get_args(2, 0), b"")), (2, b"23".to_vec()));
@@ -200,7 +200,7 @@ fn who_waits_is_told_that_the_block_is_another() {
     a.sleep(100);
     assert!(a.completed().is_none(), "its time does not run out after the records have gone");
     carry(&mut a, &mut b);
-    // It was too slow: who waited too long is told now.
+    // The move was too slow: waiting requests that timed out are answered now.
     a.structure.movable().unwrap().thaw();
     assert_eq!(a.structure.deadline(), Some(Time::ZERO));
     a.sleep(0);
@@ -260,7 +260,7 @@ fn parts_that_nobody_sent_are_refused() {
     assert_eq!(run(Op::MoveRegion, region(MOVE, u64::MAX, 2, sum), b"1234"), Status::BadFrame);
     let state = |offset, checksum| MoveStateRequest { move_id: MOVE, offset, length: 4, checksum };
     assert_eq!(run(Op::MoveState, state(5, sum).encode(), b"1234"), Status::BadFrame);
-    // More than a block can know, and more than was announced.
+    // More state than a block can have, and more than was announced.
     let vast = MoveStateRequest { length: 6 * SIZE as u64 + 4097, ..state(0, sum) };
     assert_eq!(run(Op::MoveState, vast.encode(), b"1234"), Status::BadFrame);
     let short = MoveStateRequest { length: 3, ..state(0, sum) };

@@ -1,4 +1,4 @@
-//! Blocks of extents against a plain model, and how a kv comes to have extents and gives them up.
+//! Blocks of extents against a plain model, and how a kv gets extents and drops them.
 
 use crate::{Driver, lengths, pattern};
 use honeycomb_structures::{
@@ -21,13 +21,13 @@ const MOST: usize = SIZE / 8;
 #[derive(Clone, Debug)]
 enum Step {
     Put(usize),
-    /// A payload that arrives in two pieces, or is given up between them.
+    /// A payload that arrives in two pieces, or is aborted between them.
     Fill(usize, bool),
     Get(usize),
     Keep(usize),
     Adopt(usize, u64),
     Drop(usize, u64),
-    /// Somebody reads it for long.
+    /// A long-lived pin on it.
     Pin(usize),
     Unpin,
     Sleep(u64),
@@ -74,7 +74,7 @@ impl World {
     }
 
     fn id(&self, which: usize) -> u64 {
-        // Mostly one that is there, sometimes one that was or never will be.
+        // Mostly an existing one, sometimes one that was dropped or never exists.
         self.model.keys().copied().nth(which).unwrap_or(which as u64 + 1)
     }
 
@@ -95,7 +95,7 @@ impl World {
                 let pinned: usize = self.pins.iter().map(|(_, bytes)| bytes.len() + 8).sum();
                 let many = self.model.len() + self.pins.len() >= SIZE / 16 / 128 - 1;
                 let closed = self.model.is_empty();
-                // Room may be scattered: what is held is at most an eighth long.
+                // Room may be scattered: each extent has at most an eighth of the block.
                 assert!(many || closed || held + pinned + 8 * MOST > SIZE, "{held} held");
             }
             other => panic!("{other:?}"),
@@ -182,7 +182,7 @@ impl World {
             }
         }
         for (pin, bytes) in &self.pins {
-            assert_eq!(pin.bytes(), bytes, "what is read does not change");
+            assert_eq!(pin.bytes(), bytes, "pinned bytes do not change");
         }
         self.driver.structure.check();
         let adopted = self.model.values().filter(|known| known.owner.is_some()).count();
@@ -199,7 +199,7 @@ proptest! {
         for step in &steps {
             world.step(step);
         }
-        // What is adopted is what a flush writes.
+        // A flush writes the adopted extents.
         let (bytes, items) = world.driver.flushed();
         let adopted: Vec<_> = world.model.iter().filter(|(_, k)| k.owner.is_some()).collect();
         let expected: Vec<u8> = adopted
@@ -217,7 +217,7 @@ fn eight_of_the_largest_fill_a_block() {
     let mut world = World::new();
     for n in 1..=8 {
         world.step(&Step::Put(MOST));
-        // By this the controller tells who has room for another one of these.
+        // From this number the controller concludes which blocks have room for another extent.
         assert_eq!(world.driver.structure_bytes(), n * MOST);
     }
     assert_eq!(world.model.len(), 8);
@@ -241,7 +241,7 @@ fn an_empty_block_says_that_it_can_go_and_takes_no_more() {
     assert!(world.driver.events().is_empty(), "it says so once");
 }
 
-/// Its client was killed, or wrote elsewhere: nothing ever changes in it.
+/// Its client was killed, or wrote elsewhere: the block never changes again.
 #[test]
 fn a_block_that_nobody_writes_to_is_given_back_too() {
     let mut driver = Driver::new(SIZE, ExtentBlock::new(SIZE));
@@ -322,7 +322,7 @@ fn whatever_ends_an_entry_drops_its_extents_once_under_their_owner() {
         |d| d.run(Op::KvPut, b"\0k", b"small").status,
         |d| d.run(Op::KvPut, b"\0k", &[7; 3000]).status,
         |d| d.run(Op::KvDelete, b"\0k", b"").status,
-        // Of the same size in its place, and of another.
+        // A value of the same size, written in place, and one of another size.
         |d| d.run(Op::KvPut, b"\0k", &[1; 8 + 2 * 28]).status,
         |d| d.run(Op::KvBatch, b"\0", b"\x01\0\0\0\x03\x01\0k").status,
         |d| d.run(Op::KvBatch, b"\x01", b"\x01\0\0\0\x01\x01\0k\x01\0\0\0v").status,
@@ -334,7 +334,7 @@ fn whatever_ends_an_entry_drops_its_extents_once_under_their_owner() {
         assert_eq!(end(&mut d), Status::Ok, "way {n}");
         assert_eq!(dropped(&mut d), [(owner, list(10 * owner, 2))], "way {n}");
     }
-    // By who read it, and by nobody who read another one.
+    // Deleted by the reader of this list, and not by the reader of another one.
     store(&mut d, b"k", 80, &list(800, 2));
     for other in [list(800, 1), list(801, 2), list(800, 3), Vec::new()] {
         let refused = d.run(Op::KvDeleteExtents, b"k", &put_extents(&other));
@@ -349,7 +349,7 @@ fn whatever_ends_an_entry_drops_its_extents_once_under_their_owner() {
     let refused = d.run(Op::KvDeleteExtents, b"k", &own);
     assert_eq!((refused.status, refused.value), (Status::CompareFailed, 1));
     d.run(Op::KvDelete, b"\0k", b"");
-    // A large value in place of a large one.
+    // A large value replaces a large one.
     store(&mut d, b"k", 90, &list(900, 2));
     assert_eq!(store(&mut d, b"k", 91, &list(910, 2)), Answer::ok(1));
     assert_eq!(dropped(&mut d), [(90, list(900, 2))]);
@@ -363,13 +363,13 @@ fn what_is_refused_leaves_no_extents_behind() {
     let (_, outcome) = put(&mut d, 1, b"k", &list(1, 2));
     assert!(matches!(outcome, Outcome::Done(a) if a.status == Status::KeyExists));
     assert_eq!(dropped(&mut d), [(0, list(1, 2))]);
-    // The key comes while the extents are being adopted.
+    // The key is put while the extents are being adopted.
     let (ticket, _) = put(&mut d, 1, b"new", &list(3, 2));
     d.events();
     d.run(Op::KvPut, b"\0new", b"first");
     assert_eq!(adopted(&mut d, ticket, 5).status, Status::KeyExists);
     assert_eq!(dropped(&mut d), [(5, list(3, 2))]);
-    // An extent is gone.
+    // An extent no longer exists.
     let (ticket, _) = put(&mut d, 0, b"k", &list(7, 2));
     d.events();
     let outcome = Err((Status::ExtentGone, "gone".to_owned()));
@@ -378,7 +378,7 @@ fn what_is_refused_leaves_no_extents_behind() {
     assert_eq!(dropped(&mut d), [(6, list(7, 2))]);
     let found = d.run(Op::KvGet, b"k", b"");
     assert_eq!(d.bytes(&found), b"there");
-    // It is not under way: nobody can take it back, and it is answered once.
+    // It is not in progress: it cannot be withdrawn, and is answered once.
     let (ticket, _) = put(&mut d, 0, b"k", &list(20, 1));
     assert!(!d.structure.cancel(ticket));
     assert_eq!(adopted(&mut d, ticket, 8), Answer::ok(1));
@@ -386,7 +386,7 @@ fn what_is_refused_leaves_no_extents_behind() {
     assert!(d.completed().is_none());
 }
 
-/// A value that is carried takes the place of its own list and of nothing else; who listens hears nothing.
+/// A moved value replaces only its own list, and subscribers get no notice.
 #[test]
 fn what_is_carried_takes_the_place_of_its_own_list_alone() {
     let mut d = kv();
@@ -401,7 +401,7 @@ fn what_is_carried_takes_the_place_of_its_own_list_alone() {
         Outcome::Done(answer) => (answer.status, answer.value),
         Outcome::Parked => panic!("it is to be refused"),
     };
-    // Nothing there, a small value, another list.
+    // No entry, a small value, another list.
     let (_, outcome) = carry(&mut d, &list(1, 2), &list(10, 2));
     assert_eq!(refused(outcome), (Status::KeyNotFound, 0));
     assert_eq!(dropped(&mut d), [(0, list(10, 2))]);
@@ -419,11 +419,11 @@ fn what_is_carried_takes_the_place_of_its_own_list_alone() {
     let (_, outcome) = carry(&mut d, &list(1, 1), &list(10, 2));
     assert_eq!(refused(outcome), (Status::CompareFailed, 1));
     assert_eq!(dropped(&mut d), [(0, list(10, 2))]);
-    // What is no list is told as that.
+    // A malformed list is refused as such.
     let cut = [&1u32.to_le_bytes()[..], &[0], &put_extents(&list(10, 2))].concat();
     let (_, outcome) = d.submit(Op::KvPutExtents, b"\x02k", &cut);
     assert_eq!(refused(outcome).0, Status::BadFrame);
-    // Its own: nothing is told but that the old extents go.
+    // Its own list: the only event is that the old extents are dropped.
     let (ticket, outcome) = carry(&mut d, &list(1, 2), &list(20, 3));
     assert_eq!(outcome, Outcome::Parked);
     assert_eq!(d.events(), [Event::Adopt(ticket, list(20, 3))]);
@@ -431,7 +431,7 @@ fn what_is_carried_takes_the_place_of_its_own_list_alone() {
     assert_eq!(dropped(&mut d), [(7, list(1, 2))]);
     let found = d.run(Op::KvGet, b"k", b"");
     assert_eq!(d.bytes(&found), put_extents(&list(20, 3)));
-    // Another value comes while the extents are being adopted: that one stays.
+    // Another value is put while the extents are being adopted: that one stays.
     let (ticket, _) = carry(&mut d, &list(20, 3), &list(30, 2));
     d.events();
     d.run(Op::KvPut, b"\0k", b"new");
@@ -442,7 +442,7 @@ fn what_is_carried_takes_the_place_of_its_own_list_alone() {
     assert_eq!(d.bytes(&found), b"new");
 }
 
-/// Of a scan for lists the other entries are no part.
+/// A scan for lists skips all other entries.
 #[test]
 fn a_scan_for_lists_brings_nothing_else() {
     let mut d = kv();
@@ -470,8 +470,8 @@ fn a_scan_for_lists_brings_nothing_else() {
     assert_eq!(found, BTreeMap::from(lists));
 }
 
-/// A block of extents whose server is taken out takes no more, serves what it has, and goes when that has
-/// been carried elsewhere.
+/// A block of extents on a draining server accepts nothing, serves its content, and is freed when that has
+/// been moved elsewhere.
 #[test]
 fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
     let mut d = Driver::new(SIZE, ExtentBlock::new(SIZE));
@@ -481,12 +481,12 @@ fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
     assert!(d.structure.leave_by_name(until));
     let refused = d.run(Op::ExtentPut, b"", b"x");
     assert_eq!(refused.status, Status::BlockFull);
-    assert!(String::from_utf8_lossy(&refused.args).contains("taken out"), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.args).contains("draining"), "{refused:?}");
     let read = d.run(Op::ExtentGet, &id.encode(), b"");
     assert_eq!(d.bytes(&read), [3; 100]);
     d.sleep(2 * EXTENTS_IDLE.as_millis() as u64);
-    assert!(d.events().is_empty(), "somebody has it");
-    // Not told any more, because its server stays, it takes extents again.
+    assert!(d.events().is_empty(), "it has an owner");
+    // Its server is not draining any more: without further calls it accepts extents again.
     d.sleep(EXTENTS_LEAVE_FOR.as_millis() as u64);
     let another = d.run(Op::ExtentPut, b"", b"x");
     assert_eq!(another.status, Status::Ok);
@@ -498,8 +498,8 @@ fn a_block_that_is_to_leave_takes_no_more_and_goes_when_it_is_empty() {
     assert_eq!(d.events(), [Event::Drained]);
 }
 
-/// A key that has gone to another block does not come back: its caller is told at once, and not after a
-/// second in which it was tried again.
+/// A key that has moved to another block does not return: its caller gets the answer at once, and not after a
+/// second of retries.
 #[test]
 fn a_put_whose_key_has_left_is_answered_at_once() {
     for (times, status) in [(1, Status::Moved), (65, Status::WrongRange)] {
@@ -510,7 +510,7 @@ fn a_put_whose_key_has_left_is_answered_at_once() {
         let key = keys.find(|key| key_hash(key) >= 0u64.wrapping_sub(slot)).unwrap();
         let (ticket, _) = put(&mut d, 0, &key, &list(1, 2));
         d.events();
-        // After many moves a block does not know any more where each range is.
+        // After many moves a block no longer knows where each range is.
         for n in 1..=times {
             let (start, end) = (0u64.wrapping_sub(n * slot), u64::MAX - (n - 1) * slot);
             let (now, mover) = (d.now, d.structure.movable().unwrap());
@@ -525,8 +525,8 @@ fn a_put_whose_key_has_left_is_answered_at_once() {
     }
 }
 
-/// As the operation of its own does: a comparison with a value that is not here cannot be made, and to
-/// say that it failed would be to say that it was.
+/// As the single operation does: a value that is not here cannot be compared, and `CompareFailed` would claim
+/// that it was.
 #[test]
 fn a_batch_that_compares_a_large_value_is_refused() {
     let mut d = kv();
@@ -565,7 +565,7 @@ fn lists_that_are_none_are_refused() {
     assert_eq!(found.value, most * MOST as u64);
 }
 
-/// Of one that is flushed the list is written, marked by the length's highest bit.
+/// For a list of extents the flush writes the list, marked by the length's highest bit.
 #[test]
 fn a_flush_writes_the_list() {
     let mut d = kv();

@@ -38,7 +38,7 @@ fn steps(size: usize) -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, steps_in(size, 150))
 }
 
-/// What the model knows of an append that was admitted.
+/// The model's record of an admitted append.
 struct Pending {
     ticket: Ticket,
     bytes: Vec<u8>,
@@ -46,7 +46,7 @@ struct Pending {
     complete: bool,
 }
 
-/// The reference: what is committed, and what waits behind it in the order of admission.
+/// The reference: the committed bytes, and the appends after them in the order of admission.
 struct Model {
     size: usize,
     driver: Driver<FileBlock>,
@@ -76,7 +76,7 @@ impl Model {
         self.committed.len() + self.pending.iter().map(|p| p.bytes.len()).sum::<usize>()
     }
 
-    /// The appends that become visible now, with the answers that they must get.
+    /// The appends that become visible now, with the required answers.
     fn advance(&mut self) -> Vec<(Ticket, Answer)> {
         let ready = self.pending.iter().take_while(|p| p.complete).count();
         let mut answers = Vec::new();
@@ -237,7 +237,7 @@ impl Model {
         self.read_many(offset, length);
     }
 
-    /// The same range, once whole and once from its middle on, in one request.
+    /// Reads the same range twice in one request: whole, and from its middle on.
     fn read_many(&mut self, offset: u64, length: u32) {
         let (end, middle) = (self.committed.len(), offset + length as u64 / 2);
         let mut args = Vec::new();
@@ -250,7 +250,7 @@ impl Model {
             let from = (at as usize).min(end);
             &self.committed[from..(from + length as usize).min(end)]
         });
-        // The first range is cut to the room of a reply; the second must fit behind it.
+        // The first range is cut to the room of a reply; the second must fit after it.
         let first = &first[..first.len().min(MANY_BYTES_MAX - LENGTH)];
         let fits = 2 * LENGTH + first.len() + second.len() <= MANY_BYTES_MAX;
         assert_eq!(answer.value, if moved || !fits { 1 } else { 2 });

@@ -42,7 +42,7 @@ fn appends_follow_each_other_and_are_read_in_place() {
     let mut d = file();
     assert_eq!(append(&mut d, b"hello ").value, 0);
     assert_eq!(append(&mut d, b"world").value, 6);
-    assert_eq!(append(&mut d, b"").value, 11, "an empty append tells the length");
+    assert_eq!(append(&mut d, b"").value, 11, "an empty append returns the length");
     let answer = read(&mut d, 3, 100);
     assert_eq!((answer.value, &answer.payload), (11, &Payload::Block(3..11)));
     assert_eq!(d.bytes(&answer), b"lo world");
@@ -74,7 +74,7 @@ fn an_append_of_more_than_an_eighth_is_taken_where_it_fits_and_seals_nothing() {
     assert!(String::from_utf8(refusal.args).unwrap().contains("8192"));
     let refusal = d.reserve(Op::FileAppend, &[], SIZE / 8 + 1).unwrap_err();
     assert_eq!(refusal.status, Status::ValueTooLarge);
-    // What is left is there for who has less.
+    // The rest is left for smaller appends.
     let rest = SIZE - SIZE / 8 - most;
     assert_eq!(append(&mut d, &vec![4; rest]).status, Status::Ok);
     assert_eq!(read(&mut d, 0, SIZE as u32 * 2).value, SIZE as u64);
@@ -144,7 +144,7 @@ fn a_full_block_seals_at_its_length_and_points_on() {
     assert!(!d.structure.wants_successor());
     fill_up(&mut d, 1000);
     assert!(d.structure.wants_successor());
-    assert!(!d.structure.wants_successor(), "it asks once");
+    assert!(!d.structure.wants_successor(), "it requests once");
     let busy = append(&mut d, &[2; 2000]);
     assert_eq!((busy.status, busy.value), (Status::Busy, 300));
     assert!(!busy.executed());
@@ -202,7 +202,7 @@ fn a_refused_successor_is_told_and_asked_for_again() {
     let refusal = append(&mut d, &[1; 2000]);
     assert_eq!(refusal.status, Status::OutOfMemory);
     assert_eq!(refusal.args, b"0 of 9 blocks are free");
-    assert!(d.structure.wants_successor(), "the attempt asks again");
+    assert!(d.structure.wants_successor(), "the attempt requests again");
     assert!(!d.structure.wants_successor());
     d.set_successor(Successor::Denied(Status::OutOfMemory, "still none".into()));
     assert_eq!(append(&mut d, &[1; 2000]).args, b"still none");
@@ -261,7 +261,7 @@ fn only_a_block_that_is_final_is_mapped() {
     d.run(Op::FileSeal, &[], &[]);
     assert_eq!(map(&mut d), Answer::ok(3));
     assert_eq!(d.run(Op::FileMap, &[0], &[]).status, Status::BadFrame);
-    // One that is full and goes on elsewhere is as final.
+    // A full block with a successor is just as final.
     let mut d = file();
     fill_up(&mut d, 1000);
     d.set_successor(Successor::Ready(b"next".to_vec()));

@@ -10,21 +10,21 @@ use honeycomb_wire::{Op, Status, key_hash};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// A mutation with its key and the length of the value that it brings.
+/// A mutation with its key and the length of its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Put,
     PutNew,
     Update,
     Upsert,
-    /// Expecting what is there, or something else.
+    /// Expects the present value, or another one.
     Swap {
         right: bool,
     },
     Delete {
         old: bool,
     },
-    /// With a function that the key chooses; what it brings is made of the value.
+    /// The key selects the function, and the value determines the operand.
     Accumulate,
 }
 
@@ -106,7 +106,7 @@ struct Fill {
     kind: Kind,
     key: Vec<u8>,
     payload: Vec<u8>,
-    /// What a compare-and-swap expects, and what every operation brings.
+    /// The expected value of a compare-and-swap, and the value of every operation.
     expected: Option<Vec<u8>>,
     value: Vec<u8>,
     filled: usize,
@@ -115,7 +115,7 @@ struct Fill {
 struct Model {
     size: usize,
     driver: Driver<KvBlock>,
-    /// By (hash, key), as a scan brings them.
+    /// By (hash, key), in the order of a scan.
     entries: BTreeMap<(u64, Vec<u8>), Vec<u8>>,
     fills: Vec<Fill>,
     pins: Vec<(Pin, Vec<u8>)>,
@@ -169,7 +169,7 @@ impl Model {
         self.entries.get(&(key_hash(key), key.to_vec()))
     }
 
-    /// What a swap is to expect.
+    /// The expected value of a swap.
     fn expectation(&self, kind: Kind, key: &[u8]) -> Option<Vec<u8>> {
         let found = self.entry(key).cloned();
         match (kind, found) {
@@ -183,7 +183,7 @@ impl Model {
         }
     }
 
-    /// The answer that the rules demand, by the entry that is there now.
+    /// The answer that the rules require for the present entry.
     fn ruled(
         &self,
         kind: Kind,
@@ -225,7 +225,7 @@ impl Model {
         }
     }
 
-    /// Compares an answer with what the rules demand and takes its effect over.
+    /// Compares an answer with the rules, and applies its effect to the model.
     fn judge(
         &mut self,
         kind: Kind,
@@ -269,7 +269,7 @@ impl Model {
         self.entries.insert(id, value);
     }
 
-    /// Whether an answer says that there was no room, and rightly so.
+    /// Whether an answer says that there was no room, and that is right.
     fn refused_for_room(&self, answer: &Answer, bytes: usize) -> bool {
         let used = self.driver.structure.bytes_used() as usize;
         match answer.status {
@@ -401,7 +401,7 @@ impl Model {
         assert_eq!(found, expected);
     }
 
-    /// Everything that must hold between two operations.
+    /// Checks everything that must hold between two operations.
     fn check(&mut self, keys: u16) {
         self.driver.structure.check(&self.driver.block);
         for (pin, bytes) in &self.pins {
@@ -423,7 +423,7 @@ impl Model {
 }
 
 impl Model {
-    /// A flush writes the entries that are there, each once, and nothing else.
+    /// A flush writes the present entries, each once, and nothing else.
     fn check_flushed(&mut self) {
         let (bytes, items) = self.driver.flushed();
         let mut rest = &bytes[..];
@@ -459,7 +459,7 @@ fn replay(size: usize, steps: Vec<Step>, keys: u16) {
     for fill in std::mem::take(&mut model.fills) {
         model.driver.abort(fill.ticket);
     }
-    // Whatever happened, nothing leaked: an emptied block takes as much as a fresh one.
+    // Whatever happened, nothing leaked: an emptied block accepts as much as a fresh one.
     for (_, key) in std::mem::take(&mut model.entries).into_keys() {
         let args = [&[0][..], &key].concat();
         assert_eq!(model.driver.run(Op::KvDelete, &args, &[]).status, Status::Ok);

@@ -276,7 +276,7 @@ fn a_value_of_its_own_is_sent_from_where_it_is() {
         panic!("a get points into the block")
     };
     let pin = d.block.pin(range.clone());
-    // Neither replacing nor deleting it, nor all that follows, touches what the pin reads.
+    // A replacement, a deletion and later writes leave the pinned bytes unchanged.
     put(&mut d, b"big", &pattern(2, 50_000));
     let used = d.structure.bytes_used();
     for i in 0..2000 {
@@ -290,11 +290,11 @@ fn a_value_of_its_own_is_sent_from_where_it_is() {
     put(&mut d, b"one more", &pattern(3, 120_000));
     d.run(Op::KvDelete, &args(0, b"one more"), &[]);
     put(&mut d, b"x", &vec![0; 20_000]);
-    assert!(d.structure.bytes_used() < used, "the pinned bytes came back");
+    assert!(d.structure.bytes_used() < used, "the pinned bytes were freed");
     d.structure.check(&d.block);
 }
 
-/// Puts until the block is full: payload bytes that it took.
+/// Puts until the block is full; returns the accepted bytes of payload.
 fn fill_up(d: &mut Driver<KvBlock>, seed: u64, length: usize) -> usize {
     let mut bytes = 0;
     for i in 0.. {
@@ -327,7 +327,7 @@ fn a_block_is_used_well_before_it_is_full() {
         assert!(percent >= least, "values of {length} bytes use {percent} % of {size}");
         assert!(d.structure.bytes_used() <= size as u64, "all of it is within the block");
         d.structure.check(&d.block);
-        // What is there survives and can still be replaced, in place and by something smaller.
+        // Existing values survive and can still be replaced, in place and by something smaller.
         for i in 0..20 {
             let key = format!("key-0-{i:06}");
             assert_eq!(get(&mut d, key.as_bytes()).unwrap(), pattern(i, length));
@@ -339,7 +339,7 @@ fn a_block_is_used_well_before_it_is_full() {
     }
 }
 
-/// In blocks of huge pages regions take holes as they find them; the model's blocks are smaller.
+/// In blocks of huge pages regions take whole holes; the model's blocks are smaller.
 #[test]
 fn a_large_block_keeps_what_it_was_given_while_all_of_it_changes() {
     for (seed, keys, longest) in [(1, 30_000, 90), (2, 6_000, 600), (3, 700, 9_000)] {
@@ -359,7 +359,7 @@ fn a_large_block_keeps_what_it_was_given_while_all_of_it_changes() {
                 let status = d.run(Op::KvDelete, &args(0, name.as_bytes()), &[]).status;
                 assert_eq!(status == Status::Ok, held.remove(&key).is_some());
             } else {
-                // A third of what is put over something is of its length.
+                // A third of the replacements have the old length.
                 let (seed, some) = (random(1 << 32), random(longest) as usize);
                 let before = held.get(&key).map(|(_, length)| *length);
                 let length = before.filter(|_| random(3) == 0).unwrap_or(some);
@@ -421,7 +421,7 @@ fn a_full_block_recovers_what_was_deleted() {
 fn a_refusal_for_room_changes_nothing_and_is_cheap() {
     let mut d = kv(65536);
     fill_up(&mut d, 0, 700);
-    // What one region has no room for, another may have.
+    // Another region may have room that one region lacks.
     for i in 0..100 {
         put(&mut d, format!("further {i}").as_bytes(), &[1; 700]);
     }
@@ -466,7 +466,7 @@ fn a_key_value_block_has_no_successor() {
     assert_eq!(d.completed(), None);
 }
 
-/// A long mixed life in blocks that are mostly nearly full, checked now and then.
+/// A long mixed run in blocks that are mostly nearly full, checked from time to time.
 #[test]
 fn a_long_life_keeps_everything() {
     for (size, mean) in [(MIB, 60), (MIB, 900), (MIB, 12_000), (65536, 300)] {

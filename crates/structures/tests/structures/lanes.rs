@@ -111,7 +111,7 @@ fn lanes_of_many_blocks_have_room_together_and_give_it_back() {
     forget(&mut blocks[0], idle);
     assert!(room.taken() < taken * 2 / 3, "{} of {taken}", room.taken());
     assert_eq!(one(&mut blocks[1], idle), LaneVerdict::Run);
-    // Those that are left are found where they are now.
+    // The remaining lanes are found in their new places.
     let [first, second] = blocks;
     drop(first);
     assert_eq!(room.taken(), second.bytes());
@@ -119,7 +119,7 @@ fn lanes_of_many_blocks_have_room_together_and_give_it_back() {
     assert_eq!(room.taken(), 0);
 }
 
-/// Lets idle lanes be found at this time, and forgets them when time has passed.
+/// Finds idle lanes at this time, and forgets them later.
 fn forget(lanes: &mut Lanes, now: Time) {
     lanes.expire(now);
     lanes.expire(now + READ_MAX);
@@ -167,7 +167,7 @@ fn lanes_that_stay_are_found_when_others_have_left() {
         assert_eq!(begin(&mut lanes, later, lane), replay);
     }
     forget(&mut lanes, Time::from_millis(10 * RETRY_WINDOW_MS));
-    // Places of a few lanes are kept for the next ones.
+    // Places for a few lanes are kept.
     assert!(lanes.bytes() < bytes / 5, "{} of {bytes}", lanes.bytes());
 }
 
@@ -220,18 +220,18 @@ fn the_planted_loss_of_a_record_runs_a_retry_again() {
     Bug::arm(None);
 }
 
-/// What a faulty network does with the requests of one client.
+/// The effects of a faulty network on the requests of one client.
 #[derive(Clone, Debug)]
 enum Event {
     /// Sends the next mutation, unless the window is full.
     Send,
-    /// Delivers one of the messages in flight and leaves a copy when `twice`.
+    /// Delivers one of the messages in flight; `twice` leaves a copy.
     Deliver { which: usize, twice: bool },
     /// Loses one.
     Lose { which: usize },
-    /// Sends everything that has no answer once more.
+    /// Repeats every request without an answer.
     Retry,
-    /// The mutation that runs ends: with a result or without effect.
+    /// The running mutation ends: with a result or without effect.
     End { effect: bool },
 }
 
@@ -295,8 +295,8 @@ proptest! {
                             prop_assert!(s > expected && (n.0 == expected || n.0 == 0));
                         }
                         LaneVerdict::OutcomeUnknown => {
-                            // Only a late copy of what the client has an answer for, or a retry on
-                            // a lane whose first request is still under way.
+                            // Only a late copy of a request that is already answered, or a retry on a lane
+                            // whose first request is still in progress.
                             prop_assert!(answered.contains_key(&s) || effects.is_empty());
                         }
                         LaneVerdict::Busy => prop_assert!(false, "the client kept to its window"),
@@ -338,7 +338,7 @@ fn what_stayed_is_known_when_what_moved_comes_back() {
         assert_eq!(begin(&mut low, sequence, 0, false), LaneVerdict::Run);
         low.record(S, L, Sequence(sequence), Some(hash), &Answer::ok(sequence));
     }
-    // The upper half of the keys goes, and comes back with all that is known there.
+    // The upper half of the keys moves away, and returns with its records.
     let high = moved(&low, 50, 99, false);
     for part in high.export(50, 99, true, 100) {
         low.adopt(Time::ZERO, &part).unwrap();
@@ -359,14 +359,14 @@ fn results_move_with_the_keys_that_they_concern() {
     }
     let mut to = moved(&from, 15, 25, false);
     assert_eq!(begin(&mut to, 2, 0, true), LaneVerdict::Replay(payload.clone()));
-    // Of keys that did not move it is not known here; the other block still knows.
+    // The records of keys that did not move are not here; the other block still has them.
     assert_eq!(begin(&mut to, 1, 0, true), LaneVerdict::OutcomeUnknown);
     assert_eq!(begin(&mut from, 2, 0, true), LaneVerdict::Replay(payload.clone()));
-    // What never ran there runs here, and is then a lane like any other.
+    // A mutation that never ran there runs here, and its lane is then like any other.
     assert_eq!(begin(&mut to, 4, 3, true), LaneVerdict::Run);
     to.record(S, L, Sequence(4), Some(20), &Answer::ok(4));
     assert_eq!(begin(&mut to, 4, 3, true), LaneVerdict::Replay(Answer::ok(4)));
-    // It moves on together with what came from before.
+    // It moves on together with the records that were adopted before.
     let mut on = moved(&to, 0, u64::MAX, true);
     assert_eq!(begin(&mut on, 4, 0, true), LaneVerdict::Replay(Answer::ok(4)));
     assert_eq!(begin(&mut on, 2, 0, true), LaneVerdict::Replay(payload));

@@ -41,7 +41,7 @@ pub(crate) fn blocks() -> impl Strategy<Value = usize> + Clone {
     ]
 }
 
-/// Steps for a block of this size: fewer where one step may bring megabytes.
+/// Steps for a block of this size: fewer if one step may add megabytes.
 pub(crate) fn steps_in(block: usize, most: usize) -> std::ops::Range<usize> {
     if block > BYTES_CHECKED_EACH_STEP { 1..most / 4 } else { 1..most }
 }
@@ -67,7 +67,7 @@ impl<S: Structure> Driver<S> {
         Driver { structure, block, now, tickets: 0, events: VecDeque::new() }
     }
 
-    /// What a flush of the block would write, and the number of items that it says.
+    /// The output of a flush of the block, and its number of items.
     pub(crate) fn flushed(&mut self) -> (Vec<u8>, u64) {
         let snapshot = self.structure.snapshot((0, u64::MAX)).expect("it can be flushed");
         let mut bytes = Vec::new();
@@ -118,7 +118,7 @@ impl<S: Structure> Driver<S> {
         self.structure.filled(ticket, bytes.len());
     }
 
-    /// Commits; the answer, when it is there at once.
+    /// Commits a reservation.
     pub(crate) fn commit(&mut self, ticket: Ticket) -> Outcome {
         let outcome = self.structure.commit(&mut self.block, self.now, ticket);
         self.hear();
@@ -137,7 +137,7 @@ impl<S: Structure> Driver<S> {
         self.events.extend(std::iter::from_fn(|| self.structure.event()));
     }
 
-    /// Everything that it had to say.
+    /// All pending events.
     pub(crate) fn events(&mut self) -> Vec<Event> {
         self.hear();
         self.events.drain(..).collect()
@@ -153,7 +153,7 @@ impl<S: Structure> Driver<S> {
         }
     }
 
-    /// Whether it has said that it was sealed: its length, and whether nothing follows.
+    /// Takes the report that it was sealed: its length, and whether nothing follows.
     pub(crate) fn sealed(&mut self) -> Option<(u64, bool)> {
         self.hear();
         let at = self.events.iter().position(|e| matches!(e, Event::Sealed { .. }))?;
@@ -177,7 +177,7 @@ impl<S: Structure> Driver<S> {
         self.structure.tick(&mut self.block, self.now);
     }
 
-    /// Bytes of the block that are spoken for.
+    /// Bytes of the block that are in use or reserved.
     pub(crate) fn structure_bytes(&self) -> usize {
         self.structure.bytes_used() as usize
     }
@@ -194,7 +194,7 @@ impl<S: Structure> Driver<S> {
     }
 }
 
-/// Bytes that tell where they came from.
+/// Bytes that depend on the seed and their position.
 pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     std::iter::repeat_with(|| {

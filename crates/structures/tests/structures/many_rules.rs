@@ -1,4 +1,4 @@
-//! The rules of requests that carry many keys or ranges, one by one.
+//! The rules of requests with many keys or ranges, one by one.
 
 use crate::{Driver, pattern};
 use honeycomb_structures::{Answer, FileBlock, KvBlock, Marks, Payload, Structure, Successor};
@@ -84,7 +84,7 @@ fn a_reply_of_many_keys_is_bounded_and_always_gets_on() {
     assert_eq!(told[1].status, Status::KeyNotFound);
     let alone = BatchResult { status: Status::ValueTooLarge, value: 100_000, bytes: b"" };
     assert_eq!(told[2], alone, "no reply of this size has room for it");
-    // However little was asked for, the first key is answered.
+    // The first key is answered however little was requested.
     for key in [&b"none"[..], b"small", b"huge"] {
         assert_eq!(multi_get(&mut d, 0, &[key, key]).0.value, 1);
     }
@@ -112,7 +112,7 @@ fn a_batch_ends_where_its_reply_is_full_and_has_not_run_the_rest() {
     assert_eq!((told[1].status, told[1].bytes.len()), (Status::CompareFailed, 25_000));
     let (answer, _) = batch(&mut d, false, &ops[2..]);
     assert_eq!(answer.value, 2);
-    // A value that no reply has room for ends it as well, by its length.
+    // A value that fits into no reply ends it as well, by its length.
     put(&mut d, b"k", &vec![1; 100_000]);
     let (answer, bytes) = batch(&mut d, false, &ops);
     let told = results(&bytes, 1).unwrap();
@@ -145,7 +145,7 @@ fn keys_of_another_block_end_an_answer_and_do_not_begin_one() {
     assert_eq!(batch(&mut d, true, &[put(other[0])]).0.status, Status::WrongRange);
     assert_eq!(d.run(Op::KvLength, &[], &[]).value, 2);
     let (answer, _) = batch(&mut d, true, &[put(mine[0]), put(other[0])]);
-    assert_eq!(answer.status, Status::InvalidArgument, "two slots, whoever has them");
+    assert_eq!(answer.status, Status::InvalidArgument, "two slots, in whatever block");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn an_atomic_batch_needs_no_room_for_what_stays_as_long_and_undoes_what_does_not
     let all: Vec<BatchOp<'_>> =
         keys[..stored].iter().map(|key| BatchOp::Put { key, value: &[8; 200] }).collect();
     assert_eq!(batch(&mut d, true, &all).0.args, [1]);
-    // Longer values have no room beside the old ones: at the first of them, in the middle, anywhere.
+    // Longer values do not fit beside the old ones: at the first of them, in the middle, anywhere.
     for at in [0, stored / 2, stored - 1] {
         let first = at.saturating_sub(30);
         let mut ops = all[first..stored.min(first + 60)].to_vec();
@@ -177,7 +177,7 @@ fn an_atomic_batch_needs_no_room_for_what_stays_as_long_and_undoes_what_does_not
         let (answer, bytes) = batch(&mut d, true, &ops);
         assert_eq!(answer.args, [0]);
         assert_eq!(results(&bytes, 1).unwrap()[0].status, Status::BlockFull);
-        assert_eq!(d.structure.bytes_used(), before, "what was written beside is gone");
+        assert_eq!(d.structure.bytes_used(), before, "the staged bytes were freed");
         for key in &keys[..stored] {
             let answer = d.run(Op::KvGet, key, &[]);
             assert_eq!(d.bytes(&answer), [8; 200]);
@@ -258,7 +258,7 @@ fn ranges_beyond_a_sealed_block_are_elsewhere() {
     assert_eq!(d.run(Op::FileAppend, &[], &[1; 8192]).status, Status::Moved);
     let (answer, bytes) = read_many(&mut d, 9999, &[(65_530, 10), (0, 1), (65_536, 1), (1, 1)]);
     let told = ranges(&bytes, answer.value as usize).unwrap();
-    assert_eq!(told, [&[1; 6][..], &[1]], "it ends before what is elsewhere");
+    assert_eq!(told, [&[1; 6][..], &[1]], "it ends before keys of another block");
     let (answer, _) = read_many(&mut d, 9999, &[(65_536, 1), (0, 1)]);
     assert_eq!((answer.status, &answer.args[..]), (Status::Moved, &b"there"[..]));
 }

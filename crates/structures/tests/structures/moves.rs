@@ -1,5 +1,5 @@
-//! Moves between two blocks, against one plain map: whatever happens meanwhile, every key is there
-//! once, with its last value.
+//! Moves between two blocks, against one plain map: whatever happens meanwhile, every key exists once, with
+//! its last value.
 
 use crate::{Driver, blocks, steps_in};
 use honeycomb_structures::{
@@ -15,12 +15,12 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 
 const SIZE: usize = 256 * 1024;
-/// Hashes of a 64th of all.
+/// A 64th of all hashes.
 const PART: u64 = 1 << 58;
 const MOVED: &[u8] = b"elsewhere";
-/// Bytes that dividing a region takes: a header, a word of its index and bookkeeping.
+/// Bytes that the division of a region takes: a header, a word of its index and bookkeeping.
 const CUT_COST: usize = 168;
-/// Bytes that are looked at in one step: a region is some of them.
+/// Bytes that are read in one step: a region takes several steps.
 const STEP: usize = 700;
 
 fn block(start: u64, end: u64) -> KvBlock {
@@ -31,7 +31,7 @@ fn block_of(size: usize, start: u64, end: u64) -> KvBlock {
     KvBlock::new(size, start, end, Marks::new(95, 30, Marks::default()).unwrap())
 }
 
-/// A move under way: the places of giver and taker, and the move's number.
+/// A move in progress: the indexes of source and target, and the move's number.
 #[derive(Clone, Copy)]
 struct Under {
     from: usize,
@@ -42,11 +42,11 @@ struct Under {
     frozen: bool,
 }
 
-/// Two blocks that share the hashes, one of them perhaps empty-handed or not there.
+/// Two blocks that share the hashes, one of them perhaps empty or absent.
 struct Pair {
     size: usize,
     blocks: [Option<Driver<KvBlock>>; 2],
-    /// Which hashes each has.
+    /// The range of each.
     ranges: [Option<(u64, u64)>; 2],
     model: BTreeMap<Vec<u8>, Vec<u8>>,
     under: Option<Under>,
@@ -89,7 +89,7 @@ impl Pair {
     fn run(&mut self, op: Op, key: &[u8], args: &[u8], payload: &[u8]) -> Answer {
         let owner = self.owner(key_hash(key));
         let answer = self.driver(owner).run(op, args, payload);
-        // Who asks the other one is told where to go, or to come again.
+        // The other block answers with the right block, or with a retry.
         if self.ranges[1 - owner].is_some() {
             let other = self.driver(1 - owner).run(Op::KvGet, key, b"");
             let elsewhere = [Status::Moved, Status::WrongRange, Status::Busy];
@@ -119,7 +119,7 @@ impl Pair {
         }
     }
 
-    /// A block without room waits for a part of it to move, once it was part of a move itself.
+    /// A block without room waits for a part of it to move, if it was part of a move before.
     fn refuse_wish(&mut self) {
         let from = self.ranges.iter().position(Option::is_some).unwrap();
         for place in from..2 {
@@ -179,7 +179,7 @@ impl Pair {
         let start = (divide % 63 + 1) * PART;
         let (mover, backing) = self.mover(from);
         if let Err(refusal) = mover.begin_export(backing, start, end) {
-            // A block keeps room for dividing itself, many times over, whatever fills it.
+            // A block keeps room for many divisions of its own, whatever fills it.
             assert!(self.cuts * CUT_COST > self.size / 32 - CUT_COST, "{refusal:?}");
             return;
         }
@@ -190,12 +190,12 @@ impl Pair {
         self.under = Some(Under { from, to, id, start, end, frozen: false });
     }
 
-    /// Brings one parcel over; false when there is none, or it was refused and the move ended.
+    /// Transfers one parcel; false if there is none, or it was refused and the move ended.
     fn bring(&mut self, in_pieces: bool) -> bool {
         let Some(Under { from, to, id, .. }) = self.under else { return false };
         let (mover, block) = self.mover(from);
         let before = mover.unsent();
-        // In steps others change what is being copied.
+        // Between steps, other operations change the bytes that are being copied.
         let prepared = match in_pieces {
             true => mover.prepare(block, STEP),
             false => mover.next_parcel(block).map_or(Prepared::Nothing, Prepared::Parcel),
@@ -209,7 +209,7 @@ impl Pair {
             }
         };
         let drops = matches!(parcel, Parcel::Drops(_));
-        assert!(drops || before > 0, "what is sent was unsent: {parcel:?}");
+        assert!(drops || before > 0, "sent bytes were unsent: {parcel:?}");
         let (op, args) = parcel.request(id);
         let payload = match &parcel {
             Parcel::Region { bytes, .. } | Parcel::Patch { runs: bytes, .. } => bytes.to_vec(),
@@ -236,7 +236,7 @@ impl Pair {
         };
         match answer.status {
             Status::Ok => true,
-            // The taker is full: the move is given up.
+            // The target is full: the move is cancelled.
             Status::BlockFull => {
                 self.cancel();
                 false
@@ -268,7 +268,7 @@ impl Pair {
         }
     }
 
-    /// Brings everything over and commits.
+    /// Transfers everything and commits.
     fn finish(&mut self) {
         self.freeze(true);
         while self.bring(false) {}
@@ -295,7 +295,7 @@ impl Pair {
         if self.ranges[from].is_none() {
             let giver = self.driver(from);
             giver.check();
-            // Who comes late is sent on. There is no region left in which anything could be looked for.
+            // A late request is redirected. No region is left to look in.
             assert_eq!(giver.structure.prefetch(&giver.block, Op::KvGet, b"late"), None);
             let late = giver.run(Op::KvMultiGet, &1000u32.to_le_bytes(), &put_keys(&[b"late"]));
             assert!(matches!(late.status, Status::Moved | Status::WrongRange), "{late:?}");
@@ -315,7 +315,7 @@ impl Pair {
             assert_eq!(answer.status, Status::Ok);
             if let honeycomb_structures::Payload::Bytes(page) = &answer.payload {
                 for (key, value) in scan_entries(page).unwrap() {
-                    assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "told twice");
+                    assert!(found.insert(key.to_vec(), value.to_vec()).is_none(), "scanned twice");
                 }
             }
             cursor = answer.value;
@@ -350,7 +350,7 @@ fn key(n: u16) -> Vec<u8> {
     format!("key-{n}").into_bytes()
 }
 
-/// Lengths on both sides of what is kept within a region.
+/// Lengths on both sides of the inline limit.
 fn length(n: u16, block: usize) -> usize {
     match n % 8 {
         0 => 0,
@@ -444,14 +444,14 @@ fn a_full_block_asks_to_be_divided_in_half_and_an_empty_one_to_be_merged() {
     assert!((2 * below).abs_diff(pair.model.len()) <= pair.model.len() / 8, "{below}");
     let used = pair.driver(0).structure.bytes_used() as usize;
     assert!((SIZE / 100 * 70..SIZE).contains(&used), "{used}");
-    // It is not asked twice.
+    // It does not request twice.
     let now = pair.driver(0).now;
     let (mover, block) = pair.mover(0);
     assert_eq!(mover.wish(block, now), None);
 }
 
-/// Two blocks merge when they fill 79 % of one. What came of that would be divided at once when it
-/// grew fast (at 70 %), and merged again when it did not.
+/// Two blocks merged although they filled 79 % of one. The result split at once when it grew fast (at 70 %),
+/// and merged again when it did not.
 #[test]
 fn a_block_that_was_made_of_two_is_divided_when_it_has_grown() {
     const LARGE: usize = 16 << 20;
@@ -482,11 +482,11 @@ fn a_block_that_was_made_of_two_is_divided_when_it_has_grown() {
             asked.push(mover.wish(block, now).is_some());
         }
         let wanted = if made_of_two { [false, false, true] } else { [false, true, false] };
-        assert_eq!(asked, wanted, "made of two: {made_of_two}; it asks once");
+        assert_eq!(asked, wanted, "made of two: {made_of_two}; it requests once");
     }
 }
 
-/// One that found no neighbour rested for up to 8 s, however much went from it meanwhile.
+/// A block that found no neighbour paused for up to 8 s, however much was deleted from it meanwhile.
 #[test]
 fn a_block_that_found_no_neighbour_asks_again_when_it_is_lighter() {
     let mut pair = Pair::new();
@@ -539,7 +539,7 @@ fn a_block_that_is_one_hot_slot_does_not_ask_to_be_divided() {
     assert!(full);
 }
 
-/// Where a block of a 1024th of all hashes divides when it fills; `None` when it becomes full instead.
+/// Where a block with a 1024th of all hashes divides when it fills; `None` if it becomes full instead.
 fn first_split_of_few_hashes() -> Option<u64> {
     const SMALL: usize = 64 * 1024;
     let end = (1 << 54) - 1;
@@ -557,7 +557,7 @@ fn first_split_of_few_hashes() -> Option<u64> {
         };
         return Some(start);
     }
-    panic!("it neither filled nor asked to be divided");
+    panic!("it neither filled nor requested a split");
 }
 
 /// A store of 64 KiB blocks could not grow beyond 1024 of them: the unit of division was a 1024th.
@@ -601,9 +601,9 @@ fn what_is_not_what_was_sent_is_refused() {
     assert_eq!(answer.status, Status::WrongEpoch);
 }
 
-/// A batch of many small values filled a small block to its last byte, the region at the boundary had
-/// no room for the header that dividing it takes, and the block never asked again: whoever wrote to
-/// it was told to come back until the deadline.
+/// A batch of many small values filled a small block to its last byte. The region at the boundary had no room
+/// for the header of a division, and the block never requested a split again: writers had to retry
+/// until their deadline.
 #[test]
 fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
     for size in [64 << 10, 256 << 10, 1 << 20] {
@@ -620,12 +620,12 @@ fn a_small_block_that_is_full_to_the_brim_can_be_divided() {
     }
 }
 
-/// A block that was filled without being looked at, and what it would like then.
+/// A block that was filled without a call of `wish`, and the move that it requests then.
 fn brimful(size: usize, length: usize, salt: u32) -> (Driver<KvBlock>, Option<Wish>) {
     brimful_of(size, salt, |_| length)
 }
 
-/// The same, with values of these lengths.
+/// As above, with values of these lengths.
 fn brimful_of(
     size: usize,
     salt: u32,
@@ -647,12 +647,12 @@ fn brimful_of(
     (driver, wish)
 }
 
-/// Of 100 small blocks that are full of large values and small ones, how many cannot be divided.
+/// Of 100 small blocks full of large and small values, the number that cannot be divided.
 fn indivisible_of_100() -> usize {
     let size = 64 << 10;
     let lengths = |salt: u32| {
         move |n: u32| match n {
-            // Large ones first, beside which the regions of the small ones are few and wide.
+            // Large values first: beside them the regions of the small ones are few and wide.
             0..3 => size / 8 + salt as usize * 16,
             _ => 100 + (salt as usize * 31) % 900,
         }
@@ -668,9 +668,9 @@ fn indivisible_of_100() -> usize {
     (0..100).filter(|salt| !divides(salt)).count()
 }
 
-/// Seed 1150050: new entries went where their region had room, also where the block had none but what it
-/// keeps for dividing itself. It asked for a split every second and could not begin it; whoever wrote
-/// to it was told to come back until the deadline.
+/// Seed 1150050: new entries were placed wherever their region had room, even if the block had only its
+/// reserve for dividing itself. It requested a split every second and could not begin it; writers had to
+/// retry until their deadline.
 #[test]
 fn block_of_large_and_small_values_that_is_full_can_be_divided() {
     assert_eq!(indivisible_of_100(), 0);
@@ -698,15 +698,14 @@ fn a_block_that_could_not_be_divided_asks_again() {
     drop(pin);
     let again = driver.run(Op::KvPut, b"\0one more", &[7; 1000]);
     assert_eq!(again.status, Status::Busy);
-    let due = driver.structure.wish_at().expect("it wants to be looked at again");
+    let due = driver.structure.wish_at().expect("it has another check to come");
     let wish = driver.structure.wish(&driver.block, due);
     assert_eq!(wish, Some(Wish::Split { start }));
     driver.structure.begin_export(&mut driver.block, start, u64::MAX).unwrap();
 }
 
-/// What has moved away is given back little by little. Until then a block seemed as full as before: it
-/// gave a half of the rest away as well, and who came meanwhile was told that a block is full of which
-/// half had just gone.
+/// Data that has moved away is freed little by little. Until then a block seemed as full as before: it gave
+/// away a half of the rest as well, and writers got `BlockFull` although half of it had just moved.
 #[test]
 fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
     let (driver, wish) = brimful(SIZE, 1000, 3);
@@ -721,7 +720,7 @@ fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
     let mut driver = Driver { structure, block, ..Driver::new(SIZE, super::moves::block(0, 1)) };
     let mut n = 0;
     loop {
-        // One more as large as they come, for the half that stays.
+        // One more of the largest size, for the half that stays.
         n += 1;
         let key = format!("more-{n}");
         let args = [&[0], key.as_bytes()].concat();
@@ -737,8 +736,8 @@ fn what_has_just_gone_is_no_reason_to_divide_the_rest() {
     assert!(n > 2, "it takes a while until all is given back");
 }
 
-/// Values that lie beside their regions did not count as unsent. So a range of nothing but large ones
-/// seemed as good as sent when its move began: it stood still while all of them travelled.
+/// Values beside their regions did not count as unsent. So a range of only large values seemed fully sent
+/// when its move began, and was frozen while all of them were transferred.
 #[test]
 fn large_values_that_were_not_sent_are_still_to_be_sent() {
     let mut pair = Pair::new();
@@ -757,7 +756,7 @@ fn large_values_that_were_not_sent_are_still_to_be_sent() {
     }
 }
 
-/// Gets of every key below a hash, some times over.
+/// Gets every key before a hash, several times over.
 fn read_below(driver: &mut Driver<KvBlock>, keys: u32, salt: u32, hash: u64, times: usize) {
     for n in 0..keys {
         let key = format!("brim-{salt}-{n}");
@@ -767,8 +766,8 @@ fn read_below(driver: &mut Driver<KvBlock>, keys: u32, salt: u32, hash: u64, tim
     }
 }
 
-/// Where a full block with so many gets of the lowest eighth of its keys divides: its parts of the
-/// entries and of these keys below that.
+/// Where a full block divides after so many gets of the lowest eighth of its keys: the parts of all entries
+/// and of these keys before that hash.
 fn cut_when_read(times: usize) -> (f64, f64) {
     let (size, salt, hot) = (4 << 20, 1, 1 << 61);
     let (mut driver, first) = brimful(size, 1000, salt);
@@ -791,7 +790,7 @@ fn cut_when_read(times: usize) -> (f64, f64) {
 fn a_block_of_which_one_half_is_much_busier_gives_that_half_less_of_its_bytes() {
     let (bytes, busy) = cut_when_read(0);
     assert!((0.45..0.55).contains(&bytes) && busy == 1.0, "by bytes alone: {bytes}, {busy}");
-    // Filling it was as many operations on both sides as there are entries.
+    // Filling it counted as many operations on both sides as there are entries.
     let (bytes, _) = cut_when_read(2);
     assert!((0.45..0.55).contains(&bytes), "a little busier: {bytes}");
     let (bytes, busy) = cut_when_read(200);

@@ -1,4 +1,4 @@
-//! The queue against a model: a map of numbered items, what arrives, and who waits.
+//! The queue against a model: a map of numbered items, arriving payloads, and waiting requests.
 
 mod steps;
 
@@ -15,11 +15,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 const PLACE: usize = 4;
-/// From this size on an answer keeps a range of the block instead of a copy.
+/// From this size on an answer pins a range of the block instead of a copy.
 const PIN_FROM: usize = 16 * 1024;
 /// Items that empty the block are copied up to this size.
 const COPY_LAST_MAX: usize = 1 << 20;
-/// Payloads of puts that wait take at most this much, in a block of any size.
+/// Payloads of waiting puts take at most this much, in a block of any size.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 const SUCCESSOR: [u8; 2] = [7, 8];
 
@@ -34,7 +34,7 @@ struct Setup {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
-    /// Never given out.
+    /// Never delivered.
     Ready,
     Out(Time),
     Returned,
@@ -73,7 +73,7 @@ enum Seal {
     Final,
 }
 
-/// An answer, as its receiver sees it. Of refusals the status counts, and of `Moved` everything.
+/// An answer, as its receiver sees it. Refusals are compared by status, and `Moved` completely.
 #[derive(Clone, Debug, PartialEq)]
 struct Reply {
     status: Status,
@@ -92,8 +92,8 @@ impl Reply {
     }
 }
 
-/// What the queue says unasked. Answers to gets, answers to puts, changes and the rest are each in
-/// order; between them nobody can tell.
+/// The events of the queue. Answers to gets, answers to puts, changes and the rest are each in order; the
+/// order between them is not defined.
 #[derive(Debug, PartialEq)]
 enum Told {
     Get(Ticket, Reply),
@@ -117,7 +117,7 @@ fn total(items: &[Vec<u8>]) -> u64 {
     items.iter().map(|item| item.len() as u64).sum()
 }
 
-/// Bytes of the block that items take.
+/// Bytes of the block for these items.
 fn cost(items: &[Vec<u8>]) -> usize {
     total(items) as usize + PLACE * items.len()
 }
@@ -130,11 +130,11 @@ struct Model {
     pending: VecDeque<Pending>,
     getters: VecDeque<Getter>,
     putters: VecDeque<Putter>,
-    /// Items and bytes that went through, and those taken for good.
+    /// Items and bytes that were put, and those taken permanently.
     put: (u64, u64),
     taken: (u64, u64),
     ahead: Option<(u64, u64)>,
-    /// Items, and bytes with places, since the block last began anew.
+    /// Items, and bytes with directory entries, since the block last started again empty.
     since: (usize, usize),
     seal: Option<Seal>,
     successor: Option<bool>,
@@ -144,10 +144,10 @@ struct Model {
     drained: bool,
     watched: bool,
     told: Vec<Told>,
-    /// Answers that keep the block from beginning anew: those expected, and those received.
+    /// Answers that prevent the block from starting again: those expected, and those received.
     pins: usize,
     held: Vec<(Payload, Vec<u8>)>,
-    /// From real answers only: what was put under each number, and which numbers were taken.
+    /// From real answers only: the item put under each number, and the numbers that were taken.
     log: Vec<Vec<u8>>,
     gone: BTreeSet<u64>,
     seed: u64,
@@ -187,7 +187,7 @@ impl Model {
         }
     }
 
-    /// The most that one request may bring.
+    /// Most bytes of one request.
     fn limit(&self) -> usize {
         self.size / 8
     }
@@ -224,7 +224,7 @@ impl Model {
         }
     }
 
-    /// Whether the bound leaves room; `None` while that is not known.
+    /// Whether the bound has room; `None` while that is not known.
     fn fits_bound(&self, items: &[Vec<u8>]) -> Option<bool> {
         let (ahead, ahead_bytes) = self.ahead?;
         let coming: usize = self.pending.iter().map(|p| p.items.len()).sum();
@@ -263,7 +263,7 @@ impl Model {
         self.told.push(Told::Block(Event::Sealed { length, bytes, successor }));
     }
 
-    /// Takes items for which there is room; the answer if they are visible at once.
+    /// Stores items for which there is room; returns the answer if they are visible at once.
     fn store(&mut self, ticket: Ticket, items: Vec<Vec<u8>>) -> Option<Reply> {
         if self.pending.is_empty() {
             return Some(self.enter(items));
@@ -295,7 +295,7 @@ impl Model {
 
     // ----------------------------------------------------------------------------- rules of gets
 
-    /// The numbers of the items that go out next.
+    /// The numbers of the items that are delivered next.
     fn next(&self, args: &GetArgs) -> Vec<u64> {
         let returned = self.items.iter().find(|(_, item)| item.state == State::Returned);
         if let Some((number, _)) = returned {
@@ -351,7 +351,7 @@ impl Model {
         self.items.iter().filter(move |(_, item)| out(item)).map(|(number, item)| (*number, item))
     }
 
-    /// The answer to a get for which there is nothing, unless it may wait.
+    /// The answer to a get for which there are no items, unless it may wait.
     fn exhausted(&self, stay: bool) -> Option<Reply> {
         match &self.seal {
             Some(Seal::Continues) if !stay => Some(self.moved()),
@@ -436,7 +436,7 @@ impl Model {
         }
     }
 
-    /// The structure was told that time has passed.
+    /// Models the passing of time.
     fn ticked(&mut self) {
         let now = self.driver.now;
         let mut returned = 0;

@@ -17,9 +17,9 @@ use std::time::Duration;
 type Queue = Driver<QueueBlock>;
 
 const SIZE: usize = 256 * 1024;
-/// The largest item: an eighth of the block, of which its place in the directory takes four bytes.
+/// The largest item: an eighth of the block, of which its directory entry takes four bytes.
 const LARGEST: usize = SIZE / 8 - 4;
-/// Items of this size are answered from where they are.
+/// Items of this size are sent from their place in the block.
 const LARGE: usize = 16 * 1024;
 
 fn queue() -> Queue {
@@ -51,7 +51,7 @@ fn put_all(d: &mut Queue, items: &[&[u8]]) -> Answer {
     d.run(Op::QueuePut, &args, &payload)
 }
 
-/// A put that has to wait, for so long.
+/// A put that waits, for at most so long.
 fn wait_to_put(d: &mut Queue, ms: u64, items: &[&[u8]]) -> Ticket {
     let (args, payload) = batch(items);
     let until = d.now + Duration::from_millis(ms);
@@ -79,7 +79,7 @@ fn wait_to_get(d: &mut Queue, ms: u64, args: GetArgs) -> Ticket {
     ticket
 }
 
-/// What a get was given: the number of the first, the deliveries, the items.
+/// The result of a get: the number of the first item, the deliveries, the items.
 fn given(d: &Queue, answer: &Answer) -> (u64, u32, Vec<Vec<u8>>) {
     assert_eq!(answer.status, Status::Ok, "{}", String::from_utf8_lossy(&answer.args));
     let payload = d.bytes(answer);
@@ -99,7 +99,7 @@ fn take(d: &mut Queue, items: u32) -> Vec<Vec<u8>> {
     given(d, &answer).2
 }
 
-/// Takes one for so long; its number and deliveries.
+/// Reserves one item for so long; returns its number and deliveries.
 fn reserve_one(d: &mut Queue, reserve_ms: u32) -> (u64, u32) {
     let answer = get(d, GetArgs { reserve_ms, ..TAKE });
     let (first, deliveries, _) = given(d, &answer);
@@ -124,7 +124,7 @@ fn counts(d: &mut Queue) -> (u64, Counts) {
     (answer.value, Counts::decode(&answer.args).unwrap())
 }
 
-/// Items that are not taken.
+/// The number of items that are not taken.
 fn left(d: &mut Queue) -> u64 {
     let (put, counts) = counts(d);
     put - counts.taken
@@ -157,7 +157,7 @@ fn statuses(d: &mut Queue) -> Vec<(Ticket, Status)> {
     answers(d).into_iter().map(|(ticket, answer)| (ticket, answer.status)).collect()
 }
 
-/// What the answers of gets brought, all items together.
+/// The items in the answers of gets.
 fn brought(d: &mut Queue) -> Vec<(Ticket, Vec<Vec<u8>>)> {
     answers(d).into_iter().map(|(ticket, answer)| (ticket, given(d, &answer).2)).collect()
 }
@@ -173,7 +173,7 @@ fn grant_successor(d: &mut Queue) {
     d.set_successor(Successor::Ready(SUCCESSOR.to_vec()));
 }
 
-/// Puts items of the largest size until less than one more is free; how many.
+/// Puts items of the largest size until less than one more is free; returns their number.
 fn fill_up(d: &mut Queue) -> u64 {
     let fit = (SIZE / (LARGEST + 4)) as u64;
     for i in 0..fit {
@@ -182,7 +182,7 @@ fn fill_up(d: &mut Queue) -> u64 {
     fit
 }
 
-/// Fills the block up and seals it; how many items went through it.
+/// Fills the block and seals it; returns the number of items put into it.
 fn seal(d: &mut Queue) -> u64 {
     let through = fill_up(d);
     grant_successor(d);
@@ -222,7 +222,7 @@ fn counts_say_what_went_through() {
     take(&mut d, 1);
     let fill = d.reserve(Op::QueuePut, &[], 100).unwrap();
     let expected = Counts { taken: 1, bytes_put: 6, bytes_taken: 0, reserved: 1, closed: false };
-    assert_eq!(counts(&mut d), (3, expected), "what is arriving was not put yet");
+    assert_eq!(counts(&mut d), (3, expected), "arriving payloads are not put yet");
     assert!(settle(&mut d, (number, deliveries)));
     d.abort(fill);
     d.run(Op::QueueClose, &[], &[]);
@@ -236,7 +236,7 @@ fn a_get_stops_at_its_bytes_but_brings_the_first_item_whole() {
     put_all(&mut d, &[b"12345", b"678", b"", b"9"]);
     let most = |bytes| GetArgs { items: 10, bytes, ..TAKE };
     let answer = get(&mut d, most(0));
-    assert_eq!(given(&d, &answer).2, [b"12345"], "it may exceed what was asked for");
+    assert_eq!(given(&d, &answer).2, [b"12345"], "it may exceed the requested size");
     let answer = get(&mut d, most(3));
     assert_eq!(given(&d, &answer).2, [b"678".to_vec(), vec![]]);
     assert_eq!(take(&mut d, 10), [b"9"]);
@@ -374,7 +374,7 @@ fn the_abort_of_the_first_lets_the_others_in() {
     assert_eq!(told[0], (parked, Answer::ok(0)));
     assert_eq!(told[1].0, getter);
     assert_eq!(given(&d, &told[1].1).2, [b"a", b"b"], "a batch becomes visible at once");
-    assert_eq!(put(&mut d, b"c"), Answer::ok(2), "nothing is under way any more");
+    assert_eq!(put(&mut d, b"c"), Answer::ok(2), "nothing is in progress any more");
 }
 
 #[test]
@@ -420,7 +420,7 @@ fn the_bound_of_items_is_kept_and_named() {
     refused(&refusal, Status::QueueFull, "2 items");
     let later = d.now + Duration::from_millis(9);
     let refusal = reserve_until(&mut d, later, 20_000).unwrap_err();
-    assert_eq!(refusal.status, Status::Busy, "a large payload comes again");
+    assert_eq!(refusal.status, Status::Busy, "a large payload is retried");
     take(&mut d, 1);
     assert_eq!(put(&mut d, b"c"), Answer::ok(2));
 }
@@ -449,7 +449,7 @@ fn what_is_arriving_or_reserved_counts() {
     d.abort(fill);
     assert_eq!(answers(&mut d), [(parked, Answer::ok(0)), (waits, Answer::ok(1))]);
     let item = reserve_one(&mut d, 1000);
-    assert_eq!(put(&mut d, b"z").status, Status::QueueFull, "it may come back");
+    assert_eq!(put(&mut d, b"z").status, Status::QueueFull, "it may be returned");
     assert!(settle(&mut d, item));
     assert_eq!(put(&mut d, b"z"), Answer::ok(2));
 }
@@ -479,7 +479,7 @@ fn a_successor_takes_nothing_before_it_knows_what_is_ahead() {
 fn what_is_ahead_only_becomes_less() {
     let mut d = second(10, 100);
     d.tell(News::Ahead { items: 8, bytes: 20 });
-    // One that was overtaken.
+    // An older message that was overtaken.
     d.tell(News::Ahead { items: 9, bytes: 99 });
     assert_eq!(put_all(&mut d, &[&[1; 40], &[1; 40]]), Answer::ok(0));
     assert_eq!(put(&mut d, b"").status, Status::QueueFull);
@@ -518,7 +518,7 @@ fn the_limit_of_an_item_is_named() {
     }
 }
 
-/// Everything of a queue that can be seen from outside.
+/// The complete visible state of a queue.
 fn seen(d: &mut Queue) -> (Answer, Answer, u64, Option<Time>, Vec<Event>) {
     let length = d.run(Op::QueueLength, &[0], &[]);
     let peek = [9u32.to_le_bytes(), 99u32.to_le_bytes()].concat();
@@ -539,7 +539,7 @@ fn what_does_not_parse_is_refused_and_changes_nothing() {
     let done = AckArgs { action: AckAction::Done, timeout_ms: 0, items: vec![item; 2] }.encode();
     let until = d.now + Duration::from_millis(100);
     let mut bad: Vec<(Op, Vec<u8>, &[u8])> = Vec::new();
-    // The arguments of a single item are empty, and an acknowledgement may name nothing.
+    // The arguments of a single item are empty, and an acknowledgement may name no item.
     bad.extend((1..lengths.len()).map(|n| (Op::QueuePut, lengths[..n].to_vec(), &payload[..])));
     bad.extend((0..full.len()).map(|n| (Op::QueueGet, full[..n].to_vec(), &[][..])));
     bad.extend((0..peek.len()).map(|n| (Op::QueuePeek, peek[..n].to_vec(), &[][..])));

@@ -1,4 +1,4 @@
-//! One round of the loop after the other: wait, read, hand frames to the service, send.
+//! The rounds of the loop: wait, read, pass frames to the service, send.
 
 use super::*;
 
@@ -18,7 +18,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     // Read once a round, after its wait.
     let mut now = net.clock.now();
     let mut next_sweep = now + SWEEP;
-    // Before the first wait: a service may have something to begin with.
+    // Before the first wait: a service may have work at the start.
     let mut deadline = service.on_tick(&mut net, now);
     while !service.finished() {
         net.rounds += 1;
@@ -64,7 +64,7 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
         net.flush_dirty(now);
         if now >= next_sweep {
             net.sweep(now);
-            // Connections that could not be taken (no descriptor was free) raise no new event.
+            // Connections that could not be accepted because no descriptor was free raise no new event.
             net.accept_all();
             next_sweep = now + SWEEP;
         }
@@ -78,34 +78,33 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     Ok(())
 }
 
-/// Of the tries of a poll that watches one connection, one in so many asks for all.
+/// A poll that watches one connection checks all others every so many tries.
 const BUSY_TRIES: u32 = 4;
-/// And so does every round after so many that found their work on the one.
+/// So does every round after so many in a row that found their work on the one connection.
 const BUSY_ROUNDS: u32 = 16;
 
 struct Round {
     scratch: Vec<u8>,
     ahead: Ahead,
     spin: Poller,
-    /// The one connection that had something to read in the last round that had any.
+    /// The only connection that had data to read in the last round in which any had.
     busy: Option<ConnId>,
-    /// Rounds in a row that found their work there without asking for the others.
+    /// Rounds in a row that found their work there without checking the others.
     in_a_row: u32,
-    /// Whether stepping aside between two steps of what yields has cost the core lately.
+    /// Whether yielding the core between two steps of yielding connections was costly lately.
     aside: Poller,
     /// The next step is the service's, if it has one.
     service_next: bool,
-    /// There was a step in this round: it is looked at once who has come.
+    /// A step ran in this round: the next wait checks at once for new events.
     stepped: bool,
 }
 
 impl Round {
-    /// Waits for something to do, polling briefly first when that has paid off lately. `now` is when
-    /// the last round began, which is good enough to tell how long to sleep; the time that it returns
-    /// is that after the wait.
+    /// Waits for work, after a short poll if polling has paid off lately. `now` is the beginning of the last
+    /// round, which is exact enough to compute the sleep; the returned time is that after the wait.
     ///
-    /// While it polls it reads from the connection that was busy alone, which is one system call
-    /// where asking for events and then reading is two; what it finds there is handled at once.
+    /// While it polls, it reads only from the connection that was busy: one system call, where events and a
+    /// read are two. The data that it reads is handled at once.
     fn wait<S: Service>(
         &mut self,
         net: &mut Net,
@@ -159,8 +158,8 @@ impl Round {
         Ok(clock.now())
     }
 
-    /// Reads what a connection has, up to its turn, unless its job rests. Whether there was anything, its end
-    /// included.
+    /// Reads from a connection, up to its turn, unless its job rests. Returns whether there was any data or
+    /// the end of the stream.
     fn read<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time, id: ConnId) -> bool {
         if net.rests(id) {
             return false;
@@ -182,7 +181,7 @@ impl Round {
         let rounds = net.rounds;
         loop {
             let Some(conn) = look_up(&mut net.conns, &net.generations, id) else {
-                // Nobody is there to be polled any more.
+                // The connection no longer exists.
                 self.busy = None;
                 return taken > 0;
             };
@@ -219,7 +218,7 @@ impl Round {
         }
     }
 
-    /// One read of a connection, of no more than `most` bytes.
+    /// One read of a connection, of at most `most` bytes.
     fn read_some<S: Service>(
         &mut self,
         net: &mut Net,
@@ -240,8 +239,8 @@ impl Round {
         }
     }
 
-    /// A step of what nobody waits for: whether there was one. Then the core is left for a moment to
-    /// whoever else is on it: likely the other end of what is being moved.
+    /// Runs a step of background work; returns whether there was one. Then the core is free for a moment for
+    /// another thread, which is likely the other end of the transfer.
     fn step<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time) -> bool {
         self.service_next = !self.service_next;
         let stepped = match self.service_next {
@@ -257,7 +256,7 @@ impl Round {
         stepped
     }
 
-    /// A step of the next connection that yields: a piece of what has come, or of what is to be sent.
+    /// A step of the next yielding connection: a piece of its input, or of its output.
     fn step_line<S: Service>(&mut self, net: &mut Net, service: &mut S) -> bool {
         let Some(id) = net.line.pop_front() else { return false };
         let now = net.clock.now();
@@ -283,7 +282,7 @@ impl Round {
                 Step::Gone => return,
             }
         }
-        // What was read is a part of the step: what it led to is sent with the next one.
+        // The read bytes are a part of the step: the output that they cause is sent with the next one.
         let more = taken == PIECE || net.flush_some(id, now, PIECE - taken, true);
         let unread = |conn: &mut Conn| conn.unread && !conn.paused && !conn.closing;
         if more || net.conn(id).is_some_and(unread) {
@@ -304,7 +303,7 @@ impl Round {
             return self.gather(net, service, now, id, lacks.min(most));
         }
         let mut kept = conn.take_kept();
-        // What was kept may hold whole frames: after a pause, or when handed over.
+        // The retained bytes may hold whole frames: after a pause, or after a hand-over.
         if !kept.is_empty() {
             let used = consume(net, service, now, id, &kept, &mut self.ahead);
             if used > 0 || net.conn(id).is_none_or(|conn| conn.paused) {
@@ -314,7 +313,7 @@ impl Round {
             }
         }
         let conn = net.conn(id).expect("nothing was consumed");
-        // What of a large payload is read here is copied once more: read little more than its header.
+        // Bytes of a large payload that are read here are copied once more: read little more than its header.
         let alone = std::mem::take(&mut conn.brings_large);
         let room = if alone { HEAD_ALONE } else { self.scratch.len().min(most) };
         let read = match conn.read(&mut self.scratch[..room], now) {
@@ -325,8 +324,8 @@ impl Round {
             }
             Ok(Some(n)) => n,
         };
-        // A short read means that the socket is empty: no second call to learn it, unless the end
-        // of the stream stands behind it, of which no further event tells.
+        // A short read means that the socket is empty. So no second call is needed, unless the end of the
+        // stream follows, which raises no further event.
         let drained = read < room && !conn.hung_up;
         let rest = if kept.is_empty() {
             let used = consume(net, service, now, id, &self.scratch[..read], &mut self.ahead);
@@ -345,8 +344,8 @@ impl Round {
         }
     }
 
-    /// Reads from the socket straight to where the service wants the bytes; behind the last of them as
-    /// much as of a next large request may be copied.
+    /// Reads from the socket straight to the place that the service chose; after it, at most as many bytes of
+    /// a next large request as may be copied.
     fn fill<S: Service>(
         &mut self,
         net: &mut Net,
@@ -361,7 +360,7 @@ impl Round {
             conn.mode = Mode::Skip { left };
             return Step::Read(0);
         };
-        assert_eq!(place.len(), left, "the place of a payload has room for what is left of it");
+        assert_eq!(place.len(), left, "the place of a payload has room for the rest of it");
         let piece = most.min(FILL_PIECE);
         let (place, beyond) = match left > piece {
             true => (&mut place[..piece], &mut [][..]),
@@ -373,8 +372,8 @@ impl Round {
             Ok(None) => return Step::Drained(0),
             Ok(Some(n)) => n,
         };
-        // As for frames: a short read means that the socket is empty. While the payload is not whole
-        // there is another look all the same: more is about to come, and a sleep costs more.
+        // As for frames: a short read means that the socket is empty. While the payload is incomplete, the
+        // socket is read again all the same: more will arrive soon, and a sleep costs more.
         let drained = read >= left && read < room && !conn.hung_up;
         let (filled, more) = (read.min(left), read.saturating_sub(left));
         service.filled(now, id, filled);
@@ -384,13 +383,13 @@ impl Round {
             if let Some(step) = settle(net, service, now, id, &self.scratch[used..more], true) {
                 return step;
             }
-            // What came may be the head of another large payload: its place is looked at next.
+            // The bytes may begin with the header of another large payload: its place is determined next.
             return Step::Read(read);
         }
         if drained { Step::Drained(read) } else { Step::Read(read) }
     }
 
-    /// Reads more of a frame that cannot be handled before it has so many bytes more.
+    /// Reads more of a frame that needs so many more bytes before it can be handled.
     fn gather<S: Service>(
         &mut self,
         net: &mut Net,
@@ -450,17 +449,17 @@ impl Round {
 }
 
 enum Step {
-    /// So many bytes were taken; there may be more.
+    /// So many bytes were read; there may be more.
     Read(usize),
-    /// So many bytes were taken, and there are no more for now.
+    /// So many bytes were read, and there are no more for now.
     Drained(usize),
     /// The peer has closed or the connection failed.
     Ended,
-    /// The connection is no longer here.
+    /// The connection is not on this loop any more.
     Gone,
 }
 
-/// Keeps the unread rest of the buffer, and carries out a hand-over. `fresh`: a frame begins with it.
+/// Retains the unread rest of the buffer, and performs a hand-over. `fresh`: the rest begins with a frame.
 fn settle<S: Service>(
     net: &mut Net,
     service: &mut S,
@@ -497,8 +496,8 @@ fn settle<S: Service>(
     Some(Step::Gone)
 }
 
-/// How many bytes a frame needs that begins like this, and whether it must not wait; 0 when its header is
-/// not there, or is no header.
+/// The length of the frame that begins with these bytes, and whether it must not wait; 0 if its header is
+/// incomplete or malformed.
 fn wants(data: &[u8], greeted: bool) -> (usize, bool) {
     match Header::decode(data, greeted) {
         Ok(Some((Header::Request(header), size))) => {
@@ -511,7 +510,7 @@ fn wants(data: &[u8], greeted: bool) -> (usize, bool) {
     }
 }
 
-/// The job holds its share: the request's bytes are dropped, those still to arrive as well.
+/// The job has used its share: the request's bytes are dropped, also those still to arrive.
 fn refuse_unfinished(net: &mut Net, id: ConnId) {
     let Some(conn) = net.conn(id) else { return };
     let Ok(Some((Header::Request(header), _))) = Header::decode(&conn.inbuf, conn.greeted) else {
@@ -519,11 +518,12 @@ fn refuse_unfinished(net: &mut Net, id: ConnId) {
         return;
     };
     let busy = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
-    let text = "the job holds its share of the node's buffers; ask again later";
+    let text = "the job already uses its share of the node's buffers; retry later";
     give_up_unfinished(net, id, busy, text);
 }
 
-/// A request is refused of which a part has come: that is given up, and the rest is thrown away as it comes.
+/// Refuses a request of which a part has arrived: that part is dropped, and the rest is discarded as it
+/// arrives.
 fn give_up_unfinished(net: &mut Net, id: ConnId, reply: ReplyHeader, text: &str) {
     let Some(conn) = net.conn(id) else { return };
     let kept = conn.take_kept();
@@ -535,8 +535,8 @@ fn give_up_unfinished(net: &mut Net, id: ConnId, reply: ReplyHeader, text: &str)
     net.reply(id, reply, &text.as_bytes()[..cut], ReplyPayload::Copy(&[]));
 }
 
-/// Requests of one connection that are here whole and were looked at together, before the first of
-/// them runs: what they need from memory comes while those before them run.
+/// Complete requests of one connection that were inspected together, before the first of them runs: their
+/// memory is prefetched while the requests before them run.
 #[derive(Default)]
 struct Ahead {
     requests: Vec<(RequestHeader, Option<u64>)>,
@@ -545,7 +545,7 @@ struct Ahead {
 }
 
 impl Ahead {
-    /// Looks at the whole requests that `data` begins with.
+    /// Inspects the complete requests at the start of `data`.
     fn look<S: Service>(&mut self, service: &S, data: &[u8]) {
         self.clear();
         let mut at = 0;
@@ -557,7 +557,7 @@ impl Ahead {
             at += REQUEST_HEADER + header.body_len();
             self.requests.push((header, None));
         }
-        // For one alone there is nothing to do meanwhile.
+        // A single request has none before it to overlap with.
         if self.requests.len() > 1 {
             self.prefetch(service, data);
         }
@@ -619,7 +619,7 @@ fn consume<S: Service>(
             // Never within a payload: the rest of this buffer would be taken for the next bytes of the
             // socket.
             Mode::Frames => {
-                // One refusal at a time: a peer that reads none must not be owed many.
+                // One refusal at a time, so that replies to a peer that reads none do not accumulate.
                 let refused = !admitted && conn.backlog() > 0;
                 if refused || conn.owed() > backlog_max || conn.elsewhere.is_full() {
                     conn.paused = true;
@@ -668,7 +668,7 @@ fn consume<S: Service>(
             let body = &data[at + REQUEST_HEADER..];
             net.more = left > 1;
             let used = request(net, service, now, id, header, body);
-            at += REQUEST_HEADER + used.expect("looked at because it is here whole");
+            at += REQUEST_HEADER + used.expect("only complete requests are inspected");
             work += net.cost::<S>();
             continue;
         }
@@ -679,8 +679,8 @@ fn consume<S: Service>(
                 request(net, service, now, id, &header, &data[at + size..]).map(|n| size + n)
             }
             Ok(Some((Header::Reply(_), _))) if !link => {
-                // Nobody asked: a stranger must not make this node buffer a body.
-                net.refuse(id, 0, Status::BadFrame, "a reply where no request was sent");
+                // No request was sent: an unknown peer must not make this node buffer a body.
+                net.refuse(id, 0, Status::BadFrame, "received a reply, but no request was sent");
                 net.close(id);
                 return data.len();
             }
@@ -699,8 +699,8 @@ fn consume<S: Service>(
     at
 }
 
-/// Handles a request of which the header is complete; returns the bytes of its body that were
-/// used, or `None` when more are needed first.
+/// Handles a request whose header is complete; returns the bytes of its body that were used, or `None` if it
+/// needs more first.
 fn request<S: Service>(
     net: &mut Net,
     service: &mut S,
@@ -758,7 +758,7 @@ fn reply<S: Service>(
     Some(body.len())
 }
 
-/// Answers a header that was refused; the body is thrown away when its length can be believed.
+/// Answers a refused header; the body is discarded if its length is credible.
 fn refused(net: &mut Net, id: ConnId, refusal: &Refusal, data: &[u8]) -> usize {
     let number = |at: usize, n: usize| {
         let mut bytes = [0; 8];

@@ -1,4 +1,4 @@
-//! Whether several jobs are served by a loop, how long their turns are then, and who rests (ADR 0045).
+//! Whether a loop serves several jobs, the length of their turns then, and which jobs rest (ADR 0045).
 
 use super::{ConnId, Net, Service, look_up};
 use crate::budget::{Recent, SHARED_TURN, Share, TURN};
@@ -6,8 +6,8 @@ use honeycomb_types::{Bug, Time};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A loop counts as shared for so long after it has served another job than before. A client that sends
-/// one request after the other sends its next one within this time.
+/// A loop counts as shared for so long after it has served another job than before. A client that sends its
+/// requests one by one sends the next one within this time.
 const SHARED_FOR: Duration = Duration::from_millis(5);
 /// A job rests only when it has more than this part of the time that all jobs took lately. So of two jobs
 /// that both have much to do neither rests.
@@ -38,18 +38,18 @@ pub(super) struct Sharing {
 }
 
 impl Sharing {
-    /// A round begins.
+    /// Begins a round.
     fn round_begins(&mut self, now: Time) {
         self.rounds = self.rounds.saturating_sub(1);
         self.measure(now);
     }
 
-    /// The clock was read: the time since it was read before.
+    /// Notes a reading of the clock; returns the time since the last one.
     pub fn measure(&mut self, now: Time) -> Duration {
         now.since(std::mem::replace(&mut self.measured, now))
     }
 
-    /// A request of the job with this share was served.
+    /// Notes that a request of the job with this share was served.
     pub fn served(&mut self, now: Time, share: &Arc<Share>) {
         match &self.last {
             Some(last) if Arc::ptr_eq(last, share) => return,
@@ -80,9 +80,9 @@ impl Sharing {
         }
     }
 
-    /// Whether a job whose request waits has used its turn. `taken`: bytes that the job has used in this round,
-    /// and whether another request used the last of them. If that request has used a short turn, the job
-    /// presses from now on.
+    /// Whether a job whose request waits has used its turn. `taken`: bytes that the job has used in this
+    /// round, and whether another request used the last of them. If that request has used a short turn, the
+    /// job presses from now on.
     pub fn turn_is_over(&self, now: Time, share: &Share, taken: (usize, bool)) -> bool {
         let (bytes, by_another) = taken;
         if by_another && bytes >= self.least_turn(now) {
@@ -91,12 +91,12 @@ impl Sharing {
         bytes >= self.turn(now, share)
     }
 
-    /// The current work moves a part of a large body or reply.
+    /// Notes that the current work moves a part of a large body or reply.
     pub fn moves_large(&mut self) {
         self.large = true;
     }
 
-    /// Work for a job took this time, and ended now.
+    /// Counts work of a job that took this time, and ended now.
     fn took(&self, now: Time, share: &Share, time: Duration) {
         self.recent.add(now, time);
         share.took(now, time);
@@ -105,7 +105,7 @@ impl Sharing {
         }
     }
 
-    /// Until when the job of this share rests, if it does.
+    /// The end of the job's rest, if it rests.
     fn rests(&self, now: Time, share: &Share) -> Option<Time> {
         let until = share.rests_until(now).filter(|_| self.is_shared(now) && share.presses(now))?;
         let most = share.recent_ns(now) * MOST_DENOMINATOR > self.recent.ns(now) * MOST_NUMERATOR;
@@ -113,18 +113,18 @@ impl Sharing {
     }
 }
 
-/// What waits until its job has rested.
+/// Work that waits until its job has rested.
 #[derive(Debug, Default)]
 pub(super) struct Resting {
     conns: Vec<ConnId>,
-    /// Connections that nobody has taken yet.
+    /// The listener, with connections that are not accepted yet.
     listener: bool,
     /// When the first of the jobs has rested.
     until: Option<Time>,
 }
 
 impl Resting {
-    /// When to look again who has rested.
+    /// When to check again which jobs have rested.
     pub fn until(&self) -> Option<Time> {
         self.until
     }
@@ -142,13 +142,13 @@ pub(super) struct Work {
 }
 
 impl Net {
-    /// A round begins.
+    /// Begins a round.
     pub(super) fn round_begins(&mut self, now: Time) {
         self.round = now;
         self.sharing.round_begins(now);
     }
 
-    /// What the request that has just ended costs of its job's turn, in bytes.
+    /// The cost of the request that has just ended, in bytes of its job's turn.
     pub(super) fn cost<S: Service>(&mut self) -> usize {
         if !S::TIMED {
             return S::WORK;
@@ -188,7 +188,7 @@ impl Net {
         }
     }
 
-    /// Whether the job of a connection rests; the connection is listed then, and goes on by itself.
+    /// Whether the job of a connection rests; then the connection is listed, and resumes by itself.
     pub(super) fn rests(&mut self, id: ConnId) -> bool {
         if !self.sharing.is_shared(self.round) {
             return false;
@@ -203,7 +203,7 @@ impl Net {
         true
     }
 
-    /// Whether new connections wait, because those before them took most of the loop's time.
+    /// Whether new connections wait, because earlier ones took most of the loop's time.
     pub(super) fn acceptance_rests(&mut self) -> bool {
         let Some(until) = self.sharing.rests(self.round, &self.strangers) else { return false };
         self.resting.listener = true;
@@ -211,7 +211,7 @@ impl Net {
         true
     }
 
-    /// Lets those go on that have rested.
+    /// Resumes the connections of jobs that have rested.
     pub(super) fn wake_rested(&mut self) {
         if self.resting.until.is_none_or(|until| until > self.round) {
             return;
@@ -271,10 +271,10 @@ mod tests {
         let (a, b) = shares();
         let mut sharing = Sharing::default();
         let alone = sharing.turn_is_over(BEGIN, &a, (TURN - 1, true));
-        assert!(!alone && !a.presses(BEGIN), "nobody else is there");
+        assert!(!alone && !a.presses(BEGIN), "no other job is served");
         sharing.served(BEGIN, &a);
         sharing.served(BEGIN, &b);
-        assert!(!sharing.turn_is_over(BEGIN, &a, (TURN - 1, false)), "a large request goes on");
+        assert!(!sharing.turn_is_over(BEGIN, &a, (TURN - 1, false)), "a large request continues");
         assert!(!sharing.turn_is_over(BEGIN, &a, (SHARED_TURN - 1, true)) && !a.presses(BEGIN));
         assert!(sharing.turn_is_over(BEGIN, &a, (TURN, false)) && !a.presses(BEGIN));
         assert!(sharing.turn_is_over(BEGIN, &a, (SHARED_TURN, true)) && a.presses(BEGIN));
@@ -311,7 +311,7 @@ mod tests {
             sharing.took(BEGIN, &a, us(100));
         }
         a.press(BEGIN);
-        assert_eq!(sharing.rests(BEGIN, &a), None, "nobody else is there");
+        assert_eq!(sharing.rests(BEGIN, &a), None, "no other job is served");
         sharing.served(BEGIN, &a);
         sharing.served(BEGIN, &b);
         assert!(sharing.rests(BEGIN, &a).is_some());
@@ -328,6 +328,6 @@ mod tests {
         b.press(BEGIN);
         assert!(sharing.rests(BEGIN, &b).is_some());
         (0..SHARED_ROUNDS).for_each(|_| sharing.round_begins(BEGIN));
-        assert_eq!(sharing.rests(BEGIN + SHARED_FOR, &b), None, "nobody else is there any more");
+        assert_eq!(sharing.rests(BEGIN + SHARED_FOR, &b), None, "no other job is served any more");
     }
 }

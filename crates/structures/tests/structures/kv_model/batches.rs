@@ -1,4 +1,4 @@
-//! Batches and accumulators against the plain map: the functions are worked out here a second time.
+//! Batches and accumulators against the plain map, with a second implementation of the functions.
 
 use super::{Kind, Model, key_of, kinds};
 use crate::lengths;
@@ -9,7 +9,7 @@ use honeycomb_wire::{Op, Status};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// The largest value that the reply to a batch has room for.
+/// The largest value that fits into the reply to a batch.
 const REPLY_VALUE_MAX: usize = KV_BATCH_BYTES_MAX - RESULT;
 
 /// An operation of a batch: a mutation, or `None` for a read.
@@ -36,7 +36,7 @@ pub(super) fn function_of(key: &[u8]) -> Function {
     }
 }
 
-/// What an accumulate brings, made of the value that a put would.
+/// The operand of an accumulate, derived from the value of a put.
 pub(super) fn operand(function: Function, value: &[u8]) -> Vec<u8> {
     let mut eight = [0; 8];
     let n = value.len().min(8);
@@ -53,7 +53,7 @@ pub(super) fn operand(function: Function, value: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The new value and the number that is answered, or the refusal.
+/// The new value and the number in the answer, or the refusal.
 pub(super) fn reference(
     function: Function,
     old: Option<&Vec<u8>>,
@@ -120,7 +120,7 @@ fn top(old: Option<&Vec<u8>>, operand: &[u8]) -> Result<(Vec<u8>, u64), Status> 
     Ok((value, count))
 }
 
-/// An operation with everything that it names.
+/// An operation with all its arguments.
 struct Asked {
     kind: Option<Kind>,
     key: Vec<u8>,
@@ -146,7 +146,7 @@ impl Asked {
         }
     }
 
-    /// The mutation of a plain request that it is like.
+    /// The corresponding mutation of a plain request.
     fn like(&self) -> Option<Kind> {
         self.kind.map(|kind| match kind {
             Kind::Update | Kind::Upsert => Kind::Put,
@@ -167,9 +167,9 @@ impl Model {
             total += length;
             let length = if total > KV_BATCH_BYTES_MAX / 2 { 0 } else { length };
             let value = self.value(length);
-            // By what is there before the batch: within it, that may be wrong by then.
+            // By the entries before the batch: within it, the expectation may be wrong by then.
             let expected = kind.and_then(|kind| self.expectation(kind, &key));
-            // A value that no batch can bring is not expected.
+            // A value that fits into no batch is not expected.
             total += expected.as_ref().map_or(0, Vec::len);
             let expected = if total > KV_BATCH_BYTES_MAX / 2 { None } else { expected };
             let operand = operand(function_of(&key), &value);
@@ -207,7 +207,7 @@ impl Model {
         }
     }
 
-    /// What an operation must answer now: status, number, bytes.
+    /// The required answer of an operation now: status, number, bytes.
     fn ruled_in_batch(&self, asked: &Asked) -> (Status, u64, Vec<u8>) {
         let Asked { key, expected, value, .. } = asked;
         match asked.like() {
@@ -258,9 +258,9 @@ impl Model {
         }
         let failed = results(payload, 1).unwrap()[0];
         let fits = failed.status == Status::BlockFull;
-        // Want of room shows when everything is worked out, so that all operations are right.
+        // A lack of room is found when everything is planned, so that all operations are right.
         let right = if fits { asked.len() } else { value };
-        // Bytes of the reply, and of the values that accumulates make.
+        // Bytes of the reply, and of the values made by accumulates.
         let (mut replied, mut made) = (RESULT * asked.len(), 0);
         for one in &asked[..right] {
             let (status, _, bytes) = self.ruled_in_batch(one);
@@ -298,7 +298,7 @@ impl Model {
         self.entries = before;
     }
 
-    /// Bytes of the value that an accumulate makes.
+    /// Bytes of the value made by an accumulate.
     fn made_by(&self, asked: &Asked) -> usize {
         if asked.kind != Some(Kind::Accumulate) {
             return 0;

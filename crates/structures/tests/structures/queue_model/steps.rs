@@ -1,4 +1,4 @@
-//! What is done to the queue and the model alike, and how they are compared.
+//! The steps, applied to the queue and the model alike, and their comparison.
 
 use super::*;
 use crate::{blocks, lengths, pattern, steps_in};
@@ -101,7 +101,7 @@ fn steps(size: usize) -> impl Strategy<Value = Vec<Step>> {
 // ------------------------------------------------------------------------------------ the steps
 
 impl Model {
-    /// An answer, as it can be compared. What it says about items goes into the log.
+    /// An answer in comparable form. Its items are added to the log.
     fn reply(&mut self, answer: &Answer) -> Reply {
         let bytes = self.driver.bytes(answer);
         let (value, args) = match answer.status {
@@ -114,7 +114,7 @@ impl Model {
         Reply { status: answer.status, value, args, bytes }
     }
 
-    /// Checks what a get brought against what was put under its numbers (INV-22).
+    /// Checks the items of a get against those put under its numbers (INV-22).
     fn brought(&mut self, reply: &Reply, for_good: bool) {
         if reply.status != Status::Ok {
             return;
@@ -125,7 +125,7 @@ impl Model {
         for (number, length) in (first..).zip(lengths) {
             let (item, behind) = rest.split_at(length as usize);
             rest = behind;
-            assert_eq!(item, self.log[number as usize], "item {number} is not what was put");
+            assert_eq!(item, self.log[number as usize], "item {number} differs from the put one");
             assert!(!self.gone.contains(&number), "item {number} was taken before");
             if for_good {
                 self.gone.insert(number);
@@ -133,7 +133,7 @@ impl Model {
         }
     }
 
-    /// Compares what an operation was answered at once with what it should have been.
+    /// Compares the immediate answer of an operation with the expected one.
     fn judge(&mut self, outcome: &Outcome, expected: Option<Reply>) {
         match (outcome, expected) {
             (Outcome::Parked, None) => {}
@@ -142,8 +142,7 @@ impl Model {
         }
     }
 
-    /// Compares everything that the queue had to say with what it should have said. `getters` are
-    /// those who waited before.
+    /// Compares all events of the queue with the expected ones. `getters` are the gets that waited before.
     fn hear(&mut self, getters: &BTreeMap<Ticket, GetArgs>) {
         let mut told = Vec::new();
         for event in self.driver.events() {
@@ -202,7 +201,7 @@ impl Model {
         self.judge(&outcome, expected);
     }
 
-    /// Payloads that wait take an eighth of a block and 1 MiB at most, with some bytes for each.
+    /// Waiting payloads take at most an eighth of a block and 1 MiB, with some bytes for each.
     fn wait_to_put(
         &mut self,
         ticket: Ticket,
@@ -267,7 +266,7 @@ impl Model {
         self.feed(i, usize::MAX);
         self.pending[i].complete = true;
         let ticket = self.pending[i].ticket;
-        // The driver hands the own answer over as the outcome.
+        // The driver returns the request's own answer as the outcome.
         let outcome = self.driver.commit(ticket);
         self.advance();
         self.settle();
@@ -311,7 +310,7 @@ impl Model {
         self.judge(&outcome, expected);
     }
 
-    /// Names an item to acknowledge: mostly one that is out, under a delivery that may be stale.
+    /// Names an item to acknowledge: mostly one that is out, with a delivery count that may be stale.
     fn named(&self, which: usize, delivery: u32) -> (u64, u32) {
         let out: Vec<_> = self.out().map(|(number, item)| (number, item.deliveries)).collect();
         if out.is_empty() || which.is_multiple_of(4) {
@@ -527,8 +526,8 @@ impl Model {
         self.judge(&Outcome::Done(answer), Some(expected));
     }
 
-    /// Whatever happened: what was put and not taken comes out, whole and in order, and the block
-    /// is empty then.
+    /// Whatever happened: all items that were put and not taken are delivered, whole and in order, and then
+    /// the block is empty.
     fn drain(&mut self) {
         while let Some(i) = self.open(0) {
             self.run(&Step::Abort { which: i });
@@ -575,7 +574,7 @@ fn replay(setup: &Setup, steps: &[Step]) {
         flushed.extend_from_slice(&(item.bytes.len() as u32).to_le_bytes());
         flushed.extend_from_slice(&item.bytes);
     }
-    assert_eq!(model.driver.flushed(), (flushed, left), "what nobody has acknowledged, in order");
+    assert_eq!(model.driver.flushed(), (flushed, left), "the unacknowledged items, in order");
     model.drain();
 }
 

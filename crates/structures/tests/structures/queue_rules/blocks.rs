@@ -1,4 +1,4 @@
-//! A block that begins anew, and one that is followed by another.
+//! A block that starts again empty, and one with a successor.
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn nothing_is_reused_while_somebody_reads_it() {
     assert_eq!(take(&mut d, 1), [b"behind"]);
     assert!(!begins_at_the_start(&mut d));
     drop(answer);
-    assert!(!begins_at_the_start(&mut d), "the record of the answer still has it");
+    assert!(!begins_at_the_start(&mut d), "the record of the answer still reads it");
     for i in 0..5 {
         put(&mut d, &pattern(i, LARGEST - 100));
     }
@@ -108,9 +108,9 @@ fn a_full_block_is_sealed_and_sends_puts_on() {
     let none = Successor::Denied(Status::OutOfMemory, "none is free".into());
     d.set_successor(none);
     refused(&put(&mut d, b"more"), Status::OutOfMemory, "none is free");
-    assert!(d.structure.wants_successor(), "it asks again");
+    assert!(d.structure.wants_successor(), "it requests again");
     grant_successor(&mut d);
-    assert_eq!(d.sealed(), None, "only what does not fit seals it");
+    assert_eq!(d.sealed(), None, "only data that does not fit seals it");
     assert_eq!(put(&mut d, b"more"), moved(through));
     let bytes = through * LARGEST as u64;
     let successor = Some(SUCCESSOR.to_vec());
@@ -141,7 +141,7 @@ fn a_sealed_block_sends_gets_on_when_nothing_is_left() {
     }
     let until = d.now + Duration::from_millis(9);
     let (_, outcome) = d.submit_until(until, Op::QueueGet, &encoded(TAKE), &[]);
-    assert_eq!(outcome, Outcome::Done(moved(through)), "nothing ever comes here");
+    assert_eq!(outcome, Outcome::Done(moved(through)), "no items ever arrive here");
     d.sleep(1000);
     assert_eq!(d.events(), [], "it says once that it is empty");
 }
@@ -158,7 +158,7 @@ fn a_sealed_block_is_not_empty_before_everything_is_settled() {
     assert_eq!(ack(&mut d, AckAction::Done, 0, &done), vec![1; done.len()]);
     assert_eq!(d.events(), []);
     d.sleep(100);
-    assert_eq!(drained(&d.events()), 0, "the last one came back");
+    assert_eq!(drained(&d.events()), 0, "the last one was returned");
     let item = reserve_one(&mut d, 100);
     assert_eq!(item, (0, 2));
     assert!(settle(&mut d, item));
@@ -253,12 +253,16 @@ fn a_sealed_bounded_block_tells_what_is_taken_from_it() {
     assert_eq!(put(&mut d, &[1; 300]), moved(9));
     assert_eq!(d.sealed(), Some((9, false)));
     let taken = |items: u64| Event::Taken { items, bytes: 6 + (items - 1) * one };
-    assert_eq!(d.events(), [Event::Taken { items: 1, bytes: 6 }], "what was taken before, too");
+    assert_eq!(
+        d.events(),
+        [Event::Taken { items: 1, bytes: 6 }],
+        "items taken before are counted, too"
+    );
     take(&mut d, 1);
     let item = reserve_one(&mut d, 1000);
     assert_eq!(d.events(), [], "the last has not arrived");
     d.tell(News::TakenHeard);
-    assert_eq!(d.events(), [taken(2)], "what is reserved was not taken");
+    assert_eq!(d.events(), [taken(2)], "reserved items are not taken");
     d.tell(News::TakenHeard);
     assert_eq!(d.events(), [], "there is nothing new");
     assert!(settle(&mut d, item));

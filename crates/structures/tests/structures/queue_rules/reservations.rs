@@ -36,7 +36,7 @@ fn a_stale_holder_neither_settles_nor_returns_nor_extends() {
     d.sleep(10);
     let all = [AckAction::Done, AckAction::GiveBack, AckAction::Extend];
     for action in all {
-        assert_eq!(ack(&mut d, action, 1000, &[stale]), [0], "it is nobody's");
+        assert_eq!(ack(&mut d, action, 1000, &[stale]), [0], "the delivery is stale");
     }
     let holder = reserve_one(&mut d, 10);
     for (action, item) in all.into_iter().flat_map(|a| [stale, (0, 3), (1, 2)].map(|i| (a, i))) {
@@ -145,7 +145,7 @@ fn a_closed_queue_gives_what_it_has() {
     assert_eq!(take(&mut d, 9), [b"a", b"b"]);
     let until = d.now + Duration::from_millis(9);
     let (_, outcome) = d.submit_until(until, Op::QueueGet, &encoded(TAKE), &[]);
-    let Outcome::Done(answer) = outcome else { panic!("nothing can come") };
+    let Outcome::Done(answer) = outcome else { panic!("no items can arrive") };
     assert_eq!(answer.status, Status::QueueClosed);
     let peek = [1u32.to_le_bytes(), 1u32.to_le_bytes()].concat();
     assert_eq!(d.run(Op::QueuePeek, &peek, &[]).status, Status::QueueClosed);

@@ -1,4 +1,4 @@
-//! Who waits at a queue, and who watches it.
+//! Waiting requests and subscriptions of a queue.
 
 use super::*;
 
@@ -73,7 +73,7 @@ fn time_outs_come_when_they_are_due() {
     assert_eq!(d.structure.deadline(), Some(due + Duration::from_millis(20)));
     d.sleep(10);
     assert_eq!(statuses(&mut d), [(later, Status::QueueFull)]);
-    assert_eq!(take(&mut d, 9), [b"x"], "what gave up was not put");
+    assert_eq!(take(&mut d, 9), [b"x"], "a cancelled item was not put");
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn who_hangs_up_gets_nothing_and_puts_nothing() {
     assert!(!d.structure.cancel(stays), "it was answered");
     assert_eq!(take(&mut d, 1), [b"d"]);
     let fill = d.reserve(Op::QueuePut, &[], 20_000).unwrap();
-    assert!(!d.structure.cancel(fill), "it is under way");
+    assert!(!d.structure.cancel(fill), "it is in progress");
     assert!(!d.structure.cancel(Ticket(12_345)));
 }
 
@@ -144,7 +144,7 @@ fn the_deadline_is_that_of_the_first_of_all() {
     wait_to_get(&mut d, 30, TAKE);
     assert_eq!(d.structure.deadline(), after(&d, 20), "a reservation runs out");
     wait_to_get(&mut d, 10, TAKE);
-    assert_eq!(d.structure.deadline(), after(&d, 10), "somebody waits no longer");
+    assert_eq!(d.structure.deadline(), after(&d, 10), "one of the waits ends");
     d.sleep(10);
     assert_eq!(d.structure.deadline(), after(&d, 10));
     d.sleep(10);
@@ -203,18 +203,18 @@ fn changes_are_told_in_their_order() {
     let data = |items| Event::Changed(Change::Data { items });
     let space = |items| Event::Changed(Change::Space { items });
     put(&mut d, b"x");
-    assert_eq!(d.events(), [], "nobody watches");
+    assert_eq!(d.events(), [], "there are no subscriptions");
     d.structure.watch(true);
     put_all(&mut d, &[b"a", b"b", b"c"]);
     assert_eq!(d.events(), [data(3)]);
     take(&mut d, 2);
     assert_eq!(d.events(), [space(2)]);
     get(&mut d, GetArgs { items: 2, reserve_ms: 10, ..TAKE });
-    assert_eq!(d.events(), [], "what is reserved makes no room");
+    assert_eq!(d.events(), [], "reserved items make no room");
     ack(&mut d, AckAction::GiveBack, 0, &[(2, 1)]);
     assert_eq!(d.events(), [data(1)]);
     d.sleep(10);
-    assert_eq!(d.events(), [data(1)], "the other came back by itself");
+    assert_eq!(d.events(), [data(1)], "the other was returned by itself");
     let items = [reserve_one(&mut d, 10), reserve_one(&mut d, 10)];
     ack(&mut d, AckAction::Extend, 1000, &items);
     assert_eq!(d.events(), []);
