@@ -230,7 +230,8 @@ pub enum CatalogError {
     /// The lease of the prefix expired.
     #[error(
         "the lease of {} ({lease_ms} ms) expired {ago_ms} ms ago: it was {late_ms} ms overdue \
-            without a renewal; its data is freed. {}, and renew more often or request a longer lease",
+            without a renewal; its data is freed. {}, and renew more often or request a longer \
+            lease",
         At(path),
         if *reopen { "Reopen the job to start anew" } else { "Create it again" }
     )]
