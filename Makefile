@@ -32,6 +32,8 @@ WHEEL_SOURCES := Cargo.toml Cargo.lock rust-toolchain.toml scripts/build-wheel.s
 	$(shell find crates python/src python/honeycomb -name __pycache__ -prune -o \
 		-path python/honeycomb/data -prune -o -print 2>/dev/null)
 
+BENCH_SOURCES := $(shell find bench/suite bench/workload -type f)
+
 .PHONY: help
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,7 +46,7 @@ test: SECONDS := 10
 test: lint unit unsafe simulate integration ## set up, then every test, from lints to the simulator
 	@verify/versitygw/build.sh --remind
 
-.PHONY: setup peers build
+.PHONY: setup peers build bench-wheel
 setup:
 	@scripts/bootstrap.sh
 
@@ -55,11 +57,19 @@ peers: setup # what others bring, to be measured beside Honeycomb
 build: setup ## the wheel in dist/, installed into .venv
 	@$(MAKE) -s .stamps/wheel-$(PROFILE) PROFILE=$(PROFILE)
 
-# One wheel is installed at a time: the stamp of another profile goes.
+bench-wheel: build ## the wheel of `honeycomb bench` in dist/, installed into .venv
+	@$(MAKE) -s .stamps/bench-$(PROFILE) PROFILE=$(PROFILE)
+
+# One wheel of each kind is installed at a time: the stamp of another profile goes.
 .stamps/wheel-$(PROFILE): $(WHEEL_SOURCES) .stamps/requirements.txt
 	@mkdir -p python/honeycomb/data && touch $@.begun # a source that changes from here on is newer
 	PROFILE=$(PROFILE) scripts/build-wheel.sh
 	@rm -f .stamps/wheel-release .stamps/wheel-fast && mv $@.begun $@
+
+.stamps/bench-$(PROFILE): $(WHEEL_SOURCES) $(BENCH_SOURCES) .stamps/requirements.txt
+	@touch $@.begun
+	PROFILE=$(PROFILE) scripts/build-wheel.sh bench
+	@rm -f .stamps/bench-release .stamps/bench-fast && mv $@.begun $@
 
 .PHONY: lint tidy unit unsafe integration
 lint: setup tidy ## formatting, clippy, generated code, ruff, mypy, house rules
@@ -82,7 +92,7 @@ unit: peers ## the Rust tests
 unsafe: setup ## crates/block under Miri and AddressSanitizer, where there is a nightly Rust
 	scripts/unsafe.sh
 
-integration: peers build ## the Python tests, against the installed wheel and real processes
+integration: peers bench-wheel ## the Python tests, against the installed wheel and real processes
 	$(CARGO_FAST) --bin honeycomb-with-log
 	$(HEARING) $(VENV)/pytest -c python/pyproject.toml python/tests
 
@@ -107,10 +117,10 @@ elastic-soak: setup ## an hour of 50 jobs on two memory servers, in SECONDS=600;
 crash-cells: setup ## moves in which a process dies, one cell after the other; ARGS="MergeUp"
 	CRASH_CELLS="$(ARGS)" cargo test $(FAST) --test crash_cells -- --nocapture
 
-bench: peers build ## latency, throughput and server CPU per operation: kv, queue, file, controller
+bench: peers bench-wheel ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done
 
-figures: build ## elasticity, repartition, sensitivity, pressure, the catalog: plots and data in docs/figures
+figures: bench-wheel ## elasticity, repartition, sensitivity, pressure, the catalog: plots and data in docs/figures
 	@for what in elasticity repartition sensitivity 'pressure --simulate' pressure 'catalog --curve'; do \
 		$(VENV)/honeycomb bench $$what --out docs/figures $(ARGS) || exit 1; done
 

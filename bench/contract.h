@@ -3,7 +3,7 @@
  * A worker reads lines of JSON, flat and without escapes, and replies to each with one line:
  *   a specification, which has "system"  -> {"ready":true,"about":"..."} when it is set up
  *   a round, which has "seconds"         -> its measurements
- * A reply with "error" is the last one. crates/compare/src/contract.rs is the same in Rust.
+ * A reply with "error" is the last one. bench/peers/src/contract.rs is the same in Rust.
  */
 #ifndef CONTRACT_H
 #define CONTRACT_H

@@ -1,7 +1,7 @@
 """A worker that measures clients in Python: Honeycomb's package, redis-py with hiredis, pymemcache.
 
 Reads lines of JSON and replies to each, as defined in ``bench/contract.h`` and
-``crates/compare/src/contract.rs``: to a specification (it has ``system``) with ``ready``, to a round (it has
+``bench/peers/src/contract.rs``: to a specification (it has ``system``) with ``ready``, to a round (it has
 ``seconds``) with the measurements.
 """
 

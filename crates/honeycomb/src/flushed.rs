@@ -109,7 +109,8 @@ fn named(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 
-pub(crate) fn failure(error: FlushError) -> Failure {
+/// The failure of a command that reads flushed data.
+pub fn failure(error: FlushError) -> Failure {
     let status = match error {
         FlushError::NoManifest { .. }
         | FlushError::NoStructure { .. }

@@ -1,19 +1,20 @@
 //! The `honeycomb` binary: `honeycomb start`, and all other commands.
 //!
 //! It is a library so that a program can add kinds of structures: it calls `run` with its own registry
-//! (docs/structures.md). The comparison matrix (`crates/compare`) uses the measurements of `bench`.
+//! (docs/structures.md). The benchmarks (`bench/suite`, a program of their own) use its output and errors.
 //!
 //! There is one file for each noun or family of commands. Settings are in `config`, errors and exit codes in
 //! `failure`, and the cluster and the job of a command in `cluster`.
 #![forbid(unsafe_code)]
 
 /// Prints a line of results; see `output::print_line`.
+#[macro_export]
 macro_rules! say {
-    () => { crate::output::print_line(format_args!("")) };
-    ($($text:tt)*) => { crate::output::print_line(format_args!($($text)*)) };
+    () => { $crate::output::print_line(format_args!("")) };
+    ($($text:tt)*) => { $crate::output::print_line(format_args!($($text)*)) };
 }
 
-pub mod bench;
+mod bench;
 mod bucket;
 pub mod carry;
 mod cluster;
@@ -24,7 +25,7 @@ mod dag;
 mod demo;
 mod doctor;
 mod drain;
-mod failure;
+pub mod failure;
 mod file;
 mod flushed;
 mod jobs;
@@ -33,14 +34,14 @@ mod lease;
 mod loading;
 mod ls;
 mod machine;
-mod output;
+pub mod output;
 mod place;
 mod prefix;
 mod prices;
 mod python;
 mod queue;
 mod quota;
-mod raw;
+pub mod raw;
 mod readers;
 mod rm;
 mod run;
@@ -55,10 +56,13 @@ mod wait;
 mod watch;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-pub use config::unhex;
+pub use cluster::ClusterFile;
+pub use config::{disk_shape, unhex};
 use failure::{Exit, Outcome, error_json};
+pub use flushed::failure as flush_failure;
 pub use honeycomb_structures::Registry;
 pub use output::hex;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -132,7 +136,7 @@ enum Command {
     Doctor(Box<doctor::DoctorArgs>),
     Completion(Box<completion::CompletionArgs>),
     Demo(Box<demo::DemoArgs>),
-    Bench(Box<bench::BenchArgs>),
+    Bench(bench::BenchArgs),
 }
 
 /// The whole command line.
@@ -146,23 +150,43 @@ fn wants_json() -> bool {
     std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json")
 }
 
-/// The whole program: parses and executes the command line, and returns the exit code. Memory servers that it
-/// starts serve these kinds of structures.
-pub fn run(kinds: Registry) -> ExitCode {
-    let parsed = definition().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
-    let cli = match parsed {
-        Ok(cli) => cli,
-        Err(e) if e.use_stderr() && wants_json() => {
+/// Parses words, the name of the program first. After help or a usage error, which it has printed, it returns
+/// the exit code.
+pub fn parse<C: FromArgMatches>(
+    definition: clap::Command,
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<C, ExitCode> {
+    let parsed = definition.try_get_matches_from(words).and_then(|m| C::from_arg_matches(&m));
+    parsed.map_err(|e| {
+        if e.use_stderr() && wants_json() {
             let text = e.render().to_string();
             let message = text.trim().strip_prefix("error: ").unwrap_or(&text).trim();
             eprintln!("{}", error_json("Usage", Exit::Usage, message));
             return ExitCode::from(Exit::Usage as u8);
         }
-        Err(e) => e.exit(),
-    };
-    match carry_out(cli.command, &Arc::new(kinds)) {
+        e.exit()
+    })
+}
+
+/// The exit code of an outcome; a failure is reported on standard error.
+pub fn finish(outcome: Outcome) -> ExitCode {
+    match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(wants_json()),
+    }
+}
+
+/// The whole program: parses and executes the command line, and returns the exit code. Memory servers that it
+/// starts serve these kinds of structures.
+pub fn run(kinds: Registry) -> ExitCode {
+    run_words(kinds, std::env::args_os())
+}
+
+/// As `run`, for these words; the name of the program is the first.
+pub fn run_words(kinds: Registry, words: impl IntoIterator<Item = OsString>) -> ExitCode {
+    match parse::<Cli>(definition(), words) {
+        Ok(cli) => finish(carry_out(cli.command, &Arc::new(kinds))),
+        Err(code) => code,
     }
 }
 

@@ -338,7 +338,7 @@ fn escaped(address: &str) -> String {
 mod tests {
     use super::*;
     use honeycomb_env::Entropy;
-    use honeycomb_weather::Gateway;
+    use honeycomb_faultstore::Gateway;
     use std::path::PathBuf;
     use std::thread::JoinHandle;
 

@@ -3,7 +3,7 @@
 
 use super::home::Home;
 use honeycomb_env::Clock;
-use honeycomb_weather::Gateway;
+use honeycomb_faultstore::Gateway;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 use std::path::Path;

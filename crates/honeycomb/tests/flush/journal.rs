@@ -5,9 +5,9 @@ use super::s3::{bucket, impatient};
 use super::{Root, all_free, flushing, look, objects};
 use crate::common::{Cluster, KIB, eventually, file, noise};
 use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
+use honeycomb_faultstore::{Faults, Gateway, Outage};
 use honeycomb_tiers::{Access, FlushError, FlushRoot, Flushed};
 use honeycomb_types::PrefixId;
-use honeycomb_weather::{Gateway, Outage, Weather};
 use honeycomb_wire::messages::PrefixOptions;
 use honeycomb_wire::{Durability, Status};
 use std::sync::Mutex;
@@ -183,7 +183,7 @@ fn what_cannot_be_promised_is_refused() {
 #[test]
 fn a_store_that_is_away_answers_nobody_and_loses_nothing() {
     let Some(gateway) = Gateway::start() else { return };
-    let (proxy, cluster) = impatient(&gateway, Weather::calm());
+    let (proxy, cluster) = impatient(&gateway, Faults::calm());
     let root = bucket(&gateway, "x");
     let (client, job) = cluster.job("job");
     journaled(&client, &job, "t");
@@ -194,7 +194,7 @@ fn a_store_that_is_away_answers_nobody_and_loses_nothing() {
     let hasty = Client::new(hasty);
     let impatient = hasty.open_file(job.job, "t:log").unwrap();
     for outage in [Outage::Reset, Outage::Silent] {
-        proxy.change(Weather { outage: Some(outage), ..Weather::calm() });
+        proxy.change(Faults { outage: Some(outage), ..Faults::calm() });
         let there = f.size().unwrap();
         let refused = impatient.append(b"lost?;").unwrap_err();
         let known = [Status::OutcomeUnknown, Status::DeadlineExceeded];
@@ -202,7 +202,7 @@ fn a_store_that_is_away_answers_nobody_and_loses_nothing() {
         // Readers do not see data that would be lost with the server.
         assert_eq!(f.size().unwrap(), there);
         assert_eq!(at(&root, "job/t").unwrap().file("log").unwrap().len() as u64, there);
-        proxy.change(Weather::calm());
+        proxy.change(Faults::calm());
         // Nobody does anything: it is stored, or it was given up before it had begun.
         f.append(b"after;").unwrap();
         let now = at(&root, "job/t").unwrap().file("log").unwrap();

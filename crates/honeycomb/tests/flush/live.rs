@@ -105,7 +105,7 @@ fn what_a_live_prefix_holds_is_on_disk_and_goes_on() {
 
 #[test]
 fn what_a_live_prefix_holds_is_in_the_bucket_and_goes_on() {
-    let Some(gateway) = honeycomb_weather::Gateway::start() else { return };
+    let Some(gateway) = honeycomb_faultstore::Gateway::start() else { return };
     all_is_there(&super::s3::bucket(&gateway, "a/b"), || gateway.objects("a/b/my=20job/out/1"));
 }
 

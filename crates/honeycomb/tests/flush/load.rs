@@ -127,8 +127,8 @@ fn a_load_of_a_flush_is_what_was_there_in_a_cluster_of_another_shape() {
 
 #[test]
 fn a_load_from_a_bucket_is_what_was_there() {
-    let Some(gateway) = honeycomb_weather::Gateway::start() else { return };
-    let variables = honeycomb_weather::Gateway::variables(gateway.address());
+    let Some(gateway) = honeycomb_faultstore::Gateway::start() else { return };
+    let variables = honeycomb_faultstore::Gateway::variables(gateway.address());
     let variables: Vec<_> =
         variables.iter().map(|(name, value)| (*name, value.to_string())).collect();
     comes_back(&super::s3::bucket(&gateway, "a"), &variables);

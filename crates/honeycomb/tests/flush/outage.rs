@@ -6,9 +6,9 @@ use super::{NO_WAIT, all_free, flushed_to, look};
 use crate::common::{eventually, file, kv, noise};
 use honeycomb_client::{Client, Error, JobTicket};
 use honeycomb_env::{Clock, Entropy};
+use honeycomb_faultstore::{Faults, Gateway, Outage};
 use honeycomb_tiers::Flushed;
 use honeycomb_types::PrefixId;
-use honeycomb_weather::{Gateway, Outage, Weather};
 use honeycomb_wire::Status;
 use std::time::Duration;
 
@@ -109,7 +109,7 @@ impl Kept {
 #[test]
 fn a_long_outage_of_a_store_costs_nobody_a_byte_when_memory_is_nearly_full() {
     let Some(gateway) = Gateway::start() else { return };
-    let (proxy, cluster) = impatient(&gateway, Weather::calm());
+    let (proxy, cluster) = impatient(&gateway, Faults::calm());
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
     // A job that is not affected by the outage.
@@ -121,7 +121,7 @@ fn a_long_outage_of_a_store_costs_nobody_a_byte_when_memory_is_nearly_full() {
     let (mut full, mut turns) = (0, 0u64);
     while clock.now() < end {
         let kind = if turns % 2 == 0 { Outage::Silent } else { Outage::Reset };
-        proxy.change(Weather { outage: Some(kind), ..Weather::calm() });
+        proxy.change(Faults { outage: Some(kind), ..Faults::calm() });
         turns += 1;
         let status = watcher.status().unwrap();
         if status.free * 10 > status.blocks {
@@ -149,7 +149,7 @@ fn a_long_outage_of_a_store_costs_nobody_a_byte_when_memory_is_nearly_full() {
     assert!(status.flush_failing > 0 && status.quarantined > 0);
 
     let back = clock.now();
-    proxy.change(Weather::calm());
+    proxy.change(Faults::calm());
     let all = kept.len() as u64;
     eventually("the backlog is written", || watcher.status().unwrap().flushed == all);
     let took = clock.now().since(back);

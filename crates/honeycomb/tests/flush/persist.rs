@@ -101,8 +101,8 @@ fn what_persists_is_found_by_a_later_job_of_the_name_until_it_is_deleted() {
 
 #[test]
 fn what_persists_in_a_bucket_is_found_by_a_later_job_of_the_name_until_it_is_deleted() {
-    let Some(gateway) = honeycomb_weather::Gateway::start() else { return };
-    let variables = honeycomb_weather::Gateway::variables(gateway.address());
+    let Some(gateway) = honeycomb_faultstore::Gateway::start() else { return };
+    let variables = honeycomb_faultstore::Gateway::variables(gateway.address());
     let root = super::s3::bucket(&gateway, "a");
     is_found_again(&root, &variables, &|| gateway.objects("a").len());
 }

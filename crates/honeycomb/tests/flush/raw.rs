@@ -4,9 +4,9 @@ use super::load::{program, told};
 use super::{Root, all_free, objects};
 use crate::common::{Cluster, KIB, eventually, file, kv, noise, prefix};
 use honeycomb_client::JobTicket;
+use honeycomb_faultstore::{Faults, Gateway, Kind, Proxy, Rule, What};
 use honeycomb_tiers::{Access, Place, RawWriter};
 use honeycomb_types::PrefixId;
-use honeycomb_weather::{Gateway, Kind, Proxy, Rule, Weather, What};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -164,8 +164,8 @@ fn an_upload_that_is_given_up_leaves_nothing() {
 #[test]
 fn a_flush_that_fails_or_is_ended_leaves_nothing() {
     let Some(gateway) = Gateway::start() else { return };
-    let through = |weather: Weather| {
-        let proxy = Proxy::start(gateway.address(), weather, 7).unwrap();
+    let through = |faults: Faults| {
+        let proxy = Proxy::start(gateway.address(), faults, 7).unwrap();
         let files = Files::new(&Gateway::variables(proxy.address()));
         let client = files.cluster.client(&files.job.token, PrefixId(0));
         prefix(&client, &files.job, "t", 60_000);
@@ -174,12 +174,12 @@ fn a_flush_that_fails_or_is_ended_leaves_nothing() {
     };
     let place = format!("s3://{}/raw/x", Gateway::BUCKET);
     let refused = Rule::always(&[Kind::Other], What::Status(403)).after(2);
-    let (_proxy, files) = through(Weather::calm().with(refused));
+    let (_proxy, files) = through(Faults::calm().with(refused));
     let (_, message) = files.run(&["flush", "t", &place]).unwrap_err();
     assert!(message.contains("s3://lake/raw/x could not be written"), "{message}");
     assert_eq!((uploads(&gateway), gateway.objects("raw")), (vec![], vec![]));
 
-    let mut slow = Weather::calm();
+    let mut slow = Faults::calm();
     slow.latency = (Duration::ZERO, Duration::from_millis(400));
     let (_proxy, files) = through(slow);
     let mut command = files.command(&["flush", "t", &place]);

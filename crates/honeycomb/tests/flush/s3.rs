@@ -2,9 +2,9 @@
 
 use super::{all_comes_back, all_free, flushed_to, flushing, large_blocks_come_back, look};
 use crate::common::{Cluster, eventually, file, noise};
+use honeycomb_faultstore::{Faults, Gateway, Kind, Outage, Proxy, Rule, What};
 use honeycomb_tiers::{Access, FlushError, FlushRoot, Flushed, Place};
 use honeycomb_types::PrefixId;
-use honeycomb_weather::{Gateway, Kind, Outage, Proxy, Rule, Weather, What};
 use honeycomb_wire::messages::PrefixOptions;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -23,9 +23,9 @@ pub fn behind(address: SocketAddr, path: &str) -> FlushRoot {
     FlushRoot { place, access }
 }
 
-/// Servers that flush through this weather, and wait for no answer longer than a second.
-pub fn impatient(gateway: &Gateway, weather: Weather) -> (Proxy, Cluster) {
-    let proxy = Proxy::start(gateway.address(), weather, 7).unwrap();
+/// Servers that flush through these faults, and wait for no answer longer than a second.
+pub fn impatient(gateway: &Gateway, faults: Faults) -> (Proxy, Cluster) {
+    let proxy = Proxy::start(gateway.address(), faults, 7).unwrap();
     let mut root = behind(proxy.address(), "x");
     root.access = root.access.with("AWS_TIMEOUT", "1 second");
     (proxy, flushing(root, 2))
@@ -123,11 +123,11 @@ fn a_part_that_is_damaged_or_gone_is_seen() {
     assert!(matches!(flushed.check(), Err(FlushError::Missing { .. })));
 }
 
-/// Flushes three times into one place through this weather, with requests that are given up after a second;
+/// Flushes three times into one place through these faults, with requests that are given up after a second;
 /// afterwards only the last is there, whole, and nothing that it does not name. Answers what befell.
-fn comes_right(weather: Weather) -> Option<honeycomb_weather::Seen> {
+fn comes_right(faults: Faults) -> Option<honeycomb_faultstore::Seen> {
     let gateway = Gateway::start()?;
-    let (proxy, cluster) = impatient(&gateway, weather);
+    let (proxy, cluster) = impatient(&gateway, faults);
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
     for round in 0..3u64 {
@@ -157,26 +157,26 @@ const CHANGES: [Kind; 2] = [Kind::Put, Kind::Delete];
 #[test]
 fn bursts_of_slow_down_are_waited_out() {
     let rule = Rule::always(&Kind::ALL, What::Status(503)).chance(300_000).times(60);
-    let Some(seen) = comes_right(Weather::calm().with(rule)) else { return };
+    let Some(seen) = comes_right(Faults::calm().with(rule)) else { return };
     assert!(seen.faults[&What::Status(503)] > 0, "{seen:?}");
 }
 
 #[test]
 fn answers_that_are_lost_after_the_effect_change_nothing() {
-    let weather = Weather::calm()
+    let faults = Faults::calm()
         .with(Rule::always(&CHANGES, What::CloseAfterEffect).chance(300_000).times(20))
         .with(Rule::always(&[Kind::Put], What::HangAfterEffect).at("manifest").times(2));
-    let Some(seen) = comes_right(weather) else { return };
+    let Some(seen) = comes_right(faults) else { return };
     assert!(seen.faults[&What::CloseAfterEffect] > 0, "{seen:?}");
     assert!(seen.faults[&What::HangAfterEffect] == 2, "{seen:?}");
 }
 
 #[test]
 fn requests_that_are_lost_before_the_effect_are_made_again() {
-    let weather = Weather::calm()
+    let faults = Faults::calm()
         .with(Rule::always(&Kind::ALL, What::CloseBefore).chance(200_000).times(20))
         .with(Rule::always(&[Kind::Put], What::HangBefore).at("manifest").times(2));
-    let Some(seen) = comes_right(weather) else { return };
+    let Some(seen) = comes_right(faults) else { return };
     assert!(seen.faults[&What::CloseBefore] > 0, "{seen:?}");
     assert!(seen.faults[&What::HangBefore] == 2, "{seen:?}");
 }
@@ -185,31 +185,31 @@ fn requests_that_are_lost_before_the_effect_are_made_again() {
 fn a_manifest_that_arrives_late_replaces_no_later_one() {
     let late = What::Late(Duration::from_millis(2500));
     let rule = Rule::always(&[Kind::Put], late).at("manifest").times(2);
-    let Some(seen) = comes_right(Weather::calm().with(rule)) else { return };
+    let Some(seen) = comes_right(Faults::calm().with(rule)) else { return };
     assert!(seen.faults[&late] == 2, "{seen:?}");
 }
 
 #[test]
 fn conflicts_that_the_store_only_says_are_not_believed() {
     let rule = Rule::always(&[Kind::Put], What::Status(409)).at("manifest").times(3);
-    let Some(seen) = comes_right(Weather::calm().with(rule)) else { return };
+    let Some(seen) = comes_right(Faults::calm().with(rule)) else { return };
     assert!(seen.faults[&What::Status(409)] == 3, "{seen:?}");
 }
 
 #[test]
 fn a_slow_store_is_only_slow() {
-    let Some(seen) = comes_right(Weather::s3()) else { return };
+    let Some(seen) = comes_right(Faults::s3()) else { return };
     assert!(seen.requests[&Kind::Put] >= 6, "{seen:?}");
 }
 
 #[test]
 fn after_an_outage_the_backlog_is_written_without_anybody_doing_anything() {
     let Some(gateway) = Gateway::start() else { return };
-    let (proxy, cluster) = impatient(&gateway, Weather::calm());
+    let (proxy, cluster) = impatient(&gateway, Faults::calm());
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
     for (round, outage) in [Outage::Reset, Outage::Silent].into_iter().enumerate() {
-        proxy.change(Weather { outage: Some(outage), ..Weather::calm() });
+        proxy.change(Faults { outage: Some(outage), ..Faults::calm() });
         for i in 0..6u64 {
             let (path, to) = (format!("t{round}-{i}"), format!("out{round}-{i}"));
             flushed_to(&client, &job, &path, &to, 300);
@@ -219,7 +219,7 @@ fn after_an_outage_the_backlog_is_written_without_anybody_doing_anything() {
         let kept = watcher.status().unwrap().quarantined;
         assert!(kept >= 12, "what is not written is kept: {kept}");
         assert!(proxy.seen().out > 0);
-        proxy.change(Weather::calm());
+        proxy.change(Faults::calm());
         let all = (round as u64 + 1) * 6;
         eventually("the backlog is written", || watcher.status().unwrap().flushed == all);
         eventually("all blocks free", || all_free(&watcher));

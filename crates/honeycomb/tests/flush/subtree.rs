@@ -95,8 +95,8 @@ fn a_subtree_is_in_a_directory_and_comes_back() {
 
 #[test]
 fn a_subtree_is_in_a_bucket_and_comes_back() {
-    let Some(gateway) = honeycomb_weather::Gateway::start() else { return };
-    let variables = honeycomb_weather::Gateway::variables(gateway.address());
+    let Some(gateway) = honeycomb_faultstore::Gateway::start() else { return };
+    let variables = honeycomb_faultstore::Gateway::variables(gateway.address());
     goes_and_comes_back(&super::s3::bucket(&gateway, "a"), &variables);
 }
 

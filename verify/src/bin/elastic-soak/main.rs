@@ -1,6 +1,6 @@
 //! `make elastic-soak`: an hour of many jobs, compressed, on real processes.
 //!
-//! Jobs grow and shrink as in `honeycomb-load`; all bytes that they read are compared with the
+//! Jobs grow and shrink as in `honeycomb-workload`; all bytes that they read are compared with the
 //! bytes written. Meanwhile the controller may be killed and restarted. At the end, every block
 //! must be free, the servers as small as at the start, and no job may have seen an error.
 #![forbid(unsafe_code)]
@@ -9,9 +9,9 @@ mod run;
 
 use clap::{Parser, ValueEnum};
 use honeycomb_env::Entropy;
-use honeycomb_load::{Fit, Holding, Plan, Sizes, fitted};
 use honeycomb_verify::processes::{Servers, beside};
 use honeycomb_wire::messages::PrefixOptions;
+use honeycomb_workload::{Fit, Holding, Plan, Sizes, fitted};
 use run::{Report, Settings};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -96,7 +96,7 @@ fn soak(args: &Args) -> Result<(), String> {
     };
     let plan = Plan {
         holdings: args.structures.iter().map(holding).collect(),
-        ending: honeycomb_load::Ending::Lease,
+        ending: honeycomb_workload::Ending::Lease,
         prefix: PrefixOptions { lease_ms: args.lease_ms, ..PrefixOptions::default() },
         workers: args.workers as usize,
         sizes: Sizes { piece: 64 << 10, value: 4 << 10, kv_blocks: args.kv_blocks, skew: 0.99 },

@@ -2,10 +2,10 @@
 
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_env::Clock;
-use honeycomb_load::{Counters, Demand, Plan, Tenant, carry_out, resident};
 use honeycomb_types::Time;
 use honeycomb_verify::processes::{Cluster, Servers};
 use honeycomb_wire::messages::ClusterStatusReply;
+use honeycomb_workload::{Counters, Demand, Plan, Tenant, carry_out, resident};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
