@@ -34,9 +34,7 @@ pub use entropy::Entropy;
 pub use guard::AbortOnPanic;
 pub use lockfile::LockFile;
 pub use memory::resident_anonymous_bytes;
-pub use net::{
-    Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, is_urgent, run,
-};
+pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
 pub use poller::Poller;
 pub use probe::nobody_listens;
 pub use shaped::{DiskShape, Shaped};

@@ -30,9 +30,9 @@ use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
 use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths};
 use honeycomb_wire::token::{Caveat, Unproven};
 use honeycomb_wire::{
-    Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Mutates, Op, Plane, Reader,
-    Refusal, ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate, batch,
-    checksum, key_hash, slot_of, stored,
+    Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Mutates, Op, Plane,
+    Reader, Refusal, ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate,
+    batch, checksum, key_hash, slot_of, stored,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;

@@ -6,7 +6,7 @@ use crate::refusals::{in_progress, refusal_of, revoked};
 use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Ticket};
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockAt, Generation, LaneId, Sequence, SessionId, Time};
-use honeycomb_wire::{Op, RequestHeader};
+use honeycomb_wire::{Mutates, RequestHeader};
 
 /// A mutation whose answer is still to come: where its result must be kept.
 #[derive(Clone, Copy)]
@@ -134,7 +134,7 @@ impl Shard {
                     outcome => outcome,
                 };
                 // Of extents there is no second execution to be kept from: no lane, and a change.
-                if matches!(header.op, Op::ExtentPut | Op::ExtentKeep) {
+                if header.op.mutates() != Mutates::No {
                     self.after(now, header.at);
                 }
                 return outcome;
