@@ -81,7 +81,7 @@ lint: setup tidy ## formatting, clippy, generated code, ruff, mypy, house rules
 	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
 	cd python && ../$(VENV)/mypy --strict honeycomb
 	cd python && ../$(VENV)/mypy --strict ../scripts/tidy ../scripts/tidy_tree.py
-	$(VENV)/pytest -q -c python/pyproject.toml scripts/tests
+	$(VENV)/pytest -q -c python/pyproject.toml scripts/tests protocol/tests
 
 tidy: setup ## house rules alone: columns, lengths, phrases, dead files; scripts/tidy --help explains
 	$(VENV)/python scripts/tidy

@@ -13,6 +13,8 @@ import tomllib
 
 PROTOCOL = pathlib.Path(__file__).resolve().parent.parent
 SPEC = tomllib.loads((PROTOCOL / "messages.toml").read_text())
+for _op in SPEC["op"]:
+    _op["lane"] = _op["plane"] == "data" and _op["mutates"] == "once"
 OPS = {op["name"]: op for op in SPEC["op"]}
 BY_CODE = {op["code"]: op for op in SPEC["op"]}
 # Opcodes of custom kinds: whether one is a mutation is not for the protocol to say.

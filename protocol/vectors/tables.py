@@ -221,6 +221,23 @@ def operations_table() -> str:
     return table(head, rows)
 
 
+FACTS = {name: name.replace("_", " ").capitalize() for name in SPEC["facts"]}
+
+
+def values_table() -> str:
+    rows = []
+    for name, fact in SPEC["facts"].items():
+        rows.append([FACTS[name], "-", fact["doc"]])
+        rows += [["", value, text] for value, text in fact.get("values", [])]
+    return table(["Fact", "Value", "Meaning"], rows)
+
+
+def facts_table() -> str:
+    words = {True: "yes", False: "no"}
+    rows = [[op["name"], *(words.get(op[name], op[name]) for name in FACTS)] for op in SPEC["op"]]
+    return table(["Operation", *FACTS.values()], rows)
+
+
 def bodies_text() -> str:
     def fields_table(fields: list) -> str:
         return table(["Field", "Type", "Meaning"], fields)
@@ -259,6 +276,8 @@ def document(text: str) -> str:
     """PROTOCOL.md with its generated parts as messages.toml has them."""
     parts = {
         "operations": operations_table(),
+        "values of facts": values_table(),
+        "facts": facts_table(),
         "bodies": bodies_text(),
         "statuses": statuses_table(),
         "limits": limits_table(),

@@ -44,6 +44,9 @@ pub const FAULTS: &[&str] = &[
     "wrong bytes from below once",
 ];
 
+/// States that a run need not reach: about one in 50,000 seeds does.
+const RARE: &[&str] = &["raising given up"];
+
 /// States that every long run must have reached ("sometimes" assertions), by name.
 pub const STATES: &[&str] = &[
     "amnesty",
@@ -200,7 +203,8 @@ impl Stats {
         for (what, listed, reached) in lists {
             let never = listed.iter().filter(|name| !reached.contains_key(*name));
             missed.extend(never.map(|name| format!("{what} '{name}' was never reached")));
-            let unlisted = reached.keys().filter(|name| !listed.contains(name));
+            let known = |name: &&str| listed.contains(name) || RARE.contains(name);
+            let unlisted = reached.keys().filter(|name| !known(name));
             missed.extend(unlisted.map(|name| format!("{what} '{name}' is not listed")));
         }
         let cells = Cell::all().filter(|cell| !self.cells.contains_key(cell));

@@ -6,7 +6,7 @@
 use honeycomb_env::Clock;
 use honeycomb_transport::{
     Arriving, Begin, ConnId, Gathering, Mailbox, Net, NetOptions, ReplyPayload, SHARED_TURN,
-    Service, TURN, is_urgent,
+    Service, TURN,
 };
 use honeycomb_types::limits::{CONNECTION_STALL, REPLY_HEADER, REQUEST_RATE_LEAST};
 use honeycomb_types::{BlockAt, Bug, LaneId, Sequence, Time};
@@ -77,7 +77,7 @@ impl Service for Shared {
         if header.op == Op::FindJob {
             drop(self.counts.gate.lock().unwrap());
         }
-        if net.exhausted() && !is_urgent(header.op) {
+        if net.exhausted() && !header.op.is_urgent() {
             return Shared::answer(net, from, Status::Busy, header.request, none);
         }
         let payload = match header.op {

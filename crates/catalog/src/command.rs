@@ -487,3 +487,82 @@ pub enum Command<'a> {
     /// This controller was away: every lease and every server's silence starts anew (INV-27).
     Amnesty,
 }
+
+impl Command<'_> {
+    /// Whether the command may let a flush of a live prefix proceed. All of these commands wait for the log,
+    /// because a flush that proceeds assigns names. A flush would stall if a command were forgotten here, so
+    /// every command is named and a new one does not compile without a decision.
+    pub(crate) fn frees_copies(&self) -> bool {
+        use Command as C;
+        match self {
+            C::Tick
+            | C::TickUntil { .. }
+            | C::FlushPrefix { .. }
+            | C::BlockCopied { .. }
+            | C::BlockStopped { .. }
+            | C::BlockThawed { .. }
+            | C::CutLost { .. }
+            | C::CommitMove { .. }
+            | C::CancelMove { .. }
+            | C::ImportRefused { .. }
+            | C::Inventory { .. }
+            | C::ServerLost { .. }
+            | C::RemovePrefix { .. }
+            | C::RemoveStructure { .. }
+            | C::DeregisterJob { .. }
+            | C::StopCluster { .. } => true,
+            C::RegisterJob { .. }
+            | C::SetQuota { .. }
+            | C::Quota { .. }
+            | C::FindJob { .. }
+            | C::ListJobs { .. }
+            | C::ListKinds { .. }
+            | C::JobWeights { .. }
+            | C::JobBills { .. }
+            | C::JobTree { .. }
+            | C::CreatePrefix { .. }
+            | C::CreateHierarchy { .. }
+            | C::RenewLeases { .. }
+            | C::RenewPrefixById { .. }
+            | C::LeaseInfo { .. }
+            | C::SetPermissions { .. }
+            | C::DeclareReaders { .. }
+            | C::CommitTask { .. }
+            | C::CreateStructure { .. }
+            | C::OpenStructure { .. }
+            | C::ReopenStructure { .. }
+            | C::ExtentBlocks { .. }
+            | C::ClusterStatus { .. }
+            | C::JoinServer { .. }
+            | C::RejoinServer { .. }
+            | C::Lent { .. }
+            | C::ShortOf { .. }
+            | C::DrainServer { .. }
+            | C::LeaveServer { .. }
+            | C::ServerStays { .. }
+            | C::ServerReport { .. }
+            | C::ServerUnlinked { .. }
+            | C::BlockOpened { .. }
+            | C::BlockFreed { .. }
+            | C::GrowStructure { .. }
+            | C::SealBlock { .. }
+            | C::QueueTaken { .. }
+            | C::RetireBlock { .. }
+            | C::ReturnBlock { .. }
+            | C::TierChanged { .. }
+            | C::RaiseBlock { .. }
+            | C::LowerRefused { .. }
+            | C::BlockFailed { .. }
+            | C::BlockFlushed { .. }
+            | C::FlushInfo { .. }
+            | C::CancelFlush { .. }
+            | C::LocateFlush { .. }
+            | C::PublishPrefix { .. }
+            | C::FlushCommitted { .. }
+            | C::Swept { .. }
+            | C::BeginMove { .. }
+            | C::Stalled { .. }
+            | C::Amnesty => false,
+        }
+    }
+}

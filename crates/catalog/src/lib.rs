@@ -275,7 +275,7 @@ impl Catalog {
         self.pool.meter.at(self.now, self.block_size);
         self.started.get_or_insert(self.now);
         self.pressure.begins(matches!(command, Command::ShortOf { .. }));
-        let copies = frees_copies(&command);
+        let copies = command.frees_copies();
         self.share_anew();
         let reply = self.transition(command, effects);
         effects.append(&mut self.pressure.early);
@@ -507,28 +507,4 @@ impl Catalog {
         assert!(counter < 1 << 48, "an id's counter has 48 bits");
         (self.config.shard as u64) << 48 | counter
     }
-}
-
-/// Whether the command may let a flush of a live prefix proceed. All of these commands wait for the log,
-/// because a flush that proceeds assigns names.
-fn frees_copies(command: &Command<'_>) -> bool {
-    matches!(
-        command,
-        Command::Tick
-            | Command::TickUntil { .. }
-            | Command::FlushPrefix { .. }
-            | Command::BlockCopied { .. }
-            | Command::BlockStopped { .. }
-            | Command::BlockThawed { .. }
-            | Command::CutLost { .. }
-            | Command::CommitMove { .. }
-            | Command::CancelMove { .. }
-            | Command::ImportRefused { .. }
-            | Command::Inventory { .. }
-            | Command::ServerLost { .. }
-            | Command::RemovePrefix { .. }
-            | Command::RemoveStructure { .. }
-            | Command::DeregisterJob { .. }
-            | Command::StopCluster { .. }
-    )
 }

@@ -6,7 +6,7 @@ use crate::pool::{Place, Pool};
 use crate::transport::{Failure, Sink};
 use honeycomb_types::Time;
 use honeycomb_types::limits::CONTROL_ANSWERS_TIME;
-use honeycomb_wire::{Field, Op, RequestHeader, Status, flags};
+use honeycomb_wire::{Field, MayWait, Mutates, Op, RequestHeader, Status, flags};
 use std::time::Duration;
 
 /// The pause between two tries while the controller cannot be reached.
@@ -20,28 +20,6 @@ const FIRST_CONTACT: Duration = Duration::from_secs(1);
 
 /// How long a change is repeated: half of the time for which controllers keep results.
 const AGAIN_MAX: Duration = Duration::from_secs(CONTROL_ANSWERS_TIME.as_secs() / 2);
-
-/// Operations that change state: the controller recognises a repeated one by its number, even after
-/// a restart, and returns the first result again.
-fn changes(op: Op) -> bool {
-    matches!(
-        op,
-        Op::RegisterJob
-            | Op::CreatePrefix
-            | Op::CreateHierarchy
-            | Op::RemovePrefix
-            | Op::DeclareReaders
-            | Op::CommitTask
-            | Op::SetPermissions
-            | Op::CreateStructure
-            | Op::RemoveStructure
-            | Op::DeregisterJob
-            | Op::SetQuota
-            | Op::FlushPrefix
-            | Op::CancelFlush
-            | Op::PublishPrefix
-    )
-}
 
 /// Sends a request to the controller, and repeats it until the deadline while the controller is
 /// unreachable: it may be restarting. A change takes effect once, however often it is sent. If no
@@ -58,7 +36,8 @@ pub(crate) fn ask<Q: Field, R: Field>(
     let stranger_until = began + FIRST_CONTACT;
     pool.enter();
     let body = body.encode();
-    let change = changes(op);
+    // The controller recognises a repeated change by its number, even after a restart.
+    let change = op.mutates() == Mutates::Once;
     let deadline = if change { deadline.min(began + AGAIN_MAX) } else { deadline };
     let mut header = RequestHeader::new(op);
     if change {
@@ -75,7 +54,8 @@ pub(crate) fn ask<Q: Field, R: Field>(
                 return Err(unavailable(op, &controller.0, &why, false));
             }
             Err(failure) => {
-                let busy = op == Op::ExtentBlocks && matches!(failure, Failure::Refused(_));
+                let busy =
+                    op.may_wait() == MayWait::Memory && matches!(failure, Failure::Refused(_));
                 let (sent, why) = match failure {
                     Failure::Nobody { why, .. } => (false, why),
                     Failure::Lost { sent, why } => (sent, why),

@@ -26,13 +26,13 @@ use crate::turns::{LOOK_EVERY, Turns};
 use errands::Deferred;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::thread_cpu;
-use honeycomb_transport::{ConnId, Detached, Net, ReplyPayload, Service, is_urgent};
+use honeycomb_transport::{ConnId, Detached, Net, ReplyPayload, Service};
 use honeycomb_types::limits::{FULL_PATIENCE, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, Bug, JobId, PrefixId, ServerId, SessionId, Time, Verbs};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{
-    Auth, Field, GrantKey, Greeted, Malformed, Op, Plane, ReplyHeader, RequestHeader, RootKey,
-    Scope, Status, TokenKey,
+    Auth, Durable, Field, GrantKey, Greeted, Malformed, MayWait, Mutates, Op, Plane, ReplyHeader,
+    RequestHeader, RootKey, Scope, ServedBy, Status, TokenKey,
 };
 use probes::Probes;
 use std::collections::{HashMap, VecDeque};
@@ -318,22 +318,7 @@ impl ControllerService {
     fn actor(&mut self, now: Time, from: ConnId, op: Op, change: bool) -> Result<Actor, Refusal> {
         let peer = &self.peers[&from];
         let info = op.info();
-        let servers = [
-            Op::OpenBlock,
-            Op::FreeBlock,
-            Op::SetGeneration,
-            Op::QueueAhead,
-            Op::FlushBlock,
-            Op::CommitFlush,
-            Op::EndCopies,
-            Op::CutBlock,
-            Op::ThawBlock,
-            Op::SweepObjects,
-            Op::LendBlocks,
-            Op::LowerBlock,
-            Op::Release,
-        ];
-        if servers.contains(&op) || moves::OF_SERVERS.contains(&op) || info.plane == Plane::Data {
+        if op.served_by() == ServedBy::Server {
             let text = format!("{} is served by memory servers", op.name());
             return Err((Status::NotServedHere, text));
         }
@@ -520,8 +505,7 @@ impl ControllerService {
             }
             // Memory may become free: the client retries within its deadline.
             Err((Status::OutOfMemory, text))
-                if matches!(header.op, Op::GrowStructure | Op::BeginMove | Op::ExtentBlocks)
-                    && self.catalog.room_may_come() =>
+                if header.op.may_wait() == MayWait::Memory && self.catalog.room_may_come() =>
             {
                 self.dispatch(now, None);
                 self.refuse(from, header.request, Status::Busy, text);
@@ -618,7 +602,7 @@ impl Service for ControllerService {
             self.plans.remove(&from);
         }
         // A lease must not expire because other requests wait for the disk.
-        let behind = self.is_behind() && !matches!(header.op, Op::RenewLeases | Op::Ping);
+        let behind = self.is_behind() && !header.op.is_urgent();
         match (header.op, net.greeted(from)) {
             (Op::Hello, true) => {
                 return net.refuse(
@@ -630,7 +614,7 @@ impl Service for ControllerService {
             }
             (Op::Hello, false) => return self.hello(net, now, from, header.request, args),
             // Links of servers are exempt: their messages free memory.
-            _ if (net.exhausted() && !is_urgent(header.op) || behind)
+            _ if (net.exhausted() && !header.op.is_urgent() || behind)
                 && self.peers[&from].server.is_none() =>
             {
                 let reply = ReplyHeader::new(Status::Busy, header.request, BUSY_RETRY_US);
@@ -726,38 +710,18 @@ impl Service for ControllerService {
 
 /// The kind of changes that an operation's answer depends on.
 fn rests(op: Op, change: bool) -> Rests {
-    match op {
-        Op::Ping | Op::Report => Rests::Nothing,
-        Op::GrowStructure | Op::SealBlock | Op::QueueTaken => Rests::Growth,
-        _ if change => Rests::Change,
-        _ => Rests::Sight,
+    match op.durable() {
+        Durable::No => Rests::Nothing,
+        Durable::Logged => Rests::Growth,
+        Durable::Synced if change => Rests::Change,
+        Durable::Synced | Durable::Seen => Rests::Sight,
     }
 }
 
-/// Whether a request may change the catalog. The catalog checks the rights of a job's token for each prefix.
+/// Whether a request may change the catalog. The catalog checks the rights of a job's token for each prefix. An
+/// operation that this node does not serve counts as a change; it is refused.
 fn changes(op: Op, args: &[u8]) -> bool {
-    let looks = matches!(
-        op,
-        Op::Ping
-            | Op::FindJob
-            | Op::ListJobs
-            | Op::ListKinds
-            | Op::JobTree
-            | Op::JobWeights
-            | Op::JobCost
-            | Op::GetQuota
-            | Op::LeaseInfo
-            | Op::FlushInfo
-            | Op::LocateFlush
-            | Op::OpenStructure
-            | Op::ReopenStructure
-            | Op::ClusterStatus
-            | Op::Report
-            | Op::RenewLeases
-            | Op::QueueTaken
-            | Op::LocateServer
-            | Op::Hello
-    );
+    let looks = op.served_by() != ServedBy::Server && op.mutates() == Mutates::No;
     !looks && !extents::only_asks(op, args)
 }
 

@@ -10,12 +10,11 @@ use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use crate::spill::Spiller;
 use honeycomb_block::Reclaimer;
-use honeycomb_env::unix::UnixDoor;
-use honeycomb_env::{
-    AbortOnPanic, Clock, DiskShape, Entropy, Mailbox, Net, NetOptions, NotPosted, run,
-};
+use honeycomb_env::{AbortOnPanic, Clock, DiskShape, Entropy};
 use honeycomb_structures::{LaneRoom, Registry};
 use honeycomb_tiers::{Access, FlushRoot, FlushStore, Objects, Place};
+use honeycomb_transport::unix::UnixDoor;
+use honeycomb_transport::{Mailbox, Net, NetOptions, NotPosted, run};
 use honeycomb_types::limits::{
     BELOW_BYTES, BELOW_FRACTION, BLOCK_SIZE_MAX, BLOCK_SIZE_MIN, FLUSH_BUFFERS_FRACTION,
     FLUSH_BUFFERS_MAX, FLUSH_BUFFERS_MIN, FREED_BEYOND_FRACTION, FREED_KEPT_FRACTION,

@@ -17,7 +17,7 @@ use honeycomb_types::limits::FRAME_MAX;
 use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::notice::Change;
-use honeycomb_wire::{Auth, Op, Status};
+use honeycomb_wire::{Auth, Mutates, Op, Status};
 use journal::Journal;
 use std::collections::VecDeque;
 
@@ -236,7 +236,7 @@ impl Structure for FileBlock {
             let taken = take_part(self, block, operation, payload);
             return Outcome::Done(taken.unwrap_or_else(|refusal| refusal));
         }
-        let changes = matches!(op, Op::FileAppend | Op::FileSeal);
+        let changes = op.mutates() != Mutates::No;
         if let Some(answer) = self.cart.refuses(changes) {
             return Outcome::Done(answer);
         }

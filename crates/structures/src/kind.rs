@@ -9,7 +9,7 @@ use crate::kv::KvBlock;
 use crate::queue::{QueueBlock, QueueBounds};
 use crate::{Marks, Structure};
 use honeycomb_types::{BlockId, InvalidKind, Kind, KindSpec, OperationSpec, Route, Router, Verbs};
-use honeycomb_wire::Op;
+use honeycomb_wire::{MayWait, Op};
 use std::fmt;
 use std::sync::Arc;
 
@@ -199,7 +199,7 @@ fn protocol_spec(kind: Kind, router: Router) -> KindSpec {
     let own = Op::ALL.into_iter().filter(|op| op.kind_code() == kind.code());
     let operations = own.map(|op| {
         let info = op.info();
-        let waits = matches!(op, Op::QueuePut | Op::QueueGet);
+        let waits = op.may_wait() == MayWait::Deadline;
         let route = if waits { Route::Tail } else { Route::Each };
         OperationSpec {
             verbs: info.verbs,

@@ -16,8 +16,6 @@ pub mod unix;
 pub use arriving::{Arriving, Gathering};
 pub use budget::{Budget, Permit, SHARED_TURN, Share, TURN};
 pub use conn::ReplyPayload;
-pub use net::{
-    Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, is_urgent, run,
-};
+pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
 pub use poller::Poller;
 pub use probe::nobody_listens;

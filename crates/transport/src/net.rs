@@ -113,12 +113,6 @@ pub enum Begin {
     Skip,
 }
 
-/// Requests that are admitted from a reserved part of the budget when others are refused: a lease
-/// must not end because of the load of other jobs or of its own.
-pub fn is_urgent(op: Op) -> bool {
-    matches!(op, Op::RenewLeases | Op::Ping | Op::Hello)
-}
-
 /// A service that runs on a loop. Every method is called by the loop's own thread and must not
 /// block.
 pub trait Service {

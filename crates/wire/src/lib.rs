@@ -24,5 +24,5 @@ pub use frame::{
 };
 pub use handshake::Greeted;
 pub use hash::{Checksum, checksum, key_hash, key_tag, slot_of};
-pub use messages::{Op, Status};
+pub use messages::{Durable, ForwardedTo, MayWait, Mutates, Op, ServedBy, Status};
 pub use token::{Grant, GrantKey, RootKey, Scope, TokenKey, attenuate};

@@ -30,9 +30,9 @@ use honeycomb_wire::notice::{Filter, Notice, SubscribeArgs};
 use honeycomb_wire::queue::{AckArgs, Counts, GetArgs, Items, lengths};
 use honeycomb_wire::token::{Caveat, Unproven};
 use honeycomb_wire::{
-    Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Op, Plane, Reader,
-    Refusal, ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate, batch,
-    checksum, key_hash, slot_of, stored,
+    Auth, Durability, Field, Grant, GrantKey, Greeted, Header, Malformed, Mutates, Op, Plane,
+    Reader, Refusal, ReplyHeader, RequestHeader, RootKey, Scope, Status, TokenKey, attenuate,
+    batch, checksum, key_hash, slot_of, stored,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -778,6 +778,26 @@ fn the_document_lists_every_operation() {
     for op in Op::ALL {
         let heading = format!("#### {} (0x{:04X})", op.name(), op.code());
         assert!(document.contains(&heading), "no section: {heading}");
+    }
+}
+
+#[test]
+fn the_document_lists_the_facts_of_every_operation() {
+    let rows = table("facts");
+    assert_eq!(rows.len(), Op::ALL.len());
+    for (row, op) in rows.iter().zip(Op::ALL) {
+        let facts = [
+            op.name().to_owned(),
+            format!("{:?}", op.mutates()).to_lowercase(),
+            format!("{:?}", op.served_by()).to_lowercase(),
+            format!("{:?}", op.durable()).to_lowercase(),
+            format!("{:?}", op.may_wait()).to_lowercase(),
+            if op.is_urgent() { "yes" } else { "no" }.to_owned(),
+            format!("{:?}", op.forwarded_to()).to_lowercase(),
+        ];
+        assert_eq!(row[..], facts);
+        let lane = op.info().plane == Plane::Data && op.mutates() == Mutates::Once;
+        assert_eq!(op.info().lane, lane, "{op:?}");
     }
 }
 

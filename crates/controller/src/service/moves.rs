@@ -7,9 +7,6 @@ use honeycomb_types::{BlockAt, MoveId, StructureId, Time, Way};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, Status};
 
-/// Operations that the controller requests from memory servers.
-pub(super) const OF_SERVERS: [Op; 3] = [Op::BeginImport, Op::EndImport, Op::Evacuate];
-
 impl ControllerService {
     pub(super) fn serve_move(
         &mut self,

@@ -14,7 +14,9 @@ use crate::merge;
 use honeycomb_transport::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
 use honeycomb_types::{JobId, SessionId, Time, Verbs, tenant_of};
 use honeycomb_wire::messages::{FindJobRequest, RegisterJobRequest};
-use honeycomb_wire::{Field, Op, Reader, ReplyHeader, RequestHeader, Scope, Status};
+use honeycomb_wire::{
+    Field, ForwardedTo, Mutates, Op, Reader, ReplyHeader, RequestHeader, Scope, Status,
+};
 use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh64::xxh64;
 
@@ -61,11 +63,6 @@ pub(crate) struct Siblings {
 pub(crate) fn shard_of_name(name: &str, shards: usize) -> u16 {
     let tenant = tenant_of(name).unwrap_or(name);
     (xxh64(tenant.as_bytes(), 0) % shards.max(1) as u64) as u16
-}
-
-/// Whether a request that all shards answer changes something.
-fn op_changes(op: Op) -> bool {
-    matches!(op, Op::DrainServer | Op::StopCluster)
 }
 
 impl Siblings {
@@ -144,31 +141,13 @@ impl Siblings {
                     _ => JobId(job).controller(),
                 }
             }
-            Op::DeregisterJob
-            | Op::JobTree
-            | Op::JobWeights
-            | Op::JobCost
-            | Op::CreatePrefix
-            | Op::CreateHierarchy
-            | Op::RemovePrefix
-            | Op::RenewLeases
-            | Op::LeaseInfo
-            | Op::FlushPrefix
-            | Op::FlushInfo
-            | Op::CancelFlush
-            | Op::LocateFlush
-            | Op::PublishPrefix
-            | Op::SetPermissions
-            | Op::DeclareReaders
-            | Op::CommitTask
-            | Op::CreateStructure
-            | Op::OpenStructure
-            | Op::ReopenStructure
-            | Op::ExtentBlocks
-            | Op::RemoveStructure => {
-                JobId(u64::from_le_bytes(*args.first_chunk::<8>()?)).controller()
-            }
-            _ => return None,
+            _ => match op.forwarded_to() {
+                ForwardedTo::Job => {
+                    JobId(u64::from_le_bytes(*args.first_chunk::<8>()?)).controller()
+                }
+                // By arguments: each has an arm above.
+                ForwardedTo::None | ForwardedTo::All | ForwardedTo::Arguments => return None,
+            },
         };
         // A job that belongs to no shard is unknown on every shard, also here.
         (owner != self.ix && (owner as usize) < self.count()).then_some(owner)
@@ -192,10 +171,11 @@ impl ControllerService {
         }
         let (scope, session) = (peer.scope, peer.session);
         let whole = scope.job.is_none();
-        let changes = op_changes(header.op);
+        let changes = header.op.mutates() != Mutates::No;
+        let all = header.op.forwarded_to() == ForwardedTo::All;
         let all_bills = header.op == Op::JobCost && args == 0u64.to_le_bytes();
         let lists = header.op == Op::ListJobs || all_bills;
-        if header.op == Op::ClusterStatus || changes || lists && whole {
+        if all && !lists || lists && whole {
             // The rights of the caller are checked here.
             let may = match changes {
                 true => self.actor(now, from, header.op, true).map(|_| ()),
@@ -239,7 +219,8 @@ impl ControllerService {
         let conn = self.siblings.stand_in();
         let origin = Origin { shard: self.siblings.ix, conn };
         let narrow = scope.job.is_some();
-        let verbs = if op_changes(header.op) { scope.verbs } else { Verbs::READ };
+        let changes = header.op.mutates() != Mutates::No;
+        let verbs = if changes { scope.verbs } else { Verbs::READ };
         let scope = Scope { job: None, task: None, life: None, verbs, ..scope };
         let mut left = 0;
         for mailbox in &self.siblings.mailboxes {
@@ -260,7 +241,7 @@ impl ControllerService {
     /// Handles a request from a sibling.
     pub(super) fn forwarded(&mut self, net: &mut Net, now: Time, request: Forwarded) {
         let Forwarded { origin, scope, session, header, args } = request;
-        if self.is_behind() && header.op != Op::RenewLeases {
+        if self.is_behind() && !header.op.is_urgent() {
             let reply = ReplyHeader::new(Status::Busy, header.request, super::BUSY_RETRY_US);
             let text = b"the controller waits for its disk; retry later".to_vec();
             return self.siblings.answer(origin, reply, text);

@@ -6,7 +6,7 @@ use crate::refusals::{in_progress, refusal_of, revoked};
 use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Ticket};
 use honeycomb_types::limits::WAIT_MAX_MS;
 use honeycomb_types::{BlockAt, Generation, LaneId, Sequence, SessionId, Time};
-use honeycomb_wire::{Op, RequestHeader};
+use honeycomb_wire::{Mutates, RequestHeader};
 
 /// A mutation that is not answered yet, and where its result must be recorded.
 #[derive(Clone, Copy)]
@@ -133,9 +133,8 @@ impl Shard {
                     }
                     outcome => outcome,
                 };
-                // Extent operations have no lane, because repeating them is harmless. These two change the
-                // block.
-                if matches!(header.op, Op::ExtentPut | Op::ExtentKeep) {
+                // Extent operations have no lane, because repeating them is harmless. Some change the block.
+                if header.op.mutates() != Mutates::No {
                     self.after(now, header.at);
                 }
                 return outcome;

@@ -32,7 +32,7 @@ use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
 use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::queue::{AckAction, AckArgs, Counts, GetArgs, Items, lengths};
-use honeycomb_wire::{Auth, Op, Status};
+use honeycomb_wire::{Auth, Mutates, Op, Status};
 use reserved::Reserved;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -679,7 +679,7 @@ impl Structure for QueueBlock {
             let taken = take_part(self, block, operation, payload);
             return Outcome::Done(taken.unwrap_or_else(|refusal| refusal));
         }
-        let changes = !matches!(operation.op, Op::QueuePeek | Op::QueueLength);
+        let changes = operation.op.mutates() != Mutates::No;
         if let Some(answer) = self.cart.refuses(changes) {
             return Outcome::Done(answer);
         }

@@ -503,7 +503,7 @@ fn wants(data: &[u8], greeted: bool) -> (usize, bool) {
         Ok(Some((Header::Request(header), size))) => {
             let args = header.args_len as usize;
             let large = header.payload_len as usize > WHOLE_PAYLOAD_MAX;
-            (size + if large { args } else { header.body_len() }, is_urgent(header.op))
+            (size + if large { args } else { header.body_len() }, header.op.is_urgent())
         }
         Ok(Some((Header::Reply(header), size))) => (size + header.body_len(), true),
         Ok(None) | Err(_) => (0, false),
