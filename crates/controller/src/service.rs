@@ -718,8 +718,8 @@ fn rests(op: Op, change: bool) -> Rests {
     }
 }
 
-/// Whether a request may change the catalog. The catalog checks the rights of a job's token for each prefix. An
-/// operation that this node does not serve counts as a change; it is refused.
+/// Whether a request may change the catalog. The catalog checks the rights of a job's token for each prefix.
+/// An operation that this node does not serve counts as a change; it is refused.
 fn changes(op: Op, args: &[u8]) -> bool {
     let looks = op.served_by() != ServedBy::Server && op.mutates() == Mutates::No;
     !looks && !extents::only_asks(op, args)
