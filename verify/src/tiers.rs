@@ -10,11 +10,11 @@ use crate::net::{Node, SERVERS};
 use crate::server::{SHARDS, WARM};
 use crate::sizes::Sizes;
 use crate::world::{Event, World};
-use honeycomb_catalog::{Actor, Command, Reply};
+use honeycomb_catalog::{Actor, Command, Reply, TierUse};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Io, IoWhat};
 use honeycomb_types::limits::{BELOW_READ_MAX, BLOCK_SIZE_MIN, TIER_CHUNK};
-use honeycomb_types::{BlockAt, PolicyKind, StructureId, TierIx};
+use honeycomb_types::{BlockAt, PolicyKind, StructureId, TierClass, TierIx};
 use std::time::Duration;
 
 /// The tier of the object store, if there is one.
@@ -114,9 +114,15 @@ impl World {
         let Ok(Reply::Status(status)) = self.command(0, Command::ClusterStatus { actor }) else {
             return false;
         };
-        // A few slots of each server may be in transition from one block to another.
-        let room =
-            status.tiers.iter().map(|tier| tier.blocks.saturating_sub(tier.used)).sum::<u64>();
+        // A few slots of each server may be in transition from one block to another. Blocks that change are
+        // in memory or on disks: a store has room for others, which leave their place on a disk.
+        let (stores, rest): (Vec<&TierUse>, _) =
+            status.tiers.iter().partition(|tier| tier.class == TierClass::Object);
+        let free = |tiers: Vec<&TierUse>| -> u64 {
+            tiers.iter().map(|tier| tier.blocks.saturating_sub(tier.used)).sum()
+        };
+        let sinking = self.controllers[0].catalog.blocks_for_stores();
+        let room = free(rest) + free(stores).min(sinking);
         self.below > 0 && room >= ROOM
     }
 

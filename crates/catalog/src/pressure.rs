@@ -460,6 +460,23 @@ impl Catalog {
         Some((tier, to))
     }
 
+    /// Blocks on disks that may be demoted to a store because they no longer change, for a checker.
+    pub fn blocks_for_stores(&self) -> u64 {
+        let may_sink = |structure: &Structure, i: usize| {
+            let block = nth_block(structure, i)?;
+            let (kind, tier) = (structure.kind_of(block), self.pool.place(block).tier);
+            let core = self.pool.server(block.server())?.cores().next()?;
+            let sealed = i + 1 < structure.entries.len() || structure.sealed;
+            let changes = kind != Kind::Extents && !(only_grows(kind) && sealed);
+            (tier.is_below() && !core.is_store(tier) && !changes).then_some(())
+        };
+        let of_one = |structure: &Structure| {
+            let blocks = structure.entries.len() + structure.extents.len();
+            (0..blocks).filter_map(|i| may_sink(structure, i)).count() as u64
+        };
+        self.structures.iter().map(|(_, structure)| of_one(structure)).sum()
+    }
+
     /// Blocks of memory available beyond the reserves, for a checker.
     pub fn free_in_memory(&self) -> u64 {
         self.pool.servers().map(|(_, server)| server.room(Draw::Ordinary) as u64).sum()

@@ -39,5 +39,5 @@ pub fn bench(args: &BenchArgs) -> Outcome {
         )));
     };
     let error = Command::new(&program).args(&args.words).exec();
-    Err(Failure::io(&format!("cannot run {}", program.display()), &error))
+    Err(Failure::io(format!("cannot run {}", program.display()), &error))
 }

@@ -173,7 +173,7 @@ impl Net {
         let shared = self.sharing.is_shared(self.round);
         self.sharing.moves_large();
         let share = Some(self.strangers.clone());
-        shared.then(|| Work { share, began: self.sharing.measured })
+        shared.then_some(Work { share, began: self.sharing.measured })
     }
 
     /// Ends work. A service that measured its last request has read the clock just now.
