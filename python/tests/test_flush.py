@@ -251,7 +251,7 @@ def test_a_subtree_is_flushed_and_loaded(flushing: honeycomb.Client, root: Path)
         with pytest.raises(ValueError, match="subtree"):
             job.load_addr_prefix("again", "T1", persisted=True, subtree=True)
         job.create_addr_prefix("other", on_expiry=honeycomb.Flush("out/T3"))
-        with pytest.raises(errors.AlreadyExists, match="T1/T3 is not flushed; whole are T1/T2"):
+        with pytest.raises(errors.AlreadyExists, match="T1/T3 failed; complete: T1/T2"):
             job.flush_addr_prefix("T1", "out", subtree=True)
 
 

@@ -23,7 +23,7 @@ import pytest
 
 BINARY = Path(sysconfig.get_path("scripts"), "honeycomb")
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SNOWSET = EXAMPLES.parent / "crates" / "load" / "tests" / "snowset-sample.csv"
+SNOWSET = EXAMPLES.parent / "bench" / "workload" / "tests" / "snowset-sample.csv"
 # Commands that run until they are stopped; their first line says that they are ready.
 FOREGROUND = ("controller", "server", "start")
 SECONDS = 300

@@ -164,7 +164,7 @@ fn elasticity_follows_the_load_and_gives_memory_back() {
 
 #[test]
 fn elasticity_reads_the_snowset_and_says_so() {
-    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../load/tests/snowset-sample.csv");
+    let trace = concat!(env!("CARGO_MANIFEST_DIR"), "/../workload/tests/snowset-sample.csv");
     let args = ["elasticity", "--structure", "file", "--snowset", trace, "--lease-ms", "1000"];
     let found = lines(&args);
     let load = found[0]["load"].as_str().unwrap();

@@ -218,7 +218,7 @@ fn memory_without_a_free_block_is_told_and_harms_nothing() {
         }
     };
     assert_eq!(full.status, Status::OutOfMemory, "{full}");
-    assert!(full.message.contains("give a part to"), "{full}");
+    assert!(full.message.contains("cannot be split"), "{full}");
     assert!(kept > 100, "what is kept for moves was used: {kept}");
     for i in 0..kept {
         assert!(safe.get(format!("n{i}").as_bytes(), &mut value).unwrap());

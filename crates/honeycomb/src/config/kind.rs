@@ -260,7 +260,7 @@ mod tests {
                 "s3://lake=1k,/mnt=1k",
                 "the disk at /mnt is listed after the object store at s3://lake",
             ),
-            ("hdd:s3://lake=1k", "name it object:s3://lake"),
+            ("hdd:s3://lake=1k", "write object:s3://lake"),
             ("object:s3://a/../b=1k", "'.' or '..'"),
         ] {
             let told = disks(wrong).map(|_| ()).unwrap_err();

@@ -157,7 +157,7 @@ fn a_subtree_is_of_one_moment() {
     command.args(["flush", "t/a", "one", "--cancel", "--json"]);
     let (status, why) = told(&command.output().unwrap()).unwrap_err();
     assert_eq!(status, "NotFound", "nothing is begun: {why}");
-    assert!(why.contains("no flush of t/a"), "{why}");
+    assert!(why.contains("cannot cancel the flush of t/a"), "{why}");
     assert!(!root.0.join("job/one").exists());
     let one = run(&["flush", "t/a", "one", "--barrier"]);
     assert_eq!(one["done"], true, "{one}");

@@ -119,7 +119,7 @@ fn when_one_fails_it_is_told_which_are_whole_and_the_uppermost_is_not_replaced()
     client.create_prefix(job.job, "other", &[], taken).unwrap();
     let (status, message) = flush().unwrap_err();
     assert_eq!(status, "AlreadyExists", "{message}");
-    assert!(message.contains("t/b is not flushed; whole are t/a, and not begun t;"), "{message}");
+    assert!(message.contains("t/b failed; complete: t/a; not begun: t;"), "{message}");
     assert_eq!(number(), before);
     client.remove_prefix(job.job, "other").unwrap();
     flush().unwrap();

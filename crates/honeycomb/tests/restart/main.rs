@@ -309,7 +309,7 @@ fn a_controller_of_an_earlier_term_is_refused_and_ends() {
     let mut old = processes::controller(&copy, &cluster.address);
     let (code, error) = old.ended();
     assert_eq!(code, Some(1));
-    assert!(error.contains("a controller of term 3 has taken over"), "{error}");
+    assert!(error.contains("a controller with term 3 has taken over"), "{error}");
     cluster.restart_controller();
     eventually("the server is back", || cluster.status().servers.iter().all(|s| s.alive));
     assert_eq!(cluster.status().servers.len(), 1, "it kept its number");
