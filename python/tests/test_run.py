@@ -140,7 +140,7 @@ def test_which_python(somewhere: dict[str, str], tmp_path: Path) -> None:
     assert told.stdout.startswith("stub\n")
     told = run({**somewhere, "HONEYCOMB_PYTHON": "/bin/false"}, script)
     assert told.returncode == 1
-    assert "/bin/false: it does not have the package" in told.stderr
+    assert "/bin/false: the package is not installed" in told.stderr
     elsewhere = tmp_path / "honeycomb"
     elsewhere.write_bytes(BINARY.read_bytes())
     elsewhere.chmod(0o755)

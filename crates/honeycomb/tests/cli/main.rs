@@ -1,6 +1,7 @@
 //! The command line, as a script uses it: the program, a home of its own, a real cluster.
 #![allow(clippy::unwrap_used)]
 
+mod bench;
 mod bucket;
 mod config;
 mod data;
