@@ -450,3 +450,29 @@ def test_every_planted_bug_is_listed_with_its_invariant_and_where_it_is() -> Non
     assert set(told) == set(bugs), f"docs/testing.md: {sorted(set(told) ^ set(bugs))}"
     wrong = {name for name, invariant in told.items() if invariant != bugs[name]}
     assert not wrong, f"other invariants than crates/types/src/bug.rs has: {sorted(wrong)}"
+
+
+def test_crates_use_what_the_architecture_says() -> None:
+    def manifest(folder: str) -> dict[str, Any]:
+        return tomllib.loads((REPOSITORY / folder / "Cargo.toml").read_text())
+
+    workspace = manifest(".")["workspace"]["members"]
+    manifests = {folder: manifest(folder) for folder in workspace}
+    folder_of = {found["package"]["name"]: folder for folder, found in manifests.items()}
+    page = (REPOSITORY / "ARCHITECTURE.md").read_text()
+    listed = dict(re.findall(r"^- `([a-z/]+)` \(([^)]*)\)", page, re.MULTILINE))
+    # Custom structures are examples, which the page describes in a sentence.
+    crates = [folder for folder in workspace if not folder.startswith("examples/")]
+    assert sorted(set(listed) & set(workspace)) == sorted(crates)
+    for folder in crates:
+        uses = {
+            Path(folder_of[name]).name
+            for name in manifests[folder].get("dependencies", {})
+            if name in folder_of
+        }
+        said = (
+            set()
+            if listed[folder] == "uses no other crate"
+            else set(re.split(r",\s+", listed[folder]))
+        )
+        assert said == uses, folder
