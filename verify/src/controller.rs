@@ -130,7 +130,7 @@ pub struct SimController {
     importing: BTreeMap<BlockAt, Order>,
     waiting: Vec<Waiting>,
     /// Requests that wait for servers to lend blocks.
-    pub parked: Vec<Parked>,
+    pub parked: Vec<(Time, Parked)>,
     turns: Turns,
     last_tick: Time,
     commands: u64,

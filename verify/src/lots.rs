@@ -9,7 +9,8 @@ use crate::world::{Event, World};
 use honeycomb_catalog::{Actor, CatalogError, Command, Reply};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Effect, Shard};
-use honeycomb_types::{BlockAt, BlockId, Epoch, ServerId, StructureId};
+use honeycomb_types::limits::FULL_PATIENCE;
+use honeycomb_types::{BlockAt, BlockId, Epoch, ServerId, StructureId, Time};
 
 /// One seed in this many has two controller shards.
 const TWO_SHARDS: u64 = 5;
@@ -113,20 +114,21 @@ impl World {
 
     /// A block's request waits for blocks.
     pub fn park(&mut self, id: ServerId, effect: Effect) {
+        let now = self.now;
         let controller = self.controller_of(id);
         if let Some(link) = controller.links.get(&id).copied() {
-            controller.parked.push(Parked::Asked(id, link, effect));
+            controller.parked.push((now, Parked::Asked(id, link, effect)));
         }
     }
 
-    /// Serves requests that waited for blocks, when no more blocks are expected.
+    /// Serves requests that waited for blocks, when no more blocks are expected, and those that waited for
+    /// `FULL_PATIENCE`: a block that waits for its move holds memory.
     pub fn unpark(&mut self, ix: usize) {
+        let now = self.now;
         let SimController { catalog, parked, .. } = &mut self.controllers[ix];
-        let came = catalog.take_room_came();
-        if parked.is_empty() || catalog.awaits_room() && !came {
-            return;
-        }
-        for parked in std::mem::take(parked) {
+        let all = catalog.take_room_came() || !catalog.awaits_room();
+        let ready = |(since, _): &mut (Time, Parked)| all || now.since(*since) >= FULL_PATIENCE;
+        for (_, parked) in parked.extract_if(.., ready).collect::<Vec<_>>() {
             self.reach(match self.below {
                 0 => "request that waited for lots",
                 _ => "request that waited for blocks that go down",

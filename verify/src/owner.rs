@@ -315,7 +315,8 @@ pub fn make(world: &mut World, making: Making, again: bool) {
     {
         Ok(Reply::Opened(opened)) => opened,
         Err(e) if !again && world.borrows(id.controller() as usize, &e) => {
-            return world.controllers[id.controller() as usize].parked.push(Parked::Making(making));
+            let parked = (world.now, Parked::Making(making));
+            return world.controllers[id.controller() as usize].parked.push(parked);
         }
         _ => return,
     };

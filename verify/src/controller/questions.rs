@@ -92,7 +92,7 @@ impl World {
             }
             Ok(other) => panic!("blocks of extents were asked for and answered {other:?}"),
             Err(e) if !again && self.borrows(ix, &e) => {
-                self.controllers[ix].parked.push(Parked::Question(question));
+                self.controllers[ix].parked.push((self.now, Parked::Question(question)));
             }
             Err(e) => {
                 let error = Error::new(status_of(&e), e.to_string());
