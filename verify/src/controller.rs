@@ -34,7 +34,7 @@ use std::time::Duration;
 const CHECK_EVERY: u64 = 50;
 /// A longer gap between two ticks is a pause that must be compensated.
 const PAUSE_SEEN: Duration = Duration::from_millis(80);
-/// How often the controller and the shards check what is due.
+/// How often the controller and the shards check their timers.
 pub const TICK: Duration = Duration::from_millis(10);
 
 /// A message from a server to the controller over its link.
@@ -45,7 +45,7 @@ pub enum Said {
     Again(Effect),
     /// Whether it could be done.
     Confirmed(Order, bool),
-    /// The blocks that it lends now, by core: it has done what was requested.
+    /// The blocks that it lends now, by core: it has carried out the request.
     Lent(Order, Vec<u32>),
     /// All held blocks, from a server that came back; whether this is the last part.
     Holdings(Vec<HeldOnWire>, bool),

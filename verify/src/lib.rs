@@ -6,7 +6,7 @@
 //! production calls of the client. `member` is a server's membership in a controller shard, `lots`
 //! the memory that the shards share; `faults` draws the faults. The reference models judge the
 //! observations: `catalog` for the controller, `file`, `kv`, `accounts` and `queue` for the
-//! clients. `report` records what was drawn. `processes` is for the soaks, which run real
+//! clients. `report` counts faults and states. `processes` is for the soaks, which run real
 //! processes. See docs/testing.md and docs/adr/0016.
 #![forbid(unsafe_code)]
 

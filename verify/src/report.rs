@@ -1,4 +1,4 @@
-//! Statistics of what was drawn and reached: a case that is never drawn is not tested.
+//! Counts of faults and states in a run: a case that is never drawn is not tested.
 
 use crate::cells::Cell;
 use std::collections::BTreeMap;

@@ -127,7 +127,7 @@ pub enum Event {
     Own(crate::owner::Wish),
     /// A server's disk executes a request of one of its shards.
     Io { server: usize, life: u64, shard: u8, io: Box<Io> },
-    /// A node checks what is due.
+    /// A node checks its timers.
     Tick(Node),
 }
 
@@ -525,7 +525,7 @@ impl World {
         })
     }
 
-    /// The controller shard to which an event has a request, whoever sent it.
+    /// The controller shard to which an event has a request, from any sender.
     fn asked_of(&self, event: &Event) -> Option<usize> {
         let of = |job: usize| self.jobs[job].id.controller();
         let ix = match event {

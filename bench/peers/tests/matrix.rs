@@ -1,4 +1,4 @@
-//! The matrix runs with the available peers and reports what it should. Speed is not tested.
+//! The matrix runs with the available peers and reports every row. Speed is not tested.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;

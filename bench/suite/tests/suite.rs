@@ -1,4 +1,4 @@
-//! The benchmarks run and report what they should. Speed is not tested.
+//! The benchmarks run and report their figures. Speed is not tested.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;

@@ -5,7 +5,7 @@
 //! Under a fair policy the holder furthest above its share pays; among holders within their shares, only the
 //! caller pays (INV-43).
 //!
-//! A soft quota precedes all of this: blocks in memory beyond it are demoted first, whoever the caller is.
+//! A soft quota precedes all of this: blocks in memory beyond it are demoted first, for every caller.
 
 use crate::policy::{Holder, Share};
 use crate::quota::Beyond;

@@ -386,7 +386,7 @@ impl Catalog {
         let below = if below { TIERS_MAX } else { 0 };
         let fair = self.policy.kind().is_fair() && below > 0 && !recovering;
         // The room that a fair policy keeps free belongs to holders within their share. Blocks that may
-        // change do so in memory, whoever holds them.
+        // change do so in memory, on every server.
         let last = self.jobs[j].hints.not_sensitive && kind == Kind::File;
         let count = below as u8 + 1;
         let leaves = fair && self.leaves_memory(j, asked);

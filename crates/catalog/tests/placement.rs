@@ -112,7 +112,7 @@ fn who_need_not_be_in_memory_begins_where_what_it_moves_is_served() {
         bench.make(much, file("p", &format!("f{n}"), 1)).unwrap();
     }
     assert_eq!(by_tier(&mut bench), [40, 50, 45, 25]);
-    // Blocks that may change do so in memory, whoever holds them.
+    // Blocks that may change do so in memory, on every server.
     bench.make(slow, kv("p", "kv", 3)).unwrap();
     assert_eq!(by_tier(&mut bench), [43, 50, 45, 25]);
     // Others make the disk busy that would do: the next one does. The job's own traffic is not a reason.

@@ -611,7 +611,7 @@ impl Call {
             return Step::Done(Err(Error::new(Status::Internal, why)));
         }
         if routing.route(self.target).is_some_and(|entry| entry.at() == refused) {
-            // The reply repeats what the map says, yet the block cannot serve the request: the
+            // The reply repeats the map's entry, yet the block cannot serve the request: the
             // controller may know more.
             self.last_trouble = "the block replied that another block serves this".into();
             return self.after_trouble(now);

@@ -310,7 +310,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 interrupt::pause(self.context.pool.clock(), until);
                 Vec::new()
             }
-            // After a signal or an interrupt, the caller decides what follows.
+            // After a signal or an interrupt, the caller decides the next step.
             false => await_some(&mut lines, until, interruptible).unwrap_or_default(),
         };
         // In reverse order: a broken connection is removed, and the last one takes its index.

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// `honeycomb status` shows the ADDRESS. Key-value stores, files and queues are migrated to other servers,
 /// and large values are rewritten there; structures of custom kinds stay until their leases end. Clients
 /// continue without interruption. The last server that accepts blocks cannot be drained. Without --wait, the
-/// command returns at once; `honeycomb status` shows what the server still waits for.
+/// command returns at once; `honeycomb status` shows the blocks that the server still waits for.
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb drain $ADDRESS

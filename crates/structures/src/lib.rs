@@ -326,8 +326,9 @@ pub enum News {
 /// gets the block, the shard takes the events and calls `wants_successor` and `deadline`.
 ///
 /// **Before a structure sees an operation** the shard has checked that it is for this block in this epoch,
-/// that the grant allows what the kind's table requires, that a mutation is the next of its lane and was not
-/// executed before, that the number is in the kind's table, and that a key's hash belongs to this block.
+/// that the grant has the verbs that the kind's table requires, that a mutation is the next of its lane and
+/// was not executed before, that the number is in the kind's table, and that a key's hash belongs to this
+/// block.
 /// Arguments are as the caller sent them: malformed ones are answered with `BadFrame`, never with a panic. A
 /// panic is a defect, and ends the server.
 ///

@@ -1,4 +1,4 @@
-//! When a block that fills up requests its successor, and what it answers meanwhile.
+//! When a block that fills up requests its successor, and its answers meanwhile.
 
 use crate::{Answer, Payload, Successor};
 use honeycomb_types::Marks;

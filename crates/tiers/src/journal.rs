@@ -123,7 +123,7 @@ impl Record {
         header
     }
 
-    /// Decodes a record and its bytes; the error says what is wrong.
+    /// Decodes a record and its bytes; the error names the damage.
     pub(crate) fn decode(object: &[u8]) -> Result<(Record, &[u8]), String> {
         let header: &[u8; HEADER] = object.first_chunk().ok_or("it is too short for a record")?;
         let bytes = &object[HEADER..];

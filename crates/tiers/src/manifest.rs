@@ -125,7 +125,7 @@ impl Manifest {
         text
     }
 
-    /// The error says what is wrong; for a newer version, which one it is.
+    /// The error names the damage, or the number of a newer version.
     pub(crate) fn decode(text: &[u8]) -> Result<Manifest, Unreadable> {
         let damaged = |why: &str| Unreadable::Damaged(why.to_owned());
         let end = text.iter().position(|b| *b == b'\n').ok_or(damaged("it has no second line"))?;

@@ -1,9 +1,9 @@
 //! An object store as a volume: data that need not outlive the process, in the tier under memory
 //! and disks.
 //!
-//! A volume is divided into units. Each unit is written as a whole from its start and is then one
-//! object. An object is written once: a rewritten unit has a new name, so that a late request whose
-//! reply was abandoned cannot change what is read. The names are only in this process's memory, and
+//! A volume is divided into units. Each unit is written as a whole from its start and is then one object.
+//! An object is written once: a rewritten unit has a new name, so that a late request whose reply was
+//! abandoned cannot change the bytes that a read returns. The names are only in this process's memory, and
 //! the data is lost when the process ends.
 //!
 //! ```text

@@ -83,7 +83,7 @@ pub fn kind_info(spec: &KindSpec, servers: u32) -> KindInfo {
     }
 }
 
-/// Reads the description of a custom kind. The error says what is wrong with it.
+/// Reads the description of a custom kind. The error names the wrong part.
 pub fn kind_spec(info: &KindInfo) -> Result<KindSpec, String> {
     let Some(kind @ Kind::Custom(_)) = Kind::from_code(info.code) else {
         return Err(format!("{:#04x} is not the code of a custom kind (0x80 to 0xef)", info.code));

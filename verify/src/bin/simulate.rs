@@ -37,7 +37,7 @@ struct Args {
     /// Threads; 0 for one on each core
     #[arg(long, default_value_t = 0)]
     threads: usize,
-    /// Report what was drawn, reached and returned
+    /// Report the faults drawn, the states reached and the statuses returned
     #[arg(long)]
     report: bool,
     /// Fail if a fault or state that a long run must reach was never reached
@@ -242,7 +242,7 @@ fn conclude(args: &Args, sum: &Sum, clock: Clock) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Prints what was drawn: classes of faults and pairs of them, faults, states and endings.
+/// Prints the draws of a run: classes of faults and pairs of them, faults, states and endings.
 fn report(stats: &Stats, seeds: u64) {
     println!("runs with a class of faults, of {seeds}:");
     stats.classes.iter().for_each(|(name, n)| println!("  {n:>9} {name}"));

@@ -6,7 +6,7 @@ use honeycomb_catalog::{CatalogError, Reply};
 use honeycomb_types::ServerId;
 
 impl CatalogModel {
-    /// A server reports its lent blocks, by core; empty if it could not do what was requested.
+    /// A server reports its lent blocks, by core; empty if it could not lend as many as requested.
     pub(super) fn lent(
         &mut self,
         server: ServerId,

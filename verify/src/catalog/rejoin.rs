@@ -223,7 +223,7 @@ impl CatalogModel {
     }
 }
 
-/// Removes from a structure of the model what the log has lost of it, if that is permitted.
+/// Removes from a structure of the model the part that the log has lost, if that is permitted.
 fn forget(file: &mut File, chain: &Chain, power: bool, open: &mut BTreeSet<BlockAt>) -> Verdict {
     let known: BTreeSet<BlockAt> =
         chain.blocks.iter().map(|(at, _)| *at).chain(chain.beside.iter().copied()).collect();

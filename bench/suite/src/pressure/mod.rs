@@ -73,7 +73,7 @@ const SECONDS_HOUR: f64 = 3600.0;
   honeycomb bench pressure --simulate --quick --out figures
   honeycomb bench pressure --simulate --quick --full --jobs 500")]
 pub struct PressureArgs {
-    /// Run in virtual time, without a cluster: shows what the conditions allow
+    /// Run in virtual time, without a cluster: shows the limit that the conditions set
     #[arg(long)]
     simulate: bool,
     /// Run nothing: draw the figure of an earlier run from its CSV data

@@ -1,10 +1,10 @@
 //! The same jobs in virtual time: an event simulation with memory, disks and an object store.
 //!
-//! It moves no bytes and uses no servers. Memory is a count of blocks, a disk is a queue with a rate, and the
-//! object store has a delay and a rate for each connection. Under `block`, the catalog places the blocks
-//! (`blocks`); the other policies are a few lines here. The simulation shows what the conditions allow before
-//! a real run, and it runs sizes beyond the available machines. It ignores CPU time, the time of the
-//! controller, and partly filled blocks except the last of a file.
+//! It moves no bytes and uses no servers. Memory is a count of blocks, a disk is a queue with a rate, and
+//! the object store has a delay and a rate for each connection. Under `block`, the catalog places the
+//! blocks (`blocks`); the other policies are a few lines here. The simulation shows the limit of the
+//! conditions before a real run, and it runs sizes beyond the available machines. It ignores CPU time, the
+//! time of the controller, and partly filled blocks except the last of a file.
 
 use super::blocks::{Blocks, Full, Going};
 use super::{HEADROOM, Policy};

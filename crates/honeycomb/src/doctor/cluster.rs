@@ -207,7 +207,7 @@ fn remedy(status: Option<Status>) -> &'static str {
         Some(Status::Unauthenticated) => {
             "use the token of the running controller: a new controller has a new token"
         }
-        Some(Status::PermissionDenied) => "fix what the message names, or use another token",
+        Some(Status::PermissionDenied) => "fix the cause in the message, or use another token",
         Some(Status::UnsupportedVersion) => {
             "install the same version of this program and the cluster"
         }

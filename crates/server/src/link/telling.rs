@@ -19,7 +19,7 @@ pub(super) struct Telling {
     blocks: Vec<HeldBlock>,
     /// Their effects after that.
     later: Vec<Effect>,
-    /// Blocks that wait for confirmation that the controller knows what was taken from them.
+    /// Blocks that wait for confirmation that the controller knows which items were taken from them.
     pub(super) unheard: Vec<BlockAt>,
 }
 

@@ -220,7 +220,7 @@ impl Shard {
     }
 
     /// The report for a controller that may have lost some of this state: every block that is held, with its
-    /// seal, its successor, and what was taken from it. A block that is being flushed is held too.
+    /// seal, its successor, and the items taken from it. A block that is being flushed is held too.
     pub fn holdings(&self) -> Vec<HeldBlock> {
         let slots = self.slots.iter().flatten();
         let open = slots.map(|slot| {

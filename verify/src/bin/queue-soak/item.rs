@@ -83,7 +83,7 @@ pub fn write(head: Head, out: &mut Vec<u8>) {
     out.truncate(head.length());
 }
 
-/// Returns the head of an item if all its bytes are as written; the error says what is wrong.
+/// Returns the head of an item if all its bytes are as written; the error names the damage.
 pub fn read(item: &[u8]) -> Result<Head, String> {
     let Some(first) = item.first_chunk::<HEAD>() else {
         return Err(format!("an item came with {} bytes, less than any that was put", item.len()));
