@@ -127,7 +127,6 @@ fn ended(status: ExitStatus) -> String {
 mod tests {
     use super::*;
     use honeycomb_env::Entropy;
-    use std::os::unix::fs::PermissionsExt;
     use std::sync::{Mutex, mpsc};
 
     /// A directory that is removed on drop.
@@ -151,8 +150,12 @@ mod tests {
         let directory = Folder(std::env::temp_dir().join(name));
         std::fs::create_dir(&directory.0).unwrap();
         let path = directory.0.join("hook");
-        std::fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        // Another process writes the file. A test on another thread may fork at any moment: its child would
+        // hold a descriptor of this process open for writing, and the file could not be executed.
+        let write = "printf '#!/bin/sh\n%s\n' \"$1\" > \"$2\" && chmod 700 \"$2\"";
+        let mut writer = Command::new("sh");
+        let written = writer.args(["-c", write, "sh", body]).arg(&path).status().unwrap();
+        assert!(written.success());
         (directory, path)
     }
 

@@ -1,15 +1,19 @@
 //! `honeycomb bench` becomes the program `honeycomb-bench`, or says how to install it.
 
 use crate::home::Home;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
+
+/// Runs a command that writes a program. This process opens no program for writing: a test on another thread
+/// may fork meanwhile, and its child would hold the file open, which could not be executed.
+fn written(command: &mut Command) {
+    assert!(command.status().unwrap().success());
+}
 
 /// Runs a copy of the program that is alone in its folder.
 fn alone(home: &Home, words: &[&str]) -> Output {
     let copy = home.dir.join("honeycomb");
     if !copy.exists() {
-        fs::copy(env!("CARGO_BIN_EXE_honeycomb"), &copy).unwrap();
+        written(Command::new("cp").arg(env!("CARGO_BIN_EXE_honeycomb")).arg(&copy));
     }
     Command::new(&copy).arg("bench").args(words).env("PATH", "").output().unwrap()
 }
@@ -27,8 +31,8 @@ fn bench_without_the_benchmarks_names_their_package() {
 fn bench_passes_all_words_on_and_returns_the_exit_code() {
     let home = Home::new();
     let program = home.dir.join("honeycomb-bench");
-    fs::write(&program, "#!/bin/sh\necho \"$@\"\nexit 7\n").unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = "printf '#!/bin/sh\necho \"$@\"\nexit 7\n' > \"$1\" && chmod 755 \"$1\"";
+    written(Command::new("sh").args(["-c", script, "sh"]).arg(&program));
     let output = alone(&home, &["kv", "--quick", "--help"]);
     assert_eq!(output.status.code(), Some(7));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "kv --quick --help\n");

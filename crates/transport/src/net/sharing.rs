@@ -172,8 +172,7 @@ impl Net {
     pub(super) fn begin_accepting(&mut self) -> Option<Work> {
         let shared = self.sharing.is_shared(self.round);
         self.sharing.moves_large();
-        let share = Some(self.strangers.clone());
-        shared.then_some(Work { share, began: self.sharing.measured })
+        shared.then(|| Work { share: Some(self.strangers.clone()), began: self.sharing.measured })
     }
 
     /// Ends work. A service that measured its last request has read the clock just now.
