@@ -639,9 +639,6 @@ impl World {
             Effect::Retire { structure, at } => {
                 self.command(ix, Command::RetireBlock { structure, at })
             }
-            Effect::TierChanged { structure, at, tier } => {
-                self.command(ix, Command::TierChanged { structure, at, tier })
-            }
             Effect::BlockFailed { structure, at, .. } => {
                 self.command(ix, Command::BlockFailed { structure, at })
             }
@@ -652,8 +649,11 @@ impl World {
             Effect::CancelMove { structure, at, id } => {
                 self.command(ix, Command::CancelMove { structure, at, id: MoveId(id) })
             }
+            // A server reports a tier once for each connection: its inventory repeats it. A second report
+            // would end a demotion that was ordered after the first.
+            Effect::TierChanged { .. }
             // A repeated one that was refused may be granted, and then the reply must be delivered.
-            Effect::BeginMove { .. }
+            | Effect::BeginMove { .. }
             | Effect::LocateServer { .. }
             | Effect::ValuesLeave { .. }
             | Effect::Raise { .. } => return,

@@ -14,7 +14,7 @@ use honeycomb_catalog::{Actor, Command, Reply, TierUse};
 use honeycomb_env::Entropy;
 use honeycomb_server::{Io, IoWhat};
 use honeycomb_types::limits::{BELOW_READ_MAX, BLOCK_SIZE_MIN, TIER_CHUNK};
-use honeycomb_types::{BlockAt, PolicyKind, StructureId, TierClass, TierIx};
+use honeycomb_types::{BlockAt, BlockId, Epoch, PolicyKind, StructureId, TierClass, TierIx};
 use std::time::Duration;
 
 /// The tier of the object store, if there is one.
@@ -198,6 +198,17 @@ impl World {
         // The disks here have only faults that occur once.
         self.broken(format!("{at:?} of {structure} cannot be read: {why} (INV-11)"));
         let _ = self.command(ix, Command::BlockFailed { structure, at });
+    }
+
+    /// Whether every block lies in the tier that its catalog believes, and none is on its way (INV-42).
+    pub fn places_agree(&self) -> bool {
+        let shards = self.servers.iter().flat_map(|server| &server.shards);
+        shards.flat_map(|shard| shard.holdings()).all(|held| {
+            let at = BlockAt { block: BlockId(held.block), epoch: Epoch(held.epoch) };
+            let catalog = &self.controllers[at.block.server().controller() as usize].catalog;
+            let tier = TierIx(held.tier);
+            held.tier == held.to && catalog.tiers_of(at) == Some((tier, tier))
+        })
     }
 
     /// After all blocks were freed: no disk has any data, and none is in transit (INV-44).

@@ -401,6 +401,12 @@ impl World {
             assert!(self.now < deadline, "a range that moves cannot be read for {SETTLE:?}");
         }
         self.until(|_| true)?;
+        let deadline = self.now + SETTLE;
+        self.until(|w| w.now > deadline || w.places_agree())?;
+        if !self.places_agree() {
+            let text = "a block is not in the tier that its catalog believes (INV-42)";
+            return Err(self.violated(text.into()));
+        }
         for job in &mut self.jobs {
             job.kept.clear();
         }

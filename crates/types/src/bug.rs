@@ -219,11 +219,13 @@ pub enum Bug {
     UnopenedInMemory = 101,
     /// New entries use the space that a block reserves for its own division (INV-17).
     ReserveTaken = 102,
+    /// A server does not report that a block has arrived in an object store (INV-42).
+    ArrivalUnreported = 103,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 102] = [
+    pub const ALL: [Bug; 103] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -326,6 +328,7 @@ impl Bug {
         Bug::DemotedBeforeReport,
         Bug::UnopenedInMemory,
         Bug::ReserveTaken,
+        Bug::ArrivalUnreported,
     ];
 }
 

@@ -11,7 +11,7 @@ use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest};
 use honeycomb_types::limits::{SINK_PIECES, TIER_PIECE};
-use honeycomb_types::{BlockAt, TierIx, Time};
+use honeycomb_types::{BlockAt, Bug, TierIx, Time};
 use honeycomb_wire::Status;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -174,6 +174,9 @@ impl Shard {
         // Who reads it for a flush has the hold of where it was.
         self.kept_went_down(index);
         self.leave_disk(below, left_slot);
+        if Bug::ArrivalUnreported.active() {
+            return;
+        }
         self.effects.push(Effect::TierChanged { structure, at, tier: sinking.to });
     }
 }
