@@ -510,9 +510,13 @@ impl Command<'_> {
             | C::RemovePrefix { .. }
             | C::RemoveStructure { .. }
             | C::DeregisterJob { .. }
-            | C::StopCluster { .. } => true,
-            C::RegisterJob { .. }
-            | C::SetQuota { .. }
+            | C::StopCluster { .. }
+            | C::RegisterJob { .. }
+            | C::DeclareReaders { .. }
+            | C::CommitTask { .. }
+            | C::JoinServer { .. }
+            | C::CancelFlush { .. } => true,
+            C::SetQuota { .. }
             | C::Quota { .. }
             | C::FindJob { .. }
             | C::ListJobs { .. }
@@ -526,14 +530,11 @@ impl Command<'_> {
             | C::RenewPrefixById { .. }
             | C::LeaseInfo { .. }
             | C::SetPermissions { .. }
-            | C::DeclareReaders { .. }
-            | C::CommitTask { .. }
             | C::CreateStructure { .. }
             | C::OpenStructure { .. }
             | C::ReopenStructure { .. }
             | C::ExtentBlocks { .. }
             | C::ClusterStatus { .. }
-            | C::JoinServer { .. }
             | C::RejoinServer { .. }
             | C::Lent { .. }
             | C::ShortOf { .. }
@@ -555,7 +556,6 @@ impl Command<'_> {
             | C::BlockFailed { .. }
             | C::BlockFlushed { .. }
             | C::FlushInfo { .. }
-            | C::CancelFlush { .. }
             | C::LocateFlush { .. }
             | C::PublishPrefix { .. }
             | C::FlushCommitted { .. }
