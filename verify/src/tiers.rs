@@ -200,7 +200,7 @@ impl World {
         let _ = self.command(ix, Command::BlockFailed { structure, at });
     }
 
-    /// Whether every block lies in the tier that its catalog believes, and none is on its way (INV-42).
+    /// Whether every block is stored in the tier that its catalog believes, and none is being moved (INV-42).
     pub fn places_agree(&self) -> bool {
         let shards = self.servers.iter().flat_map(|server| &server.shards);
         shards.flat_map(|shard| shard.holdings()).all(|held| {
