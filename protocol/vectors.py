@@ -3,7 +3,7 @@
 
 That implementation shares no code with the Rust crates, so a vector on which both agree means what
 PROTOCOL.md says. What a vector expects is stated by hand wherever a rule decides it (refusals,
-tokens, retries); peer.py then has to agree, and so has crates/wire/tests/vectors.rs.
+tokens, retries); peer.py then has to agree, and so has crates/wire/tests/bytes/vectors.rs.
 
 It also writes the tables of PROTOCOL.md that messages.toml decides, between their markers
 (vectors/tables.py). `--check` compares everything and writes nothing.
