@@ -22,6 +22,9 @@ HEARING := env --default-signal=HUP,INT,QUIT
 # One selection of packages for all of it: another one unifies features differently and builds anew.
 FAST := --profile fast --locked --workspace --exclude honeycomb-python
 CARGO_FAST := cargo build $(FAST)
+# The state machines without I/O, with the planted bugs of the simulator.
+QUICK := --profile fast --locked $(foreach crate,types wire block structures catalog,-p honeycomb-$(crate)) \
+	--features honeycomb-structures/bug-bank,honeycomb-catalog/bug-bank
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
 RUST_TESTS := $(HEARING) cargo test $(FAST) --no-fail-fast
 PYTHON_CODE := $(wildcard python protocol examples bench scripts) scripts/tidy
@@ -43,8 +46,20 @@ demo: build ## set up, then count the words of the King James Bible on an elasti
 	$(VENV)/honeycomb demo $(ARGS)
 
 test: SECONDS := 10
-test: lint unit unsafe simulate integration ## set up, then every test, from lints to the simulator
+test: ## set up, then every test, from lints to real processes; prints the time of each ring
+	@scripts/rings.sh lint unit unsafe 'simulate SECONDS=$(SECONDS)' integration
 	@verify/versitygw/build.sh --remind
+
+.PHONY: quick
+quick: setup ## the innermost rings, in a minute: house rules, state machines without I/O, the simulator for 5 s
+	cargo fmt --all --check
+	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
+	$(VENV)/python scripts/tidy
+	$(VENV)/python protocol/generate.py --check
+	$(VENV)/pytest -q -c python/pyproject.toml scripts/tests protocol/tests
+	cargo test $(QUICK) -- --skip model::
+	$(CARGO_FAST) --bin simulate
+	target/fast/simulate --seconds 5
 
 .PHONY: setup peers build bench-wheel
 setup:

@@ -452,10 +452,22 @@ def test_every_planted_bug_is_listed_with_its_invariant_and_where_it_is() -> Non
     assert not wrong, f"other invariants than crates/types/src/bug.rs has: {sorted(wrong)}"
 
 
-def test_crates_use_what_the_architecture_says() -> None:
-    def manifest(folder: str) -> dict[str, Any]:
-        return tomllib.loads((REPOSITORY / folder / "Cargo.toml").read_text())
+def manifest(folder: str) -> dict[str, Any]:
+    return tomllib.loads((REPOSITORY / folder / "Cargo.toml").read_text())
 
+
+def test_asynchronous_code_stays_in_its_crate() -> None:
+    """ADR 0024: no other crate names a runtime or a client of stores."""
+    names = {"tokio", "hyper", "reqwest", "rustls", "object_store", "futures-util"}
+    uses = {
+        folder: names & set(manifest(folder).get("dependencies", {}))
+        for folder in manifest(".")["workspace"]["members"]
+    }
+    assert "tokio" in uses.pop("crates/tiers")
+    assert not any(uses.values()), uses
+
+
+def test_crates_use_what_the_architecture_says() -> None:
     workspace = manifest(".")["workspace"]["members"]
     manifests = {folder: manifest(folder) for folder in workspace}
     folder_of = {found["package"]["name"]: folder for folder, found in manifests.items()}

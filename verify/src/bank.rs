@@ -35,12 +35,12 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
         | Bug::StopSkipsManifest
         | Bug::StopTakesJobs => "crates/catalog/tests/rules/flush/stop.rs",
         Bug::DividesCoarsely => "crates/structures/tests/structures/moves.rs",
-        Bug::ExpiresUnheard => "verify/tests/simulation/stalls.rs",
+        Bug::ExpiresUnheard => "verify/src/simulation/stalls.rs",
         Bug::DeadKeepTheirBudget
         | Bug::DeadlineRestarts
         | Bug::RenewalsUseCommonBudget
         | Bug::SharedTurnsStayLong
-        | Bug::SharesCountAnnounced => "verify/tests/simulation/neighbours.rs",
+        | Bug::SharesCountAnnounced => "verify/src/simulation/neighbours.rs",
         Bug::IdsCount => "crates/catalog/tests/rules/isolation.rs",
         Bug::PlansCountedWhole => "crates/controller/src/plan_count.rs",
         Bug::RefusedTreeIsWalked => "crates/catalog/src/jobs.rs",

@@ -6,8 +6,7 @@
 //! production calls of the client. `member` is a server's membership in a controller shard, `lots`
 //! the memory that the shards share; `faults` draws the faults. The reference models judge the
 //! observations: `catalog` for the controller, `file`, `kv`, `accounts` and `queue` for the
-//! clients. `report` counts faults and states. `processes` is for the soaks, which run real
-//! processes. See docs/testing.md and docs/adr/0016.
+//! clients. `report` counts faults and states. See docs/testing.md and docs/adr/0016.
 #![forbid(unsafe_code)]
 
 mod accounts;
@@ -28,11 +27,13 @@ mod member;
 mod moves;
 mod net;
 mod owner;
-pub mod processes;
 mod queue;
 mod queueing;
 mod report;
 mod server;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Helpers of tests are tests.
+mod simulation;
 mod sizes;
 mod storing;
 mod tiers;

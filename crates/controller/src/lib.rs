@@ -7,6 +7,9 @@
 mod advised;
 mod answers;
 mod controller;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Helpers of tests are tests.
+mod log_tests;
 mod members;
 mod merge;
 mod outbox;

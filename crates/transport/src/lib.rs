@@ -11,6 +11,9 @@ pub mod failpoint;
 mod net;
 mod poller;
 mod probe;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Helpers of tests are tests.
+mod tests;
 pub mod unix;
 
 pub use arriving::{Arriving, Gathering};

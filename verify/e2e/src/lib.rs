@@ -257,23 +257,27 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The program `honeycomb` in the profile of the calling test, built from the present sources: a test of
+/// A program of this repository in the profile of the calling test, built from the present sources: a test of
 /// another package does not build it.
-pub fn program() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
+pub fn program(name: &str) -> PathBuf {
+    static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
+    let folder = PROGRAMS.get_or_init(|| {
         // Cargo runs TARGET/PROFILE/deps/TEST.
         let test = std::env::current_exe().unwrap();
         let profile = test.ancestors().nth(2).unwrap();
         let mut build = Command::new(env!("CARGO"));
         build.current_dir(env!("CARGO_MANIFEST_DIR")).args(["build", "--quiet", "--locked"]);
         // The selection of packages is that of `make unit`, so that its build is reused.
-        build.args(["--workspace", "--exclude", "honeycomb-python", "--bin", "honeycomb"]);
+        build.args(["--workspace", "--exclude", "honeycomb-python"]);
+        for program in ["honeycomb", "queue-soak", "tier-soak", "elastic-soak"] {
+            build.args(["--bin", program]);
+        }
         build.arg("--target-dir").arg(profile.parent().unwrap());
         // The folder is named after the profile, except for `dev`, whose folder is `debug`.
         let folder = profile.file_name().unwrap().to_str().unwrap();
         build.args(["--profile", if folder == "debug" { "dev" } else { folder }]);
-        assert!(build.status().unwrap().success(), "the program cannot be built");
-        profile.join("honeycomb")
-    })
+        assert!(build.status().unwrap().success(), "the programs cannot be built");
+        profile.to_owned()
+    });
+    folder.join(name)
 }

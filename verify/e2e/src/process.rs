@@ -34,7 +34,7 @@ pub struct Node {
 
 /// The program with these words, and nothing of this environment.
 pub fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(crate::program());
+    let mut command = Command::new(crate::program("honeycomb"));
     command.args(args).arg("--json").stdin(Stdio::null()).stdout(Stdio::piped());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HONEYCOMB_")) {
         command.env_remove(name);

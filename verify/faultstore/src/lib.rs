@@ -10,6 +10,9 @@ mod faults;
 mod gateway;
 mod http;
 mod proxy;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)] // Helpers of tests are tests.
+mod tests;
 
 pub use faults::{Faults, Kind, Outage, Rule, What};
 pub use gateway::Gateway;

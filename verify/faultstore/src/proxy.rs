@@ -160,14 +160,14 @@ impl Inner {
 }
 
 /// The time when the next bytes of a connection are due.
-struct Pace {
-    clock: Clock,
-    rate: u64,
-    next: Time,
+pub(crate) struct Pace {
+    pub(crate) clock: Clock,
+    pub(crate) rate: u64,
+    pub(crate) next: Time,
 }
 
 impl Pace {
-    fn wait(&mut self, bytes: usize) {
+    pub(crate) fn wait(&mut self, bytes: usize) {
         if self.rate > 0 {
             self.next = self.next + Duration::from_secs_f64(bytes as f64 / self.rate as f64);
             self.clock.sleep_until(self.next);

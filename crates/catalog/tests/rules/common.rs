@@ -1,5 +1,4 @@
 //! A catalog with its clock and simulated servers, for tests. Checks every invariant after every command.
-#![allow(dead_code)] // The model uses a part of it.
 
 use honeycomb_catalog::{
     Actor, BlockUsage, Catalog, CatalogError, Claim, ClusterStatus, Command, Config, Effect,

@@ -19,6 +19,7 @@ mod kinds;
 mod leases;
 mod live;
 mod lives;
+mod model;
 mod moves;
 mod placement;
 mod queues;

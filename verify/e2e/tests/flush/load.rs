@@ -23,7 +23,7 @@ pub(super) fn command(address: &str, job: &JobTicket, place: &str, path: &str) -
 /// `honeycomb` with the job's token.
 pub(super) fn program(address: &str, job: &JobTicket) -> Command {
     let token: String = job.token.iter().map(|byte| format!("{byte:02x}")).collect();
-    let mut command = Command::new(honeycomb_e2e::program());
+    let mut command = Command::new(honeycomb_e2e::program("honeycomb"));
     command.stdin(Stdio::null());
     for (name, _) in std::env::vars().filter(|(name, _)| name.starts_with("HONEYCOMB_")) {
         command.env_remove(name);

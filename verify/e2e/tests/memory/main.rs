@@ -2,6 +2,7 @@
 //! process.
 #![allow(clippy::unwrap_used)] // Helpers of tests are tests.
 
+mod counted;
 mod malformed;
 mod resident;
 

@@ -13,7 +13,7 @@ fn written(command: &mut Command) {
 fn alone(home: &Home, words: &[&str]) -> Output {
     let copy = home.dir.join("honeycomb");
     if !copy.exists() {
-        written(Command::new("cp").arg(honeycomb_e2e::program()).arg(&copy));
+        written(Command::new("cp").arg(honeycomb_e2e::program("honeycomb")).arg(&copy));
     }
     Command::new(&copy).arg("bench").args(words).env("PATH", "").output().unwrap()
 }

@@ -66,7 +66,7 @@ impl Home {
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(honeycomb_e2e::program());
+        let mut command = Command::new(honeycomb_e2e::program("honeycomb"));
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("HONEYCOMB_") {
                 command.env_remove(name);

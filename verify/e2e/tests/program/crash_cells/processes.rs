@@ -103,7 +103,7 @@ pub struct Node {
 
 impl Node {
     fn start(args: &[&str], errors: PathBuf, die_at: &str) -> Node {
-        let mut command = Command::new(honeycomb_e2e::program());
+        let mut command = Command::new(honeycomb_e2e::program("honeycomb"));
         command.args(args).arg("--json");
         let (process, out) = Process::start(command, errors, die_at);
         let mut out = BufReader::new(out);

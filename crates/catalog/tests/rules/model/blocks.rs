@@ -1,0 +1,83 @@
+//! Reports of memory servers about the blocks of files and queues: growth, seals, items taken from a queue,
+//! and blocks that a queue no longer needs.
+
+use super::reference::{File, Place};
+use super::{Both, cause, outcome};
+use honeycomb_catalog::{Command, Reply, Seal};
+use honeycomb_types::{BlockAt, Kind, StructureId};
+
+impl Both {
+    /// A present or former block of a file or a queue sends a report.
+    fn speaker(
+        &mut self,
+        j: usize,
+        file: usize,
+        block: usize,
+    ) -> Option<(Place, StructureId, BlockAt)> {
+        let files = &self.model.jobs[j].files;
+        let f = file % files.len().max(1);
+        let file = files.get(f).filter(|file| file.kind != Kind::Kv)?;
+        let (id, at) = (file.id, file.chain[block % file.chain.len()]);
+        self.hear(at);
+        Some(((j, f), id, at))
+    }
+
+    pub fn grow(&mut self, j: usize, file: usize, block: usize) {
+        let Some((place, structure, at)) = self.speaker(j, file, block) else { return };
+        self.look(j, 1);
+        let result = self.bench.run(Command::GrowStructure { structure, at });
+        let expected = self.model.growth(place, at);
+        let expected = self.or_waits(expected, cause(&result) == "OutOfMemory", (j, 1));
+        let prefix = (j, self.model.file(place).prefix);
+        self.asks(Some(prefix), cause(&result) == "OutOfMemory");
+        assert_eq!(cause(&result), outcome(&expected));
+        let (Ok(Reply::Grown { version, entry }), Ok(growth)) = (result, expected) else { return };
+        assert_eq!(version.0, growth.version, "INV-17");
+        let fresh = !self.model.file(place).chain.contains(&entry.at);
+        assert!(growth.successor.map_or(fresh, |known| known == entry.at), "INV-20: {entry:?}");
+        self.model.grow(place, entry.at);
+    }
+
+    pub fn seal(&mut self, j: usize, file: usize, block: usize, seal: Seal) {
+        let Some((place, structure, at)) = self.speaker(j, file, block) else { return };
+        let result = self.bench.run(Command::SealBlock { structure, at, seal });
+        let expected = self.model.seal(place, at, seal);
+        assert_eq!(cause(&result), outcome(&expected), "{:?}", self.model.file(place));
+    }
+
+    pub fn taken(&mut self, j: usize, file: usize, block: usize, items: u64, bytes: u64) {
+        let Some((place, structure, at)) = self.speaker(j, file, block) else { return };
+        let result = self.bench.run(Command::QueueTaken { structure, at, items, bytes });
+        let expected = self.model.take(place, at, items, bytes);
+        assert_eq!(cause(&result), outcome(&expected), "{:?}", self.model.file(place));
+    }
+
+    pub fn retire(&mut self, j: usize, file: usize, block: usize) {
+        let Some((place, structure, at)) = self.speaker(j, file, block) else { return };
+        self.retired(place, structure, at);
+    }
+
+    /// A block reports that it is empty for good.
+    pub fn retired(&mut self, place: Place, structure: StructureId, at: BlockAt) {
+        let result = self.bench.run(Command::RetireBlock { structure, at });
+        let expected = self.model.retire(place, at);
+        assert_eq!(cause(&result), outcome(&expected), "{:?}", self.model.file(place));
+        if expected.is_ok() {
+            assert_eq!(self.bench.freed(), [at]);
+        }
+    }
+
+    /// INV-22: the tail of a bounded queue knows the number of items ahead of it; no other block receives it.
+    pub fn compare_ahead(&self, file: &File) {
+        let (_, ranges, _) = file.map();
+        let tail = ranges[ranges.len() - 1].2;
+        let told = self.ahead.get(&tail).copied();
+        if !file.bounded() {
+            assert!(file.chain.iter().all(|at| !self.ahead.contains_key(at)), "{file:?}");
+        } else if !file.sealed() {
+            // The first block knows it without a message.
+            let told = if tail == file.chain[0] { told.unwrap_or_default() } else { told.unwrap() };
+            assert_eq!(told, file.ahead(), "{file:?}");
+        }
+    }
+}

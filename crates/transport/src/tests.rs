@@ -1,0 +1,4 @@
+//! The event loop with real connections.
+
+mod rounds;
+mod yields;

@@ -1,0 +1,5 @@
+//! A short dose of each soak.
+
+mod elastic;
+mod queue;
+mod tier;
