@@ -54,7 +54,7 @@ def keys_parts(most: int, keys: list) -> tuple[dict, bytes, bytes]:
 
 
 def result_parts(results: list) -> tuple[list, bytes]:
-    """What is shown of results, and their bytes; each is (status, value, bytes)."""
+    """The description of results, and their bytes; each result is (status, value, bytes)."""
     shown = [
         {"status": s, "code": STATUS[s], "value": str(v), "bytes": b.hex()} for s, v, b in results
     ]

@@ -423,9 +423,9 @@ def bad_bodies() -> list:
 
 
 def behaviour() -> list:
-    """What no codec can tell: the state of the connection decides. Scenarios for a live server.
+    """Refusals that depend on the state of the connection and not on the codec. Scenarios for a live server.
 
-    `with` names the fields in which a Hello differs from a good one with a good token.
+    `with` names the fields in which a Hello differs from a valid Hello with a valid token.
     """
 
     def case(name: str, given: str, send: dict, status: str, survives: bool, after: str) -> dict:

@@ -72,7 +72,7 @@ class LeaseInfo(TypedDict):
     pinned: bool
 
 
-# The tiers below memory of one class ("nvme", "ssd", "hdd").
+# The lower tiers of one class ("nvme", "ssd", "hdd").
 TierUse = TypedDict(
     "TierUse",
     {"class": str, "blocks": int, "used": int, "bytes_written": int, "bytes_read": int},

@@ -374,8 +374,9 @@ pub enum Command<'a> {
     /// where there are several shards, and in answer to `Effect::Lots`. Empty when the server refused the
     /// latter.
     Lent { server: ServerId, lent: &'a [u32] },
-    /// The last allocation, of this many blocks, was refused as `OutOfMemory`: requests blocks from servers
-    /// that lend, and demotes blocks of the caller. `Catalog::awaits_room` tells whether any will be freed.
+    /// The last allocation, of this many blocks, was refused as `OutOfMemory`: requests blocks from
+    /// servers that lend, and demotes blocks of the caller. `Catalog::awaits_room` returns whether
+    /// any will be freed.
     ShortOf { blocks: u32 },
     /// Drains a server: it receives no blocks from now on, and is released when it holds none. With `cancel`,
     /// cancels the drain. Cluster only; idempotent.
@@ -457,7 +458,7 @@ pub enum Command<'a> {
     },
     /// A server has no record of the snapshot that it should write.
     CutLost { server: ServerId, number: u64 },
-    /// A block is thawed; `stood` tells whether it stayed frozen until then.
+    /// A block is thawed; `stood` is true if it stayed frozen until then.
     BlockThawed { server: ServerId, number: u64, at: BlockAt, attempt: u32, stood: bool },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },

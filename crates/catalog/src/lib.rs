@@ -212,7 +212,7 @@ pub struct Catalog {
     tombstone_limit: usize,
     /// Parents of the prefix that is being created.
     scratch: Vec<u32>,
-    /// Prefixes that lost a place or a child to the one that is being created.
+    /// Prefixes that lost a place or a child to the prefix that is being created.
     evicted: Vec<u32>,
 }
 

@@ -610,7 +610,7 @@ impl Structure {
         }
     }
 
-    /// Awaits the reply to what was sent.
+    /// Awaits the reply to a request that was sent.
     pub(crate) fn collect(&self, flight: &mut Flight<'_, '_>, sent: Sent) {
         let Sent { mut transport, place } = sent;
         let deadline = flight.deadline();

@@ -472,7 +472,8 @@ impl Transport {
         reply_args.resize(header.args_len as usize, 0);
         self.read_into(reply_args, wait)?;
         if header.status == Status::Extents {
-            // The payload is not the value but its location, which does not belong in the sink.
+            // The payload is not the value but its location, which does not belong in the buffer of
+            // the caller.
             reply_args.resize(header.payload_len as usize, 0);
             return self.read_into(reply_args, wait);
         }

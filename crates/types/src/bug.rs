@@ -199,7 +199,7 @@ pub enum Bug {
     /// The handle of a job whose lease ended is served by the job that another process restarted
     /// (INV-55).
     SuccessorServed = 92,
-    /// A registration replaces a job other than the one that its caller has checked (INV-55).
+    /// A registration replaces a job that its caller has not checked (INV-55).
     OtherJobReplaced = 93,
     /// A suspected server gets blocks (INV-56).
     SuspectedGetsBlocks = 94,
