@@ -263,7 +263,10 @@ impl Catalog {
         for (id, server) in self.pool.servers() {
             let state = self.drains.state(id);
             if server.draining != (state != DrainState::Serving) {
-                return Err(format!("server {id} is {state:?} and takes blocks or not"));
+                return Err(format!(
+                    "server {id} is {state:?}, but draining is {}",
+                    server.draining
+                ));
             }
             let gone = matches!(state, DrainState::Released | DrainState::Recalled);
             if gone && !server.holds_nothing() {

@@ -249,7 +249,7 @@ impl Catalog {
         let (_, first, end) = self.range_of(s, source);
         if start <= first || start > end || !start.is_multiple_of(SLOT_WIDTH) {
             return Err(CatalogError::InvalidArgument {
-                what: "the first hash that a block gives away",
+                what: "the first hash of the range to split off",
                 given: start,
                 allowed: "it is the first of a slot, within the block's range and not its first",
             });

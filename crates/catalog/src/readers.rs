@@ -320,7 +320,7 @@ impl Catalog {
             counted.entry(reader).or_default().reads += 1;
         }
         let same = readers.by_prefix.len() == readers.by_reader.len();
-        require(same, 0, || "a reader is waited for by nobody".into())?;
+        require(same, 0, || "a listed reader has no prefix that waits for it".into())?;
         for (&n, counts) in &readers.counts {
             let kept = Counts { lost: 0, ..*counts };
             let what = || format!("readers at {n}: {counts:?}");

@@ -63,7 +63,7 @@ fn check_new(new: &NewServer<'_>) -> Result<(), CatalogError> {
         return refuse("a shard's number of blocks", blocks, allowed);
     }
     if new.tiers.len() > TIERS_MAX {
-        let allowed = "a server has at most 8 tiers below memory";
+        let allowed = "a server has at most 8 lower tiers";
         return refuse("a server's number of tiers", new.tiers.len() as u64, allowed);
     }
     if !new.block_size.is_power_of_two()

@@ -101,7 +101,7 @@ impl File {
         };
         let mut bytes = vec![0; size as usize];
         let got = self.read_into(0, &mut bytes)?;
-        debug_assert_eq!(got as u64, size, "a sealed file has what it had");
+        debug_assert_eq!(got as u64, size, "a sealed file does not change");
         bytes.truncate(got);
         Ok(FileView { bytes: Bytes::Read(bytes), why: Some(why) })
     }

@@ -736,8 +736,8 @@ impl Structure {
             let Suspect { address, silent_ms } = suspect;
             let text = format!(
                 "; memory server {address} is suspected: it had been silent for {silent_ms} ms. \
-                    Its data \
-                 is there again when it is heard, and lost if it stays silent"
+                 Its data is available again when the server reports, and is lost if it stays \
+                 silent"
             );
             e.message.push_str(&text);
         }
