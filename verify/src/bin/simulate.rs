@@ -47,7 +47,7 @@ struct Args {
     /// took to find it; for the other bugs, name the tests that find them
     #[arg(long)]
     bugs: bool,
-    /// Seeds after which --bugs gives up on a bug
+    /// Seeds after which --bugs stops searching for a bug
     #[arg(long, default_value_t = 5000)]
     patience: u64,
     /// Plant this bug of the bank in everything that is run
