@@ -126,7 +126,7 @@ def operand_cases() -> list:
 
 
 def stored_cases() -> list:
-    """Stored values, and what they are."""
+    """Stored values, each with its type."""
     items = [(2.0, b"b"), (1.0, b"a"), (1.0, b"c"), (-1.0, b"")]
     wrong = top(items[:1])[:2] + put("u32", 2) + top(items[1:2])[6:] + top(items[:1])[6:]
 

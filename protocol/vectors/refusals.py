@@ -1,4 +1,4 @@
-"""Frames and bodies that are refused, with what decides it, and what the state of a connection decides."""
+"""Refused frames and bodies with the violated rule, and refusals that depend on a connection's state."""
 
 import struct
 
@@ -308,7 +308,7 @@ def first_rule_wins(request) -> None:
 
 
 def bad_bodies() -> list:
-    """Bodies behind good headers: each is answered BadFrame and leaves the connection usable."""
+    """Bodies after valid headers: each is answered BadFrame and leaves the connection usable."""
     out = []
 
     def body(name: str, op: str, part: str, args: bytes, payload: bytes = b"") -> None:

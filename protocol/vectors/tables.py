@@ -20,7 +20,7 @@ NUMBERS = {
     "none": "no mutation is answered like this by a memory server",
 }
 
-# action, what becomes of the sequence number, most repeats (0: no repeat, None: till the deadline)
+# action, effect on the sequence number, most repeats (0: no repeat, None: until the deadline)
 RETRIES = {
     "Ok": ("answer", "used", 0),
     "BadFrame": ("raise", "abandon", 0),
