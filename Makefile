@@ -115,7 +115,7 @@ elastic-soak: setup ## an hour of 50 jobs on two memory servers, in SECONDS=600;
 	target/fast/elastic-soak --seconds $(SECONDS) $(ARGS)
 
 crash-cells: setup ## moves in which a process dies, one cell after the other; ARGS="MergeUp"
-	CRASH_CELLS="$(ARGS)" cargo test $(FAST) --test crash_cells -- --nocapture
+	CRASH_CELLS="$(ARGS)" cargo test $(FAST) --test program crash_cells -- --nocapture
 
 bench: peers bench-wheel ## latency, throughput and server CPU per operation: kv, queue, file, controller
 	@for what in kv queue file controller; do $(VENV)/honeycomb bench $$what $(ARGS) || exit 1; done

@@ -3,7 +3,7 @@
 
 That implementation shares no code with the Rust crates, so a vector on which both agree confirms PROTOCOL.md.
 If a rule decides the expected result of a vector (refusals, tokens, retries), the result is written by hand;
-peer.py and crates/wire/tests/vectors.rs have to agree with it.
+peer.py and crates/wire/tests/bytes/vectors.rs have to agree with it.
 
 It also writes the tables of PROTOCOL.md that messages.toml decides, between their markers
 (vectors/tables.py). `--check` compares everything and writes nothing.

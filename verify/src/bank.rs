@@ -24,27 +24,27 @@ pub fn seeds_until_caught(bug: Bug, from: u64, most: u64, operations: u64) -> Op
 /// no flushes with manifests, and its structures are small.
 pub fn caught_by(bug: Bug) -> Option<&'static str> {
     Some(match bug {
-        Bug::BarrierThawsEarly => "crates/catalog/tests/barrier.rs",
-        Bug::CopyEndsWithStructure => "crates/server/tests/splits_below.rs",
-        Bug::TierForgottenAtRejoin => "crates/server/tests/tiers/rising.rs",
-        Bug::PartsLimitedAsEntries => "crates/server/tests/moves.rs",
-        Bug::UnopenedInMemory => "crates/catalog/tests/rejoin.rs",
+        Bug::BarrierThawsEarly => "crates/catalog/tests/rules/barrier.rs",
+        Bug::CopyEndsWithStructure => "crates/server/tests/shard/splits_below.rs",
+        Bug::TierForgottenAtRejoin => "crates/server/tests/shard/tiers/rising.rs",
+        Bug::PartsLimitedAsEntries => "crates/server/tests/shard/moves.rs",
+        Bug::UnopenedInMemory => "crates/catalog/tests/rules/rejoin.rs",
         Bug::DiscardFlushes
         | Bug::JobEndUnlogged
         | Bug::StopForgetsFlushTo
         | Bug::StopSkipsManifest
-        | Bug::StopTakesJobs => "crates/catalog/tests/flush/stop.rs",
+        | Bug::StopTakesJobs => "crates/catalog/tests/rules/flush/stop.rs",
         Bug::DividesCoarsely => "crates/structures/tests/structures/moves.rs",
-        Bug::ExpiresUnheard => "verify/tests/stalls.rs",
+        Bug::ExpiresUnheard => "verify/tests/simulation/stalls.rs",
         Bug::DeadKeepTheirBudget
         | Bug::DeadlineRestarts
         | Bug::RenewalsUseCommonBudget
         | Bug::SharedTurnsStayLong
-        | Bug::SharesCountAnnounced => "verify/tests/neighbours.rs",
-        Bug::IdsCount => "crates/catalog/tests/isolation.rs",
+        | Bug::SharesCountAnnounced => "verify/tests/simulation/neighbours.rs",
+        Bug::IdsCount => "crates/catalog/tests/rules/isolation.rs",
         Bug::PlansCountedWhole => "crates/controller/src/plan_count.rs",
         Bug::RefusedTreeIsWalked => "crates/catalog/src/jobs.rs",
-        Bug::UnflushableAccepted => "crates/catalog/tests/kinds.rs",
+        Bug::UnflushableAccepted => "crates/catalog/tests/rules/kinds.rs",
         _ => return None,
     })
 }

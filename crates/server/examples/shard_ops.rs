@@ -3,7 +3,7 @@
 //! `cargo run --release -p honeycomb-server --example shard_ops`
 #![allow(clippy::unwrap_used)] // A measurement: every error ends it.
 
-#[path = "../tests/common/mod.rs"]
+#[path = "../tests/shard/common.rs"]
 mod common;
 
 use honeycomb_env::Clock;

@@ -1,10 +1,10 @@
 //! Access rights on a custom structure: every operation of its table with every kind of grant, and requests
 //! that no client sends.
 
-use super::common::raw::{ANY_SHARD, Raw, Reply, first_block, keyed_cluster_with};
-use super::common::{KIB, kv, prefix};
 use super::{append, scan, with_log};
 use honeycomb_client::{Client, CustomOptions, JobTicket};
+use honeycomb_e2e::raw::{ANY_SHARD, Raw, Reply, first_block, keyed_cluster_with};
+use honeycomb_e2e::{KIB, kv, prefix};
 use honeycomb_structures::{OperationSpec, Route, StructureKind};
 use honeycomb_types::{BlockAt, LaneId, Sequence, Verbs};
 use honeycomb_wire::messages::{CreateStructureRequest, OpenStructureReply, OpenStructureRequest};
@@ -157,7 +157,7 @@ fn who_waits_for_a_record_waits_by_right_only() {
         header.deadline_ms = 30_000;
         header.request = raw.number();
         args[..8].copy_from_slice(&1_i64.to_le_bytes());
-        raw.send(&super::common::raw::frame(header, &args, &[]));
+        raw.send(&honeycomb_e2e::raw::frame(header, &args, &[]));
         raw
     };
     for shard in [0, 1] {
@@ -172,7 +172,7 @@ fn who_waits_for_a_record_waits_by_right_only() {
     // All three wait once the block counts them in its used bytes.
     let followers = |log: &honeycomb_client::Custom| super::stats(log)[0].used;
     let idle = 1 + 6 + 4;
-    super::common::eventually("three wait", || followers(&log) >= idle + 3 * 48);
+    honeycomb_e2e::eventually("three wait", || followers(&log) >= idle + 3 * 48);
     gone.finish().unwrap();
     gone.drain();
     drop(gone);
@@ -180,7 +180,7 @@ fn who_waits_for_a_record_waits_by_right_only() {
     for raw in &mut both {
         assert_eq!(raw.reply().status(), Status::GrantRevoked);
     }
-    super::common::eventually("nobody waits", || followers(&log) == idle);
+    honeycomb_e2e::eventually("nobody waits", || followers(&log) == idle);
     assert_eq!(append(&log, b"", b"on"), 1);
 }
 

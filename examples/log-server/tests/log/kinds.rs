@@ -1,8 +1,8 @@
 //! Custom kinds: the announcements of servers, and a kind that no server serves any more.
 
-use super::common::{Cluster, KIB, eventually, kv, prefix, status};
 use super::{append, at, create, scan, with_log};
 use honeycomb_client::{Any, Ask, CustomOptions};
+use honeycomb_e2e::{Cluster, KIB, eventually, kv, prefix, status};
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_structures::{
     Answer, Backing, Kind, KindSpec, Opening, Operation, OperationSpec, Outcome, Registry, Route,

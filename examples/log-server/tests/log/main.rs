@@ -1,15 +1,13 @@
 //! The log in a cluster: through the generic client, and with raw requests.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../../../crates/honeycomb/tests/common/mod.rs"]
-mod common;
 mod isolation;
 mod kinds;
 mod process;
 mod retry;
 
-use common::{Cluster, KIB, eventually, prefix};
 use honeycomb_client::{Ask, Client, Custom, CustomOptions, JobTicket};
+use honeycomb_e2e::{Cluster, KIB, eventually, prefix};
 use honeycomb_structures::Registry;
 use honeycomb_wire::Status;
 use log_structure::{Log, Page, Record, ScanArgs, Stats, TRIMMED, page_records};
@@ -186,7 +184,7 @@ fn large_records_come_whole() {
     let (client, job) = cluster.job("log");
     let log = create(&client, &job);
     let limit = (1 << 20) / 8 - 4 - 1;
-    let large = common::noise(7, limit);
+    let large = honeycomb_e2e::noise(7, limit);
     for number in 0..12 {
         assert_eq!(append(&log, b"", &large), number);
     }

@@ -1,8 +1,8 @@
 //! The program with the log as a process, used through the generic client.
 
-use super::common::eventually;
 use super::{append, scan, stats, trim};
 use honeycomb_client::{Client, ClientOptions, CustomOptions};
+use honeycomb_e2e::eventually;
 use honeycomb_wire::messages::PrefixOptions;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};

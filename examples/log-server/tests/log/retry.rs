@@ -1,9 +1,9 @@
 //! An append whose reply was lost takes effect once.
 
-use super::common::raw::{ANY_SHARD, Raw, data_header, first_block, frame, hello_args};
-use super::common::{Cluster, KIB, eventually};
 use super::{append, at, cluster, create, scan, stats, trim, with_log};
 use honeycomb_controller::{Controller, ControllerOptions};
+use honeycomb_e2e::raw::{ANY_SHARD, Raw, data_header, first_block, frame, hello_args};
+use honeycomb_e2e::{Cluster, KIB, eventually};
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_types::{LaneId, PrefixId, Sequence};
 use honeycomb_wire::messages::{OpenStructureReply, ReopenStructureRequest};

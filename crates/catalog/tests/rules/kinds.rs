@@ -1,0 +1,283 @@
+//! Custom kinds: their announcement by servers, the placement of their blocks, and how they grow and shrink
+//! (INV-17, 20).
+
+use crate::common::{Bench, LEASE, file, incarnation, kv};
+use honeycomb_catalog::{
+    Actor, CatalogError, Command, Effect, NewServer, NewStructure, Opened, PrefixOptions, Reply,
+    Router, Seal,
+};
+use honeycomb_types::{JobId, Kind, KindSpec, OperationSpec, Route, ServerId};
+
+fn kind(code: u8) -> Kind {
+    Kind::from_code(code).unwrap()
+}
+
+fn spec(code: u8, name: &str, router: Router) -> KindSpec {
+    let operations = vec![OperationSpec::read(1, "look", Route::Each)];
+    KindSpec { kind: kind(code), name: name.into(), router, operations }
+}
+
+fn of<'a>(code: u8, name: &'a str) -> NewStructure<'a> {
+    NewStructure { kind: kind(code), ..file("t", name, 1) }
+}
+
+/// A bench with a job, a prefix `t`, and a server for each of these lists of kinds.
+fn bench(servers: &[&[KindSpec]]) -> (Bench, JobId, Vec<ServerId>) {
+    let mut bench = Bench::new();
+    let address = |i: usize| format!("s{i}:1");
+    let joined =
+        (0..servers.len()).map(|i| bench.join_with(&address(i), 1, 20, false, servers[i]).unwrap());
+    let joined = joined.collect();
+    let job = bench.job("job");
+    bench.create(job, "t", &[], crate::common::lease(3_600_000)).unwrap();
+    (bench, job, joined)
+}
+
+fn kinds(bench: &mut Bench, actor: Actor) -> Vec<(u8, u32)> {
+    match bench.run(Command::ListKinds { actor }) {
+        Ok(Reply::Kinds(kinds)) => kinds.iter().map(|(spec, n)| (spec.kind.code(), *n)).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused<T: std::fmt::Debug>(result: Result<T, CatalogError>) -> String {
+    match result {
+        Err(e @ CatalogError::KindRefused { .. }) => e.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_kind_is_there_while_a_server_serves_it() {
+    let log = spec(0x80, "log", Router::Index);
+    let (mut bench, job, _) = bench(&[&[]]);
+    let unknown = bench.make(job, of(0x80, "a")).unwrap_err();
+    assert_eq!(unknown, CatalogError::UnknownKind { kind: kind(0x80) });
+    assert!(unknown.to_string().contains("0x80"), "{unknown}");
+    let server = bench.join_with("s1:1", 1, 20, false, std::slice::from_ref(&log)).unwrap();
+    let opened = bench.make(job, of(0x80, "a")).unwrap();
+    assert_eq!((opened.kind, opened.map.router), (kind(0x80), Router::Index));
+    assert_eq!(kinds(&mut bench, Actor::driver(job)), [(0x80, 1)]);
+    bench.join_with("s2:1", 1, 20, false, &[log]).unwrap();
+    assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 2)]);
+    bench.run(Command::ServerLost { server }).unwrap();
+    assert!(matches!(bench.reopen(job, &opened), Err(CatalogError::DataLost { .. })));
+    assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 1)]);
+}
+
+/// After a restart servers served no custom kind any more: the announcement of a reconnecting server was
+/// ignored.
+#[test]
+fn a_server_that_came_back_serves_its_kinds() {
+    let log = [spec(0x80, "log", Router::Index)];
+    let (mut bench, job, servers) = bench(&[&log]);
+    bench.restart();
+    let server = NewServer {
+        address: "s0:1",
+        incarnation: incarnation("s0:1"),
+        shards: 1,
+        blocks_per_shard: 20,
+        tiers: &[],
+        block_size: 65_536,
+        flush_root: "",
+        kinds: &log,
+    };
+    bench.run(Command::RejoinServer { server, member: servers[0] }).unwrap();
+    bench.run(Command::Inventory { server: servers[0], held: &[], last: true }).unwrap();
+    assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 1)]);
+    bench.make(job, of(0x80, "a")).unwrap();
+}
+
+#[test]
+fn blocks_go_to_servers_that_serve_the_kind() {
+    let log = spec(0x80, "log", Router::Index);
+    let (mut bench, job, servers) = bench(&[&[], &[log], &[]]);
+    let opened = bench.make(job, NewStructure { blocks: 3, ..of(0x80, "a") }).unwrap();
+    let mut at = opened.map.entries[0].at;
+    let mut count = 1;
+    let refused = loop {
+        assert_eq!(at.block.server(), servers[1]);
+        match bench.grow(opened.structure, at) {
+            Ok((_, next)) => (at, count) = (next, count + 1),
+            Err(e) => break e,
+        }
+    };
+    // Two of its 20 blocks are reserved. The other servers have room, but do not serve this kind.
+    assert_eq!(count, 18);
+    assert!(
+        matches!(refused, CatalogError::OutOfMemory(ref full) if full.asked == 1),
+        "{refused:?}"
+    );
+    assert!(bench.make(job, file("t", "f", 30)).is_ok());
+}
+
+#[test]
+fn one_code_and_one_name_mean_one_thing() {
+    let log = spec(0x80, "log", Router::Index);
+    let (mut bench, job, servers) = bench(&[std::slice::from_ref(&log)]);
+    let mut join = |kinds: &[KindSpec]| bench.join_with("s9:1", 1, 20, false, kinds);
+    let other = refused(join(&[spec(0x80, "log", Router::Ends)]));
+    assert!(other.contains("'log'") && other.contains("0x80"), "{other}");
+    refused(join(&[spec(0x80, "tape", Router::Index)]));
+    refused(join(&[spec(0x81, "log", Router::Index)]));
+    refused(join(&[log.clone(), log.clone()]));
+    refused(join(&[spec(0x81, "", Router::Index)]));
+    refused(join(&[KindSpec { kind: Kind::Kv, ..log.clone() }]));
+    join(&[log.clone(), spec(0x81, "tape", Router::Ends)]).unwrap();
+    assert_eq!(kinds(&mut bench, Actor::CLUSTER), [(0x80, 2), (0x81, 1)]);
+    // A server that reconnects as a new process may change a kind, when no other server had it.
+    let changed = spec(0x81, "tape", Router::Index);
+    bench.join_with("s9:1", 1, 20, false, &[log.clone(), changed.clone()]).unwrap();
+    let opened = bench.make(job, of(0x81, "a")).unwrap();
+    assert_eq!(opened.map.router, Router::Index);
+    // No server may while others have it.
+    let server = NewServer {
+        flush_root: "",
+        address: "s0:1",
+        incarnation: 99,
+        shards: 1,
+        blocks_per_shard: 20,
+        tiers: &[],
+        block_size: 65_536,
+        kinds: &[spec(0x80, "tape2", Router::Index)],
+    };
+    refused(bench.run(Command::JoinServer { server }));
+    // A kind that is no longer used is forgotten when the next server joins.
+    let ids = [servers[0], opened.map.entries[0].at.block.server()];
+    for server in ids {
+        bench.run(Command::ServerLost { server }).unwrap();
+    }
+    bench.join_with("s7:1", 1, 20, false, &[]).unwrap();
+    assert_eq!(kinds(&mut bench, Actor::CLUSTER), []);
+}
+
+/// A numbered structure of three blocks, of which the first two are sealed.
+fn grown() -> (Bench, JobId, Opened, [honeycomb_types::BlockAt; 3]) {
+    let (mut bench, job, _) = bench(&[&[spec(0x80, "log", Router::Index)]]);
+    let opened = bench.make(job, of(0x80, "a")).unwrap();
+    let first = opened.map.entries[0].at;
+    let (_, second) = bench.grow(opened.structure, first).unwrap();
+    let (_, third) = bench.grow(opened.structure, second).unwrap();
+    // More records than a block has bytes: a trimmed block begins again.
+    let seal = |length| Seal { length, bytes: 5, last: false };
+    bench.seal(opened.structure, first, seal(1_000_000)).unwrap();
+    bench.seal(opened.structure, second, seal(10)).unwrap();
+    (bench, job, opened, [first, second, third])
+}
+
+#[test]
+fn a_numbered_structure_gives_its_blocks_back_from_the_front() {
+    let (mut bench, job, opened, [first, second, third]) = grown();
+    let structure = opened.structure;
+    let mut retire = |at| bench.run(Command::RetireBlock { structure, at });
+    assert_eq!(retire(second), Err(CatalogError::NotFirst { at: second }));
+    assert_eq!(retire(third), Err(CatalogError::NotSealed { at: third }));
+    retire(first).unwrap();
+    assert!(matches!(bench.effects[..], [Effect::FreeBlock { at, .. }] if at == first));
+    let map = bench.reopen(job, &opened).unwrap().map;
+    let starts: Vec<_> = map.entries.iter().map(|entry| (entry.start, entry.at)).collect();
+    assert_eq!(starts, [(1_000_000, second), (1_000_010, third)]);
+    bench.run(Command::RetireBlock { structure, at: second }).unwrap();
+    assert_eq!(bench.reopen(job, &opened).unwrap().map.entries.len(), 1);
+}
+
+#[test]
+fn each_router_places_as_its_builtin_kind_does() {
+    let all = [
+        spec(0x80, "offset", Router::Offset),
+        spec(0x81, "ends", Router::Ends),
+        spec(0x82, "hashes", Router::HashRange),
+        spec(0xEF, "index", Router::Index),
+    ];
+    let (mut bench, job, _) = bench(&[&all]);
+    for (code, router, entries) in [
+        (0x80, Router::Offset, 1),
+        (0x81, Router::Ends, 1),
+        (0x82, Router::HashRange, 2),
+        (0xEF, Router::Index, 1),
+    ] {
+        let name = format!("{router:?}");
+        let wanted = NewStructure { blocks: 2, max_items: 7, ..of(code, &name) };
+        let opened = bench.make(job, wanted).unwrap();
+        assert_eq!((opened.map.router, opened.map.entries.len()), (router, entries), "{name}");
+        let opens = bench.effects.iter().filter(|e| matches!(e, Effect::OpenBlock { .. }));
+        assert_eq!(opens.count(), 2, "all of its blocks");
+        let grows = bench.grow(opened.structure, opened.map.entries[0].at).is_ok();
+        assert_eq!(grows, router.grows(), "{name}");
+        let at = opened.map.entries[0].at;
+        if router == Router::Offset {
+            let structure = opened.structure;
+            let stays = bench.run(Command::RetireBlock { structure, at });
+            assert_eq!(stays, Err(CatalogError::StaleBlock { at }));
+        }
+    }
+    // A custom structure of keys has as many slots as a kv.
+    let wrong = NewStructure { blocks: 65_537, ..of(0x82, "slots") };
+    assert!(matches!(bench.make(job, wrong), Err(CatalogError::InvalidArgument { .. })));
+    let existing = bench.make(job, of(0x80, "Ends"));
+    assert!(matches!(existing, Err(CatalogError::StructureExists { .. })));
+    let wrong = NewStructure { open_existing: true, ..of(0x80, "Ends") };
+    let e = bench.make(job, wrong).unwrap_err();
+    assert!(e.to_string().contains("0x81, not a custom structure of kind 0x80"), "{e}");
+}
+
+fn flushing_bench() -> (Bench, JobId) {
+    let mut bench = Bench::new();
+    let log = spec(0x80, "log", Router::Index);
+    bench.join_with("s1:1", 1, 20, true, &[log]).unwrap();
+    let job = bench.job_leased("job", 3_600_000);
+    (bench, job)
+}
+
+const FLUSHED: PrefixOptions<'static> = PrefixOptions { flush_to: "out", lease_ms: 1000, ..LEASE };
+
+/// It was accepted, never flushed, and held its blocks and its neighbours' for ever.
+#[test]
+fn custom_structure_in_prefix_that_ends_with_a_flush_is_refused_by_name() {
+    let (mut bench, job) = flushing_bench();
+    for options in [FLUSHED, PrefixOptions { persist: true, flush_to: "", ..FLUSHED }] {
+        bench.create(job, "t", &[], options).unwrap();
+        let refused = bench.make(job, of(0x80, "records")).unwrap_err();
+        assert!(matches!(refused, CatalogError::NotFlushable { .. }), "{refused}");
+        let text = refused.to_string();
+        assert!(
+            text.contains("'records'") && text.contains("0x80") && text.contains("'t'"),
+            "{text}"
+        );
+        bench.make(job, kv("t", "table", 1)).unwrap();
+        bench.run(Command::RemovePrefix { actor: Actor::driver(job), job, path: "t" }).unwrap();
+    }
+    bench.create(job, "plain", &[], LEASE).unwrap();
+    bench.make(job, NewStructure { path: "plain", ..of(0x80, "records") }).unwrap();
+}
+
+#[cfg(feature = "bug-bank")]
+#[test]
+fn custom_structure_that_was_accepted_ends_with_its_prefix_and_its_neighbour_is_flushed() {
+    use honeycomb_types::Bug;
+    let (mut bench, job) = flushing_bench();
+    bench.create(job, "t", &[], FLUSHED).unwrap();
+    Bug::arm(Some(Bug::UnflushableAccepted));
+    let made = bench.make(job, of(0x80, "records"));
+    Bug::arm(None);
+    let records = made.expect("the planted bug accepts it").map.entries[0].at;
+    let table = bench.make(job, kv("t", "table", 1)).unwrap().map.entries[0].at;
+    bench.pass(1000);
+    assert_eq!(bench.freed(), [records]);
+    let parts: Vec<honeycomb_types::BlockAt> = bench
+        .effects
+        .iter()
+        .filter_map(|e| if let Effect::FlushBlock { at, .. } = e { Some(*at) } else { None })
+        .collect();
+    assert_eq!(parts, [table]);
+    let opened = bench.make(job, NewStructure { open_existing: true, ..of(0x80, "records") });
+    assert!(opened.is_err(), "{opened:?}");
+    let written = [honeycomb_catalog::Written { bytes: 10, items: 2, crc: 7 }];
+    let (server, outcome) = (table.block.server(), Ok(&written[..]));
+    bench.run(Command::BlockFlushed { server, at: table, outcome }).unwrap();
+    let told = bench.effects.iter().find_map(|effect| match effect {
+        Effect::CommitFlush { structures, .. } => Some(structures.len()),
+        _ => None,
+    });
+    assert_eq!(told, Some(1), "the manifest names the store alone");
+}

@@ -1,0 +1,19 @@
+//! A shard without its server: requests, blocks, moves and tiers, one module for each.
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests.
+
+mod below;
+mod common;
+mod cutting;
+mod extents;
+mod extents_below;
+mod growth;
+mod handing_on;
+mod journal;
+mod kv_below;
+mod leaving_below;
+mod moves;
+mod queue_below;
+mod sinking;
+mod splits_below;
+mod tiers;
+mod warm;

@@ -1,0 +1,315 @@
+//! A controller, memory servers and clients in one process, over real sockets.
+
+use honeycomb_client::Swap;
+use honeycomb_e2e::{Cluster, KIB, eventually, file, kv, noise, prefix, status};
+use honeycomb_wire::Status;
+
+#[test]
+fn values_of_every_size_come_back_as_they_were_put() {
+    let cluster = Cluster::start(2, 64 << 20, 1 << 20);
+    let (client, job) = cluster.job("sizes");
+    prefix(&client, &job, "a", 0);
+    let kv = kv(&client, &job, "a:kv", 4);
+    // Whole payloads, payloads that are filled in place, and both sides of every boundary.
+    let sizes = [0, 1, 63, 64, 1000, 1024, 4096, 16_383, 16_384, 65_536, 65_537, 131_072];
+    for (i, size) in sizes.iter().enumerate() {
+        let (key, value) = (format!("key-{i}"), noise(i as u64, *size));
+        assert!(!kv.put(key.as_bytes(), &value).unwrap());
+        let mut got = Vec::new();
+        assert!(kv.get(key.as_bytes(), &mut got).unwrap());
+        assert_eq!(got, value, "size {size}");
+        assert_eq!(kv.exists(key.as_bytes()).unwrap(), Some(*size as u64));
+        let mut buffer = vec![0; *size];
+        assert_eq!(kv.get_into(key.as_bytes(), &mut buffer).unwrap(), Some(*size));
+        assert_eq!(buffer, value);
+    }
+    assert_eq!(kv.length().unwrap(), sizes.len() as u64);
+    let too_large = vec![0; kv.value_limit() + 1];
+    assert_eq!(status(kv.put(b"big", &too_large)), Status::ValueTooLarge);
+    assert_eq!(status(kv.put(&[b'k'; 4097], b"v")), Status::KeyTooLarge);
+}
+
+#[test]
+fn every_operation_of_a_kv_does_what_it_says() {
+    let cluster = Cluster::start(1, 64 << 20, 1 << 20);
+    let (client, job) = cluster.job("ops");
+    prefix(&client, &job, "a", 0);
+    let kv = kv(&client, &job, "a", 3);
+    let mut value = Vec::new();
+    assert!(!kv.get(b"k", &mut value).unwrap());
+    assert_eq!(status(kv.update(b"k", b"1")), Status::KeyNotFound);
+    kv.insert(b"k", b"1").unwrap();
+    assert_eq!(status(kv.insert(b"k", b"2")), Status::KeyExists);
+    assert_eq!(kv.update(b"k", b"2").unwrap(), b"1");
+    assert_eq!(kv.upsert(b"k", b"3").unwrap().as_deref(), Some(&b"2"[..]));
+    assert_eq!(kv.upsert(b"new", b"x").unwrap(), None);
+    let found = kv.compare_and_swap(b"k", Some(b"9"), b"4").unwrap();
+    assert_eq!(found, Swap::Found(Some(b"3".to_vec())));
+    assert_eq!(kv.compare_and_swap(b"k", Some(b"3"), b"4").unwrap(), Swap::Done);
+    assert_eq!(kv.compare_and_swap(b"k", None, b"5").unwrap(), Swap::Found(Some(b"4".to_vec())));
+    assert_eq!(kv.compare_and_swap(b"none", None, b"5").unwrap(), Swap::Done);
+    assert_eq!(kv.take(b"k").unwrap().as_deref(), Some(&b"4"[..]));
+    assert!(!kv.delete(b"k").unwrap());
+    assert!(kv.delete(b"new").unwrap());
+    assert_eq!(kv.length().unwrap(), 1);
+}
+
+#[test]
+fn a_scan_brings_every_entry_once_over_all_blocks() {
+    let cluster = Cluster::start(2, 64 << 20, 64 * KIB);
+    let (client, job) = cluster.job("scan");
+    prefix(&client, &job, "a", 0);
+    let kv = kv(&client, &job, "a", 8);
+    for i in 0..2000u32 {
+        kv.put(format!("k{i:05}").as_bytes(), &i.to_le_bytes()).unwrap();
+    }
+    let (mut cursor, mut seen) = (Some(0), Vec::new());
+    while let Some(at) = cursor {
+        let page = kv.scan(at, b"k01", false, 1000).unwrap();
+        seen.extend(page.entries);
+        cursor = page.next;
+    }
+    seen.sort();
+    assert_eq!(seen.len(), 1000);
+    assert!(seen.windows(2).all(|w| w[0].0 < w[1].0), "an entry came twice");
+    assert_eq!(seen[7].1, 1007u32.to_le_bytes());
+}
+
+#[test]
+fn a_file_grows_over_many_blocks_and_an_old_handle_reads_it_all() {
+    let cluster = Cluster::start(2, 64 << 20, 64 * KIB);
+    let (client, job) = cluster.job("file");
+    prefix(&client, &job, "a", 0);
+    let writer = file(&client, &job, "a:log");
+    // Opened while the file had one empty block: every later one is learned from `Moved`.
+    let reader = client.open_file(job.job, "a:log").unwrap();
+    let content = noise(1, 1 << 20);
+    let mut offset = 0;
+    for (i, piece) in content.chunks(5000).enumerate() {
+        assert_eq!(writer.append(piece).unwrap(), offset, "append {i}");
+        offset += piece.len() as u64;
+    }
+    assert_eq!(reader.size().unwrap(), content.len() as u64);
+    let mut got = vec![0; content.len() + 100];
+    assert_eq!(reader.read_into(0, &mut got).unwrap(), content.len());
+    assert!(got[..content.len()] == content[..], "the bytes differ");
+    let mut middle = vec![0; 100_000];
+    assert_eq!(reader.read_into(333_333, &mut middle).unwrap(), 100_000);
+    assert!(middle == content[333_333..433_333], "the bytes differ");
+    assert_eq!(writer.seal().unwrap(), content.len() as u64);
+    assert_eq!(status(reader.append(b"more")), Status::Sealed);
+    assert!(reader.sealed().unwrap());
+    assert_eq!(status(writer.append(&noise(2, 8193))), Status::ValueTooLarge);
+}
+
+/// Whole writes fill their blocks, with one and with several writers, and each writer's bytes are in order.
+#[test]
+fn writers_fill_blocks_and_keep_their_order() {
+    const BLOCK: u64 = 64 << 10;
+    const WORDS: u64 = 96 << 10;
+    let cluster = Cluster::start(2, 64 << 20, BLOCK);
+    let (client, job) = cluster.job("fill");
+    prefix(&client, &job, "a", 0);
+    let alone = file(&client, &job, "a:alone");
+    let content = noise(7, (5 * BLOCK + 12_345) as usize);
+    for part in [&content[..3], &content[3..200_000], &content[200_000..]] {
+        alone.write_all(part).unwrap();
+    }
+    let mut got = vec![0; content.len() + 1];
+    let reader = client.open_file(job.job, "a:alone").unwrap();
+    assert_eq!(reader.structure().blocks(), 6, "no block but the last has room left");
+    assert_eq!(reader.read_into(0, &mut got).unwrap(), content.len());
+    assert!(got[..content.len()] == content[..], "the bytes differ");
+
+    file(&client, &job, "a:many");
+    let words = |writer: u64| {
+        let all = (0..WORDS).map(|n| (writer << 32 | n).to_le_bytes());
+        all.collect::<Vec<_>>().concat()
+    };
+    std::thread::scope(|scope| {
+        for writer in 0..3 {
+            let file = client.open_file(job.job, "a:many").unwrap();
+            scope.spawn(move || {
+                for part in words(writer).chunks(200_000) {
+                    file.write_all(part).unwrap();
+                }
+            });
+        }
+    });
+    let reader = client.open_file(job.job, "a:many").unwrap();
+    let mut got = vec![0; 3 * WORDS as usize * 8 + 1];
+    assert_eq!(reader.read_into(0, &mut got).unwrap(), got.len() - 1);
+    let mut next = [0; 3];
+    for word in got[..3 * WORDS as usize * 8].chunks(8) {
+        let word = u64::from_le_bytes(word.try_into().unwrap());
+        let next = &mut next[(word >> 32) as usize];
+        assert_eq!(word as u32, *next, "of writer {}", word >> 32);
+        *next += 1;
+    }
+    assert_eq!(next, [WORDS as u32; 3]);
+}
+
+#[test]
+fn appends_of_many_writers_are_whole_and_without_gaps() {
+    let cluster = Cluster::start(2, 64 << 20, 1 << 20);
+    let (client, job) = cluster.job("appenders");
+    prefix(&client, &job, "a", 0);
+    file(&client, &job, "a");
+    // Small and large ones: the large are filled in place while others append behind them.
+    let record = |writer: u64, i: u64| noise(writer * 1000 + i, [17, 900, 70_000][i as usize % 3]);
+    let mut placed: Vec<(u64, Vec<u8>)> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..4)
+            .map(|writer| {
+                let file = client.open_file(job.job, "a").unwrap();
+                scope.spawn(move || {
+                    let append = |i| {
+                        let bytes = record(writer, i);
+                        (file.append(&bytes).unwrap(), bytes)
+                    };
+                    (0..60).map(append).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        writers.into_iter().flat_map(|w| w.join().unwrap()).collect()
+    });
+    placed.sort();
+    let content: Vec<u8> = placed.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
+    let mut at = 0;
+    for (offset, bytes) in &placed {
+        assert_eq!(*offset, at, "a gap or an overlap");
+        at += bytes.len() as u64;
+    }
+    let reader = client.open_file(job.job, "a").unwrap();
+    let mut got = vec![0; content.len()];
+    assert_eq!(reader.read_into(0, &mut got).unwrap(), content.len());
+    assert!(got == content, "the bytes differ");
+}
+
+#[test]
+fn memory_without_a_free_block_is_told_and_harms_nothing() {
+    let cluster = Cluster::start(1, 16 * 64 * KIB, 64 * KIB);
+    let (client, job) = cluster.job("full");
+    prefix(&client, &job, "a", 0);
+    let safe = kv(&client, &job, "a:safe", 1);
+    safe.put(b"k", b"v").unwrap();
+    let log = file(&client, &job, "a:log");
+    let piece = noise(1, 8000);
+    let mut written = 0u64;
+    let refused = loop {
+        match log.append(&piece) {
+            Ok(_) => written += piece.len() as u64,
+            Err(e) => break e,
+        }
+        assert!(written < 2 << 20, "more was written than there is memory");
+    };
+    assert_eq!(refused.status, Status::OutOfMemory, "{refused}");
+    assert!(refused.message.contains("free"), "{refused}");
+    assert_eq!(log.size().unwrap(), written);
+    let mut value = Vec::new();
+    assert!(safe.get(b"k", &mut value).unwrap());
+    // A full store refuses puts and retains its entries.
+    let mut kept = 0u32;
+    let full = loop {
+        match safe.put(format!("n{kept}").as_bytes(), &noise(kept as u64, 1000)) {
+            Ok(_) => kept += 1,
+            Err(e) => break e,
+        }
+    };
+    assert_eq!(full.status, Status::OutOfMemory, "{full}");
+    assert!(full.message.contains("cannot be split"), "{full}");
+    assert!(kept > 100, "what is kept for moves was used: {kept}");
+    for i in 0..kept {
+        assert!(safe.get(format!("n{i}").as_bytes(), &mut value).unwrap());
+        assert_eq!(value, noise(i as u64, 1000));
+    }
+    // Memory that is given back can be had again.
+    client.remove_structure(job.job, "a:safe").unwrap();
+    eventually("the freed block serves the file", || log.append(&piece).is_ok());
+}
+
+#[test]
+fn a_reader_of_an_expired_prefix_learns_which_lease_and_how_late() {
+    let cluster = Cluster::start(1, 16 << 20, 64 * KIB);
+    let (client, job) = cluster.job("lease");
+    prefix(&client, &job, "map", 200);
+    let log = file(&client, &job, "map:log");
+    log.append(b"bytes").unwrap();
+    let mut buffer = [0; 5];
+    let mut last = None;
+    eventually("the lease ends", || match log.read_into(0, &mut buffer) {
+        Ok(n) => n != 5,
+        Err(e) => {
+            last = Some(e);
+            true
+        }
+    });
+    let e = last.expect("never an empty read");
+    assert_eq!(e.status, Status::LeaseExpired, "{e}");
+    assert!(e.message.contains("map") && e.message.contains("200 ms"), "{e}");
+    assert!(e.message.contains("ms overdue without a renewal"), "{e}");
+}
+
+#[test]
+fn traffic_renews_its_own_task_and_looking_does_not() {
+    let cluster = Cluster::start(1, 16 << 20, 64 * KIB);
+    let (client, job) = cluster.job("traffic");
+    let task = prefix(&client, &job, "task", 400);
+    prefix(&client, &job, "other", 400);
+    let worker = cluster.client(&job.token, task);
+    let own = file(&worker, &job, "task");
+    let others = file(&worker, &job, "other");
+    let mut buffer = [0; 1];
+    // There are no renewals, only the worker's traffic, which concerns both structures.
+    let mut gone = None;
+    eventually("the other prefix ends", || {
+        own.append(b"x").unwrap();
+        match others.read_into(0, &mut buffer) {
+            Ok(_) => false,
+            Err(e) => {
+                gone = Some(e.status);
+                true
+            }
+        }
+    });
+    assert_eq!(gone, Some(Status::LeaseExpired));
+    own.append(b"x").expect("a task that works keeps its own prefix");
+}
+
+#[test]
+fn a_dead_server_is_told_at_once_and_a_new_one_is_used() {
+    let mut cluster = Cluster::start(1, 16 << 20, 64 * KIB);
+    let (client, job) = cluster.job("dead");
+    prefix(&client, &job, "a", 0);
+    let kv_before = kv(&client, &job, "a:kv", 1);
+    kv_before.put(b"k", b"v").unwrap();
+    cluster.servers.clear();
+    let mut value = Vec::new();
+    let e = kv_before.get(b"k", &mut value).unwrap_err();
+    assert_eq!(e.status, Status::DataLost, "{e}");
+    assert!(e.message.contains("a:kv"), "{e}");
+    let e = client.create_kv(job.job, "a:new", 1, false).map(drop).unwrap_err();
+    assert_eq!(e.status, Status::OutOfMemory, "{e}");
+}
+
+#[test]
+fn permissions_hold_on_open_handles_within_a_second() {
+    use honeycomb_types::Verbs;
+    let cluster = Cluster::start(1, 16 << 20, 64 * KIB);
+    let (client, job) = cluster.job("permissions");
+    prefix(&client, &job, "a", 0);
+    let reader_task = prefix(&client, &job, "reader", 0);
+    let log = file(&client, &job, "a:log");
+    log.append(b"x").unwrap();
+    let token =
+        honeycomb_wire::attenuate(&job.token, honeycomb_wire::token::Caveat::Task(reader_task));
+    let reader = cluster.client(&token.unwrap(), reader_task);
+    let seen = reader.open_file(job.job, "a:log").unwrap();
+    let mut buffer = [0; 1];
+    assert_eq!(seen.read_into(0, &mut buffer).unwrap(), 1);
+    assert_eq!(status(seen.append(b"y")), Status::PermissionDenied);
+    client.set_permissions(job.job, "a", Verbs::ALL, Verbs::NONE).unwrap();
+    eventually("the reader is shut out", || {
+        seen.read_into(0, &mut buffer).is_err_and(|e| e.status == Status::PermissionDenied)
+    });
+    log.append(b"z").expect("the owner goes on");
+}

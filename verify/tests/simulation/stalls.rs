@@ -1,0 +1,138 @@
+//! A controller's loop on virtual time, whose process stops at any moment: leases renewed in time
+//! must not end.
+
+use honeycomb_catalog::{Actor, Catalog, Command, Config, Effect, PrefixOptions, Reply};
+use honeycomb_controller::{LOOK_EVERY, Turns};
+use honeycomb_env::Entropy;
+use honeycomb_types::{Bug, JobId, Time};
+use std::collections::VecDeque;
+use std::time::Duration;
+
+const LEASE_MS: u64 = 1000;
+
+/// A controller, the renewals that have arrived at its socket, and a client on another machine.
+struct Loop {
+    rng: Entropy,
+    catalog: Catalog,
+    effects: Vec<Effect>,
+    job: JobId,
+    turns: Turns,
+    now: Time,
+    /// When renewals arrive, in order. No two are further apart than a lease.
+    arriving: VecDeque<Time>,
+    /// The total time for which the process was stopped.
+    stopped: Duration,
+}
+
+impl Loop {
+    fn new(seed: u64) -> Loop {
+        let mut catalog = Catalog::new(Config::default());
+        let mut effects = Vec::new();
+        let actor = Actor { job: None, ..Actor::driver(JobId(0)) };
+        let (name, now, lease_ms) = ("job", Time::ZERO, LEASE_MS as u32);
+        let register = Command::RegisterJob {
+            claim: Default::default(),
+            actor,
+            name,
+            lease_ms,
+            quota_blocks: 0,
+            hints: Default::default(),
+        };
+        let Ok(Reply::Job { job, .. }) = catalog.apply(now, register, &mut effects) else {
+            panic!("a job cannot be registered");
+        };
+        let actor = Actor::driver(job);
+        let options = PrefixOptions::default();
+        let create = Command::CreatePrefix { actor, job, path: "task", parents: &[], options };
+        catalog.apply(now, create, &mut effects).unwrap();
+        let mut rng = Entropy::seeded(seed);
+        let mut at = 0;
+        let arriving = (0..200).map(|_| {
+            // Mostly early, sometimes at the last moment.
+            at += if rng.below(4) == 0 { LEASE_MS - rng.below(3) } else { rng.below(LEASE_MS) };
+            Time::from_millis(at)
+        });
+        let (arriving, turns) = (arriving.collect(), Turns::default());
+        let stopped = Duration::ZERO;
+        Loop { rng, catalog, effects, job, turns, now, arriving, stopped }
+    }
+
+    /// The process may be stopped here.
+    fn stop(&mut self) {
+        let longest = match self.rng.below(40) {
+            0 => 990,
+            1 => 50,
+            _ => return,
+        };
+        let length = Duration::from_millis(self.rng.below(longest));
+        (self.now, self.stopped) = (self.now + length, self.stopped + length);
+    }
+
+    /// One turn; returns whether the lease is still running.
+    fn turn(&mut self) -> bool {
+        let due = self.catalog.next_deadline().unwrap_or(Time::NEVER);
+        let wake = due.min(self.now + LOOK_EVERY).min(self.arriving[0]);
+        self.now = self.now.max(wake);
+        let before = self.now;
+        self.stop();
+        // A poll that was interrupted by a stop may return before it reports bytes that have
+        // arrived.
+        let asked_all = self.now == before || self.rng.below(2) == 0;
+        let polled = self.now;
+        self.stop();
+        let now = self.now;
+        while asked_all && self.arriving.front().is_some_and(|at| *at <= polled) {
+            self.arriving.pop_front();
+            let (actor, job) = (Actor::driver(self.job), self.job);
+            let renew = Command::RenewLeases { actor, job, paths: &["task"] };
+            let reply = self.catalog.apply(now, renew, &mut self.effects);
+            if !matches!(&reply, Ok(Reply::Renewed(results)) if results[0].is_ok()) {
+                return false;
+            }
+        }
+        let worked = now.since(Time::ZERO) - self.stopped;
+        // It sleeps most of that time; sleeping is not work.
+        let turn = self.turns.turn(now, asked_all, || worked / 100);
+        if let Some(stall) = turn.stall {
+            self.catalog.apply(now, stall, &mut self.effects).unwrap();
+        }
+        let tick = Command::TickUntil { heard: turn.heard };
+        self.catalog.apply(now, tick, &mut self.effects).unwrap();
+        true
+    }
+}
+
+/// The first seed that loses a lease that was renewed in time.
+fn loses(seeds: u64) -> Option<u64> {
+    (0..seeds).find(|&seed| {
+        let mut run = Loop::new(seed);
+        std::iter::from_fn(|| (run.arriving.len() > 1).then(|| run.turn())).any(|kept| !kept)
+    })
+}
+
+#[test]
+fn renewals_that_arrive_in_time_keep_their_lease_whenever_the_controller_is_stopped() {
+    assert_eq!(loses(500), None);
+}
+
+#[test]
+fn expiry_before_what_has_arrived_is_read_is_caught() {
+    Bug::arm(Some(Bug::ExpiresUnheard));
+    let seed = loses(500);
+    Bug::arm(None);
+    assert!(seed.is_some());
+}
+
+#[test]
+fn lease_ends_within_one_and_a_half_of_its_time_however_often_the_controller_asks() {
+    let mut run = Loop::new(1);
+    run.arriving = VecDeque::from([Time::NEVER]);
+    run.rng = Entropy::seeded(3);
+    let mut end = Time::ZERO;
+    while run.catalog.has_leases() && run.now < Time::from_millis(60_000) {
+        assert!(run.turn());
+        end = run.now;
+    }
+    let allowed = Duration::from_millis(LEASE_MS) * 3 / 2 + run.stopped * 2;
+    assert!(end.since(Time::ZERO) <= allowed, "it ended at {end}, stopped for {:?}", run.stopped);
+}
