@@ -19,7 +19,7 @@ const PAGE_MOST: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct FileView {
     bytes: Bytes,
-    /// Why they are a copy, if they are.
+    /// The reason why the bytes are a copy, if they are.
     why: Option<Error>,
 }
 
