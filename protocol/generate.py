@@ -270,7 +270,7 @@ def facts(spec: dict) -> str:
             groups[o[name]].append(f"Op::{o['name']}")
         groups[fact["custom"]].append("Op::Custom(_)")
         groups = {value: ops for value, ops in groups.items() if ops}
-        # The others are listed; the generator has seen that every operation states the fact.
+        # All other operations are listed; the generator has checked that every operation states the fact.
         most = max(groups, key=lambda value: len(groups[value]))
         if kind == "bool":
             listed = " | ".join(groups.get(not most, []))

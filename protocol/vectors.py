@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes the golden vectors with a second implementation of the protocol (vectors/peer.py).
 
-That implementation shares no code with the Rust crates, so a vector on which both agree means what
-PROTOCOL.md says. What a vector expects is stated by hand wherever a rule decides it (refusals,
-tokens, retries); peer.py then has to agree, and so has crates/wire/tests/bytes/vectors.rs.
+That implementation shares no code with the Rust crates, so a vector on which both agree confirms PROTOCOL.md.
+If a rule decides the expected result of a vector (refusals, tokens, retries), the result is written by hand;
+peer.py and crates/wire/tests/bytes/vectors.rs have to agree with it.
 
 It also writes the tables of PROTOCOL.md that messages.toml decides, between their markers
 (vectors/tables.py). `--check` compares everything and writes nothing.

@@ -54,7 +54,7 @@ def keys_parts(most: int, keys: list) -> tuple[dict, bytes, bytes]:
 
 
 def result_parts(results: list) -> tuple[list, bytes]:
-    """What is shown of results, and their bytes; each is (status, value, bytes)."""
+    """The description of results, and their bytes; each result is (status, value, bytes)."""
     shown = [
         {"status": s, "code": STATUS[s], "value": str(v), "bytes": b.hex()} for s, v, b in results
     ]
@@ -126,7 +126,7 @@ def operand_cases() -> list:
 
 
 def stored_cases() -> list:
-    """Stored values, and what they are."""
+    """Stored values, each with its type."""
     items = [(2.0, b"b"), (1.0, b"a"), (1.0, b"c"), (-1.0, b"")]
     wrong = top(items[:1])[:2] + put("u32", 2) + top(items[1:2])[6:] + top(items[:1])[6:]
 

@@ -393,7 +393,7 @@ assert integer(-5)[2:] == put("u64", U64 - 4), "the reply's value has the bits o
 
 
 def custom_cases() -> list:
-    """How the arguments of custom operations begin, by their route; `bad` ones are refused."""
+    """The first arguments of custom operations, by route; `bad` ones are refused."""
 
     def case(name: str, route: str, routed: object, args: bytes, rest: bytes) -> dict:
         shown = {"route": ROUTES[route], "routed": routed, "rest": rest.hex()}

@@ -1,4 +1,4 @@
-"""Frames that are accepted: headers of every operation and status, and whole frames with their bodies."""
+"""Accepted frames: headers of every operation and status, and whole frames with their bodies."""
 
 from bodies import DATA_SAMPLES, MOVED_SAMPLES, moved_bytes, notice_cases
 from moves import moves
@@ -76,7 +76,7 @@ def reply_case(name: str, status: str, durability: int = 0, **fields) -> dict:
 
 
 def whole_case(name: str, head: dict, args: bytes, payload: bytes) -> dict:
-    """A complete frame: a header case with its body behind it."""
+    """A complete frame: a header case followed by its body."""
     body = {"args": args.hex(), "payload": payload.hex()}
     return head | {"name": name, "hex": head["hex"] + args.hex() + payload.hex()} | body
 
@@ -151,7 +151,7 @@ def frames() -> dict:
             fields = typical_header(OPS[name]) | {field: 0}
             requests.append(request_case(f"{name} with {field} 0", name, **fields))
     requests.append(request_case("the largest part of a move", "MoveRegion", **region))
-    # A notice answers no request, so it has the number that no request has.
+    # A notice answers no request, so it has number 0, which no request has.
     number = {"Notice": 0}
     replies = [
         reply_case(s["name"], s["name"], request=number.get(s["name"], 7)) for s in SPEC["status"]
@@ -254,7 +254,7 @@ def queue_frames() -> list:
 
 
 def move_frames() -> list:
-    """A move between two blocks, as it goes over the wire."""
+    """A move between two blocks, as sent over the wire."""
     cases = []
     for number, part in enumerate(moves(), 1):
         args, payload = bytes.fromhex(part["args"]), bytes.fromhex(part["payload"])

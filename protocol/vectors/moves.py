@@ -1,9 +1,9 @@
-"""Vectors of what one block of a key-value store sends another while a range moves."""
+"""Vectors of the messages between two blocks of a key-value store while a range moves."""
 
 from peer import OPS, U64, put, put_fields, shown_fields, xxh64
 
 MOVE = 0x0001_0000_0000_0007
-# How entries lie in a block is not part of the protocol: any bytes do here.
+# The layout of entries in a block is not part of the protocol, so that the vectors use arbitrary bytes.
 REGION = bytes(range(200, 256)) * 3
 # Two runs of bytes: from 0 and from 128 on.
 PATCH = b"".join(put("u32", at) + put("u32", 8) + bytes(range(at, at + 8)) for at in (0, 128))

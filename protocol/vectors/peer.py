@@ -17,7 +17,7 @@ for _op in SPEC["op"]:
     _op["lane"] = _op["plane"] == "data" and _op["mutates"] == "once"
 OPS = {op["name"]: op for op in SPEC["op"]}
 BY_CODE = {op["code"]: op for op in SPEC["op"]}
-# Opcodes of custom kinds: whether one is a mutation is not for the protocol to say.
+# Opcodes of custom kinds: the kind defines whether an operation is a mutation, and not the protocol.
 CUSTOM = {"name": "Custom", "plane": "data", "auth": "grant", "body": "data", "payload": True}
 CUSTOM |= {"custom": True}
 CUSTOM_CODES = range(0x8000, 0xF000)
@@ -71,7 +71,7 @@ def put_fields(fields: list, values: dict) -> bytes:
 
 
 def shown(kind: str, value: object) -> object:
-    """A field as it stands in the JSON."""
+    """The JSON form of a field."""
     if kind in WIDE:
         return str(value)
     if kind == "bytes":
@@ -131,7 +131,7 @@ def reply_bytes(
 def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
     """'need_more', 'accept', or the status of the refusal and whether the connection survives.
 
-    The rules stand in PROTOCOL.md, "How a request header is validated", in this order.
+    The rules are those of PROTOCOL.md, "How a header is validated", in this order.
     """
     if len(b) < 2:
         return "need_more"
@@ -174,7 +174,7 @@ def judge_request(b: bytes, greeted: bool) -> str | tuple[str, bool]:
 
 
 def judge_reply(b: bytes) -> str | tuple[str, bool]:
-    """As judge_request. Nothing that is wrong with a reply leaves its connection usable."""
+    """As judge_request. After any violation in a reply the connection is unusable."""
     if len(b) < 2:
         return "need_more"
     if b[:2] != b"hc":
@@ -239,7 +239,7 @@ def xxh64(data: bytes, seed: int = 0) -> int:
     return acc ^ acc >> 32
 
 
-# The figures of the XXH64 specification, so that an error here does not become the protocol.
+# Values of the XXH64 specification, so that an error here does not become a part of the protocol.
 assert xxh64(b"") == 0xEF46DB3751D8E999
 assert xxh64(b"a") == 0xD24EC4F1A98C6E5B
 assert xxh64(b"Nobody inspects the spammish repetition") == 0xFBCEA83C8A378BF1

@@ -1,4 +1,4 @@
-"""Vectors of what queues and notices lay out by hand: good samples, and bodies that are refused.
+"""Vectors of the layouts of queues and notices: valid samples, and bodies that are refused.
 
 Written from PROTOCOL.md (sections 10 and 15), not from the Rust code.
 """
@@ -177,7 +177,7 @@ SUBSCRIBE_SAMPLES = (
 
 
 def notice(name: str, number: int, subscription: int, code: int, fields: dict, rest: bytes) -> dict:
-    """The parts of one notice: what stands in its header's value, and its arguments."""
+    """The parts of one notice: the value of its header, and its arguments."""
     args = put("u32", subscription) + bytes([code]) + rest
     told = {"subscription": subscription, "code": code} | fields
     return {"name": name, "value": str(number), "fields": told, "args": args.hex()}
@@ -218,7 +218,7 @@ def notices(moved: bytes, version: int, entry: dict) -> list:
     ]  # fmt: skip
 
 
-# -------------------------------------------------------------------------------- what is refused
+# --------------------------------------------------------------------------------------- refusals
 
 
 def bad_bodies(body) -> None:

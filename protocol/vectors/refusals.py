@@ -1,4 +1,4 @@
-"""Frames and bodies that are refused, with what decides it, and what the state of a connection decides."""
+"""Refused frames and bodies with the violated rule, and refusals that depend on a connection's state."""
 
 import struct
 
@@ -308,7 +308,7 @@ def first_rule_wins(request) -> None:
 
 
 def bad_bodies() -> list:
-    """Bodies behind good headers: each is answered BadFrame and leaves the connection usable."""
+    """Bodies after valid headers: each is answered BadFrame and leaves the connection usable."""
     out = []
 
     def body(name: str, op: str, part: str, args: bytes, payload: bytes = b"") -> None:
@@ -423,9 +423,9 @@ def bad_bodies() -> list:
 
 
 def behaviour() -> list:
-    """What no codec can tell: the state of the connection decides. Scenarios for a live server.
+    """Refusals that depend on the state of the connection and not on the codec. Scenarios for a live server.
 
-    `with` names the fields in which a Hello differs from a good one with a good token.
+    `with` names the fields in which a Hello differs from a valid Hello with a valid token.
     """
 
     def case(name: str, given: str, send: dict, status: str, survives: bool, after: str) -> dict:

@@ -1,4 +1,4 @@
-"""What each status asks of a client, and the tables of PROTOCOL.md that messages.toml decides."""
+"""The reaction of a client to each status, and the tables of PROTOCOL.md that messages.toml decides."""
 
 from peer import SPEC, STATUS
 
@@ -20,7 +20,7 @@ NUMBERS = {
     "none": "no mutation is answered like this by a memory server",
 }
 
-# action, what becomes of the sequence number, most repeats (0: no repeat, None: till the deadline)
+# action, effect on the sequence number, most repeats (0: no repeat, None: until the deadline)
 RETRIES = {
     "Ok": ("answer", "used", 0),
     "BadFrame": ("raise", "abandon", 0),
@@ -186,9 +186,9 @@ DATA_LAYOUTS = {
 }
 
 
-# What goes as payload beside a message.
+# The payload of a message that has one.
 PAYLOADS = {
-    "MoveRegion": "the entries of the range, as they lie in a block",
+    "MoveRegion": "the entries of the range, in the layout of a block",
     "MoveValue": "the value",
     "MoveLanes": "what is known of lanes",
     "MovePatch": "runs of bytes that have changed",

@@ -1,4 +1,4 @@
-"""Tokens, their attenuations and grants: valid ones, and every way to be none."""
+"""Tokens, their attenuations and grants: valid ones, and each kind of invalid one."""
 
 from peer import (
     GRANT_FIELDS,
@@ -55,7 +55,7 @@ def token_cases() -> list:
     while len(wide) + 4 <= LIMITS["TOKEN_MAX"]:
         wide = attenuate(wide, 2, b"\3\0")
     long = attenuate(wide, 2, b"\3\0")
-    # (name, token, what verification gives, what the server answers at now_ms)
+    # (name, token, result of the verification, answer of the server at now_ms)
     rows = [
         ("valid: the cluster's", cluster, "scope", "Ok"),
         ("valid: a job's", job, "scope", "Ok"),

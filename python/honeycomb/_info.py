@@ -72,7 +72,7 @@ class LeaseInfo(TypedDict):
     pinned: bool
 
 
-# The tiers below memory of one class ("nvme", "ssd", "hdd").
+# The lower tiers of one class ("nvme", "ssd", "hdd").
 TierUse = TypedDict(
     "TierUse",
     {"class": str, "blocks": int, "used": int, "bytes_written": int, "bytes_read": int},
@@ -80,7 +80,7 @@ TierUse = TypedDict(
 
 
 class TierAlarm(TypedDict):
-    """A fault of a tier below a server's memory: ``kind`` is ``away`` (the data there cannot be reached
+    """A fault of a server's lower tier: ``kind`` is ``away`` (the data there cannot be reached
     now), ``refuses`` (the tier accepts no more data) or ``lost`` (data there is gone)."""
 
     #: its position among the server's ``tiers``, from 1 on

@@ -69,7 +69,7 @@ def flush(
         if ends is not None and time.monotonic() >= ends:
             why = f": {failing}" if failing else ""
             raise errors.DeadlineExceeded(
-                f"the flush of {path or '/'} to {full} was not done after {timeout:g} s and "
+                f"the flush of {path or '/'} to {full} did not complete within {timeout:g} s and "
                 f"continues{why}"
             )
         time.sleep(pause)
@@ -87,7 +87,9 @@ def see_through(session: Session, job: int, timeout: float | None) -> None:
         if ends is not None and time.monotonic() >= ends:
             why = f"; the flush is retried after a failure: {failing}" if failing else ""
             text = f"{parts_done} of {parts} blocks are written, {written} bytes"
-            text = f"the job's persistent prefixes are not flushed after {timeout:g} s: {text}{why}"
+            text = (
+                f"the job's persistent prefixes were not flushed within {timeout:g} s: {text}{why}"
+            )
             raise errors.DeadlineExceeded(text)
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST)

@@ -131,7 +131,7 @@ class FlushedStructure:
             except OSError as e:
                 raise NotFlushed(f"{path} cannot be read: {e}") from e
             if len(data) != part["bytes"] or zlib.crc32(data) != part["crc32"]:
-                raise NotFlushed(f"{path} is damaged: its length or checksum is not the manifest's")
+                raise NotFlushed(f"{path} is damaged: the manifest has another length or checksum")
             yield data
 
     def _extents(self) -> _Places:
@@ -148,7 +148,9 @@ class FlushedStructure:
                 at += length
                 count += 1
             if at != len(data) or count != part["items"]:
-                raise NotFlushed(f"{part['name']} is damaged: its extents are not its items")
+                raise NotFlushed(
+                    f"{part['name']} is damaged: its extents do not match its number of items"
+                )
         return places
 
     def _records(self, fields: int) -> Iterator[list[tuple[bytes, bool]]]:
@@ -168,7 +170,9 @@ class FlushedStructure:
                 count += 1
                 yield record
             if at != len(data) or count != part["items"]:
-                raise NotFlushed(f"{part['name']} is damaged: its records are not its items")
+                raise NotFlushed(
+                    f"{part['name']} is damaged: its records do not match its number of items"
+                )
 
 
 @dataclass(frozen=True, slots=True)

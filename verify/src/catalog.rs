@@ -50,7 +50,7 @@ pub struct CatalogModel {
     stalls: Vec<(u64, u64)>,
     /// The silence after which a server is lost, in milliseconds.
     server_loss_ms: u64,
-    /// The prefix that requested blocks in this command, and the one that was refused last.
+    /// The prefix that requested blocks in this command, and the prefix that was refused last.
     asker: Option<(usize, usize)>,
     refused: Option<(usize, usize)>,
     commands: u64,

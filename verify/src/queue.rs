@@ -81,7 +81,7 @@ pub struct QueueModel {
     hazy: bool,
     /// When gets found no item.
     empty: Vec<Span>,
-    /// When gets were told that the queue had ended.
+    /// When gets received the answer that the queue had ended.
     ended: Vec<Span>,
     /// When a close was sent, and when it was confirmed.
     pub closing: Option<Time>,

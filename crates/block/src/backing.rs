@@ -22,7 +22,7 @@ const CACHE_LINE: usize = 64;
 /// unmapping many of them would delay a data core for too long.
 pub(crate) struct Mapping {
     raw: Option<MmapRaw>,
-    /// Bytes from the first to the last that was ever written, by any owner of these pages.
+    /// The end of the last byte that any owner of these pages has written.
     written: AtomicUsize,
     /// The tenant that may reuse these pages with their content; `None` if they are not written in
     /// place.
@@ -54,7 +54,7 @@ impl Mapping {
         Mapping { raw, written, tenant, reclaimer, counted: None }
     }
 
-    /// Everything up to `end` may be resident. Only the one `Backing` calls this.
+    /// Records that all bytes up to `end` may be resident. Only the owning `Backing` calls this.
     #[inline]
     fn wrote(&self, end: usize) {
         if end > self.written.load(Relaxed) {
@@ -91,9 +91,9 @@ pub struct Backing {
     length: usize,
     /// Bytes before this are in a lower tier and cannot be accessed here; 0 for most blocks.
     floor: usize,
-    /// The mapping is of an immutable memory file.
+    /// Whether the mapping is of an immutable memory file.
     frozen: bool,
-    /// Some of it was opened for writing since `taken_as_read`.
+    /// Whether any byte was opened for writing since `taken_as_read`.
     changed: bool,
     pins: Vec<(Range<usize>, Weak<()>)>,
 }
@@ -177,7 +177,8 @@ impl Backing {
         self.floor = floor;
     }
 
-    /// Where the bytes in memory begin: 0 for most blocks, the length if there are none.
+    /// The offset of the first byte in memory: 0 for most blocks, the length if no byte is in
+    /// memory.
     pub fn floor(&self) -> usize {
         self.floor
     }
@@ -198,7 +199,7 @@ impl Backing {
         self.changed
     }
 
-    /// Whether a pin also holds the memory, however little it reads.
+    /// Whether a pin also holds the memory, even if it reads only a part.
     pub fn is_held(&self) -> bool {
         Arc::strong_count(&self.mapping) > 1
     }

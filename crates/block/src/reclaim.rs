@@ -61,7 +61,7 @@ struct State {
     /// Mappings to be unmapped at once.
     due: Vec<MmapRaw>,
     /// Unpinned parts of mappings, and since when: they are reclaimed if the rest is still pinned
-    /// after a tick. Mostly it is not, and the whole mapping is cached.
+    /// after a tick. Usually no pin is left by then, and the whole mapping is cached.
     trims: VecDeque<(u64, Trim)>,
     tick: u64,
     ended: bool,
@@ -89,8 +89,8 @@ pub(crate) struct Trim {
 }
 
 impl Trim {
-    /// Reclaims the parts, unless the whole mapping is gone. Parts that cannot be reclaimed go with
-    /// the rest.
+    /// Reclaims the parts, unless the whole mapping is gone. Parts that cannot be reclaimed are
+    /// unmapped with the rest.
     fn carry_out(self) {
         let Some(mapping) = self.mapping.upgrade() else { return };
         for part in self.parts {
@@ -154,8 +154,8 @@ impl Reclaimer {
         }
     }
 
-    /// Takes an unused mapping, of which so many bytes may be resident. If none is, or without a
-    /// tenant, it cannot be reused.
+    /// Takes an unused mapping, of which this many bytes may be resident. If no byte is resident,
+    /// or without a tenant, the mapping cannot be reused.
     pub(crate) fn give(&self, raw: MmapRaw, tenant: Option<Tenant>, written: usize) {
         // Without a worker, the drop at the end of this scope unmaps.
         let Some(Handle(common)) = self.0.as_deref() else { return };
@@ -170,7 +170,8 @@ impl Reclaimer {
             }
             _ => state.due.push(raw),
         }
-        // A worker that waits for the end of a tick is not woken; otherwise nothing would age.
+        // A worker that waits for the end of a tick is not woken; otherwise cached memory would
+        // never age.
         if !state.due.is_empty() || state.kept.len() == 1 {
             common.changed.notify_one();
         }
@@ -198,13 +199,13 @@ impl Reclaimer {
 
 impl ReclaimWorker {
     /// Reclaims until the last `Reclaimer` is dropped, and then the rest.
-    // The clock of its pauses decides nothing in a simulation: there nothing is cached.
+    // The clock of these pauses has no effect in a simulation, which caches no memory.
     #[allow(clippy::disallowed_methods)]
     pub fn run(self) {
         let ReclaimWorker(common) = self;
         let mut state = common.lock();
-        // When the tick ends, while something ages. Due mappings may wake the worker earlier, any
-        // number of times.
+        // The end of the tick, while cached memory ages. Due mappings may wake the worker earlier,
+        // any number of times.
         let mut end = None;
         loop {
             let ages = !state.kept.is_empty() || !state.trims.is_empty();

@@ -3,8 +3,9 @@
 //!
 //! Advises to add when any resource is used above the upper mark. Advises to remove one when all resources
 //! are used below the lower mark and, without that server, would be used at most half-way between the marks;
-//! so neither advice triggers the other. Memory counts as a resource where no lower tier exists. With lower
-//! tiers, memory always fills before anything is demoted, and the room of both together counts.
+//! so neither advice triggers the other. Memory alone counts as a resource if no lower tier exists. With
+//! lower tiers, memory always fills before any block is demoted, so that the room of memory and lower tiers
+//! together counts.
 
 use crate::Catalog;
 use crate::kinds::KindSet;
@@ -34,9 +35,9 @@ pub struct Advice {
     pub servers: u32,
     /// The server to remove.
     pub address: Arc<str>,
-    /// How much of each resource is used.
+    /// The used part of each resource, as text.
     pub why: Box<str>,
-    /// How long the advice has stood.
+    /// The time for which the advice has not changed.
     pub age_ms: u64,
 }
 
@@ -58,9 +59,9 @@ pub struct ServerUse {
     pub room: Use,
     /// Busy time of all its cores together, in thousandths.
     pub cores: Use,
-    /// The server is draining: its data moves elsewhere, and its room counts for nothing.
+    /// Whether the server is draining: its data moves to other servers, and its room does not count.
     pub leaves: bool,
-    /// It is the only server of some kind of structure.
+    /// Whether it is the only server of a kind of structure.
     pub alone: bool,
 }
 
@@ -146,8 +147,8 @@ pub(crate) struct Adviser {
 }
 
 impl Catalog {
-    /// The use of each server. Empty where several controller shards share the servers, because each shard
-    /// knows only its own part.
+    /// The use of each server. Empty if several controller shards share the servers, because each shard knows
+    /// only its own part.
     fn server_uses(&self) -> Vec<ServerUse> {
         if self.pool.servers().any(|(_, server)| server.lending.is_some()) {
             return Vec::new();

@@ -8,7 +8,7 @@
 //!
 //! A bill changes with time and not only by commands, so the log cannot hold its current value. It is logged
 //! every `BILL_EVERY` while reports arrive, and when its job ends: a restarted controller has lost at most
-//! that much of it, and never adds any for its downtime. The last `BILLS_KEPT` bills of ended jobs are
+//! the use of that period, and never adds use for its downtime. The last `BILLS_KEPT` bills of ended jobs are
 //! retained.
 
 use crate::durable::Dirty;
@@ -32,7 +32,7 @@ pub struct TierSpent {
 /// The total use of a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// Memory first, then the classes of tiers by their codes.
+    /// The use by place: memory first, then the classes of tiers by their codes.
     pub tiers: [TierSpent; PLACES],
     /// Most bytes of blocks at any one time, over all places.
     pub peak: u64,
@@ -85,11 +85,11 @@ impl Bill {
 pub struct BillInfo {
     /// The job.
     pub job: JobId,
-    /// Its name, with that of its tenant before it.
+    /// The job's name, after the name of its tenant if it has one.
     pub name: Box<str>,
-    /// How long the job has been registered, or was.
+    /// The time for which the job has been, or was, registered.
     pub age_ms: u64,
-    /// The job is no longer registered.
+    /// Whether the job is no longer registered.
     pub ended: bool,
     /// The use.
     pub spent: Spent,
@@ -99,7 +99,7 @@ pub struct BillInfo {
 #[derive(Debug, Default)]
 pub(crate) struct Bills {
     pub(crate) ended: VecDeque<BillInfo>,
-    /// The number of the latest of these that are not logged.
+    /// The number of the latest ended bills that are not logged.
     unwritten: usize,
     /// Jobs whose bill must be logged with its value in `written`.
     pub(crate) dirty: Dirty,

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 /// The caller, as its verified token describes it. The catalog decides what the caller may do.
 ///
-/// A token of the cluster may do everything. A job's own token belongs to its driver, which owns all prefixes
-/// of the job. A token attenuated to a task writes its own prefix, reads those of its job, and renews and
-/// creates at and below its own.
+/// A token of the cluster allows all operations. A job's own token belongs to its driver, which owns all
+/// prefixes of the job. A token attenuated to a task allows writes to the task's own prefix, reads of the
+/// job's prefixes, and renewals and creations at the own prefix and its descendants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Actor {
     /// The job of the token; none for the cluster's.
@@ -49,7 +49,7 @@ impl Actor {
 pub struct PrefixOptions<'a> {
     /// Lease in milliseconds; 0 takes the default of the job.
     pub lease_ms: u32,
-    /// Never expires.
+    /// Whether the prefix never expires.
     pub pinned: bool,
     /// The rights of the prefix's own task (and of the driver) on its structures.
     pub owner_verbs: Verbs,
@@ -64,9 +64,10 @@ pub struct PrefixOptions<'a> {
     pub flush_to: &'a str,
     /// Most blocks of the prefix with its descendants; 0 means unbounded.
     pub max_blocks: u64,
-    /// Its structures cannot be opened before the prefix is published.
+    /// Whether the prefix is being loaded: its structures cannot be opened before it is published.
     pub loading: bool,
-    /// Every end of the prefix except its removal flushes it first; to its own path when `flush_to` is empty.
+    /// Whether every end of the prefix except its removal flushes it first; to its own path if `flush_to` is
+    /// empty.
     pub persist: bool,
     /// The durability at which a change is acknowledged: `ACKNOWLEDGE_MEMORY` or `ACKNOWLEDGE_FLUSHED`.
     pub acknowledge: u8,
@@ -136,7 +137,7 @@ pub struct NewStructure<'a> {
     pub max_items: u64,
     /// Most bytes of a queue's items together; 0 means unbounded. Other kinds ignore it.
     pub max_bytes: u64,
-    /// Opens an existing structure of the same kind.
+    /// Whether an existing structure of the same kind is opened.
     pub open_existing: bool,
 }
 
@@ -179,7 +180,7 @@ pub struct Seal {
     pub length: u64,
     /// Bytes of a queue's items.
     pub bytes: u64,
-    /// The structure itself was sealed with it: no block follows.
+    /// Whether the structure itself was sealed with this block, so that no block follows.
     pub last: bool,
 }
 
@@ -222,7 +223,7 @@ pub struct Report<'a> {
     pub connections: u32,
     /// Requests answered since the start.
     pub requests: u64,
-    /// Of these, arrived on another core than the block's.
+    /// The number of these requests that arrived on another core than that of their block.
     pub forwarded: u64,
     /// Memory of freed blocks that clients still map.
     pub bytes_owed: u64,
@@ -268,7 +269,7 @@ pub enum StopFault {
     Arriving,
     /// Its kind cannot be flushed.
     Never,
-    /// The block is not there, or takes part in another snapshot: the whole snapshot begins again.
+    /// The block does not exist, or is part of another snapshot: the whole snapshot begins again.
     Gone,
 }
 
@@ -325,8 +326,8 @@ pub enum Command<'a> {
     RenewPrefixById { job: JobId, prefix: PrefixId, ago_ms: u32 },
     /// A prefix's lease and the time left of it.
     LeaseInfo { actor: Actor, job: JobId, path: &'a str },
-    /// Changes the rights on a prefix's structures and revokes earlier grants. Both sets are taken as given:
-    /// empty ones allow nothing.
+    /// Changes the rights on a prefix's structures and revokes earlier grants. Both sets are used as given:
+    /// an empty set allows no operation.
     SetPermissions { actor: Actor, job: JobId, path: &'a str, owner_verbs: Verbs, job_verbs: Verbs },
     /// Declares the readers of a prefix: when the last of them has committed, the prefix is freed at once.
     /// Adds to the readers declared before, or replaces them.
@@ -374,8 +375,9 @@ pub enum Command<'a> {
     /// where there are several shards, and in answer to `Effect::Lots`. Empty when the server refused the
     /// latter.
     Lent { server: ServerId, lent: &'a [u32] },
-    /// The last allocation, of this many blocks, was refused as `OutOfMemory`: requests blocks from servers
-    /// that lend, and demotes blocks of the caller. `Catalog::awaits_room` tells whether any will be freed.
+    /// The last allocation, of this many blocks, was refused as `OutOfMemory`: requests blocks from
+    /// servers that lend, and demotes blocks of the caller. `Catalog::awaits_room` returns whether
+    /// any will be freed.
     ShortOf { blocks: u32 },
     /// Drains a server: it receives no blocks from now on, and is released when it holds none. With `cancel`,
     /// cancels the drain. Cluster only; idempotent.
@@ -457,18 +459,18 @@ pub enum Command<'a> {
     },
     /// A server has no record of the snapshot that it should write.
     CutLost { server: ServerId, number: u64 },
-    /// A block is thawed; `stood` tells whether it stayed frozen until then.
+    /// A block is thawed; `stood` is true if it stayed frozen until then.
     BlockThawed { server: ServerId, number: u64, at: BlockAt, attempt: u32, stood: bool },
     /// A server wrote the manifest of a flush, or could not.
     FlushCommitted { server: ServerId, number: u64, outcome: Result<(), &'a str> },
     /// A server deleted the requested objects of this flush, or failed to.
     Swept { server: ServerId, number: u64, outcome: Result<(), &'a str> },
     /// A block of a kv requests to move its range from `start` on to a new block, or its whole range to a
-    /// neighbour, or to a new block because its server is draining. While its move lasts it gets the same
-    /// answer again.
+    /// neighbour, or to a new block because its server is draining. Repetitions during the move get the same
+    /// answer.
     BeginMove { structure: StructureId, at: BlockAt, start: u64, way: Way },
-    /// The target of a block's move has confirmed that it holds everything: it owns the range from now on.
-    /// The block may repeat this until it has the answer. `bytes` is the number of bytes sent.
+    /// The target of a block's move has confirmed that it has all data: it owns the range from now on. The
+    /// block may repeat this command until it receives the answer. `bytes` is the number of bytes sent.
     CommitMove { structure: StructureId, at: BlockAt, id: MoveId, target: BlockAt, bytes: u64 },
     /// A block cancels its move. Changes nothing when there is no move, or when it was committed.
     CancelMove { structure: StructureId, at: BlockAt, id: MoveId },
@@ -476,10 +478,11 @@ pub enum Command<'a> {
     /// still under way.
     ImportRefused { server: ServerId, at: BlockAt, id: MoveId },
 
-    /// Expires leases, silent servers and lingering jobs that are due.
+    /// Ends leases, silent servers and lingering jobs that are due.
     Tick,
     /// As `Tick`, where requests that arrived after `heard` may still be unread. A lease or a server whose
-    /// time ended later is not due yet, because its renewal or report may be among them.
+    /// time ended after `heard` is not due yet, because its renewal or report may be among the unread
+    /// requests.
     TickUntil { heard: Time },
     /// The controller's process read no request for this long, up to now. Every running lease is extended by
     /// that time, and so is the silence that servers are allowed.
@@ -490,8 +493,8 @@ pub enum Command<'a> {
 
 impl Command<'_> {
     /// Whether the command may let a flush of a live prefix proceed. All of these commands wait for the log,
-    /// because a flush that proceeds assigns names. A flush would stall if a command were forgotten here, so
-    /// every command is named and a new one does not compile without a decision.
+    /// because a flush that proceeds assigns names. A flush would stall if a command were missing here, so
+    /// every command is named, and a new command does not compile without a decision.
     pub(crate) fn frees_copies(&self) -> bool {
         use Command as C;
         match self {

@@ -1,16 +1,17 @@
 //! The address DAGs of all jobs: prefixes, the edges between them, and the table of names.
 //!
-//! Edges are records on two lists, the children of a parent and the parents of a child, so that a prefix with
-//! a million children costs no more to change than one with two. The table of names holds each edge under
-//! (parent, name of the child): the name is unique among the children of every one of the child's parents.
+//! Edges are records on two lists, the children of a parent and the parents of a child, so that a change
+//! costs the same for a prefix with a million children as for a prefix with two. The table of names holds
+//! each edge under (parent, name of the child): the name is unique among the children of every one of the
+//! child's parents.
 //!
 //! # Leases
 //!
 //! A renewal stamps one prefix and nothing else. The effect of the stamp on relatives is computed on demand:
 //! a prefix counts as renewed at the latest of its own stamp, those of its direct children, and those of all
-//! its ancestors (paper, 3.2, read the other way round). This value never decreases (INV-12): where a
-//! relative is cut off, `carried_below` and `carried_above` keep the renewals that it had granted. A dead
-//! prefix keeps its place and its last stamp; renewals of its ancestors still reach its descendants.
+//! its ancestors (paper, 3.2, read the other way round). This value never decreases (INV-12): if an edge to a
+//! relative is removed, `carried_below` and `carried_above` keep the renewals that the relative had granted.
+//! A dead prefix keeps its place and its last stamp; renewals of its ancestors still reach its descendants.
 
 use crate::durable::Dirty;
 use crate::flush::Special;
@@ -30,7 +31,7 @@ pub(crate) enum Life {
     Live,
     Expired,
     Removed,
-    /// Its declared readers had all committed.
+    /// Freed, because its declared readers had all committed.
     Read,
 }
 
@@ -38,7 +39,7 @@ pub(crate) enum Life {
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: PrefixId,
-    /// Its last own renewal; its creation is the first.
+    /// The time of the prefix's own last renewal; its creation is the first.
     pub(crate) stamp: Time,
     /// Renewals by direct children that are no longer linked; for a dead prefix, the missed deadline.
     pub(crate) carried_below: Time,
@@ -50,7 +51,7 @@ pub(crate) struct Node {
     pub(crate) generation: Generation,
     pub(crate) first_structure: u32,
     pub(crate) structures: u32,
-    /// The nodes of a job are a list, so that it ends without a search.
+    /// The next node of the same job. The list lets a job end without a search.
     pub(crate) job_next: u32,
     job_prev: u32,
     first_parent: u32,
@@ -60,9 +61,9 @@ pub(crate) struct Node {
     pub(crate) job_verbs: Verbs,
     pub(crate) life: Life,
     pub(crate) pinned: bool,
-    /// A server loss took some of its data.
+    /// Whether the loss of a server has destroyed some of its data.
     pub(crate) data_lost: bool,
-    /// The attempt of its task has committed.
+    /// Whether the attempt of its task has committed.
     pub(crate) committed: bool,
 }
 
@@ -107,9 +108,11 @@ pub(crate) struct Edge {
     pub(crate) next_sibling: u32,
     prev_sibling: u32,
     pub(crate) next_parent: u32,
-    /// Most edges that follow in the child's list: a bound on the number of parents that needs no walk.
+    /// An upper bound of the edges that follow in the child's list. It bounds the number of parents without a
+    /// walk.
     pub(crate) behind: u16,
-    /// The edge was deduced from use, not named in a plan: it carries renewals and an address, and no rights.
+    /// Whether the edge was deduced from use and not named in a plan: it then carries renewals and an
+    /// address, and no rights.
     pub(crate) deduced: bool,
 }
 
@@ -134,7 +137,7 @@ impl Named {
         (key.name(parent as u64, name) >> 32) as u32
     }
 
-    /// The hash for the table: it takes the place of an entry from the low bits and a tag from the top ones.
+    /// The hash for the table, which uses the low bits as an entry's place and the top bits as a tag.
     fn spread(hash: u32) -> u64 {
         u64::from(hash) << 32 | u64::from(hash)
     }
@@ -431,7 +434,7 @@ impl Dag {
         self.unlink(parent, child);
     }
 
-    /// Removes all edges of a prefix without keeping anything; for the end of a job.
+    /// Removes all edges of a prefix without keeping any renewals; for the end of a job.
     pub(crate) fn isolate(&mut self, n: u32) {
         while let Some(parent) = self.first_parent(n) {
             self.unlink(parent, n);
@@ -559,7 +562,7 @@ impl Dag {
                 names.push("...");
                 break;
             }
-            // The root has no name and no place in a path.
+            // The root has no name and is omitted from paths.
             if !name.is_empty() {
                 names.push(name);
             }

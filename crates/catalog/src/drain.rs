@@ -1,13 +1,12 @@
 //! Draining of servers.
 //!
 //! A *draining* server receives no blocks (INV-46). When it has none, and none that awaits confirmation as
-//! free, it is *released*: as far as this controller shard is concerned, it may leave. It leaves when every
-//! shard has released it, like any other server, with nothing to lose. Until then its drain can be cancelled.
-//! A released server may already be shutting down, so it receives blocks again only after it has confirmed
-//! that it stays.
+//! free, it is *released*: this controller shard permits it to leave. It leaves when every shard has released
+//! it, and then has no data to lose. Until then its drain can be cancelled. A released server may already be
+//! shutting down, so it receives blocks again only after it has confirmed that it stays.
 //!
-//! The log records that a server drains. It does not record the release: a new connection knows of none, and
-//! the state is evaluated again.
+//! The log records that a server drains. It does not record the release: over a new connection the server is
+//! not released, and the state is evaluated again.
 
 use crate::error::blocks;
 use crate::relocate::Evacuation;
@@ -127,7 +126,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A server reconnected, and was sent nothing yet over the new connection.
+    /// A server reconnected, and no message was sent over the new connection yet.
     pub(crate) fn drain_anew(&mut self, id: ServerId) {
         self.drains.evacuations.remove(&id);
         match self.drains.state(id) {
@@ -150,8 +149,8 @@ impl Catalog {
         self.pool.stir(id);
     }
 
-    /// Returns pre-allocated blocks that hold nothing. Not before all servers have reported the grants of
-    /// their blocks: one of these blocks may be in use, and the log may have lost its grant (INV-47).
+    /// Returns pre-allocated blocks without data. Not before all servers have reported the grants of their
+    /// blocks: one of these blocks may be in use, and the log may have lost its grant (INV-47).
     fn clear_out(&mut self, id: ServerId, effects: &mut Vec<Effect>) {
         if self.recovering() || !self.drains.cluttered.remove(&id) {
             return;
@@ -161,7 +160,7 @@ impl Catalog {
         }
     }
 
-    /// Sends evacuation requests to servers' blocks, and releases servers that hold nothing.
+    /// Sends evacuation requests to servers' blocks, and releases servers without blocks.
     pub(crate) fn go_on_draining(&mut self, effects: &mut Vec<Effect>) {
         let draining = self.drains.states.iter().filter(|(_, s)| **s == DrainState::Draining);
         for id in draining.map(|(&id, _)| id).collect::<Vec<ServerId>>() {
@@ -176,7 +175,7 @@ impl Catalog {
         }
     }
 
-    /// Whether the server holds nothing and nothing can appear there that the log has lost (INV-47).
+    /// Whether the server has no block, and cannot report a block whose grant the log has lost (INV-47).
     fn has_nothing(&self, id: ServerId) -> bool {
         let known = !self.recovering() && !self.is_telling(id);
         let server = self.pool.server(id).expect("a server that drains is a member");
@@ -246,7 +245,7 @@ impl Catalog {
             });
         }
         if named > 0 {
-            // Only the server knows what else they wait for; it reports that itself.
+            // Only the server knows any other reason of their wait; it reports that itself.
             waits.push(format!("{} of large values being copied to other servers", blocks(named)));
         }
         let kept = self.pool.server(id).map_or(0, |server| server.quarantined as u64);
@@ -264,7 +263,10 @@ impl Catalog {
         for (id, server) in self.pool.servers() {
             let state = self.drains.state(id);
             if server.draining != (state != DrainState::Serving) {
-                return Err(format!("server {id} is {state:?} and takes blocks or not"));
+                return Err(format!(
+                    "server {id} is {state:?}, but draining is {}",
+                    server.draining
+                ));
             }
             let gone = matches!(state, DrainState::Released | DrainState::Recalled);
             if gone && !server.holds_nothing() {

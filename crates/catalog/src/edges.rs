@@ -1,8 +1,8 @@
 //! Edges deduced from use: the hierarchy built on the fly (paper, 3.1).
 //!
 //! A session that runs for prefix t and opens a structure of prefix p shows that t consumes p's data: p
-//! becomes a parent of t, so that every renewal of t keeps p too, without a plan that says so. Opening
-//! succeeds whether or not the edge is possible; its reply gives the outcome ([`EdgeOutcome`]).
+//! becomes a parent of t, so that every renewal of t also renews p, without a plan that contains the edge.
+//! Opening succeeds whether or not the edge is possible; its reply gives the outcome ([`EdgeOutcome`]).
 //!
 //! A new edge counts as a renewal of t, as the creation of a prefix does: it follows from a request of t's
 //! own session. So both ends agree at once on the renewals that the edge grants, and nothing granted before

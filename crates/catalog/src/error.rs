@@ -325,7 +325,7 @@ pub enum CatalogError {
     )]
     NoNeighbour { at: BlockAt },
     /// A block asked to leave a server that is not draining.
-    #[error("block {} stays: its server is not draining, or no longer", at.block)]
+    #[error("block {} is not relocated: its server is not draining, or no longer is", at.block)]
     StaysHere { at: BlockAt },
     /// The move was cancelled before it was committed, or never existed.
     #[error("move {id} was cancelled; block {} keeps its range", at.block)]

@@ -1,9 +1,9 @@
 //! Blocks in which a kv keeps the extents of its large values (ADR 0018).
 //!
-//! They belong to the structure like its other blocks: logged, listed in inventories, counted in quotas, lost
-//! and freed with it. They have no range and are in no map, because entries name them. A client requests one
-//! with room; the catalog returns the fullest, so that the others empty. A block that has been empty for a
-//! while accepts no more extents, reports so, and is freed.
+//! These blocks belong to the structure like its other blocks: they are logged, listed in inventories,
+//! counted in quotas, and lost and freed with it. They have no range and are in no map, because entries name
+//! them. A client requests a block with room; the catalog returns the fullest, so that the other blocks
+//! become empty. A block that has been empty for a while accepts no more extents, reports so, and is freed.
 
 use crate::pool::{Draw, Held, Where};
 use crate::structures::Structure;
@@ -88,7 +88,7 @@ impl Catalog {
         self.entry(block, 0, if self.leaves_or_left(block) { 0 } else { free })
     }
 
-    /// Whether a block is in a lower tier or on its way there: it accepts nothing then.
+    /// Whether a block is in a lower tier or being demoted: it then accepts no extents.
     fn leaves_or_left(&self, block: BlockId) -> bool {
         let Where { tier, to, .. } = self.pool.place(block);
         tier.is_below() || to.is_below()

@@ -1,9 +1,9 @@
 //! Flushes of a prefix whose lease expires, or whose job ends before it: one part for each block, then a
 //! manifest, and only then are the blocks freed. (`live` flushes prefixes that stay live.)
 //!
-//! Until the manifest is written the blocks are quarantined: nobody can reach or allocate them. A failed
-//! write is retried, with growing pauses, for as long as it takes; only the loss of a server that had not
-//! written its part ends a flush without a manifest. Two flushes of one directory commit in the order in
+//! Until the manifest is written the blocks are quarantined: they can be neither reached nor allocated. A
+//! failed write is retried, with growing pauses, for as long as it takes; only the loss of a server that had
+//! not written its part ends a flush without a manifest. Two flushes of one directory commit in the order in
 //! which they began, so that the later one stands. A flush is durable state (`recovery`): a restart of the
 //! controller interrupts it and does not end it.
 //!
@@ -46,9 +46,9 @@ pub(crate) struct Special {
     pub(crate) marks: Marks,
     pub(crate) flush_to: Box<str>,
     pub(crate) flush: FlushState,
-    /// It is being filled from a flush, and is incomplete.
+    /// Whether the prefix is being loaded from a flush, and is incomplete.
     pub(crate) loading: bool,
-    /// Every end of the prefix except its removal flushes it first.
+    /// Whether every end of the prefix except its removal flushes it first.
     pub(crate) persist: bool,
     /// The tag of its journal, when changes are acknowledged as flushed; otherwise empty.
     pub(crate) journal: Box<str>,
@@ -73,11 +73,11 @@ struct Part {
 #[repr(u8)]
 pub(crate) enum PartState {
     Waits = 0,
-    /// Its object is written.
+    /// The part's object is written.
     Written = 1,
-    /// Its block was never opened: nothing is to be written.
+    /// The part's block was never opened, so the part has no object.
     Absent = 2,
-    /// Its object is written, and the flush does not own its block, because the prefix stayed live.
+    /// The part's object is written, and the flush does not own the block, because the prefix stayed live.
     Copied = 3,
 }
 
@@ -149,7 +149,7 @@ struct Flush {
     parts: Vec<Part>,
     /// Number of parts still to be written.
     left: usize,
-    /// The flush was requested, and the prefix stays live.
+    /// Whether the flush was requested and the prefix stays live.
     live: bool,
     /// The topmost flush of the same barrier; 0 for none.
     group: u64,
@@ -593,7 +593,8 @@ impl Catalog {
         if flush.left > 0 || flush.committing.is_some() || !first || self.recovering() {
             return;
         }
-        // The server that wrote the last part has access to the directory; any other has when it is shared.
+        // The server that wrote the last part has access to the directory; another server has access if the
+        // directory is shared.
         let there = |part: &&Part| matches!(part.state, PartState::Written | PartState::Copied);
         let written = flush.parts.iter().rev().filter(there);
         let wrote = written.map(|part| part.at.block.server());
@@ -752,7 +753,7 @@ impl Catalog {
         self.flushes.all.values().any(|flush| flush.committing == Some(server))
     }
 
-    /// From now on, requests for data that was to be flushed report it as lost, not as expired.
+    /// Makes requests for data that could not be flushed report it as lost from now on, not as expired.
     fn bury_as_lost(&mut self, number: u64, cause: Cause) {
         let Flush { prefix, address, ids, structures, .. } = &self.flushes.all[&number];
         let (prefix, path, at) = (*prefix, address.clone(), self.now);

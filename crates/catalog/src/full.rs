@@ -1,6 +1,6 @@
-//! The content of an `OutOfMemory` error: the caller, the available room, and its holders. A reader must
-//! learn which of its own data to remove, or that others hold all of the room, and nothing else about those
-//! others.
+//! The content of an `OutOfMemory` error: the caller, the available room, and its holders. The reader of the
+//! error must learn which of its own data to remove, or that other jobs hold all of the room, and no more
+//! about the other jobs.
 
 use crate::Catalog;
 use crate::error::blocks;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of prefixes of a job that are named.
+/// Number of prefixes of a job that the error names.
 const NAMED: usize = 5;
 /// Bytes of a name that are shown.
 const NAME_SHOWN: usize = 80;
@@ -29,7 +29,7 @@ pub struct Full {
     pub free: u64,
     /// Free blocks reserved for moves and repairs.
     pub reserved: u64,
-    /// Memory first, then the lower tiers.
+    /// The tiers of the cluster, memory first.
     pub tiers: Vec<FullTier>,
     /// The blocks that the job of the caller holds.
     pub holding: Arc<Holding>,
@@ -79,7 +79,7 @@ pub struct Holding {
     pub out: Vec<u64>,
     /// Blocks of any job, counted in the same way, that are being freed or retained for a flush.
     pub kept: Vec<u64>,
-    /// Its prefixes with most blocks, the largest first.
+    /// The job's prefixes with most blocks, the largest first.
     pub prefixes: Vec<(Box<str>, u64)>,
 }
 

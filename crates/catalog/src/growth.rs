@@ -36,8 +36,8 @@ impl Structure {
 }
 
 impl Catalog {
-    /// The structure of a block on whose behalf a server speaks, if the structure owns the block in this
-    /// epoch. Counts as a message of the server in any case.
+    /// The structure that a server's request for a block concerns, if the structure owns the block in this
+    /// epoch. In any case the request counts as a message of the server.
     pub(crate) fn held_by(&mut self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
         self.heard_from(at.block.server());
         let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
@@ -78,7 +78,7 @@ impl Catalog {
         let asker = match structure.position(at.block).ok_or(CatalogError::StaleBlock { at })? {
             Position::Chain(k) => k,
             Position::Sealed(i) => {
-                // A late repeat: the successor is in the map already.
+                // A late repetition of the request: the successor is already in the map.
                 let successor = structure.entries[i + 1].block;
                 let version = MapVersion(structure.version);
                 return Ok(Reply::Grown { version, entry: self.entry(successor, 0, u64::MAX) });
@@ -94,8 +94,9 @@ impl Catalog {
         Ok(Reply::Grown { version, entry: self.entry(successor, 0, u64::MAX) })
     }
 
-    /// Frees the last block of the successor list again: its predecessor has reported it to no client. A
-    /// caller that is refused, because it grew meanwhile, gets the same successor when it asks again.
+    /// Frees the last block of the successor list, which its predecessor has named to no client. If the
+    /// predecessor is refused because the list has grown meanwhile, its next request returns the same
+    /// successor.
     pub(crate) fn give_back_successor(
         &mut self,
         id: StructureId,
@@ -282,8 +283,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// The structure itself is sealed. Its last range stays open, so that the map still says which block
-    /// answers beyond the end; granted successors are freed.
+    /// The structure itself is sealed. Its last range stays open, so that the map still has a block that
+    /// answers requests beyond the end; granted successors are freed.
     fn seal_last(&mut self, s: u32, effects: &mut Vec<Effect>) -> Option<Seal> {
         let tail = self.structures[s].entries.len() - 1;
         self.structures.changes(s, tail);

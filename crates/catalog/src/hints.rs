@@ -90,8 +90,8 @@ impl Estimate {
         }
         let most = supply.bytes_per_s;
         let all = supply.memory.saturating_add(supply.below);
-        // The room that it may use, and the part of that which it fills first. A job that could do without
-        // memory uses memory where there is nothing else.
+        // The room that the job may use, and the part that it fills first. A job that does not need
+        // memory still uses it if there is no lower tier.
         let (may, first) = match hints.not_sensitive {
             true if supply.below > 0 => (supply.below, supply.below),
             true => (supply.memory, supply.memory),

@@ -31,7 +31,7 @@ pub(crate) struct Job {
     pub(crate) name: Box<str>,
     pub(crate) root: u32,
     pub(crate) lease_ms: u32,
-    /// The shortest lease of any prefix that it ever had: a bound for a client that renews all of them.
+    /// The shortest lease of any prefix that the job ever had: a bound for a client that renews all prefixes.
     pub(crate) shortest_ms: u32,
     /// Its quota of blocks.
     pub(crate) quota: Bound,
@@ -310,7 +310,7 @@ impl Catalog {
         if self.dag.nodes[n].id == task {
             return true;
         }
-        // A token outlives its prefix; the place of an expired prefix confers nothing on the holder.
+        // A token may outlive its prefix; a token for an expired prefix gives no rights.
         match self.dag.by_id(task) {
             Some(own) if self.dag.nodes[own].job == self.dag.nodes[n].job => {
                 self.dag.at_or_below(n, own)
@@ -354,7 +354,7 @@ impl Catalog {
         // A job with no live prefix is kept only to report why it ended; its name is free.
         if let Some(j) = known.filter(|&j| self.jobs[j].live_prefixes > 0) {
             let job = &self.jobs[j];
-            // The caller inspected one job; another one registered since then keeps the name.
+            // The caller inspected one job; a job that was registered since then keeps the name.
             if claim.over != Some(job.id)
                 && !(Bug::OtherJobReplaced.active() && claim.over.is_some())
             {
@@ -418,7 +418,7 @@ impl Catalog {
         let reuse = Some(self.jobs[j].root).filter(|&root| root != NONE);
         let n = self.install(j, "", &[], reuse, options);
         let job = &mut self.jobs[j];
-        // A prefix that ended at this very moment belongs to the life before.
+        // A prefix that ended at exactly this time belongs to the earlier life.
         let ended = self.now.max(job.opened);
         let opened = if reuse.is_some() { ended + Duration::from_nanos(1) } else { self.now };
         (job.root, job.opened) = (n, opened);

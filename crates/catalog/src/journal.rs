@@ -1,9 +1,9 @@
 //! Prefixes whose changes are acknowledged after they are stored.
 //!
-//! Each has a journal at the place to which it would be flushed, with a tag that is never reused. Servers
-//! begin the journal with the first block of a structure, before any client learns of the structure, and
-//! refuse where another journal lies. From then on the journal holds every acknowledged change, independent
-//! of failures of servers and controllers.
+//! Each has a journal at the place to which it would be flushed, with a tag that is never reused.
+//! Servers begin the journal with the first block of a structure, before any client learns of the
+//! structure, and refuse if the place already has another journal. From then on the journal holds
+//! every acknowledged change, independent of failures of servers and controllers.
 //!
 //! The journal is deleted when the data is discarded, and when a complete flush of the prefix replaces it.
 //! Where memory was lost, the journal is the only copy: the catalog then never deletes it, and no flush
@@ -99,8 +99,8 @@ impl Catalog {
         }))
     }
 
-    /// Whether a flush of the whole prefix may replace its journal: not where data is lost, nor where a
-    /// structure's journal may never have begun, so that another one may lie there.
+    /// Whether a flush of the whole prefix may replace its journal: not if data is lost, nor if a
+    /// structure's journal may never have begun, because the place may then have another journal.
     pub(crate) fn may_cover_journal(&self, n: u32) -> bool {
         if !self.is_journaled(n) {
             return true;

@@ -1,8 +1,7 @@
 //! The custom kinds that memory servers have announced.
 //!
 //! Servers announce the name and the router of a kind when they join. A description stays for as long as a
-//! live server has it or a structure is of the kind, so that two servers never mean different things by one
-//! code.
+//! live server serves the kind or a structure of the kind exists, so that one code never has two meanings.
 
 use crate::{Actor, Catalog, CatalogError, Reply};
 use honeycomb_types::{Kind, KindSpec, Router, ServerId};
@@ -88,8 +87,8 @@ impl Catalog {
         }
     }
 
-    /// Whether a server may announce these kinds: each code once, and none with another meaning here. `gone`
-    /// are the servers that it replaces.
+    /// Whether a server may announce these kinds: each code at most once, and without a conflict with a known
+    /// description. `gone` are the servers that it replaces.
     pub(crate) fn check_kinds(
         &self,
         kinds: &[KindSpec],
@@ -129,8 +128,8 @@ impl Catalog {
         Ok(())
     }
 
-    /// Whether a live server has a kind, or a structure is of it, apart from these servers and the blocks on
-    /// them.
+    /// Whether a live server serves a kind, or a structure of it exists, without counting these servers and
+    /// their blocks.
     fn is_used(&self, kind: Kind, gone: &[ServerId]) -> bool {
         let stays = |server: ServerId| !gone.contains(&server);
         let mut servers = self.pool.servers();

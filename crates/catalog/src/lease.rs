@@ -2,7 +2,7 @@
 //!
 //! Every live prefix that is not pinned has one timer, set no later than its lease can end. A renewal moves
 //! no timer: when one fires, the prefix's real deadline is computed, and the timer is set again or the prefix
-//! expires. Nothing is done for a prefix whose timer is not due.
+//! expires. A prefix whose timer is not due causes no work.
 
 use crate::dag::Life;
 use crate::flush::JobEnd;
@@ -110,7 +110,7 @@ impl Catalog {
     }
 
     /// The prefixes at these paths, as far as they are found directly. With a million prefixes, each look-up
-    /// waits for memory three times; a batch that proceeds step by step overlaps these waits.
+    /// has three cache misses; a batch that looks up all paths step by step overlaps these misses.
     fn likely(&self, j: u32, paths: &[&str]) -> [Option<u32>; TOGETHER] {
         let root = self.jobs[j].root;
         let mut likely = [(NONE, ""); TOGETHER];
@@ -140,7 +140,8 @@ impl Catalog {
     ) -> Result<u32, CatalogError> {
         let n = match likely.filter(|&n| self.dag.nodes[n].live()) {
             Some(n) => n,
-            // Does not search for the location of an unknown name, because one request has many paths.
+            // For an unknown name, the other paths that end with it are not searched, because one request has
+            // many paths.
             None => self.live_at(j, path)?,
         };
         self.need_own(actor, n, "renew", path)?;
@@ -209,7 +210,7 @@ impl Catalog {
         heard: Time,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        // Servers first: leases that end in the same tick then send nothing to a dead one.
+        // Servers first, so that leases that end in the same tick send no request to a lost server.
         if self.silence <= heard {
             self.end_silence(heard, effects);
         }

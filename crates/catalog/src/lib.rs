@@ -5,8 +5,8 @@
 //! inside: the same commands at the same times give the same replies, effects and state (INV-35). The
 //! simulator and the command log rely on this.
 //!
-//! A refused command has changed nothing, and an allocation of several blocks gives all or none. Effects are
-//! idempotent by (block, epoch) and must reach each server in the order in which they were emitted.
+//! A refused command has no effect, and an allocation of several blocks returns all of them or none. Effects
+//! are idempotent by (block, epoch) and must reach each server in the order in which they were emitted.
 //!
 //! Where to look: `dag` holds prefixes and computes renewals; `lease` the timers and the end of a prefix;
 //! `flush` the data of a prefix that expires; `edges` the edges deduced from use; `readers` declared readers;
@@ -123,7 +123,7 @@ pub struct Config {
     /// The controller's term, durable before the catalog exists; part of every epoch and job id.
     pub term: u32,
     /// Key of the hash tables; drawn at random by a real controller, from the seed by a simulated one. It has
-    /// no visible effect, except that tenants cannot choose collisions.
+    /// no visible effect, but prevents tenants from provoking collisions.
     pub hash_seed: u64,
     /// The cipher that turns its counters into the ids that jobs see.
     pub ids: IdCipher,
@@ -199,7 +199,8 @@ pub struct Catalog {
     policy: Box<dyn Policy>,
     /// The block size of all live servers.
     block_size: u64,
-    /// No server's silence has consequences before this time; a lower bound, so that reports cost nothing.
+    /// A lower bound of the time at which the silence of any server has consequences. Reports need not update
+    /// it.
     silence: Time,
     last_prefix: u64,
     last_move: u64,
@@ -212,7 +213,7 @@ pub struct Catalog {
     tombstone_limit: usize,
     /// Parents of the prefix that is being created.
     scratch: Vec<u32>,
-    /// Prefixes that lost a place or a child to the one that is being created.
+    /// Prefixes that lost a place or a child to the prefix that is being created.
     evicted: Vec<u32>,
 }
 
@@ -261,10 +262,9 @@ impl Catalog {
     }
 
     /// Makes one transition and appends the resulting work of memory servers to `effects`.
-    ///
-    /// A `now` before that of an earlier command counts as that one. Leases end only in `Tick`, which is due
-    /// at [`Catalog::next_deadline`] and harmless at any other time. One tick does a bounded amount of work:
-    /// when more is due, the next deadline is not in the future.
+    /// A `now` before the time of an earlier command is replaced by that time. Leases end only in `Tick`,
+    /// which is due at [`Catalog::next_deadline`] and harmless at any other time. One tick does a bounded
+    /// amount of work: when more is due, the next deadline is not in the future.
     pub fn apply(
         &mut self,
         now: Time,
@@ -420,7 +420,7 @@ impl Catalog {
     /// late.
     pub fn next_deadline(&self) -> Option<Time> {
         if self.recovering() {
-            // Nothing ends before every server had time to report.
+            // No lease ends before every server had time to report.
             return Some(self.silence).filter(|&at| at != Time::NEVER);
         }
         let moves = self.moves_due.front().map(|(at, ..)| *at);

@@ -1,10 +1,10 @@
 //! This controller shard's share of each memory server.
 //!
-//! A server that joins several controller shards has a separate set of block names for each of them, but room
-//! for one set only. It keeps the ledger, and lends room in lots (ADR 0021). This module is the borrower's
-//! side, for each core of a server: blocks that are out (allocated, or in quarantine) never exceed the lent
-//! blocks (INV-40). Spare blocks beyond some lots are returned at once; when few are spare, more are
-//! requested before they are needed. A shard with no blocks out keeps none.
+//! A server that joins several controller shards has a separate set of block names for each of them, but
+//! memory for only one set. It keeps the ledger, and lends room in lots (ADR 0021). This module is the
+//! borrower's side, for each core of a server: blocks that are out (allocated, or in quarantine) never exceed
+//! the lent blocks (INV-40). Spare blocks beyond some lots are returned at once; when few are spare, more are
+//! requested before they are needed. A shard without allocated or quarantined blocks keeps no loan.
 //!
 //! One request for each server is under way at a time. Returned blocks are given up here before the request
 //! is sent, so that no block is ever counted on both sides.
@@ -21,10 +21,11 @@ pub(crate) struct Lending {
     asked: Option<Box<[u32]>>,
     /// The number of blocks that an allocation lacks.
     short: u32,
-    /// The last answer gave less than requested: no new request before this time, unless an allocation waits.
+    /// The earliest time of a new request after an answer with less than requested, unless an allocation
+    /// waits.
     again: Time,
-    /// No block is returned before this time: blocks lent for a refused caller must be available when it
-    /// retries.
+    /// The earliest time at which blocks are returned: blocks that were lent for a refused caller must be
+    /// available when it retries.
     hold: Time,
     /// The lent blocks that the server reported, until it has reported the blocks that it holds.
     pub(crate) told: Option<Box<[u32]>>,
@@ -71,7 +72,7 @@ impl Catalog {
         lending.any(|lending| lending.asked.is_some() || lending.short > 0)
     }
 
-    /// Whether a server may have more to lend: its last answer gave everything requested.
+    /// Whether a server may have more to lend, because its last answer granted the whole request.
     pub fn may_borrow(&self) -> bool {
         let has_more = |server: &Server| {
             let lending =

@@ -7,7 +7,8 @@
 //! cancelled (INV-20). A block takes part in at most one move at a time, so that the ranges at both ends are
 //! fixed while it lasts.
 //!
-//! A move whose source forgot it is cancelled after `limits::MOVE_MAX`, so that no block is held for ever.
+//! A move whose source has lost its state is cancelled after `limits::MOVE_MAX`, so that no block is held for
+//! ever.
 //!
 //! Every request may be repeated. The outcome of the last move of a block is recorded for as long as the
 //! block is in the map. With it, a source that missed the answer to its commit can be answered again, and a
@@ -25,7 +26,7 @@ use honeycomb_types::{
 /// block splits no earlier than after it has grown (`HEAVIER` of the structure).
 const MERGE_FILL: (u64, u64) = (5, 6);
 
-/// Whether blocks of a kind move only as a whole: to a new block, and in no other way.
+/// Whether blocks of a kind move only as a whole, to a new block.
 pub(crate) fn moves_as_it_lies(kind: Kind) -> bool {
     matches!(kind, Kind::File | Kind::Queue)
 }
@@ -116,7 +117,7 @@ impl Structure {
         moves
     }
 
-    /// Whether a block serves, or will when its predecessors are full: it is not a target.
+    /// Whether a block is not a target: it serves, or will serve when its predecessors are full.
     pub(crate) fn serves(&self, block: BlockId) -> bool {
         let granted = self.growth.iter().flat_map(|growth| &growth.granted);
         self.place_of(block).is_some() || granted.into_iter().any(|g| g.block == block)
@@ -183,8 +184,8 @@ impl Structure {
 
 impl Catalog {
     /// A source requests a move: from `start` on to a new block, or everything to a neighbour, or to a new
-    /// block elsewhere. A repeat by a source whose move is under way returns that move, whatever it requests
-    /// now.
+    /// block elsewhere. A repetition by a source with a move in progress returns that move, whatever it
+    /// requests now.
     pub(crate) fn begin_move(
         &mut self,
         id: StructureId,
@@ -249,7 +250,7 @@ impl Catalog {
         let (_, first, end) = self.range_of(s, source);
         if start <= first || start > end || !start.is_multiple_of(SLOT_WIDTH) {
             return Err(CatalogError::InvalidArgument {
-                what: "the first hash that a block gives away",
+                what: "the first hash of the range to split off",
                 given: start,
                 allowed: "it is the first of a slot, within the block's range and not its first",
             });
@@ -432,8 +433,8 @@ impl Catalog {
             }
             Some(Held::By(_)) => return Err(CatalogError::StaleBlock { at }),
             _ if structure.router.grows() => {
-                // The structure no longer owns it. The block that replaced it may have been relocated or
-                // lost, and its server may no longer be a member.
+                // The structure no longer owns the source. The block that replaced it may have been relocated
+                // or lost, and its server may no longer be a member.
                 let there = structure.serves(target.block) && self.pool.at(target.block) == target;
                 if !there {
                     return Err(CatalogError::StaleBlock { at });

@@ -38,7 +38,7 @@ pub(crate) enum Draw {
     Reserve,
 }
 
-/// There is not enough room for the whole request.
+/// The error of a request for which there is not enough room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
@@ -110,7 +110,8 @@ impl Pool {
         self.servers.get(&server)
     }
 
-    /// The number of the server's spare blocks changed: it is evaluated before the command ends.
+    /// Records that the number of the server's spare blocks changed: the loan is evaluated before the command
+    /// ends.
     pub(crate) fn stir(&mut self, server: ServerId) {
         let lends = self.servers.get(&server).is_some_and(|server| server.lending.is_some());
         if lends && !self.stirred.contains(&server) {
@@ -341,7 +342,7 @@ impl Pool {
         bytes
     }
 
-    /// Lets a retained block be freed, unless its server is lost and the block with it.
+    /// Requests the free of a retained block, unless the block was lost with its server.
     pub(crate) fn free_kept(&self, at: BlockAt, effects: &mut Vec<Effect>) {
         if self.held(at) == Some(Held::Quarantined) {
             effects.push(Effect::FreeBlock { server: at.block.server(), at });

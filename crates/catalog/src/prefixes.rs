@@ -32,11 +32,11 @@ pub(crate) struct Checked<'a> {
     pub(crate) flush: Option<(&'a str, Box<str>)>,
     /// Most blocks of the prefix with its descendants; 0 means unbounded.
     pub(crate) max_blocks: u64,
-    /// It is being loaded.
+    /// Whether the prefix is being loaded.
     pub(crate) loading: bool,
-    /// It outlives its job.
+    /// Whether the prefix outlives its job.
     pub(crate) persist: bool,
-    /// Its changes are acknowledged when they are in its journal.
+    /// Whether changes are acknowledged when they are in the prefix's journal.
     pub(crate) journaled: bool,
 }
 
@@ -190,7 +190,8 @@ impl Catalog {
         created.map(Reply::Prefix)
     }
 
-    /// The error for a place that is taken: that the prefix already exists, if it took the place itself.
+    /// The error for a place that is in use: that the prefix already exists, if the prefix itself uses the
+    /// place.
     pub(crate) fn or_exists(&self, j: u32, path: &str, error: CatalogError) -> CatalogError {
         match error {
             CatalogError::FlushPathTaken { .. } if self.live_at(j, path).is_ok() => {

@@ -1,15 +1,15 @@
-//! When memory runs short: which blocks are demoted, and at whose expense.
+//! Selects the blocks to demote when memory is short, and the holder that loses them.
 //!
-//! Under first come, first served, a prefix that requests a block when little is free pays with the least
-//! recently used of its own blocks; under a fair policy the holder furthest above its share pays (`shares`,
-//! INV-43). Blocks retained for a flush whose store is unavailable are demoted before those, because no
-//! client can reach them. So writers find memory free, the overflowing prefix is the one read from disk, and
-//! a neighbour's blocks stay in place. Blocks requested faster than others can be demoted begin in a lower
-//! tier (`take_blocks`).
+//! Under first come, first served, a request for a block when little is free demotes the least recently used
+//! block of the requesting prefix; under a fair policy, a block of the holder furthest above its share
+//! (`shares`, INV-43). Blocks retained for a flush whose store is unavailable are demoted before all others,
+//! because no client can reach them. So writers find free memory, only the overflowing prefix is read from
+//! disk, and a neighbour's blocks stay in memory. Blocks requested faster than others can be demoted begin in
+//! a lower tier (`take_blocks`).
 //!
-//! The coldest block is found by a clock: a hand for each prefix that was ever short goes round its blocks
-//! and examines a bounded number of them. `sinking` handles disks that run short. Access times come from the
-//! servers' reports, four times a second, which is finer than necessary.
+//! The coldest block is found by a clock: each prefix that was ever short of memory has a clock hand, which
+//! cycles over its blocks and examines a bounded number of them. `sinking` handles disks that run short.
+//! Access times come from the servers' reports, four times a second, which is finer than necessary.
 
 use crate::pool::{Draw, Pool, Server, Where, tick_of};
 use crate::structures::Structure;
@@ -70,7 +70,7 @@ pub(crate) struct Pressure {
     pub(crate) early: Vec<Effect>,
     /// The prefix whose allocation was refused by the last command.
     refused: Option<u32>,
-    /// Memory has become free since the last check.
+    /// Whether memory has become free since the last check.
     pub(crate) came: bool,
 }
 
@@ -89,7 +89,7 @@ impl Pressure {
         }
     }
 
-    /// Its request was refused.
+    /// The request of a prefix was refused.
     pub(crate) fn refuses(&mut self, n: u32) {
         self.refused = Some(n);
     }
@@ -168,15 +168,14 @@ impl Catalog {
         std::mem::take(&mut self.pressure.came)
     }
 
-    /// Demotes blocks at the expense of prefixes that requested blocks during this command, when little is
-    /// free.
+    /// Demotes blocks for the prefixes that requested blocks during this command, if little memory is free.
     pub(crate) fn press(&mut self, effects: &mut Vec<Effect>) {
         for (n, short) in std::mem::take(&mut self.pressure.asked) {
             self.press_prefix(n, short, effects);
         }
     }
 
-    /// The prefix of the last refusal pays for its request.
+    /// Demotes blocks of the prefix whose request was refused last.
     pub(crate) fn short_of_memory(&mut self, blocks: u32, effects: &mut Vec<Effect>) {
         if let Some(n) = self.pressure.refused.take() {
             self.press_prefix(n, blocks, effects);
@@ -212,7 +211,7 @@ impl Catalog {
             if down >= most || !few(&self.pool, down) {
                 return;
             }
-            // No client misses blocks retained for a store that is unavailable.
+            // No client can access blocks that are retained for an unavailable store.
             let lowered = self.kept_to_lower().or_else(|| self.victim(n, short as u32));
             let Some((block, tier)) = lowered else { return };
             self.lower(block, tier, effects);
@@ -303,8 +302,8 @@ impl Catalog {
                     return true;
                 }
                 let sealed = i + 1 < structure.entries.len() || structure.sealed;
-                // In structures where any block may change, the coldest is demoted however warm it is: there
-                // is no other.
+                // In structures in which any block may change, the coldest block is demoted however recently
+                // it was used, because there is no better one.
                 let may = sealed || !only_grows(structure.kind_of(block));
                 if may && best.as_ref().is_none_or(|best| used < best.used) {
                     *best = Some(Candidate { used, n, block, tier, hand });
@@ -360,9 +359,9 @@ impl Catalog {
         others.find(|other| *other != n).unwrap_or(n)
     }
 
-    /// A block in a lower tier is read often. It is promoted if memory has more room than needed to keep it
-    /// there: no block is demoted for it, and the next request for memory need not demote one either.
-    /// Otherwise nothing happens, and its server asks again.
+    /// A block in a lower tier is read often. The block is promoted if enough memory is free that neither the
+    /// promotion nor the next request for memory demotes a block. Otherwise the request has no effect, and
+    /// the server repeats it.
     pub(crate) fn raise_block(
         &mut self,
         id: StructureId,
@@ -428,12 +427,13 @@ impl Catalog {
         if self.pool.held(at).is_some() {
             self.pool.refused(at.block, self.now);
         }
-        // A caller that waits for it chooses another block, or is refused.
+        // For a caller that waits for this demotion, another block is chosen, or the caller is refused.
         self.pressure.came = true;
         Ok(Reply::Done)
     }
 
-    /// Bytes of a block in a lower tier are lost: so is its structure, as with a lost server.
+    /// Handles lost bytes of a block in a lower tier: the structure is lost too, as after the loss of a
+    /// server.
     pub(crate) fn block_failed(
         &mut self,
         id: StructureId,

@@ -2,8 +2,8 @@
 //!
 //! A queue's map is in numbers of items. Its tail enforces the bound (INV-22), so it needs the number of
 //! items that the blocks before it still hold: seals give the items put into them, and servers report the
-//! items taken from them. Both can be late, never early, so the tail's number is too high rather than too
-//! low. The first block is freed when its server reports that it is empty for good.
+//! items taken from them. Both can be late, but never early, so that the tail's number may be too high, but
+//! never too low. The first block is freed when its server reports that it is empty for good.
 
 use crate::command::Seal;
 use crate::structures::Structure;
@@ -25,7 +25,7 @@ struct Through {
     bytes: u64,
 }
 
-/// The state of a queue beside its map.
+/// The state of a queue in addition to its map.
 #[derive(Debug)]
 pub(crate) struct QueueState {
     max_items: u64,
@@ -272,8 +272,8 @@ impl Catalog {
         self.cancel_moves_of(s, at.block, effects);
         self.structures.retires(s, place);
         let structure = &mut self.structures[s];
-        // Otherwise any block can be removed: one with an unanswered request must not hold up all those
-        // behind it.
+        // Otherwise any block can be removed: a block with an unacknowledged answer must not delay all later
+        // blocks.
         structure.entries.remove(place);
         if Bug::RetireRaisesVersion.active() {
             structure.version += 1;

@@ -3,14 +3,14 @@
 //! A block counts to its job, to the job's tenant, and to every prefix with a quota that was an ancestor of
 //! its structure when the structure was created, or became one when the quota was set. Ancestors are those of
 //! the line of first parents, as in the prefix's canonical path: walking all parents of a DAG would count a
-//! block once for each path to it. The owners to which a structure counts do not change when hierarchies
-//! change around it, so that additions and removals match.
+//! block once for each path to it. The owners to which a structure counts do not change with the hierarchy,
+//! so that additions and removals match.
 //!
 //! A soft quota refuses nothing: blocks in memory beyond it are the first to be demoted (`shares`).
 //!
-//! A quota set below the present holdings takes nothing away: until enough was freed, nothing more is
-//! allocated. Nothing is allocated under any quota while servers are awaited after a restart, because one of
-//! them may report growth that the log has lost, which counts as well.
+//! A quota that is set below the present holdings frees no block: no more blocks are allocated until enough
+//! were freed. While servers are awaited after a restart, no block is allocated under any quota, because a
+//! server may report growth that the log has lost, which counts as well.
 
 use crate::command::{QuotaChange, QuotaOf};
 use crate::durable::Dirty;
@@ -68,8 +68,8 @@ pub(crate) struct Bound {
     pub(crate) most: u64,
     /// Blocks in memory beyond which its blocks are demoted first; 0 for none.
     pub(crate) soft: u64,
-    /// The blocks held when the bound was set, or found without a request, less those freed since. The owner
-    /// never holds more than the greater of this and `most`.
+    /// The number of blocks that were held when the bound was set, or were found without a request, less the
+    /// number freed since. The owner never holds more than the greater of this and `most`.
     over: u64,
 }
 
@@ -87,7 +87,7 @@ impl Bound {
         self.most == 0 || held.saturating_add(asked) <= self.most
     }
 
-    /// This many blocks are held now, without an allocation.
+    /// Records that this many blocks are held now, without an allocation.
     pub(crate) fn finds(&mut self, held: u64) {
         self.over = held;
     }
@@ -109,7 +109,7 @@ pub(crate) enum Quota {
     None,
     /// The blocks are within all quotas.
     Bounded,
-    /// They are within all quotas, because copies made to leave a server do not count.
+    /// The blocks are within all quotas because the copies that relocations make do not count.
     Beside,
 }
 
@@ -147,7 +147,7 @@ pub(crate) struct Quotas {
     /// For each structure, by index, its ancestors that have a quota; the nearest first. Ended prefixes stay
     /// in these lists without effect: ids are never reused.
     counted: HashMap<u32, Vec<PrefixId>>,
-    /// A soft quota was set at some time since the catalog was made.
+    /// Whether a soft quota was set at any time since the catalog was made.
     pub(crate) any_soft: bool,
     /// Tenants whose quota changed. An index may be reused before it is written, which costs one superfluous
     /// write; names that were removed are in `forgotten`.
@@ -386,7 +386,7 @@ impl Catalog {
         }
     }
 
-    /// Whether a prefix is at or below another by the line of first parents.
+    /// Whether a prefix is another one, or its descendant by first parents.
     fn in_line(&self, mut n: u32, above: u32) -> bool {
         loop {
             if n == above {
@@ -472,7 +472,7 @@ impl Catalog {
             for s in structures {
                 held += self.structures[s].blocks().count() as u64;
                 let line = self.quotas.counted.entry(s).or_default();
-                // The order decides only which quota a refusal names first.
+                // The order only determines the quota that a refusal names first.
                 line.push(id);
             }
         }

@@ -6,11 +6,10 @@
 //! declared is done at once. When the last reader is done, the prefix ends as if it were removed, whatever
 //! its lease and whether or not it is pinned.
 //!
-//! A reader is a prefix, not a name. A reader that expires or is removed without having committed never will:
-//! prefixes that named it then live by their leases alone. If its name is created again, that is another
-//! prefix, which is not declared; a prefix that should wait for it declares it anew, in place of the others.
-//! Only a reader that was itself freed by its own readers can still commit, because those may be faster than
-//! the reader.
+//! A reader is a prefix, not a name. A reader that expires or is removed before it commits can never commit:
+//! the prefixes that named it then depend on their leases alone. If its name is created again, the new prefix
+//! is not a declared reader; a prefix that should wait for it declares its readers again. Only a reader that
+//! was itself freed by its own readers can still commit, because those may be faster than the reader.
 //!
 //! Nothing is stored for a prefix that neither declares readers nor is declared, except whether it has
 //! committed.
@@ -243,7 +242,8 @@ impl Catalog {
         Ok(fresh.into_iter().collect())
     }
 
-    /// A declared reader: live, or `None` when it has committed, or an error when it can do neither.
+    /// A declared reader: a live prefix, `None` if it has committed, or an error if it is neither live nor
+    /// committed.
     pub(crate) fn find_reader(
         &self,
         j: u32,
@@ -320,7 +320,7 @@ impl Catalog {
             counted.entry(reader).or_default().reads += 1;
         }
         let same = readers.by_prefix.len() == readers.by_reader.len();
-        require(same, 0, || "a reader is waited for by nobody".into())?;
+        require(same, 0, || "a listed reader has no prefix that waits for it".into())?;
         for (&n, counts) in &readers.counts {
             let kept = Counts { lost: 0, ..*counts };
             let what = || format!("readers at {n}: {counts:?}");

@@ -5,7 +5,7 @@
 //! | Owned by the log | Held by the server | Then |
 //! | --- | --- | --- |
 //! | yes | yes | it stays; seal, usage, taken items and permissions are updated |
-//! | yes | no | it is opened, below memory if that is full: it never was, because frees are logged first |
+//! | yes | no | it is opened (in a lower tier if memory is full): frees are logged first, so it was not open |
 //! | retained for flush | yes | it stays retained, and its server receives the request for its part again |
 //! | retained for flush | no | it has no part: it was never open |
 //! | no | named as its successor by an owned block | a grant that the log has lost: it is adopted |

@@ -1,15 +1,15 @@
 //! Moves of blocks off a draining server.
 //!
 //! A *relocation* is a move (`moves`) of the whole content of a block to a new block on another server, which
-//! replaces it in the map at the commit. Until then the block serves as always, and continues if the move is
-//! cancelled. A block of a kv moves like any other range; a block of a file or a queue moves as a whole, with
-//! all its state. This module decides which blocks leave, and how many at a time; each of them receives
-//! `Effect::Evacuate` and requests its move like any other, as often as necessary. A block of extents
-//! receives it as well: it accepts no more extents, and its server's own client rewrites its extents
+//! replaces it in the map at the commit. Until then the block serves as usual, and continues to do so if the
+//! move is cancelled. A block of a kv moves like any other range; a block of a file or a queue moves as a
+//! whole, with all its state. This module decides which blocks leave, and how many at a time; each of them
+//! receives `Effect::Evacuate` and requests its move like any other, as often as necessary. A block of
+//! extents receives it as well: it accepts no more extents, and its server's own client rewrites its extents
 //! elsewhere (ADR 0034).
 //!
-//! A relocation does not count towards a quota (INV-30): the job has not requested it. It takes ordinary
-//! blocks, and also reserved ones as long as some of those remain for splits.
+//! A relocation does not count towards a quota (INV-30), because the job has not requested it. It allocates
+//! ordinary blocks, and also reserved ones as long as some of those remain for splits.
 //!
 //! The record of sent messages is soft: over a new connection all of them are sent again.
 
@@ -36,7 +36,7 @@ pub(crate) struct Evacuation {
 }
 
 impl Structure {
-    /// Number of blocks that it holds only during a relocation.
+    /// Number of blocks that the structure holds only during a relocation.
     fn copies(&self) -> u64 {
         self.pending().iter().filter(|mv| mv.way == Way::Relocate).count() as u64
     }
@@ -84,7 +84,7 @@ impl Catalog {
             }
         };
         if evacuation.again <= self.now {
-            // All at once, because they do not freeze. Blocks that are not asked again stay.
+            // All blocks at once, because they do not freeze. A block that is not asked again stays.
             evacuation.again = self.now + EXTENTS_LEAVE_TELL;
             effects.extend(self.named_at(id).map(|at| Effect::Evacuate { server: id, at }));
         }
@@ -119,7 +119,7 @@ impl Catalog {
             return Err(CatalogError::Recovering);
         }
         if self.structures[s].router.grows() && !self.structures[s].serves(at.block) {
-            // Pre-allocated: it holds nothing, and is freed.
+            // A pre-allocated block holds no data, and is freed.
             return Err(CatalogError::Moving { at });
         }
         // The copy needs memory: the owner of many blocks there may have some demoted for it.
@@ -156,7 +156,7 @@ impl Catalog {
             let n = self.structures[s].prefix;
             return Err(CatalogError::OutOfMemory(Box::new(self.full((j, n), s, 1))));
         };
-        // No owner of a quota has requested it.
+        // The block is not charged, because no owner of a quota has requested it.
         self.blocks_found(j, s, 1);
         Ok(taken[0])
     }

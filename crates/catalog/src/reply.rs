@@ -517,8 +517,8 @@ pub enum Effect {
         max_bytes: u64,
         first: bool,
         marks: Marks,
-        /// The move that fills the block, which serves nothing before `EndImport`; the range is the one that
-        /// moves. `MoveId::NONE` for all others.
+        /// The move that fills the block, which serves nothing before `EndImport`; `range` is then
+        /// the moving range. `MoveId::NONE` for all other blocks.
         importing: MoveId,
         /// Its first tier: memory, or a lower one.
         tier: TierIx,

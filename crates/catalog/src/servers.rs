@@ -63,7 +63,7 @@ fn check_new(new: &NewServer<'_>) -> Result<(), CatalogError> {
         return refuse("a shard's number of blocks", blocks, allowed);
     }
     if new.tiers.len() > TIERS_MAX {
-        let allowed = "a server has at most 8 tiers below memory";
+        let allowed = "a server has at most 8 lower tiers";
         return refuse("a server's number of tiers", new.tiers.len() as u64, allowed);
     }
     if !new.block_size.is_power_of_two()
@@ -104,7 +104,7 @@ impl Catalog {
         Ok(Reply::Joined(self.pool.join(new, self.now)))
     }
 
-    /// A server sent a message: it is alive, and no longer suspected unless it is about to report its blocks.
+    /// Records a message of a server, which ends its suspicion unless it still has to report its blocks.
     pub(crate) fn heard_from(&mut self, id: ServerId) {
         let telling = self.is_telling(id);
         let Some(server) = self.pool.server_mut(id) else { return };
@@ -196,7 +196,7 @@ impl Catalog {
             self.uses(usage.at, usage.bytes_used);
         }
         self.write_bills();
-        // It may now be able to lend blocks that it could not lend before.
+        // The server may now be able to lend blocks that it could not lend before.
         self.pool.stir(id);
         self.look_at_marks();
         Ok(Reply::Done)
@@ -247,7 +247,7 @@ impl Catalog {
                 self.end_structure(s, cause, &path, effects);
             }
         }
-        // The bookkeeping is that of any free; the lost servers themselves are sent nothing.
+        // The bookkeeping is that of any free; the lost servers themselves receive no request.
         let freed = effects.split_off(before);
         effects.extend(freed.into_iter().filter(|effect| !ids.contains(&effect.server())));
         for &id in ids.iter().filter(|_| !Bug::DeadStayMembers.active()) {

@@ -2,8 +2,8 @@
 //!
 //! Shares belong to holders: a tenant with all its jobs, or a job without a tenant. The memory to share is
 //! the ordinary room of the present servers, less the room that `pressure` keeps free for coming requests.
-//! Under a fair policy the holder furthest above its share pays; among holders within their shares, only the
-//! caller pays (INV-43).
+//! Under a fair policy a block of the holder furthest above its share is demoted; if all holders are within
+//! their shares, only blocks of the caller are (INV-43).
 //!
 //! A soft quota precedes all of this: blocks in memory beyond it are demoted first, for every caller.
 
@@ -33,9 +33,9 @@ pub struct ShareInfo {
 pub(crate) struct Sharing {
     /// The time at which the policy last examined the shares.
     looked: Time,
-    /// The position of the clock of each owner that has given blocks.
+    /// The position of the clock hand of each owner whose blocks were demoted.
     hands: HashMap<Giver, PrefixId>,
-    /// Prefixes that wait for blocks of others above their share, and since when.
+    /// Prefixes that wait for blocks of holders above their shares, and the start of each wait.
     owed: HashMap<u32, Time>,
 }
 
@@ -134,7 +134,7 @@ impl Catalog {
         (self.shares(asks).into_iter().map(told).collect(), self.memory_to_share())
     }
 
-    /// Time has passed: a policy with a memory examines the shares.
+    /// Lets a policy with a history examine the shares, because time has passed.
     pub(crate) fn share_anew(&mut self) {
         let fair = self.policy.kind().is_fair();
         if !fair || self.now.since(self.sharing.looked) < POLICY_QUANTUM || self.recovering() {
@@ -155,16 +155,16 @@ impl Catalog {
         own.is_some_and(|own| own.held + asked <= own.entitled)
     }
 
-    /// Whether a request leaves the remaining memory to others: little is free, and the job would be above
-    /// its share.
+    /// Whether a request must leave the remaining memory to other jobs: little is free, and the job would be
+    /// above its share.
     pub(crate) fn leaves_memory(&self, j: u32, asked: u32) -> bool {
         let (ordinary, ..) = self.pool.room();
         ordinary < self.kept_free() + u64::from(asked) && !self.is_within_share(j, asked.into())
     }
 
-    /// Whether a prefix that found no memory waits for a block that others hold beyond their share, and does
-    /// not begin in a lower tier: no job is slowed down by a neighbour's excess. It waits only while blocks
-    /// are being demoted, and for a limited time.
+    /// Whether a prefix that found no memory waits for a block that others hold beyond their share, instead
+    /// of a block in a lower tier: so no job is slowed down by a neighbour's excess. The prefix waits only
+    /// while blocks are being demoted, and for a limited time.
     pub(crate) fn waits_for_share(&mut self, (j, n): (u32, u32), asked: u32) -> bool {
         if !self.is_within_share(j, asked.into()) {
             return false;
@@ -205,7 +205,7 @@ impl Catalog {
         let j = self.dag.nodes[n].job;
         let own = self.holder_of(j);
         let mut shares = self.shares(Some((j, asked.into())));
-        // The amount by which each would be above its share; among equals the caller comes first.
+        // The amount by which each holder would be above its share; the caller is the first of equals.
         let above = |share: &Share| {
             let held = share.held + if share.holder == own { u64::from(asked) } else { 0 };
             held.saturating_sub(share.entitled)
@@ -267,7 +267,7 @@ impl Catalog {
         all.into_iter().take(LOWER_GIVERS).find_map(|beyond| self.coldest_of(beyond.giver))
     }
 
-    /// The coldest block of all prefixes of an owner, by a clock that goes round them.
+    /// The coldest block of all prefixes of an owner, found by a clock over these prefixes.
     fn coldest_of(&mut self, giver: Giver) -> Option<(BlockId, TierIx)> {
         let from = self.sharing.hands.get(&giver).and_then(|id| self.dag.by_id(*id));
         let list = match giver {

@@ -1,13 +1,13 @@
-//! When a disk runs short: which of its blocks are demoted to an object store.
+//! Selects the blocks of a disk to demote to an object store when the disk is short.
 //!
-//! Every server that has a store below its disks keeps some of each disk free, as it does of memory: so a
-//! block demoted from memory goes to a disk and not to a store, and blocks requested faster than others can
-//! be demoted begin on a disk. Only blocks that accept no more writes go to a store.
+//! A server with an object store keeps a part of each disk free, as it does of memory: so a block is demoted
+//! from memory to a disk and not to the store, and blocks requested faster than others can be demoted begin
+//! on a disk. Only blocks that accept no more writes go to a store.
 //!
-//! The caller pays first, with its coldest block on that disk. When it has none, the coldest block of any
-//! prefix is demoted: room on a disk is not divided into shares, and a caller that finds neither memory nor a
-//! disk would otherwise be refused while the store has room. Memory is shared as always (INV-43): only the
-//! policy demotes a holder's memory for others.
+//! The coldest block of the caller on that disk is demoted first. If the caller has none there, the coldest
+//! block of any prefix is demoted: room on a disk is not divided into shares, and a caller that finds neither
+//! memory nor a disk would otherwise be refused while the store has room. Memory is shared as always
+//! (INV-43): only the policy demotes a holder's memory for others.
 
 use crate::pressure::{Candidate, Level, Scan, has_tiers};
 use crate::{Catalog, Effect};

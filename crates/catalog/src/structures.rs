@@ -44,9 +44,9 @@ pub(crate) struct Granted {
 /// The blocks of a file or queue that are not in its map yet.
 #[derive(Debug, Default)]
 pub(crate) struct Growth {
-    /// Granted, in order: the first follows the tail.
+    /// Granted successors, in order: the first follows the tail.
     pub(crate) granted: VecDeque<Granted>,
-    /// Pre-allocated, and granted first.
+    /// Pre-allocated blocks, which are granted first.
     pub(crate) spare: VecDeque<BlockId>,
 }
 
@@ -80,7 +80,7 @@ impl Structure {
         self.chained().chain(self.extents.iter().copied())
     }
 
-    /// The blocks of its own kind: all but those of extents.
+    /// The blocks of the structure's own kind: all except blocks of extents.
     pub(crate) fn chained(&self) -> impl Iterator<Item = BlockId> {
         self.in_order().chain(self.moves.iter().flat_map(|moves| moves.new_targets()))
     }
@@ -376,7 +376,7 @@ impl Catalog {
         let recovering = self.recovering();
         let quota = self.may_take(j, s, asked as u64)?;
         if quota != Quota::None && recovering {
-            // INV-30: a server may yet report growth that the log has lost, and that counts as well.
+            // INV-30: a server may still report growth that the log has lost, which counts as well.
             return Err(CatalogError::Recovering);
         }
         self.pressure.asks(n);

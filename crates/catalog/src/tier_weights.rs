@@ -2,14 +2,15 @@
 //! the load of the disks.
 //!
 //! The rules are Pocket's ("Rightsizing Application Allocation", and its controller): a job that is sensitive
-//! to latency fills memory first, and the rest of its blocks begin in lower tiers; one that is not leaves
-//! memory to others. Pocket assumes that its flash provides the throughput that a job needs, because it adds
-//! servers until that is so. Here the servers are given: for a job with a hint of its traffic, the slowest
-//! tier that can serve that traffic receives the blocks. When no tier can alone, each receives the part that
-//! it can serve, the fastest first, and the rest begins in memory, as long as memory is not short.
+//! to latency fills memory first, and the rest of its blocks begin in lower tiers; a job that is not
+//! sensitive leaves memory to others. Pocket assumes that its flash provides the throughput that a job needs,
+//! because it adds servers until this is true. Here the number of servers is fixed: for a job with a hint of
+//! its traffic, the slowest tier that can serve this traffic receives the blocks. If no tier alone can serve
+//! it, each tier receives the part that it can serve, the fastest first, and the rest begins in memory, as
+//! long as memory is not short.
 //!
-//! Weights decide where blocks begin. A tier without room for them is skipped, and nothing is refused that
-//! would be allocated without weights. `pressure` moves blocks later, independent of hints.
+//! Weights decide where blocks begin. A tier without room is skipped, and no request is refused that would
+//! succeed without weights. `pressure` moves blocks later, independent of hints.
 
 use crate::Catalog;
 use crate::hints::Hints;
@@ -23,7 +24,8 @@ use honeycomb_types::{TierClass, TierIx, Time};
 /// The sum of a job's weights, in thousandths.
 const WHOLE: u64 = 1000;
 
-/// The assumed read and write rate of a tier of a server, per second. No block begins in a store.
+/// The assumed read and write rate of a tier of a server, in bytes per second. No block begins in an object
+/// store.
 fn speed(class: TierClass) -> u64 {
     match class {
         TierClass::Nvme => TIER_NVME_BYTES_PER_S,
@@ -119,8 +121,8 @@ pub(crate) struct TierWeights {
 }
 
 impl TierWeights {
-    /// The tier in which these blocks begin. As for servers: each tier is owed its weight for every block,
-    /// and the tier that is owed most receives all of them.
+    /// The tier in which these blocks begin. As for servers, the balance of each tier grows by its weight for
+    /// every block, and the tier with the largest balance receives all of them.
     fn choose(&mut self, blocks: u32) -> TierIx {
         let mut best: Option<(i64, usize)> = None;
         for (at, (tier, owed)) in self.all.iter().zip(&mut self.owed).enumerate() {
@@ -171,7 +173,7 @@ impl Catalog {
                 taken[n + 1] += server.flows.get(n).map_or(0, |flow| flow.rate);
             }
         }
-        // The job's own traffic must not drive it elsewhere.
+        // The job's own traffic must not move its blocks to another tier.
         let own = if self.pool.staying.of_job(j) > 0 { moves } else { 0 };
         for (tier, taken) in all.iter_mut().zip(taken) {
             tier.bytes_per_s = tier.bytes_per_s.saturating_sub(taken.saturating_sub(own));

@@ -1,5 +1,5 @@
-//! The servers that receive a job's blocks: weights, computed from the use expected by its hints and the load
-//! of the servers.
+//! Weights decide which servers receive a job's blocks. They are computed from the use expected by its hints
+//! and the load of the servers.
 //!
 //! Pocket gives each job a map from servers to the part of its data that they receive, with more weight on
 //! servers that are used less ("Assigning resources", "Data steering"). This module does the same, block by
@@ -94,10 +94,9 @@ impl Weights {
     }
 
     /// The index of the server that receives the next block; `None` when no server of the map has room.
-    ///
-    /// Each server is owed its weight at every choice; the server that is owed most receives the block, and
-    /// its balance is reduced by the sum of all weights. So every run of choices comes as near to the weights
-    /// as whole blocks can, without any randomness.
+    /// The balance of each server grows by its weight at every choice; the server with the largest balance
+    /// receives the block, and its balance is reduced by the sum of all weights. So every sequence of choices
+    /// approximates the weights as closely as whole blocks allow, without randomness.
     pub(crate) fn choose(&mut self, rooms: &[ServerRoom]) -> Option<usize> {
         let mut sum = 0;
         let mut best: Option<(i64, usize, usize)> = None;

@@ -84,7 +84,7 @@ pub enum Atomic {
 struct Ask<'a> {
     op: Op,
     args: &'a [u8],
-    /// Requests to one block follow each other.
+    /// Whether requests to one block are sent one after the other.
     ordered: bool,
     /// The payload of a request for some of the keys.
     payload: &'a dyn Fn(&[usize]) -> Vec<u8>,
@@ -95,8 +95,8 @@ struct Ask<'a> {
 /// The outcome for one key.
 enum Outcome<'a> {
     Answered(BatchResult<'a>),
-    /// It does not fit into any request for many keys; no later operation on its block has been
-    /// sent.
+    /// The operation does not fit into a request for many keys; no later operation on its block has
+    /// been sent.
     Alone,
     Failed(Error),
 }
@@ -208,7 +208,8 @@ impl Kv {
             out[index] = match result {
                 Outcome::Failed(e) => Err(e),
                 Outcome::Alone => self.single(op).map_err(|e| self.of_key(op.key(), e)),
-                // The block ran no later operation, so this one runs in its turn.
+                // The block has run no later operation, so this one keeps its position in the
+                // order.
                 Outcome::Answered(result)
                     if result.status == Status::ValueTooLarge
                         && matches!(op, BatchOp::Get { .. }) =>
@@ -591,7 +592,8 @@ impl Kv {
     }
 }
 
-/// How many of these fit into one request; one that is too large for any is alone.
+/// The number of these that fit into one request; an operation that is too large for any request is
+/// alone.
 fn fitting(ask: &Ask<'_>, indices: &[usize]) -> usize {
     let (mut count, mut bytes) = (0, COUNT);
     for index in indices.iter().take(KV_BATCH_MAX) {

@@ -155,7 +155,7 @@ impl Routing {
         if !stands || self.named(tried.at).is_some() || Bug::RelocatedMeansRetired.active() {
             return None;
         }
-        // A consumer may have left it behind meanwhile; the block still knows its own results.
+        // A consumer may have left the block behind meanwhile; the block still has its own records.
         self.map.entries.iter().chain(&self.left).find(|entry| entry.start == tried.start)
     }
 
@@ -207,7 +207,7 @@ impl Routing {
     pub fn refresh(&mut self, map: PartitionMap) {
         if map.version >= self.map.version {
             let old = std::mem::replace(&mut self.map, map);
-            // Blocks that the controller no longer names no longer exist.
+            // A block that is not in the controller's map no longer exists.
             let left = std::mem::take(&mut self.left);
             self.follow(&[old.entries, left].concat());
         }
@@ -238,8 +238,8 @@ impl Routing {
     }
 }
 
-/// A block that received a try, by the name that it had then. Where a structure's blocks form a
-/// sequence, its position identifies it too, even after it has been renamed.
+/// A block that received a try, by its name at that time. If a structure's blocks form a sequence,
+/// the position identifies the block as well, even after it has been renamed.
 #[derive(Clone, Copy, Debug)]
 struct Tried {
     at: BlockAt,
@@ -314,13 +314,14 @@ pub struct Call {
     backoff: Duration,
     hops: u32,
     revoked: bool,
-    /// The refresh in progress follows a failure, not a reply that requires one.
+    /// Whether the refresh in progress follows a failure, and not a reply that requires a refresh.
     troubled: bool,
     entry: Option<MapEntry>,
     last_trouble: String,
-    /// The last reply reported a lack of space.
+    /// Whether the last reply reported a lack of space.
     full: bool,
-    /// A block of extents was missing; the controller decides whether the structure still exists.
+    /// Whether a block of extents was missing; the controller decides whether the structure still
+    /// exists.
     gone: bool,
 }
 
@@ -419,8 +420,9 @@ impl Call {
             return self.send_to_extents(now, at, routing.extents_at(at));
         }
         let hashes = routing.map.router == route::ROUTER_HASHES;
-        // The same holds for a block that refused for now and may have run an earlier copy before
-        // it was removed; and for one that moved unchanged to another server and has a replacement.
+        // The same applies to a block that refused temporarily and may have run an earlier copy
+        // before it was removed, and to a block that moved unchanged to another server and has a
+        // replacement.
         if let Some(tried) = self.stays_at.filter(|tried| hashes && ended(*tried) || stood(*tried))
         {
             self.stays_at = None;

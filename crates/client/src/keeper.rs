@@ -98,8 +98,8 @@ impl Keeper {
             let spawned = std::thread::Builder::new()
                 .name("honeycomb-keeper".into())
                 .spawn(move || run(&context, &shared));
-            // Without a thread no lease would be renewed and data would vanish, so it is better to
-            // stop.
+            // Without a thread no lease would be renewed and data would be lost, so the process
+            // panics instead.
             spawned.expect("a thread can be started");
         }
         drop(state);
@@ -215,7 +215,7 @@ fn lose(shared: &Shared, job: JobId, path: &str, status: Status, message: &str) 
     let (path, message) = (path.to_owned(), message.to_owned());
     let lost = LostLease { job, path, status, message };
     state.lost.push(lost.clone());
-    // Bounded: a caller that never reads them needs only the latest.
+    // The list is bounded: a caller that never reads it needs only the latest losses.
     let excess = state.lost.len().saturating_sub(1000);
     state.lost.drain(..excess);
     drop(state);

@@ -27,7 +27,7 @@ use std::time::Duration;
 
 /// How often a value is rewritten if its extents are gone at the put.
 const TRIES: u32 = 4;
-/// Pieces that are sent to one block at a time, as far as it has space: an empty block holds so
+/// Pieces that are sent to one block at a time, as far as it has space: an empty block holds this
 /// many pieces of maximum length.
 const AT_ONCE: usize = LARGE_FRACTION as usize;
 /// Extents that one request retains: well within the size of a request's arguments.

@@ -19,8 +19,8 @@ use std::mem::MaybeUninit;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long a wait goes on without a byte before the client checks whether the peer is alive, and
-/// how long that check may take.
+/// The duration of a wait without a byte after which the client checks whether the peer is alive, and the
+/// time limit of that check.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(400);
 
 /// Payloads of at least this size are awaited whole by the kernel, where it can: a wake-up for each
@@ -38,14 +38,14 @@ pub(crate) struct Wait<'a> {
     pub interruptible: bool,
 }
 
-/// A stream socket in blocking mode. A call that must not wait says so itself. A caller with no
-/// other work sleeps in the receiving call, which `PATIENCE` ends.
+/// A stream socket in blocking mode. A system call that must not wait has a flag for that. A caller without
+/// other work sleeps in the receiving system call, which ends after `PATIENCE`.
 pub(crate) struct Line {
     socket: OwnedFd,
     clock: Clock,
     spin: Duration,
     poller: Poller,
-    /// The socket did not take all bytes to be sent: `await_some` also waits for buffer space.
+    /// Whether the socket did not accept all bytes to be sent: `await_some` then also waits for buffer space.
     pub sending: bool,
 }
 

@@ -32,9 +32,9 @@ const TAKEN_AT_A_TIME: usize = 256;
 pub enum Heard {
     /// Bytes were appended to a file.
     Append {
-        /// Where they begin.
+        /// Offset of the first appended byte.
         offset: u64,
-        /// How many.
+        /// Number of appended bytes.
         length: u64,
     },
     /// A file was sealed at this size.
@@ -88,7 +88,7 @@ pub struct Notification {
 struct Source {
     entry: MapEntry,
     transport: Transport,
-    /// Its successor reports later changes; only takes are still reported here.
+    /// Whether the successor reports later changes; this block then reports takes only.
     handed_over: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Listener {
     told_to: u64,
     /// Bytes in the file when its tail was subscribed to.
     there_to: u64,
-    /// The seal of the file or the end of the queue was reported.
+    /// Whether the seal of the file or the end of the queue was reported.
     told_end: bool,
 }
 
@@ -164,7 +164,7 @@ impl Listener {
             if all {
                 return Ok(());
             }
-            // A block was removed in between, and perhaps the link to its successor with it.
+            // A block was removed meanwhile, and possibly also the reference to its successor.
             if clock.now() >= deadline {
                 let text = "could not subscribe: its blocks were removed meanwhile";
                 return Err(Error::new(Status::DeadlineExceeded, text));
@@ -211,7 +211,8 @@ impl Listener {
                     let (at, start) = (entry.at(), entry.start);
                     self.sources.push(Source { entry, transport, handed_over: false });
                     if late && self.structure.kind() == Kind::Kv && told.value > 0 {
-                        // It changed after it took over and before this subscription.
+                        // The block changed after it became the successor and before this
+                        // subscription.
                         let heard = Heard::Gap { missed: None };
                         self.hear(Notification { heard, at, number: told.value });
                     }
@@ -225,8 +226,8 @@ impl Listener {
                     Status::GrantExpired | Status::GrantRevoked => {
                         self.structure.refresh(deadline)?
                     }
-                    // It was removed meanwhile; the fresh map has its successor, or the error its
-                    // reason.
+                    // The block was removed meanwhile; the fresh map has its successor, or the
+                    // error has the reason.
                     Status::WrongEpoch | Status::UnknownBlock => {
                         return self.structure.refresh(deadline).map(|()| false);
                     }
@@ -241,7 +242,7 @@ impl Listener {
                         beyond && map.entries.iter().all(|e| e.at() != at)
                     });
                     if ended {
-                        // It moved to another server, and the connection to it was closed.
+                        // The block moved to another server, and the connection to it was closed.
                         return Ok(false);
                     }
                     if clock.now() >= deadline {
@@ -353,7 +354,7 @@ impl Listener {
     }
 
     /// Reads the notices that the sources have pushed, without waiting. Returns whether there may
-    /// be more, which the sockets then need not show.
+    /// be more notices, of which the sockets give no further event.
     fn take_pushed(&mut self) -> Result<bool, Error> {
         let (mut index, mut taken, mut more) = (0, 0, false);
         while index < self.sources.len() {
@@ -404,7 +405,7 @@ impl Listener {
                 return Ok(Then::Stay);
             }
             Notice::Handover { length: 0, to } if self.structure.kind() == Kind::Queue => {
-                // All of its content is elsewhere now, and the changes there so far have not been
+                // All of its content is in another block now, whose changes so far have not been
                 // reported.
                 source.handed_over = true;
                 if !self.subscribe(MapEntry { start, ..to.entry }, false)? {

@@ -19,7 +19,7 @@ const PAGE_MOST: u64 = 64 * 1024;
 #[derive(Debug)]
 pub struct FileView {
     bytes: Bytes,
-    /// Why they are a copy, if they are.
+    /// The reason why the bytes are a copy, if they are.
     why: Option<Error>,
 }
 
@@ -101,7 +101,7 @@ impl File {
         };
         let mut bytes = vec![0; size as usize];
         let got = self.read_into(0, &mut bytes)?;
-        debug_assert_eq!(got as u64, size, "a sealed file has what it had");
+        debug_assert_eq!(got as u64, size, "a sealed file does not change");
         bytes.truncate(got);
         Ok(FileView { bytes: Bytes::Read(bytes), why: Some(why) })
     }

@@ -51,19 +51,19 @@ struct Slot<K> {
     asked: Asked<K>,
     course: Course,
     stage: Stage,
-    /// Its place in the order of arrival.
+    /// The operation's position in the order of arrival.
     turn: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// Another operation on its key must end first.
+    /// Waits until another operation on the same key has ended.
     Held,
-    /// It is listed in `Pipe::ready`.
+    /// Listed in `Pipe::ready`.
     Ready,
-    /// It continues at this time.
+    /// Continues at this time.
     Paused(Time),
-    /// It awaits its reply.
+    /// Awaits its reply.
     Awaits,
 }
 

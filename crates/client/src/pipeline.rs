@@ -25,9 +25,9 @@ pub(crate) const PIPED_MAX: usize = 64 * 1024;
 pub struct Pipeline<'a> {
     kv: &'a Kv,
     pipe: Pipe<&'a Kv>,
-    /// Results, from the oldest that was not taken.
+    /// Results, beginning with the oldest that was not taken.
     answers: VecDeque<Option<Result<Done, Error>>>,
-    /// Number of the oldest.
+    /// Number of the oldest of these results.
     first: u64,
     /// Records to be reused for other operations.
     spare: Vec<Asked<&'a Kv>>,
@@ -35,9 +35,9 @@ pub struct Pipeline<'a> {
 
 impl Kv {
     /// Makes a pipeline: operations share a connection for each shard that has some of the keys, up
-    /// to 64 in progress. Each behaves as it does alone, with its own deadline and retries, and
-    /// takes effect once. Operations on the same key take effect in their order; nothing orders
-    /// others. Unlike `batch`, a pipeline can be filled and emptied gradually.
+    /// to 64 in progress. Each behaves as a single operation, with its own deadline and retries,
+    /// and takes effect once. Operations on the same key take effect in their order; other
+    /// operations have no order. Unlike `batch`, a pipeline can be filled and emptied gradually.
     pub fn pipeline(&self) -> Pipeline<'_> {
         Pipeline {
             kv: self,
@@ -65,7 +65,7 @@ impl Pipeline<'_> {
                 asked.set(op, ticket);
                 self.pipe.begin(asked);
             }
-            // Alone and after all others, because one of them may be on its key.
+            // Sent alone and after all others, because one of these may have the same key.
             Ok(false) => {
                 while self.pipe.under_way() > 0 {
                     self.step();

@@ -47,9 +47,9 @@ struct Inner {
 /// The Unix socket that a node announced.
 #[derive(Clone, PartialEq, Eq)]
 enum Near {
-    /// It was reached.
+    /// The socket was reached.
     Reached(String),
-    /// It was not reached: the node is on another machine, or belongs to another user.
+    /// The socket was not reached: the node is on another machine, or belongs to another user.
     Out(String),
 }
 

@@ -52,7 +52,7 @@ pub struct QueueCounts {
     pub bytes: u64,
     /// Of the items, those that are reserved.
     pub reserved: u64,
-    /// The queue accepts no more items.
+    /// Whether the queue accepts no more items.
     pub closed: bool,
 }
 
@@ -96,7 +96,7 @@ impl Queue {
         Ok(())
     }
 
-    /// How many of the items fit into one request.
+    /// The number of items that fit into one request.
     fn batch_of(&self, items: &[&[u8]]) -> usize {
         let part = |bound: u64| if bound == 0 { usize::MAX } else { (bound / 4).max(1) as usize };
         let (max_items, max_bytes) = self.structure.bounds();
@@ -216,7 +216,7 @@ impl Queue {
             let target = Target::Block(entry.at());
             match self.ask(target, GetArgs { stay: true, ..args }, Time::ZERO) {
                 Ok((found, _)) if found.is_empty() => {}
-                // The block is gone with nothing left in it; the map is fresh now.
+                // The block is gone and had no items left; the map is fresh now.
                 Err(e) if e.status == Status::UnknownBlock => {}
                 other => {
                     // If one item was returned there may be more: the next call checks at once.
@@ -344,7 +344,7 @@ impl Queue {
         self.settle(AckAction::Extend, timeout, deliveries)
     }
 
-    /// Returns up to so many of the first items without taking them. Empty if there is none now.
+    /// Returns up to this many of the first items without taking them; empty if there is none now.
     pub fn peek(&self, items: usize) -> Result<Vec<Vec<u8>>, Error> {
         let (mut args, mut payload) = (Vec::new(), Vec::new());
         args.extend_from_slice(&(items.clamp(1, QUEUE_BATCH_MAX as usize) as u32).to_le_bytes());

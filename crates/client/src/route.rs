@@ -60,7 +60,7 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     }
     let start = map.entries[found].start + length;
     if length == 0 {
-        // A block sealed empty serves nothing: its successor takes its place.
+        // A block that was sealed empty serves no position: its successor replaces it.
         map.entries.pop();
     } else {
         map.entries[found].end = start - 1;
@@ -69,9 +69,9 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     map.version = map.version.max(moved.version);
 }
 
-/// The map may show several ranges for one block: the block gave away the range between them later
-/// than the range after them, and a client may learn of it earlier. Each range that overlaps the
-/// moved one is corrected.
+/// The map may have several ranges for one block, if the client has received a later move of a
+/// range between them before an earlier move of the range after them. Each range that overlaps the
+/// moved range is corrected.
 fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
     if moved.entry.at() == refused {
         return;

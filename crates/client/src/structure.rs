@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The longest wait of one request at a server, in milliseconds. A mutation may be repeated until
-/// `RETRY_WINDOW_MS` after it was sent. If it waited that long and then lost its connection, its
-/// outcome could not be requested. Longer waits use several requests.
+/// `RETRY_WINDOW_MS` after it was sent. If a mutation waited for that long and then lost its
+/// connection, no time would be left to request its outcome. Longer waits use several requests.
 pub(crate) const WAIT_STEP_MS: u32 = RETRY_WINDOW_MS as u32 / 2;
 const _: () = assert!(WAIT_STEP_MS <= WAIT_MAX_MS);
 
@@ -82,7 +82,7 @@ pub struct Structure {
     address: String,
     max_items: u64,
     max_bytes: u64,
-    /// The structure drops empty blocks: results from blocks that were left behind are
+    /// Whether the structure drops empty blocks: results from blocks that were left behind are then
     /// acknowledged.
     shrinks: bool,
     state: Mutex<State>,
@@ -176,7 +176,7 @@ pub(crate) struct Sent {
     place: Place,
 }
 
-/// An operation that was sent and whose reply no caller awaits yet.
+/// An operation that was sent, and whose reply is awaited later.
 pub(crate) struct Under {
     course: Course,
     sent: Sent,
@@ -185,7 +185,7 @@ pub(crate) struct Under {
 /// The next step of an operation, for its sender.
 #[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
 pub(crate) enum Decision {
-    /// It is sent to this block. Lengths, request number and grant are still to be set.
+    /// Send the operation to this block. Lengths, request number and grant are still to be set.
     Send(MapEntry, RequestHeader),
     /// It continues after this pause.
     Pause(Duration),
@@ -556,7 +556,7 @@ impl Structure {
                 Step::Wait(pause) => return Decision::Pause(pause),
                 Step::Refresh => *happened = Happened::Refreshed(self.refresh(*deadline)),
                 Step::Send(entry, mut header) => {
-                    // The item may have been handed on by a block to which items can be returned.
+                    // The item may be in an earlier block, to which reserved items can return.
                     if course.target == Target::Head && !self.left().is_empty() {
                         course.may_wait_for(LOOK_BACK, self.now());
                     }
@@ -568,7 +568,8 @@ impl Structure {
     }
 
     /// Asks the controller, while a server is silent, whether the structure still exists; the error
-    /// gives the reason if not. If the controller does not reply, nothing follows from that.
+    /// gives the reason if not. A missing reply of the controller proves nothing, and is not an
+    /// error.
     pub(crate) fn ask_whether_gone(&self, deadline: Time) -> Result<(), Error> {
         match self.refresh(deadline.min(self.now() + PATIENCE)) {
             Err(e) if e.status != Status::Unavailable => Err(e),
@@ -602,7 +603,7 @@ impl Structure {
         });
         match sent {
             Ok(()) => Ok(Sent { transport, place }),
-            // The other idle connections to that server have most likely broken too.
+            // The other idle connections to that server are probably broken too.
             Err(failure) => {
                 pool.forget(&place.0);
                 Err(failure)
@@ -610,7 +611,7 @@ impl Structure {
         }
     }
 
-    /// Awaits the reply to what was sent.
+    /// Awaits the reply to a request that was sent.
     pub(crate) fn collect(&self, flight: &mut Flight<'_, '_>, sent: Sent) {
         let Sent { mut transport, place } = sent;
         let deadline = flight.deadline();
@@ -735,8 +736,8 @@ impl Structure {
             let Suspect { address, silent_ms } = suspect;
             let text = format!(
                 "; memory server {address} is suspected: it had been silent for {silent_ms} ms. \
-                    Its data \
-                 is there again when it is heard, and lost if it stays silent"
+                 Its data is available again when the server reports, and is lost if it stays \
+                 silent"
             );
             e.message.push_str(&text);
         }

@@ -16,8 +16,9 @@ use std::time::Duration;
 /// Bytes read at a time while a reply's header and small parts are awaited.
 const RECEIVE: usize = 64 * 1024;
 
-/// Payloads of at least this size are read directly into their destination. After one of them only
-/// so many bytes are read with the next header: bytes after the header would have to be copied.
+/// Payloads of at least this size are read directly into their destination. After such a payload,
+/// only this many bytes are read with the next header, because bytes after the header have to be
+/// copied.
 const LARGE: usize = 64 * 1024;
 const HEAD: usize = 512;
 
@@ -38,7 +39,8 @@ pub enum Sink<'a> {
     Slice(&'a mut [u8]),
     /// Into a buffer that is made when the length is known.
     Room(&'a mut dyn Room),
-    /// Nowhere: no payload is expected. A descriptor that arrives with the reply is stored here.
+    /// No destination, because no payload is expected. A descriptor that arrives with the reply is
+    /// stored here.
     Descriptor(&'a mut Option<OwnedFd>),
     /// Nowhere: no payload is expected.
     None,
@@ -115,9 +117,9 @@ pub(crate) struct Transport {
     received: Vec<u8>,
     taken: usize,
     filled: usize,
-    /// The last payload was large.
+    /// Whether the last payload was large.
     large: bool,
-    /// The socket was empty when notices were last read.
+    /// Whether the socket was empty when notices were last read.
     drained: bool,
     /// Notices that arrived while a reply was awaited.
     notices: VecDeque<(u64, Vec<u8>)>,
@@ -472,7 +474,8 @@ impl Transport {
         reply_args.resize(header.args_len as usize, 0);
         self.read_into(reply_args, wait)?;
         if header.status == Status::Extents {
-            // The payload is not the value but its location, which does not belong in the sink.
+            // The payload is not the value but its location, which does not belong in the buffer of
+            // the caller.
             reply_args.resize(header.payload_len as usize, 0);
             return self.read_into(reply_args, wait);
         }

@@ -51,11 +51,11 @@ pub struct ControllerOptions {
 /// The reason why a controller cannot start.
 #[derive(Debug)]
 pub enum StartError {
-    /// It cannot listen, or cannot start a thread.
+    /// The controller cannot listen, or cannot start a thread.
     Listen(io::Error),
-    /// Its data directory cannot be used.
+    /// The data directory cannot be used.
     Store(PathBuf, StoreError),
-    /// Its data directory was made for another number of shards.
+    /// The data directory was made for another number of shards.
     Shards {
         /// The directory.
         path: PathBuf,
@@ -97,7 +97,7 @@ pub struct Controller {
     token: Vec<u8>,
     near: Option<String>,
     shards: Vec<Running>,
-    /// In a lock, so that threads can share a controller.
+    /// The receiver of advice, in a lock, so that threads can share a controller.
     advice: Mutex<Option<Receiver<Advised>>>,
 }
 

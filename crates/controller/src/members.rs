@@ -53,7 +53,7 @@ impl ControllerService {
         self.links.insert(server, from);
         self.probes.end(server);
         if !known {
-            // It may replace an earlier server at the same address, which is lost then.
+            // The new server may replace an earlier server at the same address, which is then lost.
             self.drop_former(net, now);
         }
         Ok(JoinServerReply {
@@ -108,12 +108,12 @@ impl ControllerService {
         Ok(())
     }
 
-    /// Repeats the unanswered requests that were sent to a server over an earlier connection: they may be
-    /// lost. All of them are idempotent; requests over the present connection are still in flight. Not
-    /// repeated are: parts of flushes, which the catalog has requested again; borrowed blocks, which the
-    /// server has reported; drains and evacuations, which the catalog decides again; demotions and
-    /// promotions, which ended with the server's report, so that their room may belong to another block by
-    /// now; and the opening of blocks that were freed meanwhile, which no structure would own.
+    /// Repeats the unanswered requests that were sent to a server over an earlier connection: these may be
+    /// lost. All of them are idempotent; requests over the present connection are still in flight. Five kinds
+    /// of requests are not repeated: parts of flushes, which the catalog has requested again; borrowed
+    /// blocks, which the server has reported; drains and evacuations, which the catalog decides again;
+    /// demotions and promotions, which ended with the server's report, so that their room may already belong
+    /// to another block; and the opening of blocks that were freed meanwhile, which no structure would own.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &Errand| errand.server == server && errand.link != Some(link);

@@ -41,7 +41,7 @@ pub(crate) fn whole(op: Op, parts: &[Vec<u8>], narrow: bool) -> Result<Vec<u8>, 
         add(&mut all, part?);
     }
     if narrow {
-        // As a single shard answers a job.
+        // The answer to a job's token is the same as that of a single shard.
         all.servers.clear();
         all.flush_error.clear();
         all.shares.clear();
@@ -131,7 +131,7 @@ fn add_drain(known: &mut ServerInfo, part: &ServerInfo) {
         () if own == recalled || other == recalled => recalled,
         () => draining,
     };
-    // A shard that has released the server waits for nothing.
+    // A shard that has released the server has no reason to wait.
     if own != known.drain {
         known.drain_waits.clear();
     }

@@ -44,7 +44,7 @@ pub(crate) enum Out {
 /// The last groups of the log with changes that are not on disk, by job.
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Last group with changes that do not belong to a single job.
+    /// The last group with changes that do not belong to a single job.
     shared: u64,
     jobs: HashMap<JobId, u64>,
     /// Jobs with changes in this round; `None` for shared changes.
@@ -59,8 +59,8 @@ impl Marks {
         self.round.insert(job);
     }
 
-    /// Assigns the changes of this round, if messages must wait for any, to the last group that is waited
-    /// for.
+    /// Assigns the changes of this round to the last group for which messages wait, if messages must wait for
+    /// any of these changes.
     fn settle(&mut self, any: bool, waited: u64) {
         for job in self.round.drain().filter(|_| any) {
             match job {
@@ -121,14 +121,15 @@ impl ControllerService {
                         say(net, peers, siblings, out);
                         false
                     }
-                    // It waits for new files, which contain everything.
+                    // The request waits for new files, which contain all changes.
                     Out::Ask { .. } => true,
                     _ => {
                         say(net, peers, siblings, out);
                         false
                     }
                 };
-                // A message that stayed once stays: only the first failure finds other messages here.
+                // A message that waits for new files keeps waiting: only at the first failure are there other
+                // messages.
                 if held.front().is_some_and(|(group, _)| *group != u64::MAX) {
                     held.retain(|(_, out)| stays(out));
                     held.iter_mut().for_each(|(group, _)| *group = u64::MAX);

@@ -94,7 +94,7 @@ pub(crate) enum Note {
     Returned(ConnId, ReplyHeader, Vec<u8>),
 }
 
-/// Counters of requests to the controller.
+/// Numbers of requests to the controller, by kind.
 #[derive(Default)]
 pub(crate) struct Requests {
     pub all: u64,
@@ -254,7 +254,7 @@ impl ControllerService {
         let advice = Advised::of(&self.catalog.advice(true));
         if !advice.is_like(&self.advised) {
             self.advised = advice.clone();
-            // The receiver may be gone.
+            // A send error means that the receiver is gone, which is allowed.
             let _ = to.send(advice);
         }
     }

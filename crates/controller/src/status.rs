@@ -50,7 +50,8 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::KindRefused { .. } => Status::InvalidArgument,
         // The block needs room in a neighbour, and neither has room.
         E::NoNeighbour { .. } => Status::BlockFull,
-        // Not the status of a foreign block: this block continues to serve.
+        // `Removed`, and not the status for another structure's block, because this block continues
+        // to serve.
         E::MoveCancelled { .. } | E::StaysHere { .. } => Status::Removed,
         E::Stopping { .. } => Status::Unavailable,
         E::UnknownServer { .. } | E::UnknownAddress { .. } => Status::NotFound,

@@ -15,8 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 pub type Syncer = Arc<dyn Fn() -> io::Result<()> + Send + Sync>;
 
 /// One folder. Names are plain file names. Errors are those of the operating system.
-///
-/// Appended bytes survive a crash of the process, and after `sync` has returned also one of the
+/// Appended bytes survive a crash of the process, and after `sync` has returned also a crash of the
 /// machine. After an error of `append`, any part of the bytes may be in the file. After an error of
 /// `sync`, any unsynced bytes may be lost, even if a later `sync` succeeds.
 pub trait Disk: Send {
@@ -165,8 +164,8 @@ struct Memory {
     held: bool,
 }
 
-/// A folder in memory, with the faults of disks. Clones share it: a clone survives the controller
-/// that had the other one.
+/// A folder in memory, with the faults of disks. Clones share the files, so that a clone survives
+/// the controller that used another clone.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryDisk(Arc<(Mutex<Memory>, Condvar)>);
 

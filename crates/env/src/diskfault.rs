@@ -14,8 +14,8 @@
 //! ```
 //!
 //! Other builds have no faults: `faulty` returns the volume unchanged. An invalid value ends the
-//! process, because a test without faults would pass. Each read of a damaged page prints a line on
-//! standard error: only these explain a loss.
+//! process, because a test without faults would pass. Each read of a damaged page prints a line on standard
+//! error. A loss without such a line is a defect.
 
 /// The volume, with the faults that the environment requests.
 #[cfg(not(debug_assertions))]

@@ -1,8 +1,8 @@
 //! A panic of a node's thread ends the process.
 
-/// Held by the threads of a node. If the thread of a controller or a shard ended alone, others
-/// would still count it as alive, and its clients would wait forever; the end of a process is
-/// noticed at once.
+/// Held by the threads of a node. If only the thread of a controller or a shard ended, other
+/// processes would still treat the node as alive, and its clients would wait forever; the end of a
+/// process is noticed at once.
 pub struct AbortOnPanic(pub &'static str);
 
 impl Drop for AbortOnPanic {

@@ -18,15 +18,15 @@ pub struct DiskShape {
 
 /// A volume on which no request ends earlier than on a disk of this shape.
 ///
-/// The bytes of requests pass one after the other, in order of arrival; a request waits on its
-/// caller's thread. The volume's own time is a part of this time; if it is slower than the shape,
-/// its own time counts.
+/// The bytes of requests are transferred one after the other, in order of arrival; a request waits
+/// on its caller's thread. This time includes the volume's own time; if the volume is slower than
+/// the shape, its own time applies.
 #[derive(Debug)]
 pub struct Shaped<V> {
     volume: V,
     shape: DiskShape,
     clock: Clock,
-    /// When the bytes of all requests so far have passed.
+    /// The time at which the bytes of all requests so far have been transferred.
     passed: Mutex<Time>,
 }
 

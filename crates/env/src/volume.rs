@@ -1,4 +1,4 @@
-//! Disk space for data that need not outlive the process: blocks in a tier under memory.
+//! Disk space for data that need not outlive the process: blocks in a lower tier.
 //!
 //! A volume is one area of a fixed size that several threads read and write at any offset. Its
 //! content has no names and cannot be found again: at any end of the process, the file system frees
@@ -27,15 +27,15 @@ pub trait Volume: Send + Sync {
     fn discard(&self, range: Range<u64>) -> io::Result<()>;
     /// Whether it bypasses the page cache.
     fn is_direct(&self) -> bool;
-    /// Number of concurrent requests at which it reaches its full throughput: with a megabyte each,
-    /// every disk we know does so with this many.
+    /// Number of concurrent requests at which the volume reaches its full throughput. With requests
+    /// of a megabyte, this default suffices for every disk that we have measured.
     fn width(&self) -> usize {
         4
     }
 }
 
-/// The kind of error for a volume that is temporarily unreachable: nothing of it is lost, and it
-/// may be back in a moment. A disk never returns it.
+/// The kind of error for a volume that is temporarily unreachable: its data is not lost, and the
+/// volume may be available again in a moment. A disk never returns this error.
 pub const AWAY: ErrorKind = ErrorKind::HostUnreachable;
 
 fn aligned(at: u64, bytes: &[u8]) {
@@ -137,7 +137,7 @@ struct Pages {
     failing_reads: u32,
     failing_writes: u32,
     flipped_reads: u32,
-    /// All operations fail.
+    /// Whether all operations fail.
     away: bool,
 }
 
@@ -171,7 +171,7 @@ impl MemoryVolume {
         self.lock().flipped_reads = times;
     }
 
-    /// Makes it unreachable, or reachable again.
+    /// Makes the volume unreachable, or reachable again.
     pub fn set_away(&self, away: bool) {
         self.lock().away = away;
     }

@@ -43,7 +43,7 @@ const LONG: u64 = 8 << 20;
 /// flush_root when it expires or its job ends, but not when it is removed by name. `bucket load` loads it.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb bucket put shuffle part-0 hello   # makes what is missing
+  honeycomb bucket put shuffle part-0 hello   # creates a missing bucket
   honeycomb bucket get shuffle part-0
   honeycomb bucket list shuffle
   honeycomb bucket exists shuffle part-0

@@ -1,8 +1,8 @@
 //! The alarms of lower tiers, for the operators of the cluster.
 //!
-//! An object store that cannot be reached, or a disk that refuses writes, ends nothing: the operation is
-//! retried, and the alarm ends with its first success. Bytes that cannot be read as they were written are
-//! lost; that alarm lasts as long as the server.
+//! If an object store cannot be reached, or a disk refuses writes, the operation is retried, and the alarm
+//! ends with its first success. Bytes that cannot be read as they were written are lost; that alarm lasts as
+//! long as the server.
 
 use crate::spill::IoDone;
 use honeycomb_types::{AlarmKind, Time};
@@ -142,7 +142,7 @@ mod tests {
         assert_eq!(kinds(&alarms, at(70)), [(Refuses, 0, 0), (Away, 50, 50)]);
         assert!(alarms.told(1, at(70))[0].why.contains("the disk at /d no longer accepts blocks"));
         alarms.heard(0, &written, at(80));
-        // A successful read does not bring lost data back.
+        // A successful read does not restore lost data.
         alarms.heard(1, &IoDone::Failed("other bytes".to_owned()), at(90));
         alarms.heard(1, &written, at(100));
         assert_eq!(kinds(&alarms, at(100)), [(Lost, 10, 10)]);

@@ -43,7 +43,7 @@ const ADMISSION_RETRY_US: u64 = 1000;
 /// Why admission is closed.
 const SHARE_HELD: &str = "the job already uses its share of the server's buffers; retry later";
 
-/// The origin of a request that is answered later.
+/// The origin of a request that is answered later: the place to which its answer is returned.
 enum Origin {
     Here(ConnId, RequestHeader),
     Shard(ShardIx, ConnId, RequestHeader),
@@ -63,7 +63,7 @@ enum Filling {
 pub(crate) struct Helpers {
     pub flusher: Flusher,
     pub lender: Lender,
-    /// Those of the lower tiers, and where this shard's part of each begins.
+    /// The spillers of the lower tiers, each with the offset of this shard's part of the volume.
     pub spillers: Vec<(Spiller, u64)>,
 }
 
@@ -299,8 +299,8 @@ impl ShardService {
                 self.lend(net, from, header, &access, answer.value);
             }
             Outcome::Done(answer) => {
-                // Requests that waited for this one have waited longest: connections are sent to in the order
-                // in which they got output.
+                // Requests that waited for this one have waited longest, so their answers are queued now:
+                // connections send in the order in which they received output.
                 self.settle(net, now);
                 self.answer(net, from, header, answer);
             }
@@ -693,7 +693,7 @@ impl Service for ShardService {
 
     fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
         let peer = self.peers.remove(from).expect("handed over after its handshake");
-        // A full ring drops the connection; the client connects again.
+        // If the ring is full, the connection is dropped, and the client connects again.
         let _ = self.shards[target as usize].post(Note::Adopt(conn, peer));
     }
 
@@ -710,7 +710,7 @@ impl Service for ShardService {
         let next = if self.active.is_empty() { self.next_report } else { self.next_activity };
         self.tick_shard(net, now);
         self.subscribers.tell_gaps(net);
-        // A link, a core or a subscriber that is behind is tried again soon.
+        // Notes that did not fit into a full mailbox or ring are posted again soon.
         self.deliver();
         let behind = !self.unsent.is_empty()
             || !self.undelivered.is_empty()

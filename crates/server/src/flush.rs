@@ -60,7 +60,7 @@ struct Door {
     clock: Clock,
 }
 
-/// When the last sender is dropped, nothing waits for slow stores any more.
+/// When the last sender is dropped, the threads no longer wait for slow stores.
 impl Drop for Door {
     fn drop(&mut self) {
         self.objects.end();
@@ -185,13 +185,13 @@ impl FlushWorker {
             // Both are retried.
             Err(KeptFault::Taker(why) | KeptFault::Away(why)) => (Err(why), None),
             Err(KeptFault::Gone) => (Err(io::Error::other("the block was freed")), None),
-            // The bytes of a block in use may be of two times: it is copied anew.
+            // The bytes of a block in use may be from two moments, so the block is copied again.
             Err(KeptFault::Lost(why)) if !bytes.is_settled() => (Err(io::Error::other(why)), None),
             Err(KeptFault::Lost(why)) => (Err(io::Error::other(why.clone())), Some(why)),
         };
         let (errand, sealed) = answer;
         let (at, structure, kept) = (bytes.at, bytes.structure, bytes.clone());
-        // Started writes are complete before the outcome is reported: nothing is written later.
+        // All started writes complete before the outcome is reported, so that no write happens after it.
         part.0.finish(given, move |outcome| match lost {
             Some(why) => answers.lost(errand, structure, at, why),
             None => {

@@ -30,7 +30,7 @@ impl Told {
         self.sealed = Some((length, bytes, last));
     }
 
-    /// The successor is returned: the next owner of that block is not this block's successor.
+    /// Forgets the successor, which was returned: the next owner of its block is not this block's successor.
     pub(crate) fn gave_back(&mut self) {
         if !Bug::GivenBackStaysNamed.active() {
             self.next = None;

@@ -1,10 +1,10 @@
 //! The link to a controller shard: joins, sends reports and requests, and receives commands.
 //!
-//! One connection that carries requests both ways. When it breaks, the server keeps its blocks, serves them,
-//! and tries to join again. A controller that still knows the server (restarted, with a log) leaves it its
-//! number and receives the list of its blocks. Pending requests of the shards are contained in that list or
-//! follow it. Any other controller assigns a new number, under which the server begins with empty blocks. A
-//! controller of a lower term than one already joined is refused (INV-25).
+//! The link is one connection that carries requests in both directions. When it breaks, the server keeps its
+//! blocks, serves them, and tries to join again. A controller that still knows the server (restarted, with a
+//! log) confirms its number and receives the list of its blocks. Pending requests of the shards are contained
+//! in that list or follow it. Any other controller assigns a new number, under which the server begins with
+//! empty blocks. A controller of a lower term than one already joined is refused (INV-25).
 
 mod commands;
 mod telling;
@@ -108,11 +108,11 @@ pub(crate) struct Link {
     conn: Option<ConnId>,
     /// The number under which the shards hold their blocks.
     server: Option<ServerId>,
-    /// The controller knows the server and all blocks that it holds.
+    /// Whether the controller knows the server and all its blocks.
     ready: bool,
-    /// The controller shard has nothing here and has released this server, over this connection.
+    /// Whether the controller shard has no block here and has released this server, over this connection.
     released: bool,
-    /// The server is to leave: the controller shard is requested to drain it.
+    /// Whether the server is to leave: it then requests a drain from the controller shard.
     leaving: bool,
     /// Why that was refused, until `take_kept` is called.
     kept: Option<String>,
@@ -120,7 +120,7 @@ pub(crate) struct Link {
     term: u32,
     telling: Telling,
     asked: HashMap<u64, Asked>,
-    /// Commands that every shard has to execute, and how many have not.
+    /// Commands that every shard has to execute, with the number of shards that have not.
     shared: HashMap<u64, usize>,
     next_request: u64,
     next_attempt: Time,
@@ -274,7 +274,7 @@ impl Link {
             return self.hang_up(net);
         }
         let lent = match self.controllers {
-            // It has everything.
+            // The only controller shard has all blocks.
             1 => Vec::new(),
             _ => lots.lent(self.controller),
         };
@@ -451,7 +451,7 @@ impl Link {
         self.wait_longer(now);
         self.telling.stop();
         self.shared.clear();
-        // The report of the blocks will contain newer values.
+        // The list of the blocks will contain newer values.
         self.usage.clear();
         self.active.clear();
         for asked in std::mem::take(&mut self.asked).into_values() {

@@ -1,8 +1,8 @@
 //! The links to all controller shards, on one thread, and the ledger of their shares of this server.
 //!
 //! A server is a member of each controller shard, under a number of that shard's own, with blocks of its own
-//! (ADR 0021). The memberships are independent: a shard that loses this server, or restarts, handles that
-//! over its own link. The first shard reports the number of shards.
+//! (ADR 0021). The memberships are independent: a shard that loses this server, or restarts, affects only its
+//! own link. The first shard reports the number of shards.
 
 use crate::flush::Flusher;
 use crate::link::{Counters, Identity, Link};
@@ -42,9 +42,9 @@ pub struct ValuesLeave {
 
 /// The channels from a server to the process that runs it.
 pub(crate) struct Told {
-    /// The end of a drain, or why there is none.
+    /// The end of a drain, or the reason of its refusal.
     pub departure: Sender<Departure>,
-    /// Values that must leave it. Reports are repeated, so one that does not fit is no loss.
+    /// Values that must leave the server. Reports are repeated, so a report that does not fit may be dropped.
     pub values: SyncSender<ValuesLeave>,
 }
 
@@ -55,9 +55,9 @@ pub(crate) struct LinkService {
     flusher: Flusher,
     links: Vec<Link>,
     lots: Lots,
-    /// Gets one message when the server has joined all of them, and before that the obstacles.
+    /// Receives one message when the server has joined all controller shards, and before that the obstacles.
     joined: Option<Sender<Result<ServerId, String>>>,
-    /// Not read in a process that runs more than this server.
+    /// Channels that are not read in a process that runs more than this server.
     told: Told,
     stopped: bool,
 }

@@ -17,7 +17,7 @@ pub struct Lots {
 }
 
 impl Lots {
-    /// Empty shares of so many cores with so many blocks each.
+    /// Empty shares of this many cores with this many blocks each.
     pub fn new(cores: usize, blocks: u32) -> Lots {
         Lots { capacity: vec![blocks; cores], lent: Vec::new() }
     }
@@ -37,8 +37,8 @@ impl Lots {
         self.capacity[core] - self.lent.iter().map(|lent| lent[core]).sum::<u32>()
     }
 
-    /// A controller shard requests this much in total: a surplus is returned, and more is granted as far as
-    /// it is free. Returns the share then; `None` if the number of cores is wrong.
+    /// Sets the total that a controller shard requests: a surplus is returned, and an increase is granted as
+    /// far as blocks are free. Returns the share then; `None` if the number of cores is wrong.
     pub fn set(&mut self, controller: u16, wanted: &[u32]) -> Option<Vec<u32>> {
         if wanted.len() != self.capacity.len() {
             return None;

@@ -21,7 +21,7 @@ pub(crate) enum Note {
     Forward(Box<Forwarded>),
     /// The answer to a request that was forwarded from here.
     Returned(ConnId, ReplyHeader, Vec<u8>, OwnedPayload),
-    /// A connection of that core is closed: its requests here wait no longer.
+    /// A connection of that core is closed: its waiting requests here are cancelled.
     HungUp(ShardIx, ConnId),
     /// The server has joined under this number, with these keys.
     Joined { server: ServerId, token_key: TokenKey, grant_key: GrantKey, clock_offset_ms: i64 },
@@ -31,8 +31,8 @@ pub(crate) enum Note {
     Left(u16),
     /// The controller's clock minus the local one.
     ClockOffset(i64),
-    /// The controller assigns a block; and the place of its journal, if its changes are written before they
-    /// are answered.
+    /// The controller assigns a block; with the place of its journal, if changes are stored before they are
+    /// answered.
     Open(BlockOwner, Option<Box<JournalAt>>, Errand),
     /// The journal of a block was begun, or could not be.
     JournalBegun(BlockAt, Errand, Result<(), (Status, String)>),
@@ -44,7 +44,7 @@ pub(crate) enum Note {
     Flush(BlockAt, (u64, u64), String, Errand),
     /// As `Flush`, of a block that stays in use, for the flush with this number.
     Copy(BlockAt, (u64, u64), String, u64, Errand),
-    /// The flush with this number copies nothing any more.
+    /// The flush with this number has no more copies to make.
     EndCopies(u64, Errand),
     /// Freeze a block for this flush, of a kv with these hashes, at most for so long.
     Cut(BlockAt, (u64, u64), u64, Duration, Errand),
@@ -62,7 +62,7 @@ pub(crate) enum Note {
     BeginImport(BlockAt, u64, (u64, u64), Errand),
     /// A block must leave this server.
     Evacuate(BlockAt, Errand),
-    /// The data that this move sent to a block is its own, or is dropped.
+    /// The block owns the data that this move sent to it, or drops the data.
     EndImport(BlockAt, u64, bool, Errand),
     /// The address of a server, or why the controller does not give it.
     Located(ServerId, Result<SocketAddr, Status>),
@@ -101,7 +101,7 @@ pub(crate) struct Peer {
     pub job: Option<JobId>,
     /// The prefix whose lease the traffic renews.
     pub task: Option<PrefixId>,
-    /// It presented the unattenuated token of the cluster.
+    /// Whether the peer presented the unattenuated token of the cluster.
     pub cluster: bool,
     pub grants: Vec<Grant>,
     /// The round of activity reports in which this peer is already listed.

@@ -1,12 +1,12 @@
-//! How fast a block is written, and how long the controller takes. From these a block computes how early to
-//! request its successor, so that no writer waits at its end.
+//! The write rate of a block, and the delay of the controller. From both a block computes how early to
+//! request its successor, so that no writer waits at the end of the block.
 
 use honeycomb_types::Time;
 use std::time::Duration;
 
 /// The span over which written bytes are summed.
 const SPAN: Duration = Duration::from_millis(4);
-/// The least length assumed for a span that has just begun: a single write is no rate.
+/// The least length assumed for a span that has just begun, because a single write gives no rate.
 const SPAN_LEAST: Duration = Duration::from_millis(1);
 /// The expected delay before any was measured.
 const DELAY_FIRST: Duration = Duration::from_millis(1);

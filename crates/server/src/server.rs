@@ -68,12 +68,13 @@ pub struct ServerOptions {
 /// A disk, or an object store, for blocks that do not fit into memory.
 #[derive(Clone, Debug)]
 pub struct DiskOptions {
-    /// The place. On a disk a directory, of which nothing is left when the server ends, in whatever way. For
-    /// an object store a bucket or a directory: nothing is left there when the server is stopped.
+    /// The place. On a disk this is a directory, in which no file remains when the server ends for any
+    /// reason. For an object store it is a bucket or a directory, in which no object remains when the server
+    /// is stopped.
     pub place: Place,
     /// The credentials and endpoint, if it is a bucket.
     pub access: Access,
-    /// Bytes to use of it.
+    /// Bytes of the place to use.
     pub bytes: u64,
     /// Its class. Object stores come after disks.
     pub class: TierClass,
@@ -85,7 +86,7 @@ pub struct DiskOptions {
 struct Sizes {
     /// Blocks that may be in memory.
     frames: u32,
-    /// Besides them, room for the ends of blocks in lower tiers.
+    /// In addition, the blocks of the write cache, for the ends of blocks in lower tiers.
     warm: u32,
     /// Most bytes that were read from lower tiers and are not sent yet.
     buffers: usize,
@@ -422,7 +423,7 @@ fn check(options: &ServerOptions) -> io::Result<Sizes> {
     }
     let tier = |(class, blocks)| TierSpec { class, blocks: blocks as u32 };
     let disks: Vec<TierSpec> = disks.into_iter().map(tier).collect();
-    // It is subtracted from the memory of blocks.
+    // The memory for this bookkeeping is subtracted from the memory of blocks.
     let per_shard = (per_shard - kept / size) as u32;
     if disks.is_empty() {
         return Ok(Sizes { frames: per_shard, warm: 0, buffers: 0, disks });

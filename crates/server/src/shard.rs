@@ -249,7 +249,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// The controller shard to which it is addressed.
+    /// The controller shard to which the effect is addressed.
     pub fn controller(&self) -> u16 {
         match *self {
             Effect::LocateServer { server, .. } => server.controller(),
@@ -282,11 +282,11 @@ pub struct ShardConfig {
     pub frames: u32,
     /// Room for the retry records of its blocks.
     pub lane_room: LaneRoom,
-    /// Besides those, most blocks in lower tiers whose ends are in memory.
+    /// In addition, most blocks of lower tiers whose ends are in the write cache.
     pub warm: u32,
     /// The lower tiers.
     pub disks: Vec<TierSpec>,
-    /// Most bytes that were read from lower tiers and are not sent yet.
+    /// Most bytes of buffers for data that was read from lower tiers and is not sent yet.
     pub buffers: usize,
     /// Reclaims freed memory.
     pub reclaimer: Reclaimer,
@@ -298,20 +298,20 @@ struct Slot {
     owner: BlockOwner,
     backing: Backing,
     structure: Box<dyn Structure>,
-    /// Its kind, with the attributes of its operations.
+    /// The block's kind, with the attributes of its operations.
     kind: Arc<Registered>,
     lanes: Lanes,
-    /// Changed since usage was last reported.
+    /// Whether the block changed since usage was last reported.
     touched: bool,
-    /// When the consequences of its changes were last inspected, and its size in bytes then.
+    /// The time at which the consequences of changes were last processed, and the used bytes at that time.
     looked: (Time, u64),
-    /// It has changed a little since then.
+    /// Whether the block has changed slightly since then.
     unseen: bool,
     /// When a block that was refused a successor may request one again.
     ask_after: Time,
     /// When it requested one, until the answer arrives.
     asked_at: Option<Time>,
-    /// How long there has been no room for it.
+    /// The time for which there was no room for a successor.
     full: full::Full,
     /// When to check whether its granted successor is still needed.
     idle_at: Option<Time>,
@@ -319,27 +319,27 @@ struct Slot {
     pace: Pace,
     /// When to call `tick` of the structure, if a timer is set.
     timer: Option<Time>,
-    /// It is drained: when to check next whether it can be retired.
+    /// For a drained block, the time of the next check whether it can be retired.
     retire_at: Option<Time>,
     watchers: Watchers,
-    /// Its length, and arguments of `Moved` to its successor, once it has one.
+    /// For a sealed block, its length and the arguments of `Moved` to its successor.
     sealed: Option<(u64, Box<[u8]>)>,
-    /// A move from it.
+    /// The present move of which the block is the source.
     moving: Option<Box<moving::Moving>>,
     /// Number of the last move that this block began.
     last_move: u64,
     /// When to continue freeing data that has moved away.
     sweep_at: Option<Time>,
-    /// It is to leave this server.
+    /// State of the block's departure from a draining server.
     leaving: Option<Leaving>,
     told: Told,
     /// The copy that clients map, which then serves the block as well.
     shared: Option<Shared>,
-    /// The place of its bytes.
+    /// The tier of the block's bytes, and their place in it.
     place: Place,
-    /// Its changes are answered when they are in the journal.
+    /// The journal of a block whose changes are answered only when they are stored in it.
     journal: Option<Box<journals::Journal>>,
-    /// It is part of a snapshot of several blocks.
+    /// The block's part of a snapshot of several blocks.
     cut: Option<Box<cutting::Cut>>,
 }
 
@@ -348,10 +348,10 @@ pub struct Shard {
     config: ShardConfig,
     /// The number under which each controller shard knows this server; 0 for none.
     members: Vec<ServerId>,
-    /// For each controller shard, as many slots as there are blocks: each may name any of them, and uses at
-    /// most its share. Found by `index`.
+    /// For each controller shard, as many slots as there are blocks: each controller shard may name any
+    /// block, and uses at most its share of them. Found by `index`.
     slots: Vec<Option<Box<Slot>>>,
-    /// Blocks that are open or retained: never more than there are (INV-40).
+    /// Number of open or retained blocks: never more than the shard's blocks (INV-40).
     held: u32,
     /// The state of the lower tiers.
     tiers: Tiers,
@@ -377,7 +377,7 @@ pub struct Shard {
     /// Backings that a planted defect reuses unscrubbed.
     stale: Vec<Backing>,
     posts: Vec<Post>,
-    /// Some block has, or had, a journal.
+    /// Whether any block has, or had, a journal.
     has_journals: bool,
     /// Records to be written.
     journal_writes: Vec<JournalWrite>,
@@ -538,7 +538,7 @@ impl Shard {
         self.conclude(now, index, &request, outcome)
     }
 
-    /// Whether a request can run on a block that is not simply in memory; otherwise the answer.
+    /// Whether a request can run on a block that is not completely in memory; otherwise the answer.
     fn allows(&mut self, now: Time, index: usize, request: &Request<'_>) -> Result<(), Answer> {
         if request.header.op == Op::FileMap {
             return Err(Answer::refuse(
@@ -562,7 +562,7 @@ impl Shard {
         if needs { self.warm_up(now, index) } else { Ok(()) }
     }
 
-    /// A block is used: if there are lower tiers, the controller gets a report of that as well.
+    /// Records the use of a block; with lower tiers, the use is also reported to the controller.
     #[inline]
     fn used(&mut self, index: usize) {
         if !self.config.disks.is_empty()
@@ -580,7 +580,7 @@ impl Shard {
     pub fn streams(&mut self, header: &RequestHeader) -> bool {
         let Some(slot) = self.slot_at(header.at) else { return true };
         if header.op.info().auth == Auth::Peer {
-            // Retry records have no place in a block.
+            // Retry records are not stored in a block, so they are gathered.
             let movable = slot.structure.movable();
             let whole = movable.is_some_and(|m| m.takes(header.op) == Some(Arrival::Whole));
             return !whole && header.op != Op::MoveLanes;

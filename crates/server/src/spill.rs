@@ -49,8 +49,8 @@ pub enum IoWhat {
         /// Checksums, one per chunk.
         sums: Vec<u32>,
     },
-    /// Read the first bytes of a block that is promoted, or some bytes of one that is demoted further, and
-    /// verify the checksums of their chunks. No request waits for this.
+    /// Read the first bytes of a block that is promoted, or some bytes of a block that is demoted from a disk
+    /// to a store, and verify the checksums of their chunks. No request waits for this.
     Raise {
         /// Source.
         at: u64,
@@ -68,9 +68,9 @@ pub enum IoWhat {
 /// The outcome of an I/O operation.
 #[derive(Debug)]
 pub enum IoDone {
-    /// It is on the disk, with these checksums of its chunks.
+    /// The bytes are on the disk; these are the checksums of their chunks.
     Written(Vec<u32>),
-    /// It was read, and the checksums are right.
+    /// The bytes were read, and their checksums are right.
     Read(Backing),
     /// The disk has freed the space, or keeps it until it is overwritten.
     Discarded,

@@ -1,12 +1,12 @@
 //! A block of extents: the parts of values that are too large for the entries of a key-value store.
 //!
 //! An extent is written once, under an id that the block never reuses, and does not change until it is
-//! dropped. Within `EXTENT_PENDING_MS` its writer has it adopted by a put that names it (`owner`); otherwise
-//! it is dropped. After that it stays until its owner drops it.
+//! dropped. Within `EXTENT_PENDING_MS`, a put that names the extent must adopt it (`owner`); otherwise the
+//! extent is dropped. An adopted extent stays until its owner drops it.
 //!
-//! So a pending extent is bound to a time, and an adopted one to an entry. If the same bytes are written
-//! twice, because an answer was lost, one extent has no owner and expires. Therefore lanes are not needed
-//! here.
+//! So a pending extent has an end time, and an adopted extent belongs to an entry. If the same bytes are
+//! written twice, because an answer was lost, one of the two extents gets no owner and expires. Therefore
+//! writes of extents need no lanes.
 
 use crate::kv::arena::{Arena, Owner, round_up};
 use crate::kv::shrink::Shrink;
@@ -22,12 +22,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Bookkeeping bytes for each extent, beside the block.
+/// Bookkeeping bytes for each extent, outside of the block.
 const EXTENT_COST: usize = 128;
 /// How often to inspect dropped extents that are still being read.
 const SWEEP_AGAIN: Duration = Duration::from_millis(50);
-/// Bookkeeping may take 1 / this of the block's size, besides the charged bytes. Extents of kvs have at least
-/// 1/16 of a block each, so only writers of other extents come near the bound.
+/// Bookkeeping may take the block's size divided by this, in addition to the charged bytes. Extents of kvs
+/// have at least 1/16 of a block each, so only writers of other extents come near the bound.
 const COST_FRACTION: usize = 16;
 
 /// The owner of an extent.

@@ -35,7 +35,7 @@ enum Seal {
 /// Data kept with an append in progress.
 #[derive(Default)]
 struct Append {
-    /// The sender already has its answer. Only a planted bug does that.
+    /// Whether the sender already has its answer. Only a planted bug sets this.
     told: bool,
 }
 
@@ -48,7 +48,7 @@ pub struct FileBlock {
     watched: bool,
     events: VecDeque<Event>,
     cart: Cart,
-    /// Nothing is visible before it is stored.
+    /// The journal of a block whose bytes become visible only when they are stored.
     journal: Option<Journal>,
 }
 
@@ -107,8 +107,8 @@ impl FileBlock {
             None => {}
         }
         let (limit, left) = (large_limit(self.size), self.size - self.pieces.tail());
-        // An append over the limit is accepted if it fits. If not, it does not seal the block: so much of it
-        // would be wasted.
+        // An append over the limit is accepted if it fits. If it does not fit, it does not seal the block,
+        // because too many bytes would remain unused.
         if length > limit && length > left {
             let message = format!(
                 "an append of {length} bytes is over the limit of {limit} (block / 8), and this \
@@ -116,8 +116,8 @@ impl FileBlock {
             );
             return Err(Answer::refuse(Status::ValueTooLarge, message));
         }
-        // A payload that fills up this block does not show when the next one is needed: a block that is
-        // granted and not needed is memory that others lack.
+        // A payload over the limit is not representative of later writes: counted in full, it would request a
+        // successor too early, and other structures would lack that memory.
         self.next.wrote(length.min(limit));
         if self.pieces.is_full() {
             return Err(busy(self.retry_us()));
@@ -357,7 +357,7 @@ impl Structure for FileBlock {
     }
 
     fn movable(&mut self) -> Option<&mut dyn Movable> {
-        // A journal names the blocks that hold its bytes.
+        // A block with a journal does not move, because the journal names the blocks that hold its bytes.
         if self.journal.is_some() { None } else { Some(self) }
     }
 

@@ -25,21 +25,21 @@ const EXPIRE_STEP: usize = 32;
 /// An empty lane keeps at most this much room for results.
 const SPARE_RECORDS: usize = 16;
 
-/// What to do with a mutation that arrived.
+/// The decision about a mutation that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaneVerdict {
-    /// It is the next mutation: run it, then call `record` or `abandon`.
+    /// The next mutation of its lane: run it, then call `record` or `abandon`.
     Run,
-    /// It ran before, with this answer.
+    /// The mutation ran before, with this answer.
     Replay(Answer),
     /// A mutation was skipped: this is the expected number. Zero: the block does not know the lane, or no
     /// longer, and this mutation did not run; the client opens a new lane, which begins at 1.
     Resume(Sequence),
-    /// An earlier attempt of it is running.
+    /// An earlier attempt of this mutation is running.
     InProgress,
     /// An earlier mutation of its lane is running.
     Waits,
-    /// It may have run, but its record is gone.
+    /// The mutation may have run, but its record is gone.
     OutcomeUnknown,
     /// No room for another result or lane until results are acknowledged or lanes are forgotten.
     Busy,
@@ -96,7 +96,7 @@ impl Record {
 /// The records of a lane of another block from which a range moved here: enough to answer a request that was
 /// sent there and is repeated here. They are valid for `IDLE_MAX` after they arrived.
 struct Adopted {
-    /// The sequence expected next: mutations from this one on did not run there.
+    /// The next expected sequence number: later mutations did not run at the other block.
     next: u64,
     records: Vec<(u64, Record)>,
     /// When the records last arrived.
@@ -201,7 +201,7 @@ pub struct Lanes {
     /// When each of them arrived, the oldest first.
     adoptions: VecDeque<(Time, (SessionId, LaneId))>,
     adopted_bytes: usize,
-    /// Calls of `expire` that were at least `READ_MAX` apart: the last one and the one before it.
+    /// Times of the last two calls of `expire` that were at least `READ_MAX` apart.
     looks: [Time; 2],
     share: Share,
 }
@@ -256,8 +256,8 @@ impl Lanes {
         let Some(ix) = self.find(key) else {
             return self.begin_unknown(now, key, sequence, retry);
         };
-        // The block's own results come first: if a range left and returned, the records of another block may
-        // only say how far the lane had got there.
+        // The block's own results have priority: if a range left and returned, the records of another block
+        // may only contain the progress of the lane at that block.
         let lane = self.lane_mut(ix);
         let own = lane.first_kept() <= sequence.0 && sequence.0 < lane.next;
         if !own && let Some(verdict) = self.recall_adopted(key, sequence) {
@@ -502,7 +502,7 @@ impl Lanes {
                 return;
             }
             self.adoptions.pop_front();
-            // It may have arrived again since.
+            // The records may have arrived again since.
             if self.adopted.get(&key).is_some_and(|adopted| adopted.came == came) {
                 let gone = self.adopted.remove(&key).expect("looked up just now");
                 self.adopted_bytes -= gone.bytes();

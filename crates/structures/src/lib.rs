@@ -1,15 +1,15 @@
 //! The data structures: pure state machines over a block, and the internal interface for writing a new one
 //! (paper, 4.1).
 //!
-//! A structure owns the layout of one block's bytes, and a little bookkeeping beside them that is charged to
-//! the block. It does no I/O and has neither clock nor connection. The shard passes it one operation at a
-//! time, so an operation is atomic because one thread runs it. A new structure is an implementation of
-//! `Structure` and `StructureKind` in a crate of its own, registered with the server that serves it. The
-//! built-in structures are registered in the same way and use no other interface. A new structure needs no
-//! other crate than this one; `docs/structures.md` walks through one.
+//! A structure owns the layout of one block's bytes, and a small amount of bookkeeping outside of the block,
+//! which is charged to the block. It does no I/O and has neither clock nor connection. The shard passes it
+//! one operation at a time, so an operation is atomic because one thread runs it. A new structure is an
+//! implementation of `Structure` and `StructureKind` in a crate of its own, registered with the server that
+//! serves it. The built-in structures are registered in the same way and use no other interface. A new
+//! structure needs no other crate than this one; `docs/structures.md` walks through one.
 //!
-//! Where a `put()` runs: `kv` (the table, `kv/mod.rs`), `file` (append-only bytes). Before either, `lanes`
-//! decides whether a mutation is new, a retry or out of order.
+//! A `put()` is executed in `kv` (the table, `kv/mod.rs`), an append in `file` (append-only bytes). Before
+//! both, `lanes` decides whether a mutation is new, a retry or out of order.
 #![forbid(unsafe_code)]
 
 mod bytes;
@@ -98,17 +98,18 @@ pub enum Part {
 /// Whether a block could be demoted now, and which of its bytes must be written to the lower tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
-    /// It could not: an operation is in progress, or the kind does not work in lower tiers.
+    /// The block cannot be demoted: an operation is in progress, or the kind does not work in lower tiers.
     Busy,
-    /// The first so many bytes are its content; more may be appended, and none of them changes.
+    /// The block's content has this length from the first byte on; more may be appended, and none of these
+    /// bytes changes.
     Open(usize),
-    /// The first so many bytes are its content, and it is final.
+    /// The block's content has this length from the first byte on, and is final.
     Final(usize),
-    /// The first so many bytes hold pieces. Each piece stays unchanged in its place until it is dropped. New
-    /// pieces are accepted only in memory: in a lower tier such a block is full.
+    /// The first bytes, of this length, hold pieces. Each piece stays unchanged in its place until it is
+    /// dropped. New pieces are accepted only in memory: in a lower tier such a block is full.
     Pieces(usize),
-    /// The first so many bytes are its content, and any of them may change. A mutation needs all of them in
-    /// memory; a read names the ranges that it needs (`Structure::read_below`).
+    /// The block's content has this length from the first byte on, and any of these bytes may change. A
+    /// mutation needs all of them in memory; a read names the ranges that it needs (`Structure::read_below`).
     Whole(usize),
 }
 
@@ -124,7 +125,7 @@ impl Rest {
 }
 
 impl Payload {
-    /// Bytes kept beside the block.
+    /// Heap bytes outside of the block.
     pub(crate) fn beside(&self) -> usize {
         match self {
             Payload::None | Payload::Block(_) | Payload::Parts(_) => 0,
@@ -188,13 +189,13 @@ impl From<Malformed> for Answer {
 pub struct Operation<'a> {
     /// The shard's clock.
     pub now: Time,
-    /// Identifies the answer if it comes later. Never reused.
+    /// Identifies an answer that is given later. Never reused.
     pub ticket: Ticket,
     /// An opcode of the structure's kind; any other is a defect of the shard and panics.
     pub op: Op,
-    /// Its arguments, unchecked.
+    /// Arguments of the operation, unchecked.
     pub args: &'a [u8],
-    /// The end of the time for which it may wait; `now` if it may not wait.
+    /// The end of the time for which the operation may wait; `now` if it may not wait.
     pub wait_until: Time,
 }
 
@@ -228,11 +229,11 @@ impl<'a> Operation<'a> {
 pub enum Outcome {
     /// Finished.
     Done(Answer),
-    /// It is answered later, by `Event::Answered` with its ticket.
+    /// The operation is answered later, by `Event::Answered` with its ticket.
     Parked,
 }
 
-/// Bytes that a block with delayed visibility (`Structure::hold_back`) wants stored.
+/// Bytes that a block with delayed visibility (`Structure::hold_back`) requests to be stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToStore {
     /// The bytes of the block that follow the stored ones.
@@ -264,7 +265,7 @@ pub enum Successor {
 pub enum Event {
     /// A parked operation is complete.
     Answered(Ticket, Answer),
-    /// A change that subscribers may want; only while the block is watched.
+    /// A change that may match a subscription; only while the block is watched.
     Changed(Change),
     /// The block accepts no more data.
     Sealed {
@@ -275,7 +276,7 @@ pub enum Event {
         /// The arguments of `Moved` that name the next block; none if the whole structure was sealed.
         successor: Option<Vec<u8>>,
     },
-    /// The total taken from the block since it was opened. Not repeated before `News::TakenHeard`.
+    /// The total of items taken from the block since it was opened. Not repeated before `News::TakenHeard`.
     Taken {
         /// Items taken permanently.
         items: u64,
@@ -285,9 +286,9 @@ pub enum Event {
     /// The block is empty for good and its successor serves everything after it. It can be freed as soon as
     /// no caller can need its records any more.
     Drained,
-    /// A parked operation wants to own these extents; answered by `News::Adopted`.
+    /// A parked operation requests ownership of these extents; answered by `News::Adopted`.
     Adopt(Ticket, Vec<ExtentRef>),
-    /// These extents have no owner any more. They had been adopted under this owner; 0 if they never were.
+    /// Extents that no longer have an owner, and the owner that had adopted them; 0 if none had.
     DropExtents(u64, Vec<ExtentRef>),
 }
 
@@ -305,8 +306,8 @@ pub enum News {
     },
     /// The controller has received the last `Event::Taken`.
     TakenHeard,
-    /// The answer to `Event::Adopt`. The operation owns the extents or, after a refusal, they are dropped or
-    /// soon will be. After `Busy` no server was asked, and they are unchanged.
+    /// The answer to `Event::Adopt`. The operation owns the extents or, after a refusal, they are dropped now
+    /// or soon. `Busy` means that no request was sent, and the extents are unchanged.
     Adopted {
         /// The operation.
         ticket: Ticket,
@@ -321,7 +322,7 @@ pub enum News {
 ///
 /// **Callers.** Only the shard that owns the block calls it: one call at a time, from one thread, so that a
 /// call is atomic and needs no lock. A call must be short, because no other operation of this core runs
-/// meanwhile. Long work is divided into several operations, each of which returns how far it got. No call may
+/// meanwhile. Long work is divided into several operations, each of which returns its progress. No call may
 /// block, read a clock or do I/O. The time is an argument, and `Event`s report changes: after every call that
 /// gets the block, the shard takes the events and calls `wants_successor` and `deadline`.
 ///
@@ -333,11 +334,11 @@ pub enum News {
 /// panic is a defect, and ends the server.
 ///
 /// **Answers and retries.** The answer to a mutation is kept until the caller has acknowledged it. A repeated
-/// request gets the same answer without a call of the structure, so a mutation is executed once although it
-/// may be sent often. Therefore such an answer is small and never holds `Payload::Block`, because the block
-/// changes. `Answer::executed` defines the statuses that leave the number to a later attempt instead. An
-/// operation that changes nothing may run again. Refusals for reasons of the structure's own are
-/// `Answer::refuse_as`; `Busy` with a delay (`busy`) makes the caller retry.
+/// request gets the same answer without a call of the structure, so a mutation is executed once, however
+/// often it is sent. Therefore such an answer is small and never holds `Payload::Block`, because the block
+/// changes. `Answer::executed` defines the statuses that do not use up the sequence number, which a later
+/// attempt then uses. An operation that changes nothing may run again. Refusals for reasons of the
+/// structure's own are `Answer::refuse_as`; `Busy` with a delay (`busy`) makes the caller retry.
 ///
 /// **Waiting.** If the table says that an operation may wait, the answer `Outcome::Parked` parks it.
 /// `Event::Answered` with its ticket answers it later, at the latest when `tick` is called at `wait_until`
@@ -345,22 +346,22 @@ pub enum News {
 ///
 /// **Growth.** A block of a kind whose router grows requests its successor early (`wants_successor`) and
 /// receives it (`News::Successor`). When data no longer fits, the block seals itself (`Event::Sealed`). From
-/// then on it answers `Moved` to the successor for everything that belongs there. `Next` does the bookkeeping
-/// of that. A block never knows its position in the structure: it counts from its own start, and clients add
-/// the offset.
+/// then on it answers requests for later positions with `Moved` to the successor. `Next` does this
+/// bookkeeping. A block never knows its position in the structure: it counts from its own start, and clients
+/// add the offset.
 ///
 /// **Leaving.** A sealed block that is empty for good reports it once (`Event::Drained`). When no caller can
-/// return for one of its answers, the block is removed from the map and freed, if the router shrinks.
+/// request one of its answers again, and if the router shrinks, the block is removed from the map and freed.
 ///
-/// **Memory.** `bytes_used` counts everything that holds data, with index and bookkeeping, also beside the
-/// block. Its owner is charged for these bytes, and they must not exceed the block by more than a few per
-/// cent. Memory that a block has written stays resident until the block is freed or returns it
+/// **Memory.** `bytes_used` counts all bytes that hold data, with index and bookkeeping, in the block and
+/// outside of it. Its owner is charged for these bytes, and they must not exceed the block by more than a few
+/// per cent. Memory that a block has written stays resident until the block is freed or returns it
 /// (`Backing::discard`). Bytes that a `Pin` reads cannot be written, so a layout must be able to leave them
 /// in place for a while.
 ///
 /// **Payloads** arrive whole (`apply`). If the table says that an operation streams, a payload of more than
 /// 64 KiB arrives as `reserve`, then `fill`/`filled` until nothing is left, then `commit`. `abort` may be
-/// called at any point before the commit and leaves no trace.
+/// called at any time before the commit and undoes all effects.
 pub trait Structure: Send {
     /// Runs one operation.
     ///
@@ -369,7 +370,7 @@ pub trait Structure: Send {
 
     /// Announces an operation of a batch that will run soon: prefetches the memory that it will read first,
     /// while the operations before it run. The result is passed to `prefetch_more` after the other operations
-    /// of the batch were announced. Nothing may depend on these calls.
+    /// of the batch were announced. The results of operations must not depend on these calls.
     fn prefetch(&self, block: &Backing, op: Op, args: &[u8]) -> Option<u64> {
         let _ = (block, op, args);
         None
@@ -380,8 +381,8 @@ pub trait Structure: Send {
         let _ = (block, hint);
     }
 
-    /// Makes room for a payload of `length` bytes that will arrive piece by piece. `Err` is the refusal to
-    /// answer; it leaves nothing reserved.
+    /// Makes room for a payload of `length` bytes that will arrive piece by piece. An `Err` contains the
+    /// answer of a refusal; nothing is then reserved.
     fn reserve(
         &mut self,
         block: &mut Backing,
@@ -392,8 +393,8 @@ pub trait Structure: Send {
         unreachable!("the kind's table does not say that {:?} streams", operation.op)
     }
 
-    /// The part of a reservation that is still to be filled. Empty when it is complete. Its place may change
-    /// between calls, so it must be requested again after every operation.
+    /// The part of a reservation that is still to be filled; empty if the reservation is complete. Its place
+    /// may change between calls, so it must be requested again after every operation.
     fn fill<'b>(&mut self, block: &'b mut Backing, ticket: Ticket) -> &'b mut [u8] {
         let _ = block;
         unreachable!("nothing was reserved under {ticket:?}")
@@ -417,34 +418,33 @@ pub trait Structure: Send {
         unreachable!("nothing was reserved under {ticket:?}")
     }
 
-    /// Withdraws a parked operation. True if it was waiting and had no effect: then it gets no answer. False
-    /// if it is already in progress. Other operations may have room after that, so the caller reads
-    /// `deadline` again: it is due at once if they may.
+    /// Withdraws a parked operation. Returns true if the operation was waiting and had no effect: then it
+    /// gets no answer. Returns false if it is already in progress. The withdrawal may make room for other
+    /// operations, so the caller reads `deadline` again, which is then due at once.
     fn cancel(&mut self, ticket: Ticket) -> bool {
         let _ = ticket;
         false
     }
 
-    /// From now on nothing is visible, and no change is answered, before it is stored elsewhere. False if the
-    /// kind does not support that. Called once, on an empty block.
+    /// Delays from now on the visibility and the answer of every change until it is stored elsewhere. Returns
+    /// false if the kind does not support that. Called once, on an empty block.
     fn hold_back(&mut self) -> bool {
         false
     }
 
-    /// The next bytes to store, of a block that holds back; not called again before `stored`. These bytes do
-    /// not change until then.
+    /// The next bytes to store, of a block with delayed visibility; not called again before `stored`. These
+    /// bytes do not change until then.
     fn to_store(&mut self) -> Option<ToStore> {
         None
     }
 
-    /// The bytes from `to_store` are stored: they become visible, and the operations that waited for them are
-    /// answered.
+    /// Reports that the bytes from `to_store` are stored: they become visible, and operations that waited for
+    /// them are answered.
     fn stored(&mut self) {
         unreachable!("nothing was given to be stored")
     }
 
-    /// The bytes could not be stored, and the attempt is repeated: callers that must retry get a longer
-    /// delay.
+    /// Reports that storing the bytes failed and is repeated: callers that must retry get a longer delay.
     fn not_stored(&mut self) {}
 
     /// The next event.
@@ -465,8 +465,8 @@ pub trait Structure: Send {
     /// Bytes of the block that hold data, with index and bookkeeping.
     fn bytes_used(&self) -> u64;
 
-    /// Whether the block needs a successor by now and has not requested one yet. The shard sends the request;
-    /// after `true` the call is not repeated until `News::Successor` brought a refusal.
+    /// Whether the block needs a successor and has not requested one yet. The shard sends the request; after
+    /// `true`, it repeats this call only after a refusal in `News::Successor`.
     fn wants_successor(&mut self) -> bool {
         false
     }
@@ -484,50 +484,51 @@ pub trait Structure: Send {
     }
 
     /// Returns a granted successor that no caller knows yet: the arguments of `Moved` from the grant. `None`
-    /// if there is none, or a caller knows it. The block requests one again when it needs it.
+    /// if there is no such successor, or a caller knows it. The block requests a successor again when it
+    /// needs one.
     fn give_back(&mut self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Whether nothing can be added to the block any more; `None` while payloads that were begun before that
-    /// still arrive. A structure without a next block never accepts additions elsewhere.
+    /// Whether no data can be added to the block any more; `None` while earlier payloads are still arriving.
+    /// A structure without a next block never accepts additions elsewhere.
     fn is_final(&self) -> Option<bool> {
         Some(true)
     }
 
     /// The content of the block, to be written elsewhere. Either the structure is not called afterwards, or
-    /// everything that is not plain is copied before the next call, and the structure continues: committed
-    /// bytes stay as they are. If positions are hashes, only the content in `range`, ends included. `None` if
-    /// it cannot be flushed.
+    /// the shard copies all parts except plain bytes before the next call, and the structure continues:
+    /// committed plain bytes never change. If positions are hashes, only the content in `range`, ends
+    /// included. `None` if the kind cannot be flushed.
     fn snapshot(&mut self, range: (u64, u64)) -> Option<Snapshot> {
         let _ = range;
         None
     }
 
     /// Whether the block could be demoted. In a lower tier the structure is called as usual, and refers to
-    /// bytes that are not in memory only in answers (`Payload::Block`, `Payload::Parts`). Before it gets a
-    /// payload to write, the bytes that it writes to are read back. A `Whole` block is read back before every
-    /// mutation, and serves reads by `read_below`.
+    /// bytes that are not in memory only in answers (`Payload::Block`, `Payload::Parts`). Before the
+    /// structure writes a payload, the shard reads the affected bytes back. A `Whole` block is read back
+    /// before every mutation, and serves reads by `read_below`.
     fn rests(&self) -> Rest {
         Rest::Busy
     }
 
-    /// Whether a mutation now needs the bytes of a block that is `Rest::Whole`. If not, it runs while they
-    /// are in a lower tier, or being moved.
+    /// Whether a mutation now needs the bytes of a block that is `Rest::Whole`. If not, the mutation runs
+    /// while the bytes are in a lower tier, or are being moved.
     fn needs_bytes(&self, op: Op) -> bool {
         let _ = op;
         true
     }
 
     /// Runs an operation that changes nothing on a `Rest::Whole` block in a lower tier, with those parts of
-    /// it that were read. If it needs other ranges, they are read, and it runs again. The range in its answer
-    /// (`Payload::Block`) need not be among them.
+    /// it that were read. If the operation needs other ranges, they are read, and it runs again. The range in
+    /// its answer (`Payload::Block`) need not be among the read parts.
     fn read_below(&self, bytes: &Fetched, op: Op, args: &[u8], payload: &[u8]) -> Answer {
         let _ = (bytes, args, payload);
         unreachable!("{} is not an operation on a block in a lower tier", op.name())
     }
 
-    /// The block's memory is gone: its content is in a lower tier.
+    /// Reports that the block's memory was freed: its content is in a lower tier.
     fn lowered(&mut self) {}
 
     /// Passes a message of the controller.
@@ -541,15 +542,15 @@ pub trait Structure: Send {
     }
 
     /// The number of changes that were not reported, because the block was not watched, since a part of
-    /// another block moved here. A subscriber that follows the part and arrives late learns from it whether
-    /// it missed a change.
+    /// another block moved here. With this number, a subscriber that follows the part and subscribes late
+    /// detects whether it missed a change.
     fn unheard(&self) -> u64 {
         0
     }
 
-    /// Announces that the block's server is draining. A block that others refer to by its location does not
-    /// move: it accepts nothing until this time, which repeated calls extend, and empties as the owners of
-    /// its content move that elsewhere. Returns whether the block is of such a kind.
+    /// Announces that the block's server is draining. A block that is referenced by its location does not
+    /// move: it accepts no content until this time, which repeated calls extend, and becomes empty as the
+    /// owners of its content move the content to other blocks. Returns whether the block is of such a kind.
     fn leave_by_name(&mut self, until: Time) -> bool {
         let _ = until;
         false

@@ -1,4 +1,4 @@
-//! When a block that fills up requests its successor, and its answers meanwhile.
+//! The time at which a block requests its successor, and its answers until the successor is granted.
 
 use crate::{Answer, Payload, Successor};
 use honeycomb_types::Marks;
@@ -12,14 +12,14 @@ const RETRY_SUCCESSOR_US: u64 = 300;
 /// The state of the block's successor.
 enum State {
     Unknown {
-        /// Request it when the tail has reached this.
+        /// The length of the tail at which to request a successor.
         again_at: usize,
     },
     Ready(Vec<u8>),
     Denied {
         status: Status,
         message: String,
-        /// Request it again when the tail has reached this.
+        /// The length of the tail at which to request a successor again.
         again_at: usize,
     },
 }
@@ -37,21 +37,21 @@ pub struct Next {
     /// Bytes that are likely to arrive before the controller has answered.
     expected: usize,
     asked: bool,
-    /// A request is due however much is used: the block that this one replaces had a successor, or had
-    /// requested one.
+    /// Whether a request is due regardless of the used bytes, because the block that this one replaces had a
+    /// successor, or had requested one.
     due: bool,
     state: State,
 }
 
 impl Next {
-    /// For a block of this size without a successor.
+    /// The state for a block of this size without a successor.
     pub fn new(block_size: usize) -> Next {
         let marks = Marks::default();
         let state = State::Unknown { again_at: 0 };
         Next { size: block_size, marks, largest: 0, expected: 0, asked: false, due: false, state }
     }
 
-    /// Sets the marks by which it requests.
+    /// Sets the marks at which the block requests a successor.
     pub fn set_marks(&mut self, marks: Marks) {
         self.marks = marks;
     }
@@ -66,8 +66,8 @@ impl Next {
         self.largest = length.max(self.largest - self.largest.div_ceil(16));
     }
 
-    /// Whether to request a successor now, with so many bytes used. After `true` it is not repeated until an
-    /// answer arrived.
+    /// Whether to request a successor now, with this many used bytes. After `true`, the request is not
+    /// repeated before its answer arrived.
     pub fn wanted(&mut self, used: usize) -> bool {
         if std::mem::take(&mut self.due) {
             self.asked = true;
@@ -88,8 +88,8 @@ impl Next {
 
     /// The amount of free bytes below which the block requests its successor: the high mark's rest, twice the
     /// largest recent write, and the bytes that arrive before the controller has answered. A new block
-    /// requests nothing before a sixteenth of it is used. Otherwise a chain of blocks that are not needed
-    /// would grow by itself.
+    /// requests nothing before a sixteenth of it is used. Otherwise a list of unneeded successors would grow
+    /// without any write.
     fn mark(&self) -> usize {
         let mark = self.marks.rest(self.size).max(2 * self.largest).max(self.expected);
         mark.min(self.size - self.size / 16)
@@ -138,7 +138,7 @@ impl Next {
             State::Ready(successor) => Ok(successor),
             State::Denied { status, message, .. } => {
                 let answer = match status {
-                    // These do not say that there is no room.
+                    // These statuses do not mean a lack of room.
                     Status::Unavailable | Status::LogFailed | Status::Busy => Answer {
                         value: RETRY_CONTROLLER_US,
                         ..Answer::refuse(Status::Busy, message.clone())
@@ -158,7 +158,7 @@ pub fn moved(length: u64, successor: &[u8]) -> Answer {
     Answer { status: Status::Moved, value: length, args, payload: Payload::None }
 }
 
-/// `Busy`, to retry after so many microseconds.
+/// `Busy`, to retry after this many microseconds.
 pub fn busy(delay_us: u64) -> Answer {
     Answer { value: delay_us, ..Answer::refuse(Status::Busy, "") }
 }

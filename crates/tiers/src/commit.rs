@@ -20,9 +20,10 @@ const WRITES: u32 = 3;
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// It may be temporary: too many requests, an internal error, no connection, no reply.
+    /// A failure that may be temporary: too many requests, an internal error, no connection, no
+    /// reply.
     Passing(String),
-    /// It lasts until somebody repairs it: credentials, permissions, no such bucket.
+    /// A failure that an operator must repair: credentials, permissions, no such bucket.
     Refused(String),
     /// The object does not exist.
     Absent,
@@ -75,7 +76,7 @@ pub(crate) enum Answer {
 pub(crate) enum Committed {
     /// The manifest is written.
     Whole,
-    /// A later flush of the same controller is in place: this one was delayed, and is over.
+    /// A later flush of the same controller is in place, so that this delayed flush has ended.
     Superseded,
 }
 
@@ -200,8 +201,8 @@ impl Commit {
     /// Replaces the current manifest: first checks the parts, then deletes the objects that it had
     /// replaced.
     fn replace(&mut self, older: Vec<String>, condition: Condition) -> Next {
-        // Another writer replaced the manifest since the last write. The caller decides whether
-        // this flush is still needed: perhaps no client waits for it any more.
+        // Another writer has replaced the manifest since the last write. The caller decides whether
+        // this flush is still needed: possibly no client waits for it any more.
         if self.replacing.as_ref().is_some_and(|before| *before != condition) {
             let (what, fault) = ("the manifest", Fault::Changed);
             return Next::End(Err(Hindrance::Store { what, fault }));
@@ -227,7 +228,7 @@ impl Commit {
         };
         let earlier = match Manifest::decode(&text) {
             Ok(earlier) => earlier,
-            // It names nothing that could be deleted.
+            // An unreadable manifest names no objects that could be deleted.
             Err(Unreadable::Damaged(_) | Unreadable::Newer(_)) => {
                 self.manifest.replaces.clear();
                 return self.replace(Vec::new(), Condition::Is(tag));

@@ -16,8 +16,8 @@ impl Flushed {
     /// Deletes the flush with the remains of the flushes that it replaced; returns how many objects
     /// it had. A flush that has replaced it since it was opened is not deleted (`Replaced`).
     ///
-    /// If the process is killed in between, objects without a manifest remain, which have no
-    /// meaning; so do those after a failure of the store (`Left`).
+    /// If the process is killed in between, objects without a manifest remain, and are ignored.
+    /// After a failure of the store, objects remain in the same way (`Left`).
     pub fn delete(self, access: &Access) -> Result<usize, FlushError> {
         let place = self.place().clone();
         let now = Flushed::at(place.clone(), access)?;

@@ -1,9 +1,8 @@
 //! The journal of a prefix whose writes are acknowledged when they are stored.
-//!
-//! It is at the place of the prefix's flush. `journal.json` names its owner. One object for each
-//! structure gives its kind and its first block. Records hold the changes in the order of their
-//! numbers, and a record that ends a block names the next block. Thus a reader needs no knowledge
-//! of the cluster, and a complete flush replaces the journal.
+//! The journal is at the place of the prefix's flush. `journal.json` names its owner. One object
+//! for each structure gives its kind and its first block. Records hold the changes in the order of
+//! their numbers, and a record that ends a block names the next block. Thus a reader needs no
+//! knowledge of the cluster, and a complete flush replaces the journal.
 //!
 //! Names begin with the tag of the journal, which is never reused: a late write cannot damage a
 //! journal begun since. Under an existing name, only the same bytes are written again.
@@ -42,7 +41,7 @@ const AT_A_TIME: usize = 16;
 /// The owner of a journal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JournalOwner {
-    /// Identifies it among all journals that ever existed.
+    /// Identifies the journal among all journals that ever existed.
     pub tag: String,
     /// Name of the job.
     pub job: String,
@@ -77,7 +76,7 @@ struct Told<T> {
 /// One record of a block: its header fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// From 0, without gaps.
+    /// The number of the record within its block: from 0, without gaps.
     pub number: u64,
     /// The position of its bytes in the block.
     pub start: u64,
@@ -383,7 +382,7 @@ impl Journal<'_> {
         FlushError::Damaged { object: self.place.join(name).to_string(), why: why.into() }
     }
 
-    /// Reads a record that was listed, or checks for one that was not.
+    /// Reads a record that was listed, or checks whether an unlisted record exists.
     fn record(&self, name: &str) -> Result<Option<(Record, u64)>, FlushError> {
         let Some(object) = self.get(name)? else { return Ok(None) };
         let (record, bytes) = Record::decode(&object).map_err(|why| self.damaged(name, why))?;

@@ -2,17 +2,17 @@
 //!
 //! There are two kinds. The first is the flush of a prefix with `flush_to` whose lease has ended. A
 //! memory server writes a part for each block (`FlushStore::part`). Then one server writes the
-//! manifest (`FlushStore::commit`), which makes the flush: without it there is none.
-//! `docs/flush.md` defines the format; `Flushed` reads it. Its destination is a `Place`: a
-//! directory or a part of a bucket.
+//! manifest (`FlushStore::commit`). A flush without a manifest does not exist. `docs/flush.md`
+//! defines the format; `Flushed` reads it. Its destination is a `Place`: a directory or a part of a
+//! bucket.
 //!
 //! In addition, a file can be one plain object (`RawWriter`, `RawReader`).
 //!
-//! The second is the lowest tier, under memory and disks (`ObjectVolume`): sealed blocks, for as
-//! long as their server lives.
+//! The second is the lowest tier (`ObjectVolume`), after memory and disks: it holds sealed blocks
+//! for the lifetime of their server.
 //!
 //! One thread accesses the stores (`Objects`), with an asynchronous runtime that no other module
-//! here uses. The threads that give it bytes may block, and are never the threads of data cores.
+//! here uses. The threads that pass bytes to it may block, and are never the threads of data cores.
 #![forbid(unsafe_code)]
 
 mod access;

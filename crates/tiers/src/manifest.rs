@@ -43,13 +43,13 @@ pub struct FlushedStructure {
     pub name: String,
     /// `file`, `queue` or `kv`.
     pub kind: String,
-    /// It accepted no more writes: a sealed file, a closed queue.
+    /// Whether the structure accepted no more writes: a sealed file, a closed queue.
     pub sealed: bool,
     /// Bound of a queue, in items; 0 for none.
     pub max_items: u64,
     /// Bound of a queue, in bytes; 0 for none.
     pub max_bytes: u64,
-    /// In the order of the structure.
+    /// The parts, in the order of the structure.
     pub parts: Vec<FlushedPart>,
 }
 
@@ -101,8 +101,9 @@ impl Manifest {
         self.structures.iter().find(|s| s.name == name && s.kind == kind.name())
     }
 
-    /// Whether it describes the same flush. Names of objects are never reused, so these fields
-    /// identify a flush, whichever controller had it written and whichever flush it replaced.
+    /// Whether the other manifest describes the same flush. Names of objects are never reused, so
+    /// these fields identify a flush, whichever controller requested it and whichever flush it
+    /// replaced.
     pub(crate) fn is_as(&self, other: &Manifest) -> bool {
         let own = (self.number, &self.job, &self.address, &self.structures);
         own == (other.number, &other.job, &other.address, &other.structures)

@@ -82,8 +82,8 @@ impl Place {
         let names = path.strip_suffix('/').unwrap_or(path);
         if !path.is_empty() && !names.split('/').all(is_name) {
             return refuse(
-                "behind the bucket come names with '/' between them, of letters, digits, '-', '_', \
-                 '.' and '=', and none is '.' or '..'",
+                "the path after the bucket has names of letters, digits, '-', '_', '.' and '=' \
+                 with '/' between them, and no name is '.' or '..'",
             );
         }
         Ok(Place::Bucket { cloud, bucket: bucket.into(), path: names.into() })

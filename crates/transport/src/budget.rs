@@ -15,23 +15,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Of the budget, 1 / this is kept for requests that must not wait.
+/// The budget divided by this is kept for requests that must not wait.
 const URGENT_FRACTION: usize = 8;
-/// Bytes that the connections of one job may have moved in a round of the loop before others get their
-/// turn: half a millisecond's work. As many small requests of one job alone are served together: each round
-/// costs system calls.
+/// Bytes that the connections of one job may move in a round of the loop before the next job's turn: half a
+/// millisecond of work. The same limit applies to the small requests of a job that is alone on the loop,
+/// because each round costs system calls.
 pub const TURN: usize = 2 << 20;
 /// The turn of a job that presses while several jobs are served. A request may wait for a turn of each other
 /// job, so these turns are shorter.
 pub const SHARED_TURN: usize = TURN / 4;
-/// A job that rests does so for so many times the time of its work: it gets a quarter of the loop.
+/// The duration of a rest, as a multiple of the time of the job's work: the job gets a quarter of the loop.
 const REST: u32 = 3;
-/// Rests up to this long are saved up, because a loop sleeps for a millisecond at least.
+/// Rests of up to this length are accumulated, because a loop sleeps for at least a millisecond.
 const REST_SAVED: Duration = Duration::from_micros(500);
-/// The most time that one piece of work counts for. A loop that does not run for longer was likely
-/// preempted.
+/// The maximum time that is counted for one piece of work. A longer piece was probably interrupted by the
+/// scheduler.
 const WORK_MOST: Duration = Duration::from_micros(250);
-/// Half of a job's time is forgotten after this.
+/// The half-life of a job's counted time.
 const HALF_LIFE: Duration = Duration::from_millis(10);
 /// A job presses until this time has passed since a request of it waited beyond a short turn.
 const PRESSES_FOR: Duration = Duration::from_millis(10);
@@ -57,7 +57,7 @@ pub struct Share {
     /// End of the time in which the job presses, in nanoseconds.
     presses_until: AtomicU64,
     recent: Recent,
-    /// The job has rested by then for all of its work, in nanoseconds.
+    /// The time at which the job has rested for all of its work, in nanoseconds.
     rested_at: AtomicU64,
 }
 
@@ -80,7 +80,7 @@ impl Taken {
     }
 }
 
-/// Time that was recently taken of a loop.
+/// Recently used time of a loop.
 #[derive(Debug, Default)]
 pub(crate) struct Recent {
     ns: AtomicU64,
@@ -104,24 +104,24 @@ impl Recent {
 }
 
 impl Share {
-    /// Work for the job took this time of a loop that other jobs use, and ended now.
+    /// Counts work for the job that took this time of a shared loop and ended now.
     pub(crate) fn took(&self, now: Time, time: Duration) {
         self.recent.add(now, time.min(WORK_MOST));
     }
 
-    /// The job owes rest for work that took this time and ended now.
+    /// Adds the rest that the job owes for work that took this time and ended now.
     pub(crate) fn owes_rest(&self, now: Time, time: Duration) {
         let saved = now.0.saturating_sub(REST_SAVED.as_nanos() as u64);
         let from = Time(self.rested_at.load(Relaxed).max(saved));
         self.rested_at.store((from + time.min(WORK_MOST) * (1 + REST)).0, Relaxed);
     }
 
-    /// When the job has rested; `None` when it has by now.
+    /// The end of the job's rest; `None` if it has ended.
     pub(crate) fn rests_until(&self, now: Time) -> Option<Time> {
         Some(Time(self.rested_at.load(Relaxed))).filter(|until| *until > now)
     }
 
-    /// Nanoseconds that it recently took of the shared loop.
+    /// Nanoseconds of the shared loop that the job recently used.
     pub(crate) fn recent_ns(&self, now: Time) -> u64 {
         self.recent.ns(now)
     }
@@ -162,7 +162,7 @@ impl Share {
         self.sent.of(to)
     }
 
-    /// Work beyond a turn is owed: the job waits for as many rounds as that work took.
+    /// Begins a round. Work beyond a turn is deducted: the job waits for as many rounds as that work took.
     fn begin(&self, round: u64, turn: usize) {
         let last = self.round.load(Relaxed);
         if last != round {
@@ -175,7 +175,7 @@ impl Share {
     }
 }
 
-/// Bytes on loan; dropping it gives them back.
+/// Bytes borrowed from the budget; dropping the permit returns them.
 #[derive(Debug)]
 pub struct Permit {
     budget: Arc<Budget>,

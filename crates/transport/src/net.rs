@@ -55,7 +55,7 @@ const HEAD_ALONE: usize = 4 * 1024;
 const FILL_PIECE: usize = 128 * 1024;
 /// Unfinished frames of up to this size are kept even if the job's share is used up.
 const SMALL_FRAME: usize = 1024;
-/// Larger rests of a reply wait after their job has been sent its part of a round.
+/// A larger rest of a reply waits for the next round when its job has used its turn of sending.
 const LARGE_REST: usize = 64 * 1024;
 /// Microseconds that a client waits if its job has used up its share of the buffers.
 const BUSY_RETRY_US: u64 = 1000;
@@ -119,7 +119,8 @@ pub trait Service {
     /// Messages from other threads to this loop.
     type Note: Send + 'static;
 
-    /// Bytes that a request costs of its job's turn besides its own: 4 KiB is about a microsecond.
+    /// Bytes that a request is charged against its job's turn, in addition to its length: 4 KiB are
+    /// about a microsecond.
     const WORK: usize = 2 * 1024;
 
     /// Whether some requests take so much longer than `WORK` that each is measured with the clock.
@@ -331,9 +332,9 @@ pub struct Net {
     rounds: u64,
     sharing: Sharing,
     resting: Resting,
-    /// The current request may use memory.
+    /// Whether the current request may use memory.
     admitted: bool,
-    /// The frames of a connection were handled in part: its job's turn is over.
+    /// Whether only a part of a connection's frames was handled, because its job's turn is over.
     cut: bool,
     /// Bytes that may wait for one connection before it is no longer read.
     backlog_max: usize,
@@ -341,11 +342,11 @@ pub struct Net {
     waker: Arc<Waker>,
     /// The start of this round.
     round: Time,
-    /// Every socket was polled in this round, and its bytes were read.
+    /// Whether every socket was polled in this round, and its bytes were read.
     asked_all: bool,
     /// Consecutive polls with the maximum number of events: there may be more.
     full_polls: usize,
-    /// More requests follow the current one in the same batch.
+    /// Whether more requests follow the current one in the same batch.
     more: bool,
     /// The request, by connection and number, at whose reply the process must die.
     doomed: Option<(ConnId, u64, Point, Op)>,
@@ -532,7 +533,8 @@ impl Net {
         true
     }
 
-    /// As with memory: however many jobs are greedy, there is space for one more.
+    /// Whether the share may have another connection. As for memory, any number of greedy jobs
+    /// leave room for one more job.
     fn takes_connection(&self, share: &Share) -> bool {
         let open = self.options.connections.load(Relaxed);
         open + share.connections.load(Relaxed) / 2 < CONNECTIONS_MAX
@@ -648,7 +650,7 @@ impl Net {
                 let busy = ReplyHeader::new(Status::Busy, header.request, PASS_RETRY_US);
                 self.reply(to, busy, b"the socket's send buffer is full", ReplyPayload::Copy(&[]));
             }
-            // If so few bytes are sent in part, the connection is as good as broken.
+            // If not even so few bytes were sent completely, the connection is treated as broken.
             Ok(_) | Err(_) => self.drop_conn(to),
         }
     }
@@ -764,7 +766,7 @@ impl Net {
     fn flush_dirty(&mut self, now: Time) {
         let mut dirty = std::mem::take(&mut self.dirty);
         if !dirty.is_empty() && self.sharing.is_shared(self.round) {
-            // The time of notes and timers is nobody's.
+            // The time of notes and timers is charged to no job.
             self.sharing.measure(self.clock.now());
         }
         for id in dirty.drain(..) {

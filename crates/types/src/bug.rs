@@ -9,7 +9,7 @@
 pub enum Bug {
     /// The result of a mutation is not recorded, so a retry runs it again (INV-16).
     LostRetryRecord = 1,
-    /// An append is acknowledged while a large one before it is still arriving (INV-06, INV-07).
+    /// An append is acknowledged while an earlier, large append is still arriving (INV-06, INV-07).
     AckBeforeEffect = 2,
     /// A request for an earlier owner's epoch is served (INV-01).
     EpochUnchecked = 3,
@@ -17,9 +17,9 @@ pub enum Bug {
     EarlyExpiry = 4,
     /// A block's backing goes to the next owner with the old bytes (INV-04).
     StaleBytes = 5,
-    /// A new tail of a bounded queue does not count what earlier blocks hold (INV-22).
+    /// A new tail of a bounded queue does not count the content of earlier blocks (INV-22).
     QueueForgetsAhead = 6,
-    /// A queue's block that was sealed sends consumers on while it still has items (INV-22).
+    /// A queue's block that was sealed redirects consumers while it still has items (INV-22).
     QueueMovesEarly = 7,
     /// A reservation is completed by a caller whose time had passed (INV-22).
     QueueAcksStale = 8,
@@ -100,7 +100,7 @@ pub enum Bug {
     GivenBackStaysNamed = 44,
     /// Tails of queues get the counts of earlier blocks before these are known (INV-22).
     AheadToldEarly = 45,
-    /// The silence of a server that came back is not counted (INV-27).
+    /// The silence of a server that rejoined is not counted (INV-27).
     SilenceForgotten = 46,
     /// A removed block keeps the extents of puts that it has not stored (INV-39).
     ExtentsOrphaned = 47,
@@ -122,7 +122,7 @@ pub enum Bug {
     LotsLost = 55,
     /// A controller shard allocates blocks that it is about to return (INV-40).
     LotsGivenBackLate = 56,
-    /// A server that came back counts as having lent everything (INV-40).
+    /// A server that rejoined counts as having lent all its blocks (INV-40).
     LotsForgottenAtRejoin = 57,
     /// A block's memory is freed before its bytes are on the disk (INV-41).
     LoweredBeforeWritten = 58,
@@ -132,19 +132,19 @@ pub enum Bug {
     SlotReusedWhileDraining = 60,
     /// Bytes from a disk are served without checking their checksum (INV-41).
     SumUnchecked = 61,
-    /// A server that came back does not report memory that is still in use (INV-42).
+    /// A server that rejoined does not report memory that is still in use (INV-42).
     TierForgottenAtRejoin = 62,
     /// Under first-come a block of another prefix is demoted (INV-43).
     LowersNeighbour = 63,
     /// A draining server gets blocks (INV-46).
     DrainTakesNewBlocks = 64,
-    /// A block that leaves its server does not take its retry records along (INV-19).
+    /// A relocated block loses its retry records (INV-19).
     RelocateForgetsLanes = 65,
     /// A block of a holder within its share is demoted for another holder (INV-43).
     TakesFromShare = 66,
-    /// The replacing block does not learn of delivered, unacknowledged items (INV-48).
+    /// The new block of a relocation does not receive the list of delivered, unacknowledged items (INV-48).
     RelocateForgetsReserved = 67,
-    /// A block that leaves after its seal does not report the seal again (INV-48).
+    /// A block that is relocated after its seal does not report the seal again (INV-48).
     SealLeftBehind = 68,
     /// A relocated block is taken for a retired one, in which no request had run (INV-16).
     RelocatedMeansRetired = 69,
@@ -199,7 +199,7 @@ pub enum Bug {
     /// The handle of a job whose lease ended is served by the job that another process restarted
     /// (INV-55).
     SuccessorServed = 92,
-    /// A registration replaces a job other than the one that its caller has checked (INV-55).
+    /// A registration replaces a job that its caller has not checked (INV-55).
     OtherJobReplaced = 93,
     /// A suspected server gets blocks (INV-56).
     SuspectedGetsBlocks = 94,

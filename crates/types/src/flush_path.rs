@@ -50,8 +50,8 @@ pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
     let mut directory = encoded(job);
     if directory.len() > NAME_MAX {
         return Err(refuse(
-            "the job's name makes no directory: with its signs written out it is \
-                           longer than 255 bytes",
+            "the job's name cannot be the name of a directory: with its special characters \
+             escaped it is longer than 255 bytes",
         ));
     }
     for (depth, name) in path.split('/').enumerate() {
@@ -63,8 +63,7 @@ pub fn flush_directory(job: &str, path: &str) -> Result<String, InvalidName> {
         if own || name == FLUSH_MANIFEST || name == FLUSH_JOURNAL {
             return Err(refuse(
                 "'manifest.json', 'journal.json' and names that end in '.part' or '.journal' are \
-                    the \
-                 flush's own",
+                 reserved for the flush itself",
             ));
         }
         let name = encoded(name);

@@ -145,8 +145,8 @@ pub enum Route {
     Key = 4,
     /// Every block, one after the other, from the first to the last.
     Each = 5,
-    /// Every block from the first to the one that has a position. The arguments begin with the
-    /// position, as for `Position`.
+    /// Every block from the first to the block that contains a position. The arguments begin with
+    /// the position, as for `Position`.
     Through = 6,
 }
 

@@ -15,7 +15,7 @@ pub const MIB: u64 = 1024 * KIB;
 pub const SLOT_WIDTH: u64 = 1 << (u64::BITS - SLOTS.trailing_zeros());
 /// Default block size: that of a file chunk in analytics (paper, 3.1).
 pub const BLOCK_SIZE_DEFAULT: u64 = 128 * MIB;
-/// Smallest region of a block: a block has at most block size / this many regions.
+/// Smallest region of a block. It bounds the number of regions: the block size divided by this.
 pub const REGION_MIN: u64 = 16 * KIB;
 /// Largest region of a key-value block before it is divided (a region with a single large slot
 /// grows). The unit of a move, and the most that a put may have to rewrite.
@@ -33,7 +33,7 @@ pub const fn inline_max(block_size: u64) -> u64 {
 }
 /// Bytes of an entry for each extent of a large value.
 pub const EXTENT_REF: usize = 28;
-/// Bytes before these, which name the owner of the extents.
+/// Bytes before these references, which name the owner of the extents.
 pub const EXTENT_OWNER: usize = 8;
 /// Extents of one value: as many as an entry inside its region can name.
 pub const fn extents_per_value(block_size: u64) -> u64 {
@@ -52,12 +52,13 @@ pub const ADOPT_MAX: Duration = Duration::from_secs(2);
 /// Memory of freed blocks that a memory server caches for the next block of the same job, for less
 /// than a tenth of a second: at most this many bytes ...
 pub const FREED_KEPT_MAX: u64 = 512 << 20;
-/// ... and at most 1 / this of its memory, ...
+/// ... and at most its memory divided by this, ...
 pub const FREED_KEPT_FRACTION: u64 = 8;
-/// ... and, when nearly all of it is in use, at most 1 / this beyond it (INV-32).
+/// ... and, if nearly all memory is in use, at most the memory divided by this in addition
+/// (INV-32).
 pub const FREED_BEYOND_FRACTION: u64 = 64;
 
-/// Maximum number of tiers under memory of one server.
+/// Maximum number of lower tiers of one server.
 pub const TIERS_MAX: usize = 8;
 /// Bytes of a block in a lower tier that share a checksum; also the smallest read.
 pub const TIER_CHUNK: usize = 16 * 1024;
@@ -65,14 +66,14 @@ pub const TIER_CHUNK: usize = 16 * 1024;
 pub const TIER_PIECE: usize = 1024 * 1024;
 /// Bytes that one reply reads from a lower tier; a reader of more requests the rest again.
 pub const BELOW_READ_MAX: usize = 4 * 1024 * 1024;
-/// Of the memory of a server with tiers, 1 / this is for blocks in lower tiers: their open ends,
+/// The memory of a server with tiers divided by this is for blocks in lower tiers: their open ends,
 /// and the bytes that are read of them. At least `WARM_BLOCKS_MIN` blocks of each core.
 pub const WARM_FRACTION: u32 = 16;
 /// See `WARM_FRACTION`.
 pub const WARM_BLOCKS_MIN: u32 = 4;
 /// Bytes of memory for a block in a lower tier: its state, its permissions and its checksums.
 pub const BELOW_BYTES: u64 = 1024;
-/// All of them together take at most 1 / this of memory.
+/// The bookkeeping of all blocks in lower tiers takes at most the memory divided by this.
 pub const BELOW_FRACTION: u64 = 8;
 /// Blocks of one server that are demoted at a time.
 pub const LOWERING_MAX: u32 = 8;
@@ -94,9 +95,9 @@ pub const RAISE_MARKS: u64 = 2;
 pub const WARM_FOR: Duration = Duration::from_millis(500);
 /// How long a request for memory waits while some may become free soon.
 pub const FULL_PATIENCE: Duration = Duration::from_secs(2);
-/// Use above the mark for this long advises another server.
+/// If the use is above the mark for this long, the controller advises adding a server.
 pub const ADD_AFTER: Duration = Duration::from_secs(5);
-/// Use below the mark for this long advises one server less.
+/// If the use is below the mark for this long, the controller advises removing a server.
 pub const REMOVE_AFTER: Duration = Duration::from_secs(60);
 /// How often a fair policy with a history samples what each holder had.
 pub const POLICY_QUANTUM: Duration = Duration::from_millis(250);
@@ -113,23 +114,23 @@ pub const LOWER_AGAIN: Duration = Duration::from_secs(1);
 /// Blocks of one server that are demoted to an object store at a time, from memory and from disks:
 /// they do not limit demotions to disks.
 pub const SINKING_MAX: u32 = 8;
-/// Blocks of a prefix that are skipped in the search for one on a disk that could be demoted to a
+/// Blocks of a prefix that are skipped in the search for a block on a disk that can be demoted to a
 /// store.
 pub const SINK_SCAN: usize = 4096;
 /// Pieces of one block that are in transit from a disk to a store at a time.
 pub const SINK_PIECES: usize = 4;
 /// If a store could not free its space, the request is repeated after this.
 pub const DISCARD_AGAIN: Duration = Duration::from_secs(1);
-/// How often a server with data in an object store under memory renews its mark there.
+/// How often a server with data in an object store as a lower tier renews its mark there.
 pub const TIER_ALIVE_EVERY: Duration = Duration::from_secs(600);
 /// The data of a server that has not renewed its mark for this long is deleted by another server.
 pub const TIER_LEFTOVER_AFTER: Duration = Duration::from_secs(3600);
-/// How long a server that ends may take to delete its data there.
+/// How long a stopping server may take to delete its data in the object store.
 pub const TIER_STOP_MAX: Duration = Duration::from_secs(10);
 
 /// Bytes of the results that one block keeps for retries, over all its lanes.
 pub const RETRY_RECORD_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The lane records of all blocks of a server take 1 / this of its memory, and at least
+/// The lane records of all blocks of a server may take its memory divided by this, and at least
 /// `RETRY_RECORDS_LEAST` bytes; beyond that mutations are `Busy` until lanes are forgotten.
 pub const RETRY_RECORDS_FRACTION: u64 = 32;
 /// See `RETRY_RECORDS_FRACTION`.
@@ -145,18 +146,18 @@ pub const CONNECTION_BACKLOG_MAX: usize = 8 * 1024 * 1024;
 pub const CONNECTION_STALL: Duration = Duration::from_secs(10);
 /// A reserved large write is given up after this time without progress.
 pub const FILL_STALL: Duration = Duration::from_secs(2);
-/// A request that arrives slowly has `CONNECTION_STALL`, and a second more for each so many of its
+/// A request that arrives slowly has `CONNECTION_STALL`, and one more second for each of this many
 /// bytes.
 pub const REQUEST_RATE_LEAST: usize = 256 * 1024;
 /// Maximum bytes of requests and replies that one server holds; for a memory server, whose memory
-/// is bounded (INV-32), `SERVER_BUFFER_LEAST` and 1 / `SERVER_BUFFER_FRACTION` of its memory.
+/// is bounded (INV-32), `SERVER_BUFFER_LEAST` and its memory divided by `SERVER_BUFFER_FRACTION`.
 pub const SERVER_BUFFER_BYTES: usize = 256 * 1024 * 1024;
 /// See `SERVER_BUFFER_BYTES`.
 pub const SERVER_BUFFER_LEAST: u64 = 24 << 20;
 /// See `SERVER_BUFFER_BYTES`.
 pub const SERVER_BUFFER_FRACTION: u64 = 32;
-/// At most 1 / this of them may wait for one connection; otherwise four connections that do not
-/// read would block all others.
+/// At most these bytes divided by this may wait for one connection; otherwise four connections that
+/// do not read would block all others.
 pub const CONNECTION_SHARE: usize = 8;
 /// Percent of a server's memory that clients may still map of freed blocks; above it no more is
 /// mapped.
@@ -192,7 +193,7 @@ pub const TENANTS_MAX: usize = 65_536;
 /// Assumed concurrent tasks of a job with hints that does not give their number: as in Pocket, the
 /// limit of its provider.
 pub const HINT_TASKS_DEFAULT: u32 = 1000;
-/// Assumed bytes per second that each of them reads and writes: Pocket's 600 Mb/s.
+/// Assumed bytes per second that each of these tasks reads and writes: Pocket's 600 Mb/s.
 pub const HINT_TASK_BYTES_PER_S: u64 = 75_000_000;
 /// Assumed bytes per second of a memory server: the 8000 Mb/s of Pocket's nodes.
 pub const HINT_SERVER_BYTES_PER_S: u64 = 1_000_000_000;
@@ -264,7 +265,8 @@ pub const JOURNAL_RETRY_MAX: Duration = Duration::from_secs(2);
 /// When objects of a failed flush are deleted a second time: writes in progress at the first time
 /// are complete by then.
 pub const FLUSH_SWEEP_SOON: Duration = Duration::from_secs(1);
-/// When they are deleted for the last time: after more than twice the time of a request to a store.
+/// When these objects are deleted for the last time: after more than twice the time of a request to
+/// a store.
 pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
 /// How often a block of extents is notified that it must leave its server, during a drain.
 pub const EXTENTS_LEAVE_TELL: Duration = Duration::from_secs(20);
@@ -276,7 +278,7 @@ pub const FLUSH_COPIES_AT_ONCE: usize = 4;
 pub const BARRIER_MAX: Duration = Duration::from_millis(200);
 /// Tries after which a barrier is given up.
 pub const BARRIER_TRIES: u32 = 5;
-/// Prefixes of one checkpoint under the uppermost one: the controller keeps how each has ended.
+/// Prefixes of one checkpoint under the uppermost prefix: the controller keeps the outcome of each.
 pub const BARRIER_BELOW_MAX: usize = 1000;
 /// Prefixes of a subtree flush under the uppermost one.
 pub const FLUSH_BELOW_MAX: usize = 16_384;
@@ -294,7 +296,7 @@ pub const FLUSH_RETRY_MAX: Duration = Duration::from_secs(30);
 pub const MOVE_MAX: Duration = Duration::from_secs(20);
 /// Bytes of a controller's results that are kept for repeated requests.
 pub const CONTROL_ANSWERS_MAX: usize = 32 * 1024 * 1024;
-/// How long they are kept, as far as there is space.
+/// How long these results are kept, as far as there is space.
 pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 
 /// A stall of a controller's process that is longer is added to all leases.

@@ -4,11 +4,12 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Way {
-    /// The upper part of its range goes to a new block.
+    /// The upper part of the range moves to a new block.
     Split = 0,
-    /// Everything goes to a neighbour, which stays in service meanwhile.
+    /// The whole content moves to a neighbour, which serves requests during the move.
     Merge = 1,
-    /// Everything goes to a new block elsewhere, which takes its place.
+    /// The whole content moves to a new block on another server, which replaces the block in the
+    /// map.
     Relocate = 2,
 }
 
@@ -18,12 +19,12 @@ impl Way {
         [Way::Split, Way::Merge, Way::Relocate].into_iter().find(|way| *way as u8 == code)
     }
 
-    /// Whether the receiving block is new, and in no map before the commit.
+    /// Whether the target block is new, and in no map before the commit.
     pub fn takes_anew(self) -> bool {
         self != Way::Merge
     }
 
-    /// Whether the giving block keeps nothing, and is removed by the commit.
+    /// Whether the source block keeps no content, and is removed by the commit.
     pub fn gives_all(self) -> bool {
         self != Way::Split
     }

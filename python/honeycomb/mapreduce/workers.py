@@ -84,7 +84,7 @@ class Workers:
         else:
             self._settled += [(self.running.pop(future), future) for future in done]
         settled, self._settled = self._settled, []
-        # If two attempts of a task ended since the last call, the one that committed counts.
+        # If two attempts of a task ended since the last call, the committed attempt counts.
         settled.sort(key=lambda one: one[1] is None or _failed(one[1]))
         self._note_begun()
         return settled

@@ -148,9 +148,8 @@ fn print(settings: &Settings, report: &Report) {
         report.producers_killed, report.takers_killed, report.reservers_killed
     );
     println!(
-        "last requests of killed producers: {} carried out, {} not; items that went with a \
-            consumer: \
-         {}; delivered again: {}; acknowledgements not heard of: {}, too late: {}",
+        "last requests of killed producers: {} carried out, {} not; items lost with a \
+         consumer: {}; delivered again: {}; acknowledgements without an answer: {}, too late: {}",
         s.carried_out,
         s.not_carried_out,
         s.lost_with_consumer,
@@ -159,6 +158,7 @@ fn print(settings: &Settings, report: &Report) {
         s.too_late
     );
     println!(
-        "nothing else was lost, nothing came twice, order was kept, every block is free again"
+        "no other item was lost, no item was delivered twice, order was kept, \
+         every block is free again"
     );
 }

@@ -47,7 +47,7 @@ struct Args {
     /// took to find it; for the other bugs, name the tests that find them
     #[arg(long)]
     bugs: bool,
-    /// Seeds after which --bugs gives up on a bug
+    /// Seeds after which --bugs stops searching for a bug
     #[arg(long, default_value_t = 5000)]
     patience: u64,
     /// Plant this bug of the bank in everything that is run
@@ -261,7 +261,7 @@ fn report(stats: &Stats, seeds: u64) {
         println!("{what}:");
         counts.iter().for_each(|(name, n)| println!("  {n:>9} {name}"));
     }
-    println!("crash cells of moves: {}; that came up least often:", stats.cells.len());
+    println!("crash cells of moves: {}; reached least often:", stats.cells.len());
     let mut cells: Vec<_> = stats.cells.iter().collect();
     cells.sort_by_key(|(cell, n)| (**n, **cell));
     for (cell, n) in cells.iter().take(5) {

@@ -1,18 +1,18 @@
 //! A flush of all blocks as of one moment: of a prefix, or of a subtree (ADR 0032).
 //!
-//! The members are flushes of live prefixes, each with a number of its own, and identified by the number of
-//! the topmost. First, none of their blocks may be moving, and no move may begin. Then every block is asked
-//! to freeze. When all have answered, there was a moment at which all were frozen: the snapshot. The blocks
-//! are thawed, and the content of each at that moment is copied as by any flush, from its snapshot.
+//! The members are flushes of live prefixes, each with a number of its own. The number of the topmost flush
+//! identifies the barrier. First, none of their blocks may be moving, and no move may begin. Then every block
+//! is asked to freeze. When all have answered, there was a moment at which all were frozen: the snapshot. The
+//! blocks are thawed, and the content of each at that moment is copied as by any flush, from its snapshot.
 //!
-//! A block stays frozen for the requested time at most, by its own clock. The controller counts the same time
-//! for all of them from its request, which is less than any of them has: every block that has answered is
-//! still frozen when the last one answers. A block that thawed by itself reports so when it is thawed, and
-//! has no snapshot. The attempt then fails and is repeated, with twice the time.
+//! A block stays frozen for the requested time at most, by its own clock. The controller measures the same
+//! time from its request, so that its time ends before that of any block: every block that has answered is
+//! still frozen when the last block answers. A block that thawed by itself reports this in its answer to the
+//! thaw request, and has no snapshot. The attempt then fails and is repeated, with twice the time.
 //!
-//! Nothing of a failed attempt is reused: copies of a snapshot are made again after the next one. The members
-//! commit together: when the last of them is copied, all continue as other flushes, and the topmost, which
-//! names them, is committed last.
+//! No part of a failed attempt is reused: all copies are made again from the next snapshot. The members
+//! commit together: when the last member is copied, all continue as other flushes, and the topmost flush,
+//! whose manifest names them, is committed last.
 
 use super::live::{Live, What};
 use super::{Again, pause};
@@ -43,12 +43,12 @@ pub(crate) struct Barrier {
 
 #[derive(Debug)]
 enum Stage {
-    /// It begins when no block moves.
+    /// Waits until no block moves.
     Waits { due: Time },
-    /// Blocks are asked to freeze. `last` is the server of the last answer.
+    /// Freezes the blocks. `last` is the server of the last answer.
     Stops { since: Time, blocks: BTreeMap<BlockAt, Stop>, last: Option<ServerId> },
-    /// All were frozen and are being thawed: those that have not confirmed, and the server of one that had
-    /// thawed by itself.
+    /// Thaws the blocks, all of which were frozen: the blocks that have not confirmed, and the server of a
+    /// block that had thawed by itself.
     Goes { left: BTreeSet<BlockAt>, early: Option<ServerId> },
     /// The snapshot is complete.
     Cut,
@@ -143,7 +143,7 @@ impl Catalog {
         self.look_again(group, due);
     }
 
-    /// The prefixes of a barrier, if nothing prevents it from beginning.
+    /// The prefixes of a barrier, if it can begin.
     fn still(&self, group: u64, members: &[u64]) -> Option<Vec<u32>> {
         let prefix = |number: &u64| self.dag.by_id(self.flushes.live[number].prefix);
         let nodes: Vec<u32> = members.iter().map(prefix).collect::<Option<_>>()?;
@@ -250,8 +250,8 @@ impl Catalog {
         }
     }
 
-    /// Blocks that belong to the snapshot and were not asked: successors of a block that was sealed. `None`
-    /// when the structures are not those that were asked.
+    /// Blocks of the snapshot that received no request: successors of a block that was sealed. `None` if the
+    /// structures have changed since the requests.
     fn left_out(
         &self,
         group: u64,

@@ -2,22 +2,22 @@
 //! written as that of any other flush.
 //!
 //! A kv is a list of ranges of hashes. Each is requested from the block that owns it at that time, so that
-//! splits, merges and moves before its turn do no harm; while a block is being copied it begins no move.
-//! Every hash is in one part, and every slot is as it was at one moment. Files and queues are successions of
-//! blocks; a block that leaves its server before its turn is requested from its new place. The manifest omits
-//! all blocks after the first one that was not sealed when it was copied: the flush has no gap, and contains
-//! everything that was in the structure when it was requested.
+//! splits, merges and moves before the copy have no effect on it; while a block is being copied it begins no
+//! move. Every hash is in one part, and every slot is as it was at one moment. Files and queues are
+//! successions of blocks; a block that leaves its server before its copy is requested from its new server.
+//! The manifest omits all blocks after the first one that was not sealed when it was copied: the flush has no
+//! gap, and contains everything that was in the structure when it was requested.
 //!
 //! Values in blocks of extents come last, when every entry that may name them is copied. A server that drops
 //! a copied extent retains it until `EndCopies`; such a kv begins no move meanwhile, because the target block
 //! of a moved entry would not retain it.
 //!
-//! Each request has a name of its own: a repeated request finds other bytes. The names have numbers, and the
-//! log records that a number may be in use before it is sent (`noted`). So leftover objects can be deleted,
-//! also by a controller that was restarted since; that one copies everything again.
+//! Each request has a name of its own, because a repeated request may copy other bytes. The names have
+//! numbers, and the log records that a number may be in use before it is sent (`noted`). So leftover objects
+//! can be deleted, also by a restarted controller, which copies everything again.
 //!
-//! While blocks are copied the prefix counts as renewed. After the last of them this is an ordinary `Flush`,
-//! whose parts are `Copied` and whose blocks it does not own.
+//! While blocks are copied the prefix counts as renewed. After the last copy this becomes an ordinary `Flush`
+//! with parts that are `Copied`, and without ownership of their blocks.
 
 use super::sweep::Sweep;
 use super::{Again, Flush, Part, PartState, pause};
@@ -53,7 +53,7 @@ enum State {
         due: Time,
         attempts: u32,
     },
-    /// Its block is being copied, into an object of this number.
+    /// The part's block is being copied, into an object of this number.
     Asked {
         at: BlockAt,
         name: u32,
@@ -65,7 +65,7 @@ enum State {
         objects: Vec<Written>,
         sealed: bool,
     },
-    /// Its block was freed: it holds nothing any more, or never did.
+    /// The part's block was freed, because it was empty or was never written.
     Absent,
 }
 
@@ -97,7 +97,7 @@ impl Asked {
         self.of.get(&server).is_some_and(|under_way| *under_way >= FLUSH_COPIES_AT_ONCE)
     }
 
-    /// Counts one more request to a server; returns false when it can take no more.
+    /// Counts another request to a server; returns false if the server can take no more.
     fn takes(&mut self, server: ServerId) -> bool {
         if self.is_full(server) {
             return false;
@@ -118,7 +118,7 @@ struct Source {
     told: FlushedStructure,
     /// Number of unwritten ranges of a kv.
     left: usize,
-    /// Its blocks of extents are among the parts.
+    /// Whether the structure's blocks of extents are among the parts.
     extents_listed: bool,
 }
 
@@ -341,7 +341,7 @@ impl Catalog {
         }
         let numbers: Vec<u64> = self.flushes.live.keys().copied().collect();
         for number in numbers {
-            // The first of a group may have ended all of them.
+            // The first flush of a barrier may have ended all others.
             let Some(mut live) = self.flushes.live.remove(&number) else { continue };
             let group = live.group;
             let together = if group == 0 { number } else { group };
@@ -494,7 +494,7 @@ impl Catalog {
                 (self.pool.at(block), (start, end.min(last)))
             }
             What::Chained(at, _) | What::Extents(at) => {
-                // While it leaves, its content may be in either place.
+                // During a relocation, the content of the block may be in either place.
                 let leaves = structure.move_of(at.block).is_some_and(|mv| mv.source == at.block);
                 if leaves || asked.is_full(at.block.server()) {
                     return;
@@ -653,7 +653,7 @@ impl Catalog {
         live
     }
 
-    /// Servers retain nothing for it any more.
+    /// Ends the retention of extents and snapshots for a flush at all servers.
     pub(super) fn end_copies(&self, number: u64, effects: &mut Vec<Effect>) {
         let servers = self.pool.servers().map(|(server, _)| server);
         effects.extend(servers.map(|server| Effect::EndCopies { server, number }));

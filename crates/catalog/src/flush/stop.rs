@@ -8,9 +8,10 @@
 //! 3. Flushes that fail are retried within `RETRY_AFTER`, so that a store that is available again is noticed
 //!    while a caller waits for it.
 //!
-//! Jobs that ended are off the log before the reply: a restarted controller knows none of them. `discard`
+//! Ended jobs are removed from the log before the reply: a restarted controller does not know them. `discard`
 //! cancels all flushes, except those whose manifest is being written: deleting their parts could leave a
-//! manifest without them. It deletes no journal: objects of earlier flushes stay in their store.
+//! manifest without them. It deletes no journals: these and the objects of earlier flushes stay in their
+//! store.
 
 use super::{Again, FlushState};
 use crate::reply::{FlushProgress, StopProgress, Unflushed};

@@ -1,7 +1,7 @@
 //! Deletion of the objects of failed flushes.
 //!
-//! A flush that is lost with a server leaves the objects of other servers, which no manifest names. Their
-//! names are known from before the first was written, so any available server can delete them by name; a
+//! A flush that is lost with a server leaves the objects of other servers, which no manifest names. The
+//! catalog knew their names before the first was written, so any available server can delete them by name; a
 //! listing would cost more, and may be stale. They are deleted three times: at once; after
 //! `FLUSH_SWEEP_SOON`, for objects that others were writing just then; and after `FLUSH_SWEEP_AGAIN`, because
 //! a write request may arrive long after it was cancelled.
@@ -39,9 +39,9 @@ impl Sweep {
 }
 
 impl Catalog {
-    /// A flush failed: deletes the objects that it may have written. The objects of a block, of
-    /// `FLUSH_OBJECT_MAX` each, are cut between records, so any two consecutive ones have more than that
-    /// together; the records take hardly more bytes than the block.
+    /// A flush failed: deletes the objects that it may have written. The objects of a block, of up to
+    /// `FLUSH_OBJECT_MAX` each, are cut between records, so that any two consecutive objects together are
+    /// larger than this limit; the records take hardly more bytes than the block.
     pub(super) fn begin_sweep(&mut self, number: u64, flush: &Flush, effects: &mut Vec<Effect>) {
         let most = 2 * self.block_size.div_ceil(FLUSH_OBJECT_MAX) as usize + 1;
         let mut names = Vec::new();
@@ -130,7 +130,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// Servers are lost: their requests go to others.
+    /// Sends the requests of lost servers to other servers.
     pub(super) fn lose_sweeps(
         &mut self,
         is_gone: impl Fn(ServerId) -> bool,

@@ -4,11 +4,12 @@
 //! all, and every holder gets credits for it in each quantum. A holder that wants less than its guaranteed
 //! part lends the difference to others and earns one credit for each block and quantum, the poorest first. A
 //! holder that wants more borrows, for one credit for each block and quantum, the richest first. So a holder
-//! that left memory to others gets it back when it needs it, and one that always wants much pays for it.
+//! that left memory to others gets memory when it needs it, and a holder with constantly high demand pays for
+//! it.
 //!
-//! Credits may be negative, where the paper begins with a supply that is never used up: only their order
-//! decides, and memory that some holder wants is never idle (Pareto efficiency). They are soft state: after a
-//! restart all holders begin with the same number.
+//! Credits may be negative; the paper instead starts with a supply that is never used up. Only the order of
+//! credits matters, and memory is never idle while a holder requests it (Pareto efficiency). They are soft
+//! state: after a restart all holders begin with the same number.
 
 use super::{Holder, Policy, Share};
 use honeycomb_types::PolicyKind;
@@ -94,19 +95,19 @@ impl Policy for Karma {
     }
 }
 
-/// Deals out this many blocks one by one, each to the holder with the most credits among those that want
-/// more, which then has one credit less; among equals to the first. Returns the number for each.
+/// Distributes this many blocks one by one, each to the holder with the most credits among those with unmet
+/// demand, the first of equals, which then has one credit less. Returns the number of blocks of each holder.
 fn richest_first(all: &[(i64, u64)], many: u64) -> Vec<u64> {
     if all.iter().map(|&(_, wants)| u128::from(wants)).sum::<u128>() <= u128::from(many) {
         return all.iter().map(|&(_, wants)| wants).collect();
     }
-    // Down to some level of credits all holders get everything that they want; on that level not all do.
+    // Above a certain level of credits all holders get their whole demand; at that level some do not.
     let above = |level: i128, &(credits, wants): &(i64, u64)| {
         (i128::from(credits) - level).clamp(0, i128::from(wants)) as u64
     };
     let dealt = |level: i128| all.iter().map(|one| u128::from(above(level, one))).sum::<u128>();
     let (mut low, mut high) = (i128::from(i64::MIN) - i128::from(u64::MAX), i128::from(i64::MAX));
-    // The lowest level down to which the blocks suffice: they suffice for `high`, and not for `low`.
+    // The lowest level for which the blocks suffice: they suffice for `high`, and not for `low`.
     while low + 1 < high {
         let level = low + (high - low) / 2;
         if dealt(level) <= u128::from(many) { high = level } else { low = level }

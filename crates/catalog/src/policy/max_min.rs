@@ -3,8 +3,8 @@
 use super::{Policy, Share};
 use honeycomb_types::PolicyKind;
 
-/// Weighted max-min fairness: no share can grow without reducing one that is, relative to its weight, no
-/// larger.
+/// Weighted max-min fairness: no share can grow without reducing a share that is not larger, relative to its
+/// weight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MaxMin;
 
@@ -13,8 +13,9 @@ impl Policy for MaxMin {
         PolicyKind::MaxMin
     }
 
-    /// Holders with the smallest demands for their weight get all of it. When the rest does not suffice for
-    /// that, it is divided by weight. Remaining blocks go, one each, to the first of them.
+    /// The demands that are smallest relative to their weight are met completely. If the rest does not
+    /// suffice for the next demand, it is divided by weight. The first holders get one of the remaining
+    /// blocks each.
     fn entitle(&self, shares: &mut [Share], memory: u64) {
         let mut order: Vec<usize> = (0..shares.len()).collect();
         let wide = |a: u64, b: u64| u128::from(a) * u128::from(b);

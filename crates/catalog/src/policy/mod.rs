@@ -1,4 +1,5 @@
-//! The policy behind the allocation mechanism of `pool`: which holder may have memory, and which blocks.
+//! The policy of the allocation mechanism of `pool`: it decides which holder may have memory, and which
+//! blocks.
 //!
 //! The mechanism does the bookkeeping (free lists, reserves, quotas, all or nothing; in `pressure`,
 //! demotions) and calls a policy where there is a choice.
@@ -48,9 +49,9 @@ pub struct Share {
     pub holder: Holder,
     /// In proportion to those of the others; at least 1.
     pub weight: u64,
-    /// Its blocks in memory, without those being demoted.
+    /// The holder's blocks in memory, without those being demoted.
     pub held: u64,
-    /// Blocks that it wants in memory: the present ones and the requested ones; at most its soft quota.
+    /// The demand for blocks in memory: the present blocks and the requested ones; at most the soft quota.
     pub wants: u64,
     /// Blocks of memory that are not taken from it.
     pub entitled: u64,
@@ -62,10 +63,10 @@ pub trait Policy: Send {
     fn kind(&self) -> PolicyKind;
 
     /// Sets the entitlement of each holder to this many blocks of memory. Their sum is at most that number,
-    /// and each is at most what the holder wants. Called for fair policies only.
+    /// and each is at most the demand of its holder. Called for fair policies only.
     fn entitle(&self, shares: &mut [Share], memory: u64);
 
-    /// A `limits::POLICY_QUANTUM` has passed, in which the holders had these shares.
+    /// Reports that a `limits::POLICY_QUANTUM` has passed, in which the holders had these shares.
     fn quantum(&mut self, _: &[Share], _: u64) {}
 
     /// The credits of a holder, for policies that use them.
@@ -110,7 +111,7 @@ pub fn of(kind: PolicyKind) -> Box<dyn Policy> {
     }
 }
 
-/// The choice for one allocation: by the weights of the job, where they name a server with room, else by the
+/// The choice for one allocation: by the weights of the job if they name a server with room, else by the
 /// policy.
 pub(crate) struct Chooser<'a> {
     pub(crate) policy: &'a dyn Policy,
@@ -125,7 +126,7 @@ impl Chooser<'_> {
     }
 }
 
-/// First come, first served: a holder of memory keeps it, and pays for more with its own.
+/// First come, first served: a holder keeps its memory, and a request for more demotes its own blocks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FirstCome;
 

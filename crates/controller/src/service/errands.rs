@@ -72,7 +72,8 @@ impl ControllerService {
         self.dispatch(now, Some(number));
     }
 
-    /// Whether the reply to this request still waits; if so, it goes to the connection of the last retry.
+    /// Whether the reply to this request still waits; if so, it will be sent on the connection of the last
+    /// retry.
     pub(super) fn is_deferred(&mut self, to: ConnId, session: SessionId, request: u64) -> bool {
         let mut all = self.deferred.values_mut();
         let waiting = all.find(|d| (d.session, d.request) == (session, request));
@@ -114,7 +115,7 @@ impl ControllerService {
                     self.opening.remove(at);
                 }
                 Effect::SetGeneration { prefix, generation, .. } => {
-                    // A later repetition must not open a block to a grant that is revoked now.
+                    // A later repetition of an open request must not accept a grant that is revoked now.
                     let errands = self.errands.values_mut().map(|errand| &mut errand.effect);
                     for effect in self.opening.values_mut().chain(errands) {
                         effect.revoke(*prefix, *generation);
@@ -141,7 +142,7 @@ impl ControllerService {
                 }
             }
         }
-        // The effects of a cancelled move; they contain no request that can fail in the same way.
+        // Sends the effects of a cancelled move, which contain no request that can fail in the same way.
         if !self.effects.is_empty() {
             self.dispatch(now, None);
         }

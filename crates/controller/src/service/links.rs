@@ -140,7 +140,8 @@ impl ControllerService {
     }
 
     /// Cleans up after servers that the catalog has declared lost, with a link or without. Replies that wait
-    /// for them are answered, and a server that was only paused learns that it must join again.
+    /// for them are sent, and the connection of a server that was only paused is closed, so that it joins
+    /// again.
     pub(crate) fn drop_former(&mut self, net: &mut Net, now: Time) {
         let linked = self.links.keys().copied();
         let asked = self.errands.values().map(|errand| errand.server);

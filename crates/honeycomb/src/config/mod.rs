@@ -339,7 +339,7 @@ pub const TABLE: [Setting; 32] = [
     },
 ];
 
-/// Where a value came from.
+/// The source of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The command line.

@@ -1,5 +1,5 @@
-//! The inventory for a controller that knows this server: the state and content of its blocks, before
-//! anything else.
+//! The inventory for a controller that knows this server: the state and content of its blocks, which is sent
+//! before any other message.
 
 use super::{Asked, Link, TOLD_AT_A_TIME};
 use crate::shard::{Effect, MoveWord};
@@ -14,10 +14,10 @@ use honeycomb_wire::messages::{HeldBlock, InventoryRequest};
 pub(super) struct Telling {
     /// Distinguishes the answers of one connection from those of an earlier one.
     pub(super) round: u64,
-    /// The shards that have reported.
+    /// For each shard, whether it has reported.
     has: Vec<bool>,
     blocks: Vec<HeldBlock>,
-    /// Their effects after that.
+    /// Effects of the shards after their reports.
     later: Vec<Effect>,
     /// Blocks that wait for confirmation that the controller knows which items were taken from them.
     pub(super) unheard: Vec<BlockAt>,

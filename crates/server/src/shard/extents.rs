@@ -1,12 +1,12 @@
 //! Extents of large values, between shards: a kv block adopts the extents that a put names (`ExtentAdopt`),
 //! and drops those that no entry names any more (`ExtentDrop`).
 //!
-//! The extents are in blocks of any shard of any server. To each such shard there is one connection, with the
-//! cluster's token, on which requests are sent and answered in order. An adoption is repeated until it is
-//! decided, within `ADOPT_MAX`: if not all extents are confirmed by then, the put is refused and all its
-//! extents are dropped. Drops are repeated until they are confirmed, or the server is gone. They belong to
-//! the shard and not to the block, which may be freed before. So does an adoption until its block has
-//! answered the put: if the block ends in any way, the adoption is dropped.
+//! The extents are in blocks of any shard of any server. One connection to each such shard, with the
+//! cluster's token, carries requests and answers in order. An adoption is repeated until it is decided,
+//! within `ADOPT_MAX`: if not all extents are confirmed by then, the put is refused and all its extents are
+//! dropped. Drops are repeated until they are confirmed, or the server is gone. Drops belong to the shard and
+//! not to the block, which may be freed before. An adoption also belongs to the shard until its block has
+//! answered the put: if the block is freed for any reason, the adoption is dropped.
 //!
 //! No id is reused, so a late or repeated request finds its own extents or none.
 
@@ -26,8 +26,8 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_millis(50);
 /// Extents of one request.
 const NAMES_MAX: usize = 1024;
-/// Most requests that wait for a connection; further puts are retried later. While a server cannot be
-/// reached, drops accumulate, which cannot be refused: this bounds them.
+/// Most requests that wait for a connection; further puts are retried later. Drops cannot be refused and
+/// accumulate while a server cannot be reached: this limit bounds them.
 const LINE_MAX: usize = 1024;
 
 /// One shard of one server.
@@ -46,10 +46,10 @@ struct Wanted {
 #[derive(Default)]
 struct Line {
     dialled: bool,
-    /// Sent, and not answered.
+    /// Requests that were sent and not answered.
     sent: VecDeque<Wanted>,
     waiting: VecDeque<Wanted>,
-    /// Not before this time.
+    /// The earliest time of the next connection attempt.
     again: Option<Time>,
     last_used: Time,
 }
@@ -73,7 +73,7 @@ struct Adoption {
     list: Vec<ExtentRef>,
     /// Requests without an answer.
     left: usize,
-    /// When it is decided at the latest; `None` if it is decided, and the block knows.
+    /// The time by which the adoption must be decided; `None` if it is decided and its block was notified.
     due: Option<Time>,
     failed: Option<(Status, String)>,
 }
@@ -97,11 +97,11 @@ struct Copied {
 #[derive(Default)]
 pub(super) struct Extents {
     addresses: BTreeMap<ServerId, SocketAddr>,
-    /// When to request the address of a server again.
+    /// The time at which the address of each server is requested again.
     asked: BTreeMap<ServerId, Time>,
     lines: BTreeMap<Place, Line>,
     adoptions: BTreeMap<u64, Adoption>,
-    /// To be dropped at the next tick: structure, owner and list of puts whose block is gone.
+    /// Extents to drop at the next tick: structure, owner and list of each put whose block is gone.
     orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
     /// Structures with copies in progress, whose extents may not be dropped.
     copied: BTreeMap<StructureId, Copied>,
@@ -377,7 +377,7 @@ impl Shard {
         }
     }
 
-    /// A connection failed or broke. Requests without an answer may have been executed.
+    /// Handles a connection that failed or broke. Requests without an answer may have been executed.
     pub(super) fn place_lost(&mut self, now: Time, place: Place) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
@@ -408,7 +408,7 @@ impl Shard {
                 self.extents.asked.remove(&server);
                 places.into_iter().for_each(|place| self.pump(now, place));
             }
-            // All its data went with it.
+            // The server is gone with all its data.
             Err(Status::NotFound) => {
                 self.extents.asked.remove(&server);
                 places.into_iter().for_each(|place| self.forget_place(now, place));
@@ -424,7 +424,7 @@ impl Shard {
         self.forget_place(now, place);
     }
 
-    /// A place is gone, or never existed: its requests are decided.
+    /// Decides all requests of a place that is gone, or never existed.
     fn forget_place(&mut self, now: Time, place: Place) {
         let line = self.extents.lines.remove(&place).expect("the caller found it");
         if line.dialled {

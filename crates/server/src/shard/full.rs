@@ -1,5 +1,5 @@
 //! Writes to a full cluster: a writer is delayed before it is refused, longer each time. So writers slow down
-//! to the rate at which blocks are freed, and a cluster that is full for a moment refuses no writer.
+//! to the rate at which blocks are freed, and a cluster that is full only briefly refuses no writer.
 
 use super::Slot;
 use honeycomb_structures::Answer;
@@ -17,7 +17,7 @@ const ASK_AGAIN_LEAST: Duration = Duration::from_millis(20);
 /// The longest time.
 const ASK_AGAIN_MOST: Duration = Duration::from_millis(250);
 
-/// Since when a block has been full, with no successor available.
+/// The time since which a block has been full, without an available successor.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Full {
     since: Option<Time>,
@@ -26,19 +26,19 @@ pub(super) struct Full {
 }
 
 impl Full {
-    /// No block is available, for a request at this time. Returns when to request again.
+    /// Records that no block was available for a request at this time. Returns the time of the next request.
     pub(super) fn denied(&mut self, asked: Time, now: Time) -> Time {
         let since = *self.since.get_or_insert(asked);
         now + (now.since(since) / 4).clamp(ASK_AGAIN_LEAST, ASK_AGAIN_MOST)
     }
 
-    /// A block is available.
+    /// Records that a block is available.
     pub(super) fn ends(&mut self) {
         self.since = None;
     }
 
-    /// How long to delay a writer; none if it is time to refuse it for lack of room. After a while without
-    /// requests, delays begin anew.
+    /// The delay of a writer; `None` if the writer must be refused for lack of room. After a time without
+    /// requests, the first delay is the shortest again.
     fn wait(&mut self, now: Time) -> Option<Duration> {
         if self.since.is_some() && now > self.last + FULL_PATIENCE && self.last > Time::ZERO {
             self.since = Some(now);
@@ -50,7 +50,7 @@ impl Full {
 }
 
 impl Slot {
-    /// An answer as it is sent: a writer is refused for lack of room only after it was delayed.
+    /// Replaces a refusal for lack of room by a delay, until the writer was delayed for long enough.
     pub(super) fn patiently(&mut self, now: Time, answer: Answer) -> Answer {
         if answer.status != Status::OutOfMemory {
             return answer;

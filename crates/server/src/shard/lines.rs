@@ -1,7 +1,7 @@
 //! Peer connections from a shard to others, with the cluster's token: one for each move (`moving.rs`), and
 //! one to each shard that has extents (`extents.rs`).
-//!
-//! No I/O here: outgoing requests leave as `Post`, in order, and answers are passed in.
+//! This module does no I/O: it returns outgoing requests as `Post`, in order, and receives the answers as
+//! calls.
 
 use super::Shard;
 use super::moving::MoveKey;
@@ -44,7 +44,7 @@ pub enum Post {
         /// Its payload.
         payload: PostPayload,
     },
-    /// The connection is not needed any more.
+    /// Close the connection, which is no longer needed.
     HangUp(LineKey),
 }
 

@@ -1,9 +1,9 @@
 //! The copy of a block on a disk: which bytes of the block were written there, and their checksums.
 //!
-//! `OnDisk` alone answers two questions. How many bytes does a checksum cover? May a block's memory be
-//! given up without writing the block again? The length of the structure answers neither: it shrinks
-//! without a changed byte when a split departs or a move is cancelled, and it grows when an extent is
-//! allocated and not yet written. Every path that writes, reads or drops the copy passes through here.
+//! `OnDisk` alone answers two questions. How many bytes does a checksum cover? May a block's memory be freed
+//! without writing the block again? The length of the structure answers neither: it shrinks without a changed
+//! byte when a split departs or a move is cancelled, and it grows when an extent is allocated and not yet
+//! written. Every path that writes, reads or drops the copy passes through here.
 //!
 //! Offsets and lengths of a copy are multiples of a page; a checksum covers one chunk, or the part of the
 //! last chunk that was written.
@@ -23,8 +23,8 @@ pub(super) const PAGE: usize = honeycomb_env::VOLUME_ALIGN;
 pub(super) struct OnDisk {
     /// The place on the disk.
     pub slot: u32,
-    /// Number of the last write, which no other write has. A read that was requested under another number
-    /// may return bytes of either.
+    /// Unique number of the last write. A read that was requested under another number may return bytes of
+    /// either write.
     pub written: u64,
     /// Bytes of the block that the copy holds, from the first.
     length: usize,
@@ -48,12 +48,12 @@ impl OnDisk {
         self.length
     }
 
-    /// Whether the copy holds so many bytes of the block.
+    /// Whether the copy holds this many bytes of the block.
     pub fn holds(&self, length: usize) -> bool {
         length <= self.length
     }
 
-    /// The bytes from `floor` to `end` are being written anew: until `complete` the copy holds only those
+    /// Begins a new write of the bytes from `floor` to `end`: until `complete`, the copy holds only the bytes
     /// before `floor`.
     pub fn begin(&mut self, floor: usize, end: usize, written: u64) {
         self.keep(floor);
@@ -105,14 +105,14 @@ impl OnDisk {
         self.chunks(&(0..self.length))
     }
 
-    /// Whether the block's memory holds nothing that the copy does not: no byte was opened for writing
-    /// since the copy was read, and the structure ends within the copy.
+    /// Whether the copy holds all bytes of the block's memory: no byte was opened for writing since the copy
+    /// was read, and the structure ends within the copy.
     pub fn is_current(&self, backing: &Backing, rests: &Rest) -> bool {
         let unchanged = !backing.is_changed() || Bug::ChangesStayUp.active();
         unchanged && rests.length().is_some_and(|length| self.holds(length))
     }
 
-    /// The memory of a block whose structure has `length` bytes is given up without a write.
+    /// Records that the memory of a block whose structure has `length` bytes is freed without a write.
     pub fn stays(&mut self, backing: &Backing, length: usize) {
         assert!(self.holds(length), "INV-41: a copy of {} bytes lacks {length}", self.length);
         let floor = backing.floor();

@@ -13,8 +13,8 @@ use honeycomb_wire::Status;
 use honeycomb_wire::messages::HeldBlock;
 
 impl Shard {
-    /// Sets the number under which the server joined a controller shard. Everything held for that shard
-    /// before is gone: blocks of an earlier number are `DataLost`.
+    /// Sets the number under which the server joined a controller shard. All blocks that were held for that
+    /// shard are freed: blocks of an earlier number are `DataLost`.
     pub fn reset(&mut self, server: ServerId) {
         let controller = server.controller();
         self.leave(controller);
@@ -46,8 +46,8 @@ impl Shard {
     }
 
     /// Assigns a block to its owner. Idempotent; an owner older than the block's last epoch is refused
-    /// (INV-01). The memory contains no byte of another job (INV-04): it is new, or belonged to the same job
-    /// a moment ago and goes to a structure that reads nothing before it has written it.
+    /// (INV-01). The memory contains no byte of another job (INV-04): it is new, or the same job has just
+    /// freed it and the new structure reads no byte before it has written it.
     pub fn open(&mut self, owner: BlockOwner) -> Result<(), Answer> {
         let index = self.index(owner.at.block).ok_or_else(|| unknown_block(owner.at))?;
         if let Some(slot) = &self.slots[index]
@@ -140,8 +140,8 @@ impl Shard {
             journal: None,
             cut: None,
         }));
-        // From here on its moves are checked: its first request, too, waits for a part to move if it fills
-        // the block, and is not refused.
+        // From here on the block's moves are checked, so that even its first request, if it fills the block,
+        // waits for a part to move and is not refused.
         self.look_at_moves(Time::ZERO, index);
         self.arm(index);
         Ok(())
@@ -194,7 +194,7 @@ impl Shard {
         }
     }
 
-    /// From now on refuses grants of a prefix that are older than this. Operations that wait under such a
+    /// Refuses from now on the grants of a prefix that are older than this. Operations that wait under such a
     /// grant are answered, and its subscriptions end (INV-29).
     pub fn set_generation(&mut self, prefix: PrefixId, generation: Generation) {
         for index in 0..self.slots.len() {

@@ -4,8 +4,8 @@ use super::waiting::Pending;
 use honeycomb_structures::Ticket;
 use honeycomb_types::BlockAt;
 
-/// All pending operations of a shard. A closed connection cancels hundreds of them, none by a walk over all.
-/// The order of operations depends only on their insertions and removals.
+/// All pending operations of a shard. A closed connection may cancel hundreds of them, each without a search
+/// of all. The order of operations depends only on their insertions and removals.
 #[derive(Default)]
 pub(super) struct AllPending {
     all: Vec<Pending>,

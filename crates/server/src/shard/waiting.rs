@@ -17,13 +17,14 @@ pub(super) struct Pending {
     pub lane: LaneId,
     pub sequence: Sequence,
     pub hash: Option<u64>,
-    /// Its result is recorded; that of a read or of a part of a move is not.
+    /// Whether the result is recorded; the result of a read, or of a part of a move, is not.
     pub mutates: bool,
     /// The generation of its grant.
     pub generation: Generation,
-    /// It may wait until its grant expires, and no longer.
+    /// Whether the wait ends because the grant expires, and not because the requested time is over.
     pub until_grant_ends: bool,
-    /// Its payload is still arriving, or waits for earlier ones: it cannot be withdrawn.
+    /// Whether the payload is still arriving, or waits for earlier payloads: the operation cannot be
+    /// withdrawn.
     pub filling: bool,
 }
 
@@ -51,7 +52,7 @@ fn below(slot: &Slot, answer: &Answer) -> bool {
 }
 
 impl Shard {
-    /// The caller of a parked operation is gone: the operation waits no longer, unless it is in progress.
+    /// Withdraws a parked operation whose caller is gone, unless the operation is in progress.
     pub fn hang_up(&mut self, ticket: Ticket) {
         if let Some(pending) = self.pending.get(ticket) {
             self.give_up_waiting(pending);

@@ -16,7 +16,7 @@ pub(crate) enum Owner {
     Region(u32),
     /// The large value with this id.
     Large(u32),
-    /// No content any more, but a pin still reads it.
+    /// A dropped content that a pin still reads.
     Zombie,
 }
 
@@ -31,16 +31,16 @@ pub(crate) struct Extent {
 /// The allowed lengths of an extent in bytes, all multiples of 8.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
-    /// With less it would soon have to grow again.
+    /// The least length: a shorter extent would soon have to grow again.
     pub least: usize,
-    /// The length to take when there is plenty.
+    /// The length to take if much memory is free.
     pub want: usize,
-    /// The longest hole to take whole: the remainder would be of no use to others.
+    /// The longest hole to take whole, because no other extent could use the remainder.
     pub most: usize,
 }
 
 impl Room {
-    /// The length to take from a hole of so many bytes, which are `least` or more.
+    /// The length to take from a hole of this many bytes, which are `least` or more.
     pub fn of(&self, hole: usize) -> usize {
         if hole <= self.most { hole } else { self.want }
     }

@@ -4,10 +4,9 @@
 //! succeeds or fails alone, and the answer may end early: if the reply is full, if a key has moved to another
 //! block, if only a pin is in the way or there is no room yet, or after a value that fits into no reply. An
 //! operation without an answer has not run, and the client repeats it.
-//!
-//! An atomic batch is planned beside the block first. Then every new value is written next to the old
-//! one, with a flag that hides it. This step can fail, and undoing it needs no room. Publishing the
-//! values cannot fail (INV-38).
+//! An atomic batch is first planned outside of the block. Then every new value is written next to the old
+//! value, with a flag that hides it. This step can fail, and undoing it needs no room. Publishing the values
+//! cannot fail (INV-38).
 
 use super::accumulate::combine;
 use super::below::unanswered;
@@ -151,7 +150,7 @@ struct Overlay<'a> {
 }
 
 impl<'a> Overlay<'a> {
-    /// Whether combinations may make so many more bytes.
+    /// Whether combinations may produce this many more bytes.
     fn admit(&self, bytes: usize) -> Result<(), Answer> {
         if self.made + bytes <= MANY_BYTES_MAX {
             return Ok(());
@@ -177,7 +176,7 @@ impl<'a> Overlay<'a> {
 /// The state of a write that has its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Placed {
-    /// Written beside the entry; to be published.
+    /// Written next to the old entry; to be published.
     Beside,
     /// Will be written over the entry, which has the same size.
     Over,
@@ -312,7 +311,7 @@ impl KvBlock {
                     Told::Value
                 }
             };
-            // A client that reads the value separately must find it as it was at this point.
+            // A client that reads the value separately must get the value of this point.
             if told != Told::Value {
                 break;
             }

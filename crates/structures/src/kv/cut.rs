@@ -10,14 +10,14 @@ use honeycomb_wire::{key_tag, slot_of};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Each half has at least 1 / this of the weight of a block: with less, a split is no relief.
+/// Each half has at least the weight of a block divided by this: a smaller half would give no relief.
 const LEAST_HALF: usize = 16;
 /// One half is much busier than the other if it has this many times its operations.
 const MUCH_BUSIER: u64 = 4;
 /// With fewer operations, the load is not known.
 const SEEN_LEAST: u64 = 1000;
-/// Even if the load is uneven, each half has at least 1 / this of a block's weight, so that the half that
-/// stays full does not split again soon.
+/// Even if the load is uneven, each half has at least a block's weight divided by this, so that the fuller
+/// half does not split again soon.
 const LEAST_OF_BUSY: usize = 4;
 /// Operations count half as much after this time.
 const HALVES_AFTER: Duration = Duration::from_secs(1);
@@ -170,7 +170,7 @@ impl KvBlock {
             before += regions.map(weight).sum::<u64>();
             place = to;
             let region = &table.regions[table.order[place] as usize];
-            // By the first of the hashes that follows the entry.
+            // The weight of each entry, by the first of the hashes that follows it.
             let mut below = vec![0; of_one.len() + 1];
             for (at, head) in region.walk(block).filter(|(_, head)| !head.dead()) {
                 let hash = head.hash(block, at);

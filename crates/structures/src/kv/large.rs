@@ -4,7 +4,7 @@
 //! and their list. When the entry moves, both move with it, and the extents stay. A put of a list is parked
 //! until the blocks of the extents have confirmed its ownership (`Event::Adopt`, `News::Adopted`): only the
 //! block of an entry may drop the extents that it names. From then on this block is responsible for them: if
-//! the entry is deleted, or was refused after all, it drops them (`Event::DropExtents`).
+//! the entry is deleted, or the put is refused later, the block drops them (`Event::DropExtents`).
 //!
 //! Operations that need the value itself at the block (to return, compare or combine the old value) are
 //! refused with `ValueTooLarge`.
@@ -26,14 +26,14 @@ const ADOPTING_MAX: usize = 256;
 /// Retry delay of a put over that limit, here or at the shard, in microseconds.
 const ADOPTING_RETRY_US: u64 = 5_000;
 
-/// A put that owns its extents is retried for so long if its block cannot accept it, because its range is
+/// A put that owns its extents is retried for this time if its block cannot accept it, because its range is
 /// frozen for a move or about to move.
 const STORE_WITHIN: Duration = Duration::from_secs(1);
 const STORE_AGAIN: Duration = Duration::from_millis(2);
 
 /// A put that waits for its extents, and then perhaps for its block.
 struct Waiting {
-    /// As received.
+    /// Arguments of the put, as received.
     args: Box<[u8]>,
     payload: Box<[u8]>,
     /// The put owns the extents as this owner, and is retried until this time.
@@ -66,7 +66,7 @@ impl Adopting {
         !self.waiting.is_empty() || !self.said.is_empty()
     }
 
-    /// Bytes of the records beside the block.
+    /// Heap bytes of these records.
     pub fn bytes(&self) -> usize {
         let bytes = |w: &Waiting| size_of::<Waiting>() + w.args.len() + w.payload.len();
         self.waiting.values().map(bytes).sum()
@@ -79,7 +79,7 @@ pub(super) fn list_of(stored: &[u8]) -> &[u8] {
 }
 
 impl KvBlock {
-    /// The length of a value, in whatever place.
+    /// The length of a value, in its region or outside of it.
     pub(super) fn length_of(&self, block: &impl Bytes, hit: &Hit) -> u64 {
         match hit.head.extents() {
             true => value_length(list_of(block.slice(self.value_of(block, hit)))),
@@ -122,7 +122,7 @@ impl KvBlock {
         }
         let hash = match self.admit_change(key) {
             Ok(hash) => hash,
-            // Its caller repeats it with the same extents, here or elsewhere.
+            // The caller repeats the put with the same extents, at this block or another one.
             Err(passing) if !passing.executed() || passing.status == Status::Moved => {
                 return Err(passing);
             }
@@ -170,7 +170,7 @@ impl KvBlock {
         Err(refusal)
     }
 
-    /// Completes a put: it owns its extents, or cannot.
+    /// Completes a put that owns its extents now, or whose adoption was refused.
     pub(super) fn end_adoption(
         &mut self,
         block: &mut Backing,
@@ -183,7 +183,7 @@ impl KvBlock {
         let (_, until) = *waiting.adopted.get_or_insert((owner, now + STORE_WITHIN));
         let stored = match outcome {
             Ok(()) => self.store_list(block, &waiting, owner),
-            // No server was asked: the caller repeats the put with the same extents.
+            // No request was sent to a server: the caller repeats the put with the same extents.
             Err((Status::Busy, why)) => {
                 let busy = Answer::refuse(Status::Busy, why);
                 let busy = Answer { value: ADOPTING_RETRY_US, ..busy };
@@ -218,7 +218,8 @@ impl KvBlock {
         }
     }
 
-    /// The state may have changed since the put arrived: all of it is checked again.
+    /// Stores the list, after all checks are repeated, because the state may have changed since the put
+    /// arrived.
     fn store_list(
         &mut self,
         block: &mut Backing,
@@ -233,7 +234,7 @@ impl KvBlock {
         let there = old.is_some() as u64;
         let stored = [&owner.to_le_bytes()[..], list].concat();
         self.write(block, hash, key, old, Incoming::Extents(&stored))?;
-        // For subscribers, a value that was only moved to other servers has not changed.
+        // Subscribers get no notice of a value that was only moved to other servers.
         if !matches!(when, StoredWhen::Still(_)) {
             self.changed(|| Change::Put { key: key.into() });
         }

@@ -1,16 +1,15 @@
 //! A block of a key-value store.
-//!
-//! Where a `put()` runs: `mod.rs` checks it and decides by its rules; `table.rs` finds and stores the entry;
-//! `region.rs` encodes its bytes; `room.rs` makes room if there is none, and `pack.rs` if it is scattered;
-//! `arena.rs` does the bookkeeping of places. Large payloads arrive through `fills.rs`; `scan.rs` reads in
+//! The path of a `put()`: `mod.rs` checks it and applies its rules; `table.rs` finds and stores the entry;
+//! `region.rs` encodes its bytes; `room.rs` makes room, and `pack.rs` collects scattered free bytes;
+//! `arena.rs` records which bytes are in use. Large payloads arrive through `fills.rs`; `scan.rs` reads in
 //! order; `batch.rs` runs many operations at once, and `accumulate.rs` combines values with operands.
 //! `large.rs` has the rules for values that are lists of extents in blocks of their own, and `taking.rs`
 //! deletes such a value after it was read; `below.rs` has the reads of a block in a lower tier.
 //!
 //! A block owns a range of hashes and divides it among *regions*: each a contiguous, position-independent run
 //! of bytes with its own index, so that moving one is copying it. Values over `inline_max` have extents of
-//! their own, written once, so that a reply can be sent straight from them. Everything counts against the
-//! block's size, with the bookkeeping beside the block.
+//! their own, written once, so that a reply can be sent straight from them. All of this counts against the
+//! block's size, including the bookkeeping outside of the block.
 
 mod accumulate;
 pub(crate) mod arena;
@@ -69,21 +68,21 @@ pub struct KvBlock {
     end: u64,
     inline_max: usize,
     watched: bool,
-    /// Not reported yet; only while the block is watched.
+    /// Changes that are not reported yet; only while the block is watched.
     changes: VecDeque<Change>,
     /// The number of changes since the block adopted a range of another one, while this one was not watched:
     /// subscribers of the other block arrive late.
     unheard: Option<u64>,
     marks: Marks,
-    /// Every hash of the range can be used: no part of it is being moved.
+    /// Whether every hash of the range can be used because no part of it is being moved.
     calm: bool,
     export: Option<Export>,
     import: Option<Import>,
     asking: Asking,
-    /// The newest first.
+    /// Ranges that have moved away, the newest first.
     departed: Vec<Departed>,
     shrink: Shrink,
-    /// The whole range has moved away.
+    /// Whether the whole range has moved away.
     empty_handed: bool,
     /// Puts whose extents are being adopted.
     adopting: Adopting,
@@ -94,9 +93,9 @@ pub struct KvBlock {
 enum Incoming<'a> {
     /// In the request.
     Bytes(&'a [u8]),
-    /// Already in an extent of its own, which the entry gets or which is freed.
+    /// A value in an extent of its own, which the entry gets or which is freed.
     Extent(u32),
-    /// In blocks of its own: the owner of the extents, and their list.
+    /// A value in blocks of its own: the owner of the extents, and their list.
     Extents(&'a [u8]),
 }
 
@@ -198,8 +197,8 @@ impl KvBlock {
     /// Prefetches the index words for this hash; returns its region.
     #[inline]
     fn prefetch_index(&self, block: &impl Bytes, hash: u64) -> Option<u32> {
-        // It is not checked yet whether the block owns the key: a block that has given everything away has no
-        // region for it.
+        // The block's ownership of the key is not checked yet: a block whose whole range has moved away has
+        // no region for it.
         let region = self.table.region_if_any(hash)?;
         self.table.regions[region as usize].prefetch_index(block, hash as u32);
         Some(region)
@@ -419,7 +418,7 @@ impl KvBlock {
         let replaces = old.map_or(0, |hit| hit.head.value_len);
         let id = self.table.alloc_large(block, bytes.len(), replaces)?;
         block.slice_mut(self.table.large(id)).copy_from_slice(bytes);
-        // Making room may have moved the entry that it replaces.
+        // Making room may have moved the entry that is replaced.
         let old = self.table.find(block, hash, key);
         let stored = self.table.store(block, hash, key, old, Value::Large(id));
         if stored.is_err() {

@@ -10,19 +10,19 @@ struct Item {
     extent: Extent,
     /// Bytes that it takes after packing.
     packed: usize,
-    /// Pinned: stays where it is.
+    /// Whether the extent is pinned and cannot be moved.
     fixed: bool,
 }
 
 /// How much spare room regions must give up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Squeeze {
-    /// Their waste, beyond an eighth for growth.
+    /// The spare room beyond an eighth for growth.
     Gently,
-    /// Everything beyond half of an equal share of the free bytes. If all were taken, each would need room
-    /// again at its next entry.
+    /// The spare room beyond half of an equal share of the free bytes. If regions gave up all of it, each
+    /// would need room again at its next entry.
     Fairly,
-    /// Everything but their content.
+    /// All spare room.
     Fully,
 }
 

@@ -7,11 +7,11 @@
 //!          value (or the id of a large one, u32), padding to 8
 //! ```
 //! Offsets count from the start of the region, so that moving one is copying its bytes. The index is probed
-//! linearly from `low * slots / 2^32`. Any number of slots works, so that a packed region wastes nothing. A
-//! word determines its own home slot: so a deletion leaves no tombstones, and an index of another size is
-//! built from this one, in order, without reading the log. The other half of a hash is not stored: a caller
-//! that needs it has the key. An entry that was deleted or replaced stays in the log, flagged dead, until the
-//! region is rebuilt.
+//! linearly from `low * slots / 2^32`. Any number of slots is possible, so that a packed region has no unused
+//! slots. A word determines its own home slot: so a deletion leaves no tombstones, and an index of another
+//! size is built from this one, in order, without reading the log. The other half of a hash is not stored: a
+//! caller that needs it has the key. An entry that was deleted or replaced stays in the log, flagged dead,
+//! until the region is rebuilt.
 
 use super::patches::Patches;
 use crate::Bytes;
@@ -31,10 +31,10 @@ pub(super) const LARGE_REF: usize = 4;
 /// Bytes of an entry that are prefetched before it is read: all of a small one.
 const PREFETCH: usize = 96;
 /// Words of the index that are inspected to find the entry to prefetch. Two keys in five are not in their
-/// home slot, but nearly all are within so many words of it, which are in two or three cache lines.
+/// home slot, but nearly all are within this many words of it, which are in two or three cache lines.
 const PREFETCH_SLOTS: usize = 12;
 
-/// A region of up to so many bytes is read from a lower tier as a whole.
+/// A region of up to this many bytes is read from a lower tier as a whole.
 const WHOLE_MAX: usize = 32 * 1024;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"HCR2");
@@ -138,7 +138,7 @@ impl Head {
 /// The place of one region, and how full it is. Mirrors the header in the block.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Region {
-    /// Start of its extent. Meaningless while `size` is 0: it has no extent yet.
+    /// Start of the region's extent. Undefined while `size` is 0, because the region has no extent yet.
     pub at: usize,
     /// Bytes of its extent.
     pub size: usize,
@@ -149,16 +149,16 @@ pub(super) struct Region {
     end: usize,
     /// Bytes of the live entries.
     pub live: usize,
-    /// Bytes of their values beside the region.
+    /// Bytes of the live entries' values outside of the region.
     pub large: usize,
     /// Operations on its keys, weighted by age.
     pub load: Cell<u32>,
-    /// More has changed than `patches` records, since this was last set to false.
+    /// Whether more bytes than `patches` records have changed since this was last set to false.
     pub changed: bool,
-    /// It is being received, with the layout of the source: it is moved unchanged instead of rebuilt, so that
-    /// later changes at the source can be patched in.
+    /// Whether the region is being received with the layout of its source: it is then moved unchanged instead
+    /// of rebuilt, so that later changes at the source can be patched in.
     pub fixed: bool,
-    /// The changed bytes, while another block holds a copy of it.
+    /// The changed bytes, while another block holds a copy of the region.
     pub patches: Option<Box<Patches>>,
 }
 
@@ -168,7 +168,8 @@ impl Region {
         self.at..self.at + self.size
     }
 
-    /// The bytes that its entries would need elsewhere, with the values beside it.
+    /// The bytes that the region's entries would need in another block, including their values outside of the
+    /// region.
     pub fn weight(&self) -> usize {
         self.packed() + self.large
     }
@@ -249,8 +250,8 @@ impl Region {
         }
     }
 
-    /// Whether all bytes are present that `find` may read for a key of so many bytes. Of a small region that
-    /// is all of it; of a large one its index first, and then the entries with this half of a hash.
+    /// Whether all bytes are present that `find` may read for a key of so many bytes. Of a small region these
+    /// are all bytes; of a large region first its index, and then the entries with this half of a hash.
     #[inline]
     pub fn can_find(&self, block: &impl Bytes, low: u32, key_len: usize) -> bool {
         all_of(block) || self.wants_found(block, low, key_len)
@@ -447,7 +448,7 @@ impl Region {
             block.copy_within(from.clone(), log);
             log + from.len()
         } else if log <= from.start || to.start >= self.extent().end || to.end <= self.at {
-            // The writes stay before the bytes that are still to be read, or go elsewhere.
+            // The writes are at lower offsets than the bytes that are still to be read, or in another place.
             copy_live(block, from, log)
         } else {
             let packed = from.start..copy_live(block, from.clone(), from.start);
@@ -508,7 +509,7 @@ impl Region {
         let (all, log) = (self.count, self.log());
         let Above { count, live, .. } = *above;
         let slots = fitting_slots(keeps, self.count - count, self.live - live);
-        // Fewer entries are left than before, so that the log does not begin later than it did, and no write
+        // The region has fewer entries than before, so that its log begins no later than before, and no write
         // reaches bytes that are still to be read.
         let slots = slots.min(self.slots);
         let mut left = Region { at: self.at, size: keeps, slots, ..self.clone() };

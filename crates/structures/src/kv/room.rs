@@ -1,11 +1,11 @@
-//! Making room: where an entry or a large value goes if it does not fit.
+//! Making room for an entry or a large value that does not fit.
 //!
-//! Cheap ways come first: drop dead entries, split, grow into a hole, move to a larger hole. In a nearly full
-//! block the free space is scattered: in holes, in dead entries and in the spare room of regions. Then a
-//! stretch of neighbouring extents, the smallest that has enough free space, is packed, which collects the
-//! space in one place. Pinned extents are never moved and divide the block for this purpose. Totals are
-//! checked before anything changes: they decide whether there is room, and after that only a pin can be in
-//! the way.
+//! Cheap methods are tried first: drop dead entries, split, grow into a hole, move to a larger hole. In a
+//! nearly full block the free space is scattered: in holes, in dead entries and in the spare room of regions.
+//! Then a stretch of neighbouring extents, the smallest that has enough free space, is packed, which collects
+//! the space in one place. Pinned extents are never moved and divide the block for this purpose. Totals are
+//! checked before any change: they decide whether there is room, and after that only a pin can prevent the
+//! operation.
 
 use super::arena::{Owner, Room, round_up};
 use super::pack::Squeeze;
@@ -26,7 +26,7 @@ pub(super) const RETRY_MOVING_US: u64 = 1000;
 /// Spreads the first hashes of regions, an odd number of many bits.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Ways before the last resort may move this many times the bytes that they make room for.
+/// All methods except the last resort may move this many times the bytes for which they make room.
 const EFFORT: usize = 8;
 
 /// The refusal when only a pinned range is in the way.
@@ -190,8 +190,8 @@ impl Table {
         Ok(())
     }
 
-    /// Divides a region in place, once it has room for two headers there. A hole for one of the parts would
-    /// be too much to require of a full block. `None` if there is no room.
+    /// Divides a region in place, once it has room for two headers there. A full block need not have a hole
+    /// for one of the parts. `None` if there is no room.
     fn divide_region(
         &mut self,
         block: &mut Backing,
@@ -388,8 +388,8 @@ impl Table {
         self.arena.alloc(len, owner)
     }
 
-    /// Whether anything is pinned. To be called before looking for room: other threads drop pins at any time,
-    /// and only a pin that existed at the start explains a failure.
+    /// Whether any range is pinned. Call this before the search for room: other threads drop pins at any
+    /// time, and only a pin that existed at the start explains a failure.
     pub(super) fn pinned(&self, block: &mut Backing) -> bool {
         block.is_pinned(&(0..self.size)) || self.arena.zombie_bytes() > 0
     }

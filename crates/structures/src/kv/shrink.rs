@@ -1,5 +1,5 @@
 //! Returning memory during the life of a block: regions that have emptied become smaller, and the memory of
-//! holes goes back to the operating system.
+//! holes is returned to the operating system.
 
 use super::KvBlock;
 use super::arena::Arena;
@@ -13,27 +13,27 @@ use std::time::Duration;
 const SHRINK_FROM: usize = 8 * 1024;
 /// Memory is returned only when this part of a block has become free.
 const SLACK_FRACTION: usize = 16;
-/// Free memory of regions is returned after this time, because it is often reused soon. That of extents,
-/// which change less often, is returned when an empty block of extents would be.
+/// Free memory of regions is returned after this time, because it is often reused soon. The memory of dropped
+/// extents, which is reused less often, is returned after the same time as an empty block of extents.
 const KEPT_FREE: Duration = Duration::from_millis(50);
 /// Holes smaller than this part of a block are not returned, because each costs a system call. A region is
 /// about an 85th.
 const HOLE_FRACTION: usize = 128;
 /// The bounds of that part: holes of 8 KiB are returned in small blocks, and holes of 128 KiB in large ones.
 const HOLE_MIN: RangeInclusive<usize> = 8 * 1024..=128 * 1024;
-/// Bytes that are returned at a time, and the pause between two times, in which others run.
+/// Bytes that are returned in one step, and the pause between two steps, in which other operations run.
 const STEP: usize = 8 << 20;
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The state of returning memory.
 pub(crate) struct Shrink {
-    /// How long free memory stays.
+    /// The time for which free memory is kept.
     kept_free: Duration,
     /// When to begin, or to continue.
     due: Option<Time>,
     /// The arena's total of allocated bytes at the last inspection.
     allocated: u64,
-    /// Holes are returned from this offset on; `None` before it has begun.
+    /// The offset from which holes are still to be returned; `None` before the first step.
     from: Option<usize>,
 }
 
@@ -44,7 +44,7 @@ impl Default for Shrink {
 }
 
 impl Shrink {
-    /// For a block whose free memory stays for so long.
+    /// The state for a block that keeps free memory for this time.
     pub fn after(kept_free: Duration) -> Shrink {
         Shrink { kept_free, due: None, allocated: 0, from: None }
     }
@@ -75,12 +75,12 @@ impl Shrink {
             return;
         }
         if self.from.is_none() && arena.slack() <= size / SLACK_FRACTION {
-            // It was needed again.
+            // The free memory was used again.
             self.due = None;
             return;
         }
         if self.from.is_none() && arena.allocated() - self.allocated >= arena.free_bytes() as u64 {
-            // At this rate all of it will soon be reused: returning it would be wasted work.
+            // At this rate all free memory will soon be reused, so that returning it would be wasted work.
             return self.wait(arena, now);
         }
         let from = *self.from.get_or_insert(0);

@@ -1,4 +1,4 @@
-//! The entries of a block: regions in order of hash, and large values beside them.
+//! The entries of a block: regions in order of hash, and large values outside of them.
 
 use super::arena::{Arena, Owner, round_up};
 use super::export::Sent;
@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes charged for each extent: its bookkeeping beside the block.
+/// Bytes charged for each extent, for its bookkeeping outside of the block.
 pub(super) const EXTENT_COST: usize = 128;
-/// Of a block, 1 / this stays free for the moves that make room. With less, each would have to move half the
-/// block.
+/// The size of a block divided by this stays free for the moves that make room. With less free space, each of
+/// these would have to move half of the block.
 pub(super) const RESERVE_FRACTION: usize = 32;
 
 /// A region is divided before it is 1 / this of its block, three quarters of a 64th.
@@ -80,7 +80,7 @@ pub(super) struct Table {
     pub sent: Option<Box<Sent>>,
     /// Regions of a range that is moving here, not visible yet: by first hash, with the last.
     pub incoming: BTreeMap<u64, (u64, u32)>,
-    /// Regions and values of ranges that have moved away, to be freed little by little.
+    /// Regions and values of ranges that have moved to another block, to be freed in steps.
     pub leaving: Vec<u32>,
     pub leaving_values: Vec<u32>,
     /// The request to give a part to another block: until it is answered, entries without room wait.
@@ -89,19 +89,19 @@ pub(super) struct Table {
     pub dropped: Vec<Box<[u8]>>,
 }
 
-/// Whether a full block will soon have room.
+/// Whether a full block will soon have room because a part of it moves to another block.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum Relief {
     /// Not by giving a part of it away.
     #[default]
     None,
-    /// Not by giving a part of it away: these keys fill it.
+    /// No move can make room, because these keys fill the block.
     Indivisible(Arc<str>),
-    /// Perhaps: no operation has needed it yet.
+    /// A move may be possible; no operation has needed it yet.
     Possible,
-    /// Perhaps: an operation had no room, and waits until that is known.
+    /// A move may be possible; an operation had no room, and waits for the decision.
     Wanted,
-    /// Yes: a part of it is about to move.
+    /// A part of the block is about to move.
     Coming,
     /// No other block is available, for this reason.
     Denied(Status, String),
@@ -210,7 +210,7 @@ impl Table {
         found.map(|(slot, at, head)| Hit { region: id, slot, at, head })
     }
 
-    /// The bytes of an entry's value, in whatever place.
+    /// The bytes of an entry's value, in its region or outside of it.
     #[inline]
     pub fn value(&self, block: &impl Bytes, at: usize, head: &Head) -> Range<usize> {
         let stored = at + ENTRY + head.key_len;
@@ -419,8 +419,8 @@ impl Table {
     pub(super) fn drop_region(&mut self, block: &mut Backing, hash: u64) {
         let place = self.place_of(hash);
         let id = self.order.remove(place);
-        // The neighbour before it extends to the right; the first has none, so the next one takes over its
-        // start.
+        // The range of the previous region is extended; the first region has no predecessor, so the next
+        // region gets its start.
         self.starts.remove(if place == 0 { 1 } else { place });
         self.forget_region(block, id);
     }

@@ -1,11 +1,11 @@
-//! A line of waiting requests: first come, first served, and each can leave it at once.
+//! A queue of waiting requests: first come, first served, and each can be removed in constant time.
 
 use crate::Ticket;
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
-/// Requests in the order of their arrival. When a connection ends, hundreds of them may leave from the
-/// middle: none of them costs a walk along the line.
+/// Requests in the order of their arrival. When a connection ends, hundreds of them may be removed from the
+/// middle, each without a search.
 pub(super) struct Line<T> {
     by_arrival: BTreeMap<u64, (Ticket, T)>,
     arrivals: HashMap<Ticket, u64>,

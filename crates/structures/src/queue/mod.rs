@@ -1,16 +1,15 @@
 //! A queue block: items in the order in which they were put, taken from the front.
 //!
 //! The bytes of the items grow from the start of the block. A directory of the items' ends grows from the end
-//! of the block. So neighbouring items are one range, and the block describes itself. Space is reused only
-//! when the block is empty and has no readers; then the block starts again empty. A block that fills up is
-//! sealed and a successor accepts the following items; a block that is sealed and empty is `Drained`.
+//! of the block. So neighbouring items are one range, and the block contains its own index. Space is reused
+//! only when the block is empty and has no readers; then the block starts again empty. A block that fills up
+//! is sealed and a successor accepts the following items; a block that is sealed and empty is `Drained`.
 //!
 //! A bounded queue is bounded at its tail (INV-22), by the sum of three amounts: the tail's content, the room
 //! promised to arriving payloads, and the last reported content of the earlier blocks, which can only have
-//! shrunk since. So the bound is never exceeded, and a put may be refused a moment longer than necessary.
-//!
-//! Where to look: `mod.rs` the rules; `waiters.rs` requests that wait for items or room; `reserved.rs` items
-//! that were delivered and not acknowledged; `below.rs` blocks in lower tiers; `moving.rs` moves to another
+//! shrunk since. So the bound is never exceeded, and a put may be refused for a moment longer than necessary.
+//! Files: `mod.rs` has the rules; `waiters.rs` requests that wait for items or room; `reserved.rs` items that
+//! were delivered and not acknowledged; `below.rs` blocks in lower tiers; `moving.rs` moves to another
 //! server.
 
 mod below;
@@ -44,10 +43,12 @@ use waiters::{Getter, Putter, Waiters};
 const RETRY_FILLS_US: u64 = 200;
 /// Retry delay while a new tail does not know the content of the earlier blocks, in microseconds.
 const RETRY_AHEAD_US: u64 = 300;
-/// Retry delay of a large payload that has to wait for room, in microseconds: it is not kept.
+/// Retry delay of a large payload that has to wait for room, in microseconds: the block does not store such a
+/// payload while it waits.
 const RETRY_LARGE_US: u64 = 2000;
-/// Most bytes of payloads that wait for room at one block, besides an eighth of it. They use memory beside
-/// the blocks, outside of admission: a get that would make room must not be refused because of them.
+/// Most bytes of payloads that wait for room at one block, besides an eighth of it. They use memory outside
+/// of the blocks that admission does not count: a get that would make room must not be refused because of
+/// them.
 const WAITING_BYTES_MAX: usize = 1 << 20;
 /// Bytes of an entry in the directory.
 const PLACE: usize = 4;
@@ -722,7 +723,7 @@ impl Structure for QueueBlock {
         }
         let placed = self.promise(operation, length);
         if placed.is_err() {
-            // It may have sealed the block.
+            // The operation may have sealed the block.
             self.settle(block, operation.now);
         }
         placed

@@ -33,9 +33,9 @@ impl Putter {
 pub(super) struct Waiters {
     getters: Line<Getter>,
     putters: Line<Putter>,
-    /// Bytes of the putters, with their payloads.
+    /// Bytes of the waiting puts, with their payloads.
     bytes: usize,
-    /// No work is due before this time.
+    /// The time before which no work is due.
     due: Option<Time>,
 }
 

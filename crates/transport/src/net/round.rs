@@ -78,9 +78,9 @@ pub fn run<S: Service>(mut net: Net, mut service: S, notes: Receiver<S::Note>) -
     Ok(())
 }
 
-/// A poll that watches one connection checks all others every so many tries.
+/// A poll that watches one connection checks all others once in this many tries.
 const BUSY_TRIES: u32 = 4;
-/// So does every round after so many in a row that found their work on the one connection.
+/// After this many consecutive rounds with work on one connection only, a round checks all connections.
 const BUSY_ROUNDS: u32 = 16;
 
 struct Round {
@@ -89,13 +89,13 @@ struct Round {
     spin: Poller,
     /// The only connection that had data to read in the last round in which any had.
     busy: Option<ConnId>,
-    /// Rounds in a row that found their work there without checking the others.
+    /// Consecutive rounds that found work on this connection without checking the others.
     in_a_row: u32,
-    /// Whether yielding the core between two steps of yielding connections was costly lately.
+    /// Recent costs of yielding the core between two steps of yielding connections.
     aside: Poller,
-    /// The next step is the service's, if it has one.
+    /// Whether the service runs the next step, if it has one.
     service_next: bool,
-    /// A step ran in this round: the next wait checks at once for new events.
+    /// Whether a step ran in this round: the next wait then checks for new events without sleeping.
     stepped: bool,
 }
 
@@ -239,8 +239,8 @@ impl Round {
         }
     }
 
-    /// Runs a step of background work; returns whether there was one. Then the core is free for a moment for
-    /// another thread, which is likely the other end of the transfer.
+    /// Runs a step of background work; returns whether there was one. Then the thread yields the core,
+    /// probably to the other end of the transfer.
     fn step<S: Service>(&mut self, net: &mut Net, service: &mut S, now: Time) -> bool {
         self.service_next = !self.service_next;
         let stepped = match self.service_next {
@@ -449,9 +449,9 @@ impl Round {
 }
 
 enum Step {
-    /// So many bytes were read; there may be more.
+    /// The number of bytes read; there may be more.
     Read(usize),
-    /// So many bytes were read, and there are no more for now.
+    /// The number of bytes read; there are no more for now.
     Drained(usize),
     /// The peer has closed or the connection failed.
     Ended,
@@ -510,7 +510,8 @@ fn wants(data: &[u8], greeted: bool) -> (usize, bool) {
     }
 }
 
-/// The job has used its share: the request's bytes are dropped, also those still to arrive.
+/// Refuses a request because its job has used its share: all bytes of the request are dropped, also those
+/// that arrive later.
 fn refuse_unfinished(net: &mut Net, id: ConnId) {
     let Some(conn) = net.conn(id) else { return };
     let Ok(Some((Header::Request(header), _))) = Header::decode(&conn.inbuf, conn.greeted) else {
@@ -540,7 +541,7 @@ fn give_up_unfinished(net: &mut Net, id: ConnId, reply: ReplyHeader, text: &str)
 #[derive(Default)]
 struct Ahead {
     requests: Vec<(RequestHeader, Option<u64>)>,
-    /// How many of them have run.
+    /// The number of requests that have run.
     done: usize,
 }
 
@@ -557,7 +558,7 @@ impl Ahead {
             at += REQUEST_HEADER + header.body_len();
             self.requests.push((header, None));
         }
-        // A single request has none before it to overlap with.
+        // A single request has no earlier request whose execution could overlap with its prefetch.
         if self.requests.len() > 1 {
             self.prefetch(service, data);
         }

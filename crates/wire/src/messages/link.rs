@@ -602,7 +602,7 @@ pub struct FlushBlockReply {
 
 fields!(FlushBlockReply { objects, sealed });
 
-/// Request of CommitFlush. All parts of a prefix are written: the server checks that they all exist with their lengths, and writes the manifest, which makes the flush, in place of the one that it has read. Then it deletes the objects of an earlier flush in the same directory. Idempotent by (directory, number).
+/// Request of CommitFlush. All parts of a prefix are written: the server checks that they all exist with their lengths, and writes the manifest, which makes the flush valid, in place of the manifest that it has read. Then it deletes the objects of an earlier flush in the same directory. Idempotent by (directory, number).
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct CommitFlushRequest {
     /// Path of the directory under the flush_root.

@@ -143,7 +143,7 @@ pub enum Op {
     LowerBlock = 0x031B,
     /// The lease of the block's prefix has ended and its data must be kept: the block can no longer be accessed, and its content is written under the server's flush_root, to one object, or to several if there is much. The reply is sent when they are all durable; the block stays until FreeBlock. Idempotent by (block, epoch). With a live flush the block stays usable, and its content at one moment is written; each request then has its own name.
     FlushBlock = 0x0320,
-    /// All parts of a prefix are written: the server checks that they all exist with their lengths, and writes the manifest, which makes the flush, in place of the one that it has read. Then it deletes the objects of an earlier flush in the same directory. Idempotent by (directory, number).
+    /// All parts of a prefix are written: the server checks that they all exist with their lengths, and writes the manifest, which makes the flush valid, in place of the manifest that it has read. Then it deletes the objects of an earlier flush in the same directory. Idempotent by (directory, number).
     CommitFlush = 0x0321,
     /// All blocks of a live flush are copied, or it has failed: extents retained for it are dropped, and so is the content retained by its checkpoint; frozen blocks are thawed. Idempotent.
     EndCopies = 0x0322,

@@ -257,7 +257,7 @@ impl Checker {
 
     fn item(&mut self, who: &str, head: Head) -> Option<&mut Item> {
         if !self.items.contains_key(&head) {
-            self.violation(format!("{who} got {head}, which nobody put"));
+            self.violation(format!("{who} got {head}, which no producer put"));
         }
         self.items.get_mut(&head)
     }
@@ -390,8 +390,8 @@ impl Checker {
         if unseen > kills * self.rules.batch {
             let example = example.unwrap_or_default();
             self.violation(format!(
-                "{unseen} items came late, more than one answer for each of the {kills} consumers \
-                 that were killed while they reserved: {example}"
+                "{unseen} items were delivered late, more than one answer for each of the {kills} \
+                 consumers that were killed while they reserved: {example}"
             ));
         }
     }
@@ -410,7 +410,10 @@ fn judge(item: &Item, reservation: u64) -> Result<(), String> {
     }
     for delivery in &item.delivered {
         if delivery.outcome == Outcome::Open && !delivery.killed {
-            return Err(format!("was not settled by who had it in delivery {}", delivery.number));
+            return Err(format!(
+                "was not settled by the consumer that held it in delivery {}",
+                delivery.number
+            ));
         }
     }
     for pair in item.delivered.windows(2) {
@@ -427,7 +430,9 @@ fn judge(item: &Item, reservation: u64) -> Result<(), String> {
         let back = delivery.outcome == Outcome::GivenBack;
         if !back && next.answered < delivery.span.asked + reservation {
             let number = delivery.number;
-            return Err(format!("was given to somebody else while delivery {number} held it"));
+            return Err(format!(
+                "was delivered to another consumer while delivery {number} held it"
+            ));
         }
     }
     Ok(())

@@ -86,14 +86,18 @@ pub fn write(head: Head, out: &mut Vec<u8>) {
 /// Returns the head of an item if all its bytes are as written; the error names the damage.
 pub fn read(item: &[u8]) -> Result<Head, String> {
     let Some(first) = item.first_chunk::<HEAD>() else {
-        return Err(format!("an item came with {} bytes, less than any that was put", item.len()));
+        return Err(format!("an item has {} bytes, fewer than any item that was put", item.len()));
     };
     let head = Head(u64::from_le_bytes(*first));
     if !head.is_sound() {
         return Err(format!("an item of {} bytes has a damaged head: {:#x}", item.len(), head.0));
     }
     if item.len() != head.length() {
-        return Err(format!("{head} has {} bytes and came with {}", head.length(), item.len()));
+        return Err(format!(
+            "{head} was put with {} bytes and delivered with {}",
+            head.length(),
+            item.len()
+        ));
     }
     let mut body = Entropy::seeded(head.0);
     for (i, chunk) in item[HEAD..].chunks(8).enumerate() {

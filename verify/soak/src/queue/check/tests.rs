@@ -100,7 +100,7 @@ fn an_item_that_came_twice_is_found() {
 #[test]
 fn an_item_that_nobody_put_is_found() {
     let foreign = answer(40, &[Record::Got { head: head(1, 3) }]);
-    wrong(&[taker(vec![finished([all(), foreign].concat())])], "nobody put");
+    wrong(&[taker(vec![finished([all(), foreign].concat())])], "no producer put");
 }
 
 #[test]
