@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar, overload
 
 from honeycomb._batch import Key, Value
 from honeycomb._info import JobInfo, LeaseInfo, PrefixInfo, Status
+from honeycomb._options import JobOptions, PrefixOptions
 from honeycomb.errors import HoneycombError
 from honeycomb.file import Buffer, Data
 from honeycomb.queue import Item
@@ -91,17 +92,7 @@ class NativeClient:
     @property
     def job(self) -> int: ...
     def register_job(
-        self,
-        name: str,
-        tenant: str | None,
-        lease_ms: int,
-        quota_blocks: int,
-        latency_sensitive: bool,
-        tasks: int,
-        capacity: int,
-        peak_throughput: int,
-        if_exists: str,
-        held: bool,
+        self, name: str, options: JobOptions, if_exists: str
     ) -> tuple[int, int, bytes, bool]: ...
     def find_job(self, name: str) -> tuple[int, int, bytes, bool]: ...
     def reopen_job(self, name: str) -> tuple[int, int, bytes, bool]: ...
@@ -124,25 +115,10 @@ class NativeClient:
     def status(self) -> Status: ...
     def tree(self, job: int) -> list[PrefixInfo]: ...
     def create_prefix(
-        self,
-        job: int,
-        path: str,
-        parents: list[str],
-        lease_ms: int,
-        pinned: bool,
-        owner_verbs: int,
-        job_verbs: int,
-        high_mark: int,
-        low_mark: int,
-        flush_to: str,
-        max_blocks: int,
-        persist: bool,
-        acknowledge: int,
+        self, job: int, path: str, parents: list[str], options: PrefixOptions
     ) -> int: ...
     def create_hierarchy(
-        self,
-        job: int,
-        nodes: list[tuple[str, list[str], int, bool, list[str], int, int, str, int, bool, int]],
+        self, job: int, nodes: list[tuple[str, list[str], list[str], PrefixOptions]]
     ) -> list[int]: ...
     def remove_prefix(self, job: int, path: str) -> None: ...
     def begin_flush(self, job: int, path: str, place: str, barrier: bool) -> tuple[int, str]: ...

@@ -128,6 +128,7 @@ def flush_subtree(
 
 def load_options(
     place: str | os.PathLike[str] | None,
+    *,
     lease: float | None,
     pinned: bool,
     again: bool,
