@@ -88,6 +88,15 @@ class Job(Remote):
     reports each loss.
     """
 
+    id: int
+    """Its number."""
+    name: str
+    """Its name."""
+    root: int
+    """The number of its root prefix."""
+    task: str
+    """The path of the task that the job is attached as; empty for none."""
+
     def __init__(
         self,
         session: Session,
