@@ -92,9 +92,11 @@ lint: setup tidy ## formatting, clippy, generated code, ruff, mypy, house rules
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(VENV)/python protocol/generate.py --check
 	$(VENV)/python protocol/vectors.py --check
+	$(VENV)/python python/generator --check
 	$(VENV)/ruff check $(PYTHON_CODE) --config python/pyproject.toml
 	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
 	cd python && ../$(VENV)/mypy --strict honeycomb
+	cd python && ../$(VENV)/mypy --strict generator
 	cd python && ../$(VENV)/mypy --strict ../scripts/tidy ../scripts/tidy_tree.py
 	$(VENV)/pytest -q -c python/pyproject.toml scripts/tests protocol/tests
 
@@ -145,8 +147,9 @@ format: setup ## lay out Rust and Python as the lints want it
 	$(VENV)/ruff check --fix-only --quiet $(PYTHON_CODE) --config python/pyproject.toml
 	$(VENV)/ruff format $(PYTHON_CODE) --config python/pyproject.toml
 
-generate: setup ## tables of each language, from protocol/messages.toml
+generate: setup ## tables of each language from protocol/messages.toml, Python's stubs and asynchronous twins
 	$(VENV)/python protocol/generate.py
+	$(VENV)/python python/generator
 
 clean: ## remove all that was built or installed here
 	rm -rf target dist .venv .stamps .peers python/honeycomb/data python/honeycomb_store.data

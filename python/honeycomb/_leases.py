@@ -8,6 +8,7 @@ from typing import Literal
 
 from honeycomb import errors
 from honeycomb._display import Facts, Shown
+from honeycomb._options import PrefixOptions
 from honeycomb.flushed import Flush
 
 __all__ = ["Lease", "Node", "Renewal"]
@@ -36,6 +37,18 @@ class Node:
     max_blocks: int = 0
     persist: bool = False
     acknowledge: Literal["memory", "flushed"] = "memory"
+
+    def _options(self) -> PrefixOptions:
+        return PrefixOptions.encode(
+            lease=self.lease,
+            pinned=self.pinned,
+            high_mark=self.high_mark,
+            low_mark=self.low_mark,
+            on_expiry=self.on_expiry,
+            max_blocks=self.max_blocks,
+            persist=self.persist,
+            acknowledge=self.acknowledge,
+        )
 
 
 @dataclass(frozen=True, slots=True)

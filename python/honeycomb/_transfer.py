@@ -130,6 +130,7 @@ def flush_subtree(
 
 def load_options(
     place: str | os.PathLike[str] | None,
+    *,
     lease: float | None,
     pinned: bool,
     again: bool,

@@ -45,6 +45,9 @@ class Bucket(Remote):
     *Errors* of every call are those of :class:`Kv`.
     """
 
+    kv: Kv
+    """The key-value store that contains the objects."""
+
     def __init__(self, kv: Kv) -> None:
         self.kv = kv
 

@@ -12,6 +12,7 @@ from honeycomb import _address, _check, errors
 from honeycomb._display import Facts, Remote
 from honeycomb._info import JobInfo, Status
 from honeycomb._local import EmbeddedCluster, Endpoint, running_cluster
+from honeycomb._options import JobOptions
 from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._settings import setting
@@ -198,40 +199,35 @@ class Client(Remote):
             name = f"job-{secrets.token_hex(4)}"
         else:
             _check.text("name", name, "wordcount")
-        _check.whole("quota_blocks", quota_blocks, 0, unit="blocks")
-        _check.whole("tasks", tasks, 0, 2**32 - 1, unit="tasks")
-        if tenant is not None:
-            _check.text("tenant", tenant, "acme")
-        arguments = (
-            name,
-            tenant,
-            _address.lease_ms(lease),
-            quota_blocks,
-            bool(latency_sensitive),
-            tasks,
-            _address.hint_bytes(capacity, "capacity"),
-            _address.hint_bytes(peak_throughput, "peak_throughput"),
+        options = JobOptions.encode(
+            tenant=tenant,
+            lease=lease,
+            quota_blocks=quota_blocks,
+            latency_sensitive=latency_sensitive,
+            tasks=tasks,
+            capacity=capacity,
+            peak_throughput=peak_throughput,
         )
-        job_id, root, token, found = self._registered(*arguments, if_exists, True)
-        if tenant is not None:
-            name = f"{tenant}/{name}"
+        job_id, root, token, found = self._registered(name, options, if_exists)
         session = Session(self.address, token, timeout=self._session.timeout)
         job = Job(
             session,
             job_id,
-            name,
+            name if tenant is None else f"{tenant}/{name}",
             root=root,
             owned=not found,
             keep=keep,
             client=self,
-            register=lambda: self._registered(*arguments, "fail", True)[:3],
+            register=lambda: self._registered(name, options, "fail")[:3],
         )
         self._jobs.add(job)
         return job
 
-    def _registered(self, *arguments: Any) -> tuple[int, int, bytes, bool]:
+    def _registered(
+        self, name: str, options: JobOptions, if_exists: str
+    ) -> tuple[int, int, bytes, bool]:
         try:
-            return self._session.native.register_job(*arguments)
+            return self._session.native.register_job(name, options, if_exists)
         except errors.AlreadyExists as error:
             raise errors.with_hint(
                 error, 'open it with if_exists="open", or end it with if_exists="replace"'

@@ -12,6 +12,7 @@ from honeycomb._native import NativeCustom
 from honeycomb._session import Face, wrong_kind
 
 if TYPE_CHECKING:
+    from honeycomb._native import Kind as RawKind
     from honeycomb.job import Job
 
 __all__ = ["Custom", "Kind", "Operation", "Reply"]
@@ -22,10 +23,6 @@ CODE_MAX: Final = 0xEF
 _ROUTES: Final = ("", "head", "tail", "position", "key", "each", "through")
 _ROUTERS: Final = ("", "offset", "ends", "hash range", "index")
 _VERBS: Final = ("", "r", "w", "rw")
-
-_RawOperation = tuple[str, int, int, int, bool, bool, bool, bool]
-_RawKind = tuple[int, str, int, list[_RawOperation]]
-_RawReply = tuple[int, bytes, bytes, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +169,7 @@ class Custom(Face, Remote):
         return f"<honeycomb.Custom {self.address}>"
 
 
-def kind_of(raw: _RawKind, servers: int = 0) -> Kind:
+def kind_of(raw: RawKind, servers: int = 0) -> Kind:
     """A kind from the native module's tuple."""
     code, name, router, operations = raw
     known = [

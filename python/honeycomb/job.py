@@ -19,6 +19,7 @@ from honeycomb._info import PINNED_MS
 from honeycomb._leases import Lease, Node, Renewal
 from honeycomb._losses import Callback, Losses, hold
 from honeycomb._native import attenuate
+from honeycomb._options import PrefixOptions
 from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._transfer import Progress
@@ -27,7 +28,7 @@ from honeycomb.cost import Cost, cost_of, read_prices
 from honeycomb.custom import Custom, kind_ref
 from honeycomb.errors import from_status
 from honeycomb.file import Appender, HoneyFile, file_mode
-from honeycomb.flushed import Flush, flush_to
+from honeycomb.flushed import Flush
 from honeycomb.kv import Kv
 from honeycomb.queue import Queue
 from honeycomb.tree import Tree
@@ -86,6 +87,15 @@ class Job(Remote):
     logged as a warning (to standard error, unless logging is configured), and :meth:`on_lost_leases`
     reports each loss.
     """
+
+    id: int
+    """Its number."""
+    name: str
+    """Its name."""
+    root: int
+    """The number of its root prefix."""
+    task: str
+    """The path of the task that the job is attached as; empty for none."""
 
     def __init__(
         self,
@@ -179,16 +189,18 @@ class Job(Remote):
             self.id,
             prefix_path(addr),
             prefix_paths(parents),
-            _address.lease_ms(lease),
-            pinned,
-            _address.verbs(owner_verbs),
-            _address.verbs(job_verbs),
-            _address.mark(high_mark),
-            _address.mark(low_mark),
-            flush_to(on_expiry),
-            _check.whole("max_blocks", max_blocks, 0, unit="blocks"),
-            persist,
-            _address.acknowledge(acknowledge),
+            PrefixOptions.encode(
+                lease=lease,
+                pinned=pinned,
+                owner_verbs=owner_verbs,
+                job_verbs=job_verbs,
+                high_mark=high_mark,
+                low_mark=low_mark,
+                on_expiry=on_expiry,
+                max_blocks=max_blocks,
+                persist=persist,
+                acknowledge=acknowledge,
+            ),
         )
 
     def create_hierarchy(
@@ -207,25 +219,11 @@ class Job(Remote):
         for node in nodes:
             _check.text("the name of a node", node.name, "T4")
         self._flushes = self._flushes or any(node.on_expiry != "discard" for node in nodes)
-        numbers = self._session.native.create_hierarchy(
-            self.id,
-            [
-                (
-                    node.name,
-                    prefix_paths(node.parents),
-                    _address.lease_ms(node.lease),
-                    node.pinned,
-                    prefix_paths(node.readers),
-                    _address.mark(node.high_mark),
-                    _address.mark(node.low_mark),
-                    flush_to(node.on_expiry),
-                    _check.whole("max_blocks", node.max_blocks, 0, unit="blocks"),
-                    node.persist,
-                    _address.acknowledge(node.acknowledge),
-                )
-                for node in nodes
-            ],
-        )
+        planned = [
+            (node.name, prefix_paths(node.parents), prefix_paths(node.readers), node._options())
+            for node in nodes
+        ]
+        numbers = self._session.native.create_hierarchy(self.id, planned)
         return {node.name: number for node, number in zip(nodes, numbers, strict=True)}
 
     def quota(self, addr: str | None = None) -> Quota:
@@ -357,7 +355,14 @@ class Job(Remote):
         raw = _transfer.checked(format) == "raw"
         path = str(Address.parse(addr)) if raw else prefix_path(addr)
         options = _transfer.load_options(
-            external_path, lease, pinned, again, persisted, persist, raw, subtree
+            external_path,
+            lease=lease,
+            pinned=pinned,
+            again=again,
+            persisted=persisted,
+            persist=persist,
+            raw=raw,
+            subtree=subtree,
         )
         return _transfer.load(self._session, path, external_path, options, progress)
 

@@ -56,11 +56,13 @@ class Reservation:
 
     __slots__ = ("_delivery", "_queue", "item")
 
+    item: bytes
+    """The item."""
+
     def __init__(self, queue: Queue, delivery: NativeDelivery) -> None:
         self._queue = queue
         self._delivery = delivery
-        #: The item.
-        self.item: bytes = delivery.item
+        self.item = delivery.item
 
     @property
     def deliveries(self) -> int:

@@ -43,7 +43,7 @@ impl NativeScanAhead {
 
 #[pymethods]
 impl NativeScanAhead {
-    /// The entries, and the cursor of the next part; None in a process that did not request it.
+    /// The entries, and the cursor of the next part; None in a process that did not request them.
     fn take<'py>(&self, py: Python<'py>) -> PyResult<Option<Page<'py>>> {
         let Some(ahead) = self.ahead.take() else { return Ok(None) };
         let found = py.detach(|| self.kv.get().kv.scan_taken(ahead));
@@ -67,8 +67,8 @@ impl NativeReadAhead {
 
 #[pymethods]
 impl NativeReadAhead {
-    /// Copies the bytes into a buffer and returns their number. Returns 0 in a process that did not
-    /// request them, if the buffer is shorter than the request, and if there were no bytes.
+    /// Copies the bytes into a buffer and returns their number. Returns 0 in a process that did not request
+    /// them, if the buffer is shorter than the request, and if there were no bytes.
     fn take_into(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<usize> {
         let mut buffer = Target::named("buffer", buffer)?;
         let bytes = buffer.slice_mut();

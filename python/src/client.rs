@@ -3,15 +3,16 @@
 use crate::convert::{checked, job_bill, job_info, prefix_info, raise, status};
 use crate::custom::{Kind, NativeCustom, kind};
 use crate::face::Native;
+use crate::options::{self, OfJob, OfPrefix};
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
 use honeycomb_client::{
-    Client, ClientOptions, CustomOptions, Error, IfExists, JobOptions, JobTicket, KindRef,
-    LostLease, Quota, QuotaChange, QuotaOf, StopProgress,
+    Client, ClientOptions, CustomOptions, Error, IfExists, JobTicket, KindRef, LostLease, Quota,
+    QuotaChange, QuotaOf, StopProgress,
 };
 use honeycomb_types::{JobId, PrefixId, StructureId, Verbs};
 use honeycomb_wire::Status;
-use honeycomb_wire::messages::{DagNode, PrefixOptions};
+use honeycomb_wire::messages::DagNode;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use std::sync::atomic::AtomicBool;
@@ -21,9 +22,8 @@ use std::time::Duration;
 
 /// Job, root prefix, token, whether the job existed and is held by another process.
 type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>, bool);
-/// Name, parents, lease in milliseconds, pinned, readers, high mark, low mark, flush path, quota, whether the
-/// prefix outlives its job, durability at which its changes are acknowledged.
-type PlannedNode = (String, Vec<String>, u32, bool, Vec<String>, u8, u8, String, u64, bool, u8);
+/// Name, parents, readers and options of a prefix of an execution plan.
+type PlannedNode<'py> = (String, Vec<String>, Vec<String>, OfPrefix<'py>);
 /// Fields of a quota: the most blocks, the held blocks, the most blocks in memory before they are demoted,
 /// the weight, the held blocks in memory.
 type QuotaFields = (u64, u64, u64, u32, u64);
@@ -132,37 +132,20 @@ impl NativeClient {
         self.job
     }
 
-    #[allow(clippy::too_many_arguments)]
+    /// Registers a job that this process holds.
     fn register_job<'py>(
         &self,
         py: Python<'py>,
         name: &str,
-        tenant: Option<String>,
-        lease_ms: u32,
-        quota_blocks: u64,
-        latency_sensitive: bool,
-        tasks: u32,
-        capacity: u64,
-        peak_throughput: u64,
+        options: &OfJob<'py>,
         if_exists: &str,
-        held: bool,
     ) -> PyResult<Ticket<'py>> {
         let if_exists = match if_exists {
             "open" => IfExists::Open,
             "replace" => IfExists::Replace,
             _ => IfExists::Fail,
         };
-        let options = JobOptions {
-            tenant,
-            lease_ms,
-            quota_blocks,
-            latency_sensitive,
-            tasks,
-            capacity,
-            peak_throughput,
-            if_exists,
-            held,
-        };
+        let options = options::of_job(options, if_exists)?;
         Ok(ticket(py, self.call(py, |c| c.register_job_with(name, &options))?))
     }
 
@@ -253,78 +236,30 @@ impl NativeClient {
         prefixes.iter().map(|p| prefix_info(py, p)).collect()
     }
 
-    #[allow(clippy::too_many_arguments)]
     fn create_prefix(
         &self,
         py: Python<'_>,
         job: u64,
         path: &str,
         parents: Vec<String>,
-        lease_ms: u32,
-        pinned: bool,
-        owner_verbs: u16,
-        job_verbs: u16,
-        high_mark: u8,
-        low_mark: u8,
-        flush_to: String,
-        max_blocks: u64,
-        persist: bool,
-        acknowledge: u8,
+        options: &OfPrefix<'_>,
     ) -> PyResult<u64> {
-        let options = PrefixOptions {
-            lease_ms,
-            pinned,
-            owner_verbs,
-            job_verbs,
-            high_mark,
-            low_mark,
-            flush_to,
-            max_blocks,
-            loading: false,
-            persist,
-            acknowledge,
-        };
+        let options = options::of_prefix(options)?;
         let prefix = self.call(py, |c| c.create_prefix(JobId(job), path, &parents, options))?;
         Ok(prefix.0)
     }
 
+    /// Creates the prefixes of an execution plan, or none. Returns their numbers.
     fn create_hierarchy(
         &self,
         py: Python<'_>,
         job: u64,
-        nodes: Vec<PlannedNode>,
+        nodes: Vec<PlannedNode<'_>>,
     ) -> PyResult<Vec<u64>> {
-        let nodes =
-            nodes
-                .into_iter()
-                .map(|node| {
-                    let (
-                        name,
-                        parents,
-                        lease_ms,
-                        pinned,
-                        readers,
-                        high,
-                        low,
-                        to,
-                        most,
-                        persist,
-                        class,
-                    ) = node;
-                    let options = PrefixOptions {
-                        lease_ms,
-                        pinned,
-                        high_mark: high,
-                        low_mark: low,
-                        flush_to: to,
-                        max_blocks: most,
-                        persist,
-                        acknowledge: class,
-                        ..PrefixOptions::default()
-                    };
-                    DagNode { name, parents, options, readers }
-                })
-                .collect();
+        let nodes = nodes.into_iter().map(|(name, parents, readers, options)| {
+            Ok(DagNode { name, parents, options: options::of_prefix(&options)?, readers })
+        });
+        let nodes = nodes.collect::<PyResult<_>>()?;
         let prefixes = self.call(py, |c| c.create_hierarchy(JobId(job), nodes))?;
         Ok(prefixes.into_iter().map(|p| p.0).collect())
     }

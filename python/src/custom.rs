@@ -92,8 +92,7 @@ impl NativeCustom {
         }
     }
 
-    /// Runs an operation on every block, or on every block up to the block that contains a
-    /// position.
+    /// Runs an operation on every block, or on every block up to the block of a position.
     fn call_each<'py>(
         &self,
         py: Python<'py>,

@@ -11,6 +11,7 @@ mod convert;
 mod custom;
 mod driver;
 mod face;
+mod options;
 mod queue;
 mod structures;
 mod waiting;

@@ -113,7 +113,7 @@ def test_every_public_member_has_its_twin(blocking: type[Any], twin: type[Any]) 
         returned = expected.get("return")
         if returned is not None:
             assert ours["return"] == RENAMED.get(returned, returned), name
-    assert inspect.getdoc(blocking) in (twin.__doc__ or "")
+    assert (inspect.getdoc(blocking) or "?") in (inspect.getdoc(twin) or "")
 
 
 def test_connect_has_the_parameters_of_connect() -> None:

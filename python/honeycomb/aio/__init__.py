@@ -40,14 +40,17 @@ from __future__ import annotations
 
 from honeycomb import _check
 from honeycomb._threads import PUTS, WAITS
-from honeycomb.aio._bucket import AsyncBucket
-from honeycomb.aio._custom import AsyncCustom
-from honeycomb.aio._job import AsyncClient, AsyncJob
-from honeycomb.aio._queue import AsyncListener, AsyncQueue, AsyncReservation
-from honeycomb.aio._run import Opening, run
-from honeycomb.aio._structures import AsyncBatch, AsyncFile, AsyncKv, AsyncStream
-from honeycomb.cluster import Client
-from honeycomb.cluster import connect as _connect
+from honeycomb.aio._run import Opening
+from honeycomb.aio._streams import AsyncBatch, AsyncStream
+from honeycomb.aio._twin import opening
+from honeycomb.aio._twins.bucket import AsyncBucket
+from honeycomb.aio._twins.cluster import AsyncClient, connect
+from honeycomb.aio._twins.custom import AsyncCustom
+from honeycomb.aio._twins.file import AsyncFile
+from honeycomb.aio._twins.job import AsyncJob
+from honeycomb.aio._twins.kv import AsyncKv
+from honeycomb.aio._twins.notices import AsyncListener
+from honeycomb.aio._twins.queue import AsyncQueue, AsyncReservation
 from honeycomb.job import Job, JobHandle
 
 __all__ = [
@@ -69,37 +72,9 @@ __all__ = [
 ]
 
 
-def connect(
-    address: str | None = None,
-    token: bytes | str | None = None,
-    *,
-    timeout: float = 10.0,
-    memory: int | str | None = None,
-    block_size: int | str | None = None,
-) -> Opening[AsyncClient]:
-    async def open_() -> AsyncClient:
-        return AsyncClient(
-            await run(
-                lambda: _connect(
-                    address, token, timeout=timeout, memory=memory, block_size=block_size
-                ),
-                late=Client.close,
-            )
-        )
-
-    return Opening(open_())
-
-
-connect.__doc__ = _connect.__doc__
-
-
 def attach(handle: JobHandle) -> Opening[AsyncJob]:
     """Opens the job of a handle, as :meth:`honeycomb.JobHandle.attach` does."""
-
-    async def open_() -> AsyncJob:
-        return AsyncJob(await run(handle.attach, late=Job.close))
-
-    return Opening(open_())
+    return opening(handle.attach, AsyncJob, Job.close)
 
 
 def waiting_limit(calls: int | None = None) -> int:

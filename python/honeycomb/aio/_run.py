@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Generator
@@ -16,10 +15,11 @@ from honeycomb import errors
 from honeycomb._threads import CALLS, WAITS, Crew
 
 T = TypeVar("T")
-C = TypeVar("C", bound=type[Any])
 
 
-class _Leaving(Protocol):
+class Leaving(Protocol):
+    """An object that ``async with`` closes."""
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -29,7 +29,7 @@ class _Leaving(Protocol):
     ) -> bool | None: ...
 
 
-L = TypeVar("L", bound=_Leaving)
+L = TypeVar("L", bound=Leaving)
 
 
 async def run(
@@ -146,19 +146,3 @@ class Opening(Awaitable[L], AbstractAsyncContextManager[L], Generic[L]):
         traceback: TracebackType | None,
     ) -> bool | None:
         return await self._opened.__aexit__(kind, error, traceback)
-
-
-def twin_of(blocking: type[Any]) -> Callable[[C], C]:
-    """Appends the blocking class's docstring to a twin's, and copies those of public members that have
-    none."""
-
-    def decorate(cls: C) -> C:
-        for name, member in list(vars(cls).items()):
-            original = inspect.getattr_static(blocking, name, None)
-            if name.startswith("_") or original is None or member.__doc__:
-                continue
-            member.__doc__ = original.__doc__
-        cls.__doc__ = f"{cls.__doc__}\n\n{inspect.getdoc(blocking)}"
-        return cls
-
-    return decorate

@@ -1,0 +1,1 @@
+"""The twins of the blocking classes. ``python/generator`` writes these modules."""
