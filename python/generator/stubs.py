@@ -38,6 +38,7 @@ WRAPPERS: Final = ("PyResult", "PyClassInitializer", "Bound", "Py", "PyRef")
 PARAMETERS: Final = {
     "key": "Key",
     "keys": "Iterable[Key]",
+    "entries": "Mapping[Any, Value] | Iterable[tuple[Key, Value]]",
     "value": "Value",
     "first": "Readable",
     "second": "Readable",
@@ -82,7 +83,7 @@ NARROWED: Final = {
     "QueueCalls": "def _native(self) -> NativeQueue: ...",
 }
 HEAD: Final = """
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, overload
 
 from honeycomb._batch import Key, Value

@@ -4,7 +4,7 @@
 Every call that may wait releases the GIL. Errors become exceptions of `honeycomb.errors`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar, overload
 
 from honeycomb._batch import Key, Value
@@ -92,6 +92,15 @@ class KvCalls(Face):
 
         If some keys cannot be read, raises the error of the first. Its ``failures`` has the errors of all
         failed keys by their index, and its ``results`` the values of the others.
+        """
+    def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
+        """Stores many entries (a mapping, or pairs of key and value), each independently. Returns how many of
+        them replaced an entry. Of equal keys, the last value stays. Requests, errors and ``failures`` are
+        those of :meth:`multi_get`: if some entries fail, the others are stored.
+        """
+    def multi_delete(self, keys: Iterable[Key]) -> int:
+        """Removes many entries, each independently. Returns how many of them existed. Requests, errors and
+        ``failures`` are those of :meth:`multi_get`.
         """
     def add(self, key: Key, value: Value) -> None:
         """Stores an entry if the key has none; otherwise raises :class:`~honeycomb.errors.KeyExists`."""

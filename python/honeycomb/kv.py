@@ -7,12 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMappin
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
-from honeycomb import _batch, _check, _objects, errors
+from honeycomb import _check, _objects, errors
 from honeycomb._address import Address, format_bytes
 from honeycomb._batch import (
-    DELETE,
     FUNCTIONS,
-    PUT,
     AtomicBatch,
     Batch,
     Key,
@@ -218,20 +216,6 @@ class Kv(KvCalls, Remote, MutableMapping[bytes, bytes]):
         while some := list(islice(pairs, UPDATE_ENTRIES)):
             self.multi_put(some)
         return None
-
-    def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
-        """Stores many entries, each independently. Returns how many of them replaced an entry. Of equal
-        keys, the last value stays. Requests, errors and ``failures`` are those of :meth:`multi_get`: if
-        some entries fail, the others are stored."""
-        pairs = entries.items() if isinstance(entries, Mapping) else entries
-        ops = [(PUT, as_key(key), as_value(value), None) for key, value in pairs]
-        return sum(map(bool, _batch.checked(self._native().batch(ops))))
-
-    def multi_delete(self, keys: Iterable[Key]) -> int:
-        """Removes many entries, each independently. Returns how many of them existed. Requests, errors
-        and ``failures`` are those of :meth:`multi_get`."""
-        ops = [(DELETE, as_key(key), None, None) for key in keys]
-        return sum(map(bool, _batch.checked(self._native().batch(ops))))
 
     def batch(self) -> Batch:
         """Collects operations on any keys and sends them together when the ``with`` block ends; they take

@@ -9,10 +9,11 @@ use crate::convert::checked;
 use crate::face::{Face, Native};
 use crate::queue::{NativeQueue, put_waiting, take_waiting};
 use crate::structures::{NativeFile, NativeKv, READ_ASKED};
-use honeycomb_client::Room;
-use pyo3::exceptions::PyTypeError;
+use honeycomb_client::{Error, Room};
+use pyo3::IntoPyObjectExt;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyFloat, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyFloat, PyList, PyMapping, PyTuple};
 use pyo3::{PyClass, PyErr, intern};
 
 /// The calls of a key-value store.
@@ -208,11 +209,40 @@ impl KvCalls {
         let kv = &kv.get().kv;
         let values = py.detach(|| kv.multi_get(&keys));
         let failed = values.iter().any(Result::is_err);
-        let list = listed(py, values, |value| Ok(bytes_or_none(py, value)))?.into_any();
-        match failed {
-            true => py.import("honeycomb._batch")?.call_method1("checked", (list,)),
-            false => Ok(list),
+        let list = listed(py, values, |value| Ok(bytes_or_none(py, value)))?;
+        if failed {
+            return raised(&list);
         }
+        Ok(list.into_any())
+    }
+
+    /// Stores many entries (a mapping, or pairs of key and value), each independently. Returns how many of
+    /// them replaced an entry. Of equal keys, the last value stays. Requests, errors and ``failures`` are
+    /// those of :meth:`multi_get`: if some entries fail, the others are stored.
+    fn multi_put(slf: &Bound<'_, KvCalls>, entries: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let (py, kv) = (slf.py(), kv(slf)?);
+        let pairs = match entries.cast::<PyMapping>() {
+            Ok(mapping) => mapping.items()?.into_any(),
+            Err(_) => entries.clone(),
+        };
+        let pairs = pairs.try_iter()?.map(|pair| {
+            let (key, value) = pair_of(&pair?)?;
+            Ok((Data::key(&key)?, Data::named("values", &value)?))
+        });
+        let pairs = pairs.collect::<PyResult<Vec<_>>>()?;
+        let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.slice(), value.slice())).collect();
+        let kv = &kv.get().kv;
+        counted(py, py.detach(|| kv.multi_put(&pairs)))
+    }
+
+    /// Removes many entries, each independently. Returns how many of them existed. Requests, errors and
+    /// ``failures`` are those of :meth:`multi_get`.
+    fn multi_delete(slf: &Bound<'_, KvCalls>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let (py, kv) = (slf.py(), kv(slf)?);
+        let keys = keys.try_iter()?.map(|key| Data::key(&key?)).collect::<PyResult<Vec<_>>>()?;
+        let keys: Vec<&[u8]> = keys.iter().map(Data::slice).collect();
+        let kv = &kv.get().kv;
+        counted(py, py.detach(|| kv.multi_delete(&keys)))
     }
 
     /// Stores an entry if the key has none; otherwise raises :class:`~honeycomb.errors.KeyExists`.
@@ -232,6 +262,34 @@ impl KvCalls {
     fn delete(slf: &Bound<'_, KvCalls>, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         deleted(slf, key)
     }
+}
+
+/// The two objects of a pair.
+fn pair_of<'py>(pair: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    if let Ok(tuple) = pair.cast::<PyTuple>()
+        && tuple.len() == 2
+    {
+        return Ok((tuple.get_item(0)?, tuple.get_item(1)?));
+    }
+    let objects = pair.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+    let count = objects.len();
+    let pair: [Bound<'py, PyAny>; 2] = objects.try_into().map_err(|_| {
+        PyValueError::new_err(format!("an entry is a pair of key and value, not {count} objects"))
+    })?;
+    Ok(pair.into())
+}
+
+/// The number of operations that found an entry, or the error of the first that failed.
+fn counted(py: Python<'_>, results: Vec<Result<bool, Error>>) -> PyResult<usize> {
+    if results.iter().all(Result::is_ok) {
+        return Ok(results.into_iter().flatten().filter(|found| *found).count());
+    }
+    raised(&listed(py, results, |found| found.into_py_any(py))?)?.extract()
+}
+
+/// Raises the first error of a list, with all of them and the other results.
+fn raised<'py>(results: &Bound<'py, PyList>) -> PyResult<Bound<'py, PyAny>> {
+    results.py().import("honeycomb._batch")?.call_method1("checked", (results,))
 }
 
 /// A whole number of bytes, 0 or more.

@@ -8,6 +8,7 @@ import random
 import signal
 import threading
 import time
+from types import MappingProxyType
 
 import pytest
 from test_faults import cluster as processes
@@ -44,6 +45,26 @@ def test_many_keys_go_and_come_in_order(kv: honeycomb.Kv) -> None:
     assert entries[popped[0]] == popped[1] and popped[0] not in kv
     kv.clear()
     assert len(kv) == 0
+
+
+def test_many_entries_come_from_any_mapping_and_any_pairs(kv: honeycomb.Kv) -> None:
+    assert kv.multi_put(MappingProxyType({"a": b"1", "b": b"2"})) == 0
+    assert kv.multi_put(iter([["a", b"3"], ("c", b"4")])) == 1  # type: ignore[list-item]
+    assert kv.multi_get(["a", "b", "c"]) == [b"3", b"2", b"4"]
+    for wrong in [[("a", b"1", b"2")], [("a",)], ["abc"]]:
+        with pytest.raises(ValueError, match="pair of key and value, not"):
+            kv.multi_put(wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        kv.multi_put([1])  # type: ignore[list-item]
+    assert kv.multi_get(["a"]) == [b"3"]
+
+
+def test_of_equal_keys_in_different_requests_the_last_value_stays(kv: honeycomb.Kv) -> None:
+    # 200 entries of 4 KiB are more than ten requests.
+    entries = [(f"key-{i % 50}", bytes([i]) * 4096) for i in range(200)]
+    assert kv.multi_put(entries) == 150
+    keys = [f"key-{i}" for i in range(50)]
+    assert kv.multi_get(keys) == [bytes([150 + i]) * 4096 for i in range(50)]
 
 
 def test_update_stores_thousands_and_takes_any_iterable(kv: honeycomb.Kv) -> None:

@@ -84,7 +84,8 @@ pub enum Atomic {
 struct Ask<'a> {
     op: Op,
     args: &'a [u8],
-    /// Whether requests to one block are sent one after the other.
+    /// Whether operations on one key keep their order: then requests to a block with a key that
+    /// repeats are sent one after the other.
     ordered: bool,
     /// The payload of a request for some of the keys.
     payload: &'a dyn Fn(&[usize]) -> Vec<u8>,
@@ -183,8 +184,9 @@ impl Kv {
     /// the same key take effect in their order; nothing orders operations on different keys. Each
     /// takes effect once. A failed operation does not affect the others.
     ///
-    /// Requests are sent as for `multi_get`. After a request that failed as a whole (lost server,
-    /// deadline), the remaining operations on the same block are not sent, and their errors say so.
+    /// Requests are sent as for `multi_get`. If a key repeats, the requests to a block follow each
+    /// other: after one that failed as a whole (lost server, deadline), the remaining operations on
+    /// the block are not sent, and their errors say so.
     pub fn batch(&self, ops: &[BatchOp<'_>]) -> Vec<Result<Done, Error>> {
         let keys: Vec<&[u8]> = ops.iter().map(BatchOp::key).collect();
         let mut out: Vec<Result<Done, Error>> = vec![Ok(Done::Read(None)); ops.len()];
@@ -389,6 +391,7 @@ impl Kv {
     /// answered in part, the next round requests the rest.
     fn rounds(&self, ask: &Ask<'_>, keys: &[&[u8]], mut answer: impl FnMut(usize, Outcome<'_>)) {
         let hashes: Vec<u64> = keys.iter().map(|key| key_hash(key)).collect();
+        let ask = &Ask { ordered: ask.ordered && repeats(&hashes), ..*ask };
         let mut open = vec![true; keys.len()];
         for (index, key) in keys.iter().enumerate().filter(|(_, key)| key.len() > KEY_MAX) {
             open[index] = false;
@@ -459,7 +462,7 @@ impl Kv {
             Err(e) if e.status == Status::WrongRange => {}
             // The block has no space for the first operation: it waited for space, and no later
             // operation has run. The later ones may need no space.
-            Err(e) if ask.ordered && e.status == Status::OutOfMemory => {
+            Err(e) if ask.op == Op::KvBatch && e.status == Status::OutOfMemory => {
                 open[group.indices[0]] = false;
                 answer(group.indices[0], Outcome::Failed(e));
             }
@@ -467,6 +470,9 @@ impl Kv {
                 for index in &group.indices {
                     open[*index] = false;
                     answer(*index, Outcome::Failed(e.clone()));
+                }
+                if !ask.ordered {
+                    return;
                 }
                 let status = match e.status {
                     Status::OutcomeUnknown => Status::Unavailable,
@@ -486,8 +492,8 @@ impl Kv {
         }
     }
 
-    /// Divides keys into requests by the map: the first request for each block, or all of them if
-    /// order does not matter.
+    /// Divides keys into requests by the map: all requests, or only the first for each block if
+    /// order matters.
     fn groups(&self, ask: &Ask<'_>, pending: &[usize], hashes: &[u64]) -> Vec<Group> {
         let mut by_block: Vec<Group> = self.0.with_map(|map| {
             let mut blocks: Vec<Group> = Vec::new();
@@ -604,6 +610,23 @@ fn fitting(ask: &Ask<'_>, indices: &[usize]) -> usize {
         count += 1;
     }
     count
+}
+
+/// Whether a key may repeat: two of the hashes are equal.
+fn repeats(hashes: &[u64]) -> bool {
+    let mask = (2 * hashes.len()).next_power_of_two() - 1;
+    let mut table = vec![None; mask + 1];
+    hashes.iter().any(|&hash| {
+        let mut at = hash as usize & mask;
+        while let Some(other) = table[at] {
+            if other == hash {
+                return true;
+            }
+            at = (at + 1) & mask;
+        }
+        table[at] = Some(hash);
+        false
+    })
 }
 
 fn too_large(ask: &Ask<'_>, index: usize) -> bool {

@@ -101,6 +101,21 @@ class AsyncKv(KvBase):
         keys = gathered(keys)
         return await run(lambda: self.blocking.multi_get(keys))
 
+    async def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
+        """Stores many entries (a mapping, or pairs of key and value), each independently. Returns how many of
+        them replaced an entry. Of equal keys, the last value stays. Requests, errors and ``failures`` are
+        those of :meth:`multi_get`: if some entries fail, the others are stored.
+        """
+        entries = gathered(entries)
+        return await run(lambda: self.blocking.multi_put(entries))
+
+    async def multi_delete(self, keys: Iterable[Key]) -> int:
+        """Removes many entries, each independently. Returns how many of them existed. Requests, errors and
+        ``failures`` are those of :meth:`multi_get`.
+        """
+        keys = gathered(keys)
+        return await run(lambda: self.blocking.multi_delete(keys))
+
     async def add(self, key: Key, value: Value) -> None:
         """Stores an entry if the key has none; otherwise raises :class:`~honeycomb.errors.KeyExists`."""
         await self._do_add(key, value)
@@ -199,19 +214,6 @@ class AsyncKv(KvBase):
         """``update(mapping)`` stores all entries, each independently, many at a time as
         :meth:`multi_put` does; ``update(key, value)`` is :meth:`replace`."""
         return await self._do_update(entries, value)
-
-    async def multi_put(self, entries: Mapping[Any, Value] | Iterable[tuple[Key, Value]]) -> int:
-        """Stores many entries, each independently. Returns how many of them replaced an entry. Of equal
-        keys, the last value stays. Requests, errors and ``failures`` are those of :meth:`multi_get`: if
-        some entries fail, the others are stored."""
-        entries = gathered(entries)
-        return await run(lambda: self.blocking.multi_put(entries))
-
-    async def multi_delete(self, keys: Iterable[Key]) -> int:
-        """Removes many entries, each independently. Returns how many of them existed. Requests, errors
-        and ``failures`` are those of :meth:`multi_get`."""
-        keys = gathered(keys)
-        return await run(lambda: self.blocking.multi_delete(keys))
 
     def batch(self) -> AsyncBatch[Batch]:
         """Collects operations on any keys and sends them together when the ``with`` block ends; they take
