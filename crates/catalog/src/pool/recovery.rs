@@ -83,6 +83,7 @@ impl Pool {
             return false;
         }
         *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
+        assert!(server.quarantined > 0, "INV-02: {at:?} is adopted, and no block is quarantined");
         server.quarantined -= 1;
         self.staying.change(None, self.below_for(at.block));
         self.meter.change(None, self.lying(at.block));
@@ -121,6 +122,7 @@ impl Pool {
                     _ if held.contains(&block) => {}
                     Held::Quarantined => {
                         core.unname(index);
+                        assert!(server.quarantined > 0, "INV-02: {block} was not counted");
                         server.quarantined -= 1;
                     }
                     Held::By(owner) => missing.push((BlockAt { block, epoch: slot.epoch }, owner)),
