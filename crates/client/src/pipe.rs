@@ -55,7 +55,7 @@ struct Slot<K> {
     turn: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Another operation on its key must end first.
     Held,
@@ -143,6 +143,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         if !must_wait {
             self.ready.push_back(at);
         }
+        let (slots, free) = (self.slots.len(), self.free.len());
+        assert!(free < slots, "INV-33: {free} of {slots} places are free, and an operation began");
     }
 
     fn occupied(&self) -> impl Iterator<Item = &Slot<K>> {
@@ -174,6 +176,11 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         }
         while let Some(at) = self.ready.pop_front() {
             let slot = self.slots[at].as_mut().expect("what is listed is there");
+            assert_eq!(
+                slot.stage,
+                Stage::Ready,
+                "INV-16: an operation is advanced, and is not ready"
+            );
             match slot.asked.kv.structure().decide(&mut slot.course) {
                 Decision::Send(entry, header) => match self.send(at, &entry, header) {
                     Ok(()) => self.slot(at).stage = Stage::Awaits,
@@ -198,6 +205,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 && slot.asked.kv.structure().now() >= until
             {
                 slot.stage = Stage::Ready;
+                assert!(self.paused > 0, "INV-33: an operation pauses that was not counted");
                 self.paused -= 1;
                 self.ready.push_back(at);
             }
@@ -208,6 +216,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         let Slot { asked, .. } = self.slots[at].take().expect("what is listed is there");
         self.free.push(at);
         let hash = asked.hash;
+        let count = self.keys[bits(hash)];
+        assert!(count > 0, "INV-15: an operation on hash {hash:#x} ends, and none is counted");
         self.keys[bits(hash)] -= 1;
         if self.held > 0 && self.keys[bits(hash)] > 0 {
             self.let_go(hash);
@@ -230,6 +240,10 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 continue;
             }
             self.slot(*at).stage = Stage::Ready;
+            assert!(
+                self.held > 0,
+                "INV-15: an operation on hash {hash:#x} was held, and not counted"
+            );
             self.held -= 1;
             self.ready.push_back(*at);
         }
@@ -369,6 +383,12 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                     return Err(failure);
                 }
             }
+            assert_eq!(
+                slot.stage,
+                Stage::Awaits,
+                "INV-16: a reply to {} was not awaited",
+                header.request
+            );
             slot.stage = Stage::Ready;
             self.ready.push_back(at);
         }
@@ -422,6 +442,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 _ => why.clone(),
             };
             let slot = self.slot(at);
+            assert_eq!(slot.stage, Stage::Awaits, "INV-16: a lost request was not awaited");
             slot.course.fail(failure);
             slot.stage = Stage::Ready;
             self.ready.push_back(at);

@@ -58,7 +58,8 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     if found + 1 < map.entries.len() {
         return;
     }
-    let start = map.entries[found].start + length;
+    // A server that reports positions beyond the last one is not believed.
+    let Some(start) = map.entries[found].start.checked_add(length) else { return };
     if length == 0 {
         // A block sealed empty serves nothing: its successor takes its place.
         map.entries.pop();
@@ -67,6 +68,18 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     }
     map.entries.push(MapEntry { start, end: u64::MAX, ..moved.entry.clone() });
     map.version = map.version.max(moved.version);
+    debug_assert_eq!(checked(map), Ok(()), "INV-17: {:?} after {moved:?}", map.entries);
+}
+
+/// Whether the ranges of a map are in order and leave no position out. A map that the controller sends is
+/// checked before it is used; corrections keep it so.
+pub(crate) fn checked(map: &PartitionMap) -> Result<(), &'static str> {
+    let ordered = map.entries.iter().all(|entry| entry.start <= entry.end);
+    let meet = |pair: &[MapEntry]| pair[0].end.checked_add(1) == Some(pair[1].start);
+    match ordered && map.entries.windows(2).all(meet) {
+        true => Ok(()),
+        false => Err("the ranges of a map are not in order, or leave positions out"),
+    }
 }
 
 /// The map may show several ranges for one block: the block gave away the range between them later
@@ -79,9 +92,16 @@ fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
     let meets = |e: &MapEntry| e.start <= moved.entry.end && moved.entry.start <= e.end;
     let wrong = |e: &MapEntry| e.at() == refused && meets(e);
     while let Some(found) = map.entries.iter().position(wrong) {
+        let before = (map.entries.len(), map.version);
         correct_range(map, found, &moved.entry);
         map.version = map.version.max(moved.version);
+        let after = (map.entries.len(), map.version);
+        assert!(
+            after.0 <= before.0 + 2,
+            "INV-17: a range became more than 3: {before:?}, {after:?}"
+        );
     }
+    debug_assert_eq!(checked(map), Ok(()), "INV-17: {:?} after {moved:?}", map.entries);
 }
 
 /// Assigns a range that a block reported as moved to the block that has it. Changes only the map's
@@ -89,6 +109,7 @@ fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
 fn correct_range(map: &mut PartitionMap, found: usize, moved: &MapEntry) {
     let old = map.entries[found].clone();
     let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
+    assert!(start <= end, "INV-17: {old:?} has no part of {moved:?}");
     let mut pieces = Vec::with_capacity(3);
     if old.start < start {
         pieces.push(MapEntry { end: start - 1, ..old.clone() });
