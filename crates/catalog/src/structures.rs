@@ -248,8 +248,10 @@ impl Structures {
     fn insert(&mut self, structure: Structure) -> u32 {
         let id = structure.id;
         debug_assert!(self.find(id).is_none(), "INV-54: structure id {id} was given twice");
-        let other = self.named(structure.prefix, &structure.name);
-        debug_assert!(other.is_none(), "INV-13: {id} has the name of {other:?}");
+        debug_assert!(
+            self.named(structure.prefix, &structure.name).is_none(),
+            "INV-13: {id} has the name of another structure"
+        );
         let (key, all) = (self.key, &mut self.all);
         let s = all.insert(structure);
         let id = |&s: &u32| key.id(all[s].id.0);

@@ -39,7 +39,7 @@ fn files(bench: &mut Bench, count: u32) -> JobId {
 /// A catalog with so many files, each in a prefix of its own.
 fn with_files(count: u32) -> Catalog {
     let (mut catalog, now) = (Catalog::new(Config::default()), Time::from_millis(1_000_000));
-    let mut run = |command| catalog.apply(now, command, &mut Vec::new()).unwrap();
+    let mut run = |command: Command<'_>| catalog.apply(now, command, &mut Vec::new()).unwrap();
     let server = NewServer {
         address: "s1:1",
         incarnation: 1,

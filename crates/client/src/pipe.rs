@@ -265,7 +265,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 && c.place.0 == entry.address
                 // Presenting a grant is an exchange of its own, during which no other request may
                 // be in progress.
-                && (c.outstanding.is_empty() || structure.presented(&c.transport).is_some())
+                && (c.outstanding.is_empty() && c.transport.is_idle()
+                    || structure.presented(&c.transport).is_some())
         };
         let index = match self.channels.iter().position(there) {
             Some(index) => index,
@@ -455,7 +456,10 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         while index < self.channels.len() {
             if self.channels[index].outstanding.is_empty() && self.ready.is_empty() {
                 let Channel { place, transport, .. } = self.channels.swap_remove(index);
-                self.context.pool.give(&place, transport);
+                // A server may refuse a request before all of it is sent: nothing else can follow it.
+                if transport.is_idle() {
+                    self.context.pool.give(&place, transport);
+                }
             } else {
                 index += 1;
             }

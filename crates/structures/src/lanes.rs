@@ -454,7 +454,8 @@ impl Lanes {
             // A record that the other block itself had adopted is not among its lane's last ones: it is kept
             // beside the lane.
             let first = next.saturating_sub(records.len() as u64);
-            let whole = records.iter().map(|(sequence, _)| *sequence).eq(first..next);
+            // Numbers begin at 1, whatever the other server says.
+            let whole = first > 0 && records.iter().map(|(sequence, _)| *sequence).eq(first..next);
             if !whole {
                 let adopted = Adopted { next, records, came: now };
                 self.adopted_bytes += adopted.bytes();

@@ -134,7 +134,10 @@ impl Pool {
         let server = self.servers.get_mut(&id).expect("looked up above");
         let told = server.lending.as_mut().and_then(|lending| lending.told.take());
         if let Some(told) = told.filter(|_| !Bug::LotsForgottenAtRejoin.active()) {
-            server.set_lent(&told);
+            // A server that reports less than it holds is not believed: its blocks that are out are lent.
+            let cores = server.cores.iter().zip(&told);
+            let lent: Vec<u32> = cores.map(|(core, lent)| core.out().max(*lent)).collect();
+            server.set_lent(&lent);
             self.stir(id);
         }
         missing

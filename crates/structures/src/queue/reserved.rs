@@ -88,6 +88,11 @@ impl Reserved {
     pub fn restore(&mut self, now: Time, list: Vec<(usize, u64, u32)>) {
         *self = Reserved::default();
         for (item, left, deliveries) in list {
+            // The list is another server's: an item that it names twice counts once.
+            if self.out.contains_key(&item) || self.returned.contains_key(&item) {
+                continue;
+            }
+            let deliveries = deliveries.max(1);
             match left {
                 0 => drop(self.returned.insert(item, deliveries)),
                 left => self.reserve(item, now + Duration::from_micros(left), deliveries),
