@@ -12,8 +12,8 @@ impl Drop for Armed {
     }
 }
 
-/// The first of so many seeds, starting at `from`, that reveals the bug, and the violation. A panic
-/// of the product does not count: the checkers must find the bug from outside.
+/// The first of so many seeds, starting at `from`, that reveals the bug, and the violation: the finding of
+/// a checker, or the assert of the product that fails.
 pub fn seeds_until_caught(bug: Bug, from: u64, most: u64, operations: u64) -> Option<Violation> {
     let _armed = Armed;
     Bug::arm(Some(bug));
@@ -43,6 +43,7 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
         | Bug::SharesCountAnnounced => "verify/src/simulation/neighbours.rs",
         Bug::IdsCount => "crates/catalog/tests/rules/isolation.rs",
         Bug::PlansCountedWhole => "crates/controller/src/plan_count.rs",
+        Bug::ReplyBeforeSync => "crates/controller/src/outbox.rs",
         Bug::RefusedTreeIsWalked => "crates/catalog/src/jobs.rs",
         Bug::UnflushableAccepted => "crates/catalog/tests/rules/kinds.rs",
         _ => return None,

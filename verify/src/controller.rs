@@ -241,6 +241,10 @@ impl World {
             judged = controller.model.compare(now, &mut controller.catalog);
         }
         controller.commands += 1;
+        let finding = controller.catalog.audit(now, &mut Vec::new());
+        if let (Ok(()), Some(finding)) = (&judged, finding) {
+            judged = Err(format!("the background check found {finding}"));
+        }
         if judged.is_ok()
             && controller.commands.is_multiple_of(CHECK_EVERY)
             && let Err(e) = controller.catalog.check_invariants()

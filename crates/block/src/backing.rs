@@ -1,7 +1,7 @@
 //! One block's memory and the pins on it.
 #![allow(unsafe_code)]
 
-use crate::reclaim::{Reclaimer, Tenant, Trim};
+use crate::reclaim::{Reclaimer, Tenant, Trim, Used};
 use crate::shared::Shared;
 use memmap2::{MmapOptions, MmapRaw, UncheckedAdvice};
 use rustix::param::page_size;
@@ -115,10 +115,23 @@ impl Backing {
     ) -> io::Result<Backing> {
         let kept = used.then(|| reclaimer.take(tenant, length)).flatten();
         let (raw, written) = match kept {
-            Some(kept) => kept,
+            Some(Used { raw, written, owner }) => {
+                assert_eq!(owner, tenant, "INV-04: memory of a tenant is reused for another one");
+                (raw, written)
+            }
             None => (Backing::new_pages(length)?, 0),
         };
         Ok(Backing::over(raw, written, Some(tenant), reclaimer))
+    }
+
+    /// The tenant whose memory this is, with its content after it was freed (INV-04).
+    pub fn tenant(&self) -> Option<Tenant> {
+        self.mapping.tenant
+    }
+
+    /// Bytes from the first to the last that may differ from zero.
+    pub fn written(&self) -> usize {
+        self.mapping.written.load(Relaxed)
     }
 
     fn new_pages(length: usize) -> io::Result<MmapRaw> {

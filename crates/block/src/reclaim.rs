@@ -67,6 +67,15 @@ struct State {
     ended: bool,
 }
 
+/// Memory that a tenant has freed, with its content.
+pub(crate) struct Used {
+    pub raw: MmapRaw,
+    /// Bytes of it that may be resident.
+    pub written: usize,
+    /// The tenant that has freed it.
+    pub owner: Tenant,
+}
+
 struct Kept {
     raw: MmapRaw,
     /// Bytes of it that may be resident.
@@ -160,7 +169,10 @@ impl Reclaimer {
         // Without a worker, the drop at the end of this scope unmaps.
         let Some(Handle(common)) = self.0.as_deref() else { return };
         let mut state = common.lock();
-        state.mapped -= raw.len();
+        let (mapped, length) = (state.mapped, raw.len());
+        assert!(mapped >= length, "INV-32: {length} of {mapped} mapped bytes are given back");
+        assert!(written <= length, "INV-04: {written} of {length} bytes were written");
+        state.mapped -= length;
         match tenant {
             Some(tenant) if written > 0 => {
                 state.bytes += written;
@@ -177,15 +189,16 @@ impl Reclaimer {
         }
     }
 
-    /// The mapping of this length that the tenant freed last, with its content, and how many of its
-    /// bytes may be resident.
-    pub(crate) fn take(&self, tenant: Tenant, length: usize) -> Option<(MmapRaw, usize)> {
+    /// The mapping of this length that the tenant freed last, with its content.
+    pub(crate) fn take(&self, tenant: Tenant, length: usize) -> Option<Used> {
         let mut state = self.0.as_deref()?.0.lock();
         let fits = |kept: &Kept| kept.tenant == tenant && kept.raw.len() == length;
         let at = state.kept.iter().rposition(fits)?;
-        let Kept { raw, written, .. } = state.kept.remove(at)?;
+        let Kept { raw, written, tenant: owner, .. } = state.kept.remove(at)?;
+        let all = state.bytes;
+        assert!(all >= written, "INV-32: {written} of {all} cached bytes are taken");
         state.bytes -= written;
-        Some((raw, written))
+        Some(Used { raw, written, owner })
     }
 }
 

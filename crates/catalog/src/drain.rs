@@ -9,6 +9,7 @@
 //! not released, and the state is evaluated again.
 
 use crate::error::blocks;
+use crate::pool::Server;
 use crate::relocate::Evacuation;
 use crate::{Actor, Catalog, CatalogError, DrainState, Effect, Reply};
 use honeycomb_types::{Kind, ServerId};
@@ -120,6 +121,8 @@ impl Catalog {
     pub(crate) fn server_stays(&mut self, id: ServerId) -> Result<Reply, CatalogError> {
         self.heard_from(id);
         if self.drains.state(id) == DrainState::Recalled {
+            let empty = self.pool.server(id).is_some_and(Server::holds_nothing);
+            assert!(empty, "INV-47: server {id} got blocks before it reported that it stays");
             self.drains.states.remove(&id);
             self.set_draining(id, false);
         }

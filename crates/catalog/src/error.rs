@@ -249,6 +249,13 @@ pub enum CatalogError {
         Of(path, name)
     )]
     DataLost { path: Box<str>, name: Box<str>, server: Arc<str>, how: Loss, ago_ms: u64 },
+    /// The background check has found a violation in the structure's metadata.
+    #[error(
+        "{} is quarantined: the controller has found a defect in its metadata ({finding}) and \
+            refuses its operations; report the finding, then remove it and rewrite its data",
+        Of(path, name)
+    )]
+    Quarantined { path: Box<str>, name: Box<str>, finding: Arc<str> },
     /// The prefix was removed by request.
     #[error("{} was removed by request {ago_ms} ms ago; create it again to use it", At(path))]
     PrefixRemoved { path: Box<str>, ago_ms: u64 },

@@ -110,7 +110,10 @@ impl Catalog {
         let s = self.held_by(id, at)?;
         self.structures.extents_change(s, at, false);
         let structure = &mut self.structures[s];
+        let before = structure.extents.len();
         structure.extents.retain(|block| *block != at.block);
+        let times = before - structure.extents.len();
+        assert_eq!(times, 1, "INV-39: {at:?} is listed {times} times as a block of extents");
         let (j, version) = (structure.job, structure.version);
         self.give_back(j, s, at.block, effects);
         Ok(Reply::Sealed { version: honeycomb_types::MapVersion(version) })

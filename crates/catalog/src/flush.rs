@@ -524,6 +524,7 @@ impl Catalog {
         if part.state != PartState::Waits {
             return Ok(Reply::Done);
         }
+        assert!(flush.left > 0, "INV-09: part {i} of flush {number} waits, and no part is counted");
         match outcome {
             // A log of an older version may contain such a structure: the flush ends without it.
             Err(why) if never => {
@@ -636,6 +637,11 @@ impl Catalog {
         flush.committing = None;
         match outcome {
             Ok(()) => {
+                let left = flush.left;
+                assert_eq!(
+                    left, 0,
+                    "INV-10: the manifest of {number} is written before {left} parts"
+                );
                 self.flushes.done += 1;
                 self.end_flush(number, FlushState::Done, effects);
             }

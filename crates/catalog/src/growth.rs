@@ -41,6 +41,7 @@ impl Catalog {
     pub(crate) fn held_by(&mut self, id: StructureId, at: BlockAt) -> Result<u32, CatalogError> {
         self.heard_from(at.block.server());
         let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
+        self.need_sound(s)?;
         if self.pool.held(at) == Some(Held::By(s)) {
             Ok(s)
         } else {
@@ -169,7 +170,16 @@ impl Catalog {
                 blocks[0].block
             }
         };
-        let tail = self.structures[s].entries.len() - 1;
+        let structure = &self.structures[s];
+        let held = self.pool.held(self.pool.at(block));
+        assert_eq!(
+            held,
+            Some(Held::By(s)),
+            "INV-01: the successor {block} is not of structure {s}"
+        );
+        debug_assert!(!structure.serves(block), "INV-20: {block} was granted twice");
+        assert!(!structure.sealed, "INV-20: a sealed structure gets the successor {block}");
+        let tail = structure.entries.len() - 1;
         self.structures.changes(s, tail);
         let growth = self.structures[s].growth.get_or_insert_default();
         growth.granted.push_back(Granted { block, sealed: None });
@@ -289,6 +299,7 @@ impl Catalog {
         let tail = self.structures[s].entries.len() - 1;
         self.structures.changes(s, tail);
         let structure = &mut self.structures[s];
+        assert!(!structure.sealed, "INV-20: structure {} is sealed twice", structure.id);
         structure.version += 1;
         structure.sealed = true;
         let (j, growth) = (structure.job, structure.growth.take());
@@ -310,6 +321,7 @@ impl Catalog {
         let tail = self.structures[s].entries.len() - 1;
         self.structures.changes(s, tail);
         let structure = &mut self.structures[s];
+        assert!(!structure.sealed, "INV-20: structure {} is sealed and grows", structure.id);
         let growth = structure.growth.as_mut().expect("a block that sealed has a successor");
         let next = growth.granted.pop_front().expect("a block that sealed has a successor");
         let tail = structure.entries.last_mut().expect("there is always a tail");

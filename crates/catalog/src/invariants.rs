@@ -1,4 +1,4 @@
-//! A read-only check of the whole state, for tests and the simulator.
+//! A read-only check of the whole state, for tests and the simulator; `audit` runs a part of it in products.
 
 use crate::Catalog;
 use crate::pool::Held;
@@ -96,7 +96,7 @@ impl Catalog {
     }
 
     /// INV-17: the ranges are in order, none is empty, and they cover every position once.
-    fn check_map(&self, s: u32, structure: &Structure) -> Result<(), Broken> {
+    pub(crate) fn check_map(&self, s: u32, structure: &Structure) -> Result<(), Broken> {
         let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
         let starts: Vec<u64> = structure.entries.iter().map(|entry| entry.start).collect();
         // A queue's first blocks are freed as they are emptied.
@@ -114,7 +114,7 @@ impl Catalog {
         structure.check_moves().or_else(|why| require(false, 20, || wrong(why)))?;
         require(structure.extents.is_empty() || structure.kind == Kind::Kv, 20, what)?;
         require(!structure.sealed || structure.growth.is_none(), 20, what)?;
-        let held = structure.blocks().all(|b| self.pool.held(self.pool.at(b)) == Some(Held::By(s)));
+        let held = structure.blocks().all(|block| self.pool.owner(block) == Some(Held::By(s)));
         require(held, 1, what)?;
         let node = &self.dag.nodes[structure.prefix];
         require(node.live() && node.job == structure.job, 13, what)

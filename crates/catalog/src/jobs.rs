@@ -199,7 +199,14 @@ impl Jobs {
         self.jobs.len()
     }
 
+    /// The number of indices of jobs, vacant ones included.
+    pub(crate) fn bound(&self) -> usize {
+        self.jobs.bound()
+    }
+
     fn insert(&mut self, job: Job) -> u32 {
+        debug_assert!(self.find(job.id).is_none(), "INV-54: job id {} was given twice", job.id);
+        debug_assert!(self.named(&job.name).is_none(), "INV-55: '{}' names two jobs", job.name);
         let (key, jobs) = (self.key, &mut self.jobs);
         let (id_hash, name_hash) = (key.id(job.id.0), key.name(0, &job.name));
         let j = jobs.insert(job);
@@ -375,8 +382,7 @@ impl Catalog {
             return Err(CatalogError::LimitExceeded { what, limit: 1 << 24 });
         }
         if let Some(j) = known {
-            self.expire_flushing(j, effects);
-            self.end_job(j, JobEnd::Closed, effects);
+            self.replace_job(j, claim.over, effects);
         }
         self.jobs.last += 1;
         // The term prevents a token of an earlier term from naming a job of this one.
@@ -400,6 +406,15 @@ impl Catalog {
         let j = self.jobs.insert(job);
         self.install_root(j, PrefixOptions::default())?;
         Ok(self.ticket(j))
+    }
+
+    /// Ends a job whose name is registered again.
+    fn replace_job(&mut self, j: u32, over: Option<JobId>, effects: &mut Vec<Effect>) {
+        let Job { id, live_prefixes: live, .. } = self.jobs[j];
+        let named = live == 0 || over == Some(id);
+        assert!(named, "INV-55: a registration ends job {id}, and names {over:?}");
+        self.expire_flushing(j, effects);
+        self.end_job(j, JobEnd::Closed, effects);
     }
 
     fn ticket(&self, j: u32) -> Reply {
@@ -479,6 +494,7 @@ impl Catalog {
         let job = &self.jobs[j];
         let left = (job.structures, job.blocks, job.bytes_used);
         assert_eq!(left, (0, 0, 0), "INV-02: a job that ended still held blocks");
+        assert_eq!(job.bounded_prefixes, 0, "INV-30: the quotas of a job that ended are counted");
         self.quotas.job_ends(job.tenant);
         self.jobs.remove(j);
         self.orphan_timers(timers);

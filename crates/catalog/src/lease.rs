@@ -222,6 +222,7 @@ impl Catalog {
             && let Some(timer) = self.timers.due(heard)
         {
             if !self.timer_is_current(timer.node, timer.id) {
+                assert!(self.timers.stale > 0, "INV-13: {timer:?} is stale, and was not counted");
                 self.timers.stale -= 1;
                 continue;
             }
@@ -304,6 +305,8 @@ impl Catalog {
         deadline: Time,
         effects: &mut Vec<Effect>,
     ) {
+        let left = if let Cause::Read { .. } = cause { self.readers.left(n) } else { 0 };
+        assert_eq!(left, 0, "INV-37: a prefix is freed while {left} of its readers may read");
         let path: Arc<str> = self.dag.path_of(n).into();
         let held = self.dag.nodes[n].first_structure != NONE;
         self.begin_flush(n, &cause, &path, effects);
@@ -331,7 +334,8 @@ impl Catalog {
             self.readers.lose(n);
         }
         let node = &mut self.dag.nodes[n];
-        assert!(node.live(), "a prefix ends once");
+        assert!(node.live(), "INV-13: prefix {} ends twice", node.id);
+        assert_eq!(node.structures, 0, "INV-13: prefix {} ends and keeps structures", node.id);
         node.life = life;
         node.carried_below = deadline;
         self.dag.dirty.mark(n);
@@ -340,8 +344,11 @@ impl Catalog {
         if life != Life::Expired && !node.pinned {
             self.orphan_timers(1);
         }
-        self.live_prefixes -= 1;
         let job = &mut self.jobs[j];
+        let counted = (self.live_prefixes, job.live_prefixes, job.pinned);
+        let covers = counted.0 > 0 && counted.1 > 0 && counted.2 >= u64::from(pinned);
+        assert!(covers, "INV-13: prefix {id} ends, and {counted:?} are counted");
+        self.live_prefixes -= 1;
         job.live_prefixes -= 1;
         job.pinned -= u64::from(pinned);
         // A prefix that ends at the moment of the reopening belongs to the new life of the job.

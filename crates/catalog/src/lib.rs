@@ -15,11 +15,13 @@
 //! `policy` the placement of blocks; `hints` the expected use of jobs, `quota` their limits and `bill` their
 //! past use; `weights` the servers of jobs with hints; `pressure` and `sinking` the demotion of blocks when
 //! memory is short; `shares` the choice of the job whose blocks are demoted; `lots` this controller shard's
-//! share of each server; `drain` the draining of a server, and `relocate` the moves of its blocks.
+//! share of each server; `drain` the draining of a server, and `relocate` the moves of its blocks; `audit`
+//! the background check of the invariants.
 
 #![forbid(unsafe_code)]
 
 mod advice;
+mod audit;
 mod bill;
 mod command;
 mod dag;
@@ -64,6 +66,7 @@ mod tombstones;
 mod weights;
 
 pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
+pub use audit::Finding;
 pub use bill::{BillInfo, Spent, TierSpent};
 pub use command::{
     ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY, Actor, BlockUsage, Command, HeldBlock, NewServer,
@@ -88,6 +91,7 @@ pub use tier_weights::TierWeight;
 pub use weights::Weight;
 
 use advice::Adviser;
+use audit::Audit;
 use bill::Bills;
 use dag::Dag;
 use drain::Drains;
@@ -190,6 +194,7 @@ pub struct Catalog {
     counted: full::Counted,
     sharing: Sharing,
     adviser: Adviser,
+    audit: Audit,
     drains: Drains,
     /// The end of the cluster, once it was requested.
     stop: Option<Stop>,
@@ -241,6 +246,7 @@ impl Catalog {
             counted: full::Counted::default(),
             sharing: Sharing::default(),
             adviser: Adviser::default(),
+            audit: Audit::default(),
             drains: Drains::default(),
             stop: None,
             quotas: Quotas::default(),
@@ -491,6 +497,7 @@ impl Catalog {
             self.quotas.bytes(),
             self.bills.bytes(),
             self.former.bytes(),
+            self.audit.bytes(),
             scratch,
         ];
         tables.iter().sum::<usize>() as u64

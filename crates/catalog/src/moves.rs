@@ -113,8 +113,37 @@ impl Structure {
 
     fn end_move(&mut self, id: MoveId) -> &mut Moves {
         let moves = self.moves.as_mut().expect("its move was looked up");
+        let before = moves.pending.len();
         moves.pending.retain(|mv| mv.id != id);
+        let left = moves.pending.len();
+        assert_eq!(
+            left + 1,
+            before,
+            "INV-20: move {id} ends, and is listed {} times",
+            before - left
+        );
         moves
+    }
+
+    /// The giver's end of a commit: a block that moves has the whole range of its move, as when it began.
+    fn check_source(&self, mv: &Move) {
+        let Some(place) = self.place_of(mv.source).filter(|_| !self.router.grows()) else { return };
+        let (start, end) = (self.entries[place].start, self.end(place));
+        assert!(
+            start <= mv.start && mv.end == end && (mv.start == start) == mv.way.gives_all(),
+            "INV-20: the source of {mv:?} has {start:#x} to {end:#x} at the commit"
+        );
+    }
+
+    /// The taker's end of a commit: the target has the range, and no other block a part of it.
+    fn check_target(&self, place: usize, mv: &Move) {
+        let (start, end) = (self.entries[place].start, self.end(place));
+        let before = place.checked_sub(1).map(|before| self.entries[before].start);
+        assert!(
+            start <= mv.start && mv.end <= end && before.is_none_or(|before| before < start),
+            "INV-17: the target of {mv:?} has {start:#x} to {end:#x} after the commit"
+        );
+        assert!(place > 0 || start == 0, "INV-17: the map begins at {start:#x} after {mv:?}");
     }
 
     /// Whether a block is not a target: it serves, or will serve when its predecessors are full.
@@ -233,6 +262,12 @@ impl Catalog {
         self.last_move += 1;
         let id = MoveId(self.numbered(self.last_move));
         let mv = Move { id, ..mv };
+        let other = self.structures[s].move_of(mv.source).or(self.structures[s].move_of(mv.target));
+        assert!(
+            other.is_none(),
+            "INV-20: {mv:?} begins, and a block of it takes part in {other:?}"
+        );
+        assert_ne!(mv.source, mv.target, "INV-20: a block moves to itself");
         self.structures.changes(s, usize::MAX);
         self.moves_due.push_back((self.now + MOVE_MAX, self.structures[s].id, id));
         self.structures[s].moves.get_or_insert_default().pending.push(mv);
@@ -318,6 +353,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         self.heard_from(at.block.server());
         let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
+        self.need_sound(s)?;
         let Some(mv) = self.structures[s].move_with(number) else {
             return self.commit_again(s, at, number, target, effects);
         };
@@ -332,6 +368,7 @@ impl Catalog {
         let (place, ..) = self.range_of(s, mv.source);
         self.structures.changes(s, if mv.way.gives_all() { place } else { place + 1 });
         let structure = &mut self.structures[s];
+        structure.check_source(&mv);
         structure.version += 1;
         let moves = structure.end_move(number);
         moves.past_of(mv.target).took = (number, true);
@@ -352,6 +389,7 @@ impl Catalog {
                 // change.
                 if let Some(next) = structure.entries.get_mut(place)
                     && next.block == mv.target
+                    && !Bug::MergeLeavesGap.active()
                 {
                     next.start = gone.start;
                 }
@@ -366,6 +404,7 @@ impl Catalog {
             self.give_back(j, s, mv.source, effects);
         }
         let (place, ..) = self.range_of(s, mv.target);
+        self.structures[s].check_target(place, &mv);
         Ok(self.moved(s, place))
     }
 
@@ -528,6 +567,10 @@ impl Catalog {
             effects.push(self.end_import(mv.target, mv.id, false));
         } else {
             let j = structure.job;
+            debug_assert!(
+                !structure.serves(mv.target),
+                "INV-20: {mv:?} is committed and cancelled"
+            );
             if !Bug::MoveCancelLeaks.active() {
                 self.give_back(j, s, mv.target, effects);
             }

@@ -83,7 +83,8 @@ impl Pool {
     pub(crate) fn join(&mut self, new: NewServer<'_>, now: Time) -> ServerId {
         self.last_server += 1;
         let id = ServerId::new(self.shard, self.last_server);
-        self.servers.insert(id, Server::new(new, now));
+        let before = self.servers.insert(id, Server::new(new, now));
+        assert!(before.is_none(), "INV-01: server number {id} was given twice");
         self.dirty.mark(id.0);
         id
     }
@@ -174,6 +175,11 @@ impl Pool {
         Some(slot.held()).filter(|held| *held != Held::Free)
     }
 
+    /// The owner of a block in its present epoch; `None` when the server is lost.
+    pub(crate) fn owner(&self, block: BlockId) -> Option<Held> {
+        self.slot(block).map(Slot::held)
+    }
+
     /// The block with its present epoch. Its server is live.
     pub(crate) fn at(&self, block: BlockId) -> BlockAt {
         let slot = self.slot(block).expect("structures have blocks on live servers only");
@@ -208,7 +214,10 @@ impl Pool {
         let bytes = bytes.min(UNOPENED as u64 - 1);
         let change = bytes as i64 - slot.bytes_used() as i64;
         slot.used = bytes as u32;
-        server.bytes_used = server.bytes_used.wrapping_add_signed(change);
+        let all = server.bytes_used;
+        let sum = all.checked_add_signed(change);
+        assert!(sum.is_some(), "INV-02: {at:?} changes the {all} bytes of its server by {change}");
+        server.bytes_used = sum.unwrap_or(all);
         if before.is_some() {
             self.meter.change(before, self.lying(at.block));
         }
@@ -297,6 +306,7 @@ impl Pool {
         let epoch = Epoch::new(self.term, self.last_epoch);
         let state = self.servers.get_mut(&server).expect("a room names a live server");
         assert!(!state.draining, "INV-46: server {server} drains and was given a block");
+        assert!(!state.is_away(), "INV-27: server {server} is away and was given a block");
         assert!(
             !state.is_suspected(),
             "INV-56: server {server} is suspected and was given a block"
@@ -338,6 +348,8 @@ impl Pool {
         slot.state = QUARANTINED;
         slot.used = 0;
         server.quarantined += 1;
+        let all = server.bytes_used;
+        assert!(all >= bytes, "INV-02: {block} held {bytes} of the {all} bytes of its server");
         server.bytes_used -= bytes;
         bytes
     }
@@ -362,6 +374,7 @@ impl Pool {
         let server = self.servers.get_mut(&at.block.server()).expect("held() found the server");
         let core = &mut server.cores[at.block.shard().0 as usize];
         core.put_back(at.block.index());
+        assert!(server.quarantined > 0, "INV-02: {at:?} is freed, and no block is quarantined");
         server.quarantined -= 1;
         self.stir(at.block.server());
     }

@@ -442,6 +442,12 @@ impl Catalog {
         self.need_own(actor, n, "change permissions", path)?;
         let node = &mut self.dag.nodes[n];
         (node.owner_verbs, node.job_verbs) = (owner_verbs, job_verbs);
+        self.revoke_grants(n, effects);
+        Ok(Reply::Done)
+    }
+
+    /// Makes servers refuse all grants of a prefix that were given until now (INV-29).
+    pub(crate) fn revoke_grants(&mut self, n: u32, effects: &mut Vec<Effect>) {
         self.dag.dirty.mark(n);
         let node = &mut self.dag.nodes[n];
         node.generation = Generation(node.generation.0.checked_add(1).expect("2^32 revocations"));
@@ -452,7 +458,6 @@ impl Catalog {
         servers.dedup();
         let effect = |server| Effect::SetGeneration { server, prefix, generation };
         effects.extend(servers.into_iter().map(effect));
-        Ok(Reply::Done)
     }
 
     /// The actor's rights on the data of a prefix; never empty.

@@ -219,6 +219,10 @@ impl Catalog {
     }
 
     pub(crate) fn lower(&mut self, block: BlockId, tier: TierIx, effects: &mut Vec<Effect>) {
+        let from = self.pool.place(block).tier;
+        assert!(from < tier, "INV-42: {block} is demoted from {from} to {tier}");
+        let open = self.pool.is_open(self.pool.at(block)) || self.is_kept(self.pool.at(block));
+        assert!(open, "INV-42: {block} is demoted before its server has opened it");
         self.pool.begins(block, tier);
         let at = self.pool.at(block);
         effects.push(Effect::LowerBlock { server: block.server(), at, tier });

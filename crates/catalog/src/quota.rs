@@ -178,7 +178,9 @@ impl Quotas {
     /// A job of a tenant ended, and holds nothing.
     pub(crate) fn job_ends(&mut self, t: u32) {
         if t != NONE {
-            self.tenants[t].jobs -= 1;
+            let tenant = &mut self.tenants[t];
+            assert!(tenant.jobs > 0, "INV-30: tenant '{}' has no job that ends", tenant.name);
+            tenant.jobs -= 1;
             self.forget(t);
         }
     }
@@ -370,16 +372,19 @@ impl Catalog {
     pub(crate) fn block_went(&mut self, j: u32, s: u32) {
         self.accrue(j);
         let job = &mut self.jobs[j];
+        assert!(job.blocks > 0, "INV-02: job {} gives a block back, and holds none", job.id);
         job.blocks -= 1;
         job.quota.went(job.blocks);
         if job.tenant != NONE {
             let tenant = &mut self.quotas.tenants[job.tenant];
+            assert!(tenant.blocks > job.blocks, "INV-30: {tenant:?} holds less than its job");
             tenant.blocks -= 1;
             tenant.bound.went(tenant.blocks);
         }
         let Quotas { prefixes, counted, .. } = &mut self.quotas;
         for id in counted.get(&s).into_iter().flatten() {
             if let Some(subtree) = prefixes.get_mut(id) {
+                assert!(subtree.held > 0, "INV-30: prefix {id} gives a block back: {subtree:?}");
                 subtree.held -= 1;
                 subtree.bound.went(subtree.held);
             }

@@ -139,6 +139,9 @@ impl Readers {
     fn drop_pair(&mut self, prefix: u32, reader: u32) {
         let there = self.by_prefix.remove(&pair(prefix, reader));
         assert!(there && self.by_reader.remove(&pair(reader, prefix)), "a pair is in both sets");
+        let counted = (self.get(prefix).waiting, self.get(reader).reads);
+        let covers = counted.0 > 0 && counted.1 > 0;
+        assert!(covers, "INV-37: {prefix} waits for {reader}, and {counted:?} are counted");
         self.count(prefix, |counts| counts.waiting -= 1);
         self.count(reader, |counts| counts.reads -= 1);
     }

@@ -98,6 +98,17 @@ impl<T> Slab<T> {
         }
     }
 
+    /// The first record at this index or behind it, among the next `most` ones.
+    pub(crate) fn next_from(&self, from: u32, most: u32) -> Option<u32> {
+        let end = from.saturating_add(most).min(self.entries.len() as u32);
+        (from..end).find(|&at| self.get(at).is_some())
+    }
+
+    /// The number of indices, vacant ones included.
+    pub(crate) fn bound(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The records in order of index.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         self.entries.iter().enumerate().filter_map(|(at, entry)| match entry {

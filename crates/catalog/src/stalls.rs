@@ -18,7 +18,8 @@ pub(crate) struct Stalls(VecDeque<(Time, Duration)>);
 impl Stalls {
     /// A stall of this length ends now.
     pub(crate) fn add(&mut self, now: Time, length: Duration) {
-        let before = self.0.back().map_or(Duration::ZERO, |(_, sum)| *sum);
+        let (last, before) = self.0.back().copied().unwrap_or((Time::ZERO, Duration::ZERO));
+        assert!(last <= now, "INV-27: a stall ends at {now}, before one that ended at {last}");
         self.0.push_back((now, before + length));
         if self.0.len() > REMEMBERED {
             // The later of two neighbours represents both; the last one has no later neighbour.

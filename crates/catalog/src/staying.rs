@@ -34,8 +34,12 @@ impl Staying {
         }
         if let Some(s) = before {
             let (j, below) = &mut self.structures[s as usize];
+            let of_job = &mut self.jobs[*j as usize];
+            let counted = (*below, *of_job);
+            let covers = counted.0 > 0 && counted.1 > 0;
+            assert!(covers, "INV-42: structure {s} of job {j} has {counted:?} blocks below");
             *below -= 1;
-            self.jobs[*j as usize] -= 1;
+            *of_job -= 1;
         }
         if let Some(s) = after {
             let (j, below) = &mut self.structures[s as usize];

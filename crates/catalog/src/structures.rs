@@ -4,9 +4,10 @@ use crate::command::Seal;
 use crate::dag::Node;
 use crate::durable::Dirty;
 use crate::hash::HashKey;
+use crate::jobs::Job;
 use crate::moves::Moves;
 use crate::policy::Chooser;
-use crate::pool::{Draw, NoRoom};
+use crate::pool::{Draw, Held, NoRoom};
 use crate::pressure::begins_below;
 use crate::queue::QueueState;
 use crate::quota::Quota;
@@ -220,6 +221,17 @@ impl Structures {
         self.ids.find(self.key.id(id.0), |&s| self.all[s].id == id).copied()
     }
 
+    /// The first structure at this index or behind it, among the next `most` indices.
+    pub(crate) fn next_from(&self, from: u32, most: u32) -> Option<u32> {
+        self.all.next_from(from, most)
+    }
+
+    /// The index at which a search continues that found nothing from this one on.
+    pub(crate) fn wraps(&self, from: u32, most: u32) -> u32 {
+        let next = from.saturating_add(most);
+        if (next as usize) < self.all.bound() { next } else { 0 }
+    }
+
     fn named(&self, prefix: u32, name: &str) -> Option<u32> {
         let same = |&s: &u32| self.all[s].prefix == prefix && *self.all[s].name == *name;
         self.names.find(self.key.name(prefix as u64, name), same).copied()
@@ -234,6 +246,12 @@ impl Structures {
     }
 
     fn insert(&mut self, structure: Structure) -> u32 {
+        let id = structure.id;
+        debug_assert!(self.find(id).is_none(), "INV-54: structure id {id} was given twice");
+        debug_assert!(
+            self.named(structure.prefix, &structure.name).is_none(),
+            "INV-13: {id} has the name of another structure"
+        );
         let (key, all) = (self.key, &mut self.all);
         let s = all.insert(structure);
         let id = |&s: &u32| key.id(all[s].id.0);
@@ -347,6 +365,7 @@ impl Catalog {
             return Err(CatalogError::StructureExists { path, name });
         }
         self.need_loaded(self.structures[s].prefix)?;
+        self.need_sound(s)?;
         if is != new.kind {
             return Err(CatalogError::WrongKind { path, name, is, asked: new.kind });
         }
@@ -423,6 +442,8 @@ impl Catalog {
             Quota::Beside => self.blocks_found(j, s, asked as u64),
             Quota::None | Quota::Bounded => self.blocks_came(j, s, asked as u64),
         }
+        let Job { blocks: held, quota, .. } = &self.jobs[j];
+        assert!(quota.holds(*held), "INV-30: job {j} holds {held} blocks, and has {quota:?}");
         Ok(blocks)
     }
 
@@ -461,6 +482,7 @@ impl Catalog {
         self.structures.last += 1;
         let id = StructureId(self.id_of(IdOf::Structure, self.structures.last));
         let node = &mut self.dag.nodes[n];
+        assert!(node.live(), "INV-13: structure {id} is created in a prefix that has ended");
         let s = self.structures.insert(Structure {
             id,
             job: node.job,
@@ -537,6 +559,7 @@ impl Catalog {
         let n = self.live_prefix(j, path)?;
         self.need_loaded(n)?;
         let s = self.find_named(n, path, name)?;
+        self.need_sound(s)?;
         let verbs = self.verbs_at(actor, n)?;
         let edge = self.consume(actor, n);
         Ok(Reply::Opened(Opened { edge, ..self.opened(s, verbs) }))
@@ -570,6 +593,7 @@ impl Catalog {
                 None => CatalogError::UnknownStructure { structure },
             });
         };
+        self.need_sound(s)?;
         Ok(s)
     }
 
@@ -624,7 +648,13 @@ impl Catalog {
 
     pub(crate) fn free_structure(&mut self, s: u32, effects: &mut Vec<Effect>) {
         let j = self.structures[s].job;
-        let blocks: Vec<BlockId> = self.structures[s].blocks().collect();
+        let mut blocks: Vec<BlockId> = self.structures[s].blocks().collect();
+        if self.is_quarantined(s) {
+            // Its lists may name a block twice, or one that it does not own.
+            blocks.sort_unstable();
+            blocks.dedup();
+            blocks.retain(|block| self.pool.owner(*block) == Some(Held::By(s)));
+        }
         for block in blocks {
             self.give_back(j, s, block, effects);
         }
@@ -633,11 +663,15 @@ impl Catalog {
 
     /// Removes a structure whose blocks were taken from it.
     pub(crate) fn unlist_structure(&mut self, s: u32) {
-        let (j, n) = (self.structures[s].job, self.structures[s].prefix);
+        let Structure { id, job: j, prefix: n, .. } = self.structures[s];
         let node = &mut self.dag.nodes[n];
+        let counted = (node.structures, self.jobs[j].structures);
+        let covers = counted.0 > 0 && counted.1 > 0;
+        assert!(covers, "INV-13: structure {s} ends, and {counted:?} are counted");
         node.structures -= 1;
         self.structures.remove(s, &mut node.first_structure);
         self.quotas.structure_ends(s);
+        self.audit.forget(id);
         self.jobs[j].structures -= 1;
     }
 
@@ -645,6 +679,8 @@ impl Catalog {
     pub(crate) fn give_back(&mut self, j: u32, s: u32, block: BlockId, effects: &mut Vec<Effect>) {
         let bytes = self.pool.release(block, s, effects);
         self.block_went(j, s);
+        let all = self.jobs[j].bytes_used;
+        assert!(all >= bytes, "INV-02: {block} held {bytes} of the {all} bytes of its job");
         self.jobs[j].bytes_used -= bytes;
     }
 

@@ -131,6 +131,7 @@ impl Routing {
     }
 
     fn owe(&mut self, at: BlockAt, lane: Lane) {
+        assert!(lane.next.0 > 0, "INV-16: lane {:?} to {at:?} has no next number", lane.id);
         let ack = (lane.id, Sequence(lane.next.0 - 1));
         if ack.1.0 == 0 {
             return;
@@ -231,6 +232,11 @@ impl Routing {
     }
 
     fn give_lane(&mut self, at: BlockAt, end: End, lane: Lane) {
+        debug_assert!(
+            self.lanes.get(&(at, end)).is_none_or(|free| free.iter().all(|l| l.id != lane.id)),
+            "INV-16: lane {:?} to {at:?} is free already",
+            lane.id
+        );
         match self.is_behind(at, end) {
             true => self.owe(at, lane),
             false => self.lanes.entry((at, end)).or_default().push(lane),
@@ -323,6 +329,20 @@ pub struct Call {
     /// Whether a block of extents was missing; the controller decides whether the structure still
     /// exists.
     gone: bool,
+    turn: Turn,
+}
+
+/// The outcome that a call expects next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It begins, or a wait is over.
+    Go,
+    /// A request was sent, or could not be.
+    Sent,
+    /// A map was requested.
+    Refresh,
+    /// None: it has finished.
+    Ended,
 }
 
 impl Call {
@@ -351,6 +371,7 @@ impl Call {
             last_trouble: String::new(),
             full: false,
             gone: false,
+            turn: Turn::Go,
         }
     }
 
@@ -366,6 +387,29 @@ impl Call {
 
     /// The next step, given the outcome of the last one.
     pub fn next(
+        &mut self,
+        now: Time,
+        routing: &mut Routing,
+        lanes: &mut Lanes,
+        event: Event<'_>,
+    ) -> Step {
+        let fits = match event {
+            Event::Go => self.turn == Turn::Go,
+            Event::Reply(..) | Event::Lost { .. } | Event::Gone { .. } => self.turn == Turn::Sent,
+            Event::Refreshed | Event::RefreshFailed(_) => self.turn == Turn::Refresh,
+        };
+        assert!(fits, "INV-16: {} gets {event:?} in turn {:?}", self.op.name(), self.turn);
+        let step = self.after(now, routing, lanes, event);
+        self.turn = match step {
+            Step::Send(..) => Turn::Sent,
+            Step::Refresh => Turn::Refresh,
+            Step::Wait(_) => Turn::Go,
+            Step::Done(_) => Turn::Ended,
+        };
+        step
+    }
+
+    fn after(
         &mut self,
         now: Time,
         routing: &mut Routing,
@@ -486,6 +530,8 @@ impl Call {
                 // another request.
                 Some(_) | None => routing.take_lane(lanes, at, self.end()),
             };
+            assert_eq!(lane.session, lanes.session, "INV-16: a lane of another session is used");
+            assert!(lane.next.0 > 0, "INV-16: {} is sent without a number", self.op.name());
             let tried = Tried::of(&entry);
             self.lane = Some((tried, lane));
             header.lane = lane.id;
@@ -594,7 +640,12 @@ impl Call {
     ) -> Step {
         let refused = self.entry.as_ref().map(MapEntry::at).expect("a reply follows a send");
         let moved = match MovedArgs::decode(args) {
-            Ok(moved) => moved,
+            Ok(moved) if moved.entry.start <= moved.entry.end => moved,
+            Ok(moved) => {
+                let MapEntry { start, end, .. } = moved.entry;
+                let why = format!("a block redirects to positions {start:#x} to {end:#x}");
+                return Step::Done(Err(Error::new(Status::BadFrame, why)));
+            }
             Err(e) => return Step::Done(Err(e.into())),
         };
         route::correct(&mut routing.map, refused, header.value, &moved);
@@ -643,6 +694,7 @@ impl Call {
     /// A result arrived: the lane's number is used up, and the lane is free for the next operation.
     fn finish_lane(&mut self, routing: &mut Routing) {
         if let Some((tried, mut lane)) = self.lane.take() {
+            assert!(self.mutation, "INV-16: {} has a lane, and changes nothing", self.op.name());
             lane.next = Sequence(lane.next.0 + 1);
             routing.give_lane(tried.at, self.end(), lane);
         }

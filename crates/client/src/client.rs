@@ -9,6 +9,7 @@ use crate::keeper::{Keeper, LostLease};
 use crate::kv::Kv;
 use crate::pool::Pool;
 use crate::queue::Queue;
+use crate::route::checked;
 use crate::structure::{Opened, Structure};
 use crate::transport::Identity;
 use honeycomb_env::Clock;
@@ -710,6 +711,7 @@ fn opened(reply: OpenStructureReply) -> Result<Opened, Error> {
             format!("a structure of kind {:#x}, which this client does not know", reply.kind);
         Error::new(Status::WrongKind, text)
     })?;
+    checked(&reply.map).map_err(|why| Error::new(Status::BadFrame, why))?;
     Ok(Opened {
         structure: StructureId(reply.structure),
         prefix: PrefixId(reply.prefix),

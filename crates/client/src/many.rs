@@ -45,7 +45,12 @@ pub(crate) fn run_many(
             begun += 1;
         }
         step(structure, &mut stages[..begun]);
+        let before = done;
         done = stages.iter().filter(|stage| matches!(stage, Stage::Done(_))).count();
+        assert!(
+            before <= done && done <= begun,
+            "INV-16: {before}, then {done} of {begun} are done"
+        );
     }
     let results = stages.into_iter().map(|stage| match stage {
         Stage::Done(result) => result,

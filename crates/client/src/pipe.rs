@@ -55,7 +55,7 @@ struct Slot<K> {
     turn: u64,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Waits until another operation on the same key has ended.
     Held,
@@ -143,6 +143,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         if !must_wait {
             self.ready.push_back(at);
         }
+        let (slots, free) = (self.slots.len(), self.free.len());
+        assert!(free < slots, "INV-33: {free} of {slots} places are free, and an operation began");
     }
 
     fn occupied(&self) -> impl Iterator<Item = &Slot<K>> {
@@ -174,6 +176,11 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         }
         while let Some(at) = self.ready.pop_front() {
             let slot = self.slots[at].as_mut().expect("what is listed is there");
+            assert_eq!(
+                slot.stage,
+                Stage::Ready,
+                "INV-16: an operation is advanced, and is not ready"
+            );
             match slot.asked.kv.structure().decide(&mut slot.course) {
                 Decision::Send(entry, header) => match self.send(at, &entry, header) {
                     Ok(()) => self.slot(at).stage = Stage::Awaits,
@@ -198,6 +205,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 && slot.asked.kv.structure().now() >= until
             {
                 slot.stage = Stage::Ready;
+                assert!(self.paused > 0, "INV-33: an operation pauses that was not counted");
                 self.paused -= 1;
                 self.ready.push_back(at);
             }
@@ -208,6 +216,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         let Slot { asked, .. } = self.slots[at].take().expect("what is listed is there");
         self.free.push(at);
         let hash = asked.hash;
+        let count = self.keys[bits(hash)];
+        assert!(count > 0, "INV-15: an operation on hash {hash:#x} ends, and none is counted");
         self.keys[bits(hash)] -= 1;
         if self.held > 0 && self.keys[bits(hash)] > 0 {
             self.let_go(hash);
@@ -230,6 +240,10 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 continue;
             }
             self.slot(*at).stage = Stage::Ready;
+            assert!(
+                self.held > 0,
+                "INV-15: an operation on hash {hash:#x} was held, and not counted"
+            );
             self.held -= 1;
             self.ready.push_back(*at);
         }
@@ -251,7 +265,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 && c.place.0 == entry.address
                 // Presenting a grant is an exchange of its own, during which no other request may
                 // be in progress.
-                && (c.outstanding.is_empty() || structure.presented(&c.transport).is_some())
+                && (c.outstanding.is_empty() && c.transport.is_idle()
+                    || structure.presented(&c.transport).is_some())
         };
         let index = match self.channels.iter().position(there) {
             Some(index) => index,
@@ -369,6 +384,12 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                     return Err(failure);
                 }
             }
+            assert_eq!(
+                slot.stage,
+                Stage::Awaits,
+                "INV-16: a reply to {} was not awaited",
+                header.request
+            );
             slot.stage = Stage::Ready;
             self.ready.push_back(at);
         }
@@ -422,6 +443,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 _ => why.clone(),
             };
             let slot = self.slot(at);
+            assert_eq!(slot.stage, Stage::Awaits, "INV-16: a lost request was not awaited");
             slot.course.fail(failure);
             slot.stage = Stage::Ready;
             self.ready.push_back(at);
@@ -434,7 +456,10 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         while index < self.channels.len() {
             if self.channels[index].outstanding.is_empty() && self.ready.is_empty() {
                 let Channel { place, transport, .. } = self.channels.swap_remove(index);
-                self.context.pool.give(&place, transport);
+                // A server may refuse a request before all of it is sent: nothing else can follow it.
+                if transport.is_idle() {
+                    self.context.pool.give(&place, transport);
+                }
             } else {
                 index += 1;
             }

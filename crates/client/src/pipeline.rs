@@ -109,7 +109,13 @@ impl Pipeline<'_> {
 
     fn take_landed(&mut self) {
         while let Some(landed) = self.pipe.landed() {
-            let place = (landed.asked.ticket - self.first) as usize;
+            let (ticket, first) = (landed.asked.ticket, self.first);
+            assert!(
+                ticket >= first,
+                "INV-16: operation {ticket} ends again, after {first} was taken"
+            );
+            let place = (ticket - first) as usize;
+            assert!(self.answers[place].is_none(), "INV-16: operation {ticket} has two results");
             self.answers[place] = Some(landed.done());
             self.spare.push(landed.asked);
         }

@@ -168,6 +168,7 @@ impl Pool {
 
     /// Returns a connection to the pool after a complete exchange.
     pub fn give(&self, place: &Place, transport: Transport) {
+        assert!(transport.is_idle(), "INV-16: a connection with requests to send is given back");
         let mut inner = self.inner();
         match inner.idle.get_mut(place) {
             Some(idle) if idle.len() >= IDLE_MAX => {}

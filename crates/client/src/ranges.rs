@@ -119,6 +119,7 @@ fn group(wanted: &[Wanted], entry_of: impl Fn(Target) -> Option<MapEntry>) -> Ve
             }
             count += 1;
         }
+        assert!(count > 0, "INV-33: a request for a range at {} has no range", first.at);
         let (group, more) = rest.split_at(count);
         groups.push(group);
         rest = more;

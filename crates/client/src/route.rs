@@ -58,7 +58,8 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     if found + 1 < map.entries.len() {
         return;
     }
-    let start = map.entries[found].start + length;
+    // A server that reports positions beyond the last one is not believed.
+    let Some(start) = map.entries[found].start.checked_add(length) else { return };
     if length == 0 {
         // A block that was sealed empty serves no position: its successor replaces it.
         map.entries.pop();
@@ -67,6 +68,18 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
     }
     map.entries.push(MapEntry { start, end: u64::MAX, ..moved.entry.clone() });
     map.version = map.version.max(moved.version);
+    debug_assert_eq!(checked(map), Ok(()), "INV-17: {:?} after {moved:?}", map.entries);
+}
+
+/// Whether the ranges of a map are in order and leave no position out. A map that the controller sends is
+/// checked before it is used; corrections keep it so.
+pub(crate) fn checked(map: &PartitionMap) -> Result<(), &'static str> {
+    let ordered = map.entries.iter().all(|entry| entry.start <= entry.end);
+    let meet = |pair: &[MapEntry]| pair[0].end.checked_add(1) == Some(pair[1].start);
+    match ordered && map.entries.windows(2).all(meet) {
+        true => Ok(()),
+        false => Err("the ranges of a map are not in order, or leave positions out"),
+    }
 }
 
 /// The map may have several ranges for one block, if the client has received a later move of a
@@ -82,6 +95,7 @@ fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
         correct_range(map, found, &moved.entry);
         map.version = map.version.max(moved.version);
     }
+    debug_assert_eq!(checked(map), Ok(()), "INV-17: {:?} after {moved:?}", map.entries);
 }
 
 /// Assigns a range that a block reported as moved to the block that has it. Changes only the map's
@@ -89,6 +103,7 @@ fn correct_ranges(map: &mut PartitionMap, refused: BlockAt, moved: &MovedArgs) {
 fn correct_range(map: &mut PartitionMap, found: usize, moved: &MapEntry) {
     let old = map.entries[found].clone();
     let (start, end) = (old.start.max(moved.start), old.end.min(moved.end));
+    assert!(start <= end, "INV-17: {old:?} has no part of {moved:?}");
     let mut pieces = Vec::with_capacity(3);
     if old.start < start {
         pieces.push(MapEntry { end: start - 1, ..old.clone() });
@@ -136,6 +151,26 @@ mod tests {
         correct(&mut m, refused, 70, &moved);
         assert_eq!(m.entries, [entry(0, 69, 1), entry(70, u64::MAX, 9)]);
         assert_eq!(m.version, 2);
+    }
+
+    #[test]
+    fn map_with_a_gap_or_an_overlap_is_refused_and_a_seal_beyond_the_last_position_changes_nothing()
+    {
+        let whole = map(vec![entry(7, 99, 1), entry(100, u64::MAX, 2)]);
+        assert_eq!(checked(&whole), Ok(()));
+        assert_eq!(checked(&map(Vec::new())), Ok(()));
+        for wrong in [
+            vec![entry(0, 98, 1), entry(100, u64::MAX, 2)],
+            vec![entry(0, 100, 1), entry(100, u64::MAX, 2)],
+            vec![entry(100, u64::MAX, 2), entry(0, 99, 1)],
+            vec![entry(9, 8, 1)],
+        ] {
+            assert!(checked(&map(wrong.clone())).is_err(), "{wrong:?}");
+        }
+        let mut m = whole.clone();
+        let moved = MovedArgs { version: 2, entry: entry(0, u64::MAX, 9) };
+        correct(&mut m, BlockAt::of(2, 1), u64::MAX, &moved);
+        assert_eq!(m, whole);
     }
 
     fn hashes(entries: Vec<MapEntry>) -> PartitionMap {

@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::line::{PATIENCE, Wait};
 use crate::listener::Listener;
 use crate::pool::Place;
-use crate::route::Target;
+use crate::route::{Target, checked};
 use crate::transport::{Failure, Sink, Transport};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
@@ -719,6 +719,7 @@ impl Structure {
     pub(crate) fn refresh(&self, deadline: Time) -> Result<(), Error> {
         let body = ReopenStructureRequest { job: self.job.0, structure: self.id.0 };
         let reply: ReopenStructureReply = self.context.ask(Op::ReopenStructure, &body, deadline)?;
+        checked(&reply.map).map_err(|why| Error::new(Status::BadFrame, why))?;
         let mut state = self.state();
         state.routing.refresh(reply.map);
         state.suspects = reply.suspects;

@@ -285,6 +285,7 @@ impl Transport {
             self.next_request += 1;
             header.request = self.next_request;
         }
+        assert!(self.is_idle(), "INV-16: {} is sent between queued requests", header.op.name());
         self.awaited = header.request;
         header.args_len = args.len() as u32;
         header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
@@ -373,12 +374,21 @@ impl Transport {
         header.request
     }
 
+    /// Whether everything that was queued has been sent.
+    pub fn is_idle(&self) -> bool {
+        self.queued.is_empty() && self.sent == 0
+    }
+
     /// Sends queued requests as far as the socket takes them now; the line awaits buffer space for
     /// the rest.
     pub fn flush(&mut self) -> io::Result<()> {
         while self.sent < self.queued.len() {
             match self.line.write_now(&self.queued[self.sent..]) {
-                Ok(n) => self.sent += n,
+                Ok(n) => {
+                    self.sent += n;
+                    let (sent, all) = (self.sent, self.queued.len());
+                    assert!(sent <= all, "INV-31: {sent} of {all} queued bytes are sent");
+                }
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                     self.line.sending = true;
                     return Ok(());
@@ -594,6 +604,8 @@ impl Transport {
 
     fn take(&mut self, n: usize) {
         self.taken += n;
+        let (taken, filled) = (self.taken, self.filled);
+        assert!(taken <= filled, "INV-31: {taken} of {filled} received bytes are taken");
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
         }

@@ -47,9 +47,12 @@ pub struct Writing {
 impl Writing {
     /// A value of this length (not 0), in pieces of at most `most` bytes.
     pub fn new(length: usize, most: usize) -> Writing {
+        assert!(length > 0 && most > 0, "INV-39: {length} bytes in extents of {most}");
         let longest = length.div_ceil(length.div_ceil(most));
         let starts = (0..length).step_by(longest);
         let lengths: Vec<usize> = starts.map(|start| longest.min(length - start)).collect();
+        let cut = lengths.iter().sum::<usize>();
+        assert_eq!(cut, length, "INV-39: the pieces of a value are not the value");
         let written = vec![None; lengths.len()];
         Writing { lengths, written, full: Vec::new(), given: None }
     }
@@ -149,6 +152,11 @@ impl Writing {
         match result {
             Ok(id) => {
                 let len = self.lengths[piece];
+                let before = self.written[piece];
+                assert!(
+                    before.is_none(),
+                    "INV-39: piece {piece} is written to {at:?}, and {before:?}"
+                );
                 self.written[piece] = Some(ExtentRef { at, id, len: len as u32 });
                 Ok(())
             }

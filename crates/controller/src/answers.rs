@@ -59,13 +59,18 @@ impl Answers {
                 break;
             }
             self.order.pop_front();
-            let gone = self.kept.remove(&(session, number)).unwrap_or_default();
-            self.bytes -= FIXED + gone.len();
+            let gone = self.kept.remove(&(session, number));
+            assert!(gone.is_some(), "INV-16: request {number:#x} is listed, and has no answer");
+            let (all, gone) = (self.bytes, FIXED + gone.map_or(0, |gone| gone.len()));
+            assert!(all >= gone, "INV-33: an answer of {gone} bytes is dropped, of {all}");
+            self.bytes -= gone;
         }
         if self.kept.insert((session, number), body.to_vec()).is_none() {
             self.order.push_back((at, session, number));
             self.bytes += FIXED + body.len();
         }
+        let (listed, kept) = (self.order.len(), self.kept.len());
+        assert_eq!(listed, kept, "INV-16: {listed} answers are listed, and {kept} are retained");
     }
 
     /// Reads one record; the error says why it is invalid.

@@ -10,7 +10,7 @@
 use crate::service::{ControllerService, Peer, Siblings};
 use crate::store::{RENEW_AGAIN, Store, StoreError};
 use honeycomb_transport::{ConnId, Net, ReplyPayload};
-use honeycomb_types::{JobId, Time};
+use honeycomb_types::{Bug, JobId, Time};
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
 use std::collections::{HashMap, HashSet};
 
@@ -62,6 +62,7 @@ impl Marks {
     /// Assigns the changes of this round to the last group for which messages wait, if messages must wait for
     /// any of these changes.
     fn settle(&mut self, any: bool, waited: u64) {
+        assert!(waited >= self.shared, "INV-26: group {waited} follows {}", self.shared);
         for job in self.round.drain().filter(|_| any) {
             match job {
                 Some(job) => drop(self.jobs.insert(job, waited)),
@@ -70,8 +71,22 @@ impl Marks {
         }
     }
 
+    /// Whether a message that depends on this group can be sent.
+    fn is_safe(&self, group: u64) -> bool {
+        group <= self.safe || Bug::ReplyBeforeSync.active()
+    }
+
+    /// A message that depends on a group is sent, and the log has this last group on disk.
+    fn says(group: u64, on_disk: u64) {
+        assert!(
+            group <= on_disk,
+            "INV-26: a message rests on group {group}, and {on_disk} is on disk"
+        );
+    }
+
     /// Notes the last group on disk; answers whether it has advanced.
     fn advance(&mut self, safe: u64) -> bool {
+        assert!(safe >= self.safe, "INV-26: group {safe} is on disk, and {} was before", self.safe);
         let news = std::mem::replace(&mut self.safe, safe) != safe;
         if news {
             // Under steady load some group is always pending, so that finished jobs are removed here.
@@ -105,6 +120,7 @@ impl ControllerService {
                 }
                 for out in std::mem::take(&mut self.out) {
                     let group = self.rests_on(&out, waited);
+                    assert!(group <= waited, "INV-26: a message waits for {group} after {waited}");
                     self.say_when_safe(net, group, out);
                 }
             }
@@ -144,7 +160,7 @@ impl ControllerService {
     }
 
     fn say_when_safe(&mut self, net: &mut Net, group: u64, out: Out) {
-        if group > self.marks.safe {
+        if !self.marks.is_safe(group) {
             if let Out::Reply { to, .. } | Out::Refuse { to, .. } = &out
                 && self.peers.get(to).is_some_and(|peer| peer.server.is_none())
             {
@@ -152,6 +168,7 @@ impl ControllerService {
             }
             return self.held.push_back((group, out));
         }
+        Marks::says(group, self.store.as_ref().map_or(u64::MAX, Store::safe));
         if let Out::Reply { to, .. } = &out {
             self.joining.retain(|conn| conn != to);
         }
@@ -275,6 +292,24 @@ fn say(net: &mut Net, peers: &mut HashMap<ConnId, Peer>, siblings: &mut Siblings
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The giver decides whether a reply can be sent, and the taker asserts it with the log's own count.
+    #[cfg(feature = "bug-bank")]
+    #[test]
+    #[should_panic(expected = "INV-26: a message rests on group 4, and 3 is on disk")]
+    fn reply_before_the_sync_of_its_change_is_caught() {
+        let mut marks = Marks::default();
+        marks.change(Some(JobId(7)));
+        marks.settle(true, 4);
+        marks.advance(3);
+        let group = marks.seen_by(JobId(7));
+        assert!(!marks.is_safe(group), "the reply is held");
+        Bug::arm(Some(Bug::ReplyBeforeSync));
+        let safe = marks.is_safe(group);
+        Bug::arm(None);
+        assert!(safe, "the planted bug sends it");
+        Marks::says(group, 3);
+    }
 
     /// Regression: jobs whose changes were on disk were retained until no group at all was pending.
     #[test]

@@ -248,6 +248,20 @@ impl ControllerService {
         ControllerService { advises: Some(advises), ..self }
     }
 
+    /// Makes a step of the background check of the catalog; a finding is logged and counted.
+    fn audit(&mut self, now: Time) {
+        // Revoked grants must be in the log, as after a change of permissions.
+        if self.trouble().is_some() {
+            return;
+        }
+        if let Some(finding) = self.catalog.audit(now, &mut self.effects) {
+            eprintln!("honeycomb: defect found by the controller's background check: {finding}");
+            self.wait = true;
+            self.marks.change(None);
+            self.dispatch(now, None);
+        }
+    }
+
     /// Sends the advice if it has changed.
     fn advise(&mut self) {
         let Some(to) = &self.advises else { return };
@@ -299,7 +313,9 @@ impl ControllerService {
                     ..greeted.reply(now.as_millis())
                 };
                 let Greeted { scope, task, session, .. } = greeted;
-                self.peers.insert(from, Peer { scope, task, server: None, session, origin: None });
+                let peer = Peer { scope, task, server: None, session, origin: None };
+                let before = self.peers.insert(from, peer);
+                assert!(before.is_none(), "INV-28: {from:?} greets twice");
                 // Sent at once, because another shard may answer the next request.
                 let header = ReplyHeader::new(Status::Ok, request, 0);
                 net.reply(from, header, &reply.encode(), ReplyPayload::Copy(&[]));
@@ -484,6 +500,8 @@ impl ControllerService {
         args: &[u8],
         since: Option<Time>,
     ) {
+        let other = self.serving;
+        assert!(other.is_none(), "INV-28: a request is served during one of job {other:?}");
         self.serving = self.peers[&from].scope.job;
         let change = changes(header.op, args);
         match self.serve_once(net, now, from, header, args, change) {
@@ -502,6 +520,8 @@ impl ControllerService {
             Err((Status::OutOfMemory, _)) if self.may_wait(now, since) => {
                 let (header, args, since) = (*header, args.to_vec(), since.unwrap_or(now));
                 self.parked.push(Parked { from, header, args, since });
+                let parked = self.parked.len();
+                assert!(parked <= PARKED_MAX, "INV-33: {parked} requests wait for memory");
             }
             // Memory may become free: the client retries within its deadline.
             Err((Status::OutOfMemory, text))
@@ -558,6 +578,7 @@ impl ControllerService {
         }
         let heard = turn.heard;
         self.advise();
+        self.audit(now);
         // While the log cannot be written, nothing may expire: a restart would restore it.
         if self.trouble().is_none() && self.catalog.next_deadline().is_some_and(|due| due <= heard)
         {

@@ -35,6 +35,7 @@ pub fn status_of(error: &CatalogError) -> Status {
         E::UnknownParent { .. } => Status::UnknownParent,
         E::LeaseExpired { .. } | E::LifeOver => Status::LeaseExpired,
         E::DataLost { .. } => Status::DataLost,
+        E::Quarantined { .. } => Status::Internal,
         E::PrefixRemoved { .. } | E::StructureRemoved { .. } => Status::Removed,
         E::PrefixRead { .. } | E::StructureRead { .. } => Status::Removed,
         // A suspected server reconnects or is declared lost: the client retries until then.

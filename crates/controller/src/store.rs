@@ -368,6 +368,8 @@ impl Store {
             logged += whole;
         }
         let term = reading.term + 1;
+        let last = logs.last().copied().unwrap_or_default();
+        assert!(last >= first || logs.is_empty(), "INV-26: log {last} is before snapshot {first}");
         let Reading { recovery, answers, time, number, .. } = reading;
         let OpenOptions {
             shard, hash_seed, marks, lease_ms, policy, scale, server_loss_ms, ..
@@ -437,6 +439,8 @@ impl Store {
         if wait && !nothing && written.is_ok() {
             self.waited = self.number - 1;
         }
+        let (waited, number) = (self.waited.max(self.safe), self.number);
+        assert!(waited < number, "INV-26: group {waited} is waited for, and {number} comes next");
         let due = self.loose_since.is_some_and(|since| now.since(since) >= SYNC_WITHIN);
         let joins = std::mem::take(&mut self.joins);
         let wanted = (self.waited > self.safe || due) && !joins;
@@ -483,6 +487,7 @@ impl Store {
         let length = bytes.len() as u64;
         self.frame = bytes;
         written.map_err(io_error(format!("{name} cannot be written")))?;
+        assert!(synced <= self.length, "INV-26: {synced} of {} bytes are synced", self.length);
         self.number += 1;
         self.length += length;
         self.logged += length;
@@ -533,7 +538,13 @@ impl Store {
         match outcome {
             // The file was replaced meanwhile and is no longer needed.
             _ if file != self.file => {}
-            Ok(()) => (self.synced, self.safe) = covered,
+            Ok(()) => {
+                let before = (self.synced, self.safe);
+                let grows = before.0 <= covered.0 && before.1 <= covered.1;
+                assert!(grows, "INV-26: a sync covers {covered:?}, and {before:?} was on disk");
+                assert!(covered.0 <= self.length, "INV-26: {covered:?} of {} bytes", self.length);
+                (self.synced, self.safe) = covered;
+            }
             Err(error) => {
                 let what = format!("{} cannot be synced", log_name(file));
                 self.stopped = Some(StoreError::Io { what, error }.to_string());
@@ -632,6 +643,8 @@ impl Store {
             .and_then(|()| self.disk.sync(&draft))
             .and_then(|()| self.disk.rename(&draft, &name));
         done.map_err(io_error(format!("{name} cannot be begun")))?;
+        let safe = self.safe;
+        assert!(safe <= number, "INV-26: a log begins with group {number}, and {safe} is on disk");
         self.number += 1;
         self.length = bytes.len() as u64;
         (self.synced, self.loose_since) = (self.length, None);

@@ -51,9 +51,12 @@ impl Turns {
     /// Records a turn that has applied the requests it read. `asked_all`: every socket was polled since the
     /// last turn with `asked_all`. `worked` is the CPU time of the loop's thread.
     pub fn turn(&mut self, now: Time, asked_all: bool, worked: impl FnOnce() -> Duration) -> Turn {
+        let begun = self.begun;
+        assert!(begun <= now, "INV-27: a turn at {now} follows one at {begun}");
         if asked_all {
             self.heard = std::mem::replace(&mut self.begun, now);
         }
+        assert!(self.heard <= now, "INV-27: requests until {} are read at {now}", self.heard);
         let heard = if Bug::ExpiresUnheard.active() { now } else { self.heard };
         Turn { stall: self.stall(now, worked), heard }
     }

@@ -1,5 +1,4 @@
-//! `Stage::Authorize`: the rights that an operation needs, by the table of the block's kind, and whether its
-//! caller has them.
+//! The rights that an operation needs, by the table of the block's kind, and whether its caller has them.
 
 use crate::refusals::{expired, revoked, wrong_epoch};
 use crate::shard::{Access, BlockOwner};
@@ -25,7 +24,7 @@ fn of_any_kind(op: Op) -> Option<Attributes> {
     Some(Attributes { verbs: op.info().verbs, ..Attributes::PLAIN })
 }
 
-/// `Stage::Authorize`. Every data request passes here (INV-28).
+/// Checks the grant of a request. Every data request passes here (INV-28).
 pub(crate) fn authorize(
     owner: &BlockOwner,
     kind: &Registered,

@@ -304,10 +304,14 @@ impl ShardService {
                 self.settle(net, now);
                 self.answer(net, from, header, answer);
             }
-            Outcome::Parked => {
-                self.origins.insert(ticket, Origin::Here(from, *header));
-            }
+            Outcome::Parked => self.parks(ticket, Origin::Here(from, *header)),
         }
+    }
+
+    /// The answer of an operation will be sent to this caller, once.
+    fn parks(&mut self, ticket: Ticket, origin: Origin) {
+        let before = self.origins.insert(ticket, origin);
+        assert!(before.is_none(), "INV-16: {ticket:?} has two callers");
     }
 
     /// Gathers a large payload in a buffer: for another core's block, or for an operation whose kind needs
@@ -365,9 +369,7 @@ impl ShardService {
                 self.return_answer(origin, from, &header, refusal);
             }
             Outcome::Done(answer) => self.return_answer(origin, from, &header, answer),
-            Outcome::Parked => {
-                self.origins.insert(ticket, Origin::Shard(origin, from, header));
-            }
+            Outcome::Parked => self.parks(ticket, Origin::Shard(origin, from, header)),
         }
     }
 
@@ -422,6 +424,7 @@ impl ShardService {
     /// tick; there are no more of them than requests in its rings.
     fn deliver(&mut self) {
         while let Some((origin, note)) = self.undelivered.pop_front() {
+            debug_assert_ne!(origin, self.ix, "INV-16: an answer for this core goes to its ring");
             if let Err(NotPosted::Full(note)) = self.shards[origin.0 as usize].post(note) {
                 self.undelivered.push_front((origin, note));
                 break;
@@ -619,7 +622,8 @@ impl Service for ShardService {
         let ticket = self.ticket();
         let begun = match self.shard.reserve(now, &access, header, args, ticket) {
             Ok(()) => {
-                self.origins.insert(ticket, Origin::Here(from, *header));
+                self.parks(ticket, Origin::Here(from, *header));
+                assert!(self.fillings.get_mut(from).is_none(), "INV-07: a second payload arrives");
                 self.fillings.insert(from, Filling::Block(ticket));
                 Begin::Fill
             }

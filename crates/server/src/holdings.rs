@@ -38,6 +38,9 @@ impl Told {
     }
 
     pub(crate) fn taken(&mut self, items: u64, bytes: u64) {
+        let before = self.taken;
+        let grows = before.0 <= items && before.1 <= bytes;
+        assert!(grows, "INV-22: {before:?} were taken, and then {:?}", (items, bytes));
         self.taken = (items, bytes);
     }
 

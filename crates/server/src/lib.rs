@@ -33,6 +33,6 @@ pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{
     Access, BlockOwner, Effect, JournalBegin, JournalWrite, LineKey, MoveKey, MoveWord, Post,
-    PostPayload, Shard, ShardConfig, Stage, TierCounts,
+    PostPayload, Shard, ShardConfig, TierCounts,
 };
 pub use spill::{Io, IoDone, IoId, IoWhat};

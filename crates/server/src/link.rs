@@ -230,7 +230,8 @@ impl Link {
     fn ask(&mut self, net: &mut Net, op: Op, body: &impl Field, asked: Asked) {
         let Some(conn) = self.conn else { return };
         self.next_request += 1;
-        self.asked.insert(self.next_request, asked);
+        let before = self.asked.insert(self.next_request, asked);
+        assert!(before.is_none(), "INV-16: request {} has two subjects", self.next_request);
         let header = RequestHeader { request: self.next_request, ..RequestHeader::new(op) };
         net.request(conn, header, &body.encode(), ReplyPayload::Copy(&[]));
     }
@@ -503,6 +504,7 @@ impl Link {
         // its number for another command.
         let Some(conn) = self.conn.filter(|_| errand.link == self.links) else { return };
         if let Some(left) = self.shared.get_mut(&errand.request) {
+            assert!(*left > 0, "INV-29: {errand:?} is done more often than there are shards");
             *left -= 1;
             if *left > 0 {
                 return;

@@ -34,7 +34,10 @@ impl Lots {
             return self.capacity[core]
                 - self.lent.iter().map(|lent| lent[core]).max().unwrap_or(0);
         }
-        self.capacity[core] - self.lent.iter().map(|lent| lent[core]).sum::<u32>()
+        let lent = self.lent.iter().map(|lent| lent[core]).sum::<u32>();
+        let all = self.capacity[core];
+        assert!(lent <= all, "INV-40: {lent} blocks of core {core} are lent, of {all}");
+        all - lent
     }
 
     /// Sets the total that a controller shard requests: a surplus is returned, and an increase is granted as
@@ -52,6 +55,8 @@ impl Lots {
                 self.capacity[core] -= has.saturating_sub(wanted);
             }
             self.lent[controller as usize][core] = wanted.min(has + free);
+            let (lent, all) = (self.lent.iter().map(|l| l[core]).sum::<u32>(), self.capacity[core]);
+            assert!(lent <= all, "INV-40: {lent} blocks of core {core} are lent, of {all}");
         }
         Some(self.lent(controller))
     }

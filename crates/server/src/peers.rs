@@ -55,8 +55,11 @@ impl Peers {
                     }
                     self.hello(net, conn, target);
                     let waiting = Some(Vec::new());
-                    self.keys.insert(conn, key);
-                    self.lines.insert(key, Line { conn, target, waiting, next_request: 1 });
+                    let before = self.keys.insert(conn, key);
+                    assert!(before.is_none(), "INV-19: {before:?} and {key:?} share a connection");
+                    let line = Line { conn, target, waiting, next_request: 1 };
+                    let before = self.lines.insert(key, line).map(|line| line.target);
+                    assert!(before.is_none(), "INV-19: {key:?} is connected to {before:?} already");
                 }
                 Err(_) => shard.line_lost(now, key),
             },

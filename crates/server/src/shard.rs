@@ -1,7 +1,9 @@
 //! One core's blocks as a state machine: `apply(now, request) -> answer`, no I/O, no clock.
 //!
-//! An operation on a block is atomic because one thread runs it. The stages of a request are those
-//! of `Stage`, in that order; logs, metrics and failpoints use these words.
+//! An operation on a block is atomic because one thread runs it. `Shard::admit` decides whether a request may
+//! run: its block must be here, its grant must cover it (`authorize`), and a mutation must be the next of its
+//! lane (`Shard::recall`). The structure then does its work, and `Shard::conclude` keeps the result for
+//! retries.
 
 mod cutting;
 mod events;
@@ -56,21 +58,6 @@ use std::ops::Range;
 use std::sync::Arc;
 use tiers::{Place, Tiers};
 use waiting::Pending;
-
-/// The stages of a data request, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
-    /// Does this server hold (block, epoch)?
-    Locate,
-    /// Does the grant cover this structure and operation?
-    Authorize,
-    /// Was this mutation executed before? Is it the next of its lane?
-    Recall,
-    /// The structure does its work.
-    Execute,
-    /// The result is kept for retries.
-    Record,
-}
 
 /// The caller: the facts that the connection's handshake and grants have proven.
 #[derive(Clone, Copy, Debug)]
@@ -686,6 +673,7 @@ impl Shard {
     /// Makes a complete payload visible. `completed` returns the answer.
     pub fn commit(&mut self, now: Time, ticket: Ticket) {
         let Some(pending) = self.pending.get(ticket) else { return };
+        assert!(pending.filling, "INV-07: {ticket:?} is committed, and no payload of it arrives");
         let Some(slot) = self.slot_at(pending.at) else { return };
         if let Outcome::Done(answer) = slot.structure.commit(&mut slot.backing, now, ticket) {
             self.finish(pending, answer);
@@ -696,6 +684,7 @@ impl Shard {
     /// Cancels a reservation whose connection is closed.
     pub fn abort(&mut self, now: Time, ticket: Ticket) {
         let Some(pending) = self.pending.remove(ticket) else { return };
+        assert!(pending.filling, "INV-07: {ticket:?} is aborted, and no payload of it arrives");
         if let Some(slot) = self.slot_at(pending.at) {
             slot.structure.abort(&mut slot.backing, now, ticket);
             if pending.mutates {
@@ -743,8 +732,8 @@ impl Shard {
         self.slot_at(at).expect("this block gave the answer").backing.pin(range)
     }
 
-    /// `Stage::Locate`, `Authorize` and `Recall`: the index of the block and the attributes of the operation
-    /// if the structure is to run the request; otherwise the answer.
+    /// Locates the block, checks the grant, and looks up an earlier result: the index of the block and the
+    /// attributes of the operation if the structure is to run the request; otherwise the answer.
     fn admit(
         &mut self,
         now: Time,
@@ -758,6 +747,14 @@ impl Shard {
             return Err(wrong_epoch(header.at));
         }
         let attributes = authorize(&slot.owner, &slot.kind, access, header, clock_ms)?;
+        let (owner, grant) = (&slot.owner, access.grant.as_ref().expect("authorized by one"));
+        let (of, given) = ((owner.job, owner.structure), (grant.job, grant.structure));
+        assert_eq!(of, given, "INV-28: a block serves a grant of another structure");
+        let (least, given) = (owner.generation, grant.generation);
+        assert!(
+            given >= least,
+            "INV-29: a grant of {given:?} is served, and {least:?} is the least"
+        );
         if attributes.mutates {
             self.recall(index, now, access, header)?;
         }

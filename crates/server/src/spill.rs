@@ -156,6 +156,8 @@ pub(crate) fn read_checked(
 }
 
 fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &[u32]) -> io::Result<()> {
+    let (got, due) = (sums.len(), bytes.len().div_ceil(TIER_CHUNK));
+    assert_eq!(got, due, "INV-11: {} bytes are read with {got} checksums", bytes.len());
     volume.read(at, bytes)?;
     if sums_of(bytes) != sums && !Bug::SumUnchecked.active() {
         return Err(io::Error::other("the disk returned other bytes than were written"));
@@ -247,7 +249,10 @@ impl Clone for Spiller {
 
 impl Drop for Spiller {
     fn drop(&mut self) {
-        self.0.lock().spillers -= 1;
+        let mut queues = self.0.lock();
+        assert!(queues.spillers > 0, "INV-33: a spiller ends that was not counted");
+        queues.spillers -= 1;
+        drop(queues);
         self.0.changed.notify_all();
     }
 }

@@ -39,6 +39,11 @@ impl Watchers {
             let text = format!("a block has at most {WATCHERS_PER_BLOCK_MAX} subscriptions");
             return Err(Answer::refuse(Status::LimitExceeded, text));
         }
+        debug_assert!(
+            self.all.iter().all(|other| other.ticket != watcher.ticket),
+            "INV-24: {:?} subscribes twice",
+            watcher.ticket
+        );
         self.all.push(watcher);
         Ok(self.changes)
     }

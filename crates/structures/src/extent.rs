@@ -157,9 +157,12 @@ impl ExtentBlock {
 
     /// Records an extent whose bytes have been written.
     fn keep(&mut self, now: Time, at: usize, len: usize) -> Answer {
+        assert!(at + len <= self.size, "INV-39: an extent of {len} bytes at {at} of {}", self.size);
         self.last_id += 1;
         let due = now + Duration::from_millis(EXTENT_PENDING_MS);
-        self.extents.insert(self.last_id, Held { at, len, state: State::Pending(due) });
+        let held = Held { at, len, state: State::Pending(due) };
+        let before = self.extents.insert(self.last_id, held);
+        assert!(before.is_none(), "INV-39: extent {} was numbered twice", self.last_id);
         self.pending.insert((due, self.last_id));
         Answer::ok(self.last_id)
     }
@@ -203,7 +206,8 @@ impl ExtentBlock {
         for id in extents {
             let held = self.extents.get_mut(&id).expect("looked up just now");
             if let State::Pending(due) = std::mem::replace(&mut held.state, State::Adopted(owner)) {
-                self.pending.remove(&(due, id));
+                let timed = self.pending.remove(&(due, id));
+                assert!(timed, "INV-39: extent {id} is adopted, and had no time without an owner");
             }
         }
         Ok(Answer::ok(0))
@@ -225,7 +229,8 @@ impl ExtentBlock {
     fn forget(&mut self, block: &mut Backing, id: u64) {
         let held = self.extents.remove(&id).expect("it was just looked up");
         if let State::Pending(due) = held.state {
-            self.pending.remove(&(due, id));
+            let timed = self.pending.remove(&(due, id));
+            assert!(timed, "INV-39: extent {id} is dropped, and had no time without an owner");
         }
         // Current readers still read the old content.
         self.arena.retire(block, held.at);
@@ -324,6 +329,7 @@ impl Structure for ExtentBlock {
             self.lowered();
         }
         if !self.closed && self.empty_since.is_some_and(|since| since + EXTENTS_IDLE <= now) {
+            assert!(self.is_empty(), "INV-39: a block with extents is retired");
             (self.closed, self.drained) = (true, true);
         }
     }

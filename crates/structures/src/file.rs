@@ -77,6 +77,10 @@ impl FileBlock {
     }
 
     fn changed(&mut self, change: Change) {
+        if let Change::Append { offset, length } = change {
+            let (end, committed) = (offset + length, self.length());
+            assert!(end <= committed, "INV-24: a notice of byte {end}, and {committed} committed");
+        }
         if self.watched {
             self.events.push_back(Event::Changed(change));
         }
@@ -91,6 +95,12 @@ impl FileBlock {
                 None
             }
         };
+        assert!(
+            self.pieces.is_settled(),
+            "INV-07: a block is sealed at {length} while data arrives"
+        );
+        assert!(self.seal.is_none(), "INV-23: a block is sealed twice, now at {length}");
+        assert!(length <= self.size as u64, "INV-23: {length} bytes in a block of {}", self.size);
         self.seal = Some(seal);
         self.events.push_back(Event::Sealed { length, bytes: length, successor });
     }
@@ -156,7 +166,12 @@ impl FileBlock {
         match self.pieces.append(block, ticket, payload, Append::default()) {
             None => self.changed(Change::Append { offset: start, length }),
             Some(append) if Bug::AckBeforeEffect.active() => append.told = true,
-            Some(_) => return Outcome::Parked,
+            Some(_) => {
+                if Bug::NoticeBeforeCommit.active() {
+                    self.changed(Change::Append { offset: start, length });
+                }
+                return Outcome::Parked;
+            }
         }
         Outcome::Done(Answer::ok(start))
     }
@@ -166,6 +181,7 @@ impl FileBlock {
         while self.may_advance()
             && let Some(piece) = self.pieces.advance()
         {
+            assert!(self.seal.is_none(), "INV-23: a sealed block commits byte {}", piece.start);
             let (offset, length) = (piece.start as u64, piece.length as u64);
             if !piece.with.told {
                 self.events.push_back(Event::Answered(piece.ticket, Answer::ok(offset)));

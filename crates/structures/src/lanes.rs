@@ -311,6 +311,8 @@ impl Lanes {
         }
         lane.records.push_back(record);
         lane.next += 1;
+        let (kept, next) = (lane.records.len() as u64, lane.next);
+        assert!(kept < next, "INV-16: a lane keeps {kept} results, and its next is {next}");
         let grown = (lane.records.capacity() - before) * size_of::<Record>();
         self.result_bytes += grown + heap;
         self.tell();
@@ -417,7 +419,7 @@ impl Lanes {
         }
         for (key, mut adopted) in lanes {
             if let Some(known) = self.adopted.remove(&key) {
-                self.adopted_bytes -= known.bytes();
+                self.gives_adopted(known.bytes());
                 adopted.next = adopted.next.max(known.next);
                 let news: Vec<u64> = adopted.records.iter().map(|(s, _)| *s).collect();
                 let older = known.records.into_iter().filter(|(s, _)| !news.contains(s));
@@ -452,7 +454,8 @@ impl Lanes {
             // A record that the other block itself had adopted is not among its lane's last ones: it is kept
             // beside the lane.
             let first = next.saturating_sub(records.len() as u64);
-            let whole = records.iter().map(|(sequence, _)| *sequence).eq(first..next);
+            // Numbers begin at 1, whatever the other server says.
+            let whole = first > 0 && records.iter().map(|(sequence, _)| *sequence).eq(first..next);
             if !whole {
                 let adopted = Adopted { next, records, came: now };
                 self.adopted_bytes += adopted.bytes();
@@ -466,7 +469,8 @@ impl Lanes {
             match self.find(key) {
                 Some(ix) => {
                     let old = self.lanes[ix as usize].replace(lane).expect("it was just found");
-                    self.result_bytes -= old.bytes();
+                    assert!(old.running.is_none(), "INV-48: a lane that runs is taken over");
+                    self.gives(old.bytes());
                 }
                 None => drop(self.insert(lane)),
             }
@@ -505,7 +509,7 @@ impl Lanes {
             // The records may have arrived again since.
             if self.adopted.get(&key).is_some_and(|adopted| adopted.came == came) {
                 let gone = self.adopted.remove(&key).expect("looked up just now");
-                self.adopted_bytes -= gone.bytes();
+                self.gives_adopted(gone.bytes());
             }
         }
     }
@@ -576,8 +580,10 @@ impl Lanes {
                 self.lanes.len() as u32 - 1
             }
         };
-        self.lanes[ix as usize] = Some(lane);
-        self.index.insert(key, ix);
+        let before = self.lanes[ix as usize].replace(lane);
+        assert!(before.is_none(), "INV-16: the place of a lane in use is given to {key:?}");
+        let before = self.index.insert(key, ix);
+        assert!(before.is_none(), "INV-16: lane {key:?} has the places {before:?} and {ix}");
         self.due.push(Reverse((due, ix)));
         self.tell();
         ix
@@ -615,8 +621,22 @@ impl Lanes {
             lane.records = VecDeque::new();
             freed += capacity * size_of::<Record>();
         }
-        self.result_bytes -= freed;
+        self.gives(freed);
         self.tell();
+    }
+
+    /// Results of so many bytes are forgotten.
+    fn gives(&mut self, bytes: usize) {
+        let all = self.result_bytes;
+        assert!(all >= bytes, "INV-33: results of {bytes} bytes are forgotten, of {all}");
+        self.result_bytes -= bytes;
+    }
+
+    /// Adopted records of so many bytes are forgotten.
+    fn gives_adopted(&mut self, bytes: usize) {
+        let all = self.adopted_bytes;
+        assert!(all >= bytes, "INV-33: adopted records of {bytes} bytes are forgotten, of {all}");
+        self.adopted_bytes -= bytes;
     }
 
     /// Removes the places of forgotten lanes, and releases the memory of all tables.
@@ -639,9 +659,11 @@ impl Lanes {
 
     fn evict(&mut self, ix: u32) {
         let lane = self.lanes[ix as usize].take().expect("only lanes that exist are evicted");
-        self.index.remove(&lane.key);
+        assert!(lane.running.is_none(), "INV-16: lane {:?} runs and is forgotten", lane.key);
+        let indexed = self.index.remove(&lane.key);
+        assert_eq!(indexed, Some(ix), "INV-16: lane {:?} is found elsewhere", lane.key);
         self.free.push(ix);
-        self.result_bytes -= lane.bytes();
+        self.gives(lane.bytes());
     }
 }
 

@@ -109,6 +109,8 @@ impl Next {
 
     /// The controller's answer.
     pub fn set(&mut self, successor: Successor, used: usize) {
+        let (used, size) = (used, self.size);
+        assert!(used <= size, "INV-20: {used} of {size} bytes of a block are used");
         self.asked = false;
         self.state = match successor {
             Successor::Ready(args) => State::Ready(args),

@@ -204,6 +204,8 @@ impl Permit {
     /// Sets the loan to `bytes`.
     pub fn resize(&mut self, bytes: usize) {
         let Permit { budget, share, bytes: held } = self;
+        let (all, own) = (budget.used.load(Relaxed), share.used.load(Relaxed));
+        assert!(all >= own && own >= *held, "INV-53: {held} bytes are given back: {own} of {all}");
         budget.used.store(budget.used.load(Relaxed) - *held + bytes, Relaxed);
         share.used.store(share.used.load(Relaxed) - *held + bytes, Relaxed);
         *held = bytes;

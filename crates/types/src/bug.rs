@@ -221,11 +221,25 @@ pub enum Bug {
     ReserveTaken = 102,
     /// A server does not report that a block has arrived in an object store (INV-42).
     ArrivalUnreported = 103,
+    /// A merge with the next block leaves the range of the first one in no entry of the map (INV-17).
+    MergeLeavesGap = 104,
+    /// The totals of a retired block stay in the list of its queue (INV-22).
+    RetireKeepsTotals = 105,
+    /// All jobs count as one owner of memory, so that memory of one is reused for another (INV-04).
+    MemoryChangesTenant = 106,
+    /// A conditional write compares the key's entry as it was when its payload began to arrive (INV-15).
+    FillJudgedEarly = 107,
+    /// Reads of a range wait like changes while it is frozen for a move (INV-21).
+    FrozenRefusesReads = 108,
+    /// Subscribers learn of an append before it is committed (INV-24).
+    NoticeBeforeCommit = 109,
+    /// A reply that depends on a change is sent before the change is on the disk (INV-26).
+    ReplyBeforeSync = 110,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 103] = [
+    pub const ALL: [Bug; 110] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -329,6 +343,13 @@ impl Bug {
         Bug::UnopenedInMemory,
         Bug::ReserveTaken,
         Bug::ArrivalUnreported,
+        Bug::MergeLeavesGap,
+        Bug::RetireKeepsTotals,
+        Bug::MemoryChangesTenant,
+        Bug::FillJudgedEarly,
+        Bug::FrozenRefusesReads,
+        Bug::NoticeBeforeCommit,
+        Bug::ReplyBeforeSync,
     ];
 }
 

@@ -201,9 +201,12 @@ impl Core {
         assert_eq!(slot.held(), Held::Free, "INV-03: block {index} is on the free list and owned");
         assert!(epoch > slot.epoch, "INV-01: the epoch of block {index} was used before");
         self.free_head = slot.state;
+        assert!(self.free > 0, "INV-02: block {index} is listed as free, and none is counted");
         self.free -= 1;
         *slot = Slot { epoch, state: structure, used: UNOPENED };
         self.rooms[tier.0 as usize].out += 1;
+        let (free, unlent) = (self.free, self.unlent);
+        assert!(free >= unlent, "INV-40: {free} blocks are free and {unlent} are not lent");
         if let Some(place) = self.places.get_mut(index as usize) {
             *place = Where { tier, to: tier, used: tick_of(now), refused: 0 };
         }
@@ -223,6 +226,8 @@ impl Core {
         slot.used = 0;
         self.free_head = FREE | index;
         self.free += 1;
+        let (free, blocks) = (self.free, self.slots.len());
+        assert!(free as usize <= blocks, "INV-02: {free} of {blocks} blocks are free");
         if let Some(place) = self.places.get_mut(index as usize) {
             *place = Where::default();
         }

@@ -75,6 +75,9 @@ impl Meter {
         }
         if let Some(Lying { job, place, bytes }) = before {
             let metered = self.of(job);
+            let counted = (metered.blocks[place], metered.bytes[place]);
+            let covers = counted.0 > 0 && counted.1 >= bytes;
+            assert!(covers, "INV-42: {before:?} leaves a tier that counts {counted:?}");
             metered.blocks[place] -= 1;
             metered.bytes[place] -= bytes;
         }

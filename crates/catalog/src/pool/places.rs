@@ -108,7 +108,10 @@ impl Pool {
         let before = self.below_for(block);
         let (core, index) = self.core_mut(block).expect("a block of a server with tiers");
         let place = core.places[index];
+        let held = core.slots[index].held();
+        assert_ne!(held, Held::Free, "INV-42: {block} has no owner and changes its tier");
         assert_eq!(place.tier, place.to, "INV-42: {block} is on its way already");
+        assert_ne!(place.tier, to, "INV-42: {block} is in {to} already");
         core.moves(index, Where { to, ..place });
         let room = core.rooms[to.0 as usize];
         assert!(room.out <= room.total, "INV-42: {to} has no room for {block}");

@@ -83,6 +83,7 @@ impl Pool {
             return false;
         }
         *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
+        assert!(server.quarantined > 0, "INV-02: {at:?} is adopted, and no block is quarantined");
         server.quarantined -= 1;
         self.staying.change(None, self.below_for(at.block));
         self.meter.change(None, self.lying(at.block));
@@ -121,6 +122,7 @@ impl Pool {
                     _ if held.contains(&block) => {}
                     Held::Quarantined => {
                         core.unname(index);
+                        assert!(server.quarantined > 0, "INV-02: {block} was not counted");
                         server.quarantined -= 1;
                     }
                     Held::By(owner) => missing.push((BlockAt { block, epoch: slot.epoch }, owner)),
@@ -132,7 +134,10 @@ impl Pool {
         let server = self.servers.get_mut(&id).expect("looked up above");
         let told = server.lending.as_mut().and_then(|lending| lending.told.take());
         if let Some(told) = told.filter(|_| !Bug::LotsForgottenAtRejoin.active()) {
-            server.set_lent(&told);
+            // A server that reports less than it holds is not believed: its blocks that are out are lent.
+            let cores = server.cores.iter().zip(&told);
+            let lent: Vec<u32> = cores.map(|(core, lent)| core.out().max(*lent)).collect();
+            server.set_lent(&lent);
             self.stir(id);
         }
         missing

@@ -9,7 +9,7 @@ use crate::weights::Load;
 use crate::{NewServer, TierAlarm, TierTraffic};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
-use honeycomb_types::{BlockId, Bug, TierIx, TierSpec, Time};
+use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, TierIx, TierSpec, Time};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -203,7 +203,9 @@ impl Server {
     /// Sets the blocks lent to this controller shard, by core; no more than these are out.
     pub(crate) fn set_lent(&mut self, lent: &[u32]) {
         for (core, lent) in self.cores.iter_mut().zip(lent) {
-            core.unlent = core.blocks() - lent;
+            let blocks = core.blocks();
+            assert!(*lent <= blocks, "INV-40: {lent} of {blocks} blocks are lent");
+            core.unlent = blocks - lent;
             let (out, free) = (core.out(), core.free);
             assert!(core.unlent <= free, "INV-40: {out} blocks are out and {lent} are lent");
         }
@@ -268,6 +270,26 @@ impl Server {
             _ => None,
         });
         owners.collect()
+    }
+
+    /// Blocks of a core that have an owner, among so many from an index on.
+    pub(crate) fn owned_blocks(
+        &self,
+        id: ServerId,
+        core: usize,
+        first: usize,
+        count: usize,
+    ) -> Vec<(BlockAt, u32)> {
+        let slots = self.cores.get(core).map_or(&[][..], |core| &core.slots);
+        let slots = slots.iter().enumerate().skip(first).take(count);
+        let owned = slots.filter_map(|(index, slot)| match slot.held() {
+            Held::By(s) => {
+                let block = BlockId::new(id, ShardIx(core as u8), index as u32);
+                Some((BlockAt { block, epoch: slot.epoch }, s))
+            }
+            _ => None,
+        });
+        owned.collect()
     }
 
     pub(super) fn slot(&mut self, block: BlockId) -> Option<&mut Slot> {

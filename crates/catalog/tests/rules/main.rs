@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)] // Test helpers may unwrap.
 
 mod advice;
+mod audit;
 mod barrier;
 mod below;
 mod bill;

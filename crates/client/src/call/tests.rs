@@ -49,9 +49,13 @@ fn batch_whose_block_is_gone_and_divided_is_unknown_only_in_doubt() {
     for (event, status) in [(busy, Status::WrongRange), (lost, Status::OutcomeUnknown)] {
         let (mut call, mut routing, mut lanes) = begin();
         call.next(Time(1), &mut routing, &mut lanes, Event::Go);
-        call.next(Time(2), &mut routing, &mut lanes, event);
+        let asked = call.next(Time(2), &mut routing, &mut lanes, event);
         routing.refresh(map(3, vec![entry(0, 99, 3), entry(100, u64::MAX, 2)]));
-        let step = call.next(Time(3), &mut routing, &mut lanes, Event::Go);
+        if asked == Step::Refresh {
+            let step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+            assert!(matches!(step, Step::Wait(_)), "{step:?}");
+        }
+        let step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
         let Step::Done(Err(e)) = step else { panic!("{step:?}") };
         assert_eq!(e.status, status);
     }

@@ -68,7 +68,8 @@ impl ControllerService {
         let session = self.peers[&from].session;
         let (to, left, failure) = (from, opens, None);
         let deferred = Deferred { to, session, request, body, rests, left, failure };
-        self.deferred.insert(number, deferred);
+        let before = self.deferred.insert(number, deferred);
+        assert!(before.is_none(), "INV-16: number {number} of a reply was given twice");
         self.dispatch(now, Some(number));
     }
 
@@ -129,7 +130,8 @@ impl ControllerService {
                 Some(link) => {
                     self.out.push(Out::Ask { to: link, number, op, body });
                     let errand = Errand { server, effect, link: Some(link), deferred: waits };
-                    self.errands.insert(number, errand);
+                    let before = self.errands.insert(number, errand);
+                    assert!(before.is_none(), "INV-16: request {number} was given twice");
                 }
                 // The request is sent when the server is back, or fails when the server is lost.
                 None if self.catalog.is_suspected(server) => {
@@ -293,6 +295,8 @@ impl ControllerService {
     fn release(&mut self, number: Option<u64>, failure: Option<Refusal>) {
         let Some(number) = number else { return };
         let Some(deferred) = self.deferred.get_mut(&number) else { return };
+        let left = deferred.left;
+        assert!(left > 0, "INV-16: reply {number} waits for nothing, and a request of it ends");
         deferred.left -= 1;
         deferred.failure = deferred.failure.take().or(failure);
         if deferred.left > 0 {

@@ -235,7 +235,8 @@ impl ControllerService {
         net.forwarded(from, header.request, None);
         let (to, request, op) = (from, header.request, header.op);
         let gather = Gather { to, request, op, narrow, left, parts: Vec::new(), failure: None };
-        self.siblings.gathers.insert(conn, gather);
+        let before = self.siblings.gathers.insert(conn, gather);
+        assert!(before.is_none(), "INV-16: two requests of all shards have one stand-in");
     }
 
     /// Handles a request from a sibling.
@@ -248,7 +249,9 @@ impl ControllerService {
         }
         let from = self.siblings.stand_in();
         let origin = Some(origin);
-        self.peers.insert(from, Peer { scope, task: None, server: None, session, origin });
+        let peer = Peer { scope, task: None, server: None, session, origin };
+        let before = self.peers.insert(from, peer);
+        assert!(before.is_none(), "INV-28: two requests of other shards have one stand-in");
         self.handle(net, now, from, &header, &args, None);
     }
 
@@ -264,6 +267,7 @@ impl ControllerService {
             net.returned(to, header.request, body.len());
             return net.reply(to, header, &body, ReplyPayload::Copy(&[]));
         };
+        assert!(gather.left > 0, "INV-16: more shards answer {} than there are", gather.request);
         gather.left -= 1;
         match header.status {
             Status::Ok => gather.parts.push(body),

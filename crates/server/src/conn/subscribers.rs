@@ -13,6 +13,8 @@ struct Subscriber {
     /// The client's number for it.
     number: u32,
     at: BlockAt,
+    /// The number of the last notice.
+    last: u64,
     /// The number of notices that were skipped because earlier ones were not read, and the number of the last
     /// one.
     missed: u64,
@@ -31,8 +33,9 @@ impl Subscribers {
     /// `args` are those of the request, which the shard has accepted.
     pub(super) fn add(&mut self, conn: ConnId, at: BlockAt, args: &[u8], ticket: Ticket) {
         let number = SubscribeArgs::decode(args).expect("the shard has read it").subscription;
-        let subscriber = Subscriber { conn, number, at, missed: 0, last_missed: 0 };
-        self.by_ticket.insert(ticket, subscriber);
+        let subscriber = Subscriber { conn, number, at, last: 0, missed: 0, last_missed: 0 };
+        let before = self.by_ticket.insert(ticket, subscriber);
+        assert!(before.is_none(), "INV-24: {ticket:?} subscribes twice");
     }
 
     /// Whether any subscribers have unreported missed notices.
@@ -55,6 +58,9 @@ impl Subscribers {
     /// skipped.
     pub(super) fn notify(&mut self, net: &mut Net, ticket: Ticket, number: u64, notice: Notice) {
         let Some(subscriber) = self.by_ticket.get_mut(&ticket) else { return };
+        let (last, at) = (subscriber.last, subscriber.at);
+        assert!(last <= number, "INV-24: notice {number} of {at:?} comes after {last}");
+        subscriber.last = number;
         let ends = matches!(notice, Notice::Ended(..));
         let needed = ends || matches!(notice, Notice::Handover { .. });
         if !needed && net.backlog(subscriber.conn) > NOTICE_BACKLOG_MAX {
@@ -64,6 +70,7 @@ impl Subscribers {
             return;
         }
         if subscriber.missed > 0 {
+            assert!(self.behind > 0, "INV-24: {at:?} has a gap, and no subscriber is behind");
             self.behind -= 1;
             subscriber.tell_gap(net);
         }

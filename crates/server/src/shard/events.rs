@@ -206,7 +206,7 @@ impl Shard {
                 let found = self.pending.get(ticket);
                 let Some(pending) = found else {
                     let planted = Bug::QueueFeedsTheDead.active();
-                    assert!(planted, "a parked operation is pending until it is answered");
+                    assert!(planted, "INV-16: {ticket:?} is answered, and is not pending");
                     return;
                 };
                 let waited = matches!(
@@ -222,6 +222,9 @@ impl Shard {
             }
             Event::Sealed { length, bytes, successor } => {
                 let last = successor.is_none();
+                let before = slot.sealed.as_ref().map(|(length, _)| *length);
+                let same = before.is_none_or(|before| before == length);
+                assert!(same, "INV-23: {at:?} is sealed at {length}, and was at {before:?}");
                 slot.told.sealed(length, bytes, last);
                 if let Some(successor) = successor {
                     slot.watchers.hand_over(length, &successor, &mut self.notices);

@@ -229,7 +229,8 @@ impl Shard {
         });
         let busy = failed.is_some();
         let adoption = Adoption { at, structure, ticket, list, left, due, failed };
-        self.extents.adoptions.insert(owner, adoption);
+        let before = self.extents.adoptions.insert(owner, adoption);
+        assert!(before.is_none(), "INV-39: owner {owner:#x} of extents was given to two puts");
         self.extents.look_at(now + ADOPT_MAX);
         if busy {
             return self.end_adoption(now, owner);
@@ -367,6 +368,8 @@ impl Shard {
             return;
         }
         let Some(adoption) = self.extents.undecided(wanted.owner) else { return };
+        let (at, left) = (adoption.at, adoption.left);
+        assert!(left > 0, "INV-39: a put at {at:?} gets more answers than it made requests");
         adoption.left -= 1;
         if status != Status::Ok {
             let text = "an extent of the value no longer exists; write the value again";
@@ -437,6 +440,7 @@ impl Shard {
 
     fn end_adoption(&mut self, now: Time, owner: u64) {
         let adoption = self.extents.adoptions.get_mut(&owner).expect("the caller found it");
+        assert!(adoption.is_open(), "INV-39: the put of owner {owner:#x} is decided twice");
         adoption.due = None;
         let Adoption { at, ticket, .. } = *adoption;
         let busy = |failed: &(Status, String)| failed.0 == Status::Busy;

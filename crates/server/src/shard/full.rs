@@ -29,6 +29,7 @@ impl Full {
     /// Records that no block was available for a request at this time. Returns the time of the next request.
     pub(super) fn denied(&mut self, asked: Time, now: Time) -> Time {
         let since = *self.since.get_or_insert(asked);
+        assert!(since <= now, "INV-33: a block is full since {since}, after {now}");
         now + (now.since(since) / 4).clamp(ASK_AGAIN_LEAST, ASK_AGAIN_MOST)
     }
 

@@ -57,12 +57,25 @@ impl OnDisk {
     /// before `floor`.
     pub fn begin(&mut self, floor: usize, end: usize, written: u64) {
         self.keep(floor);
+        assert!(
+            written > self.written || self.written == 0,
+            "INV-44: write {written} follows write {} at slot {}",
+            self.written,
+            self.slot
+        );
         self.written = written;
         self.sums.resize(end.div_ceil(TIER_CHUNK), 0);
     }
 
     /// The checksums of a piece that was written, from this chunk on.
     pub fn wrote(&mut self, chunk: usize, sums: &[u32]) {
+        let (end, all) = (chunk + sums.len(), self.sums.len());
+        assert!(end <= all, "INV-11: the checksums of chunks up to {end} were written, of {all}");
+        assert!(
+            chunk >= self.length / TIER_CHUNK,
+            "INV-41: chunk {chunk} of a copy that keeps {} bytes is written",
+            self.length
+        );
         self.sums[chunk..chunk + sums.len()].copy_from_slice(sums);
     }
 

@@ -6,7 +6,7 @@ use crate::holdings::Told;
 use crate::pace::Pace;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
-use honeycomb_block::Backing;
+use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Lanes, Opening};
 use honeycomb_types::{BlockAt, Bug, Epoch, Generation, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
@@ -109,9 +109,16 @@ impl Shard {
             importing: owner.importing,
         });
         structure.set_marks(owner.marks);
+        let last = self.last_epoch[index];
+        assert!(last < owner.at.epoch, "INV-01: {:?} is opened after epoch {last}", owner.at);
+        assert!(self.slots[index].is_none(), "INV-01: {:?} is opened over another owner", owner.at);
         self.last_epoch[index] = owner.at.epoch;
         self.held += 1;
         self.tiers.frames += u32::from(!owner.tier.is_below());
+        let (held, blocks) = (self.held, self.config.blocks);
+        assert!(held <= blocks, "INV-40: {held} of {blocks} blocks are held");
+        let (used, frames) = (self.tiers.frames, self.config.frames);
+        assert!(used <= frames, "INV-42: {used} of {frames} memory frames are used");
         self.slots[index] = Some(Box::new(Slot {
             owner,
             backing,
@@ -153,10 +160,19 @@ impl Shard {
         overwrites: bool,
     ) -> std::io::Result<Backing> {
         let ShardConfig { block_size, reclaimer, .. } = &self.config;
-        match self.stale.pop() {
-            Some(backing) if Bug::StaleBytes.active() => Ok(backing),
-            _ => Backing::map_for(tenant_of(owner), overwrites, *block_size, reclaimer),
-        }
+        let own = tenant_of(owner);
+        let tenant = if Bug::MemoryChangesTenant.active() { Tenant(0) } else { own };
+        let backing = match self.stale.pop() {
+            Some(backing) if Bug::StaleBytes.active() => return Ok(backing),
+            _ => Backing::map_for(tenant, overwrites, *block_size, reclaimer)?,
+        };
+        let (used, kind) = (backing.written(), owner.kind);
+        assert_eq!(backing.tenant(), Some(own), "INV-04: a {kind} gets memory of another tenant");
+        assert!(
+            overwrites || used == 0,
+            "INV-04: a {kind} that may read it gets {used} used bytes"
+        );
+        Ok(backing)
     }
 
     /// Takes a block from its owner. True if no data of that epoch can be read any more, also if the block
@@ -177,6 +193,7 @@ impl Shard {
             return;
         }
         let mut slot = self.slots[index].take().expect("checked above");
+        assert!(self.held > 0, "INV-40: {at:?} is freed, and no block is held");
         self.held -= 1;
         let text = "the block was freed or has another owner";
         slot.watchers.end(Status::WrongEpoch, text, &mut self.notices);

@@ -16,7 +16,8 @@ pub(super) struct AllPending {
 impl AllPending {
     pub fn push(&mut self, pending: Pending) {
         let before = self.places.insert(pending.ticket, self.all.len());
-        assert!(before.is_none(), "a ticket is given once");
+        let ticket = pending.ticket;
+        assert!(before.is_none(), "INV-16: {ticket:?} was given to two operations");
         self.all.push(pending);
         debug_assert_eq!(self.all.len(), self.places.len(), "one place for each operation");
     }

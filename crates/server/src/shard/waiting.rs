@@ -84,8 +84,8 @@ impl Shard {
         }
     }
 
-    /// `Stage::Recall`. A repeated request whose first attempt still waits replaces that attempt: the caller
-    /// has lost the connection for its answer.
+    /// Looks up an earlier result. A repeated request whose first attempt still waits replaces that attempt:
+    /// the caller has lost the connection for its answer.
     pub(super) fn recall(
         &mut self,
         index: usize,
@@ -112,7 +112,7 @@ impl Shard {
         refusal_of(verdict)
     }
 
-    /// `Stage::Record` and the answer, at the block of this index.
+    /// Records the result for retries and returns the answer, at the block of this index.
     pub(super) fn conclude(
         &mut self,
         now: Time,
@@ -175,7 +175,8 @@ impl Shard {
     }
 
     pub(super) fn finish(&mut self, pending: Pending, answer: Answer) {
-        self.pending.remove(pending.ticket);
+        let removed = self.pending.remove(pending.ticket);
+        assert!(removed.is_some(), "INV-16: {:?} is answered twice", pending.ticket);
         if pending.mutates
             && let Some(slot) = self.slot_at(pending.at)
         {

@@ -174,7 +174,14 @@ impl KvBlock {
     #[inline]
     fn admit_key(&self, key: &[u8], change: bool) -> Result<u64, Answer> {
         let hash = key_hash(key);
-        self.admit_hashed(key, hash, change).map(|()| hash)
+        let as_change = change || Bug::FrozenRefusesReads.active();
+        let admitted = self.admit_hashed(key, hash, as_change).map(|()| hash);
+        if let (false, Err(refusal)) = (change, &admitted) {
+            let waits = refusal.status == Status::Busy;
+            let must = !waits || self.admit_hashed(key, hash, false).is_err();
+            assert!(must, "INV-21: a read of hash {hash:#x} waits for a move like a change");
+        }
+        admitted
     }
 
     /// Whether this block may hold the key with this hash.

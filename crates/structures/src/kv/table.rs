@@ -272,6 +272,11 @@ impl Table {
         mut old: Option<Hit>,
         value: Value<'_>,
     ) -> Result<(), Answer> {
+        debug_assert_eq!(
+            self.find(block, hash, key).map(|hit| hit.at),
+            old.map(|hit| hit.at),
+            "INV-15: a change was decided by an entry that is not the present one"
+        );
         let mut reference = [0; LARGE_REF];
         let (head, stored) = self.lay_out(key, value, &mut reference);
         if let Some(hit) = &old

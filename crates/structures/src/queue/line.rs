@@ -34,7 +34,7 @@ impl<T> Line<T> {
 
     pub fn push(&mut self, ticket: Ticket, request: T) {
         let before = self.arrivals.insert(ticket, self.next);
-        assert!(before.is_none(), "a request waits once");
+        assert!(before.is_none(), "INV-22: {ticket:?} waits twice");
         self.by_arrival.insert(self.next, (ticket, request));
         self.next += 1;
     }
@@ -54,7 +54,9 @@ impl<T> Line<T> {
     pub fn remove(&mut self, ticket: Ticket) -> Option<(T, bool)> {
         let arrival = self.arrivals.remove(&ticket)?;
         let first = self.by_arrival.first_key_value().is_some_and(|(first, _)| *first == arrival);
-        let (_, request) = self.by_arrival.remove(&arrival).expect("both have the same requests");
+        let (named, request) =
+            self.by_arrival.remove(&arrival).expect("both have the same requests");
+        assert_eq!(named, ticket, "INV-22: another request has the place of {ticket:?}");
         Some((request, first))
     }
 

@@ -176,8 +176,6 @@ impl QueueBlock {
         }
     }
 
-    // ---------------------------------------------------------------------------- the directory
-
     fn place_of(&self, item: usize) -> Range<usize> {
         self.size - PLACE * (item + 1)..self.size - PLACE * item
     }
@@ -202,8 +200,6 @@ impl QueueBlock {
     fn used(&self) -> usize {
         self.pieces.tail() + PLACE * (self.count + self.promised)
     }
-
-    // ------------------------------------------------------------------------------------- putting
 
     /// The lengths of a put's items, if the block and the queue could ever accept them.
     fn admit(&mut self, args: &[u8], length: usize) -> Result<Vec<u32>, Answer> {
@@ -349,7 +345,9 @@ impl QueueBlock {
 
     /// Adds items with committed bytes to the directory; returns the number of the first.
     fn enter(&mut self, block: &mut Backing, start: usize, lengths: &[u32]) -> u64 {
-        let first = self.through();
+        let (first, promised) = (self.through(), self.pieces.committed());
+        assert!(start <= promised, "INV-22: items at {start} are listed before they are committed");
+        assert!(self.seal.is_none(), "INV-22: item {first} is put into a sealed block");
         let mut end = start;
         for length in lengths {
             end += *length as usize;
@@ -357,21 +355,27 @@ impl QueueBlock {
             block.slice_mut(place).copy_from_slice(&(end as u32).to_le_bytes());
             self.count += 1;
         }
+        assert!(end <= promised, "INV-22: items end at {end}, and {promised} bytes are committed");
         self.put_bytes += (end - start) as u64;
         self.changed(Change::Data { items: lengths.len() as u64 });
         first
     }
 
+    /// Promised items arrive, or are given up.
+    fn arrives(&mut self, items: usize) {
+        let promised = self.promised;
+        assert!(promised >= items, "INV-22: {items} items arrive, and {promised} were promised");
+        self.promised -= items;
+    }
+
     /// Adds the complete payloads at the front to the directory and answers them.
     fn advance(&mut self, block: &mut Backing) {
         while let Some(piece) = self.pieces.advance() {
-            self.promised -= piece.with.len();
+            self.arrives(piece.with.len());
             let first = self.enter(block, piece.start, &piece.with);
             self.events.push_back(Event::Answered(piece.ticket, Answer::ok(first)));
         }
     }
-
-    // ------------------------------------------------------------------------------------- taking
 
     /// The next items to deliver, if any.
     fn next_run(&self, block: &impl Bytes, args: &GetArgs) -> Option<Run> {
@@ -417,6 +421,9 @@ impl QueueBlock {
         if run.returned {
             self.reserved.take_returned(run.items.start);
         } else {
+            let (head, count) = (self.head, self.count);
+            let next = head == run.items.start && run.items.end <= count;
+            assert!(next, "INV-22: items {:?} are delivered at {head} of {count}", run.items);
             self.head = run.items.end;
         }
         let count = run.items.len() as u64;
@@ -435,6 +442,10 @@ impl QueueBlock {
     fn release(&mut self, items: u64, bytes: u64) {
         self.taken += items;
         self.taken_bytes += bytes;
+        let (taken, put) = ((self.taken, self.taken_bytes), (self.through(), self.put_bytes));
+        let covered = taken.0 <= put.0 && taken.1 <= put.1;
+        // Another server has counted what a relocated block brings, so that products do not assert it.
+        debug_assert!(covered, "INV-22: {taken:?} items and bytes are taken of {put:?}");
         self.changed(Change::Space { items });
     }
 
@@ -525,8 +536,6 @@ impl QueueBlock {
         Ok(Answer { args: held, ..Answer::ok(count) })
     }
 
-    // ------------------------------------------------------------------------------ the block
-
     fn close(&mut self, seal: Seal) {
         let successor = match &seal {
             Seal::Continues(successor) => Some(successor.clone()),
@@ -535,6 +544,8 @@ impl QueueBlock {
                 None
             }
         };
+        assert!(self.pieces.is_settled(), "INV-07: a block is sealed while data arrives");
+        assert!(self.seal.is_none(), "INV-22: a block is sealed twice, at {}", self.through());
         self.seal = Some(seal);
         let (length, bytes) = (self.through(), self.put_bytes);
         self.events.push_back(Event::Sealed { length, bytes, successor });
@@ -667,6 +678,9 @@ impl QueueBlock {
         if block.is_pinned(&(0..self.pieces.committed())) {
             return;
         }
+        let (taken, through) = (self.taken, self.through());
+        debug_assert_eq!(taken, through, "INV-22: a block begins anew with items left");
+        assert_eq!(self.promised, 0, "INV-22: a block begins anew while items arrive");
         self.base += self.count as u64;
         (self.count, self.head) = (0, 0);
         self.pieces.restart();
@@ -746,7 +760,7 @@ impl Structure for QueueBlock {
 
     fn abort(&mut self, block: &mut Backing, now: Time, ticket: Ticket) {
         let lengths = self.pieces.abort(block, ticket);
-        self.promised -= lengths.len();
+        self.arrives(lengths.len());
         self.advance(block);
         self.settle(block, now);
     }

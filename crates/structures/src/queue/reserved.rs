@@ -27,8 +27,16 @@ impl Reserved {
     /// Marks an item as out, or extends its time.
     pub fn reserve(&mut self, item: usize, until: Time, deliveries: u32) {
         self.settle(item);
+        assert!(deliveries > 0, "INV-22: item {item} is out, and was never delivered");
+        let back = self.returned.get(&item);
+        assert!(
+            back.is_none(),
+            "INV-22: item {item} is out, and returned after {back:?} deliveries"
+        );
         self.out.insert(item, Out { until, deliveries });
         self.due.insert((until, item));
+        let (out, due) = (self.out.len(), self.due.len());
+        assert_eq!(out, due, "INV-22: {out} items are out, and {due} have a time");
     }
 
     /// Whether an item is out with this delivery count.
@@ -40,14 +48,16 @@ impl Reserved {
     /// Settles an item; returns its delivery count if it was out.
     pub fn settle(&mut self, item: usize) -> Option<u32> {
         let Out { until, deliveries } = self.out.remove(&item)?;
-        self.due.remove(&(until, item));
+        let timed = self.due.remove(&(until, item));
+        assert!(timed, "INV-22: item {item} is out without a time");
         Some(deliveries)
     }
 
     /// Returns an item.
     pub fn give_back(&mut self, item: usize) {
         if let Some(deliveries) = self.settle(item) {
-            self.returned.insert(item, deliveries);
+            let before = self.returned.insert(item, deliveries);
+            assert!(before.is_none(), "INV-22: item {item} is returned twice");
         }
     }
 
@@ -58,7 +68,11 @@ impl Reserved {
 
     /// Removes a returned item, which is delivered again or taken.
     pub fn take_returned(&mut self, item: usize) {
-        self.returned.remove(&item);
+        let deliveries = self.returned.remove(&item);
+        assert!(
+            deliveries.is_some(),
+            "INV-22: item {item} is delivered again, and is not returned"
+        );
     }
 
     /// The returned items, with no time left, and then the items that are out, with the remaining
@@ -74,6 +88,11 @@ impl Reserved {
     pub fn restore(&mut self, now: Time, list: Vec<(usize, u64, u32)>) {
         *self = Reserved::default();
         for (item, left, deliveries) in list {
+            // The list is another server's: an item that it names twice counts once.
+            if self.out.contains_key(&item) || self.returned.contains_key(&item) {
+                continue;
+            }
+            let deliveries = deliveries.max(1);
             match left {
                 0 => drop(self.returned.insert(item, deliveries)),
                 left => self.reserve(item, now + Duration::from_micros(left), deliveries),

@@ -65,6 +65,13 @@ impl Waiters {
         true
     }
 
+    /// A put waits no longer.
+    fn leaves(&mut self, putter: &Putter) {
+        let (all, bytes) = (self.bytes, putter.bytes());
+        assert!(all >= bytes, "INV-33: a put of {bytes} bytes leaves, and {all} are counted");
+        self.bytes -= bytes;
+    }
+
     pub fn anybody_puts(&self) -> bool {
         !self.putters.is_empty()
     }
@@ -84,7 +91,7 @@ impl Waiters {
 
     pub fn take_putter(&mut self) -> Option<Putter> {
         let putter = self.putters.pop()?;
-        self.bytes -= putter.bytes();
+        self.leaves(&putter);
         Some(putter)
     }
 
@@ -98,7 +105,7 @@ impl Waiters {
             return true;
         }
         let Some((putter, first)) = self.putters.remove(ticket) else { return false };
-        self.bytes -= putter.bytes();
+        self.leaves(&putter);
         if first && self.anybody_puts() {
             // The next put may have room.
             self.due_by(Time::ZERO);
@@ -114,7 +121,7 @@ impl Waiters {
         let getters = self.getters.take_if(|getter| getter.until <= now);
         let mut late: Vec<_> = getters.into_iter().map(|(ticket, _)| (ticket, false)).collect();
         for (ticket, putter) in self.putters.take_if(|putter| putter.until <= now) {
-            self.bytes -= putter.bytes();
+            self.leaves(&putter);
             late.push((ticket, true));
         }
         let getters = self.getters.iter().map(|getter| getter.until);

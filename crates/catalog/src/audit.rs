@@ -1,0 +1,222 @@
+//! The background check of the catalog, which runs in release builds: a bounded part of `check_invariants` at
+//! a time.
+//!
+//! A violation that this check finds is a defect of the controller. The process continues, because an assert
+//! would end all jobs for a defect in one structure. The finding is counted and returned to be logged, and
+//! the structure is quarantined: requests for it are refused with [`CatalogError::Quarantined`], which names
+//! the finding. Memory servers receive the quarantine as a change of permissions: the generation of the
+//! prefix rises, so that every client asks the controller for another grant (INV-29). The structure can still
+//! be removed, and ends with its prefix.
+//!
+//! A quarantine is soft state: after a restart the check finds the violation again, if it is in the log.
+
+use crate::invariants::{Broken, require};
+use crate::pool::Held;
+use crate::slab::chain;
+use crate::structures::Structure;
+use crate::{Catalog, CatalogError, Effect};
+use hashbrown::HashMap;
+use honeycomb_types::limits::SLOT_WIDTH;
+use honeycomb_types::{BlockAt, Router, ServerId, StructureId, Time};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The shortest time between two steps.
+const STEP_EVERY: Duration = Duration::from_millis(10);
+/// Most entries of a map, or blocks of a core, that one step examines.
+const STEP_BLOCKS: usize = 128;
+/// Most prefixes, and most structures, of a job whose counts one step compares. Larger jobs are not counted.
+const STEP_JOB: usize = 512;
+/// Most vacant records that one step passes over.
+const STEP_VACANT: u32 = 1024;
+
+/// A violation that the background check has found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The violation.
+    pub broken: Broken,
+    /// The structure that was quarantined for it; `None` if the violation concerns no single structure.
+    pub structure: Option<StructureId>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.structure {
+            Some(id) => write!(f, "{}; structure {id} is quarantined", self.broken),
+            None => self.broken.fmt(f),
+        }
+    }
+}
+
+/// The progress of the background check, and its results.
+#[derive(Debug, Default)]
+pub(crate) struct Audit {
+    due: Time,
+    turn: u32,
+    /// The index of the next structure, and the first entry of its map to examine.
+    structure: (u32, usize),
+    /// The index of the next job.
+    job: u32,
+    /// The next block: its server, core and index.
+    block: (ServerId, usize, usize),
+    /// Number of violations found since the start.
+    pub(crate) found: u64,
+    /// The findings about quarantined structures.
+    quarantined: HashMap<StructureId, Arc<str>>,
+    /// The last violation that concerns no single structure: it is reported once.
+    last: Option<Broken>,
+}
+
+/// A violation, and the index of the structure that it concerns.
+type Found = (Option<u32>, Broken);
+
+impl Audit {
+    /// A structure ended.
+    pub(crate) fn forget(&mut self, id: StructureId) {
+        if !self.quarantined.is_empty() {
+            self.quarantined.remove(&id);
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.quarantined.allocation_size()
+    }
+}
+
+impl Catalog {
+    /// Makes one step of the background check, if one is due: examines one structure, or a part of a large
+    /// one, one job, or some blocks of one core. Returns the violation, if it finds one.
+    pub fn audit(&mut self, now: Time, effects: &mut Vec<Effect>) -> Option<Finding> {
+        self.now = self.now.max(now);
+        // The owners of some blocks are unknown until every server has reported.
+        if self.now < self.audit.due || self.recovering() {
+            return None;
+        }
+        self.audit.due = self.now + STEP_EVERY;
+        self.audit.turn = self.audit.turn.wrapping_add(1);
+        let checked = match self.audit.turn % 4 {
+            0 => self.audit_job(),
+            1 => self.audit_core(),
+            _ => self.audit_structure(),
+        };
+        let (s, broken) = checked.err()?;
+        if s.is_none() && self.audit.last.as_ref() == Some(&broken) {
+            return None;
+        }
+        self.audit.found += 1;
+        let structure = s.map(|s| self.quarantine(s, &broken, effects));
+        if structure.is_none() {
+            self.audit.last = Some(broken.clone());
+        }
+        Some(Finding { broken, structure })
+    }
+
+    /// Number of violations that the background check has found.
+    pub fn findings(&self) -> u64 {
+        self.audit.found
+    }
+
+    fn audit_structure(&mut self) -> Result<(), Found> {
+        let (from, entry) = self.audit.structure;
+        let Some(s) = self.structures.next_from(from, STEP_VACANT) else {
+            self.audit.structure = (self.structures.wraps(from, STEP_VACANT), 0);
+            return Ok(());
+        };
+        let structure = &self.structures[s];
+        let entry = if s == from { entry.min(structure.entries.len()) } else { 0 };
+        let is_small = structure.entries.len() + structure.extents.len() <= STEP_BLOCKS;
+        let last = is_small || entry + STEP_BLOCKS >= structure.entries.len();
+        self.audit.structure = if last { (s + 1, 0) } else { (s, entry + STEP_BLOCKS) };
+        if self.audit.quarantined.contains_key(&structure.id) {
+            return Ok(());
+        }
+        let checked = match is_small {
+            true => self.check_map(s, structure),
+            false => self.check_entries(s, structure, entry),
+        };
+        checked.map_err(|broken| (Some(s), broken))
+    }
+
+    /// INV-01 and INV-17 for some entries of a large map.
+    fn check_entries(&self, s: u32, structure: &Structure, from: usize) -> Result<(), Broken> {
+        let end = (from + STEP_BLOCKS).min(structure.entries.len());
+        for i in from..end {
+            let entry = structure.entries[i];
+            let before = i.checked_sub(1).map(|before| structure.entries[before].start);
+            let what = || format!("structure {} has entry {i} {entry:?}", structure.id);
+            require(before.is_none_or(|before| before < entry.start), 17, what)?;
+            let in_slots =
+                structure.router != Router::HashRange || entry.start.is_multiple_of(SLOT_WIDTH);
+            require(in_slots, 17, what)?;
+            require(self.pool.owner(entry.block) == Some(Held::By(s)), 1, what)?;
+        }
+        Ok(())
+    }
+
+    /// INV-02: the counts of one job are those of its prefixes and structures.
+    fn audit_job(&mut self) -> Result<(), Found> {
+        let j = self.audit.job;
+        self.audit.job = if j as usize + 1 >= self.jobs.bound() { 0 } else { j + 1 };
+        let Some(job) = self.jobs.get(j) else { return Ok(()) };
+        if job.nodes > STEP_JOB || job.structures > STEP_JOB as u64 {
+            return Ok(());
+        }
+        let kept = (job.nodes, job.live_prefixes, job.pinned, job.structures);
+        let mut counted = (0, 0, 0, 0);
+        for n in chain(job.first_node, |n| self.dag.nodes[n].job_next).take(STEP_JOB + 1) {
+            let node = &self.dag.nodes[n];
+            counted.0 += 1;
+            counted.1 += u64::from(node.live());
+            counted.2 += u64::from(node.live() && node.pinned);
+            counted.3 += u64::from(node.structures);
+        }
+        require(kept == counted, 2, || format!("job {}: {kept:?}, not {counted:?}", job.id))
+            .map_err(|broken| (None, broken))
+    }
+
+    /// INV-02: some blocks of one core that have an owner have one that exists.
+    fn audit_core(&mut self) -> Result<(), Found> {
+        let (from, core, first) = self.audit.block;
+        let found = self.pool.servers().find(|(id, _)| *id >= from);
+        let Some((id, server)) = found else {
+            self.audit.block = (ServerId(0), 0, 0);
+            return Ok(());
+        };
+        let (core, first) = if id == from { (core, first) } else { (0, 0) };
+        let blocks = server.owned_blocks(id, core, first, STEP_BLOCKS);
+        let broken = blocks.into_iter().find(|(_, s)| self.structures.get(*s).is_none());
+        self.audit.block = match server.cores().nth(core).map(|core| core.blocks() as usize) {
+            Some(all) if first + STEP_BLOCKS < all => (id, core, first + STEP_BLOCKS),
+            Some(_) => (id, core + 1, 0),
+            None => (ServerId(id.0.saturating_add(1)), 0, 0),
+        };
+        let Some((BlockAt { block, epoch }, s)) = broken else { return Ok(()) };
+        let what = format!("{block} of epoch {epoch} is owned by {s}, which does not exist");
+        Err((None, Broken { invariant: 2, what }))
+    }
+
+    /// Refuses the operations of a structure from now on.
+    fn quarantine(&mut self, s: u32, broken: &Broken, effects: &mut Vec<Effect>) -> StructureId {
+        let Structure { id, prefix, .. } = self.structures[s];
+        self.audit.quarantined.insert(id, broken.to_string().into());
+        self.revoke_grants(prefix, effects);
+        id
+    }
+
+    pub(crate) fn is_quarantined(&self, s: u32) -> bool {
+        !self.audit.quarantined.is_empty()
+            && self.audit.quarantined.contains_key(&self.structures[s].id)
+    }
+
+    /// Refuses an operation of a quarantined structure.
+    pub(crate) fn need_sound(&self, s: u32) -> Result<(), CatalogError> {
+        if !self.is_quarantined(s) {
+            return Ok(());
+        }
+        let structure = &self.structures[s];
+        let finding = self.audit.quarantined[&structure.id].clone();
+        let (path, name) = (self.dag.path_of(structure.prefix).into(), structure.name.clone());
+        Err(CatalogError::Quarantined { path, name, finding })
+    }
+}
