@@ -232,6 +232,7 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
+    #[allow(clippy::new_without_default)] // each is another path
     pub fn new() -> Scratch {
         let name = format!("honeycomb-test-{:016x}", Entropy::system().next_u64());
         Scratch(std::env::temp_dir().join(name))
