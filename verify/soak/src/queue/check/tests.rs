@@ -108,7 +108,7 @@ fn order_is_kept_within_an_answer_and_from_one_to_the_next() {
     let swapped = [answer(0, &got(&[1, 0])), answer(20, &got(&[2, 3]))].concat();
     wrong(&[taker(vec![finished(swapped)])], "behind");
     let late = [answer(0, &got(&[2, 3])), answer(20, &got(&[0, 1]))].concat();
-    wrong(&[taker(vec![finished(late.clone())])], "came late");
+    wrong(&[taker(vec![finished(late.clone())])], "delivered late");
     // A consumer that was killed before it wrote its log may have had them.
     judge_all(&[taker(vec![finished(late)]), reserver(vec![life(&[]), finished(vec![])])]).unwrap();
     let first = taker(vec![finished(answer(0, &got(&[2, 3])))]);
