@@ -240,9 +240,19 @@ pub struct World {
 /// Runs one seed of about `operations` operations to its end.
 pub fn run_seed(seed: u64, operations: u64) -> Result<Stats, Violation> {
     let stats = World::new(seed, false).run_caught(operations)?;
-    crate::lives::play(seed)
+    caught(|| crate::lives::play(seed))
+        .flatten()
         .map_err(|what| Violation { seed, at: Time::ZERO, event: 0, what })
         .map(|()| stats)
+}
+
+/// The result; the panic of a state machine is an error with its text.
+fn caught<T>(run: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        format!("panicked: {}", text.unwrap_or("without a word"))
+    })
 }
 
 /// A run in which the first server is unreachable for so long, without other faults. Its cluster
@@ -357,13 +367,9 @@ impl World {
     /// As `run`; the panic of a state machine is a violation like any other, and is reported with
     /// its seed.
     pub fn run_caught(&mut self, operations: u64) -> Result<Stats, Violation> {
-        match catch_unwind(AssertUnwindSafe(|| self.run(operations))) {
+        match caught(|| self.run(operations)) {
             Ok(outcome) => outcome,
-            Err(payload) => {
-                let text = payload.downcast_ref::<String>().map(String::as_str);
-                let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-                Err(self.violated(format!("panicked: {}", text.unwrap_or("without a word"))))
-            }
+            Err(what) => Err(self.violated(what)),
         }
     }
 
