@@ -141,6 +141,4 @@ class Status(TypedDict):
     tiers: list[TierUse]
     #: number of alarms of all servers; ``servers`` has the alarms themselves
     alarms: int
-    #: defects that the controller's background check has found since its start
-    findings: int
     servers: list[ServerInfo]

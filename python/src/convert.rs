@@ -184,7 +184,6 @@ pub fn status<'py>(py: Python<'py>, s: &ClusterStatusReply) -> PyResult<Bound<'p
         requests_blocks,
         requests_reports,
         alarms,
-        findings,
     );
     let servers = PyList::empty(py);
     for server in &s.servers {

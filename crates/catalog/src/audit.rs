@@ -24,6 +24,9 @@ use std::time::Duration;
 
 /// The shortest time between two steps.
 const STEP_EVERY: Duration = Duration::from_millis(10);
+/// The shortest time between two reports of violations that concern no single structure. Nothing is
+/// quarantined for them, so that each pass finds them again.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// Most entries of a map, or blocks of a core, that one step examines.
 const STEP_BLOCKS: usize = 128;
 /// Most prefixes, and most structures, of a job whose counts one step compares. Larger jobs are not counted.
@@ -60,12 +63,12 @@ pub(crate) struct Audit {
     job: u32,
     /// The next block: its server, core and index.
     block: (ServerId, usize, usize),
-    /// Number of violations found since the start.
-    pub(crate) found: u64,
+    /// Number of violations reported since the start.
+    found: u64,
     /// The findings about quarantined structures.
     quarantined: HashMap<StructureId, Arc<str>>,
-    /// The last violation that concerns no single structure: it is reported once.
-    last: Option<Broken>,
+    /// Until then, a violation that concerns no single structure is not reported.
+    quiet_until: Time,
 }
 
 /// A violation, and the index of the structure that it concerns.
@@ -101,18 +104,18 @@ impl Catalog {
             _ => self.audit_structure(),
         };
         let (s, broken) = checked.err()?;
-        if s.is_none() && self.audit.last.as_ref() == Some(&broken) {
-            return None;
+        if s.is_none() {
+            if self.now < self.audit.quiet_until {
+                return None;
+            }
+            self.audit.quiet_until = self.now + REPORT_EVERY;
         }
         self.audit.found += 1;
         let structure = s.map(|s| self.quarantine(s, &broken, effects));
-        if structure.is_none() {
-            self.audit.last = Some(broken.clone());
-        }
         Some(Finding { broken, structure })
     }
 
-    /// Number of violations that the background check has found.
+    /// Number of violations that the background check has reported.
     pub fn findings(&self) -> u64 {
         self.audit.found
     }
@@ -218,5 +221,32 @@ impl Catalog {
         let finding = self.audit.quarantined[&structure.id].clone();
         let (path, name) = (self.dag.path_of(structure.prefix).into(), structure.name.clone());
         Err(CatalogError::Quarantined { path, name, finding })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Actor, Claim, Command, Config, Hints};
+
+    /// A wrong count of a job stays wrong and changes with the job: it is reported once a minute.
+    #[test]
+    fn violation_of_no_single_structure_is_reported_once_a_minute() {
+        let mut catalog = Catalog::new(Config::default());
+        let (mut now, mut effects) = (Time::from_millis(1_000_000), Vec::new());
+        let (actor, name, hints, claim) =
+            (Actor::CLUSTER, "job", Hints::default(), Claim::default());
+        let (lease_ms, quota_blocks) = (0, 0);
+        let register = Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints, claim };
+        assert!(catalog.apply(now, register, &mut effects).is_ok());
+        let mut found = Vec::new();
+        for step in 0..3 * 60_000 / 10 {
+            catalog.jobs[0].pinned = 1 + step % 3;
+            now = now + STEP_EVERY;
+            found.extend(catalog.audit(now, &mut effects));
+        }
+        assert_eq!((found.len(), catalog.findings()), (3, 3));
+        assert!(found.iter().all(|f| f.structure.is_none() && f.broken.invariant == 2));
+        assert!(effects.is_empty(), "nothing is quarantined: {effects:?}");
     }
 }

@@ -481,8 +481,6 @@ pub struct ClusterStatus {
     pub shares: Vec<ShareInfo>,
     /// The advice on the number of servers.
     pub advice: Advice,
-    /// Violations of invariants that the background check has found.
-    pub findings: u64,
 }
 
 impl ClusterStatus {

@@ -306,7 +306,6 @@ impl Catalog {
             },
             policy: self.policy.kind(),
             advice: self.advice(actor.job.is_none()),
-            findings: self.audit.found,
             ..ClusterStatus::default()
         };
         if actor.job.is_none() && status.policy.is_fair() {

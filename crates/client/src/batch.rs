@@ -614,19 +614,9 @@ fn fitting(ask: &Ask<'_>, indices: &[usize]) -> usize {
 
 /// Whether a key may repeat: two of the hashes are equal.
 fn repeats(hashes: &[u64]) -> bool {
-    let mask = (2 * hashes.len()).next_power_of_two() - 1;
-    let mut table = vec![None; mask + 1];
-    hashes.iter().any(|&hash| {
-        let mut at = hash as usize & mask;
-        while let Some(other) = table[at] {
-            if other == hash {
-                return true;
-            }
-            at = (at + 1) & mask;
-        }
-        table[at] = Some(hash);
-        false
-    })
+    let mut sorted = hashes.to_vec();
+    sorted.sort_unstable();
+    sorted.windows(2).any(|pair| pair[0] == pair[1])
 }
 
 fn too_large(ask: &Ask<'_>, index: usize) -> bool {

@@ -255,7 +255,8 @@ impl ControllerService {
             return;
         }
         if let Some(finding) = self.catalog.audit(now, &mut self.effects) {
-            eprintln!("honeycomb: defect found by the controller's background check: {finding}");
+            let number = self.catalog.findings();
+            eprintln!("honeycomb: defect {number} that the background check has found: {finding}");
             self.wait = true;
             self.marks.change(None);
             self.dispatch(now, None);

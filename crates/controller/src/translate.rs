@@ -387,7 +387,6 @@ pub(crate) fn status(s: &catalog::ClusterStatus, requests: &Requests) -> Cluster
         advice_address: s.advice.address.to_string(),
         advice_why: s.advice.why.to_string(),
         advice_ms: s.advice.age_ms,
-        findings: s.findings,
     }
 }
 

@@ -100,12 +100,6 @@ fn print_status(s: &ClusterStatusReply) {
     if s.alarms > 0 {
         say!("ALARMS {}: lower tiers of servers have problems", s.alarms);
     }
-    if s.findings > 0 {
-        say!(
-            "DEFECTS {}: the controller's log names each, and its quarantined structure",
-            s.findings
-        );
-    }
     print_flushes(s);
     print_policy(s);
     if s.servers.is_empty() {
@@ -297,7 +291,7 @@ fn status_json(s: &ClusterStatusReply) -> Value {
         "requests_reports": s.requests_reports, "flushing": s.flushing,
         "flush_failing": s.flush_failing, "flushed": s.flushed, "flush_lost": s.flush_lost,
         "flush_error": s.flush_error, "tiers": tiers_json(&s.tiers), "alarms": s.alarms,
-        "findings": s.findings, "servers": servers, "suspected": suspected(s),
+        "servers": servers, "suspected": suspected(s),
         "policy": s.policy, "shares": shares,
         "advice": {
             "what": advice(s), "servers": s.advice_servers, "address": s.advice_address,

@@ -227,7 +227,8 @@ pub enum Bug {
     RetireKeepsTotals = 105,
     /// All jobs count as one owner of memory, so that memory of one is reused for another (INV-04).
     MemoryChangesTenant = 106,
-    /// A conditional write compares the key's entry as it was when its payload began to arrive (INV-15).
+    /// A put with a large payload is decided as if its key had no entry, as when its payload began to arrive
+    /// (INV-15).
     FillJudgedEarly = 107,
     /// Reads of a range wait like changes while it is frozen for a move (INV-21).
     FrozenRefusesReads = 108,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
@@ -47,8 +48,9 @@ class ClosedByBlock:
 
     __slots__ = ()
 
+    @abstractmethod
     async def _do_close(self) -> None:
-        raise NotImplementedError
+        """Closes the object."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -250,10 +250,16 @@ pub fn status<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
 }
 
 /// Waits for something that the cluster does by itself, and fails when it does not.
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
+pub fn eventually(what: &str, done: impl FnMut() -> bool) {
+    eventually_within(PATIENCE, what, done);
+}
+
+/// Waits at most this long for something that a cluster does by itself, and fails when it does not.
+pub fn eventually_within(patience: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let clock = Clock::start();
     while !done() {
-        assert!(clock.now().as_millis() < PATIENCE.as_millis() as u64, "never happened: {what}");
+        let waited = clock.now().as_millis();
+        assert!(waited < patience.as_millis() as u64, "never happened: {what}");
         clock.sleep_until(clock.now() + Duration::from_millis(5));
     }
 }

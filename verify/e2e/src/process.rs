@@ -6,13 +6,9 @@ use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Waits for something that the cluster does by itself, and fails when it does not.
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let clock = Clock::start();
-    while !done() {
-        assert!(clock.now().as_millis() < 60_000, "never happened: {what}");
-        clock.sleep_until(clock.now() + Duration::from_millis(10));
-    }
+/// Waits for something that processes do by themselves, and fails when they do not.
+pub fn eventually(what: &str, done: impl FnMut() -> bool) {
+    crate::eventually_within(Duration::from_secs(60), what, done);
 }
 
 /// A process, ended with this.

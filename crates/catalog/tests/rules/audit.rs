@@ -5,7 +5,7 @@ use crate::common::{Bench, file, lease};
 use honeycomb_catalog::{Actor, Catalog, Claim, Command, Config, Effect, Finding, Hints, Reply};
 use honeycomb_catalog::{NewServer, PrefixOptions};
 use honeycomb_types::{JobId, Time};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The time between two steps.
 const STEP: Duration = Duration::from_millis(10);
@@ -73,19 +73,23 @@ fn sound_catalog_has_no_finding_and_steps_are_made_at_most_every_10_ms() {
     let (finding, ..) = audit(&mut bench.catalog, now + Duration::from_secs(10), 500);
     assert_eq!(finding, None);
     assert_eq!(bench.catalog.findings(), 0);
-    assert_eq!(bench.status().findings, 0);
+}
+
+/// The time that this thread was on a core: what other processes do does not count.
+fn cpu_time() -> Duration {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(times.split_whitespace().next().unwrap().parse().unwrap())
 }
 
 /// One step every 10 ms may take 50 us, which is 0.5 % of a core.
 #[test]
-#[allow(clippy::disallowed_methods)] // the cost of the check is measured
 fn audit_of_10_000_structures_takes_less_than_half_a_percent_of_a_core() {
     const STRUCTURES: u32 = 10_000;
     let mut catalog = with_files(STRUCTURES);
     let steps = 2 * STRUCTURES;
-    let begun = Instant::now();
+    let begun = cpu_time();
     let (finding, ..) = audit(&mut catalog, Time::from_millis(2_000_000), steps);
-    let step = begun.elapsed() / steps;
+    let step = (cpu_time() - begun) / steps;
     println!("{step:?} for each step of the background check");
     assert_eq!(finding, None);
     assert!(step < STEP / 200, "{step:?} for each step");

@@ -4,15 +4,14 @@
 //! has changed only the free space.
 
 use super::batch::too_much;
-use super::table::{Hit, Table};
+use super::table::Table;
 use super::{Incoming, KvBlock};
 use crate::{Answer, Ticket, large_limit};
 use hashbrown::HashMap;
 use honeycomb_block::Backing;
-use honeycomb_types::Bug;
 use honeycomb_types::limits::FRAME_MAX;
 use honeycomb_wire::data::{SwapArgs, mode_and_key};
-use honeycomb_wire::{Checksum, Op, Status, key_hash};
+use honeycomb_wire::{Checksum, Op, Status};
 use std::ops::Range;
 
 /// Bytes before the expected value in the payload of a compare-and-swap.
@@ -28,8 +27,6 @@ pub(super) struct Fill {
     filled: usize,
     /// For a part of a move: the number of bytes in the checksum so far, and its state.
     sum: Option<(usize, Checksum)>,
-    /// The entry that the payload replaces, as it was at its first byte. Only a planted bug uses it.
-    early: Option<Option<Hit>>,
 }
 
 /// The arriving payloads: at most as many as there are free extents.
@@ -90,18 +87,10 @@ impl Fills {
     pub fn add(&mut self, ticket: Ticket, op: Op, args: &[u8], large: u32, length: usize) {
         let moves = matches!(op, Op::MoveRegion | Op::MovePatch | Op::MoveValue);
         let sum = moves.then(|| (0, Checksum::default()));
-        let (args, early) = (args.into(), None);
-        let fill = Fill { op, args, large, length, filled: 0, sum, early };
+        let fill = Fill { op, args: args.into(), large, length, filled: 0, sum };
         self.bytes += fill.cost();
         let before = self.open.insert(ticket, fill);
         assert!(before.is_none(), "INV-07: {ticket:?} has two payloads");
-    }
-
-    /// Decides on a payload before it has arrived, as only a planted bug does.
-    fn judge(&mut self, ticket: Ticket, early: Option<Hit>) {
-        if let Some(fill) = self.open.get_mut(&ticket) {
-            fill.early = Some(early);
-        }
     }
 
     pub fn check(&self, table: &Table) {
@@ -150,10 +139,6 @@ impl KvBlock {
         }
         let large = self.table.alloc_large(block, length, 0)?;
         self.fills.add(ticket, op, args, large, length);
-        if Bug::FillJudgedEarly.active() && op == Op::KvPut && length > self.inline_max {
-            let early = self.table.find(block, key_hash(key), key);
-            self.fills.judge(ticket, early);
-        }
         Ok(())
     }
 
@@ -164,7 +149,7 @@ impl KvBlock {
     ) -> Result<Answer, Answer> {
         let mut fill = self.fills.take(ticket);
         fill.sum_up(&self.table, block);
-        let Fill { op, args, large, length, filled, sum, early } = fill;
+        let Fill { op, args, large, length, filled, sum } = fill;
         assert_eq!(filled, length, "INV-07: only a complete payload is committed");
         if let Some((_, sum)) = sum {
             return self.take_extent(block, op, &args, large, sum.value());
@@ -172,35 +157,11 @@ impl KvBlock {
         if op == Op::KvCompareAndSwap {
             return self.end_swap(block, &args, large);
         }
-        if let Some(old) = early {
-            let stored = self.store_early(block, &args, old, large);
-            if stored.is_err() {
-                self.table.free_large(block, large);
-            }
-            return stored;
-        }
         if length > self.inline_max {
             return self.mutate(block, op, &args, Incoming::Extent(large));
         }
         let bytes = self.take_bytes(block, large, 0);
         self.mutate(block, op, &args, Incoming::Bytes(&bytes))
-    }
-
-    /// Stores a payload in place of the entry that existed at its first byte. Only a planted bug does that.
-    fn store_early(
-        &mut self,
-        block: &mut Backing,
-        args: &[u8],
-        old: Option<Hit>,
-        large: u32,
-    ) -> Result<Answer, Answer> {
-        let (only_if_absent, key) = mode_and_key(args)?;
-        let hash = self.admit_change(key)?;
-        if only_if_absent && old.is_some() {
-            return Err(Answer { status: Status::KeyExists, ..Answer::ok(0) });
-        }
-        self.store(block, hash, key, old, Incoming::Extent(large))?;
-        Ok(Answer::ok(old.is_some() as u64))
     }
 
     fn end_swap(&mut self, block: &mut Backing, args: &[u8], large: u32) -> Result<Answer, Answer> {

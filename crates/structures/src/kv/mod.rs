@@ -324,7 +324,10 @@ impl KvBlock {
         if let Incoming::Bytes(bytes) = value {
             self.admit_value(bytes.len())?;
         }
-        let old = self.table.find(block, hash, key);
+        let mut old = self.table.find(block, hash, key);
+        if Bug::FillJudgedEarly.active() && matches!(value, Incoming::Extent(_)) {
+            old = None;
+        }
         if let (Op::KvUpdate | Op::KvUpsert, Some(hit)) = (op, &old) {
             self.need_whole(block, hit)?;
         }

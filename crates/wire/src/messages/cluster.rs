@@ -78,8 +78,6 @@ pub struct ClusterStatusReply {
     pub advice_why: String,
     /// How long the advice has been the same.
     pub advice_ms: u64,
-    /// Violations of invariants that the controller's background check has found since its start.
-    pub findings: u64,
 }
 
 fields!(ClusterStatusReply {
@@ -114,8 +112,7 @@ fields!(ClusterStatusReply {
     advice_servers,
     advice_address,
     advice_why,
-    advice_ms,
-    findings
+    advice_ms
 });
 
 /// Request of DrainServer. Drains a memory server: it gets no block from now on, and ends when it has none. Idempotent. Every controller shard does its part; if one refuses, the others may have done theirs, and the request is repeated.

@@ -15,12 +15,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const ABORTED: i32 = 6;
 
 /// Waits for something that the cluster does by itself, and fails when it does not.
-pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
-    let clock = Clock::start();
-    while !done() {
-        assert!(clock.now().as_millis() < PATIENCE.as_millis() as u64, "never happened: {what}");
-        clock.sleep_until(clock.now() + Duration::from_millis(5));
-    }
+pub fn eventually(what: &str, done: impl FnMut() -> bool) {
+    honeycomb_e2e::eventually_within(PATIENCE, what, done);
 }
 
 /// A folder that is removed at the end.
