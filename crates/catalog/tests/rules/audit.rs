@@ -75,7 +75,7 @@ fn sound_catalog_has_no_finding_and_steps_are_made_at_most_every_10_ms() {
     assert_eq!(bench.catalog.findings(), 0);
 }
 
-/// The time that this thread was on a core: what other processes do does not count.
+/// The time that this thread was on a core; the load of other processes does not count.
 fn cpu_time() -> Duration {
     let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     Duration::from_nanos(times.split_whitespace().next().unwrap().parse().unwrap())
