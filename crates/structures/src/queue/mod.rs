@@ -444,7 +444,7 @@ impl QueueBlock {
         self.taken_bytes += bytes;
         let (taken, put) = ((self.taken, self.taken_bytes), (self.through(), self.put_bytes));
         let covered = taken.0 <= put.0 && taken.1 <= put.1;
-        // Another server has counted what a relocated block brings, so that products do not assert it.
+        // Another server has counted the items of a relocated block, so that products do not assert it.
         debug_assert!(covered, "INV-22: {taken:?} items and bytes are taken of {put:?}");
         self.changed(Change::Space { items });
     }
