@@ -89,7 +89,7 @@ bench-wheel: build ## the wheel of `honeycomb bench` in dist/, installed into .v
 .PHONY: lint tidy unit unsafe integration
 lint: setup tidy ## formatting, clippy, generated code, ruff, mypy, house rules
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets --locked -- -D warnings
+	cargo clippy --workspace --all-targets --locked --keep-going -- -D warnings
 	$(VENV)/python protocol/generate.py --check
 	$(VENV)/python protocol/vectors.py --check
 	$(VENV)/python python/generator --check

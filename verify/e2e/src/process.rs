@@ -1,6 +1,5 @@
 //! Processes of the program, ended by their own ids.
 
-use honeycomb_env::Clock;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Stdio};

@@ -1,7 +1,7 @@
 //! Nodes as processes that can be configured to die at a chosen request, ended by their own ids.
 
 use honeycomb_client::{Client, ClientOptions};
-use honeycomb_env::{Clock, Entropy};
+use honeycomb_env::Entropy;
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
