@@ -267,7 +267,7 @@ class Bindings:
         for rust in self.used:  # grows while aliases name further ones
             text, doc = self.aliases[rust]
             yield from (f"#: {line}" for line in doc.splitlines())
-            yield f"{rust}: TypeAlias = {self.python(text, rust, taken=rust == 'PlannedNode')}"
+            yield f"{rust}: TypeAlias = {self.python(text, rust, taken=rust == 'PlanNode')}"
 
 
 def defaults_of(one: Function) -> dict[str, str | None]:

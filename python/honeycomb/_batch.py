@@ -14,7 +14,7 @@ from honeycomb._display import refuse_pickle
 if TYPE_CHECKING:
     from typing import Self
 
-    from honeycomb._native import Asked, NativeKv
+    from honeycomb._native import BatchOperation, NativeKv
 
 Key: TypeAlias = str | bytes | bytearray | memoryview
 Value: TypeAlias = bytes | bytearray | memoryview
@@ -136,7 +136,7 @@ class Batch:
 
     def __init__(self, native: Callable[[], NativeKv]) -> None:
         self._native = native
-        self._ops: list[Asked] = []
+        self._ops: list[BatchOperation] = []
         self._results: list[Result[Any]] = []
         self._ended = False
 

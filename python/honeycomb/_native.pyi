@@ -23,24 +23,24 @@ Answered: TypeAlias = bytes | bool | tuple[bool, bytes | None] | int | float | N
 
 #: A native structure of any kind.
 Native: TypeAlias = NativeKv | NativeFile | NativeQueue | NativeCustom
-Page: TypeAlias = tuple[list[tuple[bytes, bytes | None]], int | None]
+PageEntries: TypeAlias = tuple[list[tuple[bytes, bytes | None]], int | None]
 #: Job, root prefix, token, whether the job existed and is held by another process.
-Ticket: TypeAlias = tuple[int, int, bytes, bool]
+TicketFields: TypeAlias = tuple[int, int, bytes, bool]
 #: Fields of a quota: the most blocks, the held blocks, the most blocks in memory before they are demoted,
 #: the weight, the held blocks in memory.
 QuotaFields: TypeAlias = tuple[int, int, int, int, int]
 #: Name, parents, readers and options of a prefix of an execution plan.
-PlannedNode: TypeAlias = tuple[str, Sequence[str], Sequence[str], PrefixOptions]
+PlanNode: TypeAlias = tuple[str, Sequence[str], Sequence[str], PrefixOptions]
 #: Code, name, router, operations.
-Kind: TypeAlias = tuple[int, str, int, list[Operation]]
+CustomKind: TypeAlias = tuple[int, str, int, list[CustomOperation]]
 #: One operation as `_batch.py` passes it: its kind, the key, and its operands.
-Asked: TypeAlias = tuple[int, Readable, Readable | None, Readable | None]
+BatchOperation: TypeAlias = tuple[int, Readable, Readable | None, Readable | None]
 #: Value, arguments, payload, position at which the replying block begins.
-Reply: TypeAlias = tuple[int, bytes, bytes, int]
-Items: TypeAlias = list[bytes]
-State: TypeAlias = tuple[bytes, bytes, int, int]
+CustomReply: TypeAlias = tuple[int, bytes, bytes, int]
+ItemList: TypeAlias = list[bytes]
+GroupReport: TypeAlias = tuple[bytes, bytes, int, int]
 #: Name, number, verbs, route, whether it mutates, takes a payload, waits, and returns a position.
-Operation: TypeAlias = tuple[str, int, int, int, bool, bool, bool, bool]
+CustomOperation: TypeAlias = tuple[str, int, int, int, bool, bool, bool, bool]
 
 class Face:
     """The native base of a structure's Python object."""
@@ -162,7 +162,7 @@ class QueueCalls(Face):
 
 class NativeScanAhead:
     """A part of a scan, requested in advance."""
-    def take(self) -> Page | None:
+    def take(self) -> PageEntries | None:
         """The entries, and the cursor of the next part; None in a process that did not request them."""
 
 class NativeReadAhead:
@@ -188,10 +188,10 @@ class NativeClient:
     def address(self) -> str: ...
     @property
     def job(self) -> int: ...
-    def register_job(self, name: str, options: JobOptions, if_exists: str) -> Ticket:
+    def register_job(self, name: str, options: JobOptions, if_exists: str) -> TicketFields:
         """Registers a job that this process holds."""
-    def find_job(self, name: str) -> Ticket: ...
-    def reopen_job(self, name: str) -> Ticket:
+    def find_job(self, name: str) -> TicketFields: ...
+    def reopen_job(self, name: str) -> TicketFields:
         """Reopens a job whose root's lease has ended."""
     def deregister_job(self, job: int, within: float | None = None) -> None:
         """Ends a job, within the given seconds or the client's timeout."""
@@ -219,7 +219,7 @@ class NativeClient:
     def create_prefix(
         self, job: int, path: str, parents: Sequence[str], options: PrefixOptions
     ) -> int: ...
-    def create_hierarchy(self, job: int, nodes: Sequence[PlannedNode]) -> list[int]:
+    def create_hierarchy(self, job: int, nodes: Sequence[PlanNode]) -> list[int]:
         """Creates the prefixes of an execution plan, or none. Returns their numbers."""
     def remove_prefix(self, job: int, path: str) -> None: ...
     def begin_flush(self, job: int, path: str, place: str, barrier: bool) -> tuple[int, str]:
@@ -265,7 +265,7 @@ class NativeClient:
     def open_custom(
         self, job: int, path: str, name: str, kind: tuple[int | None, str | None]
     ) -> NativeCustom: ...
-    def kinds(self) -> list[tuple[Kind, int]]:
+    def kinds(self) -> list[tuple[CustomKind, int]]:
         """The custom kinds, each with the number of live servers that serve it."""
     def open(self, job: int, path: str, name: str) -> Native: ...
     def open_same(self, job: int, path: str, name: str, structure: int) -> Native:
@@ -360,16 +360,16 @@ class NativeKv:
         """Stores `new` if the value is `expected` (None: absent). Returns whether it was stored, and the value
         found if it was not.
         """
-    def scan(self, cursor: int, prefix: Readable, keys_only: bool, max_bytes: int) -> Page:
+    def scan(self, cursor: int, prefix: Readable, keys_only: bool, max_bytes: int) -> PageEntries:
         """A part of all entries, and the cursor of the next part; None at the end."""
     def scan_ahead(
         self, cursor: int, prefix: Readable, keys_only: bool, max_bytes: int
     ) -> NativeScanAhead:
         """Requests such a part in advance."""
-    def batch(self, ops: Sequence[Asked]) -> list[Answered | HoneycombError]:
+    def batch(self, ops: Sequence[BatchOperation]) -> list[Answered | HoneycombError]:
         """Runs operations independently. Returns the result of each, or its exception."""
     def atomic(
-        self, ops: Sequence[Asked]
+        self, ops: Sequence[BatchOperation]
     ) -> list[Answered] | tuple[int, HoneycombError, bool, bytes | None]:
         """Runs all operations or none. Returns their results; or the index of the failed operation, its
         exception, whether a comparison failed and returned the value it found, and that value.
@@ -392,7 +392,7 @@ class NativeKv:
 class NativeCustom:
     """An open structure of a custom kind. Safe to share between threads; every call releases the GIL."""
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> CustomKind:
         """The structure's kind."""
     def call(
         self,
@@ -402,11 +402,11 @@ class NativeCustom:
         position: int | None,
         key: Readable | None,
         wait: float | None,
-    ) -> Reply:
+    ) -> CustomReply:
         """Runs an operation on one block. An operation that can wait does so for up to `wait` seconds."""
     def call_each(
         self, operation: str, payload: Readable, args: Readable, position: int | None
-    ) -> list[Reply]:
+    ) -> list[CustomReply]:
         """Runs an operation on every block, or on every block up to the block of a position."""
 
 class NativeQueue:
@@ -420,7 +420,7 @@ class NativeQueue:
         self, items: Sequence[Readable], wait: float | None
     ) -> tuple[int, BaseException | None]:
         """Puts items. Returns how many were put, and the error if not all were."""
-    def get(self, items: int, wait: float | None) -> Items:
+    def get(self, items: int, wait: float | None) -> ItemList:
         """Takes up to `items` items, waiting up to `wait` seconds for the first."""
     def reserve(self, items: int, lease: float, wait: float | None) -> list[NativeDelivery]:
         """Reserves up to `items` items for `lease` seconds."""
@@ -428,7 +428,7 @@ class NativeQueue:
         """Completes reservations. `action` is 0 to acknowledge, 1 to give back, 2 to extend to `lease` seconds
         from now. Returns for each whether it was still held.
         """
-    def peek(self, items: int) -> Items:
+    def peek(self, items: int) -> ItemList:
         """The first items, which stay in the queue."""
     def counts(self) -> tuple[int, int, int, bool]:
         """Items, bytes, reserved, closed."""
@@ -443,7 +443,7 @@ class NativeDelivery:
     """A reserved item, and the data to acknowledge it, give it back or extend it."""
     def __init__(self, item: bytes, at: bytes, number: int, deliveries: int) -> None:
         """A delivery that another process received, from the `state` of that delivery."""
-    def state(self) -> State:
+    def state(self) -> GroupReport:
         """The arguments that create the same delivery in another process."""
     @property
     def item(self) -> bytes: ...

@@ -12,7 +12,7 @@ from honeycomb._native import NativeCustom
 from honeycomb._session import Face, wrong_kind
 
 if TYPE_CHECKING:
-    from honeycomb._native import Kind as RawKind
+    from honeycomb._native import CustomKind
     from honeycomb.job import Job
 
 __all__ = ["Custom", "Kind", "Operation", "Reply"]
@@ -169,7 +169,7 @@ class Custom(Face, Remote):
         return f"<honeycomb.Custom {self.address}>"
 
 
-def kind_of(raw: RawKind, servers: int = 0) -> Kind:
+def kind_of(raw: CustomKind, servers: int = 0) -> Kind:
     """A kind from the native module's tuple."""
     code, name, router, operations = raw
     known = [

@@ -14,7 +14,7 @@ use pyo3::types::{PyBytes, PyList};
 const ACCUMULATE: u8 = 16;
 
 /// One operation as `_batch.py` passes it: its kind, the key, and its operands.
-pub type Asked<'py> = (u8, Data<'py>, Option<Data<'py>>, Option<Data<'py>>);
+pub type BatchOperation<'py> = (u8, Data<'py>, Option<Data<'py>>, Option<Data<'py>>);
 
 /// The function with this number.
 pub fn function_of(number: u8) -> PyResult<Function> {
@@ -23,12 +23,12 @@ pub fn function_of(number: u8) -> PyResult<Function> {
 }
 
 /// The operations of Python's tuples.
-pub fn ops<'a>(asked: &'a [Asked<'_>]) -> PyResult<Vec<BatchOp<'a>>> {
+pub fn ops<'a>(asked: &'a [BatchOperation<'_>]) -> PyResult<Vec<BatchOp<'a>>> {
     asked.iter().map(op).collect()
 }
 
 /// The operation of one of Python's tuples.
-pub fn op<'a>((kind, key, first, second): &'a Asked<'_>) -> PyResult<BatchOp<'a>> {
+pub fn op<'a>((kind, key, first, second): &'a BatchOperation<'_>) -> PyResult<BatchOp<'a>> {
     let key = key.slice();
     let brought = |data: &'a Option<Data<'_>>| match data {
         Some(data) => Ok(data.slice()),

@@ -102,19 +102,19 @@ pub fn check<'py>(
 }
 
 /// A caller's writable buffer.
-pub struct Target(PyUntypedBuffer);
+pub struct WritableBuffer(PyUntypedBuffer);
 
-impl<'py> FromPyObject<'_, 'py> for Target {
+impl<'py> FromPyObject<'_, 'py> for WritableBuffer {
     type Error = PyErr;
 
     fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        Target::named("buffer", &object)
+        WritableBuffer::named("buffer", &object)
     }
 }
 
-impl Target {
+impl WritableBuffer {
     /// A bytes-like object that can be written; the error contains `name`.
-    pub fn named(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Target> {
+    pub fn named(name: &str, object: &Bound<'_, PyAny>) -> PyResult<WritableBuffer> {
         let buffer = match PyUntypedBuffer::get(object) {
             Ok(buffer) if !buffer.readonly() => buffer,
             _ => {
@@ -125,7 +125,7 @@ impl Target {
         if !buffer.is_c_contiguous() {
             return Err(PyBufferError::new_err("the buffer is not contiguous"));
         }
-        Ok(Target(buffer))
+        Ok(WritableBuffer(buffer))
     }
 
     /// The bytes.

@@ -4,7 +4,7 @@
 //! documentation. Rare cases and errors are left to Python: `_missing`, `_empty`, `honeycomb._check`.
 
 use crate::batch::{bytes_or_none, listed};
-use crate::buffer::{BytesRoom, Data, Target};
+use crate::buffer::{BytesRoom, Data, WritableBuffer};
 use crate::convert::checked;
 use crate::face::{Face, Native};
 use crate::queue::{NativeQueue, put_waiting, take_waiting};
@@ -156,7 +156,7 @@ impl KvCalls {
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<Option<usize>> {
         let (py, kv) = (slf.py(), kv(slf)?);
-        let (key, mut buffer) = (Data::key(key)?, Target::named("buffer", buffer)?);
+        let (key, mut buffer) = (Data::key(key)?, WritableBuffer::named("buffer", buffer)?);
         let (key, bytes, kv) = (key.slice(), buffer.slice_mut(), &kv.get().kv);
         let found = py.detach(|| kv.get_into(key, bytes));
         checked(py, found)
@@ -376,7 +376,7 @@ impl FileCalls {
     ) -> PyResult<usize> {
         let (py, file) = (slf.py(), file(slf)?);
         let offset = bytes_count("offset", "bytes", offset)?;
-        let mut buffer = Target::named("buffer", buffer)?;
+        let mut buffer = WritableBuffer::named("buffer", buffer)?;
         let (bytes, file) = (buffer.slice_mut(), &file.get().file);
         let read = py.detach(|| file.read_into(offset, bytes));
         checked(py, read)

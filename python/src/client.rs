@@ -1,7 +1,7 @@
 //! Python's interface to the client.
 
 use crate::convert::{checked, job_bill, job_info, prefix_info, raise, status};
-use crate::custom::{Kind, NativeCustom, kind};
+use crate::custom::{CustomKind, NativeCustom, kind};
 use crate::face::Native;
 use crate::options::{self, OfJob, OfPrefix};
 use crate::queue::NativeQueue;
@@ -21,9 +21,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Job, root prefix, token, whether the job existed and is held by another process.
-type Ticket<'py> = (u64, u64, Bound<'py, PyBytes>, bool);
+type TicketFields<'py> = (u64, u64, Bound<'py, PyBytes>, bool);
 /// Name, parents, readers and options of a prefix of an execution plan.
-type PlannedNode<'py> = (String, Vec<String>, Vec<String>, OfPrefix<'py>);
+type PlanNode<'py> = (String, Vec<String>, Vec<String>, OfPrefix<'py>);
 /// Fields of a quota: the most blocks, the held blocks, the most blocks in memory before they are demoted,
 /// the weight, the held blocks in memory.
 type QuotaFields = (u64, u64, u64, u32, u64);
@@ -59,7 +59,7 @@ impl NativeClient {
     }
 }
 
-fn ticket(py: Python<'_>, t: JobTicket) -> Ticket<'_> {
+fn ticket(py: Python<'_>, t: JobTicket) -> TicketFields<'_> {
     (t.job.0, t.root.0, PyBytes::new(py, &t.token), t.found)
 }
 
@@ -139,7 +139,7 @@ impl NativeClient {
         name: &str,
         options: &OfJob<'py>,
         if_exists: &str,
-    ) -> PyResult<Ticket<'py>> {
+    ) -> PyResult<TicketFields<'py>> {
         let if_exists = match if_exists {
             "open" => IfExists::Open,
             "replace" => IfExists::Replace,
@@ -149,12 +149,12 @@ impl NativeClient {
         Ok(ticket(py, self.call(py, |c| c.register_job_with(name, &options))?))
     }
 
-    fn find_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Ticket<'py>> {
+    fn find_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<TicketFields<'py>> {
         Ok(ticket(py, self.call(py, |c| c.find_job(name))?))
     }
 
     /// Reopens a job whose root's lease has ended.
-    fn reopen_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<Ticket<'py>> {
+    fn reopen_job<'py>(&self, py: Python<'py>, name: &str) -> PyResult<TicketFields<'py>> {
         Ok(ticket(py, self.call(py, |c| c.reopen_job(name))?))
     }
 
@@ -254,7 +254,7 @@ impl NativeClient {
         &self,
         py: Python<'_>,
         job: u64,
-        nodes: Vec<PlannedNode<'_>>,
+        nodes: Vec<PlanNode<'_>>,
     ) -> PyResult<Vec<u64>> {
         let nodes = nodes.into_iter().map(|(name, parents, readers, options)| {
             Ok(DagNode { name, parents, options: options::of_prefix(&options)?, readers })
@@ -466,7 +466,7 @@ impl NativeClient {
     }
 
     /// The custom kinds, each with the number of live servers that serve it.
-    fn kinds(&self, py: Python<'_>) -> PyResult<Vec<(Kind, u32)>> {
+    fn kinds(&self, py: Python<'_>) -> PyResult<Vec<(CustomKind, u32)>> {
         let kinds = self.call(py, Client::kinds)?;
         Ok(kinds.iter().map(|(spec, servers)| (kind(spec), *servers)).collect())
     }

@@ -21,25 +21,25 @@ pub struct NativeCustom {
 }
 
 /// Value, arguments, payload, position at which the replying block begins.
-type Reply<'py> = (u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64);
+type CustomReply<'py> = (u64, Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64);
 /// Name, number, verbs, route, whether it mutates, takes a payload, waits, and returns a position.
-type Operation = (String, u8, u16, u8, bool, bool, bool, bool);
+type CustomOperation = (String, u8, u16, u8, bool, bool, bool, bool);
 /// Code, name, router, operations.
-pub type Kind = (u8, String, u8, Vec<Operation>);
+pub type CustomKind = (u8, String, u8, Vec<CustomOperation>);
 
-fn operation(spec: &OperationSpec) -> Operation {
+fn operation(spec: &OperationSpec) -> CustomOperation {
     let OperationSpec { number, name, verbs, route, mutates, payload, waits, positional, .. } =
         spec;
     (name.clone(), *number, verbs.0, *route as u8, *mutates, *payload, *waits, *positional)
 }
 
 /// A kind, as its servers describe it.
-pub fn kind(spec: &KindSpec) -> Kind {
+pub fn kind(spec: &KindSpec) -> CustomKind {
     let operations = spec.operations.iter().map(operation).collect();
     (spec.kind.code(), spec.name.clone(), spec.router as u8, operations)
 }
 
-fn reply(py: Python<'_>, answered: Answered) -> Reply<'_> {
+fn reply(py: Python<'_>, answered: Answered) -> CustomReply<'_> {
     let Answered { value, args, payload, start } = answered;
     let mut room = BytesRoom::default();
     if !payload.is_empty() {
@@ -52,7 +52,7 @@ fn reply(py: Python<'_>, answered: Answered) -> Reply<'_> {
 impl NativeCustom {
     /// The structure's kind.
     #[getter]
-    fn kind(&self) -> Kind {
+    fn kind(&self) -> CustomKind {
         kind(self.custom.spec())
     }
 
@@ -67,7 +67,7 @@ impl NativeCustom {
         position: Option<u64>,
         key: Option<Data<'_>>,
         wait: Option<f64>,
-    ) -> PyResult<Reply<'py>> {
+    ) -> PyResult<CustomReply<'py>> {
         let (args, payload) = (args.slice(), payload.slice());
         let key = key.as_ref().map(Data::slice);
         let ask = Ask { args, payload, position, key, wait: Duration::ZERO };
@@ -100,7 +100,7 @@ impl NativeCustom {
         payload: Data<'_>,
         args: Data<'_>,
         position: Option<u64>,
-    ) -> PyResult<Vec<Reply<'py>>> {
+    ) -> PyResult<Vec<CustomReply<'py>>> {
         let (args, payload) = (args.slice(), payload.slice());
         let ask = Ask { args, payload, position, ..Ask::default() };
         let answers = py.detach(|| self.custom.call_each(operation, ask));

@@ -5,7 +5,7 @@ use crate::buffer::Data;
 use crate::calls::{KvCalls, kv};
 use crate::convert::checked;
 use crate::face::fork_generation;
-use honeycomb_client::{Answer, Driver};
+use honeycomb_client::{Driver, OperationOutcome};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use std::os::fd::AsRawFd;
@@ -73,9 +73,9 @@ impl NativeDriver {
         let answers = PyList::empty(py);
         for (ticket, answer) in self.driver().take() {
             let answer = match answer {
-                Answer::Alone => py.NotImplemented(),
-                Answer::Done(Ok(done)) => batch::done(py, done)?,
-                Answer::Done(Err(e)) => exception(py, &e),
+                OperationOutcome::Alone => py.NotImplemented(),
+                OperationOutcome::Done(Ok(done)) => batch::done(py, done)?,
+                OperationOutcome::Done(Err(e)) => exception(py, &e),
             };
             answers.append((ticket, answer))?;
         }

@@ -74,19 +74,19 @@ impl Native {
 }
 
 /// A native structure, the process that made it, and whether its client was closed.
-struct Held {
+struct HeldNative {
     native: Native,
     made_in: u64,
     closed: Closed,
 }
 
-impl Held {
+impl HeldNative {
     fn is_good(&self) -> bool {
         self.made_in == FORKS.load(Relaxed) && !self.closed.load(Relaxed)
     }
 }
 
-impl Drop for Held {
+impl Drop for HeldNative {
     fn drop(&mut self) {
         if self.made_in != FORKS.load(Relaxed) {
             // Closing would write to sockets that belong to the parent, and wait for threads that do not
@@ -99,7 +99,7 @@ impl Drop for Held {
 /// The native base of a structure's Python object.
 #[pyclass(subclass, frozen, module = "honeycomb._session")]
 pub struct Face {
-    held: Mutex<Option<Held>>,
+    held: Mutex<Option<HeldNative>>,
     /// The structure that was opened first. If another structure has its name by now, that one is never
     /// opened in its place.
     identity: OnceLock<u64>,
@@ -111,14 +111,14 @@ impl Face {
         Face { held: Mutex::new(None), identity: OnceLock::new() }
     }
 
-    fn held(&self) -> MutexGuard<'_, Option<Held>> {
+    fn held(&self) -> MutexGuard<'_, Option<HeldNative>> {
         self.held.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     fn hold(&self, native: Native) {
         self.identity.get_or_init(|| native.identity());
         let (made_in, closed) = (FORKS.load(Relaxed), native.closed());
-        let held = Held { native, made_in, closed };
+        let held = HeldNative { native, made_in, closed };
         // The previous structure is dropped after the lock is released, because dropping may run Python code.
         let before = self.held().replace(held);
         drop(before);

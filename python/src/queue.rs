@@ -36,7 +36,7 @@ impl NativeDelivery {
     }
 
     /// The arguments that create the same delivery in another process.
-    fn state<'py>(&self, py: Python<'py>) -> State<'py> {
+    fn state<'py>(&self, py: Python<'py>) -> GroupReport<'py> {
         let Delivery { item, entry, number, deliveries } = &self.0;
         (PyBytes::new(py, item), PyBytes::new(py, &entry.encode()), *number, *deliveries)
     }
@@ -52,10 +52,10 @@ impl NativeDelivery {
     }
 }
 
-type State<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64, u32);
-type Items<'py> = Vec<Bound<'py, PyBytes>>;
+type GroupReport<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>, u64, u32);
+type ItemList<'py> = Vec<Bound<'py, PyBytes>>;
 
-fn bytes<'py>(py: Python<'py>, items: &[Vec<u8>]) -> Items<'py> {
+fn bytes<'py>(py: Python<'py>, items: &[Vec<u8>]) -> ItemList<'py> {
     items.iter().map(|item| PyBytes::new(py, item)).collect()
 }
 
@@ -130,7 +130,12 @@ impl NativeQueue {
     }
 
     /// Takes up to `items` items, waiting up to `wait` seconds for the first.
-    fn get<'py>(&self, py: Python<'py>, items: usize, wait: Option<f64>) -> PyResult<Items<'py>> {
+    fn get<'py>(
+        &self,
+        py: Python<'py>,
+        items: usize,
+        wait: Option<f64>,
+    ) -> PyResult<ItemList<'py>> {
         let found = take_waiting(py, wait, |left| self.queue.get_many(items, left))?;
         Ok(bytes(py, &found))
     }
@@ -168,7 +173,7 @@ impl NativeQueue {
     }
 
     /// The first items, which stay in the queue.
-    fn peek<'py>(&self, py: Python<'py>, items: usize) -> PyResult<Items<'py>> {
+    fn peek<'py>(&self, py: Python<'py>, items: usize) -> PyResult<ItemList<'py>> {
         let peeked = py.detach(|| self.queue.peek(items));
         Ok(bytes(py, &checked(py, peeked)?))
     }

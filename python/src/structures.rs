@@ -1,7 +1,7 @@
 //! Python's interface to files and key-value stores.
 
 use crate::ahead::{NativeReadAhead, NativeScanAhead};
-use crate::batch::{self, Asked};
+use crate::batch::{self, BatchOperation};
 use crate::buffer::{Data, NativeRun};
 use crate::client::Closed;
 use crate::convert::checked;
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Largest read, in bytes, that does not request the size of the file first.
 pub const READ_ASKED: u64 = 1 << 20;
 
-pub type Page<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
+pub type PageEntries<'py> = (Vec<(Bound<'py, PyBytes>, Option<Bound<'py, PyBytes>>)>, Option<u64>);
 
 /// A mapped file. Each of its runs keeps it mapped.
 #[pyclass(frozen, module = "honeycomb._native")]
@@ -198,7 +198,7 @@ impl NativeKv {
         prefix: Data<'_>,
         keys_only: bool,
         max_bytes: u32,
-    ) -> PyResult<Page<'py>> {
+    ) -> PyResult<PageEntries<'py>> {
         let prefix = prefix.slice();
         let page = py.detach(|| self.kv.scan(cursor, prefix, keys_only, max_bytes));
         Ok(self::page(py, &checked(py, page)?, keys_only))
@@ -218,7 +218,11 @@ impl NativeKv {
     }
 
     /// Runs operations independently. Returns the result of each, or its exception.
-    fn batch<'py>(&self, py: Python<'py>, ops: Vec<Asked<'py>>) -> PyResult<Bound<'py, PyList>> {
+    fn batch<'py>(
+        &self,
+        py: Python<'py>,
+        ops: Vec<BatchOperation<'py>>,
+    ) -> PyResult<Bound<'py, PyList>> {
         let ops = batch::ops(&ops)?;
         let done = py.detach(|| self.kv.batch(&ops));
         batch::listed(py, done, |done| batch::done(py, done))
@@ -226,7 +230,7 @@ impl NativeKv {
 
     /// Runs all operations or none. Returns their results; or the index of the failed operation, its
     /// exception, whether a comparison failed and returned the value it found, and that value.
-    fn atomic<'py>(&self, py: Python<'py>, ops: Vec<Asked<'py>>) -> PyResult<Py<PyAny>> {
+    fn atomic<'py>(&self, py: Python<'py>, ops: Vec<BatchOperation<'py>>) -> PyResult<Py<PyAny>> {
         let ops = batch::ops(&ops)?;
         let ended = py.detach(|| self.kv.atomic(&ops));
         match checked(py, ended)? {
@@ -297,7 +301,7 @@ impl NativeKv {
 }
 
 /// A part of a scan as Python objects.
-pub fn page<'py>(py: Python<'py>, page: &ScanPage, keys_only: bool) -> Page<'py> {
+pub fn page<'py>(py: Python<'py>, page: &ScanPage, keys_only: bool) -> PageEntries<'py> {
     let entry = |(key, value): &(Vec<u8>, Vec<u8>)| {
         let value = (!keys_only).then(|| PyBytes::new(py, value));
         (PyBytes::new(py, key), value)

@@ -15,8 +15,8 @@ use crate::world::{
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::Error;
 use honeycomb_client::Target;
-use honeycomb_client::call::{Call, Event as CallEvent, Routing, Step};
-use honeycomb_server::Access;
+use honeycomb_client::call::{Call, CallEvent, Routing, Step};
+use honeycomb_server::CallerAccess;
 use honeycomb_types::{Kind, LaneId, Sequence, SessionId, StructureId, Time, Verbs};
 use honeycomb_wire::data::{ReadArgs, put_acks};
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
@@ -309,7 +309,7 @@ fn acknowledge(
 }
 
 /// The access that a task's connection has proven.
-fn access(world: &mut World, task: usize, structure: StructureId) -> Access {
+fn access(world: &mut World, task: usize, structure: StructureId) -> CallerAccess {
     let session = world.tasks[task].session;
     let now_ms = world.controller_now().as_millis();
     let expires_ms = expiry(world, now_ms);
@@ -325,7 +325,7 @@ fn access(world: &mut World, task: usize, structure: StructureId) -> Access {
         expires_ms: permit.expires_ms,
     };
     let session = world.sessions[session].session;
-    Access { session, window: 16, grant: Some(grant), peer: false }
+    CallerAccess { session, window: 16, grant: Some(grant), peer: false }
 }
 
 fn expiry(world: &World, now_ms: u64) -> u64 {

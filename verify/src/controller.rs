@@ -15,7 +15,7 @@ use honeycomb_catalog::{
 };
 use honeycomb_client::Error;
 use honeycomb_controller::{
-    Answers, OpenOptions, Opened, Store, StoreError, Turns, status_of, waits,
+    Answers, OpenOptions, RecoveredState, Store, StoreError, Turns, status_of, waits,
 };
 use honeycomb_env::MemoryDisk;
 use honeycomb_server::{Effect, MoveWord};
@@ -173,7 +173,7 @@ fn open(
     ix: usize,
     (hash_seed, cluster): (u64, Shape),
     now: Time,
-) -> Result<Opened, StoreError> {
+) -> Result<RecoveredState, StoreError> {
     let Shape { policy, server_loss_ms } = cluster;
     let options = OpenOptions {
         shard: ix as u16,

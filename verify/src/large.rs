@@ -10,8 +10,8 @@ use crate::world::{Event, PATIENCE, TryId, World};
 use honeycomb_catalog::{Actor, Command, Opened, Reply};
 use honeycomb_client::Error;
 use honeycomb_client::Target;
-use honeycomb_client::call::{Call, Event as CallEvent};
-use honeycomb_client::writing::{Next, Writing};
+use honeycomb_client::call::{Call, CallEvent};
+use honeycomb_client::writing::{WriteStep, Writing};
 use honeycomb_types::{BlockAt, BlockId, Kind, StructureId};
 use honeycomb_wire::extents::{ExtentRef, extents, put_extents};
 use honeycomb_wire::messages::{ExtentDropRequest, MapEntry};
@@ -97,11 +97,11 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
     let routing = world.routings.entry(key);
     let routing = routing.or_insert_with(|| crate::client::routing_of(opened));
     match writing.next(routing, local, 1) {
-        Next::Ask { bytes, full } => {
+        WriteStep::Ask { bytes, full } => {
             active(world, task).large = Some(Large { stage: Stage::Asking(writing), tries });
             ask(world, task, About::Extents(bytes as u64, full));
         }
-        Next::Put { at, pieces } => {
+        WriteStep::Put { at, pieces } => {
             let active = active(world, task);
             let new = written_by(&active.what).expect("it is written");
             active.payload = writing.cut(&[&storing::value(new)])[pieces[0]].concat();
@@ -111,7 +111,7 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
             active.large = Some(Large { stage, tries });
             go(world, task, CallEvent::Go);
         }
-        Next::Done(list) => {
+        WriteStep::Done(list) => {
             let active = active(world, task);
             let new = written_by(&active.what).expect("it is written");
             let (op, target, args, payload) = lay_out(&active.what);

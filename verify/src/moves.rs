@@ -5,7 +5,7 @@
 use crate::net::Node;
 use crate::server::{Caller, ShardLine};
 use crate::world::{Body, Event, Request, World};
-use honeycomb_server::{Access, LineKey, Post, PostPayload};
+use honeycomb_server::{CallerAccess, LineKey, Post, PostPayload};
 use honeycomb_types::{BlockAt, SessionId};
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::VecDeque;
@@ -96,7 +96,7 @@ impl World {
         (header.args_len, header.payload_len) = (args.len() as u32, payload.bytes().len() as u32);
         let (to, life) = line.to;
         let session = SessionId(u128::from(conn) | 1 << 100);
-        let access = Access { session, window: 1, grant: None, peer: true };
+        let access = CallerAccess { session, window: 1, grant: None, peer: true };
         let request =
             Request { access, header: header.encode(), args, payload: Body::Post(payload) };
         let at = self.arrival(Node::Server(server), Node::Server(to), conn);

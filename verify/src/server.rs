@@ -7,7 +7,7 @@ use honeycomb_catalog::Effect as Order;
 use honeycomb_controller::message_of;
 use honeycomb_env::{MemoryVolume, Volume};
 use honeycomb_server::{
-    Access, BlockOwner, Effect, Io, LineKey, Lots, Parts, Post, Shard, ShardConfig,
+    BlockOwner, CallerAccess, Effect, Io, LineKey, Lots, Post, Shard, ShardConfig, VolumeParts,
 };
 use honeycomb_structures::{Answer, News, Outcome, Payload, Registry, Ticket};
 use honeycomb_types::{
@@ -259,7 +259,7 @@ impl SimServer {
         &self,
         now: Time,
         controller_ms: u64,
-        access: &Access,
+        access: &CallerAccess,
         taken: &Taken,
     ) -> Result<(), String> {
         let Some(grant) = access.grant else { return Ok(()) };
@@ -324,7 +324,12 @@ impl SimServer {
     }
 
     /// The reply to a read that waits only for the disk.
-    fn read_at_once(&mut self, access: &Access, header: &RequestHeader, args: &[u8]) -> Answer {
+    fn read_at_once(
+        &mut self,
+        access: &CallerAccess,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> Answer {
         let (ticket, ix) = (self.ticket(), header.at.block.shard().0);
         let shard = self.shard(header.at);
         if let Outcome::Done(answer) = shard.apply(Time::ZERO, access, header, args, &[], ticket) {
@@ -347,7 +352,7 @@ impl SimServer {
     }
 
     /// A shard's part of the disk, for reads outside the shard.
-    fn parts(&self, shard: u8) -> Parts {
+    fn parts(&self, shard: u8) -> VolumeParts {
         let all = (1..=self.tiers.len() as u8).map(|n| {
             let (volume, base) = self.volume(TierIx(n), shard);
             (volume as Arc<dyn Volume>, base)
@@ -423,7 +428,7 @@ impl SimServer {
     }
 
     /// Access for a reader of a structure.
-    fn reader(&self, opened: &honeycomb_catalog::Opened) -> Access {
+    fn reader(&self, opened: &honeycomb_catalog::Opened) -> CallerAccess {
         let grant = Grant {
             job: opened.job,
             prefix: opened.prefix,
@@ -432,7 +437,7 @@ impl SimServer {
             generation: opened.generation,
             expires_ms: u64::MAX,
         };
-        Access { session: SessionId(u128::MAX), window: 1, grant: Some(grant), peer: false }
+        CallerAccess { session: SessionId(u128::MAX), window: 1, grant: Some(grant), peer: false }
     }
 
     fn ticket(&mut self) -> Ticket {
@@ -445,7 +450,7 @@ impl SimServer {
         &mut self,
         now: Time,
         to: Caller,
-        access: &Access,
+        access: &CallerAccess,
         header: &RequestHeader,
         args: &[u8],
         payload: Vec<u8>,
@@ -649,7 +654,7 @@ impl SimServer {
         (lane, sequence): (u32, u64),
     ) -> Result<Option<Item>, (Status, String)> {
         let session = SessionId(u128::MAX - 1);
-        let access = Access { session, window: 16, ..self.reader(opened) };
+        let access = CallerAccess { session, window: 16, ..self.reader(opened) };
         let mut args = Vec::new();
         GetArgs { items: 1, bytes: 1, reserve_ms: 0, stay: true }.put(&mut args);
         let sequence = honeycomb_types::Sequence(sequence);

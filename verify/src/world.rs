@@ -18,9 +18,9 @@ use crate::storing::Storing;
 use crate::tiers::Disks;
 use honeycomb_catalog::Opened;
 use honeycomb_client::Error;
-use honeycomb_client::call::{Lanes, Routing};
+use honeycomb_client::call::{LaneAllocator, Routing};
 use honeycomb_env::Entropy;
-use honeycomb_server::{Access, Io, PostPayload};
+use honeycomb_server::{CallerAccess, Io, PostPayload};
 use honeycomb_structures::Ticket;
 use honeycomb_types::limits::{ADOPT_MAX, MESSAGE_LIFE_MS, SERVER_LOSS_DEFAULT_MS};
 use honeycomb_types::{JobId, Kind, PrefixId, ServerId, SessionId, StructureId, Time};
@@ -50,7 +50,7 @@ pub struct TryId {
 
 /// A request in transit.
 pub struct Request {
-    pub access: Access,
+    pub access: CallerAccess,
     pub header: [u8; 64],
     pub args: Vec<u8>,
     pub payload: Body,
@@ -209,7 +209,7 @@ pub struct World {
     pub(crate) jobs: Vec<SimJob>,
     pub(crate) structures: BTreeMap<StructureId, Known>,
     pub(crate) tasks: Vec<Task>,
-    pub(crate) sessions: Vec<Lanes>,
+    pub(crate) sessions: Vec<LaneAllocator>,
     pub(crate) violation: Option<String>,
     heap: BinaryHeap<Reverse<(Time, u64, u32)>>,
     events: Vec<Option<Event>>,
@@ -354,7 +354,7 @@ impl World {
             world.schedule(TICK, Event::Tick(Node::Server(server)));
         }
         for session in 0..CLIENTS as u128 {
-            world.sessions.push(Lanes::new(SessionId(session + 1)));
+            world.sessions.push(LaneAllocator::new(SessionId(session + 1)));
         }
         world
     }

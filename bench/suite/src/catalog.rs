@@ -10,7 +10,7 @@ use super::report::{Progress, Table, number, spread};
 use super::wire::Wire;
 use super::{Common, Pool, Waiting};
 use clap::Args;
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::say;
 use honeycomb_client::{Client, JobTicket};
 use honeycomb_controller::{LogCensus, census};
@@ -131,7 +131,7 @@ struct Scale {
 }
 
 /// `honeycomb bench catalog`.
-pub fn run(args: &CatalogArgs) -> Outcome {
+pub fn run(args: &CatalogArgs) -> CommandResult {
     let common = args.common.settled()?;
     if args.connections == 0 || args.pipelines == 0 || args.window == 0 {
         return Err("--connections, --pipelines and --window must be at least 1".into());

@@ -8,7 +8,7 @@ use super::report::{Progress, SERIES, Table, number, spread};
 use super::wire::Wire;
 use super::{Common, Pool, Waiting};
 use clap::Args;
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::say;
 use honeycomb_client::{Client, Error};
 use honeycomb_env::Clock;
@@ -100,7 +100,7 @@ struct Found {
 }
 
 /// `honeycomb bench controller`.
-pub fn run(args: &ControllerArgs) -> Outcome {
+pub fn run(args: &ControllerArgs) -> CommandResult {
     let common = args.common.settled()?;
     if args.connections == 0 || args.window == 0 {
         return Err("--connections and --window must be at least 1".into());

@@ -1,6 +1,6 @@
 //! Folders for the disks of a benchmark's cluster, and the speed of the disk alone.
 
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb_env::{Clock, Entropy, Scratch, VOLUME_ALIGN, Volume};
 use honeycomb_types::Time;
 use std::path::{Path, PathBuf};
@@ -17,7 +17,7 @@ pub struct Folder {
 
 impl Folder {
     /// The given directory, or a new one in the system's temporary directory.
-    pub fn new(given: Option<PathBuf>) -> Outcome<Folder> {
+    pub fn new(given: Option<PathBuf>) -> CommandResult<Folder> {
         if let Some(path) = given {
             return Ok(Folder { path, own: false });
         }
@@ -49,7 +49,7 @@ impl Drop for Folder {
 
 /// Bytes per second of writes and reads of a folder's disk alone, with direct I/O where possible, by as many
 /// threads as a server has for it, in pieces of these sizes.
-pub fn alone(folder: &Folder, bytes: u64, write: usize, read: usize) -> Outcome<(f64, f64)> {
+pub fn alone(folder: &Folder, bytes: u64, write: usize, read: usize) -> CommandResult<(f64, f64)> {
     let failed = |e: &std::io::Error| Failure::io(folder.path.display(), e);
     let volume = Scratch::open(folder.path(), bytes).map_err(|e| failed(&e))?;
     let all = |piece: usize, work: &(dyn Fn(u64, &mut [u8]) -> std::io::Result<()> + Sync)| {

@@ -9,7 +9,7 @@ use super::trace::{Trace, bar, steps, write_csv};
 use super::watch::{Observed, Sample, observe, resident_of};
 use super::{Pool, Waiting};
 use clap::{Args, ValueEnum};
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb::size;
@@ -162,7 +162,7 @@ struct Figures {
 }
 
 /// `honeycomb bench elasticity`.
-pub fn run(args: &ElasticityArgs) -> Outcome {
+pub fn run(args: &ElasticityArgs) -> CommandResult {
     let demand = args.trace.demand(SECONDS)?;
     let about = machine();
     if !args.output.json {
@@ -209,7 +209,7 @@ fn measure(
     demand: &Demand,
     structure: StructureArg,
     end: End,
-) -> Outcome<Found> {
+) -> CommandResult<Found> {
     let lease_ms = args.lease_ms.unwrap_or(end.lease_ms());
     let holding = structure.holding();
     let pool = args.trace.pool(demand, args.block_size, args.kv_blocks);
@@ -239,7 +239,7 @@ fn measure(
 
 /// Fills a structure, ends its prefix, and waits until the resident memory is as low as before. Answers the
 /// milliseconds from the end of the prefix, by expiry or earlier.
-fn reclaimed(cluster: &Cluster, plan: &Plan, block_size: u64, trial: u32) -> Outcome<f64> {
+fn reclaimed(cluster: &Cluster, plan: &Plan, block_size: u64, trial: u32) -> CommandResult<f64> {
     let (client, ticket) = cluster.job(&format!("trial-{trial}"))?;
     client.create_prefix(ticket.job, "/trial", &[], plan.prefix.clone())?;
     client.keep(ticket.job, &["/trial".to_owned()]);
@@ -380,7 +380,7 @@ fn json_of(demand: &Demand, about: &str, found: &Found) -> Value {
     })
 }
 
-fn write_figure(args: &ElasticityArgs, demand: &Demand, found: &Found) -> Outcome {
+fn write_figure(args: &ElasticityArgs, demand: &Demand, found: &Found) -> CommandResult {
     let name = match found.end {
         End::Lapse => found.structure.holding().name().to_owned(),
         end => format!("{}-{}", found.structure.holding().name(), end.name()),

@@ -7,7 +7,7 @@ use super::process::{Pinning, Watched, machine};
 use super::report::{Progress, SERIES, Table, spread};
 use super::{Common, Pool, Waiting};
 use clap::Args;
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::say;
 use honeycomb::size;
 use honeycomb_client::{Client, File};
@@ -61,7 +61,7 @@ struct Bench<'a> {
 }
 
 /// `honeycomb bench file`.
-pub fn run(args: &FileArgs) -> Outcome {
+pub fn run(args: &FileArgs) -> CommandResult {
     let common = args.common.settled()?;
     let pinning = Pinning::choose(!common.no_pin);
     let about = machine();
@@ -111,7 +111,7 @@ impl Bench<'_> {
         (0..threads).map(|_| open()).collect()
     }
 
-    fn synchronous(&self, size: u64, rows: &mut Vec<Row>) -> Outcome {
+    fn synchronous(&self, size: u64, rows: &mut Vec<Row>) -> CommandResult {
         let bytes = noise(size as usize);
         let limit = self.common.limit();
         let most = (APPENDED_MAX.min(self.args.pool.memory / 4) / size.max(1)).max(1);
@@ -135,7 +135,7 @@ impl Bench<'_> {
     }
 
     /// Whole files, in the largest pieces that fit in one request.
-    fn stream(&self, rows: &mut Vec<Row>) -> Outcome {
+    fn stream(&self, rows: &mut Vec<Row>) -> CommandResult {
         let total = match self.common.quick {
             true => self.args.stream.min(16 << 20),
             false => self.args.stream,

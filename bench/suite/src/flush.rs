@@ -7,7 +7,7 @@ use super::spill::{show, spread};
 use super::trace::bar;
 use super::{Pool, Transport, Waiting};
 use clap::Args;
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::flush_failure;
 use honeycomb::output::Output;
 use honeycomb::{raw, say, size};
@@ -67,7 +67,7 @@ struct Pair {
 }
 
 /// `honeycomb bench flush`.
-pub fn run(args: &FlushArgs) -> Outcome {
+pub fn run(args: &FlushArgs) -> CommandResult {
     if args.block_size > FLUSH_OBJECT_MAX {
         let most = size::show(FLUSH_OBJECT_MAX);
         let text = format!("--block-size must be at most {most}, because each block is one object");
@@ -112,7 +112,7 @@ pub fn run(args: &FlushArgs) -> Outcome {
     let names: Vec<String> = (0..blocks).map(|n| format!("{NAMED}{n}")).collect();
     let object_name = format!("{NAMED}plain");
     let object = place.join(&object_name);
-    let rate = |work: &dyn Fn() -> Outcome<()>| -> Outcome<f64> {
+    let rate = |work: &dyn Fn() -> CommandResult<()>| -> CommandResult<f64> {
         let clock = Clock::start();
         work()?;
         Ok(bytes as f64 / clock.now().since(Time::ZERO).as_secs_f64().max(1e-9))
@@ -155,7 +155,7 @@ pub fn run(args: &FlushArgs) -> Outcome {
 }
 
 /// One object from memory, in the parts of a plain flush.
-fn upload(place: &Place, access: &Access, bytes: u64) -> Outcome {
+fn upload(place: &Place, access: &Access, bytes: u64) -> CommandResult {
     let mut object = RawWriter::begin(place, access, bytes).map_err(flush_failure)?;
     let mut done = 0;
     while done < bytes {

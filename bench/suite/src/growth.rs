@@ -8,7 +8,7 @@ use super::trace::bar;
 use super::{Pool, Waiting};
 use clap::{Args, ValueEnum};
 use hdrhistogram::Histogram;
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb::size;
@@ -91,7 +91,7 @@ impl Found {
 }
 
 /// `honeycomb bench growth`.
-pub fn run(args: &GrowthArgs) -> Outcome {
+pub fn run(args: &GrowthArgs) -> CommandResult {
     let limit = args.block_size / (2 * honeycomb_types::limits::LARGE_FRACTION);
     if args.size == 0 || args.size > limit {
         let (given, limit) = (size::show(args.size), size::show(limit));
@@ -148,7 +148,7 @@ fn write(
     round: u32,
     bytes: u64,
     into: &mut Histogram<u64>,
-) -> Outcome<u64> {
+) -> CommandResult<u64> {
     let (client, ticket) = cluster.job(&format!("{}-{round}", structure.name()))?;
     client.create_prefix(ticket.job, "/grow", &[], Default::default())?;
     let item = noise(args.size as usize);

@@ -7,7 +7,7 @@ use super::redis::{self, Redis, RedisClient};
 use super::report::{Progress, SERIES, Table, number, spread};
 use super::{Common, Pool, Waiting};
 use clap::{Args, ValueEnum};
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::say;
 use honeycomb::size;
 use honeycomb_client::Kv;
@@ -118,7 +118,7 @@ struct Row {
 }
 
 /// `honeycomb bench kv`.
-pub fn run(args: &KvArgs) -> Outcome {
+pub fn run(args: &KvArgs) -> CommandResult {
     let common = args.common.settled()?;
     let version = peer_version(args.peer)?;
     let pinning = Pinning::choose(!common.no_pin);
@@ -187,7 +187,7 @@ fn measure_case(
     stores: &mut [Store],
     progress: &Progress,
     results: &mut Vec<Row>,
-) -> Outcome {
+) -> CommandResult {
     let count = (DATA / case.size.max(1)).clamp(16, KEYS_MAX);
     // Each size has its own keys, so that values of different sizes do not mix in a shared store.
     let keys: Vec<Vec<u8>> =

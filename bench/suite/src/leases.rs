@@ -7,7 +7,7 @@ use super::report::Progress;
 use super::wire::Wire;
 use super::{Common, Pool, Waiting};
 use clap::Args;
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::say;
 use honeycomb::size;
 use honeycomb_env::Clock;
@@ -78,7 +78,7 @@ struct Idle {
 }
 
 /// `honeycomb bench leases`.
-pub fn run(args: &LeasesArgs) -> Outcome {
+pub fn run(args: &LeasesArgs) -> CommandResult {
     let common = args.common.settled()?;
     let most = PREFIXES_PER_JOB_MAX as u64 - 2 - args.prefixes.div_ceil(SIBLINGS);
     if args.prefixes == 0 || args.prefixes > most {

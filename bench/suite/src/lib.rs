@@ -39,7 +39,7 @@ mod wire;
 pub use kv::noise;
 
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::output::Output;
 use honeycomb::size;
 use std::ffi::OsString;
@@ -230,7 +230,7 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn bench(args: &BenchArgs) -> Outcome {
+fn bench(args: &BenchArgs) -> CommandResult {
     match &args.what {
         What::Kv(args) => kv::run(args),
         What::Queue(args) => queue::run(args),

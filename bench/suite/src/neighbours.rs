@@ -12,7 +12,7 @@ use super::report::{Progress, Table, number};
 use super::{Pool, Waiting};
 use attack::{Attack, Target};
 use clap::Args;
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb_client::{Client, JobTicket, Kv};
@@ -189,7 +189,7 @@ fn seen(attack: Attack, rounds: u64, ops: u64, progress: &Progress) -> Result<Se
 }
 
 /// `honeycomb bench neighbours`.
-pub fn run(args: &NeighboursArgs) -> Outcome {
+pub fn run(args: &NeighboursArgs) -> CommandResult {
     let (rounds, ops) = if args.quick { (1, 60) } else { (args.rounds, args.ops) };
     if rounds == 0 || ops < rounds {
         return Err("--rounds must be at least 1, and --ops at least as large as --rounds".into());

@@ -8,7 +8,7 @@ use super::redis::{Redis, RedisClient};
 use super::report::{Progress, SERIES, Table, number, spread};
 use super::{Common, Pool, Waiting};
 use clap::Args;
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::say;
 use honeycomb::size;
 use honeycomb_client::{Client, Heard, JobTicket, Kv, Listener, Queue};
@@ -115,7 +115,7 @@ struct System {
 }
 
 /// `honeycomb bench queue`.
-pub fn run(args: &QueueArgs) -> Outcome {
+pub fn run(args: &QueueArgs) -> CommandResult {
     let common = args.common.settled()?;
     let version = peer_version(args.peer)?;
     let pinning = Pinning::choose(!common.no_pin);
@@ -200,7 +200,7 @@ fn measure_case(
     systems: &mut [System],
     progress: &Progress,
     results: &mut Vec<Row>,
-) -> Outcome {
+) -> CommandResult {
     let item = noise(case.size as usize);
     let mut rounds: Vec<Vec<Vec<Figures>>> = vec![vec![Vec::new(); systems.len()]; what.len()];
     // The first round is not counted: it uses new blocks and buffers.

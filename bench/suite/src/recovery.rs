@@ -1,7 +1,7 @@
 //! `bench recovery`: the time from the start of a controller until it answers from its recovered state.
 
 use clap::Args;
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
 use honeycomb::unhex;
 use honeycomb_client::{Client, ClientOptions};
@@ -63,7 +63,7 @@ impl Drop for Node {
     }
 }
 
-fn start(data: &Path, listen: &str) -> Outcome<(Node, Value)> {
+fn start(data: &Path, listen: &str) -> CommandResult<(Node, Value)> {
     let mut command = crate::product()?;
     command.args(["controller", "--json", "--listen", listen, "--data-dir"]).arg(data);
     command.stdin(Stdio::null()).stdout(Stdio::piped());
@@ -82,7 +82,7 @@ fn path_of(i: u64) -> String {
     if i < FAN_OUT { format!("t{i}") } else { format!("t{}/t{i}", i % FAN_OUT) }
 }
 
-fn fill(client: &Client, job: JobId, prefixes: u64) -> Outcome {
+fn fill(client: &Client, job: JobId, prefixes: u64) -> CommandResult {
     let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
     let mut made = 0;
     while made < prefixes {
@@ -104,7 +104,7 @@ fn bytes_in(data: &Path) -> u64 {
 }
 
 /// `honeycomb bench recovery`.
-pub fn run(args: &RecoveryArgs) -> Outcome {
+pub fn run(args: &RecoveryArgs) -> CommandResult {
     let within = args.within.clone().unwrap_or_else(std::env::temp_dir);
     let unique = Entropy::system().next_u64();
     let folder = Folder(within.join(format!("honeycomb-recovery-{unique:x}")));

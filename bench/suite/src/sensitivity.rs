@@ -9,7 +9,7 @@ use super::report::{Table, number};
 use super::trace::{Trace, bar, steps, write_csv};
 use super::watch::{Observed, Sample, observe};
 use clap::{Args, ValueEnum};
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb::size;
@@ -113,7 +113,7 @@ struct Point {
 }
 
 /// `honeycomb bench sensitivity`.
-pub fn run(args: &SensitivityArgs) -> Outcome {
+pub fn run(args: &SensitivityArgs) -> CommandResult {
     let demand = args.trace.demand(SECONDS)?;
     let about = machine();
     if !args.output.json {
@@ -147,7 +147,7 @@ fn measure(
     demand: &Demand,
     parameter: Parameter,
     value: u64,
-) -> Outcome<Point> {
+) -> CommandResult<Point> {
     let (mut block, mut lease, mut mark) = (args.block_size, args.lease_ms, 0);
     match parameter {
         Parameter::Block => block = value,
@@ -225,7 +225,7 @@ fn json_of(args: &SensitivityArgs, demand: &Demand, about: &str, point: &Point) 
     })
 }
 
-fn write_figure(args: &SensitivityArgs, parameter: Parameter, points: &[Point]) -> Outcome {
+fn write_figure(args: &SensitivityArgs, parameter: Parameter, points: &[Point]) -> CommandResult {
     let name = format!("sensitivity-{}", parameter.name());
     if let Some(path) = args.trace.file(&format!("{name}.csv"))? {
         let head = format!(

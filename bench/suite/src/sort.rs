@@ -6,7 +6,7 @@ use super::process::{Pinning, Watched, machine};
 use super::trace::bar;
 use super::{Pool, Transport, Waiting};
 use clap::Args;
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb::size;
@@ -85,7 +85,7 @@ fn shape(text: &str) -> Result<String, String> {
 }
 
 /// `honeycomb bench sort`.
-pub fn run(args: &SortArgs) -> Outcome {
+pub fn run(args: &SortArgs) -> CommandResult {
     let shrink = if args.quick { 64 } else { 1 };
     let bytes = (args.bytes / shrink).max(RECORD);
     let block = args.block_size.min(if args.quick { 128 << 10 } else { u64::MAX });
@@ -188,7 +188,7 @@ fn watched<T>(cluster: &Cluster, bytes: u64, work: impl FnOnce(&AtomicU64) -> T)
 }
 
 /// Bytes written to the disk and read from it, after the server has reported all of them.
-fn moved(admin: &Client) -> Outcome<(u64, u64)> {
+fn moved(admin: &Client) -> CommandResult<(u64, u64)> {
     let clock = Clock::start();
     clock.sleep_until(clock.now() + 2 * REPORT_INTERVAL);
     let status = admin.status()?;

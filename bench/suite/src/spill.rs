@@ -9,7 +9,7 @@ use super::trace::bar;
 use super::{Pool, Transport, Waiting};
 use clap::Args;
 use hdrhistogram::Histogram;
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb::size;
@@ -100,7 +100,7 @@ struct Others<'a> {
 }
 
 /// `honeycomb bench spill`.
-pub fn run(args: &SpillArgs) -> Outcome {
+pub fn run(args: &SpillArgs) -> CommandResult {
     let bytes = if args.quick { args.bytes.min(32 << 20) } else { args.bytes };
     let rounds = if args.quick { args.rounds.min(2) } else { args.rounds };
     let about = machine();
@@ -116,7 +116,7 @@ pub fn run(args: &SpillArgs) -> Outcome {
     let client = cluster.client(&job.token);
     let (hot, here) = cluster.job("busy")?;
     let seconds = if args.quick { 0.2 } else { 3.0 };
-    let quiet = || -> Outcome<()> {
+    let quiet = || -> CommandResult<()> {
         let clock = Clock::start();
         clock.sleep_until(clock.now() + Duration::from_secs_f64(seconds / 2.0));
         Ok(())
@@ -159,14 +159,14 @@ fn through(
     bytes: u64,
     threads: u32,
     round: u32,
-) -> Outcome<(f64, f64)> {
+) -> CommandResult<(f64, f64)> {
     let each = bytes / u64::from(threads);
     let path = format!("r{round}");
     let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
     client.create_prefix(job.job, &path, &[], options)?;
-    let all = |work: &(dyn Fn(u32) -> Outcome<()> + Sync)| -> Outcome<f64> {
+    let all = |work: &(dyn Fn(u32) -> CommandResult<()> + Sync)| -> CommandResult<f64> {
         let clock = Clock::start();
-        let ended: Outcome<()> = thread::scope(|scope| {
+        let ended: CommandResult<()> = thread::scope(|scope| {
             let running: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
             running.into_iter().try_for_each(|t| t.join().expect("no thread panics"))
         });
@@ -202,11 +202,11 @@ fn through(
 }
 
 impl Others<'_> {
-    fn run(&self) -> Outcome {
+    fn run(&self) -> CommandResult {
         let Others { client, job, name, threads, .. } = self;
         let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
         client.create_prefix(job.job, name, &[], options)?;
-        let ended: Outcome<()> = thread::scope(|scope| {
+        let ended: CommandResult<()> = thread::scope(|scope| {
             let running: Vec<_> =
                 (0..*threads).map(|n| scope.spawn(move || self.thread(n))).collect();
             running.into_iter().try_for_each(|t| t.join().expect("no thread panics"))
@@ -216,7 +216,7 @@ impl Others<'_> {
         Ok(())
     }
 
-    fn thread(&self, n: u32) -> Outcome {
+    fn thread(&self, n: u32) -> CommandResult {
         let Others { client, job, name, file: of_a_file, bytes, threads, pace } = self;
         let clock = Clock::start();
         let piece = vec![n as u8; READ];
@@ -260,8 +260,8 @@ impl Others<'_> {
 fn neighboured<T>(
     client: &Client,
     job: &JobTicket,
-    work: impl FnOnce() -> Outcome<T>,
-) -> Outcome<(T, f64)> {
+    work: impl FnOnce() -> CommandResult<T>,
+) -> CommandResult<(T, f64)> {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let appending = scope.spawn(|| appends(client, job, &over));
@@ -272,13 +272,13 @@ fn neighboured<T>(
     })
 }
 
-fn appends(client: &Client, job: &JobTicket, over: &AtomicBool) -> Outcome<f64> {
+fn appends(client: &Client, job: &JobTicket, over: &AtomicBool) -> CommandResult<f64> {
     let options = PrefixOptions { pinned: true, ..PrefixOptions::default() };
     client.create_prefix(job.job, "n", &[], options)?;
     let clock = Clock::start();
     let mut took = Histogram::<u64>::new(3).expect("three digits");
     let piece = [7; NEIGHBOUR];
-    let new = |n: u32| -> Outcome<File> {
+    let new = |n: u32| -> CommandResult<File> {
         let file = client.create_file(job.job, &format!("n:f{n}"), 1, false)?;
         if n > 0 {
             client.remove_structure(job.job, &format!("n:f{}", n - 1))?;

@@ -2,7 +2,7 @@
 
 use super::Pool;
 use clap::Args;
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::size;
 use honeycomb_wire::messages::PrefixOptions;
 use honeycomb_workload::{Demand, Ending, Fit, Holding, Plan, Sizes, fitted, snowset};
@@ -56,7 +56,7 @@ pub struct Trace {
 
 impl Trace {
     /// The load, compressed into `--seconds`, by default `usual`.
-    pub fn demand(&self, usual: f64) -> Outcome<Demand> {
+    pub fn demand(&self, usual: f64) -> CommandResult<Demand> {
         let seconds = self.seconds.unwrap_or(usual);
         if !(SECONDS_MIN..=86_400.0).contains(&seconds) {
             return Err(Failure::invalid("--seconds must be 1 to 86400"));
@@ -72,7 +72,7 @@ impl Trace {
         Ok(hour.scaled(seconds, peak))
     }
 
-    fn read(&self, path: &Path) -> Outcome<Demand> {
+    fn read(&self, path: &Path) -> CommandResult<Demand> {
         let from: Box<dyn Read> = if path == Path::new("-") {
             Box::new(std::io::stdin().lock())
         } else {
@@ -104,7 +104,7 @@ impl Trace {
     }
 
     /// The path of a figure's file; creates the folder.
-    pub fn file(&self, name: &str) -> Outcome<Option<PathBuf>> {
+    pub fn file(&self, name: &str) -> CommandResult<Option<PathBuf>> {
         let Some(folder) = &self.out else { return Ok(None) };
         std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
         Ok(Some(folder.join(name)))
@@ -112,7 +112,7 @@ impl Trace {
 }
 
 /// Writes rows of numbers under a head.
-pub fn write_csv(path: &Path, head: &str, rows: impl Iterator<Item = Vec<f64>>) -> Outcome {
+pub fn write_csv(path: &Path, head: &str, rows: impl Iterator<Item = Vec<f64>>) -> CommandResult {
     let mut text = format!("{head}\n");
     for row in rows {
         let cells: Vec<String> = row.into_iter().map(plain).collect();

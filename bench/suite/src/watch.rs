@@ -1,7 +1,7 @@
 //! Memory and requests of a cluster over time, while a load runs on it.
 
 use super::cluster::Cluster;
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb_client::Client;
 use honeycomb_env::Clock;
 use honeycomb_types::Time;
@@ -85,7 +85,7 @@ impl Observed {
 }
 
 /// Clients and jobs for the tenants of a demand.
-pub fn tenants(cluster: &Cluster, demand: &Demand, name: &str) -> Outcome<Vec<Tenant>> {
+pub fn tenants(cluster: &Cluster, demand: &Demand, name: &str) -> CommandResult<Vec<Tenant>> {
     let tenant = |i: u32| {
         let (client, ticket) = cluster.job(&format!("{name}-{i}"))?;
         Ok(Tenant { client, ticket })
@@ -99,7 +99,7 @@ pub fn observe(
     demand: &Demand,
     plan: &Plan,
     tell: &(dyn Fn(&Sample) + Sync),
-) -> Outcome<Observed> {
+) -> CommandResult<Observed> {
     let tenants = tenants(cluster, demand, "load")?;
     let admin = cluster.client(cluster.token());
     let mut observed = Observed {
@@ -141,7 +141,7 @@ fn failed(e: LoadError) -> Failure {
 }
 
 /// Resident bytes of a cluster's process.
-pub fn resident_of(cluster: &Cluster) -> Outcome<u64> {
+pub fn resident_of(cluster: &Cluster) -> CommandResult<u64> {
     resident(cluster.pid()).map_err(|e| Failure::io("the memory of the cluster's process", &e))
 }
 
@@ -165,7 +165,7 @@ struct Look<'a> {
 }
 
 impl Look<'_> {
-    fn until_done(&self, tell: &(dyn Fn(&Sample) + Sync)) -> Outcome<Looked> {
+    fn until_done(&self, tell: &(dyn Fn(&Sample) + Sync)) -> CommandResult<Looked> {
         let result = self.look(tell);
         if result.is_err() {
             self.stop.store(true, Relaxed);
@@ -173,7 +173,7 @@ impl Look<'_> {
         result
     }
 
-    fn look(&self, tell: &(dyn Fn(&Sample) + Sync)) -> Outcome<Looked> {
+    fn look(&self, tell: &(dyn Fn(&Sample) + Sync)) -> CommandResult<Looked> {
         let clock = Clock::start();
         let mut looked = Looked { samples: Vec::new(), counted_apart: 0 };
         for turn in 0.. {
@@ -193,7 +193,7 @@ impl Look<'_> {
         Ok(looked)
     }
 
-    fn sample(&self, clock: Clock) -> Outcome<Sample> {
+    fn sample(&self, clock: Clock) -> CommandResult<Sample> {
         let status = self.admin.status()?;
         let seconds = clock.now().since(Time::ZERO).as_secs_f64();
         Ok(Sample {
@@ -208,7 +208,7 @@ impl Look<'_> {
     }
 
     /// The difference between the kernel's two counts, including changes between the two reads.
-    fn counted_apart(&self) -> Outcome<u64> {
+    fn counted_apart(&self) -> CommandResult<u64> {
         let counted = resident_of(self.cluster)?;
         let walked = resident_walked(self.cluster.pid());
         let walked = walked.map_err(|e| Failure::io("the pages of the cluster's process", &e))?;

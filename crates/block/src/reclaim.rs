@@ -41,7 +41,7 @@ impl Drop for Handle {
 }
 
 struct Common {
-    state: Mutex<State>,
+    state: Mutex<FreedMemoryPool>,
     changed: Condvar,
     /// Maximum number of cached bytes.
     most: usize,
@@ -51,9 +51,9 @@ struct Common {
 }
 
 #[derive(Default)]
-struct State {
+struct FreedMemoryPool {
     /// Reusable memory, in the order in which it was freed.
-    kept: VecDeque<Kept>,
+    kept: VecDeque<FreedMemory>,
     /// The bytes of these that may be resident.
     bytes: usize,
     /// Bytes of mappings in use.
@@ -76,7 +76,7 @@ pub(crate) struct Used {
     pub owner: Tenant,
 }
 
-struct Kept {
+struct FreedMemory {
     raw: MmapRaw,
     /// Bytes of it that may be resident.
     written: usize,
@@ -85,7 +85,7 @@ struct Kept {
 }
 
 impl Common {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, FreedMemoryPool> {
         // No code panics while holding the lock: it guards plain bookkeeping.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -110,11 +110,11 @@ impl Trim {
     }
 }
 
-impl State {
+impl FreedMemoryPool {
     /// Removes memory that was cached too long or exceeds the limit: the oldest first.
     fn expire(&mut self, common: &Common) {
         let room = common.most.min(common.whole.saturating_sub(self.mapped));
-        let old = |kept: &Kept| kept.since + KEPT_TICKS < self.tick;
+        let old = |kept: &FreedMemory| kept.since + KEPT_TICKS < self.tick;
         let mut leave = self.kept.iter().take_while(|kept| old(kept)).count();
         let mut left = self.bytes - self.kept.range(..leave).map(|k| k.written).sum::<usize>();
         while left > room {
@@ -177,7 +177,7 @@ impl Reclaimer {
             Some(tenant) if written > 0 => {
                 state.bytes += written;
                 let since = state.tick;
-                state.kept.push_back(Kept { raw, written, tenant, since });
+                state.kept.push_back(FreedMemory { raw, written, tenant, since });
                 state.expire(common);
             }
             _ => state.due.push(raw),
@@ -192,9 +192,9 @@ impl Reclaimer {
     /// The mapping of this length that the tenant freed last, with its content.
     pub(crate) fn take(&self, tenant: Tenant, length: usize) -> Option<Used> {
         let mut state = self.0.as_deref()?.0.lock();
-        let fits = |kept: &Kept| kept.tenant == tenant && kept.raw.len() == length;
+        let fits = |kept: &FreedMemory| kept.tenant == tenant && kept.raw.len() == length;
         let at = state.kept.iter().rposition(fits)?;
-        let Kept { raw, written, tenant: owner, .. } = state.kept.remove(at)?;
+        let FreedMemory { raw, written, tenant: owner, .. } = state.kept.remove(at)?;
         let all = state.bytes;
         assert!(all >= written, "INV-32: {written} of {all} cached bytes are taken");
         state.bytes -= written;

@@ -11,9 +11,9 @@
 //! A quarantine is soft state: after a restart the check finds the violation again, if it is in the log.
 
 use crate::invariants::{Broken, require};
-use crate::pool::Held;
+use crate::pool::SlotOwner;
 use crate::slab::chain;
-use crate::structures::Structure;
+use crate::structures::StructureRecord;
 use crate::{Catalog, CatalogError, Effect};
 use hashbrown::HashMap;
 use honeycomb_types::limits::SLOT_WIDTH;
@@ -36,14 +36,14 @@ const STEP_VACANT: u32 = 1024;
 
 /// A violation that the background check has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Finding {
+pub struct AuditFinding {
     /// The violation.
     pub broken: Broken,
     /// The structure that was quarantined for it; `None` if the violation concerns no single structure.
     pub structure: Option<StructureId>,
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for AuditFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.structure {
             Some(id) => write!(f, "{}; structure {id} is quarantined", self.broken),
@@ -72,7 +72,7 @@ pub(crate) struct Audit {
 }
 
 /// A violation, and the index of the structure that it concerns.
-type Found = (Option<u32>, Broken);
+type StructureViolation = (Option<u32>, Broken);
 
 impl Audit {
     /// A structure ended.
@@ -90,7 +90,7 @@ impl Audit {
 impl Catalog {
     /// Makes one step of the background check, if one is due: examines one structure, or a part of a large
     /// one, one job, or some blocks of one core. Returns the violation, if it finds one.
-    pub fn audit(&mut self, now: Time, effects: &mut Vec<Effect>) -> Option<Finding> {
+    pub fn audit(&mut self, now: Time, effects: &mut Vec<Effect>) -> Option<AuditFinding> {
         self.now = self.now.max(now);
         // The owners of some blocks are unknown until every server has reported.
         if self.now < self.audit.due || self.recovering() {
@@ -112,7 +112,7 @@ impl Catalog {
         }
         self.audit.found += 1;
         let structure = s.map(|s| self.quarantine(s, &broken, effects));
-        Some(Finding { broken, structure })
+        Some(AuditFinding { broken, structure })
     }
 
     /// Number of violations that the background check has reported.
@@ -120,7 +120,7 @@ impl Catalog {
         self.audit.found
     }
 
-    fn audit_structure(&mut self) -> Result<(), Found> {
+    fn audit_structure(&mut self) -> Result<(), StructureViolation> {
         let (from, entry) = self.audit.structure;
         let Some(s) = self.structures.next_from(from, STEP_VACANT) else {
             self.audit.structure = (self.structures.wraps(from, STEP_VACANT), 0);
@@ -142,7 +142,12 @@ impl Catalog {
     }
 
     /// INV-01 and INV-17 for some entries of a large map.
-    fn check_entries(&self, s: u32, structure: &Structure, from: usize) -> Result<(), Broken> {
+    fn check_entries(
+        &self,
+        s: u32,
+        structure: &StructureRecord,
+        from: usize,
+    ) -> Result<(), Broken> {
         let end = (from + STEP_BLOCKS).min(structure.entries.len());
         for i in from..end {
             let entry = structure.entries[i];
@@ -152,13 +157,13 @@ impl Catalog {
             let in_slots =
                 structure.router != Router::HashRange || entry.start.is_multiple_of(SLOT_WIDTH);
             require(in_slots, 17, what)?;
-            require(self.pool.owner(entry.block) == Some(Held::By(s)), 1, what)?;
+            require(self.pool.owner(entry.block) == Some(SlotOwner::By(s)), 1, what)?;
         }
         Ok(())
     }
 
     /// INV-02: the counts of one job are those of its prefixes and structures.
-    fn audit_job(&mut self) -> Result<(), Found> {
+    fn audit_job(&mut self) -> Result<(), StructureViolation> {
         let j = self.audit.job;
         self.audit.job = if j as usize + 1 >= self.jobs.bound() { 0 } else { j + 1 };
         let Some(job) = self.jobs.get(j) else { return Ok(()) };
@@ -179,7 +184,7 @@ impl Catalog {
     }
 
     /// INV-02: some blocks of one core that have an owner have one that exists.
-    fn audit_core(&mut self) -> Result<(), Found> {
+    fn audit_core(&mut self) -> Result<(), StructureViolation> {
         let (from, core, first) = self.audit.block;
         let found = self.pool.servers().find(|(id, _)| *id >= from);
         let Some((id, server)) = found else {
@@ -201,7 +206,7 @@ impl Catalog {
 
     /// Refuses the operations of a structure from now on.
     fn quarantine(&mut self, s: u32, broken: &Broken, effects: &mut Vec<Effect>) -> StructureId {
-        let Structure { id, prefix, .. } = self.structures[s];
+        let StructureRecord { id, prefix, .. } = self.structures[s];
         self.audit.quarantined.insert(id, broken.to_string().into());
         self.revoke_grants(prefix, effects);
         id

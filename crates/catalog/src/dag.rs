@@ -122,15 +122,15 @@ const _: () = assert!(limits::PARENTS_MAX <= u16::MAX as usize);
 /// An edge in the table of names. It repeats the ends of the edge, so that a lookup does not read the edge's
 /// record, and a part of the hash, so that a table that grows does not read every name.
 #[derive(Clone, Copy, Debug)]
-struct Named {
+struct EdgeName {
     parent: u32,
     child: u32,
     hash: u32,
 }
 
-impl Named {
-    fn new(key: HashKey, parent: u32, child: u32, name: &str) -> Named {
-        Named { parent, child, hash: Named::hash_of(key, parent, name) }
+impl EdgeName {
+    fn new(key: HashKey, parent: u32, child: u32, name: &str) -> EdgeName {
+        EdgeName { parent, child, hash: EdgeName::hash_of(key, parent, name) }
     }
 
     fn hash_of(key: HashKey, parent: u32, name: &str) -> u32 {
@@ -143,7 +143,7 @@ impl Named {
     }
 
     fn table_hash(&self) -> u64 {
-        Named::spread(self.hash)
+        EdgeName::spread(self.hash)
     }
 }
 
@@ -151,7 +151,7 @@ impl Named {
 pub(crate) struct Dag {
     pub(crate) nodes: Slab<Node>,
     pub(crate) edges: Slab<Edge>,
-    names: HashTable<Named>,
+    names: HashTable<EdgeName>,
     ids: HashTable<u32>,
     key: HashKey,
     mark: u32,
@@ -186,19 +186,19 @@ impl Dag {
     }
 
     pub(crate) fn child(&self, parent: u32, name: &str) -> Option<u32> {
-        let hash = Named::hash_of(self.key, parent, name);
-        let same = |named: &Named| {
+        let hash = EdgeName::hash_of(self.key, parent, name);
+        let same = |named: &EdgeName| {
             (named.parent, named.hash) == (parent, hash) && *self.nodes[named.child].name == *name
         };
-        self.names.find(Named::spread(hash), same).map(|named| named.child)
+        self.names.find(EdgeName::spread(hash), same).map(|named| named.child)
     }
 
     /// The child of this name, or another of the same parent: read from the table of names alone,
     /// without the child's own memory.
     pub(crate) fn likely_child(&self, parent: u32, name: &str) -> Option<u32> {
-        let hash = Named::hash_of(self.key, parent, name);
-        let same = |named: &Named| (named.parent, named.hash) == (parent, hash);
-        self.names.find(Named::spread(hash), same).map(|named| named.child)
+        let hash = EdgeName::hash_of(self.key, parent, name);
+        let same = |named: &EdgeName| (named.parent, named.hash) == (parent, hash);
+        self.names.find(EdgeName::spread(hash), same).map(|named| named.child)
     }
 
     pub(crate) fn by_id(&self, id: PrefixId) -> Option<u32> {
@@ -273,7 +273,7 @@ impl Dag {
         for (n, node) in nodes.iter() {
             self.ids.insert_unique(key.id(node.id.0), n, |&n| key.id(nodes[n].id.0));
         }
-        self.names.reserve(edges, Named::table_hash);
+        self.names.reserve(edges, EdgeName::table_hash);
     }
 
     /// Puts a recovered node at the head of its job's list.
@@ -381,8 +381,8 @@ impl Dag {
             self.edges[next_sibling].prev_sibling = e;
         }
         self.nodes[parent].first_child = e;
-        let named = Named::new(self.key, parent, child, &self.nodes[child].name);
-        self.names.insert_unique(named.table_hash(), named, Named::table_hash);
+        let named = EdgeName::new(self.key, parent, child, &self.nodes[child].name);
+        self.names.insert_unique(named.table_hash(), named, EdgeName::table_hash);
         e
     }
 
@@ -401,9 +401,9 @@ impl Dag {
     pub(crate) fn cut(&mut self, before: u32, e: u32) {
         let Edge { parent, child, .. } = self.edges[e];
         self.dirty.mark(child);
-        let hash = Named::hash_of(self.key, parent, &self.nodes[child].name);
-        let same = |named: &Named| (named.parent, named.child) == (parent, child);
-        let entry = self.names.find_entry(Named::spread(hash), same);
+        let hash = EdgeName::hash_of(self.key, parent, &self.nodes[child].name);
+        let same = |named: &EdgeName| (named.parent, named.child) == (parent, child);
+        let entry = self.names.find_entry(EdgeName::spread(hash), same);
         entry.expect("every edge is in the table of names").remove();
         match before {
             NONE => self.nodes[child].first_parent = self.edges[e].next_parent,

@@ -25,7 +25,7 @@ const SEARCH_MAX: u32 = 16_384;
 
 /// The end from which a search reached a prefix.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum End {
+enum SearchEnd {
     Top,
     Bottom,
 }
@@ -46,12 +46,15 @@ impl Dag {
             return Some(false);
         }
         let mut seen = HashMap::new();
-        seen.extend([(top, End::Top), (bottom, End::Bottom)]);
+        seen.extend([(top, SearchEnd::Top), (bottom, SearchEnd::Bottom)]);
         let mut down = vec![self.first_child_edge(top)];
         let mut up = vec![self.first_parent_edge(bottom)];
         for turn in 0..SEARCH_MAX {
-            let (stack, from) =
-                if turn % 2 == 0 { (&mut down, End::Top) } else { (&mut up, End::Bottom) };
+            let (stack, from) = if turn % 2 == 0 {
+                (&mut down, SearchEnd::Top)
+            } else {
+                (&mut up, SearchEnd::Bottom)
+            };
             // Each entry is the next edge to follow of one list.
             while stack.last() == Some(&NONE) {
                 stack.pop();
@@ -59,12 +62,12 @@ impl Dag {
             let Some(next) = stack.last_mut() else { return Some(false) };
             self.visited += 1;
             let edge = &self.edges[*next];
-            let at = if from == End::Top { edge.child } else { edge.parent };
-            *next = if from == End::Top { edge.next_sibling } else { edge.next_parent };
+            let at = if from == SearchEnd::Top { edge.child } else { edge.parent };
+            *next = if from == SearchEnd::Top { edge.next_sibling } else { edge.next_parent };
             match seen.insert(at, from) {
                 Some(other) if other != from => return Some(true),
                 Some(_) => {}
-                None if from == End::Top => stack.push(self.first_child_edge(at)),
+                None if from == SearchEnd::Top => stack.push(self.first_child_edge(at)),
                 None => stack.push(self.first_parent_edge(at)),
             }
         }

@@ -56,11 +56,11 @@ impl fmt::Display for Of<'_> {
 }
 
 /// The paths of prefixes that have a name which the caller used as if it were a path.
-struct Elsewhere<'a>(&'a str, &'a [Box<str>]);
+struct SimilarPaths<'a>(&'a str, &'a [Box<str>]);
 
-impl fmt::Display for Elsewhere<'_> {
+impl fmt::Display for SimilarPaths<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Elsewhere(name, at) = self;
+        let SimilarPaths(name, at) = self;
         if at.is_empty() { Ok(()) } else { write!(f, " ('{name}' is at {})", at.join(", ")) }
     }
 }
@@ -173,7 +173,7 @@ pub enum CatalogError {
     #[error("not permitted to {what} at {}: {why}", At(path))]
     PermissionDenied { what: &'static str, path: Box<str>, why: &'static str },
     /// No prefix has this address.
-    #[error("no {} exists in this job{}; create it first", At(path), Elsewhere(path, at))]
+    #[error("no {} exists in this job{}; create it first", At(path), SimilarPaths(path, at))]
     PrefixNotFound { path: Box<str>, at: Vec<Box<str>> },
     /// No structure has this address.
     #[error("{} does not exist; create it first", Of(path, name))]
@@ -216,7 +216,7 @@ pub enum CatalogError {
     #[error(
         "'{node}' names '{parent}' as a parent, but no prefix has that name or path{}; create it \
             first, or add it to the plan",
-        Elsewhere(parent, at)
+        SimilarPaths(parent, at)
     )]
     UnknownParent { node: Box<str>, parent: Box<str>, at: Vec<Box<str>> },
     /// A declared reader does not exist.
@@ -224,7 +224,7 @@ pub enum CatalogError {
         "{} declares the reader '{reader}', but no prefix has that name or path{}; create it \
             first, or add it to the plan",
         At(path),
-        Elsewhere(reader, at)
+        SimilarPaths(reader, at)
     )]
     UnknownReader { path: Box<str>, reader: Box<str>, at: Vec<Box<str>> },
     /// The lease of the prefix expired.

@@ -5,13 +5,13 @@
 //! them. A client requests a block with room; the catalog returns the fullest, so that the other blocks
 //! become empty. A block that has been empty for a while accepts no more extents, reports so, and is freed.
 
-use crate::pool::{Draw, Held, Where};
-use crate::structures::Structure;
+use crate::pool::{Draw, SlotOwner, Where};
+use crate::structures::StructureRecord;
 use crate::{Actor, Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{BATCH_MAX, LARGE_FRACTION};
 use honeycomb_types::{BlockAt, BlockId, JobId, Kind, MoveId, StructureId, Verbs};
 
-impl Structure {
+impl StructureRecord {
     /// The kind of content of one of its blocks.
     pub(crate) fn kind_of(&self, block: BlockId) -> Kind {
         match self.extents.contains(&block) {
@@ -74,7 +74,7 @@ impl Catalog {
             let (what, limit) = ("blocks of extents of one structure", BATCH_MAX as u64);
             return Err(CatalogError::LimitExceeded { what, limit });
         }
-        let Structure { job: j, prefix, .. } = self.structures[s];
+        let StructureRecord { job: j, prefix, .. } = self.structures[s];
         let block = self.take_blocks((j, prefix), s, Kind::Extents, 1, Draw::Ordinary)?[0].block;
         self.structures[s].extents.push(block);
         self.structures.extents_change(s, self.pool.at(block), true);
@@ -97,7 +97,7 @@ impl Catalog {
     /// Whether a block holds extents.
     pub(crate) fn holds_extents(&self, at: BlockAt) -> bool {
         let held = self.pool.held(at);
-        matches!(held, Some(Held::By(s)) if self.structures[s].extents.contains(&at.block))
+        matches!(held, Some(SlotOwner::By(s)) if self.structures[s].extents.contains(&at.block))
     }
 
     /// Frees a block of extents that is empty and accepts no more.

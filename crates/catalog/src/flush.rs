@@ -10,18 +10,18 @@
 //! The attributes `flush_to` and marks are rare: they are stored beside the DAG (`Special`), for as long as
 //! the node exists.
 
-mod asked;
 mod barrier;
 mod below;
 mod live;
 mod recovery;
+mod requests;
 mod stop;
 mod sweep;
 
 use crate::durable::PrefixImage;
 use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
 use crate::slab::chain;
-use crate::structures::Structure;
+use crate::structures::StructureRecord;
 use crate::tombstones::{Cause, Gone, Tombstone};
 use crate::{Catalog, CatalogError, Effect, Loss, Reply, Written};
 use barrier::Barrier;
@@ -56,7 +56,7 @@ pub(crate) struct Special {
 
 /// A block to flush, and its progress.
 #[derive(Debug)]
-struct Part {
+struct BlockFlush {
     at: BlockAt,
     /// The hashes of a kv that it owns.
     range: (u64, u64),
@@ -88,7 +88,7 @@ impl PartState {
     }
 }
 
-impl Part {
+impl BlockFlush {
     fn effect(&self) -> Effect {
         let (at, (start, end), object) = (self.at, self.range, self.object.clone());
         Effect::FlushBlock { server: at.block.server(), at, start, end, object }
@@ -97,7 +97,7 @@ impl Part {
 
 impl FlushedStructure {
     /// The manifest entry of a structure without its parts.
-    fn without_parts(structure: &Structure) -> FlushedStructure {
+    fn without_parts(structure: &StructureRecord) -> FlushedStructure {
         FlushedStructure {
             name: structure.name.clone(),
             kind: structure.kind,
@@ -146,7 +146,7 @@ struct Flush {
     /// The structures that it flushes.
     ids: Vec<StructureId>,
     structures: Vec<FlushedStructure>,
-    parts: Vec<Part>,
+    parts: Vec<BlockFlush>,
     /// Number of parts still to be written.
     left: usize,
     /// Whether the flush was requested and the prefix stays live.
@@ -244,7 +244,8 @@ impl Flushes {
 
     pub(crate) fn bytes(&self) -> usize {
         let flushes = self.all.values().map(|flush| {
-            let parts = flush.parts.capacity() * (size_of::<Part>() + size_of::<FlushedPart>());
+            let parts =
+                flush.parts.capacity() * (size_of::<BlockFlush>() + size_of::<FlushedPart>());
             size_of::<Flush>() + parts + flush.directory.len() + flush.address.len()
         });
         let live: usize = self.live.values().map(Live::bytes).sum();
@@ -484,7 +485,7 @@ impl Catalog {
             let object = format!("{}/{name}", flush.directory).into();
             let place = (flush.structures.len(), flushed.parts.len());
             let state = PartState::Waits;
-            flush.parts.push(Part { at, range, object, place, state, attempts: 0 });
+            flush.parts.push(BlockFlush { at, range, object, place, state, attempts: 0 });
             // Blocks that are not in the map yet follow the last one that is.
             let start = placed.map_or(u64::MAX, |(start, _)| start);
             flushed.parts.push(FlushedPart { name: name.into(), start, objects: Vec::new() });
@@ -596,7 +597,8 @@ impl Catalog {
         }
         // The server that wrote the last part has access to the directory; another server has access if the
         // directory is shared.
-        let there = |part: &&Part| matches!(part.state, PartState::Written | PartState::Copied);
+        let there =
+            |part: &&BlockFlush| matches!(part.state, PartState::Written | PartState::Copied);
         let written = flush.parts.iter().rev().filter(there);
         let wrote = written.map(|part| part.at.block.server());
         let able = |server: &ServerId| self.pool.server(*server).is_some_and(|s| s.flush);
@@ -713,7 +715,7 @@ impl Catalog {
                 Again::Part(i) => {
                     let part = known.map(|flush| &flush.parts[i]);
                     let waits = part.filter(|part| part.state == PartState::Waits);
-                    effects.extend(waits.map(Part::effect));
+                    effects.extend(waits.map(BlockFlush::effect));
                 }
                 Again::Commit => {}
             }
@@ -733,8 +735,9 @@ impl Catalog {
         let hit: Vec<u64> = self.flush_numbers().collect();
         for number in hit {
             let Some(flush) = self.flushes.all.get_mut(&number) else { continue };
-            let unwritten =
-                |part: &&Part| part.state == PartState::Waits && is_gone(part.at.block.server());
+            let unwritten = |part: &&BlockFlush| {
+                part.state == PartState::Waits && is_gone(part.at.block.server())
+            };
             let lost = flush.parts.iter().filter(unwritten).count();
             if let Some(part) = flush.parts.iter().find(unwritten) {
                 let server = address(part.at.block.server()).expect("it is lost").clone();

@@ -4,7 +4,7 @@
 
 use crate::Catalog;
 use crate::error::blocks;
-use crate::pool::{Draw, Room, Where};
+use crate::pool::{CoreRoom, Draw, Where};
 use hashbrown::HashMap;
 use honeycomb_types::{BlockId, JobId, TierIx, Time};
 use std::fmt;
@@ -178,7 +178,7 @@ impl Catalog {
             }
             for (ix, spec) in server.tiers.iter().enumerate() {
                 let name = spec.class.name();
-                let Room { total, out, .. } = server.below(ix);
+                let CoreRoom { total, out, .. } = server.below(ix);
                 let known = tiers.iter().position(|tier| tier.name == name);
                 let at = known.unwrap_or_else(|| {
                     tiers.push(tier(name));

@@ -7,8 +7,8 @@
 //! the order of that list. Every request can be repeated.
 
 use crate::command::Seal;
-use crate::pool::{Draw, Held};
-use crate::structures::{Granted, Placed, Structure};
+use crate::pool::{Draw, SlotOwner};
+use crate::structures::{Granted, Placed, StructureRecord};
 use crate::{Catalog, CatalogError, Effect, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Bug, Kind, MapVersion, MoveId, ServerId, StructureId};
 
@@ -20,7 +20,7 @@ pub(crate) enum Position {
     Chain(usize),
 }
 
-impl Structure {
+impl StructureRecord {
     /// The position of one of its blocks.
     pub(crate) fn position(&self, block: BlockId) -> Option<Position> {
         let tail = self.entries.len() - 1;
@@ -42,7 +42,7 @@ impl Catalog {
         self.heard_from(at.block.server());
         let s = self.structures.find(id).ok_or(CatalogError::UnknownStructure { structure: id })?;
         self.need_sound(s)?;
-        if self.pool.held(at) == Some(Held::By(s)) {
+        if self.pool.held(at) == Some(SlotOwner::By(s)) {
             Ok(s)
         } else {
             Err(CatalogError::StaleBlock { at })
@@ -113,7 +113,7 @@ impl Catalog {
         let sealed = self.chain_seal(s, asker);
         let last = structure.growth.as_ref().and_then(|growth| growth.granted.back());
         let theirs = last.is_some_and(|g| g.block == successor.block && g.sealed.is_none());
-        let current = self.pool.held(successor) == Some(Held::By(s));
+        let current = self.pool.held(successor) == Some(SlotOwner::By(s));
         if asker + 1 != granted || sealed.is_some() || !theirs || !current {
             return Err(stale);
         }
@@ -163,7 +163,7 @@ impl Catalog {
         let block = match spare {
             Some(block) => block,
             None => {
-                let Structure { job, prefix, kind, .. } = self.structures[s];
+                let StructureRecord { job, prefix, kind, .. } = self.structures[s];
                 let blocks = self.take_blocks((job, prefix), s, kind, 1, Draw::Ordinary)?;
                 let (block, range) = (blocks[0].block, (0, u64::MAX));
                 effects.push(self.open_effect(s, block, range, MoveId::NONE));
@@ -174,7 +174,7 @@ impl Catalog {
         let held = self.pool.held(self.pool.at(block));
         assert_eq!(
             held,
-            Some(Held::By(s)),
+            Some(SlotOwner::By(s)),
             "INV-01: the successor {block} is not of structure {s}"
         );
         debug_assert!(!structure.serves(block), "INV-20: {block} was granted twice");
@@ -195,7 +195,7 @@ impl Catalog {
     ) -> Result<Reply, CatalogError> {
         let reply = self.seal_block(id, at, seal, effects)?;
         let s = self.structures.find(id).filter(|&s| self.structures[s].kind == Kind::File);
-        let held = self.pool.held(at).is_some_and(|held| matches!(held, Held::By(_)));
+        let held = self.pool.held(at).is_some_and(|held| matches!(held, SlotOwner::By(_)));
         if s.is_some() && held && seal.length > self.pool.bytes_used(at.block) {
             // The block may be demoted before its server reports its content.
             self.uses(at, seal.length);
@@ -210,7 +210,9 @@ impl Catalog {
         seal: Seal,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        if let (Some(s), Some(Held::Quarantined)) = (self.structures.find(id), self.pool.held(at)) {
+        if let (Some(s), Some(SlotOwner::Quarantined)) =
+            (self.structures.find(id), self.pool.held(at))
+        {
             // A repeat by a block that was empty when it sealed, and is being freed.
             self.heard_from(at.block.server());
             return Ok(Reply::Sealed { version: MapVersion(self.structures[s].version) });

@@ -1,8 +1,8 @@
 //! A read-only check of the whole state, for tests and the simulator; `audit` runs a part of it in products.
 
 use crate::Catalog;
-use crate::pool::Held;
-use crate::structures::Structure;
+use crate::pool::SlotOwner;
+use crate::structures::StructureRecord;
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::SLOT_WIDTH;
 use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time};
@@ -96,7 +96,7 @@ impl Catalog {
     }
 
     /// INV-17: the ranges are in order, none is empty, and they cover every position once.
-    pub(crate) fn check_map(&self, s: u32, structure: &Structure) -> Result<(), Broken> {
+    pub(crate) fn check_map(&self, s: u32, structure: &StructureRecord) -> Result<(), Broken> {
         let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
         let starts: Vec<u64> = structure.entries.iter().map(|entry| entry.start).collect();
         // A queue's first blocks are freed as they are emptied.
@@ -114,7 +114,7 @@ impl Catalog {
         structure.check_moves().or_else(|why| require(false, 20, || wrong(why)))?;
         require(structure.extents.is_empty() || structure.kind == Kind::Kv, 20, what)?;
         require(!structure.sealed || structure.growth.is_none(), 20, what)?;
-        let held = structure.blocks().all(|block| self.pool.owner(block) == Some(Held::By(s)));
+        let held = structure.blocks().all(|block| self.pool.owner(block) == Some(SlotOwner::By(s)));
         require(held, 1, what)?;
         let node = &self.dag.nodes[structure.prefix];
         require(node.live() && node.job == structure.job, 13, what)
@@ -124,7 +124,7 @@ impl Catalog {
         let mut live_prefixes = 0;
         for (j, job) in self.jobs.iter() {
             let own = || self.structures.iter().map(|(_, s)| s).filter(|s| s.job == j);
-            let blocks = own().flat_map(Structure::blocks);
+            let blocks = own().flat_map(StructureRecord::blocks);
             let bytes: u64 = blocks.map(|block| self.pool.bytes_used(block)).sum();
             let nodes = || self.dag.nodes.iter().map(|(_, node)| node).filter(|n| n.job == j);
             let live = nodes().filter(|node| node.live()).count() as u64;
@@ -133,7 +133,7 @@ impl Catalog {
             require(pinned == job.pinned, 0, || format!("job {}: {pinned} pinned", job.id))?;
             let counted = (
                 (nodes().count(), live, own().count() as u64),
-                (own().flat_map(Structure::blocks).count() as u64, bytes),
+                (own().flat_map(StructureRecord::blocks).count() as u64, bytes),
             );
             let kept =
                 ((job.nodes, job.live_prefixes, job.structures), (job.blocks, job.bytes_used));

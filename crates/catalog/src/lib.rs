@@ -25,6 +25,7 @@ mod audit;
 mod bill;
 mod command;
 mod dag;
+mod disk_pressure;
 mod drain;
 mod durable;
 mod edges;
@@ -56,7 +57,6 @@ mod relocate;
 mod reply;
 mod servers;
 mod shares;
-mod sinking;
 mod slab;
 mod stalls;
 mod staying;
@@ -66,7 +66,7 @@ mod tombstones;
 mod weights;
 
 pub use advice::{Advice, AdviceKind, ServerUse, Use, Verdict, advise};
-pub use audit::Finding;
+pub use audit::AuditFinding;
 pub use bill::{BillInfo, Spent, TierSpent};
 pub use command::{
     ACKNOWLEDGE_FLUSHED, ACKNOWLEDGE_MEMORY, Actor, BlockUsage, Command, HeldBlock, NewServer,
@@ -95,7 +95,7 @@ use audit::Audit;
 use bill::Bills;
 use dag::Dag;
 use drain::Drains;
-use durable::Journal;
+use durable::PendingRecords;
 use flush::{Flushes, Stop};
 use hash::HashKey;
 use honeycomb_types::limits::{LEASE_DEFAULT_MS, SERVER_LOSS_DEFAULT_MS};
@@ -163,7 +163,7 @@ impl Default for Config {
 
 /// Work counters of the catalog: the cost that tests bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Work {
+pub struct WorkCounters {
     /// Lease timers that were due and examined.
     pub timers: u64,
     /// Relatives of prefixes that were read to compute leases.
@@ -212,7 +212,7 @@ pub struct Catalog {
     /// The deadlines of moves, in order; ended moves included.
     moves_due: VecDeque<(Time, StructureId, MoveId)>,
     live_prefixes: u64,
-    journal: Journal,
+    journal: PendingRecords,
     /// Servers that are awaited after a recovery.
     awaited: Awaited,
     tombstone_limit: usize,
@@ -259,7 +259,7 @@ impl Catalog {
             last_move: 0,
             moves_due: VecDeque::new(),
             live_prefixes: 0,
-            journal: Journal::default(),
+            journal: PendingRecords::default(),
             awaited: Awaited::default(),
             tombstone_limit: honeycomb_types::limits::TOMBSTONES_PER_JOB_MAX,
             scratch: Vec::new(),
@@ -468,8 +468,8 @@ impl Catalog {
     }
 
     /// The work since the catalog was made.
-    pub fn work(&self) -> Work {
-        Work {
+    pub fn work(&self) -> WorkCounters {
+        WorkCounters {
             timers: self.timers.examined,
             relatives: self.dag.visited,
             advice: self.adviser.looked_at,

@@ -14,8 +14,8 @@
 //! block is in the map. With it, a source that missed the answer to its commit can be answered again, and a
 //! target that missed the end of the move can be notified again.
 
-use crate::pool::{Draw, Held};
-use crate::structures::{Placed, Structure};
+use crate::pool::{Draw, SlotOwner};
+use crate::structures::{Placed, StructureRecord};
 use crate::{Catalog, CatalogError, Effect, MapEntry, Reply};
 use honeycomb_types::limits::{MOVE_MAX, SLOT_WIDTH};
 use honeycomb_types::{
@@ -88,7 +88,7 @@ impl Moves {
     }
 }
 
-impl Structure {
+impl StructureRecord {
     pub(crate) fn pending(&self) -> &[Move] {
         self.moves.as_ref().map_or(&[], |moves| &moves.pending)
     }
@@ -290,7 +290,7 @@ impl Catalog {
                 allowed: "it is the first of a slot, within the block's range and not its first",
             });
         }
-        let Structure { job, prefix, kind, .. } = self.structures[s];
+        let StructureRecord { job, prefix, kind, .. } = self.structures[s];
         let target = self.take_blocks((job, prefix), s, kind, 1, Draw::Reserve)?[0].block;
         let mv = self.note_move(s, Move { id, source, target, start, end, way });
         effects.push(self.open_effect(s, target, (start, end), mv.id));
@@ -460,7 +460,7 @@ impl Catalog {
         let place = structure.place_of(target.block);
         let place = place.filter(|_| self.pool.at(target.block) == target);
         let place = match self.pool.held(at) {
-            Some(Held::By(owner)) if owner == s => {
+            Some(SlotOwner::By(owner)) if owner == s => {
                 let gave = structure.past().iter().find(|past| past.block == at.block);
                 if gave.is_none_or(|past| past.gave != number || number == MoveId::NONE) {
                     return Err(CatalogError::MoveCancelled { id: number, at });
@@ -470,7 +470,7 @@ impl Catalog {
                 let (own, ..) = self.range_of(s, at.block);
                 place.unwrap_or((own + 1).min(structure.entries.len() - 1))
             }
-            Some(Held::By(_)) => return Err(CatalogError::StaleBlock { at }),
+            Some(SlotOwner::By(_)) => return Err(CatalogError::StaleBlock { at }),
             _ if structure.router.grows() => {
                 // The structure no longer owns the source. The block that replaced it may have been relocated
                 // or lost, and its server may no longer be a member.
@@ -548,7 +548,7 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.heard_from(server);
-        let Some(Held::By(s)) = self.pool.held(at) else { return Ok(Reply::Done) };
+        let Some(SlotOwner::By(s)) = self.pool.held(at) else { return Ok(Reply::Done) };
         let refused = self.structures[s].move_with(number);
         if let Some(mv) = refused.filter(|mv| mv.target == at.block && at.block.server() == server)
         {

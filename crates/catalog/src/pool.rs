@@ -25,7 +25,7 @@ mod places;
 mod recovery;
 mod server;
 
-pub(crate) use cores::{Core, Held, Room, Where, tick_of};
+pub(crate) use cores::{Core, CoreRoom, SlotOwner, Where, tick_of};
 pub(crate) use metered::{Meter, PLACES};
 pub(crate) use server::{Presence, Server};
 
@@ -170,13 +170,13 @@ impl Pool {
     }
 
     /// The owner of the block in this epoch; `None` when the epoch has ended or the server is lost.
-    pub(crate) fn held(&self, at: BlockAt) -> Option<Held> {
+    pub(crate) fn held(&self, at: BlockAt) -> Option<SlotOwner> {
         let slot = self.slot(at.block).filter(|slot| slot.epoch == at.epoch)?;
-        Some(slot.held()).filter(|held| *held != Held::Free)
+        Some(slot.held()).filter(|held| *held != SlotOwner::Free)
     }
 
     /// The owner of a block in its present epoch; `None` when the server is lost.
-    pub(crate) fn owner(&self, block: BlockId) -> Option<Held> {
+    pub(crate) fn owner(&self, block: BlockId) -> Option<SlotOwner> {
         self.slot(block).map(Slot::held)
     }
 
@@ -200,7 +200,7 @@ impl Pool {
         let Some(slot) = server.slot(at.block).filter(|slot| slot.epoch == at.epoch) else {
             return;
         };
-        if matches!(slot.held(), Held::By(_)) && slot.used == UNOPENED {
+        if matches!(slot.held(), SlotOwner::By(_)) && slot.used == UNOPENED {
             slot.used = 0;
         }
     }
@@ -210,7 +210,7 @@ impl Pool {
         let before = self.lying(at.block);
         let server = self.servers.get_mut(&at.block.server())?;
         let slot = server.slot(at.block).filter(|slot| slot.epoch == at.epoch)?;
-        let Held::By(structure) = slot.held() else { return None };
+        let SlotOwner::By(structure) = slot.held() else { return None };
         let bytes = bytes.min(UNOPENED as u64 - 1);
         let change = bytes as i64 - slot.bytes_used() as i64;
         slot.used = bytes as u32;
@@ -343,7 +343,11 @@ impl Pool {
         let server =
             self.servers.get_mut(&id).expect("structures have blocks on live servers only");
         let slot = server.slot(block).expect("a structure's blocks exist");
-        assert_eq!(slot.held(), Held::By(structure), "INV-03: {block} is not this owner's to free");
+        assert_eq!(
+            slot.held(),
+            SlotOwner::By(structure),
+            "INV-03: {block} is not this owner's to free"
+        );
         let bytes = slot.bytes_used();
         slot.state = QUARANTINED;
         slot.used = 0;
@@ -356,19 +360,19 @@ impl Pool {
 
     /// Requests the free of a retained block, unless the block was lost with its server.
     pub(crate) fn free_kept(&self, at: BlockAt, effects: &mut Vec<Effect>) {
-        if self.held(at) == Some(Held::Quarantined) {
+        if self.held(at) == Some(SlotOwner::Quarantined) {
             effects.push(Effect::FreeBlock { server: at.block.server(), at });
         }
     }
 
     /// Whether the block is free, or was at any time since this epoch.
     pub(crate) fn is_free(&self, at: BlockAt) -> bool {
-        self.slot(at.block).is_some() && self.held(at) != Some(Held::Quarantined)
+        self.slot(at.block).is_some() && self.held(at) != Some(SlotOwner::Quarantined)
     }
 
     /// The server confirmed a free. Late, repeated and misdirected confirmations change nothing.
     pub(crate) fn confirm(&mut self, at: BlockAt) {
-        if self.held(at) != Some(Held::Quarantined) {
+        if self.held(at) != Some(SlotOwner::Quarantined) {
             return;
         }
         let server = self.servers.get_mut(&at.block.server()).expect("held() found the server");
@@ -384,7 +388,7 @@ impl Pool {
         self.servers().flat_map(|(id, server)| {
             server.cores.iter().enumerate().flat_map(move |(shard, state)| {
                 state.slots.iter().enumerate().filter_map(move |(index, slot)| match slot.held() {
-                    Held::By(owner) => {
+                    SlotOwner::By(owner) => {
                         let block = BlockId::new(id, ShardIx(shard as u8), index as u32);
                         Some((BlockAt { block, epoch: slot.epoch }, owner))
                     }
@@ -400,7 +404,7 @@ impl Pool {
         self.servers().filter(some).flat_map(|(id, server)| {
             server.cores.iter().enumerate().flat_map(move |(shard, core)| {
                 let slots = core.slots.iter().enumerate();
-                let held = slots.filter(|(_, slot)| slot.held() == Held::Quarantined);
+                let held = slots.filter(|(_, slot)| slot.held() == SlotOwner::Quarantined);
                 held.map(move |(n, _)| BlockId::new(id, ShardIx(shard as u8), n as u32))
             })
         })
@@ -413,8 +417,9 @@ impl Pool {
         for (id, server) in self.servers() {
             let mut quarantined = 0;
             for core in &server.cores {
-                let free = core.slots.iter().filter(|s| s.held() == Held::Free).count();
-                quarantined += core.slots.iter().filter(|s| s.held() == Held::Quarantined).count();
+                let free = core.slots.iter().filter(|s| s.held() == SlotOwner::Free).count();
+                quarantined +=
+                    core.slots.iter().filter(|s| s.held() == SlotOwner::Quarantined).count();
                 let mut next = core.free_head;
                 let mut length = 0;
                 while next != LAST_FREE && length <= core.slots.len() {

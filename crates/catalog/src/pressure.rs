@@ -12,7 +12,7 @@
 //! Access times come from the servers' reports, four times a second, which is finer than necessary.
 
 use crate::pool::{Draw, Pool, Server, Where, tick_of};
-use crate::structures::Structure;
+use crate::structures::StructureRecord;
 use crate::tombstones::Cause;
 use crate::{Catalog, CatalogError, Effect, Loss, Reply};
 use hashbrown::HashMap;
@@ -140,7 +140,7 @@ fn only_grows(kind: Kind) -> bool {
 }
 
 /// A block of a structure, by index: first those of its map, then those of extents.
-fn nth_block(structure: &Structure, i: usize) -> Option<BlockId> {
+fn nth_block(structure: &StructureRecord, i: usize) -> Option<BlockId> {
     let entry = structure.entries.get(i).map(|entry| entry.block);
     entry.or_else(|| structure.extents.get(i.checked_sub(structure.entries.len())?).copied())
 }
@@ -323,7 +323,12 @@ impl Catalog {
     }
 
     /// The last use of a block at that level, and its target tier; `None` when it cannot be demoted.
-    fn could_go(&self, level: Level, structure: &Structure, i: usize) -> Option<(u32, TierIx)> {
+    fn could_go(
+        &self,
+        level: Level,
+        structure: &StructureRecord,
+        i: usize,
+    ) -> Option<(u32, TierIx)> {
         let block = nth_block(structure, i)?;
         let kind = structure.kind_of(block);
         if !goes_below(kind) || self.is_journaled(structure.prefix) {
@@ -466,7 +471,7 @@ impl Catalog {
 
     /// Blocks on disks that may be demoted to a store because they no longer change, for a checker.
     pub fn blocks_for_stores(&self) -> u64 {
-        let may_sink = |structure: &Structure, i: usize| {
+        let may_sink = |structure: &StructureRecord, i: usize| {
             let block = nth_block(structure, i)?;
             let (kind, tier) = (structure.kind_of(block), self.pool.place(block).tier);
             let core = self.pool.server(block.server())?.cores().next()?;
@@ -474,7 +479,7 @@ impl Catalog {
             let changes = kind != Kind::Extents && !(only_grows(kind) && sealed);
             (tier.is_below() && !core.is_store(tier) && !changes).then_some(())
         };
-        let of_one = |structure: &Structure| {
+        let of_one = |structure: &StructureRecord| {
             let blocks = structure.entries.len() + structure.extents.len();
             (0..blocks).filter_map(|i| may_sink(structure, i)).count() as u64
         };

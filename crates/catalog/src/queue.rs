@@ -6,13 +6,13 @@
 //! never too low. The first block is freed when its server reports that it is empty for good.
 
 use crate::command::Seal;
-use crate::structures::Structure;
+use crate::structures::StructureRecord;
 use crate::{Catalog, CatalogError, Effect, NewStructure, Reply, Router};
 use honeycomb_types::{BlockAt, BlockId, Bug, MapVersion, StructureId};
 
 /// Items and bytes taken from one block.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct TakenItems {
     block: BlockId,
     items: u64,
     bytes: u64,
@@ -33,7 +33,7 @@ pub(crate) struct QueueState {
     /// The totals put into each block of the map but the tail.
     through: Vec<Through>,
     /// The reported totals taken from blocks in the map, or in the successor list.
-    taken: Vec<Taken>,
+    taken: Vec<TakenItems>,
 }
 
 impl QueueState {
@@ -81,11 +81,11 @@ impl QueueState {
     pub(crate) fn bytes(&self) -> usize {
         size_of::<QueueState>()
             + self.through.capacity() * size_of::<Through>()
-            + self.taken.capacity() * size_of::<Taken>()
+            + self.taken.capacity() * size_of::<TakenItems>()
     }
 
     /// Whether it agrees with the map, and no item is counted as taken twice (INV-22).
-    pub(crate) fn fits(&self, structure: &Structure) -> bool {
+    pub(crate) fn fits(&self, structure: &StructureRecord) -> bool {
         let taken = self.taken.iter().all(|taken| {
             let most = structure.went_through(taken.block);
             let listed = structure.blocks().any(|block| block == taken.block);
@@ -95,7 +95,7 @@ impl QueueState {
     }
 }
 
-impl Structure {
+impl StructureRecord {
     /// Most items of a queue; 0 means unbounded.
     pub(crate) fn max_items(&self) -> u64 {
         self.queue.as_ref().map_or(0, |queue| queue.max_items)
@@ -244,7 +244,7 @@ impl Catalog {
             Some(taken) => {
                 (taken.items, taken.bytes) = (taken.items.max(items), taken.bytes.max(bytes));
             }
-            None => queue.taken.push(Taken { block: at.block, items, bytes }),
+            None => queue.taken.push(TakenItems { block: at.block, items, bytes }),
         }
         self.tell_ahead(s, effects);
         Ok(Reply::Done)

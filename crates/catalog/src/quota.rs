@@ -115,7 +115,7 @@ pub(crate) enum Quota {
 
 /// The tenant of some jobs.
 #[derive(Debug)]
-pub(crate) struct Tenant {
+pub(crate) struct TenantAccount {
     pub(crate) name: Box<str>,
     bound: Bound,
     weight: u32,
@@ -123,7 +123,7 @@ pub(crate) struct Tenant {
     jobs: u32,
 }
 
-impl Tenant {
+impl TenantAccount {
     fn allowed(&self) -> Allowance {
         Allowance { most: self.bound.most, soft: self.bound.soft, weight: self.weight }
     }
@@ -140,7 +140,7 @@ struct Subtree {
 #[derive(Debug, Default)]
 pub(crate) struct Quotas {
     /// Tenants that have jobs or a quota.
-    tenants: Slab<Tenant>,
+    tenants: Slab<TenantAccount>,
     names: HashMap<Box<str>, u32>,
     /// Live prefixes that have a quota.
     prefixes: HashMap<PrefixId, Subtree>,
@@ -161,7 +161,7 @@ impl Quotas {
             return t;
         }
         let (bound, weight) = (Bound::default(), 1);
-        let tenant = Tenant { name: name.into(), bound, weight, blocks: 0, jobs: 0 };
+        let tenant = TenantAccount { name: name.into(), bound, weight, blocks: 0, jobs: 0 };
         let t = self.tenants.insert(tenant);
         self.names.insert(name.into(), t);
         t
@@ -187,7 +187,7 @@ impl Quotas {
 
     fn forget(&mut self, t: u32) {
         let tenant = &self.tenants[t];
-        let Tenant { jobs, blocks, name, .. } = tenant;
+        let TenantAccount { jobs, blocks, name, .. } = tenant;
         if *jobs == 0 && !tenant.allowed().says_something() {
             assert_eq!(*blocks, 0, "INV-30: a tenant without jobs holds blocks");
             self.names.remove(name);
@@ -198,7 +198,7 @@ impl Quotas {
     /// Sets a tenant's quota.
     pub(crate) fn bound_tenant(&mut self, name: &str, allowed: Allowance) {
         let t = self.tenant(name);
-        let Tenant { bound, blocks, weight, .. } = &mut self.tenants[t];
+        let TenantAccount { bound, blocks, weight, .. } = &mut self.tenants[t];
         *bound = Bound::set(allowed, *blocks);
         *weight = allowed.weight;
         match allowed.says_something() {

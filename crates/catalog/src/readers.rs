@@ -32,7 +32,7 @@ const PAIR_BYTES: usize = 2 * 24;
 
 /// Counters of a prefix that declares or is declared. Kept while any of them is not 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counts {
+struct ReaderCounts {
     /// Declared readers that may still commit.
     waiting: u32,
     /// Declared readers that ended without having committed.
@@ -48,7 +48,7 @@ pub(crate) struct Readers {
     by_prefix: BTreeSet<u64>,
     /// Reader and prefix.
     by_reader: BTreeSet<u64>,
-    counts: HashMap<u32, Counts>,
+    counts: HashMap<u32, ReaderCounts>,
     /// The changes, for a log; `None` when there is no log.
     pub(crate) changes: Option<Vec<ReaderChange>>,
 }
@@ -74,23 +74,23 @@ pub(crate) fn need_reads(count: usize) -> Result<(), CatalogError> {
 }
 
 impl Readers {
-    fn count(&mut self, n: u32, change: impl FnOnce(&mut Counts)) -> Counts {
+    fn count(&mut self, n: u32, change: impl FnOnce(&mut ReaderCounts)) -> ReaderCounts {
         let counts = self.counts.entry(n).or_default();
         change(counts);
         let now = *counts;
-        if now == Counts::default() {
+        if now == ReaderCounts::default() {
             self.counts.remove(&n);
         }
         now
     }
 
-    fn get(&self, n: u32) -> Counts {
+    fn get(&self, n: u32) -> ReaderCounts {
         self.counts.get(&n).copied().unwrap_or_default()
     }
 
     /// Number of declared readers of a prefix that have not committed, including those that never will.
     pub(crate) fn left(&self, prefix: u32) -> u32 {
-        let Counts { waiting, lost, .. } = self.get(prefix);
+        let ReaderCounts { waiting, lost, .. } = self.get(prefix);
         waiting + lost
     }
 
@@ -308,7 +308,7 @@ impl Catalog {
     /// Checks that pairs are in both sets and counted, and that both ends of each are still valid.
     pub(crate) fn check_readers(&self) -> Result<(), Broken> {
         let readers = &self.readers;
-        let mut counted: HashMap<u32, Counts> = HashMap::new();
+        let mut counted: HashMap<u32, ReaderCounts> = HashMap::new();
         for &both in &readers.by_prefix {
             let (prefix, reader) = ((both >> 32) as u32, both as u32);
             let what = || format!("prefix at {prefix} waits for the commit of {reader}");
@@ -325,11 +325,11 @@ impl Catalog {
         let same = readers.by_prefix.len() == readers.by_reader.len();
         require(same, 0, || "a listed reader has no prefix that waits for it".into())?;
         for (&n, counts) in &readers.counts {
-            let kept = Counts { lost: 0, ..*counts };
+            let kept = ReaderCounts { lost: 0, ..*counts };
             let what = || format!("readers at {n}: {counts:?}");
             require(counted.remove(&n).unwrap_or_default() == kept, 0, what)?;
             let live = self.dag.nodes.get(n).is_some_and(|node| node.live());
-            require((live || counts.lost == 0) && *counts != Counts::default(), 0, what)?;
+            require((live || counts.lost == 0) && *counts != ReaderCounts::default(), 0, what)?;
             let within =
                 kept.reads as usize <= READS_MAX && readers.left(n) as usize <= READERS_MAX;
             require(within, 33, what)?;

@@ -17,7 +17,7 @@
 
 use crate::growth::Position;
 use crate::kinds::KindSet;
-use crate::pool::{Held, Presence};
+use crate::pool::{Presence, SlotOwner};
 use crate::pressure::begins_below;
 use crate::structures::Granted;
 use crate::tombstones::Cause;
@@ -138,7 +138,7 @@ impl Catalog {
         if self.is_kept(held.at) {
             return true; // `returned` requests its part.
         }
-        let Some(Held::By(s)) = self.pool.held(held.at) else { return false };
+        let Some(SlotOwner::By(s)) = self.pool.held(held.at) else { return false };
         if self.structures[s].id != held.structure {
             return false;
         }

@@ -15,8 +15,8 @@
 
 use crate::moves::{Move, moves_as_it_lies};
 use crate::policy::Chooser;
-use crate::pool::{Draw, Held};
-use crate::structures::Structure;
+use crate::pool::{Draw, SlotOwner};
+use crate::structures::StructureRecord;
 use crate::{Catalog, CatalogError, DrainState, Effect};
 use honeycomb_types::limits::{EXTENTS_LEAVE_TELL, RESERVE_BLOCKS_MIN};
 use honeycomb_types::{BlockAt, Kind, MoveId, ServerId, TierIx, Time, Way};
@@ -35,7 +35,7 @@ pub(crate) struct Evacuation {
     again: Time,
 }
 
-impl Structure {
+impl StructureRecord {
     /// Number of blocks that the structure holds only during a relocation.
     fn copies(&self) -> u64 {
         self.pending().iter().filter(|mv| mv.way == Way::Relocate).count() as u64
@@ -90,7 +90,7 @@ impl Catalog {
         }
         let leaves = |at: &BlockAt| {
             let owner = self.pool.held(*at);
-            matches!(owner, Some(Held::By(s)) if self.can_leave(*at, s))
+            matches!(owner, Some(SlotOwner::By(s)) if self.can_leave(*at, s))
         };
         evacuation.told.retain(leaves);
         let most = EVACUATE_AT_ONCE * self.pool.server(id).map_or(0, |s| s.shards() as usize);
@@ -140,7 +140,7 @@ impl Catalog {
     }
 
     fn take_copy(&mut self, s: u32) -> Result<BlockAt, CatalogError> {
-        let Structure { job: j, kind, .. } = self.structures[s];
+        let StructureRecord { job: j, kind, .. } = self.structures[s];
         let mut draws = vec![Draw::Ordinary];
         if self.has_room_to_leave() {
             draws.push(Draw::Reserve);

@@ -1,6 +1,6 @@
 //! Memory servers as members: join, report and loss; and the status of the cluster.
 
-use crate::pool::{Presence, Room, Server};
+use crate::pool::{CoreRoom, Presence, Server};
 use crate::tier_weights::Flow;
 use crate::tombstones::Cause;
 use crate::{
@@ -326,7 +326,7 @@ impl Catalog {
             status.bytes_used += server.bytes_used;
             status.bytes_resident += server.bytes_resident;
             let used = |n: usize, spec: &TierSpec| {
-                let Room { total, out, .. } = server.below(n);
+                let CoreRoom { total, out, .. } = server.below(n);
                 let (blocks, used) = (total as u64, out.min(total) as u64);
                 let traffic = server.traffic.get(n).copied().unwrap_or_default();
                 TierUse { class: spec.class, blocks, used, traffic }

@@ -7,7 +7,7 @@
 //!
 //! A soft quota precedes all of this: blocks in memory beyond it are demoted first, for every caller.
 
-use crate::policy::{Holder, Share};
+use crate::policy::{MemoryHolder, Share};
 use crate::quota::Beyond;
 use crate::slab::{NONE, chain};
 use crate::{Catalog, CatalogError};
@@ -61,9 +61,13 @@ impl Sharing {
 
 impl Catalog {
     /// The holder of a job's blocks.
-    fn holder_of(&self, j: u32) -> Holder {
+    fn holder_of(&self, j: u32) -> MemoryHolder {
         let job = &self.jobs[j];
-        if job.tenant == NONE { Holder::Job(job.id) } else { Holder::Tenant(job.tenant) }
+        if job.tenant == NONE {
+            MemoryHolder::Job(job.id)
+        } else {
+            MemoryHolder::Tenant(job.tenant)
+        }
     }
 
     /// Blocks that a job has in memory, without those being demoted.
@@ -86,14 +90,14 @@ impl Catalog {
         let mut tenants: HashMap<u32, usize> = HashMap::new();
         for (j, job) in self.jobs.iter() {
             let i = match self.holder_of(j) {
-                Holder::Tenant(t) => *tenants.entry(t).or_insert(shares.len()),
-                Holder::Job(_) => shares.len(),
+                MemoryHolder::Tenant(t) => *tenants.entry(t).or_insert(shares.len()),
+                MemoryHolder::Job(_) => shares.len(),
             };
             if i == shares.len() {
                 let holder = self.holder_of(j);
                 let (weight, most) = match holder {
-                    Holder::Tenant(t) => self.quotas.tenant_share(t),
-                    Holder::Job(_) => (job.weight, job.quota.soft),
+                    MemoryHolder::Tenant(t) => self.quotas.tenant_share(t),
+                    MemoryHolder::Job(_) => (job.weight, job.quota.soft),
                 };
                 let weight = weight.into();
                 shares.push(Share { holder, weight, held: 0, wants: 0, entitled: 0 });
@@ -122,8 +126,8 @@ impl Catalog {
         let asks = asks.and_then(|(job, n)| Some((self.jobs.find(job)?, n)));
         let told = |share: Share| {
             let (name, tenant) = match share.holder {
-                Holder::Tenant(t) => (self.quotas.tenant_name(t), true),
-                Holder::Job(job) => {
+                MemoryHolder::Tenant(t) => (self.quotas.tenant_name(t), true),
+                MemoryHolder::Job(job) => {
                     let j = self.jobs.find(job).expect("its share was just counted");
                     (&*self.jobs[j].name, false)
                 }
@@ -222,8 +226,10 @@ impl Catalog {
         for share in shares.into_iter().take(LOWER_GIVERS) {
             if share.holder != own {
                 let found = self.coldest_of(match share.holder {
-                    Holder::Tenant(t) => Giver::Tenant(t),
-                    Holder::Job(job) => Giver::Job(self.jobs.find(job).expect("it has a share")),
+                    MemoryHolder::Tenant(t) => Giver::Tenant(t),
+                    MemoryHolder::Job(job) => {
+                        Giver::Job(self.jobs.find(job).expect("it has a share"))
+                    }
                 });
                 if found.is_some() {
                     return found;
@@ -245,8 +251,8 @@ impl Catalog {
         }
         let j = self.dag.nodes[n].job;
         self.coldest_of(match self.holder_of(j) {
-            Holder::Tenant(t) => Giver::Tenant(t),
-            Holder::Job(_) => Giver::Job(j),
+            MemoryHolder::Tenant(t) => Giver::Tenant(t),
+            MemoryHolder::Job(_) => Giver::Job(j),
         })
     }
 
@@ -291,7 +297,7 @@ impl Catalog {
 
     fn prefix_of(&self, block: BlockId) -> Option<u32> {
         match self.pool.held(self.pool.at(block))? {
-            crate::pool::Held::By(s) => Some(self.structures[s].prefix),
+            crate::pool::SlotOwner::By(s) => Some(self.structures[s].prefix),
             _ => None,
         }
     }

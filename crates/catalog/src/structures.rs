@@ -7,7 +7,7 @@ use crate::hash::HashKey;
 use crate::jobs::Job;
 use crate::moves::Moves;
 use crate::policy::Chooser;
-use crate::pool::{Draw, Held, NoRoom};
+use crate::pool::{Draw, NoRoom, SlotOwner};
 use crate::pressure::begins_below;
 use crate::queue::QueueState;
 use crate::quota::Quota;
@@ -52,7 +52,7 @@ pub(crate) struct Growth {
 }
 
 #[derive(Debug)]
-pub(crate) struct Structure {
+pub(crate) struct StructureRecord {
     pub(crate) id: StructureId,
     pub(crate) job: u32,
     pub(crate) prefix: u32,
@@ -75,7 +75,7 @@ pub(crate) struct Structure {
     pub(crate) prev: u32,
 }
 
-impl Structure {
+impl StructureRecord {
     /// Every block that it holds.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> {
         self.chained().chain(self.extents.iter().copied())
@@ -126,7 +126,7 @@ pub(crate) struct ExtentsChange {
 
 #[derive(Debug)]
 pub(crate) struct Structures {
-    all: Slab<Structure>,
+    all: Slab<StructureRecord>,
     ids: HashTable<u32>,
     names: HashTable<u32>,
     key: HashKey,
@@ -140,14 +140,14 @@ pub(crate) struct Structures {
 }
 
 impl Index<u32> for Structures {
-    type Output = Structure;
-    fn index(&self, s: u32) -> &Structure {
+    type Output = StructureRecord;
+    fn index(&self, s: u32) -> &StructureRecord {
         &self.all[s]
     }
 }
 
 impl IndexMut<u32> for Structures {
-    fn index_mut(&mut self, s: u32) -> &mut Structure {
+    fn index_mut(&mut self, s: u32) -> &mut StructureRecord {
         &mut self.all[s]
     }
 }
@@ -164,7 +164,7 @@ impl Structures {
         self.last
     }
 
-    pub(crate) fn get(&self, s: u32) -> Option<&Structure> {
+    pub(crate) fn get(&self, s: u32) -> Option<&StructureRecord> {
         self.all.get(s)
     }
 
@@ -196,7 +196,7 @@ impl Structures {
     }
 
     /// Adopts the structures of a recovered catalog; their lists follow.
-    pub(crate) fn recover(&mut self, all: Slab<Structure>, last: u64) {
+    pub(crate) fn recover(&mut self, all: Slab<StructureRecord>, last: u64) {
         (self.all, self.last) = (all, last);
         let (key, all) = (self.key, &self.all);
         let id = |&s: &u32| key.id(all[s].id.0);
@@ -237,7 +237,7 @@ impl Structures {
         self.names.find(self.key.name(prefix as u64, name), same).copied()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Structure)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &StructureRecord)> {
         self.all.iter()
     }
 
@@ -245,7 +245,7 @@ impl Structures {
         self.all.len()
     }
 
-    fn insert(&mut self, structure: Structure) -> u32 {
+    fn insert(&mut self, structure: StructureRecord) -> u32 {
         let id = structure.id;
         debug_assert!(self.find(id).is_none(), "INV-54: structure id {id} was given twice");
         debug_assert!(
@@ -483,7 +483,7 @@ impl Catalog {
         let id = StructureId(self.id_of(IdOf::Structure, self.structures.last));
         let node = &mut self.dag.nodes[n];
         assert!(node.live(), "INV-13: structure {id} is created in a prefix that has ended");
-        let s = self.structures.insert(Structure {
+        let s = self.structures.insert(StructureRecord {
             id,
             job: node.job,
             prefix: n,
@@ -653,7 +653,7 @@ impl Catalog {
             // Its lists may name a block twice, or one that it does not own.
             blocks.sort_unstable();
             blocks.dedup();
-            blocks.retain(|block| self.pool.owner(*block) == Some(Held::By(s)));
+            blocks.retain(|block| self.pool.owner(*block) == Some(SlotOwner::By(s)));
         }
         for block in blocks {
             self.give_back(j, s, block, effects);
@@ -663,7 +663,7 @@ impl Catalog {
 
     /// Removes a structure whose blocks were taken from it.
     pub(crate) fn unlist_structure(&mut self, s: u32) {
-        let Structure { id, job: j, prefix: n, .. } = self.structures[s];
+        let StructureRecord { id, job: j, prefix: n, .. } = self.structures[s];
         let node = &mut self.dag.nodes[n];
         let counted = (node.structures, self.jobs[j].structures);
         let covers = counted.0 > 0 && counted.1 > 0;
@@ -701,7 +701,7 @@ impl Catalog {
         }
     }
 
-    fn map_of(&self, structure: &Structure) -> PartitionMap {
+    fn map_of(&self, structure: &StructureRecord) -> PartitionMap {
         let entries = structure.entries.iter().enumerate();
         PartitionMap {
             version: MapVersion(structure.version),

@@ -20,13 +20,13 @@ use honeycomb_types::{JobId, ServerId, Time};
 
 /// The load of a server, from its reports.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Load {
+pub(crate) struct ServerLoad {
     /// Busy time of its cores, in millionths: smoothed.
     cpu: u64,
     heard: Option<Time>,
 }
 
-impl Load {
+impl ServerLoad {
     /// A report gives the load since the previous one.
     pub(crate) fn heard(&mut self, cpu_permille: u16, now: Time) {
         let cpu = u64::from(cpu_permille.min(1000)) * 1000;
@@ -269,14 +269,14 @@ mod tests {
 
     #[test]
     fn load_is_smoothed_and_graded_between_the_thresholds() {
-        let mut load = Load::default();
+        let mut load = ServerLoad::default();
         assert_eq!((load.grade(), load.cpu_permille()), (1000, 0));
         load.heard(1000, Time::from_millis(0));
         assert_eq!((load.grade(), load.cpu_permille()), (100, 1000));
         // Half of the smoothing time covers half of the difference.
         load.heard(0, Time::from_millis(1000));
         assert_eq!((load.grade(), load.cpu_permille()), (1000, 500));
-        let mut load = Load::default();
+        let mut load = ServerLoad::default();
         load.heard(700, Time::from_millis(0));
         assert_eq!(load.grade(), 500);
     }

@@ -81,7 +81,7 @@ pub enum Atomic {
 }
 
 /// A request for many keys.
-struct Ask<'a> {
+struct BatchRequest<'a> {
     op: Op,
     args: &'a [u8],
     /// Whether operations on one key keep their order: then requests to a block with a key that
@@ -94,7 +94,7 @@ struct Ask<'a> {
 }
 
 /// The outcome for one key.
-enum Outcome<'a> {
+enum KeyOutcome<'a> {
     Answered(BatchResult<'a>),
     /// The operation does not fit into a request for many keys; no later operation on its block has
     /// been sent.
@@ -103,7 +103,7 @@ enum Outcome<'a> {
 }
 
 /// Keys of one block in one request.
-struct Group {
+struct BlockGroup {
     indices: Vec<usize>,
     /// The range of hashes that the group needs.
     start: u64,
@@ -121,7 +121,7 @@ impl Kv {
         let mut out: Vec<Result<Option<Vec<u8>>, Error>> = vec![Ok(None); keys.len()];
         let mut alone = Vec::new();
         let args = (MANY_BYTES_MAX as u32).to_le_bytes();
-        let ask = Ask {
+        let ask = BatchRequest {
             op: Op::KvMultiGet,
             args: &args,
             ordered: false,
@@ -130,9 +130,9 @@ impl Kv {
         };
         self.rounds(&ask, keys, |index, result| {
             out[index] = match result {
-                Outcome::Failed(e) => Err(e),
-                Outcome::Alone => unreachable!("every key has room in a request"),
-                Outcome::Answered(result) => match result.status {
+                KeyOutcome::Failed(e) => Err(e),
+                KeyOutcome::Alone => unreachable!("every key has room in a request"),
+                KeyOutcome::Answered(result) => match result.status {
                     Status::Ok => Ok(Some(result.bytes.to_vec())),
                     Status::KeyNotFound => Ok(None),
                     Status::ValueTooLarge => {
@@ -190,7 +190,7 @@ impl Kv {
     pub fn batch(&self, ops: &[BatchOp<'_>]) -> Vec<Result<Done, Error>> {
         let keys: Vec<&[u8]> = ops.iter().map(BatchOp::key).collect();
         let mut out: Vec<Result<Done, Error>> = vec![Ok(Done::Read(None)); ops.len()];
-        let ask = Ask {
+        let ask = BatchRequest {
             op: Op::KvBatch,
             args: &[0],
             ordered: true,
@@ -208,17 +208,17 @@ impl Kv {
         self.rounds(&ask, &keys, |index, result| {
             let op = &ops[index];
             out[index] = match result {
-                Outcome::Failed(e) => Err(e),
-                Outcome::Alone => self.single(op).map_err(|e| self.of_key(op.key(), e)),
+                KeyOutcome::Failed(e) => Err(e),
+                KeyOutcome::Alone => self.single(op).map_err(|e| self.of_key(op.key(), e)),
                 // The block has run no later operation, so this one keeps its position in the
                 // order.
-                Outcome::Answered(result)
+                KeyOutcome::Answered(result)
                     if result.status == Status::ValueTooLarge
                         && matches!(op, BatchOp::Get { .. }) =>
                 {
                     self.single(op)
                 }
-                Outcome::Answered(result) => self.done(op, &result),
+                KeyOutcome::Answered(result) => self.done(op, &result),
             };
         });
         out
@@ -389,9 +389,14 @@ impl Kv {
     ///
     /// If the map now divides a group, the next round divides it by the fresh map. If a group was
     /// answered in part, the next round requests the rest.
-    fn rounds(&self, ask: &Ask<'_>, keys: &[&[u8]], mut answer: impl FnMut(usize, Outcome<'_>)) {
+    fn rounds(
+        &self,
+        ask: &BatchRequest<'_>,
+        keys: &[&[u8]],
+        mut answer: impl FnMut(usize, KeyOutcome<'_>),
+    ) {
         let hashes: Vec<u64> = keys.iter().map(|key| key_hash(key)).collect();
-        let ask = &Ask { ordered: ask.ordered && repeats(&hashes), ..*ask };
+        let ask = &BatchRequest { ordered: ask.ordered && repeats(&hashes), ..*ask };
         let mut open = vec![true; keys.len()];
         for (index, key) in keys.iter().enumerate().filter(|(_, key)| key.len() > KEY_MAX) {
             open[index] = false;
@@ -400,7 +405,7 @@ impl Kv {
                 self.0.address(),
                 key.len()
             );
-            answer(index, Outcome::Failed(Error::new(Status::KeyTooLarge, text)));
+            answer(index, KeyOutcome::Failed(Error::new(Status::KeyTooLarge, text)));
         }
         loop {
             let pending: Vec<usize> = (0..keys.len()).filter(|index| open[*index]).collect();
@@ -408,11 +413,11 @@ impl Kv {
                 return;
             }
             let groups = self.groups(ask, &pending, &hashes);
-            let (lone, groups): (Vec<Group>, Vec<Group>) =
+            let (lone, groups): (Vec<BlockGroup>, Vec<BlockGroup>) =
                 groups.into_iter().partition(|group| too_large(ask, group.indices[0]));
             for index in lone.into_iter().map(|group| group.indices[0]) {
                 open[index] = false;
-                answer(index, Outcome::Alone);
+                answer(index, KeyOutcome::Alone);
             }
             let payloads: Vec<Vec<u8>> =
                 groups.iter().map(|group| (ask.payload)(&group.indices)).collect();
@@ -437,12 +442,12 @@ impl Kv {
     /// Distributes the results of one request.
     fn take_group(
         &self,
-        (ask, group): (&Ask<'_>, &Group),
+        (ask, group): (&BatchRequest<'_>, &BlockGroup),
         ended: Result<Replied, Error>,
         bytes: &[u8],
         hashes: &[u64],
         open: &mut [bool],
-        answer: &mut impl FnMut(usize, Outcome<'_>),
+        answer: &mut impl FnMut(usize, KeyOutcome<'_>),
     ) {
         let answered = ended.and_then(|replied| {
             let count = replied.header.value;
@@ -455,7 +460,7 @@ impl Kv {
             Ok(results) => {
                 for (index, result) in group.indices.iter().zip(results) {
                     open[*index] = false;
-                    answer(*index, Outcome::Answered(result));
+                    answer(*index, KeyOutcome::Answered(result));
                 }
             }
             // The map now divides the group, and so will the next round.
@@ -464,12 +469,12 @@ impl Kv {
             // operation has run. The later ones may need no space.
             Err(e) if ask.op == Op::KvBatch && e.status == Status::OutOfMemory => {
                 open[group.indices[0]] = false;
-                answer(group.indices[0], Outcome::Failed(e));
+                answer(group.indices[0], KeyOutcome::Failed(e));
             }
             Err(e) => {
                 for index in &group.indices {
                     open[*index] = false;
-                    answer(*index, Outcome::Failed(e.clone()));
+                    answer(*index, KeyOutcome::Failed(e.clone()));
                 }
                 if !ask.ordered {
                     return;
@@ -485,7 +490,7 @@ impl Kv {
                 for index in 0..hashes.len() {
                     if open[index] && (group.start..=group.end).contains(&hashes[index]) {
                         open[index] = false;
-                        answer(index, Outcome::Failed(Error::new(status, text.clone())));
+                        answer(index, KeyOutcome::Failed(Error::new(status, text.clone())));
                     }
                 }
             }
@@ -494,9 +499,9 @@ impl Kv {
 
     /// Divides keys into requests by the map: all requests, or only the first for each block if
     /// order matters.
-    fn groups(&self, ask: &Ask<'_>, pending: &[usize], hashes: &[u64]) -> Vec<Group> {
-        let mut by_block: Vec<Group> = self.0.with_map(|map| {
-            let mut blocks: Vec<Group> = Vec::new();
+    fn groups(&self, ask: &BatchRequest<'_>, pending: &[usize], hashes: &[u64]) -> Vec<BlockGroup> {
+        let mut by_block: Vec<BlockGroup> = self.0.with_map(|map| {
+            let mut blocks: Vec<BlockGroup> = Vec::new();
             // For each entry of the map, its group, if it has one.
             let mut groups = vec![None; map.entries.len().max(1)];
             for &index in pending {
@@ -504,7 +509,7 @@ impl Kv {
                 let at = *groups[entry].get_or_insert_with(|| {
                     let range = map.entries.get(entry).map(|entry| (entry.start, entry.end));
                     let (start, end) = range.unwrap_or((0, u64::MAX));
-                    blocks.push(Group { indices: Vec::new(), start, end });
+                    blocks.push(BlockGroup { indices: Vec::new(), start, end });
                     blocks.len() - 1
                 });
                 blocks[at].indices.push(index);
@@ -512,11 +517,11 @@ impl Kv {
             blocks
         });
         let mut groups = Vec::new();
-        for Group { indices, start, end } in by_block.drain(..) {
+        for BlockGroup { indices, start, end } in by_block.drain(..) {
             let mut rest = &indices[..];
             while !rest.is_empty() {
                 let (first, more) = rest.split_at(fitting(ask, rest));
-                groups.push(Group { indices: first.to_vec(), start, end });
+                groups.push(BlockGroup { indices: first.to_vec(), start, end });
                 rest = if ask.ordered { &[] } else { more };
             }
         }
@@ -600,7 +605,7 @@ impl Kv {
 
 /// The number of these that fit into one request; an operation that is too large for any request is
 /// alone.
-fn fitting(ask: &Ask<'_>, indices: &[usize]) -> usize {
+fn fitting(ask: &BatchRequest<'_>, indices: &[usize]) -> usize {
     let (mut count, mut bytes) = (0, COUNT);
     for index in indices.iter().take(KV_BATCH_MAX) {
         bytes += (ask.size)(*index);
@@ -619,7 +624,7 @@ fn repeats(hashes: &[u64]) -> bool {
     sorted.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-fn too_large(ask: &Ask<'_>, index: usize) -> bool {
+fn too_large(ask: &BatchRequest<'_>, index: usize) -> bool {
     COUNT + (ask.size)(index) > KV_BATCH_BYTES_MAX
 }
 

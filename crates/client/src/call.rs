@@ -24,7 +24,7 @@ const HOPS_MAX: u32 = 100_000;
 
 /// One lane of this session to one block, while no operation uses it.
 #[derive(Clone, Copy, Debug)]
-struct Lane {
+struct IdleLane {
     id: LaneId,
     session: SessionId,
     next: Sequence,
@@ -43,34 +43,34 @@ pub struct Routing {
     /// The block of extents that is being written.
     pub extents: Option<ExtentRoom>,
     /// Idle lanes, by block and by the end of a queue that they serve.
-    lanes: HashMap<(BlockAt, End), Vec<Lane>>,
+    lanes: HashMap<(BlockAt, QueueEnd), Vec<IdleLane>>,
     /// Received results of lanes that will not be used again.
-    owed: Vec<Owed>,
+    owed: Vec<ReceivedResults>,
 }
 
 /// The end of a queue that a lane serves, which decides when the lane will not be used again. Other
 /// structures have one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum End {
+enum QueueEnd {
     Tail,
     Head,
 }
 
 /// A block and the received results of its lanes: it need not keep these results any longer.
-pub type Owed = (MapEntry, Vec<(LaneId, Sequence)>);
+pub type ReceivedResults = (MapEntry, Vec<(LaneId, Sequence)>);
 
 /// Hands out lane numbers; one instance for each session.
 #[derive(Clone, Copy, Debug)]
-pub struct Lanes {
+pub struct LaneAllocator {
     /// The session that the numbers belong to.
     pub session: SessionId,
     next: u32,
 }
 
-impl Lanes {
+impl LaneAllocator {
     /// Starts the numbers of a new session.
-    pub fn new(session: SessionId) -> Lanes {
-        Lanes { session, next: 1 }
+    pub fn new(session: SessionId) -> LaneAllocator {
+        LaneAllocator { session, next: 1 }
     }
 }
 
@@ -95,7 +95,7 @@ impl Routing {
 
     /// Takes the acknowledgements (`AckResults`) for blocks of a queue that were left behind.
     /// Without them a block keeps its results for as long as this client could request them again.
-    pub fn take_owed(&mut self) -> Vec<Owed> {
+    pub fn take_owed(&mut self) -> Vec<ReceivedResults> {
         std::mem::take(&mut self.owed)
     }
 
@@ -106,10 +106,10 @@ impl Routing {
 
     /// Whether lanes to a block are unused from now on, or used so rarely that the block must not
     /// wait for them.
-    fn is_behind(&self, at: BlockAt, end: End) -> bool {
+    fn is_behind(&self, at: BlockAt, end: QueueEnd) -> bool {
         let entry = match end {
-            End::Head if self.map.router == Router::Ends as u8 => self.map.entries.first(),
-            End::Head | End::Tail => self.map.entries.last(),
+            QueueEnd::Head if self.map.router == Router::Ends as u8 => self.map.entries.first(),
+            QueueEnd::Head | QueueEnd::Tail => self.map.entries.last(),
         };
         self.shrinks() && entry.is_none_or(|entry| entry.at() != at)
     }
@@ -119,7 +119,7 @@ impl Routing {
         if !self.shrinks() {
             return;
         }
-        let mut behind: Vec<(BlockAt, End)> =
+        let mut behind: Vec<(BlockAt, QueueEnd)> =
             self.lanes.keys().filter(|(at, end)| self.is_behind(*at, *end)).copied().collect();
         // A sorted order, because the order of the table's keys must not decide (INV-35).
         behind.sort_unstable();
@@ -130,7 +130,7 @@ impl Routing {
         }
     }
 
-    fn owe(&mut self, at: BlockAt, lane: Lane) {
+    fn owe(&mut self, at: BlockAt, lane: IdleLane) {
         assert!(lane.next.0 > 0, "INV-16: lane {:?} to {at:?} has no next number", lane.id);
         let ack = (lane.id, Sequence(lane.next.0 - 1));
         if ack.1.0 == 0 {
@@ -163,7 +163,7 @@ impl Routing {
     /// Moves lanes to the blocks that replaced theirs, after a change of the map.
     fn follow(&mut self, old: &[MapEntry]) {
         let gone = self.lanes.keys().filter(|(at, _)| self.named(*at).is_none());
-        let mut gone: Vec<(BlockAt, End)> = gone.copied().collect();
+        let mut gone: Vec<(BlockAt, QueueEnd)> = gone.copied().collect();
         // A sorted order, because the order of the table's keys must not decide (INV-35).
         gone.sort_unstable();
         for (at, end) in gone {
@@ -218,7 +218,7 @@ impl Routing {
         self.give_up_lanes();
     }
 
-    fn take_lane(&mut self, lanes: &mut Lanes, at: BlockAt, end: End) -> Lane {
+    fn take_lane(&mut self, lanes: &mut LaneAllocator, at: BlockAt, end: QueueEnd) -> IdleLane {
         let free = self.lanes.entry((at, end)).or_default();
         // Lanes of an earlier session (before a fork) belong to the parent process.
         while let Some(lane) = free.pop() {
@@ -228,10 +228,10 @@ impl Routing {
         }
         let id = LaneId(lanes.next);
         lanes.next = lanes.next.checked_add(1).expect("a session opens fewer than 2^32 lanes");
-        Lane { id, session: lanes.session, next: Sequence(1) }
+        IdleLane { id, session: lanes.session, next: Sequence(1) }
     }
 
-    fn give_lane(&mut self, at: BlockAt, end: End, lane: Lane) {
+    fn give_lane(&mut self, at: BlockAt, end: QueueEnd, lane: IdleLane) {
         debug_assert!(
             self.lanes.get(&(at, end)).is_none_or(|free| free.iter().all(|l| l.id != lane.id)),
             "INV-16: lane {:?} to {at:?} is free already",
@@ -274,7 +274,7 @@ pub enum Step {
 
 /// The outcome of a step.
 #[derive(Debug)]
-pub enum Event<'a> {
+pub enum CallEvent<'a> {
     /// The call begins, or the wait is over.
     Go,
     /// The reply and its arguments.
@@ -306,7 +306,7 @@ pub struct Call {
     target: Target,
     deadline: Time,
     mutation: bool,
-    lane: Option<(Tried, Lane)>,
+    lane: Option<(Tried, IdleLane)>,
     /// The block that answered `Busy`, or that the grant had expired. It may have run a copy of
     /// this request, or hold one in progress. The call therefore retries there before any other
     /// block, even if the map has changed.
@@ -329,12 +329,12 @@ pub struct Call {
     /// Whether a block of extents was missing; the controller decides whether the structure still
     /// exists.
     gone: bool,
-    turn: Turn,
+    turn: ExpectedEvent,
 }
 
 /// The outcome that a call expects next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
+enum ExpectedEvent {
     /// It begins, or a wait is over.
     Go,
     /// A request was sent, or could not be.
@@ -371,7 +371,7 @@ impl Call {
             last_trouble: String::new(),
             full: false,
             gone: false,
-            turn: Turn::Go,
+            turn: ExpectedEvent::Go,
         }
     }
 
@@ -390,21 +390,25 @@ impl Call {
         &mut self,
         now: Time,
         routing: &mut Routing,
-        lanes: &mut Lanes,
-        event: Event<'_>,
+        lanes: &mut LaneAllocator,
+        event: CallEvent<'_>,
     ) -> Step {
         let fits = match event {
-            Event::Go => self.turn == Turn::Go,
-            Event::Reply(..) | Event::Lost { .. } | Event::Gone { .. } => self.turn == Turn::Sent,
-            Event::Refreshed | Event::RefreshFailed(_) => self.turn == Turn::Refresh,
+            CallEvent::Go => self.turn == ExpectedEvent::Go,
+            CallEvent::Reply(..) | CallEvent::Lost { .. } | CallEvent::Gone { .. } => {
+                self.turn == ExpectedEvent::Sent
+            }
+            CallEvent::Refreshed | CallEvent::RefreshFailed(_) => {
+                self.turn == ExpectedEvent::Refresh
+            }
         };
         assert!(fits, "INV-16: {} gets {event:?} in turn {:?}", self.op.name(), self.turn);
         let step = self.after(now, routing, lanes, event);
         self.turn = match step {
-            Step::Send(..) => Turn::Sent,
-            Step::Refresh => Turn::Refresh,
-            Step::Wait(_) => Turn::Go,
-            Step::Done(_) => Turn::Ended,
+            Step::Send(..) => ExpectedEvent::Sent,
+            Step::Refresh => ExpectedEvent::Refresh,
+            Step::Wait(_) => ExpectedEvent::Go,
+            Step::Done(_) => ExpectedEvent::Ended,
         };
         step
     }
@@ -413,39 +417,39 @@ impl Call {
         &mut self,
         now: Time,
         routing: &mut Routing,
-        lanes: &mut Lanes,
-        event: Event<'_>,
+        lanes: &mut LaneAllocator,
+        event: CallEvent<'_>,
     ) -> Step {
         match event {
-            Event::Go => self.send(now, routing, lanes),
-            Event::Refreshed if self.troubled => {
+            CallEvent::Go => self.send(now, routing, lanes),
+            CallEvent::Refreshed if self.troubled => {
                 self.troubled = false;
                 self.pause(now)
             }
-            Event::Refreshed => self.send(now, routing, lanes),
-            Event::Reply(header, args) => self.reply(now, routing, lanes, header, args),
-            Event::Lost { sent, why } => {
+            CallEvent::Refreshed => self.send(now, routing, lanes),
+            CallEvent::Reply(header, args) => self.reply(now, routing, lanes, header, args),
+            CallEvent::Lost { sent, why } => {
                 if sent {
                     self.doubt();
                 }
                 self.last_trouble = why;
                 self.after_trouble(now)
             }
-            Event::Gone { sent, reason } => {
+            CallEvent::Gone { sent, reason } => {
                 if sent {
                     self.doubt();
                 }
                 Step::Done(Err(self.explain(reason)))
             }
-            Event::RefreshFailed(e) if e.status == Status::Unavailable => {
+            CallEvent::RefreshFailed(e) if e.status == Status::Unavailable => {
                 self.last_trouble = e.message;
                 self.pause(now)
             }
-            Event::RefreshFailed(e) => Step::Done(Err(self.explain(e))),
+            CallEvent::RefreshFailed(e) => Step::Done(Err(self.explain(e))),
         }
     }
 
-    fn send(&mut self, now: Time, routing: &mut Routing, lanes: &mut Lanes) -> Step {
+    fn send(&mut self, now: Time, routing: &mut Routing, lanes: &mut LaneAllocator) -> Step {
         if now >= self.deadline {
             return self.give_up();
         }
@@ -563,7 +567,7 @@ impl Call {
         &mut self,
         now: Time,
         routing: &mut Routing,
-        lanes: &mut Lanes,
+        lanes: &mut LaneAllocator,
         header: ReplyHeader,
         args: &[u8],
     ) -> Step {
@@ -634,7 +638,7 @@ impl Call {
         &mut self,
         now: Time,
         routing: &mut Routing,
-        lanes: &mut Lanes,
+        lanes: &mut LaneAllocator,
         header: ReplyHeader,
         args: &[u8],
     ) -> Step {
@@ -700,10 +704,10 @@ impl Call {
         }
     }
 
-    fn end(&self) -> End {
+    fn end(&self) -> QueueEnd {
         match self.target {
-            Target::Head | Target::Block(_) => End::Head,
-            _ => End::Tail,
+            Target::Head | Target::Block(_) => QueueEnd::Head,
+            _ => QueueEnd::Tail,
         }
     }
 

@@ -7,11 +7,11 @@ use crate::file::File;
 use crate::holder;
 use crate::keeper::{Keeper, LostLease};
 use crate::kv::Kv;
-use crate::pool::Pool;
+use crate::pool::ConnectionPool;
 use crate::queue::Queue;
 use crate::route::checked;
-use crate::structure::{Opened, Structure};
-use crate::transport::Identity;
+use crate::structure::{OpenedStructure, Structure};
+use crate::transport::ClientIdentity;
 use honeycomb_env::Clock;
 use honeycomb_types::{
     Address, JobId, Kind, KindSpec, PrefixId, StructureId, Verbs, check_job_name,
@@ -192,26 +192,26 @@ pub enum Any {
     Custom(Custom),
 }
 
-struct Inner {
+struct ClientInner {
     context: Arc<Context>,
     keeper: Keeper,
 }
 
 /// A client. Clones share connections, session and lease keeper. Every call has a deadline.
 #[derive(Clone)]
-pub struct Client(Arc<Inner>);
+pub struct Client(Arc<ClientInner>);
 
 impl Client {
     /// Makes a client without sending anything; `ping` checks whether the cluster is reachable.
     pub fn new(options: ClientOptions) -> Client {
         let address = options.address.strip_prefix("honeycomb://").unwrap_or(&options.address);
         let address = address.split('/').next().unwrap_or(address).to_owned();
-        let identity = Identity { token: options.token, task_prefix: options.task_prefix };
-        let pool = Pool::new(identity, Clock::start(), options.spin, options.unix);
+        let identity = ClientIdentity { token: options.token, task_prefix: options.task_prefix };
+        let pool = ConnectionPool::new(identity, Clock::start(), options.spin, options.unix);
         let context =
             Arc::new(Context { pool, controller: (address, u8::MAX), timeout: options.timeout });
         let keeper = Keeper::new(context.clone());
-        Client(Arc::new(Inner { context, keeper }))
+        Client(Arc::new(ClientInner { context, keeper }))
     }
 
     /// host:port of the controller.
@@ -705,14 +705,14 @@ impl Client {
     }
 }
 
-fn opened(reply: OpenStructureReply) -> Result<Opened, Error> {
+fn opened(reply: OpenStructureReply) -> Result<OpenedStructure, Error> {
     let kind = Kind::from_code(reply.kind).ok_or_else(|| {
         let text =
             format!("a structure of kind {:#x}, which this client does not know", reply.kind);
         Error::new(Status::WrongKind, text)
     })?;
     checked(&reply.map).map_err(|why| Error::new(Status::BadFrame, why))?;
-    Ok(Opened {
+    Ok(OpenedStructure {
         structure: StructureId(reply.structure),
         prefix: PrefixId(reply.prefix),
         kind,

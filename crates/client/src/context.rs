@@ -2,14 +2,14 @@
 
 use crate::control;
 use crate::error::Error;
-use crate::pool::{Place, Pool};
+use crate::pool::{ConnectionPool, ShardAddress};
 use honeycomb_types::Time;
 use honeycomb_wire::{Field, Op};
 use std::time::Duration;
 
 pub(crate) struct Context {
-    pub pool: Pool,
-    pub controller: Place,
+    pub pool: ConnectionPool,
+    pub controller: ShardAddress,
     /// Time within which every call ends.
     pub timeout: Duration,
 }

@@ -1,9 +1,9 @@
 //! Requests to the controller.
 
 use crate::error::Error;
-use crate::line::Wait;
-use crate::pool::{Place, Pool};
-use crate::transport::{Failure, Sink};
+use crate::pool::{ConnectionPool, ShardAddress};
+use crate::socket::Wait;
+use crate::transport::{ExchangeFailure, Sink};
 use honeycomb_types::Time;
 use honeycomb_types::limits::CONTROL_ANSWERS_TIME;
 use honeycomb_wire::{Field, MayWait, Mutates, Op, RequestHeader, Status, flags};
@@ -25,8 +25,8 @@ const AGAIN_MAX: Duration = Duration::from_secs(CONTROL_ANSWERS_TIME.as_secs() /
 /// unreachable: it may be restarting. A change takes effect once, however often it is sent. If no
 /// reply arrived at all, the error says that it may have taken effect.
 pub(crate) fn ask<Q: Field, R: Field>(
-    pool: &Pool,
-    controller: &Place,
+    pool: &ConnectionPool,
+    controller: &ShardAddress,
     op: Op,
     body: &Q,
     deadline: Time,
@@ -47,22 +47,24 @@ pub(crate) fn ask<Q: Field, R: Field>(
     loop {
         match try_once(pool, controller, header, &body, deadline) {
             Ok(args) => return Ok(R::decode(&args)?),
-            Err(Failure::Refused(e)) if e.status != Status::Busy => return Err(e),
-            Err(Failure::Nobody { known, why })
+            Err(ExchangeFailure::Refused(e)) if e.status != Status::Busy => return Err(e),
+            Err(ExchangeFailure::Nobody { known, why })
                 if !pool.has_connected() && (!known || clock.now() + PAUSE >= stranger_until) =>
             {
                 return Err(unavailable(op, &controller.0, &why, false));
             }
             Err(failure) => {
-                let busy =
-                    op.may_wait() == MayWait::Memory && matches!(failure, Failure::Refused(_));
+                let busy = op.may_wait() == MayWait::Memory
+                    && matches!(failure, ExchangeFailure::Refused(_));
                 let (sent, why) = match failure {
-                    Failure::Nobody { why, .. } => (false, why),
-                    Failure::Lost { sent, why } => (sent, why),
-                    Failure::Interrupted => (true, "a signal interrupted the wait".to_owned()),
-                    Failure::Late { sent } => (sent, "no reply arrived in time".to_owned()),
-                    Failure::Gone { sent, reason } => (sent, reason.message),
-                    Failure::Refused(e) => (false, e.message),
+                    ExchangeFailure::Nobody { why, .. } => (false, why),
+                    ExchangeFailure::Lost { sent, why } => (sent, why),
+                    ExchangeFailure::Interrupted => {
+                        (true, "a signal interrupted the wait".to_owned())
+                    }
+                    ExchangeFailure::Late { sent } => (sent, "no reply arrived in time".to_owned()),
+                    ExchangeFailure::Gone { sent, reason } => (sent, reason.message),
+                    ExchangeFailure::Refused(e) => (false, e.message),
                 };
                 if sent && change {
                     effect = true;
@@ -89,12 +91,12 @@ fn unavailable(op: Op, controller: &str, why: &str, effect: bool) -> Error {
 }
 
 fn try_once(
-    pool: &Pool,
-    controller: &Place,
+    pool: &ConnectionPool,
+    controller: &ShardAddress,
     header: RequestHeader,
     body: &[u8],
     deadline: Time,
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, ExchangeFailure> {
     // The controller itself is the only source of this information, so no idle check is needed.
     let mut wait = Wait { deadline, idle: &mut || Ok(()), interruptible: false };
     let mut transport = pool.take(controller, &mut wait)?;
@@ -109,6 +111,6 @@ fn try_once(
     pool.give(controller, transport);
     match reply.status {
         Status::Ok => Ok(args),
-        status => Err(Failure::Refused(Error::refused(status, &args))),
+        status => Err(ExchangeFailure::Refused(Error::refused(status, &args))),
     }
 }

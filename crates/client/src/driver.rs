@@ -6,7 +6,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::kv::Kv;
-use crate::pipe::{Asked, Pipe};
+use crate::pipe::{KeyRequest, Pipe};
 use honeycomb_types::Time;
 use honeycomb_wire::batch::BatchOp;
 use honeycomb_wire::{Op, Status};
@@ -23,14 +23,14 @@ const WINDOW: usize = 256;
 const IDLE: Duration = Duration::from_secs(10);
 
 /// The outcome of an operation.
-pub enum Answer {
+pub enum OperationOutcome {
     /// Its result.
     Done(Result<Done, Error>),
     /// The value is too large for a pipelined reply: read it alone.
     Alone,
 }
 
-struct Inner {
+struct DriverInner {
     context: Arc<Context>,
     /// Set when an operation was submitted, or when the thread must end.
     bell: Interrupt,
@@ -42,10 +42,10 @@ struct Inner {
 /// The state that the thread and its callers share.
 #[derive(Default)]
 struct Desk {
-    asked: VecDeque<Asked<Arc<Kv>>>,
-    answers: Vec<(u64, Answer)>,
+    asked: VecDeque<KeyRequest<Arc<Kv>>>,
+    answers: Vec<(u64, OperationOutcome)>,
     /// Records to be reused for other operations.
-    spare: Vec<Asked<Arc<Kv>>>,
+    spare: Vec<KeyRequest<Arc<Kv>>>,
     running: bool,
     ending: bool,
 }
@@ -53,7 +53,7 @@ struct Desk {
 /// Runs operations on the stores of one client. Each takes effect once. Operations on one key take
 /// effect in the order of their submission; nothing orders others. Dropping it ends the operations
 /// in progress without reporting them.
-pub struct Driver(Arc<Inner>);
+pub struct Driver(Arc<DriverInner>);
 
 impl Driver {
     /// Makes a driver for the client of this store. Fails if the process has no descriptor left.
@@ -61,7 +61,7 @@ impl Driver {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (bell, desk) = (Interrupt::new()?, Mutex::default());
         let context = kv.structure().context().clone();
-        Ok(Driver(Arc::new(Inner { context, bell, event, desk })))
+        Ok(Driver(Arc::new(DriverInner { context, bell, event, desk })))
     }
 
     /// Whether this store belongs to the driver's client.
@@ -81,7 +81,7 @@ impl Driver {
                 asked.kv = kv.clone();
                 asked
             }
-            None => Asked::of(kv.clone()),
+            None => KeyRequest::of(kv.clone()),
         };
         asked.set(op, ticket);
         desk.asked.push_back(asked);
@@ -103,7 +103,7 @@ impl Driver {
     }
 
     /// The results that have arrived, each with its ticket.
-    pub fn take(&self) -> Vec<(u64, Answer)> {
+    pub fn take(&self) -> Vec<(u64, OperationOutcome)> {
         let mut desk = self.0.desk();
         if !desk.answers.is_empty() {
             let _ = rustix::io::read(&self.0.event, &mut [0; 8]);
@@ -124,14 +124,14 @@ impl Drop for Driver {
     }
 }
 
-impl Inner {
+impl DriverInner {
     fn desk(&self) -> MutexGuard<'_, Desk> {
         self.desk.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 
 /// The thread.
-fn work(inner: &Inner) {
+fn work(inner: &DriverInner) {
     inner.bell.adopt();
     let clock = inner.context.pool.clock();
     let mut pipe: Pipe<Arc<Kv>> = Pipe::new(inner.context.clone());
@@ -163,9 +163,9 @@ fn work(inner: &Inner) {
         while let Some(one) = pipe.landed() {
             let answer = match &one.result {
                 Ok(r) if one.asked.op == Op::KvGet && r.header.status == Status::Extents => {
-                    Answer::Alone
+                    OperationOutcome::Alone
                 }
-                _ => Answer::Done(one.done()),
+                _ => OperationOutcome::Done(one.done()),
             };
             landed.push((answer, one.asked));
         }

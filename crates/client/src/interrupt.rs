@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-struct Inner {
+struct InterruptInner {
     set: AtomicBool,
     /// Readable while it is set, so that a thread that sleeps for a socket notices it.
     event: OwnedFd,
@@ -24,7 +24,7 @@ struct Inner {
 
 /// Ends the waits of the thread that adopted it. Clones are the same interrupt.
 #[derive(Clone)]
-pub struct Interrupt(Arc<Inner>);
+pub struct Interrupt(Arc<InterruptInner>);
 
 thread_local! {
     static ADOPTED: RefCell<Option<Interrupt>> = const { RefCell::new(None) };
@@ -34,7 +34,7 @@ impl Interrupt {
     /// An interrupt that is not set. Fails if the process has no descriptor left.
     pub fn new() -> io::Result<Interrupt> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Interrupt(Arc::new(Inner { set: AtomicBool::new(false), event })))
+        Ok(Interrupt(Arc::new(InterruptInner { set: AtomicBool::new(false), event })))
     }
 
     /// Makes this interrupt end the waits of the calling thread from now on. A thread has one.

@@ -31,10 +31,10 @@ pub struct LostLease {
 }
 
 /// Called for each loss until it returns false.
-type Told = Box<dyn FnMut(&LostLease) -> bool + Send>;
+type LossObserver = Box<dyn FnMut(&LostLease) -> bool + Send>;
 
 #[derive(Default)]
-struct State {
+struct KeeperState {
     kept: BTreeMap<JobId, BTreeSet<String>>,
     /// Shortest lease among the kept prefixes, by the controller's last reply.
     shortest_ms: u32,
@@ -45,20 +45,20 @@ struct State {
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct KeeperShared {
+    state: Mutex<KeeperState>,
     wake: Condvar,
     /// Never locked while `state` is held: an observer may call the client.
-    observers: Mutex<Vec<Told>>,
+    observers: Mutex<Vec<LossObserver>>,
     warned: AtomicBool,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl KeeperShared {
+    fn state(&self) -> MutexGuard<'_, KeeperState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    fn observers(&self) -> MutexGuard<'_, Vec<Told>> {
+    fn observers(&self) -> MutexGuard<'_, Vec<LossObserver>> {
         self.observers.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -78,7 +78,7 @@ impl Shared {
 /// The prefixes that are kept. The thread that renews them ends with its owner.
 pub(crate) struct Keeper {
     context: Arc<Context>,
-    shared: Arc<Shared>,
+    shared: Arc<KeeperShared>,
 }
 
 impl Keeper {
@@ -129,7 +129,7 @@ impl Keeper {
     }
 
     /// Adds an observer that is called for every later loss.
-    pub fn tell(&self, told: Told) {
+    pub fn tell(&self, told: LossObserver) {
         self.shared.observers().push(told);
     }
 
@@ -139,7 +139,7 @@ impl Keeper {
     }
 }
 
-fn run(context: &Context, shared: &Weak<Shared>) {
+fn run(context: &Context, shared: &Weak<KeeperShared>) {
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let work: Vec<_> = {
@@ -172,7 +172,7 @@ fn run(context: &Context, shared: &Weak<Shared>) {
 }
 
 /// Renews the prefixes of one job; returns their shortest lease.
-fn renew(context: &Context, shared: &Shared, job: JobId, paths: Vec<String>) -> u32 {
+fn renew(context: &Context, shared: &KeeperShared, job: JobId, paths: Vec<String>) -> u32 {
     let body = RenewLeasesRequest { job: job.0, paths };
     let reply: Result<RenewLeasesReply, _> =
         context.ask(Op::RenewLeases, &body, context.deadline());
@@ -202,7 +202,7 @@ fn renew(context: &Context, shared: &Shared, job: JobId, paths: Vec<String>) -> 
     shortest
 }
 
-fn lose(shared: &Shared, job: JobId, path: &str, status: Status, message: &str) {
+fn lose(shared: &KeeperShared, job: JobId, path: &str, status: Status, message: &str) {
     let mut state = shared.state();
     let Some(kept) = state.kept.get_mut(&job) else { return };
     // The caller released it while the renewal was under way.

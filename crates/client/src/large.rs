@@ -14,7 +14,7 @@ use crate::many::run_many;
 use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied};
 use crate::transport::{Sink, make_length};
-use crate::writing::{Next, Writing};
+use crate::writing::{WriteStep, Writing};
 use honeycomb_types::limits::{EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::Scanned;
@@ -80,13 +80,13 @@ impl Kv {
             let now = self.0.now();
             let next = self.0.with_routing(|routing| writing.next(routing, now, AT_ONCE));
             let (at, some) = match next {
-                Next::Done(list) => return Ok(list),
-                Next::Ask { bytes, full } => {
+                WriteStep::Done(list) => return Ok(list),
+                WriteStep::Ask { bytes, full } => {
                     let entries = self.0.ask_for_extents(bytes as u64, full)?;
                     self.0.with_routing(|routing| writing.given(routing, now, &entries))?;
                     continue;
                 }
-                Next::Put { at, pieces } => (at, pieces),
+                WriteStep::Put { at, pieces } => (at, pieces),
             };
             let exchanges = some.iter().map(|i| Exchange {
                 op: Op::ExtentPut,

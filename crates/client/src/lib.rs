@@ -11,13 +11,13 @@
 mod ahead;
 mod batch;
 pub mod call;
-mod carrying;
 mod client;
 mod context;
 mod control;
 mod custom;
 mod driver;
 mod error;
+mod evacuation;
 mod file;
 mod flushing;
 mod holder;
@@ -25,7 +25,6 @@ mod interrupt;
 mod keeper;
 mod kv;
 mod large;
-mod line;
 mod listener;
 mod many;
 mod map;
@@ -35,6 +34,7 @@ mod pool;
 mod queue;
 mod ranges;
 mod route;
+mod socket;
 mod stopping;
 mod structure;
 mod taking;
@@ -43,13 +43,13 @@ pub mod writing;
 
 pub use ahead::{ReadAhead, ScanAhead};
 pub use batch::{Accumulated, Atomic, Done, Number, TopItem};
-pub use carrying::Carried;
 pub use client::{
     Any, Client, ClientOptions, IfExists, JobOptions, JobTicket, Quota, QuotaChange, QuotaOf,
 };
 pub use custom::{Answered, Ask, Custom, CustomOptions, KindRef};
-pub use driver::{Answer, Driver};
+pub use driver::{Driver, OperationOutcome};
 pub use error::Error;
+pub use evacuation::Carried;
 pub use file::File;
 pub use flushing::{FlushProgress, FlushTicket};
 pub use interrupt::{Interrupt, interrupted};
@@ -61,7 +61,7 @@ pub use pipeline::Pipeline;
 pub use queue::{Delivery, Queue, QueueCounts};
 pub use route::{Target, route};
 pub use stopping::{STOP_PATIENCE, StopProgress, Stopped};
-pub use structure::{Opened, Structure};
+pub use structure::{OpenedStructure, Structure};
 pub use transport::{Room, Sink};
 
 /// The result of every call of this crate.

@@ -7,9 +7,9 @@
 use crate::context::Context;
 use crate::error::Error;
 use crate::interrupt;
-use crate::line::{Line, PATIENCE, Wait, await_some};
+use crate::socket::{PATIENCE, StreamSocket, Wait, await_some};
 use crate::structure::Structure;
-use crate::transport::{Failure, Sink, Transport};
+use crate::transport::{ExchangeFailure, Sink, Transport};
 use honeycomb_types::{BlockAt, BlockId, Kind, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::notice::{Change, Filter, Notice, SubscribeArgs, kinds};
@@ -85,7 +85,7 @@ pub struct Notification {
 }
 
 /// A block with a subscription.
-struct Source {
+struct SubscribedBlock {
     entry: MapEntry,
     transport: Transport,
     /// Whether the successor reports later changes; this block then reports takes only.
@@ -101,7 +101,7 @@ pub struct Listener {
     context: Arc<Context>,
     kinds: u16,
     filter: Filter,
-    sources: Vec<Source>,
+    sources: Vec<SubscribedBlock>,
     ready: VecDeque<Notification>,
     /// Bytes of a file that were reported.
     told_to: u64,
@@ -202,14 +202,14 @@ impl Listener {
                     Status::Ok if late || file => {
                         content(structure, &mut transport, header, &mut wait)?
                     }
-                    _ => Content::default(),
+                    _ => InitialContent::default(),
                 };
                 Ok((transport, told, reply, there))
             });
             match subscribed {
                 Ok((transport, told, _, there)) if told.status == Status::Ok => {
                     let (at, start) = (entry.at(), entry.start);
-                    self.sources.push(Source { entry, transport, handed_over: false });
+                    self.sources.push(SubscribedBlock { entry, transport, handed_over: false });
                     if late && self.structure.kind() == Kind::Kv && told.value > 0 {
                         // The block changed after it became the successor and before this
                         // subscription.
@@ -233,7 +233,9 @@ impl Listener {
                     }
                     status => return Err(Error::refused(status, &reply)),
                 },
-                Err(Failure::Gone { reason, .. } | Failure::Refused(reason)) => return Err(reason),
+                Err(ExchangeFailure::Gone { reason, .. } | ExchangeFailure::Refused(reason)) => {
+                    return Err(reason);
+                }
                 Err(failure) => {
                     self.structure.refresh(deadline)?;
                     let ended = self.structure.with_map(|map| {
@@ -247,7 +249,8 @@ impl Listener {
                     }
                     if clock.now() >= deadline {
                         let why = match failure {
-                            Failure::Lost { why, .. } | Failure::Nobody { why, .. } => why,
+                            ExchangeFailure::Lost { why, .. }
+                            | ExchangeFailure::Nobody { why, .. } => why,
                             _ => "no reply arrived in time".to_owned(),
                         };
                         let text = format!("could not subscribe: {why}");
@@ -260,7 +263,7 @@ impl Listener {
     }
 
     /// Reports the changes in the newest source before its subscription.
-    fn catch_up(&mut self, number: u64, there: Content) {
+    fn catch_up(&mut self, number: u64, there: InitialContent) {
         let source = self.sources.last().expect("just subscribed to");
         let (at, start) = (source.entry.at(), source.entry.start);
         let file = self.structure.kind() == Kind::File;
@@ -344,7 +347,7 @@ impl Listener {
         if self.sources.is_empty() {
             return Ok(interrupt::pause(self.context.pool.clock(), until));
         }
-        let mut waiting: Vec<&mut Line> =
+        let mut waiting: Vec<&mut StreamSocket> =
             self.sources.iter_mut().map(|source| source.transport.line()).collect();
         match await_some(&mut waiting, until, true) {
             Ok(_) => Ok(false),
@@ -435,7 +438,7 @@ impl Listener {
 
     /// A source has ended or its connection broke. Either the structure is gone, or the block was
     /// retired, or the listener subscribes again and reports the changes meanwhile as a gap.
-    fn lost(&mut self, source: &Source) -> Result<(), Error> {
+    fn lost(&mut self, source: &SubscribedBlock) -> Result<(), Error> {
         self.structure.refresh(self.context.deadline())?;
         let at = source.entry.at();
         // Listeners of a key-value store get the notice before the move is committed; if the move
@@ -480,7 +483,7 @@ fn heard(change: Change, start: u64) -> Heard {
 
 /// The content of a block before its subscription, which no notice reports.
 #[derive(Clone, Copy, Default)]
-struct Content {
+struct InitialContent {
     /// Bytes of a file's block, items of a queue's.
     length: u64,
     /// The file was sealed in it, or the queue was closed.
@@ -492,20 +495,22 @@ fn content(
     transport: &mut Transport,
     like: RequestHeader,
     wait: &mut Wait<'_>,
-) -> Result<Content, Failure> {
+) -> Result<InitialContent, ExchangeFailure> {
     let (op, args): (Op, &[u8]) = match structure.kind() {
         Kind::File => (Op::FileSize, &[]),
         Kind::Queue => (Op::QueueLength, &[0]),
-        Kind::Kv | Kind::Extents | Kind::Custom(_) => return Ok(Content::default()),
+        Kind::Kv | Kind::Extents | Kind::Custom(_) => return Ok(InitialContent::default()),
     };
     let (header, mut told) = (RequestHeader { op, ..like }, Vec::new());
     let reply = transport.exchange(header, args, &[], wait, &mut told, Sink::None)?;
     let ended = match (reply.status, op) {
         (Status::Ok, Op::FileSize) => told.first() == Some(&1),
-        (Status::Ok, _) => Counts::decode(&told).map_err(|e| Failure::Refused(e.into()))?.closed,
+        (Status::Ok, _) => {
+            Counts::decode(&told).map_err(|e| ExchangeFailure::Refused(e.into()))?.closed
+        }
         // A full block also replies with its length, and is not the last one.
         (Status::Moved, _) => false,
-        _ => return Ok(Content::default()),
+        _ => return Ok(InitialContent::default()),
     };
-    Ok(Content { length: reply.value, ended })
+    Ok(InitialContent { length: reply.value, ended })
 }

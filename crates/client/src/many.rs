@@ -5,9 +5,9 @@
 //! slow block or a lost server delays no other operation.
 
 use crate::error::Error;
-use crate::line::{PATIENCE, await_some};
-use crate::structure::{Exchange, Flight, Next, Replied, Sent, Structure};
-use crate::transport::Failure;
+use crate::socket::{PATIENCE, await_some};
+use crate::structure::{Exchange, Flight, NextStep, Replied, SentRequest, Structure};
+use crate::transport::ExchangeFailure;
 use honeycomb_types::Time;
 
 /// Requests of one call in progress at a time, each on its own connection. Fewer than the idle
@@ -16,13 +16,13 @@ const FLIGHTS_MAX: usize = 48;
 
 /// The state of one operation.
 #[allow(clippy::large_enum_variant)] // a few dozen are large at a time, and boxes would be moved too
-enum Stage<'a, 'b> {
+enum FlightStage<'a, 'b> {
     /// It has not started.
     Waiting(Exchange<'a, 'b>),
     /// It continues at this time.
     Paused(Flight<'a, 'b>, Time),
     /// It awaits its reply, and its server has been silent since this time.
-    Awaits(Flight<'a, 'b>, Sent, Time),
+    Awaits(Flight<'a, 'b>, SentRequest, Time),
     Done(Result<Replied, Error>),
     /// Moved out while it is being advanced.
     Taken,
@@ -34,11 +34,12 @@ pub(crate) fn run_many(
     structure: &Structure,
     exchanges: Vec<Exchange<'_, '_>>,
 ) -> Vec<Result<Replied, Error>> {
-    let mut stages: Vec<Stage<'_, '_>> = exchanges.into_iter().map(Stage::Waiting).collect();
+    let mut stages: Vec<FlightStage<'_, '_>> =
+        exchanges.into_iter().map(FlightStage::Waiting).collect();
     let (mut begun, mut done) = (0, 0);
     while done < stages.len() {
         while begun < stages.len() && begun - done < FLIGHTS_MAX {
-            let Stage::Waiting(exchange) = take(&mut stages[begun]) else {
+            let FlightStage::Waiting(exchange) = take(&mut stages[begun]) else {
                 unreachable!("operations begin in their order")
             };
             stages[begun] = go_on(structure, structure.depart(exchange));
@@ -46,39 +47,39 @@ pub(crate) fn run_many(
         }
         step(structure, &mut stages[..begun]);
         let before = done;
-        done = stages.iter().filter(|stage| matches!(stage, Stage::Done(_))).count();
+        done = stages.iter().filter(|stage| matches!(stage, FlightStage::Done(_))).count();
         assert!(
             before <= done && done <= begun,
             "INV-16: {before}, then {done} of {begun} are done"
         );
     }
     let results = stages.into_iter().map(|stage| match stage {
-        Stage::Done(result) => result,
+        FlightStage::Done(result) => result,
         _ => unreachable!("the loop ends when all are done"),
     });
     results.collect()
 }
 
-fn take<'a, 'b>(stage: &mut Stage<'a, 'b>) -> Stage<'a, 'b> {
-    std::mem::replace(stage, Stage::Taken)
+fn take<'a, 'b>(stage: &mut FlightStage<'a, 'b>) -> FlightStage<'a, 'b> {
+    std::mem::replace(stage, FlightStage::Taken)
 }
 
-fn go_on<'a, 'b>(structure: &Structure, mut flight: Flight<'a, 'b>) -> Stage<'a, 'b> {
+fn go_on<'a, 'b>(structure: &Structure, mut flight: Flight<'a, 'b>) -> FlightStage<'a, 'b> {
     match structure.advance(&mut flight) {
-        Next::Sent(sent) => Stage::Awaits(flight, sent, structure.clock().now()),
-        Next::Pause(pause) => Stage::Paused(flight, structure.clock().now() + pause),
-        Next::Done(result) => Stage::Done(result),
+        NextStep::Sent(sent) => FlightStage::Awaits(flight, sent, structure.clock().now()),
+        NextStep::Pause(pause) => FlightStage::Paused(flight, structure.clock().now() + pause),
+        NextStep::Done(result) => FlightStage::Done(result),
     }
 }
 
 /// Waits until an operation can continue, and advances all that can.
-fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
+fn step(structure: &Structure, stages: &mut [FlightStage<'_, '_>]) {
     let clock = structure.clock();
     let until = stages.iter().filter_map(next_at).min();
     let mut places = Vec::new();
     let mut waiting = Vec::new();
     for (place, stage) in stages.iter_mut().enumerate() {
-        if let Stage::Awaits(_, sent, _) = stage {
+        if let FlightStage::Awaits(_, sent, _) = stage {
             places.push(place);
             waiting.push(sent.transport.line());
         }
@@ -93,7 +94,7 @@ fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
     match ready {
         Ok(ready) => {
             for place in ready.into_iter().map(|at| places[at]) {
-                if let Stage::Awaits(mut flight, sent, _) = take(&mut stages[place]) {
+                if let FlightStage::Awaits(mut flight, sent, _) = take(&mut stages[place]) {
                     structure.collect(&mut flight, sent);
                     stages[place] = go_on(structure, flight);
                 }
@@ -101,7 +102,7 @@ fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
         }
         Err(e) => {
             for place in places {
-                lose(structure, &mut stages[place], || Failure::Lost {
+                lose(structure, &mut stages[place], || ExchangeFailure::Lost {
                     sent: true,
                     why: e.to_string(),
                 });
@@ -110,8 +111,8 @@ fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
     }
     let now = clock.now();
     for stage in &mut *stages {
-        if matches!(stage, Stage::Paused(_, at) if *at <= now)
-            && let Stage::Paused(flight, _) = take(stage)
+        if matches!(stage, FlightStage::Paused(_, at) if *at <= now)
+            && let FlightStage::Paused(flight, _) = take(stage)
         {
             *stage = go_on(structure, flight);
         }
@@ -120,23 +121,23 @@ fn step(structure: &Structure, stages: &mut [Stage<'_, '_>]) {
 }
 
 /// When an operation needs attention if no reply arrives earlier.
-fn next_at(stage: &Stage<'_, '_>) -> Option<Time> {
+fn next_at(stage: &FlightStage<'_, '_>) -> Option<Time> {
     match stage {
-        Stage::Paused(_, at) => Some(*at),
-        Stage::Awaits(flight, _, since) => Some(flight.deadline().min(*since + PATIENCE)),
-        Stage::Waiting(_) | Stage::Done(_) | Stage::Taken => None,
+        FlightStage::Paused(_, at) => Some(*at),
+        FlightStage::Awaits(flight, _, since) => Some(flight.deadline().min(*since + PATIENCE)),
+        FlightStage::Waiting(_) | FlightStage::Done(_) | FlightStage::Taken => None,
     }
 }
 
 /// Gives up replies whose deadline has passed. If servers have been silent for a while, asks the
 /// controller once: its reply about the structure holds for all of them.
-fn ask_about_the_silent(structure: &Structure, stages: &mut [Stage<'_, '_>], now: Time) {
+fn ask_about_the_silent(structure: &Structure, stages: &mut [FlightStage<'_, '_>], now: Time) {
     let mut silent = false;
     let mut latest = now;
     for stage in &mut *stages {
-        if let Stage::Awaits(flight, _, since) = stage {
+        if let FlightStage::Awaits(flight, _, since) = stage {
             if now >= flight.deadline() {
-                lose(structure, stage, || Failure::Late { sent: true });
+                lose(structure, stage, || ExchangeFailure::Late { sent: true });
             } else if now.since(*since) >= PATIENCE {
                 silent = true;
                 latest = latest.max(flight.deadline());
@@ -149,19 +150,23 @@ fn ask_about_the_silent(structure: &Structure, stages: &mut [Stage<'_, '_>], now
     let gone = structure.ask_whether_gone(latest);
     let asked = structure.clock().now();
     for stage in &mut *stages {
-        let Stage::Awaits(_, _, since) = stage else { continue };
+        let FlightStage::Awaits(_, _, since) = stage else { continue };
         if now.since(*since) < PATIENCE {
             continue;
         }
         *since = asked;
         if let Err(reason) = &gone {
-            lose(structure, stage, || Failure::Gone { sent: true, reason: reason.clone() });
+            lose(structure, stage, || ExchangeFailure::Gone { sent: true, reason: reason.clone() });
         }
     }
 }
 
-fn lose(structure: &Structure, stage: &mut Stage<'_, '_>, why: impl FnOnce() -> Failure) {
-    if let Stage::Awaits(mut flight, sent, _) = take(stage) {
+fn lose(
+    structure: &Structure,
+    stage: &mut FlightStage<'_, '_>,
+    why: impl FnOnce() -> ExchangeFailure,
+) {
+    if let FlightStage::Awaits(mut flight, sent, _) = take(stage) {
         structure.lose(&mut flight, sent, why());
         *stage = go_on(structure, flight);
     }

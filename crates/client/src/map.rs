@@ -18,13 +18,13 @@ const PAGE_MOST: u64 = 64 * 1024;
 /// value lives, even if the file is removed.
 #[derive(Debug)]
 pub struct FileView {
-    bytes: Bytes,
+    bytes: MappedBytes,
     /// The reason why the bytes are a copy, if they are.
     why: Option<Error>,
 }
 
 #[derive(Debug)]
-enum Bytes {
+enum MappedBytes {
     /// The memory of the servers.
     Shared(View),
     /// A private copy.
@@ -34,7 +34,7 @@ enum Bytes {
 impl FileView {
     /// Whether this is the servers' own memory. Otherwise it is a copy, and `reason` says why.
     pub fn shared(&self) -> bool {
-        matches!(self.bytes, Bytes::Shared(_))
+        matches!(self.bytes, MappedBytes::Shared(_))
     }
 
     /// Why the memory is not shared: `NotShared`, with the reason given by the server or the
@@ -46,8 +46,8 @@ impl FileView {
     /// Length of the file in bytes.
     pub fn len(&self) -> usize {
         match &self.bytes {
-            Bytes::Shared(view) => view.len(),
-            Bytes::Read(bytes) => bytes.len(),
+            MappedBytes::Shared(view) => view.len(),
+            MappedBytes::Read(bytes) => bytes.len(),
         }
     }
 
@@ -61,17 +61,17 @@ impl FileView {
     /// size). `segments` works in every case.
     pub fn contiguous(&self) -> Option<&[u8]> {
         match &self.bytes {
-            Bytes::Shared(view) => view.contiguous(),
-            Bytes::Read(bytes) => Some(bytes),
+            MappedBytes::Shared(view) => view.contiguous(),
+            MappedBytes::Read(bytes) => Some(bytes),
         }
     }
 
     /// The file in order, as runs of bytes: one for each block, or a single one.
     pub fn segments(&self) -> Vec<&[u8]> {
         match &self.bytes {
-            Bytes::Shared(view) => view.parts().collect(),
-            Bytes::Read(bytes) if bytes.is_empty() => Vec::new(),
-            Bytes::Read(bytes) => vec![bytes],
+            MappedBytes::Shared(view) => view.parts().collect(),
+            MappedBytes::Read(bytes) if bytes.is_empty() => Vec::new(),
+            MappedBytes::Read(bytes) => vec![bytes],
         }
     }
 }
@@ -94,7 +94,7 @@ impl File {
             return Err(Error::new(Status::NotSealed, text));
         }
         let why = match self.map_blocks(size) {
-            Ok(view) => return Ok(FileView { bytes: Bytes::Shared(view), why: None }),
+            Ok(view) => return Ok(FileView { bytes: MappedBytes::Shared(view), why: None }),
             // An older server does not know the operation.
             Err(e) if matches!(e.status, Status::NotShared | Status::UnknownOpcode) => e,
             Err(e) => return Err(e),
@@ -103,7 +103,7 @@ impl File {
         let got = self.read_into(0, &mut bytes)?;
         debug_assert_eq!(got as u64, size, "a sealed file does not change");
         bytes.truncate(got);
-        Ok(FileView { bytes: Bytes::Read(bytes), why: Some(why) })
+        Ok(FileView { bytes: MappedBytes::Read(bytes), why: Some(why) })
     }
 
     fn map_blocks(&self, size: u64) -> Result<View, Error> {

@@ -10,11 +10,11 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::interrupt;
 use crate::kv::Kv;
-use crate::line::{PATIENCE, Wait, await_some};
-use crate::pool::Place;
+use crate::pool::ShardAddress;
 use crate::route::Target;
+use crate::socket::{PATIENCE, Wait, await_some};
 use crate::structure::{Course, Decision, Replied};
-use crate::transport::{Failure, Sink, Transport};
+use crate::transport::{ExchangeFailure, Sink, Transport};
 use honeycomb_types::{BlockId, Time};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, ReplyHeader, RequestHeader};
@@ -28,7 +28,7 @@ use std::sync::Arc;
 const COUNTERS: usize = 1024;
 
 /// A request: an operation on one key of a store. A finished one keeps its buffers for reuse.
-pub(crate) struct Asked<K> {
+pub(crate) struct KeyRequest<K> {
     pub kv: K,
     pub op: Op,
     pub hash: u64,
@@ -42,21 +42,21 @@ pub(crate) struct Asked<K> {
 
 /// A finished operation.
 pub(crate) struct Landed<K> {
-    pub asked: Asked<K>,
+    pub asked: KeyRequest<K>,
     pub result: Result<Replied, Error>,
 }
 
 /// One operation in progress.
-struct Slot<K> {
-    asked: Asked<K>,
+struct PipeSlot<K> {
+    asked: KeyRequest<K>,
     course: Course,
-    stage: Stage,
+    stage: PipeStage,
     /// The operation's position in the order of arrival.
     turn: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum PipeStage {
     /// Waits until another operation on the same key has ended.
     Held,
     /// Listed in `Pipe::ready`.
@@ -69,7 +69,7 @@ enum Stage {
 
 /// A connection and its requests in progress: their numbers and their slots.
 struct Channel {
-    place: Place,
+    place: ShardAddress,
     transport: Transport,
     outstanding: VecDeque<(u64, usize)>,
     /// When bytes last arrived, or when a request was sent while none was in progress.
@@ -80,7 +80,7 @@ struct Channel {
 /// progress happens in `step`.
 pub(crate) struct Pipe<K> {
     context: Arc<Context>,
-    slots: Vec<Option<Slot<K>>>,
+    slots: Vec<Option<PipeSlot<K>>>,
     free: Vec<usize>,
     ready: VecDeque<usize>,
     channels: Vec<Channel>,
@@ -119,7 +119,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     }
 
     /// Starts an operation; its deadline counts from now.
-    pub fn begin(&mut self, asked: Asked<K>) {
+    pub fn begin(&mut self, asked: KeyRequest<K>) {
         let structure = asked.kv.structure();
         let mutates = asked.op.info().lane;
         let course = structure.course(mutates, asked.op, Target::Hash(asked.hash), None);
@@ -127,9 +127,9 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
             && self.occupied().any(|one| conflict(&one.asked, &asked));
         self.keys[bits(asked.hash)] += 1;
         self.turns += 1;
-        let stage = if must_wait { Stage::Held } else { Stage::Ready };
+        let stage = if must_wait { PipeStage::Held } else { PipeStage::Ready };
         self.held += must_wait as usize;
-        let slot = Some(Slot { asked, course, stage, turn: self.turns });
+        let slot = Some(PipeSlot { asked, course, stage, turn: self.turns });
         let at = match self.free.pop() {
             Some(at) => {
                 self.slots[at] = slot;
@@ -147,11 +147,11 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         assert!(free < slots, "INV-33: {free} of {slots} places are free, and an operation began");
     }
 
-    fn occupied(&self) -> impl Iterator<Item = &Slot<K>> {
+    fn occupied(&self) -> impl Iterator<Item = &PipeSlot<K>> {
         self.slots.iter().flatten()
     }
 
-    fn slot(&mut self, at: usize) -> &mut Slot<K> {
+    fn slot(&mut self, at: usize) -> &mut PipeSlot<K> {
         self.slots[at].as_mut().expect("what is listed is there")
     }
 
@@ -178,19 +178,19 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
             let slot = self.slots[at].as_mut().expect("what is listed is there");
             assert_eq!(
                 slot.stage,
-                Stage::Ready,
+                PipeStage::Ready,
                 "INV-16: an operation is advanced, and is not ready"
             );
             match slot.asked.kv.structure().decide(&mut slot.course) {
                 Decision::Send(entry, header) => match self.send(at, &entry, header) {
-                    Ok(()) => self.slot(at).stage = Stage::Awaits,
+                    Ok(()) => self.slot(at).stage = PipeStage::Awaits,
                     Err(failure) => {
                         self.slot(at).course.fail(failure);
                         self.ready.push_back(at);
                     }
                 },
                 Decision::Pause(pause) => {
-                    slot.stage = Stage::Paused(slot.asked.kv.structure().now() + pause);
+                    slot.stage = PipeStage::Paused(slot.asked.kv.structure().now() + pause);
                     self.paused += 1;
                 }
                 Decision::Done(result) => self.land(at, result),
@@ -201,10 +201,10 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     fn wake_the_paused(&mut self) {
         for (at, slot) in self.slots.iter_mut().enumerate() {
             if let Some(slot) = slot
-                && let Stage::Paused(until) = slot.stage
+                && let PipeStage::Paused(until) = slot.stage
                 && slot.asked.kv.structure().now() >= until
             {
-                slot.stage = Stage::Ready;
+                slot.stage = PipeStage::Ready;
                 assert!(self.paused > 0, "INV-33: an operation pauses that was not counted");
                 self.paused -= 1;
                 self.ready.push_back(at);
@@ -213,7 +213,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     }
 
     fn land(&mut self, at: usize, result: Result<Replied, Error>) {
-        let Slot { asked, .. } = self.slots[at].take().expect("what is listed is there");
+        let PipeSlot { asked, .. } = self.slots[at].take().expect("what is listed is there");
         self.free.push(at);
         let hash = asked.hash;
         let count = self.keys[bits(hash)];
@@ -234,12 +234,12 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         for (place, at) in on_key.iter().enumerate() {
             let before = on_key[..place].iter().filter_map(|at| self.slots[*at].as_ref());
             let Some(slot) = &self.slots[*at] else { continue };
-            if slot.stage != Stage::Held
+            if slot.stage != PipeStage::Held
                 || before.into_iter().any(|b| conflict(&b.asked, &slot.asked))
             {
                 continue;
             }
-            self.slot(*at).stage = Stage::Ready;
+            self.slot(*at).stage = PipeStage::Ready;
             assert!(
                 self.held > 0,
                 "INV-15: an operation on hash {hash:#x} was held, and not counted"
@@ -255,7 +255,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         at: usize,
         entry: &MapEntry,
         mut header: RequestHeader,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ExchangeFailure> {
         let slot = self.slots[at].as_mut().expect("what is listed is there");
         let structure = slot.asked.kv.structure();
         let pool = &self.context.pool;
@@ -343,7 +343,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         let mut next = Time::NEVER;
         if self.paused > 0 {
             for slot in self.occupied() {
-                if let Stage::Paused(until) = slot.stage {
+                if let PipeStage::Paused(until) = slot.stage {
                     next = next.min(until);
                 }
             }
@@ -362,7 +362,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     }
 
     /// Takes the replies that have arrived.
-    fn take_replies(&mut self, index: usize) -> Result<(), Failure> {
+    fn take_replies(&mut self, index: usize) -> Result<(), ExchangeFailure> {
         loop {
             let channel = &mut self.channels[index];
             let header = match channel.transport.next_reply() {
@@ -374,7 +374,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 channel.outstanding.iter().position(|(number, _)| *number == header.request);
             let Some((_, at)) = place.and_then(|place| channel.outstanding.remove(place)) else {
                 let text = "received a reply to a request that was not sent".into();
-                return Err(Failure::Lost { sent: true, why: text });
+                return Err(ExchangeFailure::Lost { sent: true, why: text });
             };
             let slot = self.slots[at].as_mut().expect("what is awaited is there");
             match take_body(channel, slot, header) {
@@ -386,11 +386,11 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
             }
             assert_eq!(
                 slot.stage,
-                Stage::Awaits,
+                PipeStage::Awaits,
                 "INV-16: a reply to {} was not awaited",
                 header.request
             );
-            slot.stage = Stage::Ready;
+            slot.stage = PipeStage::Ready;
             self.ready.push_back(at);
         }
     }
@@ -414,14 +414,14 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                     self.slots[*at].as_ref().is_some_and(|s| s.course.deadline() <= now)
                 });
                 let late = late.map(|place| channel.outstanding[place].1);
-                self.lose(index, late, &Failure::Late { sent: true });
+                self.lose(index, late, &ExchangeFailure::Late { sent: true });
                 continue;
             }
             if now.since(channel.heard) >= PATIENCE {
                 let gone = structure.ask_whether_gone(deadline);
                 self.channels[index].heard = self.slot(first).asked.kv.structure().now();
                 if let Err(reason) = gone {
-                    self.lose(index, Some(first), &Failure::Gone { sent: true, reason });
+                    self.lose(index, Some(first), &ExchangeFailure::Gone { sent: true, reason });
                     continue;
                 }
             }
@@ -431,21 +431,21 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
 
     /// Gives up a connection. `why` applies to all requests on it, or only to `one`; the others
     /// have then lost their connection.
-    fn lose(&mut self, index: usize, one: Option<usize>, why: &Failure) {
+    fn lose(&mut self, index: usize, one: Option<usize>, why: &ExchangeFailure) {
         let channel = self.channels.swap_remove(index);
         self.context.pool.forget(&channel.place.0);
         for (_, at) in channel.outstanding {
             let failure = match one {
                 Some(one) if one != at => {
                     let why = "another request on the same connection was abandoned".into();
-                    Failure::Lost { sent: true, why }
+                    ExchangeFailure::Lost { sent: true, why }
                 }
                 _ => why.clone(),
             };
             let slot = self.slot(at);
-            assert_eq!(slot.stage, Stage::Awaits, "INV-16: a lost request was not awaited");
+            assert_eq!(slot.stage, PipeStage::Awaits, "INV-16: a lost request was not awaited");
             slot.course.fail(failure);
-            slot.stage = Stage::Ready;
+            slot.stage = PipeStage::Ready;
             self.ready.push_back(at);
         }
     }
@@ -469,9 +469,9 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
 
 fn take_body<K: Deref<Target = Kv>>(
     channel: &mut Channel,
-    slot: &mut Slot<K>,
+    slot: &mut PipeSlot<K>,
     header: ReplyHeader,
-) -> Result<(), Failure> {
+) -> Result<(), ExchangeFailure> {
     let structure = slot.asked.kv.structure();
     let deadline = slot.course.deadline();
     let mut idle = || structure.ask_whether_gone(deadline);
@@ -487,10 +487,10 @@ fn bits(hash: u64) -> usize {
 }
 
 /// Whether two operations must run one after the other.
-fn conflict<K>(one: &Asked<K>, other: &Asked<K>) -> bool {
+fn conflict<K>(one: &KeyRequest<K>, other: &KeyRequest<K>) -> bool {
     one.hash == other.hash && (one.op.info().lane || other.op.info().lane)
 }
 
-fn lost(e: &io::Error) -> Failure {
-    Failure::Lost { sent: true, why: e.to_string() }
+fn lost(e: &io::Error) -> ExchangeFailure {
+    ExchangeFailure::Lost { sent: true, why: e.to_string() }
 }

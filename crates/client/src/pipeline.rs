@@ -3,7 +3,7 @@
 use crate::batch::{Accumulated, Done, accumulated};
 use crate::error::Error;
 use crate::kv::{Kv, Swap};
-use crate::pipe::{Asked, Landed, Pipe};
+use crate::pipe::{KeyRequest, Landed, Pipe};
 use honeycomb_types::Time;
 use honeycomb_types::limits::{KEY_MAX, KV_BATCH_BYTES_MAX};
 use honeycomb_wire::batch::BatchOp;
@@ -30,7 +30,7 @@ pub struct Pipeline<'a> {
     /// Number of the oldest of these results.
     first: u64,
     /// Records to be reused for other operations.
-    spare: Vec<Asked<&'a Kv>>,
+    spare: Vec<KeyRequest<&'a Kv>>,
 }
 
 impl Kv {
@@ -61,7 +61,7 @@ impl Pipeline<'_> {
         match self.kv.piped(op) {
             Ok(true) => {
                 self.answers.push_back(None);
-                let mut asked = self.spare.pop().unwrap_or_else(|| Asked::of(self.kv));
+                let mut asked = self.spare.pop().unwrap_or_else(|| KeyRequest::of(self.kv));
                 asked.set(op, ticket);
                 self.pipe.begin(asked);
             }
@@ -150,11 +150,11 @@ impl Kv {
     }
 }
 
-impl<K> Asked<K> {
+impl<K> KeyRequest<K> {
     /// An empty record for this store.
-    pub(crate) fn of(kv: K) -> Asked<K> {
+    pub(crate) fn of(kv: K) -> KeyRequest<K> {
         let (args, payload, value) = (Vec::new(), Vec::new(), Vec::new());
-        Asked { kv, op: Op::KvGet, hash: 0, args, payload, value, ticket: 0 }
+        KeyRequest { kv, op: Op::KvGet, hash: 0, args, payload, value, ticket: 0 }
     }
 
     /// Sets the operation.

@@ -1,8 +1,8 @@
 //! Idle connections, by node and shard, and the session that they belong to.
 
-use crate::call::Lanes;
-use crate::line::Wait;
-use crate::transport::{Door, Failure, Identity, Transport};
+use crate::call::LaneAllocator;
+use crate::socket::Wait;
+use crate::transport::{ClientIdentity, ExchangeFailure, ListenAddress, Transport};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_types::SessionId;
 use std::collections::HashMap;
@@ -18,12 +18,12 @@ const IDLE_MAX: usize = 64;
 const NAMED_FOR_GOOD: u64 = 1 << 63;
 
 /// A node and one of its shards.
-pub(crate) type Place = (String, u8);
+pub(crate) type ShardAddress = (String, u8);
 
 /// The connections of one client. Any thread may take one and has it exclusively until it returns
 /// it.
-pub(crate) struct Pool {
-    identity: Identity,
+pub(crate) struct ConnectionPool {
+    identity: ClientIdentity,
     clock: Clock,
     spin: Duration,
     /// Whether to switch to the Unix socket of a node if it has one that can be reached.
@@ -34,12 +34,12 @@ pub(crate) struct Pool {
     connected: AtomicBool,
     /// Number of changes requested from the controller, used to number them.
     changes: AtomicU64,
-    inner: Mutex<Inner>,
+    inner: Mutex<PoolInner>,
 }
 
-struct Inner {
-    lanes: Lanes,
-    idle: HashMap<Place, Vec<Transport>>,
+struct PoolInner {
+    lanes: LaneAllocator,
+    idle: HashMap<ShardAddress, Vec<Transport>>,
     /// State of the nodes' Unix sockets, by the address of the node.
     near: HashMap<String, Near>,
 }
@@ -59,14 +59,28 @@ fn new_session() -> SessionId {
     SessionId((entropy.next_u64() as u128) << 64 | entropy.next_u64() as u128 | 1)
 }
 
-impl Pool {
-    pub fn new(identity: Identity, clock: Clock, spin: Duration, unix: bool) -> Pool {
-        let lanes = Lanes::new(new_session());
-        let inner = Inner { lanes, idle: HashMap::new(), near: HashMap::new() };
+impl ConnectionPool {
+    pub fn new(
+        identity: ClientIdentity,
+        clock: Clock,
+        spin: Duration,
+        unix: bool,
+    ) -> ConnectionPool {
+        let lanes = LaneAllocator::new(new_session());
+        let inner = PoolInner { lanes, idle: HashMap::new(), near: HashMap::new() };
         let process = AtomicU32::new(std::process::id());
         let connected = AtomicBool::new(false);
         let changes = AtomicU64::new(0);
-        Pool { identity, clock, spin, unix, process, connected, changes, inner: Mutex::new(inner) }
+        ConnectionPool {
+            identity,
+            clock,
+            spin,
+            unix,
+            process,
+            connected,
+            changes,
+            inner: Mutex::new(inner),
+        }
     }
 
     pub fn clock(&self) -> Clock {
@@ -85,23 +99,27 @@ impl Pool {
             if self.process.swap(process, Ordering::Relaxed) == process {
                 return;
             }
-            inner.lanes = Lanes::new(new_session());
+            inner.lanes = LaneAllocator::new(new_session());
             // Closing the copies of the descriptors does not end the parent's connections.
             inner.idle.clear();
         }
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, PoolInner> {
         self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Runs `f` with the session's lane numbers.
-    pub fn with_lanes<T>(&self, f: impl FnOnce(&mut Lanes) -> T) -> T {
+    pub fn with_lanes<T>(&self, f: impl FnOnce(&mut LaneAllocator) -> T) -> T {
         f(&mut self.inner().lanes)
     }
 
     /// A connection to a node, an idle one if possible.
-    pub fn take(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
+    pub fn take(
+        &self,
+        place: &ShardAddress,
+        wait: &mut Wait<'_>,
+    ) -> Result<Transport, ExchangeFailure> {
         if let Some(transport) = self.inner().idle.get_mut(place).and_then(Vec::pop) {
             return Ok(transport);
         }
@@ -109,7 +127,11 @@ impl Pool {
     }
 
     /// Opens a new connection to a node.
-    pub fn open(&self, place: &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
+    pub fn open(
+        &self,
+        place: &ShardAddress,
+        wait: &mut Wait<'_>,
+    ) -> Result<Transport, ExchangeFailure> {
         let made = self.nearest(place, wait)?;
         self.connected.store(true, Ordering::Relaxed);
         Ok(made)
@@ -117,26 +139,30 @@ impl Pool {
 
     /// Opens a connection over the node's Unix socket if that can be reached, else over TCP. The
     /// node itself announces the socket, so the first connection uses TCP.
-    fn nearest(&self, (address, shard): &Place, wait: &mut Wait<'_>) -> Result<Transport, Failure> {
+    fn nearest(
+        &self,
+        (address, shard): &ShardAddress,
+        wait: &mut Wait<'_>,
+    ) -> Result<Transport, ExchangeFailure> {
         let mut open = |door| {
             let session = self.inner().lanes.session;
             Transport::open(door, *shard, &self.identity, session, self.clock, self.spin, wait)
         };
         let known = self.inner().near.get(address).cloned();
         if let Some(Near::Reached(path)) = &known {
-            match open(Door::Unix(path)) {
+            match open(ListenAddress::Unix(path)) {
                 Ok(made) => return Ok(made),
-                Err(refused @ Failure::Refused(_)) => return Err(refused),
+                Err(refused @ ExchangeFailure::Refused(_)) => return Err(refused),
                 // The node may have restarted with another socket: the next connection asks it.
                 Err(_) => drop(self.inner().near.remove(address)),
             }
         }
-        let made = open(Door::Tcp(address))?;
+        let made = open(ListenAddress::Tcp(address))?;
         let path = made.hello.near.clone();
         if !self.unix || path.is_empty() || known == Some(Near::Out(path.clone())) {
             return Ok(made);
         }
-        let (made, near) = match open(Door::Unix(&path)) {
+        let (made, near) = match open(ListenAddress::Unix(&path)) {
             Ok(nearer) => (nearer, Near::Reached(path)),
             Err(_) => (made, Near::Out(path)),
         };
@@ -167,7 +193,7 @@ impl Pool {
     }
 
     /// Returns a connection to the pool after a complete exchange.
-    pub fn give(&self, place: &Place, transport: Transport) {
+    pub fn give(&self, place: &ShardAddress, transport: Transport) {
         assert!(transport.is_idle(), "INV-16: a connection with requests to send is given back");
         let mut inner = self.inner();
         match inner.idle.get_mut(place) {

@@ -16,7 +16,7 @@ const PLAIN_FROM: usize = MANY_BYTES_MAX / 4;
 const LENGTH: usize = 4;
 
 /// The rest of one range that is still to be read.
-struct Wanted {
+struct PendingRange {
     /// The index of the caller's range.
     index: usize,
     at: u64,
@@ -46,7 +46,7 @@ impl File {
                 buffer.truncate(got);
                 out[index] = buffer;
             } else if length > 0 {
-                wanted.push(Wanted { index, at, length });
+                wanted.push(PendingRange { index, at, length });
             }
         }
         while !wanted.is_empty() {
@@ -58,9 +58,9 @@ impl File {
     /// Requests all remaining ranges; returns those that remain afterwards.
     fn read_round(
         &self,
-        mut wanted: Vec<Wanted>,
+        mut wanted: Vec<PendingRange>,
         out: &mut [Vec<u8>],
-    ) -> Result<Vec<Wanted>, Error> {
+    ) -> Result<Vec<PendingRange>, Error> {
         wanted.sort_by_key(|wanted| wanted.at);
         let groups = group(&wanted, |at| self.0.with_map(|map| route(map, at).cloned()));
         let ranges: Vec<Vec<(u64, u32)>> = groups
@@ -97,7 +97,7 @@ impl File {
                 // No bytes at all mean the end of the file; fewer than requested may only mean the
                 // end of the block.
                 if length > 0 && got.is_none_or(|got| !got.is_empty()) {
-                    left.push(Wanted { index, at: want.at + bytes.len() as u64, length });
+                    left.push(PendingRange { index, at: want.at + bytes.len() as u64, length });
                 }
             }
         }
@@ -106,7 +106,10 @@ impl File {
 }
 
 /// Divides the ranges, in order of offset, into requests: each for one block and within the limits.
-fn group(wanted: &[Wanted], entry_of: impl Fn(Target) -> Option<MapEntry>) -> Vec<&[Wanted]> {
+fn group(
+    wanted: &[PendingRange],
+    entry_of: impl Fn(Target) -> Option<MapEntry>,
+) -> Vec<&[PendingRange]> {
     let mut groups = Vec::new();
     let mut rest = wanted;
     while let Some(first) = rest.first() {

@@ -29,15 +29,15 @@ pub enum Stopped {
 }
 
 /// When the last block was written.
-struct Patience {
+struct StallWatch {
     left: u64,
     bytes: u64,
     quiet: Duration,
 }
 
-impl Patience {
-    fn new() -> Patience {
-        Patience { left: u64::MAX, bytes: 0, quiet: Duration::ZERO }
+impl StallWatch {
+    fn new() -> StallWatch {
+        StallWatch { left: u64::MAX, bytes: 0, quiet: Duration::ZERO }
     }
 
     /// Whether nothing has been written for too long, after another `pause`.
@@ -66,7 +66,7 @@ impl Client {
         look: &mut dyn FnMut(&StopProgress) -> bool,
     ) -> Result<(Stopped, StopProgress), Error> {
         let clock = self.clock();
-        let mut waits = Patience::new();
+        let mut waits = StallWatch::new();
         let (mut pause, mut paused): (Duration, Duration) = (FLUSH_LOOK_FIRST, Duration::ZERO);
         loop {
             let told: StopProgress = self.ask(Op::StopCluster, &StopClusterRequest { discard })?;
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_wait_lasts_while_blocks_are_written_and_ends_when_flushes_fail_for_too_long() {
         let (second, patience) = (Duration::from_secs(1), Duration::from_secs(3));
-        let mut waits = Patience::new();
+        let mut waits = StallWatch::new();
         // 20 s of progress, a block each 2 s.
         for step in 0..20 {
             assert!(!waits.is_over(&told(1, 0, 10, step / 2), second, patience), "{step}");
@@ -153,13 +153,13 @@ mod tests {
         assert!(!waits.is_over(&told(1, 1, 10, 9), second, patience));
         assert!(waits.is_over(&told(1, 1, 10, 9), second, patience));
         // A slow store that does not fail gets more time.
-        let mut waits = Patience::new();
+        let mut waits = StallWatch::new();
         for step in 0..12 {
             assert!(!waits.is_over(&told(1, 0, 10, 0), second, patience), "{step}");
         }
         assert!(waits.is_over(&told(1, 0, 10, 0), second, patience));
         // Without patience the wait ends at the first failure.
-        let mut waits = Patience::new();
+        let mut waits = StallWatch::new();
         assert!(!waits.is_over(&told(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
         assert!(waits.is_over(&told(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
     }

@@ -1,13 +1,13 @@
 //! An open structure: its grant, its routing cache, and the loop that runs a call.
 
-use crate::call::{Call, Event, Routing, Step};
+use crate::call::{Call, CallEvent, Routing, Step};
 use crate::context::Context;
 use crate::error::Error;
-use crate::line::{PATIENCE, Wait};
 use crate::listener::Listener;
-use crate::pool::Place;
+use crate::pool::ShardAddress;
 use crate::route::{Target, checked};
-use crate::transport::{Failure, Sink, Transport};
+use crate::socket::{PATIENCE, Wait};
+use crate::transport::{ExchangeFailure, Sink, Transport};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::{ACK_LANES_MAX, RETRY_WINDOW_MS, WAIT_MAX_MS};
 use honeycomb_types::{BlockId, JobId, Kind, LaneId, PrefixId, Sequence, StructureId, Time, Verbs};
@@ -36,7 +36,7 @@ pub(crate) const LOOK_BACK: Duration = Duration::from_millis(500);
 
 /// The result of opening a structure.
 #[derive(Clone, Debug)]
-pub struct Opened {
+pub struct OpenedStructure {
     /// The structure.
     pub structure: StructureId,
     /// Its prefix.
@@ -55,15 +55,15 @@ pub struct Opened {
     pub max_bytes: u64,
 }
 
-struct Grant {
+struct VersionedGrant {
     /// Distinguishes this grant from the next one on a connection.
     version: u64,
     bytes: Vec<u8>,
 }
 
-struct State {
+struct StructureState {
     routing: Routing,
-    grant: Arc<Grant>,
+    grant: Arc<VersionedGrant>,
     /// The error of the first call that found the prefix's lease expired; every later call fails
     /// with it.
     ended: Option<Error>,
@@ -85,7 +85,7 @@ pub struct Structure {
     /// Whether the structure drops empty blocks: results from blocks that were left behind are then
     /// acknowledged.
     shrinks: bool,
-    state: Mutex<State>,
+    state: Mutex<StructureState>,
 }
 
 /// The arguments of an operation.
@@ -166,20 +166,20 @@ pub(crate) struct Course {
 enum Happened {
     Nothing,
     Replied(ReplyHeader),
-    Failed(Failure),
+    Failed(ExchangeFailure),
     Refreshed(Result<(), Error>),
 }
 
 /// A request that was sent, and the connection on which its reply will arrive.
-pub(crate) struct Sent {
+pub(crate) struct SentRequest {
     pub transport: Transport,
-    place: Place,
+    place: ShardAddress,
 }
 
 /// An operation that was sent, and whose reply is awaited later.
 pub(crate) struct Under {
     course: Course,
-    sent: Sent,
+    sent: SentRequest,
 }
 
 /// The next step of an operation, for its sender.
@@ -195,9 +195,9 @@ pub(crate) enum Decision {
 
 /// The next step of an operation that has a connection for itself.
 #[allow(clippy::large_enum_variant)] // made once for a request, and taken apart at once
-pub(crate) enum Next {
+pub(crate) enum NextStep {
     /// It awaits its reply: `Structure::collect`, then `Structure::advance`.
-    Sent(Sent),
+    Sent(SentRequest),
     /// It continues after this pause.
     Pause(Duration),
     /// It is finished.
@@ -211,7 +211,7 @@ impl Flight<'_, '_> {
     }
 
     /// Records why the reply will not arrive. The connection must not be used again.
-    pub fn fail(&mut self, why: Failure) {
+    pub fn fail(&mut self, why: ExchangeFailure) {
         self.course.fail(why);
     }
 }
@@ -243,7 +243,7 @@ impl Course {
     }
 
     /// Records why the reply will not arrive. The connection must not be used again.
-    pub fn fail(&mut self, why: Failure) {
+    pub fn fail(&mut self, why: ExchangeFailure) {
         self.happened = Happened::Failed(why);
     }
 }
@@ -253,9 +253,9 @@ impl Structure {
         context: Arc<Context>,
         job: JobId,
         address: String,
-        opened: Opened,
+        opened: OpenedStructure,
     ) -> Structure {
-        let grant = Arc::new(Grant { version: 1, bytes: opened.grant });
+        let grant = Arc::new(VersionedGrant { version: 1, bytes: opened.grant });
         let routing = Routing::new(opened.map);
         Structure {
             context,
@@ -268,7 +268,7 @@ impl Structure {
             max_items: opened.max_items,
             max_bytes: opened.max_bytes,
             shrinks: routing.shrinks(),
-            state: Mutex::new(State { routing, grant, ended: None, suspects: Vec::new() }),
+            state: Mutex::new(StructureState { routing, grant, ended: None, suspects: Vec::new() }),
         }
     }
 
@@ -356,7 +356,7 @@ impl Structure {
         self.context.deadline()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StructureState> {
         self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
@@ -398,9 +398,9 @@ impl Structure {
         let clock = self.clock();
         let result = loop {
             match self.advance(&mut flight) {
-                Next::Sent(sent) => self.collect(&mut flight, sent),
-                Next::Pause(pause) => clock.sleep_until(clock.now() + pause),
-                Next::Done(result) => break result,
+                NextStep::Sent(sent) => self.collect(&mut flight, sent),
+                NextStep::Pause(pause) => clock.sleep_until(clock.now() + pause),
+                NextStep::Done(result) => break result,
             }
         };
         // Only some structures have blocks that are left behind.
@@ -417,8 +417,8 @@ impl Structure {
     pub(crate) fn set_out(&self, exchange: Exchange<'_, '_>) -> Option<Under> {
         let mut flight = self.depart(exchange);
         match self.advance(&mut flight) {
-            Next::Sent(sent) => Some(Under { course: flight.course, sent }),
-            Next::Pause(_) | Next::Done(_) => None,
+            NextStep::Sent(sent) => Some(Under { course: flight.course, sent }),
+            NextStep::Pause(_) | NextStep::Done(_) => None,
         }
     }
 
@@ -494,15 +494,15 @@ impl Structure {
     }
 
     /// Advances an operation until it has sent a request, must wait, or is finished.
-    pub(crate) fn advance(&self, flight: &mut Flight<'_, '_>) -> Next {
+    pub(crate) fn advance(&self, flight: &mut Flight<'_, '_>) -> NextStep {
         loop {
             match self.decide(&mut flight.course) {
                 Decision::Send(entry, header) => match self.send(entry, header, flight) {
-                    Ok(sent) => return Next::Sent(sent),
+                    Ok(sent) => return NextStep::Sent(sent),
                     Err(failure) => flight.fail(failure),
                 },
-                Decision::Pause(pause) => return Next::Pause(pause),
-                Decision::Done(result) => return Next::Done(result),
+                Decision::Pause(pause) => return NextStep::Pause(pause),
+                Decision::Done(result) => return NextStep::Done(result),
             }
         }
     }
@@ -512,28 +512,34 @@ impl Structure {
         loop {
             let Course { call, args, happened, deadline, wait_until, interrupted, .. } = course;
             let event = match std::mem::replace(happened, Happened::Nothing) {
-                Happened::Nothing => Event::Go,
-                Happened::Replied(reply) => Event::Reply(reply, args),
-                Happened::Refreshed(Ok(())) => Event::Refreshed,
-                Happened::Refreshed(Err(e)) => Event::RefreshFailed(e),
-                Happened::Failed(Failure::Lost { sent, why }) => Event::Lost { sent, why },
-                Happened::Failed(Failure::Gone { sent, reason }) => Event::Gone { sent, reason },
-                Happened::Failed(Failure::Nobody { why, .. }) => Event::Lost { sent: false, why },
-                Happened::Failed(Failure::Interrupted) => {
+                Happened::Nothing => CallEvent::Go,
+                Happened::Replied(reply) => CallEvent::Reply(reply, args),
+                Happened::Refreshed(Ok(())) => CallEvent::Refreshed,
+                Happened::Refreshed(Err(e)) => CallEvent::RefreshFailed(e),
+                Happened::Failed(ExchangeFailure::Lost { sent, why }) => {
+                    CallEvent::Lost { sent, why }
+                }
+                Happened::Failed(ExchangeFailure::Gone { sent, reason }) => {
+                    CallEvent::Gone { sent, reason }
+                }
+                Happened::Failed(ExchangeFailure::Nobody { why, .. }) => {
+                    CallEvent::Lost { sent: false, why }
+                }
+                Happened::Failed(ExchangeFailure::Interrupted) => {
                     // Sent once more without a wait, because it may have taken effect.
                     *wait_until = Some(Time::ZERO);
                     *interrupted = true;
-                    Event::Lost { sent: true, why: "a signal interrupted the wait".into() }
+                    CallEvent::Lost { sent: true, why: "a signal interrupted the wait".into() }
                 }
-                Happened::Failed(Failure::Late { sent }) => {
-                    Event::Lost { sent, why: "no reply arrived in time".into() }
+                Happened::Failed(ExchangeFailure::Late { sent }) => {
+                    CallEvent::Lost { sent, why: "no reply arrived in time".into() }
                 }
-                Happened::Failed(Failure::Refused(e)) => match e.status {
+                Happened::Failed(ExchangeFailure::Refused(e)) => match e.status {
                     Status::PermissionDenied
                     | Status::Unauthenticated
                     | Status::InvalidArgument
                     | Status::BadFrame => return Decision::Done(Err(self.named(e))),
-                    _ => Event::Lost { sent: false, why: e.to_string() },
+                    _ => CallEvent::Lost { sent: false, why: e.to_string() },
                 },
             };
             let step = {
@@ -582,7 +588,7 @@ impl Structure {
         entry: MapEntry,
         mut header: RequestHeader,
         flight: &Flight<'_, '_>,
-    ) -> Result<Sent, Failure> {
+    ) -> Result<SentRequest, ExchangeFailure> {
         let mut laid_out = Vec::new();
         let args = match flight.exchange.args {
             Args::Fixed(args) => args,
@@ -602,7 +608,7 @@ impl Structure {
             transport.ask(header, args, exchange.payload, &mut wait)
         });
         match sent {
-            Ok(()) => Ok(Sent { transport, place }),
+            Ok(()) => Ok(SentRequest { transport, place }),
             // The other idle connections to that server are probably broken too.
             Err(failure) => {
                 pool.forget(&place.0);
@@ -612,8 +618,8 @@ impl Structure {
     }
 
     /// Awaits the reply to a request that was sent.
-    pub(crate) fn collect(&self, flight: &mut Flight<'_, '_>, sent: Sent) {
-        let Sent { mut transport, place } = sent;
+    pub(crate) fn collect(&self, flight: &mut Flight<'_, '_>, sent: SentRequest) {
+        let SentRequest { mut transport, place } = sent;
         let deadline = flight.deadline();
         let mut idle = || self.ask_whether_gone(deadline);
         let interruptible = flight.course.may_wait_ms(self.now()) > 0;
@@ -626,7 +632,7 @@ impl Structure {
                 Happened::Replied(reply)
             }
             // The other connections are not affected.
-            Err(failure @ Failure::Interrupted) => Happened::Failed(failure),
+            Err(failure @ ExchangeFailure::Interrupted) => Happened::Failed(failure),
             Err(failure) => {
                 self.context.pool.forget(&place.0);
                 Happened::Failed(failure)
@@ -635,7 +641,12 @@ impl Structure {
     }
 
     /// Gives up a reply that will not arrive.
-    pub(crate) fn lose(&self, flight: &mut Flight<'_, '_>, sent: Sent, why: Failure) {
+    pub(crate) fn lose(
+        &self,
+        flight: &mut Flight<'_, '_>,
+        sent: SentRequest,
+        why: ExchangeFailure,
+    ) {
         self.context.pool.forget(&sent.place.0);
         flight.fail(why);
     }
@@ -654,7 +665,7 @@ impl Structure {
         &self,
         transport: &mut Transport,
         wait: &mut Wait<'_>,
-    ) -> Result<u32, Failure> {
+    ) -> Result<u32, ExchangeFailure> {
         let grant = self.state().grant.clone();
         transport.grant(self.id, grant.version, &grant.bytes, wait)
     }
@@ -677,7 +688,7 @@ impl Structure {
             max_items: self.max_items,
             max_bytes: self.max_bytes,
             shrinks: self.shrinks,
-            state: Mutex::new(State {
+            state: Mutex::new(StructureState {
                 routing: Routing::new(map),
                 grant,
                 ended: None,
@@ -724,7 +735,7 @@ impl Structure {
         state.routing.refresh(reply.map);
         state.suspects = reply.suspects;
         let version = state.grant.version + 1;
-        state.grant = Arc::new(Grant { version, bytes: reply.grant });
+        state.grant = Arc::new(VersionedGrant { version, bytes: reply.grant });
         Ok(())
     }
 

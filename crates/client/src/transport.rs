@@ -1,7 +1,7 @@
 //! One connection to one node: frames out, frames in, a deadline on every byte.
 
 use crate::error::Error;
-use crate::line::{Line, Wait};
+use crate::socket::{StreamSocket, Wait};
 use honeycomb_env::Clock;
 use honeycomb_transport::failpoint::{self, Point};
 use honeycomb_types::limits::{PROTOCOL_MAJOR, PROTOCOL_MINOR, REPLY_HEADER};
@@ -72,14 +72,14 @@ const CONNECT: Duration = Duration::from_secs(1);
 
 /// The identity of this side in the handshake.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
+pub(crate) struct ClientIdentity {
     pub token: Vec<u8>,
     pub task_prefix: PrefixId,
 }
 
 /// Why an exchange had no reply.
 #[derive(Clone, Debug)]
-pub(crate) enum Failure {
+pub(crate) enum ExchangeFailure {
     /// The connection failed; `sent` if the peer may have received the request.
     Lost { sent: bool, why: String },
     /// The address has no listener on its port, or (not `known`) the name has no address.
@@ -103,7 +103,7 @@ struct Presented {
 
 /// The address on which a node listens.
 #[derive(Clone, Copy)]
-pub(crate) enum Door<'a> {
+pub(crate) enum ListenAddress<'a> {
     /// host:port.
     Tcp(&'a str),
     /// The path of a Unix socket.
@@ -112,7 +112,7 @@ pub(crate) enum Door<'a> {
 
 /// A connection after its handshake. One exchange at a time.
 pub(crate) struct Transport {
-    line: Line,
+    line: StreamSocket,
     /// Bytes that were read and not yet taken: `received[taken..filled]`.
     received: Vec<u8>,
     taken: usize,
@@ -137,34 +137,36 @@ pub(crate) struct Transport {
 
 impl Transport {
     /// The underlying socket.
-    pub fn line(&mut self) -> &mut Line {
+    pub fn line(&mut self) -> &mut StreamSocket {
         &mut self.line
     }
 
     /// Connects and performs the handshake.
     pub fn open(
-        door: Door<'_>,
+        door: ListenAddress<'_>,
         shard: u8,
-        identity: &Identity,
+        identity: &ClientIdentity,
         session: SessionId,
         clock: Clock,
         spin: Duration,
         wait: &mut Wait<'_>,
-    ) -> Result<Transport, Failure> {
+    ) -> Result<Transport, ExchangeFailure> {
         let left = wait.deadline.since(clock.now());
         if left.is_zero() {
-            return Err(Failure::Late { sent: false });
+            return Err(ExchangeFailure::Late { sent: false });
         }
         let (line, named) = match door {
-            Door::Tcp(address) => (Line::connect(address, left.min(CONNECT), clock, spin), address),
-            Door::Unix(path) => (Line::near(path, clock, spin), path),
+            ListenAddress::Tcp(address) => {
+                (StreamSocket::connect(address, left.min(CONNECT), clock, spin), address)
+            }
+            ListenAddress::Unix(path) => (StreamSocket::near(path, clock, spin), path),
         };
         let line = line.map_err(|e| {
             let why = format!("cannot connect to {named}: {e}");
             match e.kind() {
-                io::ErrorKind::ConnectionRefused => Failure::Nobody { known: true, why },
-                io::ErrorKind::NotFound => Failure::Nobody { known: false, why },
-                _ => Failure::Lost { sent: false, why },
+                io::ErrorKind::ConnectionRefused => ExchangeFailure::Nobody { known: true, why },
+                io::ErrorKind::NotFound => ExchangeFailure::Nobody { known: false, why },
+                _ => ExchangeFailure::Lost { sent: false, why },
             }
         })?;
         let mut transport = Transport {
@@ -189,11 +191,11 @@ impl Transport {
 
     fn greet(
         &mut self,
-        identity: &Identity,
+        identity: &ClientIdentity,
         shard: u8,
         session: SessionId,
         wait: &mut Wait<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ExchangeFailure> {
         let hello = HelloRequest {
             major: PROTOCOL_MAJOR,
             minor: PROTOCOL_MINOR,
@@ -208,9 +210,9 @@ impl Transport {
         let mut args = Vec::new();
         let reply = self.exchange(header, &hello.encode(), &[], wait, &mut args, Sink::None)?;
         if reply.status != Status::Ok {
-            return Err(Failure::Refused(Error::refused(reply.status, &args)));
+            return Err(ExchangeFailure::Refused(Error::refused(reply.status, &args)));
         }
-        self.hello = HelloReply::decode(&args).map_err(|e| Failure::Refused(e.into()))?;
+        self.hello = HelloReply::decode(&args).map_err(|e| ExchangeFailure::Refused(e.into()))?;
         Ok(())
     }
 
@@ -228,7 +230,7 @@ impl Transport {
         version: u64,
         grant: &[u8],
         wait: &mut Wait<'_>,
-    ) -> Result<u32, Failure> {
+    ) -> Result<u32, ExchangeFailure> {
         if let Some(number) = self.presented(structure, version) {
             return Ok(number);
         }
@@ -239,19 +241,23 @@ impl Transport {
             self.exchange(header, &body, &[], wait, &mut args, Sink::None).map_err(|failure| {
                 match failure {
                     // Only the grant has been sent, not the request itself.
-                    Failure::Lost { why, .. } => Failure::Lost { sent: false, why },
-                    Failure::Late { .. } => Failure::Late { sent: false },
-                    Failure::Nobody { known, why } => Failure::Nobody { known, why },
-                    Failure::Gone { reason, .. } => Failure::Gone { sent: false, reason },
-                    Failure::Interrupted => {
+                    ExchangeFailure::Lost { why, .. } => ExchangeFailure::Lost { sent: false, why },
+                    ExchangeFailure::Late { .. } => ExchangeFailure::Late { sent: false },
+                    ExchangeFailure::Nobody { known, why } => {
+                        ExchangeFailure::Nobody { known, why }
+                    }
+                    ExchangeFailure::Gone { reason, .. } => {
+                        ExchangeFailure::Gone { sent: false, reason }
+                    }
+                    ExchangeFailure::Interrupted => {
                         let why = "a signal interrupted the wait".to_owned();
-                        Failure::Lost { sent: false, why }
+                        ExchangeFailure::Lost { sent: false, why }
                     }
                     refused => refused,
                 }
             })?;
         if reply.status != Status::Ok {
-            return Err(Failure::Refused(Error::refused(reply.status, &args)));
+            return Err(ExchangeFailure::Refused(Error::refused(reply.status, &args)));
         }
         let number = reply.value as u32;
         self.grants.insert(structure, Presented { version, number });
@@ -267,7 +273,7 @@ impl Transport {
         wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
-    ) -> Result<ReplyHeader, Failure> {
+    ) -> Result<ReplyHeader, ExchangeFailure> {
         self.ask(header, args, payload, wait)?;
         self.answer(wait, reply_args, sink)
     }
@@ -280,7 +286,7 @@ impl Transport {
         args: &[u8],
         payload: &[&[u8]],
         wait: &mut Wait<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ExchangeFailure> {
         if header.request == 0 {
             self.next_request += 1;
             header.request = self.next_request;
@@ -305,7 +311,7 @@ impl Transport {
         args: &[u8],
         payload: &[&[u8]],
         wait: &mut Wait<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ExchangeFailure> {
         let mut slices: [IoSlice<'_>; 2 + PAYLOADS] = [IoSlice::new(&[]); _];
         let (first, more) = payload.split_at(payload.len().min(PAYLOADS));
         for (slice, piece) in slices.iter_mut().zip([header, args].iter().chain(first)) {
@@ -325,7 +331,7 @@ impl Transport {
         mut rest: &mut [IoSlice<'_>],
         sent: &mut bool,
         wait: &mut Wait<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ExchangeFailure> {
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let n = self.line.write(rest, wait).map_err(|e| failed(e, *sent))?;
@@ -342,7 +348,7 @@ impl Transport {
         wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
-    ) -> Result<ReplyHeader, Failure> {
+    ) -> Result<ReplyHeader, ExchangeFailure> {
         let sink = match sink {
             Sink::Descriptor(place) => {
                 *place = None;
@@ -425,7 +431,7 @@ impl Transport {
         wait: &mut Wait<'_>,
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ExchangeFailure> {
         self.read_body(header, wait, reply_args, sink).map_err(|e| failed(e, true))?;
         if let Some((point, op)) = self.doomed {
             failpoint::die(point, op);
@@ -630,21 +636,21 @@ pub(crate) fn make_length(out: &mut Vec<u8>, length: usize) {
     }
 }
 
-fn failed(e: io::Error, sent: bool) -> Failure {
+fn failed(e: io::Error, sent: bool) -> ExchangeFailure {
     if let Some(error) = e.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
         return match error.status {
-            Status::BadFrame | Status::InvalidArgument => Failure::Refused(error.clone()),
-            _ => Failure::Gone { sent, reason: error.clone() },
+            Status::BadFrame | Status::InvalidArgument => ExchangeFailure::Refused(error.clone()),
+            _ => ExchangeFailure::Gone { sent, reason: error.clone() },
         };
     }
     match e.kind() {
-        io::ErrorKind::TimedOut => return Failure::Late { sent },
-        io::ErrorKind::Interrupted => return Failure::Interrupted,
+        io::ErrorKind::TimedOut => return ExchangeFailure::Late { sent },
+        io::ErrorKind::Interrupted => return ExchangeFailure::Interrupted,
         _ => {}
     }
     let why = match e.kind() {
         io::ErrorKind::UnexpectedEof => "the server closed the connection".to_owned(),
         _ => e.to_string(),
     };
-    Failure::Lost { sent, why }
+    ExchangeFailure::Lost { sent, why }
 }

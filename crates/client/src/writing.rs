@@ -15,7 +15,7 @@ use honeycomb_wire::messages::MapEntry;
 
 /// The next step.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum WriteStep {
     /// Ask the controller for a block, other than the full ones, that has this much space.
     Ask {
         /// Bytes of the longest missing piece.
@@ -84,11 +84,11 @@ impl Writing {
 
     /// The next step. At most `at_once` pieces are for one block, and they count as its content
     /// from now on.
-    pub fn next(&mut self, routing: &mut Routing, now: Time, at_once: usize) -> Next {
+    pub fn next(&mut self, routing: &mut Routing, now: Time, at_once: usize) -> WriteStep {
         let missing: Vec<usize> =
             (0..self.lengths.len()).filter(|i| self.written[*i].is_none()).collect();
         let Some(longest) = missing.iter().map(|i| self.lengths[*i] as u64).max() else {
-            return Next::Done(self.written().copied().collect());
+            return WriteStep::Done(self.written().copied().collect());
         };
         let current = routing.extents.filter(|room| !self.full.contains(&room.at));
         let room = self.given.take().or(current.filter(|room| room.free >= longest));
@@ -99,7 +99,7 @@ impl Writing {
             let full = current.filter(|room| now < room.written + 2 * REPORT_INTERVAL);
             self.full.extend(full.map(|room| room.at));
             let full = self.full.iter().map(|at| at.block.0).collect();
-            return Next::Ask { bytes: longest as usize, full };
+            return WriteStep::Ask { bytes: longest as usize, full };
         };
         let fit = (free / longest).clamp(1, at_once as u64) as usize;
         let pieces: Vec<usize> = missing.into_iter().take(fit).collect();
@@ -114,7 +114,7 @@ impl Writing {
                 self.leave(at);
             }
         }
-        Next::Put { at, pieces }
+        WriteStep::Put { at, pieces }
     }
 
     /// Marks a block as full for this value.
@@ -226,10 +226,11 @@ mod tests {
     #[test]
     fn what_has_no_room_goes_elsewhere_and_what_is_written_stays() {
         let (mut writing, mut routing, now) = (Writing::new(250, 100), routing(), Time::ZERO);
-        let ask = |full: &[u64]| Next::Ask { bytes: 84, full: full.to_vec() };
+        let ask = |full: &[u64]| WriteStep::Ask { bytes: 84, full: full.to_vec() };
         assert_eq!(writing.next(&mut routing, now, 8), ask(&[]));
         writing.given(&mut routing, now, &[entry(1, 170)]).unwrap();
-        let put = |block, pieces: &[usize]| Next::Put { at: at(block), pieces: pieces.to_vec() };
+        let put =
+            |block, pieces: &[usize]| WriteStep::Put { at: at(block), pieces: pieces.to_vec() };
         assert_eq!(writing.next(&mut routing, now, 8), put(1, &[0, 1]));
         writing.wrote(&mut routing, at(1), 0, Ok(7)).unwrap();
         let full = Error::new(Status::BlockFull, "full");
@@ -244,7 +245,7 @@ mod tests {
         writing.wrote(&mut routing, at(3), 2, Ok(1)).unwrap();
         let extent = |block, id, len| ExtentRef { at: at(block), id, len };
         let list = vec![extent(1, 7, 84), extent(2, 3, 84), extent(3, 1, 82)];
-        assert_eq!(writing.next(&mut routing, now, 8), Next::Done(list));
+        assert_eq!(writing.next(&mut routing, now, 8), WriteStep::Done(list));
     }
 
     /// The controller knows a block's content only from the last report: the client that has filled
@@ -253,10 +254,10 @@ mod tests {
     fn what_was_just_filled_is_not_asked_for_again() {
         let (mut first, mut routing, now) = (Writing::new(250, 100), routing(), Time::ZERO);
         first.given(&mut routing, now, &[entry(1, 170)]).unwrap();
-        assert!(matches!(first.next(&mut routing, now, 8), Next::Put { .. }));
+        assert!(matches!(first.next(&mut routing, now, 8), WriteStep::Put { .. }));
         first.wrote(&mut routing, at(1), 0, Ok(1)).unwrap();
         first.wrote(&mut routing, at(1), 1, Ok(2)).unwrap();
-        let ask = |bytes, full: &[u64]| Next::Ask { bytes, full: full.to_vec() };
+        let ask = |bytes, full: &[u64]| WriteStep::Ask { bytes, full: full.to_vec() };
         assert_eq!(first.next(&mut routing, now, 8), ask(82, &[1]));
         assert_eq!(Writing::new(250, 100).next(&mut routing, now, 8), ask(84, &[1]));
         // By then the controller has a newer report, and old extents may have been freed.

@@ -2,7 +2,9 @@
 
 use crate::advised::Advised;
 use crate::answers::Answers;
-use crate::service::{ControllerService, Fenced, Note, Siblings, State, VOLATILE_TERM};
+use crate::service::{
+    ControllerNote, ControllerService, Fenced, ShardState, Siblings, VOLATILE_TERM,
+};
 use crate::store::{OpenOptions, Store, StoreError};
 use honeycomb_catalog::{Catalog, Command, Config};
 use honeycomb_env::{AbortOnPanic, Clock, Disk, Entropy, Folder};
@@ -103,7 +105,7 @@ pub struct Controller {
 
 /// The thread of a shard.
 struct Running {
-    mailbox: Mailbox<Note>,
+    mailbox: Mailbox<ControllerNote>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -131,24 +133,24 @@ impl Controller {
         let listener = TcpListener::bind(options.listen)?;
         let refused = |e: StoreError| StartError::Store(PathBuf::new(), e);
         let (state, root, now) = durable(disk, 0, options.root_key, options).map_err(refused)?;
-        Controller::serve(listener, Begin { states: vec![state], root, now }, options)
+        Controller::serve(listener, InitialState { states: vec![state], root, now }, options)
     }
 
     fn serve(
         listener: TcpListener,
-        begin: Begin,
+        begin: InitialState,
         options: &ControllerOptions,
     ) -> Result<Controller, StartError> {
         let spin = options.spin;
         let address = listener.local_addr()?;
-        let Begin { states, root, now } = begin;
+        let InitialState { states, root, now } = begin;
         let (clock, shards) = (Clock::start_at(now), states.len());
         let budget = SERVER_BUFFER_BYTES / shards;
         let net_options = NetOptions { spin, budget, connections: Arc::default() };
         let mut nets = Vec::new();
         for _ in 0..shards {
             let net = Net::new(clock, net_options.clone())?;
-            let (mailbox, notes) = net.mailbox::<Note>();
+            let (mailbox, notes) = net.mailbox::<ControllerNote>();
             nets.push((net, mailbox, notes));
         }
         // The first shard accepts all connections, and hands over connections for jobs of other shards.
@@ -175,7 +177,7 @@ impl Controller {
             if let Some(store) = &mut state.store {
                 let done = mailbox.clone();
                 // One sync runs at a time, so that the mailbox has room. A loop that ended needs no note.
-                store.sync_beside(move |synced| drop(done.post(Note::Synced(synced))))?;
+                store.sync_beside(move |synced| drop(done.post(ControllerNote::Synced(synced))))?;
             }
             let name = match shards {
                 1 => "controller".to_owned(),
@@ -238,7 +240,7 @@ impl Controller {
 impl Drop for Controller {
     fn drop(&mut self) {
         for shard in &self.shards {
-            let _ = shard.mailbox.post(Note::Stop);
+            let _ = shard.mailbox.post(ControllerNote::Stop);
         }
         for thread in self.shards.iter_mut().filter_map(|shard| shard.thread.take()) {
             let _ = thread.join();
@@ -247,13 +249,13 @@ impl Drop for Controller {
 }
 
 /// The initial state of a controller: the state of each shard, the cluster's key, and the time of its clock.
-struct Begin {
-    states: Vec<State>,
+struct InitialState {
+    states: Vec<ShardState>,
     root: RootKey,
     now: Time,
 }
 
-fn volatile(options: &ControllerOptions) -> Begin {
+fn volatile(options: &ControllerOptions) -> InitialState {
     let ControllerOptions {
         root_key, marks, lease_ms, policy, scale, server_loss_ms, shards, ..
     } = *options;
@@ -263,9 +265,9 @@ fn volatile(options: &ControllerOptions) -> Begin {
         let term = VOLATILE_TERM;
         let config =
             Config { shard, term, hash_seed, ids, marks, lease_ms, policy, scale, server_loss_ms };
-        State { catalog: Catalog::new(config), store: None, answers: Answers::default() }
+        ShardState { catalog: Catalog::new(config), store: None, answers: Answers::default() }
     };
-    Begin { states: (0..shards).map(state).collect(), root, now: Time::ZERO }
+    InitialState { states: (0..shards).map(state).collect(), root, now: Time::ZERO }
 }
 
 /// The log folder of one of several shards.
@@ -286,12 +288,12 @@ fn shards_of(path: &Path) -> Option<u16> {
     shard_folder(path, 0).exists().then(|| shards.count() as u16)
 }
 
-fn recovered(path: &Path, options: &ControllerOptions) -> Result<Begin, StartError> {
+fn recovered(path: &Path, options: &ControllerOptions) -> Result<InitialState, StartError> {
     let asked = options.shards;
     if let Some(has) = shards_of(path).filter(|has| *has != asked) {
         return Err(StartError::Shards { path: path.to_owned(), has, asked });
     }
-    let mut begin: Option<Begin> = None;
+    let mut begin: Option<InitialState> = None;
     for shard in (0..asked).rev() {
         let path = if asked == 1 { path.to_owned() } else { shard_folder(path, shard) };
         let refused = |e: StoreError| StartError::Store(path.clone(), e);
@@ -310,7 +312,7 @@ fn recovered(path: &Path, options: &ControllerOptions) -> Result<Begin, StartErr
                 why,
             }));
         }
-        let begin = begin.get_or_insert(Begin { states: Vec::new(), root, now });
+        let begin = begin.get_or_insert(InitialState { states: Vec::new(), root, now });
         begin.states.insert(0, state);
         begin.now = begin.now.max(now);
     }
@@ -330,7 +332,7 @@ fn durable(
     shard: u16,
     root_key: Option<[u8; 32]>,
     options: &ControllerOptions,
-) -> Result<(State, RootKey, Time), StoreError> {
+) -> Result<(ShardState, RootKey, Time), StoreError> {
     let ControllerOptions { marks, lease_ms, policy, scale, server_loss_ms, .. } = *options;
     let (hash_seed, now) = (Entropy::system().next_u64(), Time::ZERO);
     let opened = Store::open(
@@ -348,6 +350,6 @@ fn durable(
         },
     )?;
     let (catalog, answers) = (opened.catalog, opened.answers);
-    let state = State { catalog, store: Some(opened.store), answers };
+    let state = ShardState { catalog, store: Some(opened.store), answers };
     Ok((state, opened.root, opened.now))
 }

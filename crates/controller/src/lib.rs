@@ -26,5 +26,5 @@ pub use controller::{Controller, ControllerOptions, StartError};
 pub use members::held_block;
 pub use service::{message_of, waits};
 pub use status::status_of;
-pub use store::{LogCensus, OpenOptions, Opened, Store, StoreError, census};
+pub use store::{LogCensus, OpenOptions, RecoveredState, Store, StoreError, census};
 pub use turns::{LOOK_EVERY, Turn, Turns};

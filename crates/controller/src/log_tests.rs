@@ -1,6 +1,6 @@
 //! The controller's log on a disk with all kinds of failures.
 
-use crate::{Answers, OpenOptions, Opened, Store, StoreError};
+use crate::{Answers, OpenOptions, RecoveredState, Store, StoreError};
 use honeycomb_catalog::{
     Actor, Catalog, Command, Effect, NewServer, NewStructure, PrefixOptions, Reply,
 };
@@ -21,7 +21,7 @@ fn options() -> OpenOptions {
     }
 }
 
-fn open(disk: &MemoryDisk) -> Result<Opened, StoreError> {
+fn open(disk: &MemoryDisk) -> Result<RecoveredState, StoreError> {
     Store::open(Box::new(disk.clone()), options())
 }
 
@@ -44,7 +44,7 @@ struct Core {
 
 impl Core {
     fn on(disk: &MemoryDisk) -> Core {
-        let Opened { store, catalog, answers, now, .. } = open(disk).unwrap();
+        let RecoveredState { store, catalog, answers, now, .. } = open(disk).unwrap();
         Core { store, catalog, answers, now, job: JobId(0), made: 0 }
     }
 

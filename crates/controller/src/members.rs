@@ -1,7 +1,9 @@
 //! Memory servers: joining, rejoining, and reports of their blocks.
 
-use crate::outbox::Out;
-use crate::service::{ControllerService, Errand, Refusal, malformed, message_of, refusal};
+use crate::outbox::OutgoingMessage;
+use crate::service::{
+    ControllerService, RefusedRequest, ServerRequest, malformed, message_of, refusal,
+};
 use honeycomb_catalog::{CatalogError, Command, Effect, HeldBlock, NewServer, Reply, Seal};
 use honeycomb_transport::{ConnId, Net};
 use honeycomb_types::{
@@ -20,7 +22,7 @@ impl ControllerService {
         now: Time,
         from: ConnId,
         args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, RefusedRequest> {
         let q = JoinServerRequest::decode(args).map_err(malformed)?;
         if q.term > self.term {
             // INV-25: another controller has taken over; this one must have no further effects.
@@ -31,7 +33,7 @@ impl ControllerService {
         }
         let kinds = q.kinds.iter().map(kind_spec).collect::<Result<Vec<_>, String>>();
         let kinds = kinds.map_err(|why| (Status::InvalidArgument, why))?;
-        let tiers = q.tiers.iter().map(tier_spec).collect::<Result<Vec<_>, Refusal>>()?;
+        let tiers = q.tiers.iter().map(tier_spec).collect::<Result<Vec<_>, RefusedRequest>>()?;
         let new = NewServer {
             address: &q.address,
             incarnation: q.incarnation,
@@ -98,7 +100,7 @@ impl ControllerService {
         now: Time,
         server: ServerId,
         q: &InventoryRequest,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), RefusedRequest> {
         let held: Vec<HeldBlock> = q.blocks.iter().map(held_block).collect();
         let last = q.last;
         self.apply(now, Command::Inventory { server, held: &held, last }).map_err(refusal)?;
@@ -116,7 +118,7 @@ impl ControllerService {
     /// to another block; and the opening of blocks that were freed meanwhile, which no structure would own.
     fn repeat_errands(&mut self, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
-        let unheard = |errand: &Errand| errand.server == server && errand.link != Some(link);
+        let unheard = |errand: &ServerRequest| errand.server == server && errand.link != Some(link);
         let mut asked: Vec<u64> =
             self.errands.iter().filter(|(_, e)| unheard(e)).map(|(n, _)| *n).collect();
         asked.sort_unstable();
@@ -125,7 +127,7 @@ impl ControllerService {
                 let errand = self.errands.get_mut(&number).expect("listed just now");
                 errand.link = Some(link);
                 let (_, op, body) = message_of(&errand.effect);
-                self.out.push(Out::Ask { to: link, number, op, body });
+                self.out.push(OutgoingMessage::Ask { to: link, number, op, body });
             } else {
                 self.drop_errand(number);
             }
@@ -164,7 +166,7 @@ pub fn held_block(told: &Told) -> HeldBlock {
 }
 
 /// The catalog's form of a tier in a server's report.
-fn tier_spec(told: &TierInfo) -> Result<TierSpec, Refusal> {
+fn tier_spec(told: &TierInfo) -> Result<TierSpec, RefusedRequest> {
     let class = TierClass::from_code(told.class)
         .ok_or_else(|| (Status::InvalidArgument, format!("unknown tier class {}", told.class)))?;
     Ok(TierSpec { class, blocks: told.blocks })

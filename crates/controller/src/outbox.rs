@@ -7,7 +7,7 @@
 //! sent at once, however slow the disk. If the log cannot be written, replies to changes become refusals, and
 //! requests to servers wait for new files.
 
-use crate::service::{ControllerService, Peer, Siblings};
+use crate::service::{ControllerService, PeerState, Siblings};
 use crate::store::{RENEW_AGAIN, Store, StoreError};
 use honeycomb_transport::{ConnId, Net, ReplyPayload};
 use honeycomb_types::{Bug, JobId, Time};
@@ -32,7 +32,7 @@ pub(crate) enum Rests {
 }
 
 /// An outgoing message.
-pub(crate) enum Out {
+pub(crate) enum OutgoingMessage {
     /// An answer.
     Reply { to: ConnId, request: u64, body: Vec<u8>, rests: Rests },
     /// A refusal, which depends on the state that was read.
@@ -43,7 +43,7 @@ pub(crate) enum Out {
 
 /// The last groups of the log with changes that are not on disk, by job.
 #[derive(Default)]
-pub(crate) struct Marks {
+pub(crate) struct UnsyncedGroups {
     /// The last group with changes that do not belong to a single job.
     shared: u64,
     jobs: HashMap<JobId, u64>,
@@ -53,7 +53,7 @@ pub(crate) struct Marks {
     safe: u64,
 }
 
-impl Marks {
+impl UnsyncedGroups {
     /// Notes a change that messages must wait for, caused by this job or by none.
     pub(crate) fn change(&mut self, job: Option<JobId>) {
         self.round.insert(job);
@@ -126,19 +126,31 @@ impl ControllerService {
             }
             Err(why) => {
                 let ControllerService { held, out, joining, peers, siblings, .. } = self;
-                let mut stays = |out: &Out| match out {
-                    Out::Reply { to, request, rests: Rests::Change | Rests::Growth, .. } => {
+                let mut stays = |out: &OutgoingMessage| match out {
+                    OutgoingMessage::Reply {
+                        to,
+                        request,
+                        rests: Rests::Change | Rests::Growth,
+                        ..
+                    } => {
                         let text = format!("{why}; the change may have been made");
                         let (to, request, status) = (*to, *request, Status::LogFailed);
-                        say(net, peers, siblings, &Out::Refuse { to, request, status, text });
+                        say(
+                            net,
+                            peers,
+                            siblings,
+                            &OutgoingMessage::Refuse { to, request, status, text },
+                        );
                         false
                     }
-                    Out::Ask { to, op: Op::QueueAhead, .. } if !joining.contains(to) => {
+                    OutgoingMessage::Ask { to, op: Op::QueueAhead, .. }
+                        if !joining.contains(to) =>
+                    {
                         say(net, peers, siblings, out);
                         false
                     }
                     // The request waits for new files, which contain all changes.
-                    Out::Ask { .. } => true,
+                    OutgoingMessage::Ask { .. } => true,
                     _ => {
                         say(net, peers, siblings, out);
                         false
@@ -159,17 +171,17 @@ impl ControllerService {
         self.records.clear();
     }
 
-    fn say_when_safe(&mut self, net: &mut Net, group: u64, out: Out) {
+    fn say_when_safe(&mut self, net: &mut Net, group: u64, out: OutgoingMessage) {
         if !self.marks.is_safe(group) {
-            if let Out::Reply { to, .. } | Out::Refuse { to, .. } = &out
+            if let OutgoingMessage::Reply { to, .. } | OutgoingMessage::Refuse { to, .. } = &out
                 && self.peers.get(to).is_some_and(|peer| peer.server.is_none())
             {
                 self.held_for_clients += 1;
             }
             return self.held.push_back((group, out));
         }
-        Marks::says(group, self.store.as_ref().map_or(u64::MAX, Store::safe));
-        if let Out::Reply { to, .. } = &out {
+        UnsyncedGroups::says(group, self.store.as_ref().map_or(u64::MAX, Store::safe));
+        if let OutgoingMessage::Reply { to, .. } = &out {
             self.joining.retain(|conn| conn != to);
         }
         say(net, &mut self.peers, &mut self.siblings, &out);
@@ -181,21 +193,21 @@ impl ControllerService {
     }
 
     /// The group that must be on disk before the message is sent; 0 for none.
-    fn rests_on(&self, out: &Out, waited: u64) -> u64 {
+    fn rests_on(&self, out: &OutgoingMessage, waited: u64) -> u64 {
         let job = |to| self.peers.get(to).and_then(|peer| peer.scope.job);
         match out {
-            Out::Reply { rests: Rests::Nothing | Rests::Growth, .. } => 0,
-            Out::Reply { to, .. } | Out::Refuse { to, .. } => {
+            OutgoingMessage::Reply { rests: Rests::Nothing | Rests::Growth, .. } => 0,
+            OutgoingMessage::Reply { to, .. } | OutgoingMessage::Refuse { to, .. } => {
                 job(to).map_or(waited, |job| self.marks.seen_by(job))
             }
             // A block that is opened for a lost change has no owner and is freed; the block after a queue's
             // tail is soft state, and so is the tier of a block. The server must know its own number first.
-            Out::Ask {
+            OutgoingMessage::Ask {
                 to,
                 op: Op::OpenBlock | Op::QueueAhead | Op::LendBlocks | Op::LowerBlock,
                 ..
             } if !self.joining.contains(to) => 0,
-            Out::Ask { .. } => waited,
+            OutgoingMessage::Ask { .. } => waited,
         }
     }
 
@@ -246,11 +258,11 @@ impl ControllerService {
     }
 
     pub(crate) fn reply(&mut self, to: ConnId, request: u64, body: Vec<u8>, rests: Rests) {
-        self.out.push(Out::Reply { to, request, body, rests });
+        self.out.push(OutgoingMessage::Reply { to, request, body, rests });
     }
 
     pub(crate) fn refuse(&mut self, to: ConnId, request: u64, status: Status, text: String) {
-        self.out.push(Out::Refuse { to, request, status, text });
+        self.out.push(OutgoingMessage::Refuse { to, request, status, text });
     }
 }
 
@@ -259,30 +271,39 @@ pub(crate) fn changes_nothing(why: &str) {
     eprintln!("honeycomb: the controller refuses changes until its log can be written: {why}");
 }
 
-fn say(net: &mut Net, peers: &mut HashMap<ConnId, Peer>, siblings: &mut Siblings, out: &Out) {
-    if let Out::Reply { to, .. } | Out::Refuse { to, .. } = out
-        && let Some(Peer { origin: Some(origin), .. }) = peers.get(to)
+fn say(
+    net: &mut Net,
+    peers: &mut HashMap<ConnId, PeerState>,
+    siblings: &mut Siblings,
+    out: &OutgoingMessage,
+) {
+    if let OutgoingMessage::Reply { to, .. } | OutgoingMessage::Refuse { to, .. } = out
+        && let Some(PeerState { origin: Some(origin), .. }) = peers.get(to)
     {
         let (header, body) = match out {
-            Out::Reply { request, body, .. } => {
+            OutgoingMessage::Reply { request, body, .. } => {
                 (ReplyHeader::new(Status::Ok, *request, 0), body.clone())
             }
-            Out::Refuse { request, status, text, .. } => {
+            OutgoingMessage::Refuse { request, status, text, .. } => {
                 (ReplyHeader::new(*status, *request, 0), text.clone().into_bytes())
             }
-            Out::Ask { .. } => unreachable!("requests go only to servers, over their own links"),
+            OutgoingMessage::Ask { .. } => {
+                unreachable!("requests go only to servers, over their own links")
+            }
         };
         siblings.answer(*origin, header, body);
         peers.remove(to);
         return;
     }
     match out {
-        Out::Reply { to, request, body, .. } => {
+        OutgoingMessage::Reply { to, request, body, .. } => {
             let header = ReplyHeader::new(Status::Ok, *request, 0);
             net.reply(*to, header, body, ReplyPayload::Copy(&[]));
         }
-        Out::Refuse { to, request, status, text } => net.refuse(*to, *request, *status, text),
-        Out::Ask { to, number, op, body } => {
+        OutgoingMessage::Refuse { to, request, status, text } => {
+            net.refuse(*to, *request, *status, text)
+        }
+        OutgoingMessage::Ask { to, number, op, body } => {
             let header = RequestHeader { request: *number, ..RequestHeader::new(*op) };
             net.request(*to, header, body, ReplyPayload::Copy(&[]));
         }
@@ -298,7 +319,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "INV-26: a message rests on group 4, and 3 is on disk")]
     fn reply_before_the_sync_of_its_change_is_caught() {
-        let mut marks = Marks::default();
+        let mut marks = UnsyncedGroups::default();
         marks.change(Some(JobId(7)));
         marks.settle(true, 4);
         marks.advance(3);
@@ -308,13 +329,13 @@ mod tests {
         let safe = marks.is_safe(group);
         Bug::arm(None);
         assert!(safe, "the planted bug sends it");
-        Marks::says(group, 3);
+        UnsyncedGroups::says(group, 3);
     }
 
     /// Regression: jobs whose changes were on disk were retained until no group at all was pending.
     #[test]
     fn marks_of_jobs_are_kept_for_as_long_as_they_say_something() {
-        let mut marks = Marks::default();
+        let mut marks = UnsyncedGroups::default();
         for group in 1..100 {
             marks.change(Some(JobId(group)));
             marks.settle(true, group);

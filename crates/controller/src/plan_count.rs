@@ -1,7 +1,7 @@
 //! Counts the nodes and edges of a plan while its bytes arrive, so that a plan that is too large is refused
 //! before all of its bytes are received. Without this, a refused plan of 15 MiB occupied the loop for 16 ms.
 
-use crate::service::Refusal;
+use crate::service::RefusedRequest;
 use honeycomb_types::Bug;
 use honeycomb_types::limits::{BATCH_MAX, PLAN_EDGES_MAX};
 use honeycomb_wire::Status;
@@ -10,7 +10,7 @@ use honeycomb_wire::Status;
 const OPTIONS: (usize, usize) = (4 + 1 + 2 + 2 + 1 + 1, 8 + 1 + 1 + 1);
 
 /// The refusal of a plan that names more than the limit.
-pub(crate) fn too_large(what: &str, limit: usize) -> Refusal {
+pub(crate) fn too_large(what: &str, limit: usize) -> RefusedRequest {
     let text = format!(
         "the plan has more than {limit} {what}, the limit of one plan; create the prefixes in \
          several plans"
@@ -20,7 +20,7 @@ pub(crate) fn too_large(what: &str, limit: usize) -> Refusal {
 
 /// The next field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum NextField {
     Head,
     Name,
     ParentsCount,
@@ -37,18 +37,18 @@ pub(crate) struct PlanCount {
     at: usize,
     nodes: usize,
     edges: usize,
-    next: Next,
+    next: NextField,
 }
 
 impl Default for PlanCount {
     fn default() -> PlanCount {
-        PlanCount { at: 0, nodes: 0, edges: 0, next: Next::Head }
+        PlanCount { at: 0, nodes: 0, edges: 0, next: NextField::Head }
     }
 }
 
 impl PlanCount {
     /// Continues to count the arguments that have arrived. The decoder refuses malformed arguments.
-    pub fn goes_on(&mut self, args: &[u8]) -> Result<(), Refusal> {
+    pub fn goes_on(&mut self, args: &[u8]) -> Result<(), RefusedRequest> {
         assert!(self.at <= args.len(), "arguments do not become fewer");
         if Bug::PlansCountedWhole.active() {
             return Ok(());
@@ -66,37 +66,39 @@ impl PlanCount {
     }
 
     /// The field after the next one; `None` until the next one has arrived completely.
-    fn step(&mut self, args: &[u8]) -> Option<Next> {
+    fn step(&mut self, args: &[u8]) -> Option<NextField> {
         match self.next {
-            Next::Head => {
+            NextField::Head => {
                 self.nodes = self.number(args, size_of::<u64>())?;
                 Some(self.name())
             }
-            Next::Name => self.texts(args, 1).eq(&0).then_some(Next::ParentsCount),
-            Next::ParentsCount => self.count(args).map(Next::Parents),
-            Next::Parents(left) => self.list(args, left, Next::Parents, Next::Options),
-            Next::Options => {
+            NextField::Name => self.texts(args, 1).eq(&0).then_some(NextField::ParentsCount),
+            NextField::ParentsCount => self.count(args).map(NextField::Parents),
+            NextField::Parents(left) => {
+                self.list(args, left, NextField::Parents, NextField::Options)
+            }
+            NextField::Options => {
                 let (before, after) = OPTIONS;
                 let length = text_length(args, self.at + before)?;
                 let end = self.at + before + size_of::<u16>() + length + after;
                 (end <= args.len()).then(|| self.at = end)?;
-                Some(Next::ReadersCount)
+                Some(NextField::ReadersCount)
             }
-            Next::ReadersCount => self.count(args).map(Next::Readers),
-            Next::Readers(left) => {
-                let list = self.list(args, left, Next::Readers, Next::End)?;
-                if list != Next::End {
+            NextField::ReadersCount => self.count(args).map(NextField::Readers),
+            NextField::Readers(left) => {
+                let list = self.list(args, left, NextField::Readers, NextField::End)?;
+                if list != NextField::End {
                     return Some(list);
                 }
                 self.nodes -= 1;
                 Some(self.name())
             }
-            Next::End => None,
+            NextField::End => None,
         }
     }
 
-    fn name(&self) -> Next {
-        if self.nodes > 0 { Next::Name } else { Next::End }
+    fn name(&self) -> NextField {
+        if self.nodes > 0 { NextField::Name } else { NextField::End }
     }
 
     /// The field after a list of texts, or the rest of the list if it has not arrived.
@@ -104,9 +106,9 @@ impl PlanCount {
         &mut self,
         args: &[u8],
         left: usize,
-        rest: fn(usize) -> Next,
-        after: Next,
-    ) -> Option<Next> {
+        rest: fn(usize) -> NextField,
+        after: NextField,
+    ) -> Option<NextField> {
         match self.texts(args, left) {
             0 => Some(after),
             same if same == left => None,
@@ -164,14 +166,14 @@ mod tests {
     }
 
     /// The refusal of a plan that arrives in pieces, and the bytes received by then.
-    fn refused(args: &[u8], piece: usize) -> (Option<Refusal>, usize) {
+    fn refused(args: &[u8], piece: usize) -> (Option<RefusedRequest>, usize) {
         let mut count = PlanCount::default();
         for end in (0..args.len()).step_by(piece).chain([args.len()]) {
             if let Err(refusal) = count.goes_on(&args[..end]) {
                 return (Some(refusal), end);
             }
         }
-        assert_eq!((count.next, count.at), (Next::End, args.len()), "every byte was counted");
+        assert_eq!((count.next, count.at), (NextField::End, args.len()), "every byte was counted");
         (None, args.len())
     }
 

@@ -2,28 +2,27 @@
 
 mod clients;
 mod drain;
-mod errands;
 mod extents;
 mod flush;
 mod links;
 mod moves;
 mod probes;
+mod server_requests;
 mod siblings;
 
-pub(crate) use errands::Errand;
-pub use errands::message_of;
-use siblings::Forwarded;
-pub(crate) use siblings::{Origin, Siblings};
+pub(crate) use server_requests::ServerRequest;
+pub use server_requests::message_of;
+use siblings::ForwardedRequest;
+pub(crate) use siblings::{RequestOrigin, Siblings};
 
 use crate::advised::Advised;
 use crate::answers::Answers;
-use crate::outbox::{Marks, Out, Rests, changes_nothing};
+use crate::outbox::{OutgoingMessage, Rests, UnsyncedGroups, changes_nothing};
 use crate::plan_count::PlanCount;
 use crate::status::status_of;
 use crate::store::{Store, Synced};
 use crate::translate;
 use crate::turns::{LOOK_EVERY, Turns};
-use errands::Deferred;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::thread_cpu;
 use honeycomb_transport::{ConnId, Detached, Net, ReplyPayload, Service};
@@ -35,6 +34,7 @@ use honeycomb_wire::{
     RequestHeader, RootKey, Scope, ServedBy, Status, TokenKey,
 };
 use probes::Probes;
+use server_requests::Deferred;
 use std::collections::{HashMap, VecDeque};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -48,7 +48,7 @@ const DELIVER_AGAIN: Duration = Duration::from_millis(1);
 const PARKED_MAX: usize = 4096;
 
 /// The state of a connection after its handshake.
-pub(crate) struct Peer {
+pub(crate) struct PeerState {
     pub(crate) scope: Scope,
     /// Task whose lease the traffic renews.
     task: Option<PrefixId>,
@@ -56,14 +56,14 @@ pub(crate) struct Peer {
     pub(crate) server: Option<ServerId>,
     session: SessionId,
     /// For a stand-in: its connection at another shard.
-    pub(crate) origin: Option<Origin>,
+    pub(crate) origin: Option<RequestOrigin>,
 }
 
 /// The status and the message of a refused request.
-pub(crate) type Refusal = (Status, String);
+pub(crate) type RefusedRequest = (Status, String);
 
 /// The initial state of a controller.
-pub(crate) struct State {
+pub(crate) struct ShardState {
     pub(crate) catalog: Catalog,
     pub(crate) store: Option<Store>,
     pub(crate) answers: Answers,
@@ -79,7 +79,7 @@ pub(crate) const VOLATILE_TERM: u32 = 1;
 const NAMED_FOR_GOOD: u64 = 1 << 63;
 
 /// A message from another thread to the controller.
-pub(crate) enum Note {
+pub(crate) enum ControllerNote {
     /// End the loop.
     Stop,
     /// A sync of the log ended, with success or failure.
@@ -87,9 +87,9 @@ pub(crate) enum Note {
     /// A probe of this server's address was refused: its process has ended.
     ServerEnded(ServerId),
     /// A connection whose handshake named this shard.
-    Adopt(Detached, Peer),
+    Adopt(Detached, PeerState),
     /// A request for this shard that arrived at another.
-    Forward(Box<Forwarded>),
+    Forward(Box<ForwardedRequest>),
     /// The answer to a request that was forwarded from here.
     Returned(ConnId, ReplyHeader, Vec<u8>),
 }
@@ -129,7 +129,7 @@ struct Parked {
 
 /// A client's request, with the job and the rights of its caller.
 #[derive(Clone, Copy)]
-struct Asked<'a> {
+struct ClientRequest<'a> {
     now: Time,
     actor: Actor,
     /// Rights of the caller's token.
@@ -138,9 +138,9 @@ struct Asked<'a> {
     args: &'a [u8],
 }
 
-impl Asked<'_> {
+impl ClientRequest<'_> {
     /// Decodes the arguments, which must have no trailing bytes.
-    fn read<T: Field>(&self) -> Result<T, Refusal> {
+    fn read<T: Field>(&self) -> Result<T, RefusedRequest> {
         T::decode(self.args).map_err(malformed)
     }
 }
@@ -158,23 +158,23 @@ pub(crate) struct ControllerService {
     /// Time of the next attempt to begin new files.
     pub(crate) renew_at: Time,
     /// Messages for the end of this round, and messages that wait for new files.
-    pub(crate) out: Vec<Out>,
+    pub(crate) out: Vec<OutgoingMessage>,
     /// Messages that wait until this group is on disk.
-    pub(crate) held: VecDeque<(u64, Out)>,
+    pub(crate) held: VecDeque<(u64, OutgoingMessage)>,
     /// Number of held messages that are answers to clients.
     pub(crate) held_for_clients: usize,
-    pub(crate) marks: Marks,
+    pub(crate) marks: UnsyncedGroups,
     /// Links whose servers have not received the reply to their join yet.
     pub(crate) joining: Vec<ConnId>,
     /// Job whose request is being served.
     serving: Option<JobId>,
     pub(crate) token_key: TokenKey,
     pub(crate) grant_key: GrantKey,
-    pub(crate) peers: HashMap<ConnId, Peer>,
+    pub(crate) peers: HashMap<ConnId, PeerState>,
     pub(crate) links: HashMap<ServerId, ConnId>,
     pub(crate) probes: Probes,
     effects: Vec<Effect>,
-    pub(crate) errands: HashMap<u64, Errand>,
+    pub(crate) errands: HashMap<u64, ServerRequest>,
     /// Blocks whose servers have not confirmed that they are open. A reply that names such a block repeats
     /// the request to open it, and waits.
     opening: HashMap<BlockAt, Effect>,
@@ -197,12 +197,12 @@ pub(crate) struct ControllerService {
 
 impl ControllerService {
     pub(crate) fn new(
-        state: State,
+        state: ShardState,
         root: &RootKey,
         fenced: Fenced,
         siblings: Siblings,
     ) -> ControllerService {
-        let State { catalog, store, answers } = state;
+        let ShardState { catalog, store, answers } = state;
         let term = store.as_ref().map_or(VOLATILE_TERM, Store::term);
         let mut service = ControllerService {
             catalog,
@@ -215,7 +215,7 @@ impl ControllerService {
             out: Vec::new(),
             held: VecDeque::new(),
             held_for_clients: 0,
-            marks: Marks::default(),
+            marks: UnsyncedGroups::default(),
             joining: Vec::new(),
             serving: None,
             token_key: root.token_key(),
@@ -314,7 +314,7 @@ impl ControllerService {
                     ..greeted.reply(now.as_millis())
                 };
                 let Greeted { scope, task, session, .. } = greeted;
-                let peer = Peer { scope, task, server: None, session, origin: None };
+                let peer = PeerState { scope, task, server: None, session, origin: None };
                 let before = self.peers.insert(from, peer);
                 assert!(before.is_none(), "INV-28: {from:?} greets twice");
                 // Sent at once, because another shard may answer the next request.
@@ -332,7 +332,13 @@ impl ControllerService {
     }
 
     /// The caller of a request, after a check of its rights for the operation.
-    fn actor(&mut self, now: Time, from: ConnId, op: Op, change: bool) -> Result<Actor, Refusal> {
+    fn actor(
+        &mut self,
+        now: Time,
+        from: ConnId,
+        op: Op,
+        change: bool,
+    ) -> Result<Actor, RefusedRequest> {
         let peer = &self.peers[&from];
         let info = op.info();
         if op.served_by() == ServedBy::Server {
@@ -390,7 +396,7 @@ impl ControllerService {
         header: &RequestHeader,
         args: &[u8],
         change: bool,
-    ) -> Result<Option<Vec<u8>>, Refusal> {
+    ) -> Result<Option<Vec<u8>>, RefusedRequest> {
         if change && let Some(why) = self.trouble() {
             return Err((Status::LogFailed, format!("{why}; nothing was changed")));
         }
@@ -423,9 +429,9 @@ impl ControllerService {
         header: &RequestHeader,
         args: &[u8],
         change: bool,
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, RefusedRequest> {
         let (op, actor) = (header.op, self.actor(now, from, header.op, change)?);
-        let asked = Asked { now, actor, scope: self.peers[&from].scope, op, args };
+        let asked = ClientRequest { now, actor, scope: self.peers[&from].scope, op, args };
         match op {
             Op::Ping => asked.read::<PingRequest>().map(|_| Vec::new()),
             Op::RegisterJob
@@ -594,11 +600,16 @@ impl ControllerService {
 }
 
 impl Service for ControllerService {
-    type Note = Note;
+    type Note = ControllerNote;
     /// Some requests may take milliseconds: a plan, a tree, a renewal of thousands of paths.
     const TIMED: bool = true;
 
-    fn part(&mut self, from: ConnId, header: &RequestHeader, args: &[u8]) -> Result<(), Refusal> {
+    fn part(
+        &mut self,
+        from: ConnId,
+        header: &RequestHeader,
+        args: &[u8],
+    ) -> Result<(), RefusedRequest> {
         // Other requests are not counted before they have arrived completely.
         if header.op != Op::CreateHierarchy || !self.peers.contains_key(&from) {
             return Ok(());
@@ -672,7 +683,7 @@ impl Service for ControllerService {
         self.joining.retain(|joining| *joining != conn);
         self.plans.remove(&conn);
         // A server that has reconnected is not affected by the end of its old connection.
-        if let Some(Peer { server: Some(server), .. }) = self.peers.remove(&conn)
+        if let Some(PeerState { server: Some(server), .. }) = self.peers.remove(&conn)
             && self.links.get(&server) == Some(&conn)
         {
             self.unlinked(now, server);
@@ -684,14 +695,14 @@ impl Service for ControllerService {
         self.detached(from, target, conn);
     }
 
-    fn on_note(&mut self, net: &mut Net, now: Time, note: Note) {
+    fn on_note(&mut self, net: &mut Net, now: Time, note: ControllerNote) {
         match note {
-            Note::Adopt(conn, peer) => self.adopt(net, conn, peer),
-            Note::Forward(request) => self.forwarded(net, now, *request),
-            Note::Returned(to, header, body) => self.returned(net, to, header, body),
-            Note::ServerEnded(server) => self.server_ended(now, server),
-            Note::Stop => self.stopped = true,
-            Note::Synced(synced) => {
+            ControllerNote::Adopt(conn, peer) => self.adopt(net, conn, peer),
+            ControllerNote::Forward(request) => self.forwarded(net, now, *request),
+            ControllerNote::Returned(to, header, body) => self.returned(net, to, header, body),
+            ControllerNote::ServerEnded(server) => self.server_ended(now, server),
+            ControllerNote::Stop => self.stopped = true,
+            ControllerNote::Synced(synced) => {
                 if let Some(store) = &mut self.store {
                     let before = store.trouble().is_some();
                     store.synced(synced);
@@ -788,14 +799,14 @@ pub fn waits(command: &Command<'_>, effects: &[Effect]) -> bool {
     )
 }
 
-pub(crate) fn refusal(error: CatalogError) -> Refusal {
+pub(crate) fn refusal(error: CatalogError) -> RefusedRequest {
     (status_of(&error), error.to_string())
 }
 
-pub(crate) fn malformed(error: Malformed) -> Refusal {
+pub(crate) fn malformed(error: Malformed) -> RefusedRequest {
     (Status::BadFrame, error.to_string())
 }
 
-fn unexpected<T>(op: Op, reply: &Reply) -> Result<T, Refusal> {
+fn unexpected<T>(op: Op, reply: &Reply) -> Result<T, RefusedRequest> {
     Err((Status::Internal, format!("the catalog answered {} with {reply:?}", op.name())))
 }

@@ -165,7 +165,7 @@ pub struct OpenOptions {
 }
 
 /// The recovered state.
-pub struct Opened {
+pub struct RecoveredState {
     /// The open log.
     pub store: Store,
     /// The recovered catalog.
@@ -227,7 +227,7 @@ fn numbers(names: &[String], prefix: &str) -> Vec<u64> {
 }
 
 /// The state read from the files so far.
-struct Reading {
+struct LogRecovery {
     recovery: Recovery,
     answers: Answers,
     term: u32,
@@ -236,7 +236,7 @@ struct Reading {
     number: Option<u64>,
 }
 
-impl Reading {
+impl LogRecovery {
     fn damaged<T>(file: &str, offset: u64, why: impl Into<String>) -> Result<T, StoreError> {
         Err(StoreError::Damaged { file: file.to_owned(), offset, why: why.into() })
     }
@@ -322,7 +322,10 @@ impl Reading {
 impl Store {
     /// Recovers the state of the folder, or begins with an empty state in an empty folder. It takes the next
     /// term, which is on disk when this returns.
-    pub fn open(mut disk: Box<dyn Disk>, options: OpenOptions) -> Result<Opened, StoreError> {
+    pub fn open(
+        mut disk: Box<dyn Disk>,
+        options: OpenOptions,
+    ) -> Result<RecoveredState, StoreError> {
         let names = disk.list().map_err(io_error("the data directory cannot be read"))?;
         for name in names.iter().filter(|name| name.ends_with(".new")) {
             disk.remove(name).map_err(io_error(format!("{name} cannot be removed")))?;
@@ -330,7 +333,7 @@ impl Store {
         let (logs, snapshots) = (numbers(&names, "log-"), numbers(&names, "snapshot-"));
         let fresh = logs.is_empty() && snapshots.is_empty();
         let root = root_key(&mut *disk, fresh, options.root_key)?;
-        let mut reading = Reading {
+        let mut reading = LogRecovery {
             recovery: Recovery::new(),
             answers: Answers::default(),
             term: 0,
@@ -370,7 +373,7 @@ impl Store {
         let term = reading.term + 1;
         let last = logs.last().copied().unwrap_or_default();
         assert!(last >= first || logs.is_empty(), "INV-26: log {last} is before snapshot {first}");
-        let Reading { recovery, answers, time, number, .. } = reading;
+        let LogRecovery { recovery, answers, time, number, .. } = reading;
         let OpenOptions {
             shard, hash_seed, marks, lease_ms, policy, scale, server_loss_ms, ..
         } = options;
@@ -402,7 +405,7 @@ impl Store {
             stopped: None,
         };
         store.begin_log(time)?;
-        Ok(Opened { store, catalog, answers, root, now: time })
+        Ok(RecoveredState { store, catalog, answers, root, now: time })
     }
 
     /// The term of this controller, greater than that of all earlier controllers.

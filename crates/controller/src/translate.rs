@@ -6,7 +6,7 @@ use honeycomb_wire::custom::kind_info;
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Grant, GrantKey, Status};
 
-use crate::service::{Refusal, Requests};
+use crate::service::{RefusedRequest, Requests};
 use crate::status::status_of;
 use std::sync::Arc;
 
@@ -121,7 +121,7 @@ pub(crate) fn job_info(j: &catalog::JobInfo) -> JobInfo {
     }
 }
 
-pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, Refusal> {
+pub(crate) fn hints(h: &JobHints) -> Result<catalog::Hints, RefusedRequest> {
     let JobHints { flags, tasks, bytes, bytes_per_s } = *h;
     let hints = catalog::Hints { tasks, bytes, bytes_per_s, ..catalog::Hints::default() };
     hints.with_flags(flags).ok_or_else(|| {
@@ -192,7 +192,11 @@ pub(crate) fn weights(
     .encode()
 }
 
-pub(crate) fn quota_of(job: u64, level: u8, name: &str) -> Result<catalog::QuotaOf<'_>, Refusal> {
+pub(crate) fn quota_of(
+    job: u64,
+    level: u8,
+    name: &str,
+) -> Result<catalog::QuotaOf<'_>, RefusedRequest> {
     match level {
         0 => Ok(catalog::QuotaOf::Tenant(name)),
         1 => Ok(catalog::QuotaOf::Job(JobId(job))),

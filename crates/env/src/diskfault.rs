@@ -47,7 +47,7 @@ mod armed {
         lost: u64,
     }
 
-    struct State {
+    struct FaultState {
         rng: Entropy,
         /// Reads that failed once: position and length.
         again: BTreeSet<(u64, usize)>,
@@ -58,7 +58,7 @@ mod armed {
     struct Faulty {
         volume: Arc<dyn Volume>,
         rates: Rates,
-        state: Mutex<State>,
+        state: Mutex<FaultState>,
     }
 
     /// As in other builds, but with faults.
@@ -96,11 +96,11 @@ mod armed {
     impl Faulty {
         fn new(volume: Arc<dyn Volume>, rates: Rates) -> Faulty {
             let (again, damaged) = Default::default();
-            let state = State { rng: Entropy::seeded(rates.seed), again, damaged };
+            let state = FaultState { rng: Entropy::seeded(rates.seed), again, damaged };
             Faulty { volume, rates, state: Mutex::new(state) }
         }
 
-        fn state(&self) -> MutexGuard<'_, State> {
+        fn state(&self) -> MutexGuard<'_, FaultState> {
             self.state.lock().unwrap_or_else(|e| e.into_inner())
         }
 
@@ -115,7 +115,7 @@ mod armed {
         }
     }
 
-    impl State {
+    impl FaultState {
         fn hits(&mut self, rate: u64) -> bool {
             rate > 0 && self.rng.below(1_000_000) < rate
         }

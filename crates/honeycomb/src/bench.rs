@@ -1,6 +1,6 @@
 //! `bench`: the benchmarks, which are a program of their own (`honeycomb-bench`).
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use clap::Args;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -30,7 +30,7 @@ fn program() -> Option<PathBuf> {
 }
 
 /// Becomes `honeycomb-bench`; returns only if that fails.
-pub fn bench(args: &BenchArgs) -> Outcome {
+pub fn bench(args: &BenchArgs) -> CommandResult {
     let Some(program) = program() else {
         return Err(Failure::from(format!(
             "the benchmarks are not installed: there is no {PROGRAM} beside this program or in \

@@ -5,8 +5,8 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::dag::Dag;
-use crate::failure::{Failure, Outcome};
+use crate::dag::JobDag;
+use crate::failure::{CommandResult, Failure};
 use crate::loading::{self, Load};
 use crate::output::{Output, print_bytes, print_value, put_bytes};
 use crate::{place, size};
@@ -51,18 +51,18 @@ const LONG: u64 = 8 << 20;
   honeycomb bucket delete shuffle --all")]
 pub struct BucketArgs {
     #[command(subcommand)]
-    what: What,
+    what: BucketCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
+enum BucketCommand {
     Create(Box<CreateArgs>),
-    Put(Box<PutArgs>),
-    Get(Box<GetArgs>),
+    Put(Box<BucketPutArgs>),
+    Get(Box<BucketGetArgs>),
     List(Box<ListArgs>),
     Exists(Box<ExistsArgs>),
     Delete(Box<DeleteArgs>),
-    Load(Box<LoadArgs>),
+    Load(Box<BucketLoadArgs>),
 }
 
 /// The lifetime of a new bucket.
@@ -103,7 +103,7 @@ pub struct CreateArgs {
     max_blocks: u64,
     /// If the bucket exists: fail, open it with its present options, or replace it by an empty one
     #[arg(long, value_enum, value_name = "WHAT", default_value = "fail")]
-    if_exists: IfExists,
+    if_exists: BucketIfExists,
     #[command(flatten)]
     given: Given<InJob>,
     #[command(flatten)]
@@ -119,7 +119,7 @@ pub struct CreateArgs {
   honeycomb bucket put shuffle part-0 hello
   date | honeycomb bucket put shuffle today -          # from standard input
   honeycomb bucket put weights net --file net.bin --persist")]
-pub struct PutArgs {
+pub struct BucketPutArgs {
     /// The bucket: name[/name...]
     #[arg(value_parser = bucket_path)]
     bucket: String,
@@ -152,7 +152,7 @@ pub struct PutArgs {
   honeycomb bucket get shuffle part-0
   honeycomb bucket get weights net --file net.bin
   honeycomb bucket get shuffle part-0 --delete --json")]
-pub struct GetArgs {
+pub struct BucketGetArgs {
     /// The bucket: name[/name...]
     #[arg(value_parser = bucket_path)]
     bucket: String,
@@ -253,7 +253,7 @@ pub struct DeleteArgs {
 #[command(after_help = "Examples:
   honeycomb bucket load weights
   honeycomb bucket load weights --persist    # it outlives this job, too")]
-pub struct LoadArgs {
+pub struct BucketLoadArgs {
     /// The bucket: name[/name...]
     #[arg(value_parser = bucket_path)]
     bucket: String,
@@ -266,15 +266,15 @@ pub struct LoadArgs {
 }
 
 /// `honeycomb bucket`.
-pub fn bucket(args: &BucketArgs) -> Outcome {
+pub fn bucket(args: &BucketArgs) -> CommandResult {
     match &args.what {
-        What::Create(args) => create(args),
-        What::Put(args) => put(args),
-        What::Get(args) => get(args),
-        What::List(args) => list(args),
-        What::Exists(args) => exists(args),
-        What::Delete(args) => delete(args),
-        What::Load(args) => load(args),
+        BucketCommand::Create(args) => create(args),
+        BucketCommand::Put(args) => put(args),
+        BucketCommand::Get(args) => get(args),
+        BucketCommand::List(args) => list(args),
+        BucketCommand::Exists(args) => exists(args),
+        BucketCommand::Delete(args) => delete(args),
+        BucketCommand::Load(args) => load(args),
     }
 }
 
@@ -299,7 +299,7 @@ fn store_of(bucket: &str) -> String {
     format!("{bucket}:{OBJECTS}")
 }
 
-fn open(work: &Work, bucket: &str) -> Outcome<Kv> {
+fn open(work: &Work, bucket: &str) -> CommandResult<Kv> {
     Ok(work.client.open_kv(work.job, &store_of(bucket))?)
 }
 
@@ -327,7 +327,7 @@ fn progress(output: Output, what: String, steps: Option<u64>, shown: bool) -> Pr
 
 /// The behaviour when the bucket exists, as `if_exists` of `Client.job` in Python.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum IfExists {
+enum BucketIfExists {
     /// The command fails (AlreadyExists)
     Fail,
     /// The bucket is opened; its options do not change
@@ -351,7 +351,7 @@ fn make(
     options: PrefixOptions,
     blocks: u32,
     if_there: IfThere,
-) -> Outcome<bool> {
+) -> CommandResult<bool> {
     if let Some((above, _)) = bucket.rsplit_once('/') {
         place::ensure_prefix(work, above)?;
     }
@@ -363,7 +363,7 @@ fn make(
         Err(_) => false,
     };
     if !made && if_there == IfThere::TakeIfItPersists {
-        let dag = Dag::new(work.client.tree(work.job)?);
+        let dag = JobDag::new(work.client.tree(work.job)?);
         if !dag.node(dag.find(bucket)?).persist {
             let text = format!(
                 "the bucket {bucket} was created without --persist and would end with its job; \
@@ -379,15 +379,15 @@ fn make(
 }
 
 /// Removes a bucket if it exists. A prefix without a store of objects is no bucket and is left alone.
-fn remove_if_there(work: &Work, bucket: &str) -> Outcome {
-    let dag = Dag::new(work.client.tree(work.job)?);
+fn remove_if_there(work: &Work, bucket: &str) -> CommandResult {
+    let dag = JobDag::new(work.client.tree(work.job)?);
     if dag.find(bucket).is_ok_and(|found| is_bucket(dag.node(found))) {
         work.client.remove_prefix(work.job, bucket)?;
     }
     Ok(())
 }
 
-fn create(args: &CreateArgs) -> Outcome {
+fn create(args: &CreateArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Create)?;
     let CreateArgs { bucket, lasts: Lasts { persist, lease_ms, pinned }, .. } = args;
     let options = PrefixOptions {
@@ -397,13 +397,13 @@ fn create(args: &CreateArgs) -> Outcome {
         persist: *persist,
         ..PrefixOptions::default()
     };
-    if args.if_exists == IfExists::Replace {
+    if args.if_exists == BucketIfExists::Replace {
         remove_if_there(&work, bucket)?;
     }
     let if_there = match args.if_exists {
-        IfExists::Open => IfThere::Take,
+        BucketIfExists::Open => IfThere::Take,
         // Another command may create the bucket after the removal: then this is an error.
-        IfExists::Fail | IfExists::Replace => IfThere::Refuse,
+        BucketIfExists::Fail | BucketIfExists::Replace => IfThere::Refuse,
     };
     let made = make(&work, bucket, options, args.blocks, if_there)?;
     args.output.tell(&json!({ "bucket": bucket, "created": made, "persist": persist }), || {
@@ -415,8 +415,8 @@ fn create(args: &CreateArgs) -> Outcome {
     Ok(())
 }
 
-fn put(args: &PutArgs) -> Outcome {
-    let PutArgs { bucket, object, persist, output, .. } = args;
+fn put(args: &BucketPutArgs) -> CommandResult {
+    let BucketPutArgs { bucket, object, persist, output, .. } = args;
     let settings = args.given.settings()?;
     let data = read(args)?;
     let work = Work::open(&settings, Intent::Create)?;
@@ -440,7 +440,7 @@ fn put(args: &PutArgs) -> Outcome {
 }
 
 /// Reads the data to store.
-fn read(args: &PutArgs) -> Outcome<Vec<u8>> {
+fn read(args: &BucketPutArgs) -> CommandResult<Vec<u8>> {
     let mut data = Vec::new();
     match (&args.data, &args.file) {
         (_, Some(path)) => {
@@ -464,13 +464,13 @@ fn read(args: &PutArgs) -> Outcome<Vec<u8>> {
     Ok(data)
 }
 
-fn read_input(data: &mut Vec<u8>) -> Outcome {
+fn read_input(data: &mut Vec<u8>) -> CommandResult {
     let read = std::io::stdin().read_to_end(data);
     read.map(drop).map_err(|e| Failure::io("standard input", &e))
 }
 
-fn get(args: &GetArgs) -> Outcome {
-    let GetArgs { bucket, object, output, .. } = args;
+fn get(args: &BucketGetArgs) -> CommandResult {
+    let BucketGetArgs { bucket, object, output, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let kv = open(&work, bucket)?;
     let key = object.as_bytes();
@@ -513,7 +513,7 @@ fn get(args: &GetArgs) -> Outcome {
 }
 
 /// Puts back an object that could not be written to the file, unless its name is used again.
-fn put_back(kv: &Kv, args: &GetArgs, data: &[u8]) -> Outcome {
+fn put_back(kv: &Kv, args: &BucketGetArgs, data: &[u8]) -> CommandResult {
     match kv.insert(args.object.as_bytes(), data) {
         Ok(()) | Err(Error { status: Status::KeyExists, .. }) => Ok(()),
         Err(e) => {
@@ -528,7 +528,7 @@ fn put_back(kv: &Kv, args: &GetArgs, data: &[u8]) -> Outcome {
 }
 
 /// Writes a file whole or not at all.
-fn write(path: &Path, data: &[u8]) -> Outcome {
+fn write(path: &Path, data: &[u8]) -> CommandResult {
     let failed = |e| Failure::io(path.display(), &e);
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("object");
     let draft = path.with_file_name(format!(".{name}.{:016x}", Entropy::system().next_u64()));
@@ -540,10 +540,10 @@ fn write(path: &Path, data: &[u8]) -> Outcome {
     })
 }
 
-fn list(args: &ListArgs) -> Outcome {
+fn list(args: &ListArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let Some(bucket) = &args.bucket else {
-        for name in buckets(&Dag::new(work.client.tree(work.job)?)) {
+        for name in buckets(&JobDag::new(work.client.tree(work.job)?)) {
             args.output.tell(&json!({ "bucket": name }), || name.clone());
         }
         return Ok(());
@@ -575,14 +575,14 @@ fn is_bucket(node: &PrefixInfo) -> bool {
 }
 
 /// The paths of all buckets, sorted.
-fn buckets(dag: &Dag) -> Vec<String> {
+fn buckets(dag: &JobDag) -> Vec<String> {
     let all = (0..dag.nodes().len()).filter(|&n| is_bucket(dag.node(n))).map(|n| dag.path(n));
     let mut all: Vec<String> = all.filter(|path| !path.is_empty()).collect();
     all.sort();
     all
 }
 
-fn exists(args: &ExistsArgs) -> Outcome {
+fn exists(args: &ExistsArgs) -> CommandResult {
     let ExistsArgs { bucket, object, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let bytes = open(&work, bucket)?.exists(object.as_bytes())?;
@@ -592,7 +592,7 @@ fn exists(args: &ExistsArgs) -> Outcome {
     Ok(())
 }
 
-fn delete(args: &DeleteArgs) -> Outcome {
+fn delete(args: &DeleteArgs) -> CommandResult {
     let DeleteArgs { bucket, objects, output, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     // With --all, too: a prefix that is not a bucket is not removed.
@@ -622,8 +622,8 @@ fn delete(args: &DeleteArgs) -> Outcome {
     missing.map_or(Ok(()), |object| Err(absent(bucket, object)))
 }
 
-fn load(args: &LoadArgs) -> Outcome {
-    let LoadArgs { bucket, lasts: Lasts { persist, lease_ms, pinned }, output, .. } = args;
+fn load(args: &BucketLoadArgs) -> CommandResult {
+    let BucketLoadArgs { bucket, lasts: Lasts { persist, lease_ms, pinned }, output, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Create)?;
     let (client, job) = (&work.client, work.job);
     let mut look = |_: &FlushProgress| true;

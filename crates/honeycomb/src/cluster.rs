@@ -4,7 +4,7 @@
 //! which only its user can read.
 
 use crate::config::{Given, Group, Settings, unhex};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::hex;
 use honeycomb_client::{Client, ClientOptions, Error, JobOptions};
 use honeycomb_env::LockFile;
@@ -47,7 +47,7 @@ pub fn started(pid: i32) -> Option<u64> {
 
 impl ClusterFile {
     /// Writes it so that only its user can read it, in one step.
-    pub fn write(&self, path: &Path) -> Outcome {
+    pub fn write(&self, path: &Path) -> CommandResult {
         let failed = |e| Failure::io(format_args!("cannot write {}", path.display()), &e);
         let folder = path.parent().ok_or("the path of the cluster file has no folder")?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(failed)?;
@@ -65,7 +65,7 @@ impl ClusterFile {
     }
 
     /// Reads it; `None` when there is no file or its process has ended.
-    pub fn read(path: &Path) -> Outcome<Option<ClusterFile>> {
+    pub fn read(path: &Path) -> CommandResult<Option<ClusterFile>> {
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -94,7 +94,7 @@ impl ClusterFile {
     }
 
     /// The file of a cluster of this process.
-    pub fn of_this_process(address: String, token: &[u8]) -> Outcome<ClusterFile> {
+    pub fn of_this_process(address: String, token: &[u8]) -> CommandResult<ClusterFile> {
         let pid = std::process::id() as i32;
         let started =
             started(pid).ok_or("cannot read the start time of this process from /proc")?;
@@ -102,7 +102,7 @@ impl ClusterFile {
     }
 
     /// The token's bytes.
-    pub fn token(&self) -> Outcome<Vec<u8>> {
+    pub fn token(&self) -> CommandResult<Vec<u8>> {
         unhex(&self.token).map_err(|why| Failure::invalid(format!("the cluster file: {why}")))
     }
 }
@@ -116,7 +116,7 @@ pub struct ClusterLock {
 
 impl ClusterLock {
     /// Takes it for this process; `AlreadyExists` when another one has it.
-    pub fn take(cluster_file: &Path) -> Outcome<ClusterLock> {
+    pub fn take(cluster_file: &Path) -> CommandResult<ClusterLock> {
         let path = cluster_file.with_extension("lock");
         let failed = |e| Failure::io(format_args!("cannot lock {}", path.display()), &e);
         let folder = path.parent().ok_or("the path of the cluster file has no folder")?;
@@ -149,7 +149,7 @@ impl Drop for ClusterLock {
 }
 
 /// The address and the token of a cluster.
-pub struct Place {
+pub struct ClusterPlace {
     /// host:port of the controller.
     pub address: String,
     /// The token.
@@ -158,16 +158,16 @@ pub struct Place {
     unix: bool,
 }
 
-impl Place {
+impl ClusterPlace {
     /// The cluster that the settings name; `Unavailable` when there is none.
-    pub fn find(settings: &Settings) -> Outcome<Place> {
+    pub fn find(settings: &Settings) -> CommandResult<ClusterPlace> {
         let (timeout, unix) = (settings.timeout(), settings.unix());
         let path = settings.cluster_file()?;
         match (settings.address(), settings.token()) {
-            (Some(address), Some(token)) => Ok(Place { address, token, timeout, unix }),
+            (Some(address), Some(token)) => Ok(ClusterPlace { address, token, timeout, unix }),
             (Some(address), None) => match ClusterFile::read(&path)? {
                 Some(local) if same_place(&local.address, &address) => {
-                    Ok(Place { address, token: local.token()?, timeout, unix })
+                    Ok(ClusterPlace { address, token: local.token()?, timeout, unix })
                 }
                 _ => {
                     let text = format!(
@@ -181,7 +181,7 @@ impl Place {
             (None, token) => match ClusterFile::read(&path)? {
                 Some(local) => {
                     let token = token.map_or_else(|| local.token(), Ok)?;
-                    Ok(Place { address: local.address, token, timeout, unix })
+                    Ok(ClusterPlace { address: local.address, token, timeout, unix })
                 }
                 None => {
                     let text = format!(
@@ -196,17 +196,17 @@ impl Place {
     }
 
     /// The cluster of a cluster file.
-    pub fn of_file(file: &ClusterFile, settings: &Settings) -> Outcome<Place> {
+    pub fn of_file(file: &ClusterFile, settings: &Settings) -> CommandResult<ClusterPlace> {
         let (timeout, unix) = (settings.timeout(), settings.unix());
-        Ok(Place { address: file.address.clone(), token: file.token()?, timeout, unix })
+        Ok(ClusterPlace { address: file.address.clone(), token: file.token()?, timeout, unix })
     }
 
     /// A client with this token, connected to the cluster.
-    pub fn client(&self) -> Outcome<Client> {
+    pub fn client(&self) -> CommandResult<Client> {
         self.client_with(self.token.clone())
     }
 
-    fn client_with(&self, token: Vec<u8>) -> Outcome<Client> {
+    fn client_with(&self, token: Vec<u8>) -> CommandResult<Client> {
         let mut options = ClientOptions::new(self.address.clone(), token);
         options.timeout = self.timeout;
         options.unix = self.unix;
@@ -228,8 +228,8 @@ fn same_place(a: &str, b: &str) -> bool {
 
 impl<G: Group> Given<G> {
     /// A client of the configured cluster. The group has the settings of `Reach`.
-    pub fn client(&self) -> Outcome<Client> {
-        Place::find(&self.settings()?)?.client()
+    pub fn client(&self) -> CommandResult<Client> {
+        ClusterPlace::find(&self.settings()?)?.client()
     }
 }
 
@@ -258,13 +258,13 @@ pub struct Work {
 
 impl Work {
     /// Opens the job of the settings.
-    pub fn open(settings: &Settings, intent: Intent) -> Outcome<Work> {
+    pub fn open(settings: &Settings, intent: Intent) -> CommandResult<Work> {
         Work::open_named(settings, settings.job(), intent)
     }
 
     /// Opens the job of the settings, or that of the token when it is a job's token.
-    pub fn of_token(settings: &Settings) -> Outcome<Work> {
-        let place = Place::find(settings)?;
+    pub fn of_token(settings: &Settings) -> CommandResult<Work> {
+        let place = ClusterPlace::find(settings)?;
         // The second to tenth bytes of a token name its job.
         let job = place.token.get(1..9).and_then(|bytes| bytes.try_into().ok());
         match job.map_or(0, u64::from_le_bytes) {
@@ -278,8 +278,8 @@ impl Work {
     }
 
     /// Opens a job; `UnknownJob` when it is not registered and the intent is not `Create`.
-    pub fn open_named(settings: &Settings, name: &str, intent: Intent) -> Outcome<Work> {
-        let place = Place::find(settings)?;
+    pub fn open_named(settings: &Settings, name: &str, intent: Intent) -> CommandResult<Work> {
+        let place = ClusterPlace::find(settings)?;
         let cluster = place.client()?;
         let ticket = match cluster.find_job(name) {
             Err(Error { status: Status::UnknownJob, .. }) if intent == Intent::Create => {

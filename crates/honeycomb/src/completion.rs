@@ -1,6 +1,6 @@
 //! `completion`: scripts with which shells complete commands and options.
 
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::output::print_bytes;
 use clap::{Args, Command};
 use clap_complete::Shell;
@@ -22,7 +22,7 @@ pub struct CompletionArgs {
 }
 
 /// `honeycomb completion`.
-pub fn completion(args: &CompletionArgs, mut command: Command) -> Outcome {
+pub fn completion(args: &CompletionArgs, mut command: Command) -> CommandResult {
     let shell = match args.shell.as_str() {
         "bash" => Shell::Bash,
         "zsh" => Shell::Zsh,

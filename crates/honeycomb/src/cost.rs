@@ -1,7 +1,7 @@
 //! `cost`: resource use of jobs, and its price.
 
 use crate::config::{ForCost, Given, Settings};
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::output::Output;
 use crate::prices::{Prices, TIERS, tier_name};
 use crate::size;
@@ -113,10 +113,10 @@ impl Cost {
 }
 
 /// `honeycomb cost`.
-pub fn cost(args: &CostArgs) -> Outcome {
+pub fn cost(args: &CostArgs) -> CommandResult {
     let settings: Settings = args.given.settings()?;
     let prices = Prices::parse(settings.prices())?;
-    let client = crate::cluster::Place::find(&settings)?.client()?;
+    let client = crate::cluster::ClusterPlace::find(&settings)?.client()?;
     let mut bills = client.bills(None)?;
     if let Some(name) = &args.name {
         // Of several jobs with this name, the last.

@@ -1,6 +1,6 @@
 //! A job's address DAG from one reply of the controller, for the commands that show it.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::size;
 use honeycomb_types::{Kind, dotted_path, split_path};
 use honeycomb_wire::messages::{PrefixInfo, StructureInfo};
@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
 /// The prefixes of a job, each with its children and structures, sorted by name.
-pub struct Dag {
+pub struct JobDag {
     nodes: Vec<PrefixInfo>,
     children: Vec<Vec<usize>>,
     parents: Vec<Vec<usize>>,
 }
 
-impl Dag {
+impl JobDag {
     /// Reads a reply: parents before children, the root first.
-    pub fn new(mut nodes: Vec<PrefixInfo>) -> Dag {
+    pub fn new(mut nodes: Vec<PrefixInfo>) -> JobDag {
         let places: HashMap<u64, usize> =
             nodes.iter().enumerate().map(|(i, node)| (node.prefix, i)).collect();
         let parents: Vec<Vec<usize>> = nodes
@@ -36,7 +36,7 @@ impl Dag {
         for node in &mut nodes {
             node.structures.sort_by(|a, b| a.name.cmp(&b.name));
         }
-        Dag { nodes, children, parents }
+        JobDag { nodes, children, parents }
     }
 
     /// All prefixes, parents before children.
@@ -61,7 +61,7 @@ impl Dag {
 
     /// The prefix of a path; `NotFound` when there is none. An ended prefix is found while the controller
     /// remembers it.
-    pub fn find(&self, path: &str) -> Outcome<usize> {
+    pub fn find(&self, path: &str) -> CommandResult<usize> {
         let literal = self.walk(&split_path(path)?);
         let found = literal.or_else(|| self.walk(&dotted_path(path)?));
         found.ok_or_else(|| {
@@ -104,7 +104,7 @@ impl Dag {
     }
 }
 
-impl Dag {
+impl JobDag {
     /// The live descendants of a prefix, each with its path from there, parents before children.
     pub fn paths_below(&self, top: usize) -> Vec<(usize, String)> {
         let mut paths: HashMap<usize, String> = HashMap::from([(top, String::new())]);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn a_prefix_with_two_parents_is_found_by_both_paths_and_counted_once() {
-        let dag = Dag::new(vec![
+        let dag = JobDag::new(vec![
             prefix(10, "", &[]),
             prefix(11, "b", &[10]),
             prefix(12, "a", &[10]),

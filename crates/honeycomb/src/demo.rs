@@ -1,7 +1,7 @@
 //! `demo`: the word count of the Python package.
 
 use crate::config::{ForDemo, Given};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::python;
 use clap::Args;
@@ -38,7 +38,7 @@ pub struct DemoArgs {
 }
 
 /// `honeycomb demo`: replaces itself by the Python that has the package.
-pub fn demo(args: &DemoArgs) -> Outcome {
+pub fn demo(args: &DemoArgs) -> CommandResult {
     let (python, _) = python::find(args.given.settings()?.python())?;
     let mut command = Command::new(&python);
     command.args(["-m", "honeycomb.demo", "--scale", &args.scale.to_string()]);

@@ -1,7 +1,7 @@
 //! `drain`: drains a memory server.
 
 use crate::config::{Given, Reach};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::show::drain_state;
 use crate::wait::{Patience, seconds};
@@ -42,12 +42,12 @@ pub struct DrainArgs {
     output: Output,
 }
 
-fn find(client: &Client, address: &str) -> Outcome<Option<ServerInfo>> {
+fn find(client: &Client, address: &str) -> CommandResult<Option<ServerInfo>> {
     Ok(client.status()?.servers.into_iter().find(|server| server.address == address))
 }
 
 /// `honeycomb drain`.
-pub fn drain(args: &DrainArgs) -> Outcome {
+pub fn drain(args: &DrainArgs) -> CommandResult {
     let client = args.given.client()?;
     client.drain_server(&args.address, args.cancel)?;
     let patience = Patience::new(Some(args.wait.unwrap_or_default()));

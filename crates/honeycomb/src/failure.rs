@@ -1,7 +1,7 @@
 //! Errors of commands, and their exit codes.
 //!
-//! Every command returns an [`Outcome`]. A [`Failure`] keeps the protocol's status if there is one. Only
-//! [`Exit::of`] maps a status to an exit code.
+//! Every command returns a [`CommandResult`]. A [`Failure`] keeps the protocol's status if there is one.
+//! Only [`Exit::of`] maps a status to an exit code.
 
 use honeycomb_client::Error;
 use honeycomb_types::InvalidName;
@@ -11,7 +11,7 @@ use std::fmt;
 use std::process::ExitCode;
 
 /// The result of a command.
-pub type Outcome<T = ()> = Result<T, Failure>;
+pub type CommandResult<T = ()> = Result<T, Failure>;
 
 /// The error of a command: the protocol's status, if there is one, and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]

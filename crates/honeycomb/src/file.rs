@@ -2,7 +2,7 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::{Output, print_bytes, put_bytes};
 use crate::wait::Patience;
 use crate::{place, size, wait};
@@ -85,7 +85,7 @@ pub struct CatArgs {
 }
 
 /// `honeycomb append`.
-pub fn append(args: &AppendArgs) -> Outcome {
+pub fn append(args: &AppendArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let mut input: Box<dyn Read> = match args.file.as_deref() {
         Some(path) if path.as_os_str() != "-" => {
@@ -121,7 +121,7 @@ pub fn append(args: &AppendArgs) -> Outcome {
 }
 
 /// `honeycomb cat`.
-pub fn cat(args: &CatArgs) -> Outcome {
+pub fn cat(args: &CatArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let work = Work::open(&settings, Intent::Use)?;
     let file = work.client.open_file(work.job, &args.address)?;
@@ -137,7 +137,7 @@ pub fn cat(args: &CatArgs) -> Outcome {
 }
 
 /// Prints present and appended data, up to an end or until the file is sealed.
-fn follow(args: &CatArgs, file: &File, end: u64) -> Outcome {
+fn follow(args: &CatArgs, file: &File, end: u64) -> CommandResult {
     let patience = Patience::new(args.wait);
     let mut listener = file.structure().listen(kinds::APPEND | kinds::SEAL, Filter::All)?;
     // Read after the subscription: an earlier seal is seen here, a later one is notified.
@@ -172,7 +172,7 @@ fn read_pieces(
     mut offset: u64,
     end: u64,
     mut each: impl FnMut(&[u8]),
-) -> Outcome<u64> {
+) -> CommandResult<u64> {
     let mut buffer = vec![0; PIECE];
     while offset < end {
         let want = (buffer.len() as u64).min(end - offset) as usize;
@@ -186,7 +186,7 @@ fn read_pieces(
     Ok(offset)
 }
 
-fn cat_json(args: &CatArgs, file: &File, end: u64) -> Outcome {
+fn cat_json(args: &CatArgs, file: &File, end: u64) -> CommandResult {
     // `sealed` is read first: a file that is sealed then has its final size in the second answer.
     let sealed = file.sealed()?;
     let total = file.size()?;

@@ -1,6 +1,6 @@
 //! `flushed`: inspects, checks, copies and deletes a flush.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
@@ -41,7 +41,7 @@ pub struct FlushedArgs {
 }
 
 /// `honeycomb flushed`.
-pub fn flushed(args: &FlushedArgs) -> Outcome {
+pub fn flushed(args: &FlushedArgs) -> CommandResult {
     let access = Access::of_environment();
     let flushed = Flushed::at(args.place.clone(), &access).map_err(failure)?;
     if args.check {

@@ -1,7 +1,7 @@
 //! `jobs`: lists registered jobs.
 
 use crate::config::{Given, Reach};
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::output::Output;
 use crate::size;
 use clap::Args;
@@ -37,7 +37,7 @@ pub struct JobsArgs {
 }
 
 /// `honeycomb jobs`.
-pub fn jobs(args: &JobsArgs) -> Outcome {
+pub fn jobs(args: &JobsArgs) -> CommandResult {
     let client = args.given.client()?;
     if let Some(name) = &args.name {
         return job(&client, name, &args.output);
@@ -52,7 +52,7 @@ pub fn jobs(args: &JobsArgs) -> Outcome {
 }
 
 /// Prints one job, and the weights of servers and tiers for it.
-fn job(client: &Client, name: &str, output: &Output) -> Outcome {
+fn job(client: &Client, name: &str, output: &Output) -> CommandResult {
     let jobs = client.list_jobs()?;
     let Some(info) = jobs.iter().find(|job| job.name == name) else {
         client.find_job(name)?;

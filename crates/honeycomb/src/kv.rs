@@ -2,7 +2,7 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob, unhex};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::{Output, escaped, hex, print_bytes, print_value, put_bytes};
 use crate::{place, size};
 use clap::{Args, Subcommand};
@@ -27,15 +27,15 @@ const PAGE: u32 = 1 << 20;
   honeycomb kv del notes:kv color")]
 pub struct KvArgs {
     #[command(subcommand)]
-    what: What,
+    what: KvCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
-    Put(Box<PutArgs>),
-    Get(Box<GetArgs>),
+enum KvCommand {
+    Put(Box<KvPutArgs>),
+    Get(Box<KvGetArgs>),
     Del(Box<DelArgs>),
-    Scan(Box<ScanArgs>),
+    Scan(Box<KvScanArgs>),
 }
 
 /// The examples of the short form of `kv put`.
@@ -61,7 +61,7 @@ pub const GET_EXAMPLES: &str = "Examples:
   date | honeycomb kv put notes:kv today -            # from standard input
   honeycomb kv put notes:kv logo --file logo.png
   honeycomb kv put notes:kv 00ff once --key-hex --if-absent")]
-pub struct PutArgs {
+pub struct KvPutArgs {
     /// The store: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
@@ -98,7 +98,7 @@ pub struct PutArgs {
   honeycomb kv get notes:kv logo --raw > copy.png
   honeycomb kv get notes:kv logo --hex
   honeycomb kv get notes:kv color --json")]
-pub struct GetArgs {
+pub struct KvGetArgs {
     /// The store: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
@@ -156,7 +156,7 @@ pub struct DelArgs {
   honeycomb kv scan notes:kv
   honeycomb kv scan notes:kv --prefix user/ --keys-only
   honeycomb kv scan notes:kv --limit 10 --json")]
-pub struct ScanArgs {
+pub struct KvScanArgs {
     /// The store: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
@@ -185,20 +185,20 @@ pub struct ScanArgs {
 }
 
 /// `honeycomb kv`.
-pub fn kv(args: &KvArgs) -> Outcome {
+pub fn kv(args: &KvArgs) -> CommandResult {
     match &args.what {
-        What::Put(args) => put(args),
-        What::Get(args) => get(args),
-        What::Del(args) => {
+        KvCommand::Put(args) => put(args),
+        KvCommand::Get(args) => get(args),
+        KvCommand::Del(args) => {
             let settings = args.given.settings()?;
             let work = Work::open(&settings, Intent::Use)?;
             delete(&work, &args.address, &args.key, args.key_hex, args.output)
         }
-        What::Scan(args) => scan(args),
+        KvCommand::Scan(args) => scan(args),
     }
 }
 
-fn key_bytes(text: &str, is_hex: bool) -> Outcome<Vec<u8>> {
+fn key_bytes(text: &str, is_hex: bool) -> CommandResult<Vec<u8>> {
     match is_hex {
         true => unhex(text).map_err(|why| Failure::invalid(format!("the key '{text}': {why}"))),
         false => Ok(text.as_bytes().to_vec()),
@@ -210,7 +210,7 @@ fn absent(address: &str, key: &str) -> Failure {
 }
 
 /// The value of `put`: an argument, a file, or standard input.
-fn value(argument: Option<&str>, file: Option<&Path>) -> Outcome<Vec<u8>> {
+fn value(argument: Option<&str>, file: Option<&Path>) -> CommandResult<Vec<u8>> {
     match (argument, file) {
         (_, Some(path)) => std::fs::read(path).map_err(|e| Failure::io(path.display(), &e)),
         (None | Some("-"), None) => {
@@ -224,7 +224,7 @@ fn value(argument: Option<&str>, file: Option<&Path>) -> Outcome<Vec<u8>> {
 }
 
 /// `honeycomb kv put`, `honeycomb put`.
-pub fn put(args: &PutArgs) -> Outcome {
+pub fn put(args: &KvPutArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let key = key_bytes(&args.key, args.key_hex)?;
     let value = value(args.value.as_deref(), args.file.as_deref())?;
@@ -244,7 +244,7 @@ pub fn put(args: &PutArgs) -> Outcome {
 }
 
 /// `honeycomb kv get`, `honeycomb get`.
-pub fn get(args: &GetArgs) -> Outcome {
+pub fn get(args: &KvGetArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let key = key_bytes(&args.key, args.key_hex)?;
     let work = Work::open(&settings, Intent::Use)?;
@@ -276,9 +276,9 @@ pub fn delete(
     keys: &[String],
     is_hex: bool,
     output: Output,
-) -> Outcome {
+) -> CommandResult {
     let decoded: Vec<Vec<u8>> =
-        keys.iter().map(|key| key_bytes(key, is_hex)).collect::<Outcome<_>>()?;
+        keys.iter().map(|key| key_bytes(key, is_hex)).collect::<CommandResult<_>>()?;
     let kv: Kv = work.client.open_kv(work.job, address)?;
     let mut missing = None;
     let mut deleted: Vec<&str> = Vec::new();
@@ -295,7 +295,7 @@ pub fn delete(
     missing.map_or(Ok(()), |key| Err(absent(address, key)))
 }
 
-fn scan(args: &ScanArgs) -> Outcome {
+fn scan(args: &KvScanArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let prefix = match args.prefix.is_empty() {
         true => Vec::new(),
@@ -316,7 +316,7 @@ fn scan(args: &ScanArgs) -> Outcome {
     Ok(())
 }
 
-fn print_entry(args: &ScanArgs, key: &[u8], value: &[u8]) {
+fn print_entry(args: &KvScanArgs, key: &[u8], value: &[u8]) {
     if args.output.json {
         let mut object = json!({});
         put_bytes(&mut object, "key", key);

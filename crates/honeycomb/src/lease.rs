@@ -2,7 +2,7 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::{dag, place, size};
 use clap::{Args, Subcommand};
@@ -27,13 +27,13 @@ use serde_json::{Value, json};
 )]
 pub struct LeaseArgs {
     #[command(subcommand)]
-    what: Option<What>,
+    what: Option<LeaseCommand>,
     #[command(flatten)]
-    show: ShowArgs,
+    show: LeaseShowArgs,
 }
 
 #[derive(Args)]
-struct ShowArgs {
+struct LeaseShowArgs {
     /// The prefix; `/` is the job's root
     #[arg(value_parser = place::prefix, required = true)]
     address: Option<String>,
@@ -44,7 +44,7 @@ struct ShowArgs {
 }
 
 #[derive(Subcommand)]
-enum What {
+enum LeaseCommand {
     Renew(Box<RenewArgs>),
 }
 
@@ -70,9 +70,9 @@ struct RenewArgs {
 }
 
 /// `honeycomb lease`.
-pub fn lease(args: &LeaseArgs) -> Outcome {
+pub fn lease(args: &LeaseArgs) -> CommandResult {
     match &args.what {
-        Some(What::Renew(args)) => renew(args),
+        Some(LeaseCommand::Renew(args)) => renew(args),
         None => show(&args.show),
     }
 }
@@ -81,7 +81,7 @@ fn named(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
 }
 
-fn show(args: &ShowArgs) -> Outcome {
+fn show(args: &LeaseShowArgs) -> CommandResult {
     let path = args.address.as_deref().expect("clap requires it");
     let work = Work::open(&args.given.settings()?, Intent::Look)?;
     let lease = work.client.lease(work.job, path)?;
@@ -110,7 +110,7 @@ fn show(args: &ShowArgs) -> Outcome {
 
 /// The number of declared readers that have not committed, and whether the prefix's own task has committed;
 /// `None` when the job has too many prefixes for one reply.
-fn readers(work: &Work, prefix: u64) -> Outcome<Option<(u32, bool)>> {
+fn readers(work: &Work, prefix: u64) -> CommandResult<Option<(u32, bool)>> {
     match work.client.tree(work.job) {
         Ok(nodes) => {
             let found = nodes.iter().find(|node| node.prefix == prefix);
@@ -121,7 +121,7 @@ fn readers(work: &Work, prefix: u64) -> Outcome<Option<(u32, bool)>> {
     }
 }
 
-fn renew(args: &RenewArgs) -> Outcome {
+fn renew(args: &RenewArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Look)?;
     let results = work.client.renew(work.job, &args.address)?;
     let mut failed = None;

@@ -16,7 +16,6 @@ macro_rules! say {
 
 mod bench;
 mod bucket;
-pub mod carry;
 mod cluster;
 mod completion;
 mod config;
@@ -25,6 +24,7 @@ mod dag;
 mod demo;
 mod doctor;
 mod drain;
+pub mod evacuation;
 pub mod failure;
 mod file;
 mod flushed;
@@ -58,7 +58,7 @@ mod watch;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 pub use cluster::ClusterFile;
 pub use config::{disk_shape, unhex};
-use failure::{Exit, Outcome, error_json};
+use failure::{CommandResult, Exit, error_json};
 pub use flushed::failure as flush_failure;
 pub use honeycomb_structures::Registry;
 pub use output::hex;
@@ -76,7 +76,7 @@ use std::sync::Arc;
 #[command(version, propagate_version = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: CliCommand,
 }
 
 const EXAMPLES: &str = "Examples:
@@ -98,7 +98,7 @@ the source of each value.
 
 /// The help text of each command is at its arguments.
 #[derive(Subcommand)]
-enum Command {
+enum CliCommand {
     Start(Box<serve::StartArgs>),
     Stop(Box<stop::StopArgs>),
     Controller(Box<serve::ControllerArgs>),
@@ -116,10 +116,10 @@ enum Command {
     Kv(Box<kv::KvArgs>),
     #[command(about = "Stores a value under a key: short for `kv \
         put`", after_help = kv::PUT_EXAMPLES)]
-    Put(Box<kv::PutArgs>),
+    Put(Box<kv::KvPutArgs>),
     #[command(about = "Prints the value of a key: short for `kv \
         get`", after_help = kv::GET_EXAMPLES)]
-    Get(Box<kv::GetArgs>),
+    Get(Box<kv::KvGetArgs>),
     Bucket(Box<bucket::BucketArgs>),
     Queue(Box<queue::QueueArgs>),
     Append(Box<file::AppendArgs>),
@@ -169,7 +169,7 @@ pub fn parse<C: FromArgMatches>(
 }
 
 /// The exit code of an outcome; a failure is reported on standard error.
-pub fn finish(outcome: Outcome) -> ExitCode {
+pub fn finish(outcome: CommandResult) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => failure.report(wants_json()),
@@ -190,42 +190,42 @@ pub fn run_words(kinds: Registry, words: impl IntoIterator<Item = OsString>) -> 
     }
 }
 
-fn carry_out(command: Command, kinds: &Arc<Registry>) -> Outcome {
+fn carry_out(command: CliCommand, kinds: &Arc<Registry>) -> CommandResult {
     match command {
-        Command::Start(args) => serve::start(&args, kinds),
-        Command::Stop(args) => stop::stop(&args),
-        Command::Controller(args) => serve::controller(&args),
-        Command::Server(args) => serve::server(&args, kinds),
-        Command::Drain(args) => drain::drain(&args),
-        Command::Status(args) => show::status(&args),
-        Command::Jobs(args) => jobs::jobs(&args),
-        Command::Cost(args) => cost::cost(&args),
-        Command::Tree(args) => show::tree(&args),
-        Command::Ls(args) => ls::ls(&args),
-        Command::Du(args) => ls::du(&args),
-        Command::Lease(args) => lease::lease(&args),
-        Command::Prefix(args) => prefix::prefix(&args),
-        Command::Quota(args) => quota::quota(&args),
-        Command::Kv(args) => kv::kv(&args),
-        Command::Put(args) => kv::put(&args),
-        Command::Get(args) => kv::get(&args),
-        Command::Bucket(args) => bucket::bucket(&args),
-        Command::Queue(args) => queue::queue(&args),
-        Command::Append(args) => file::append(&args),
-        Command::Cat(args) => file::cat(&args),
-        Command::Watch(args) => watch::watch(&args),
-        Command::Rm(args) => rm::rm(&args),
-        Command::Readers(args) => readers::readers(&args),
-        Command::Commit(args) => readers::commit(&args),
-        Command::Flush(args) => transfer::flush(&args),
-        Command::Load(args) => transfer::load(&args),
-        Command::Flushed(args) => flushed::flushed(&args),
-        Command::Run(args) => run::run(&args),
-        Command::Config(args) => config::config(&args),
-        Command::Doctor(args) => doctor::doctor(&args),
-        Command::Completion(args) => completion::completion(&args, definition()),
-        Command::Demo(args) => demo::demo(&args),
-        Command::Bench(args) => bench::bench(&args),
+        CliCommand::Start(args) => serve::start(&args, kinds),
+        CliCommand::Stop(args) => stop::stop(&args),
+        CliCommand::Controller(args) => serve::controller(&args),
+        CliCommand::Server(args) => serve::server(&args, kinds),
+        CliCommand::Drain(args) => drain::drain(&args),
+        CliCommand::Status(args) => show::status(&args),
+        CliCommand::Jobs(args) => jobs::jobs(&args),
+        CliCommand::Cost(args) => cost::cost(&args),
+        CliCommand::Tree(args) => show::tree(&args),
+        CliCommand::Ls(args) => ls::ls(&args),
+        CliCommand::Du(args) => ls::du(&args),
+        CliCommand::Lease(args) => lease::lease(&args),
+        CliCommand::Prefix(args) => prefix::prefix(&args),
+        CliCommand::Quota(args) => quota::quota(&args),
+        CliCommand::Kv(args) => kv::kv(&args),
+        CliCommand::Put(args) => kv::put(&args),
+        CliCommand::Get(args) => kv::get(&args),
+        CliCommand::Bucket(args) => bucket::bucket(&args),
+        CliCommand::Queue(args) => queue::queue(&args),
+        CliCommand::Append(args) => file::append(&args),
+        CliCommand::Cat(args) => file::cat(&args),
+        CliCommand::Watch(args) => watch::watch(&args),
+        CliCommand::Rm(args) => rm::rm(&args),
+        CliCommand::Readers(args) => readers::readers(&args),
+        CliCommand::Commit(args) => readers::commit(&args),
+        CliCommand::Flush(args) => transfer::flush(&args),
+        CliCommand::Load(args) => transfer::load(&args),
+        CliCommand::Flushed(args) => flushed::flushed(&args),
+        CliCommand::Run(args) => run::run(&args),
+        CliCommand::Config(args) => config::config(&args),
+        CliCommand::Doctor(args) => doctor::doctor(&args),
+        CliCommand::Completion(args) => completion::completion(&args, definition()),
+        CliCommand::Demo(args) => demo::demo(&args),
+        CliCommand::Bench(args) => bench::bench(&args),
     }
 }
 

@@ -5,7 +5,7 @@
 //! their contents like any client, so that the block size and the number of servers may differ from those of
 //! the flush. If the loader dies, the prefix ends with its lease, or with the next load with `again`.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::flushed::failure;
 use honeycomb_client::{Any, Client, Error, File, Kv, Queue};
 use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
@@ -62,13 +62,13 @@ struct Task<'a> {
 }
 
 /// Bytes loaded so far. Several threads load; the lock keeps their reports in ascending order.
-struct Done<'a> {
+struct LoadProgress<'a> {
     bytes: Mutex<u64>,
     of: u64,
     look: &'a (dyn Fn(u64, u64) + Sync),
 }
 
-impl Done<'_> {
+impl LoadProgress<'_> {
     fn add(&self, bytes: u64) {
         let mut done = self.bytes.lock().unwrap_or_else(|e| e.into_inner());
         *done += bytes;
@@ -84,14 +84,14 @@ pub fn load(
     access: &Access,
     load: &Load,
     look: &(dyn Fn(u64, u64) + Sync),
-) -> Outcome<Loaded> {
+) -> CommandResult<Loaded> {
     let flushed = Flushed::at(place.clone(), access).map_err(failure)?;
     need_known(&flushed)?;
     hidden(client, job, load, || fill(client, job, place, access, load, &flushed, look))
 }
 
 /// Refuses a flush with structures of custom kinds.
-pub fn need_known(flushed: &Flushed) -> Outcome {
+pub fn need_known(flushed: &Flushed) -> CommandResult {
     let structures = &flushed.manifest().structures;
     let known = |s: &&FlushedStructure| matches!(s.kind.as_str(), "file" | "queue" | "kv");
     if let Some(other) = structures.iter().find(|s| !known(s)) {
@@ -107,8 +107,8 @@ pub fn hidden<T>(
     client: &Client,
     job: JobId,
     load: &Load,
-    fill: impl FnOnce() -> Outcome<T>,
-) -> Outcome<T> {
+    fill: impl FnOnce() -> CommandResult<T>,
+) -> CommandResult<T> {
     begin(client, job, load)?;
     client.keep(job, std::slice::from_ref(&load.path));
     let made = fill().and_then(|made| {
@@ -124,7 +124,7 @@ pub fn hidden<T>(
 }
 
 /// Creates the prefix, or with `again` replaces that of an unfinished load.
-pub fn begin(client: &Client, job: JobId, load: &Load) -> Outcome {
+pub fn begin(client: &Client, job: JobId, load: &Load) -> CommandResult {
     let Load { path, lease_ms, pinned, persist, again } = load;
     let options = PrefixOptions {
         lease_ms: *lease_ms,
@@ -165,7 +165,7 @@ pub fn fill(
     load: &Load,
     flushed: &Flushed,
     look: &(dyn Fn(u64, u64) + Sync),
-) -> Outcome<Loaded> {
+) -> CommandResult<Loaded> {
     let structures = &flushed.manifest().structures;
     let bytes = |s: &FlushedStructure| s.parts.iter().map(|part| part.bytes).sum::<u64>();
     let all: u64 = structures.iter().map(bytes).sum();
@@ -181,9 +181,9 @@ pub fn fill(
         tasks.extend((0..of).map(|share| Task { structure, made: made.len() - 1, share, of }));
     }
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let done = Done { bytes: Mutex::new(0), of: all, look };
+    let done = LoadProgress { bytes: Mutex::new(0), of: all, look };
     let why: Mutex<Option<Failure>> = Mutex::new(None);
-    let work = || -> Outcome {
+    let work = || -> CommandResult {
         let own = Flushed::at(place.clone(), access).map_err(failure)?;
         if own.manifest() != flushed.manifest() {
             let text = format!(
@@ -233,7 +233,7 @@ fn address(path: &str, name: &str) -> String {
 }
 
 /// Creates an empty structure with the options of the flushed one.
-fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Outcome<Any> {
+fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> CommandResult<Any> {
     let address = address(&load.path, &s.name);
     let parts = s.parts.iter().filter(|part| !part.is_of_extents());
     let (bytes, items) = parts.fold((0, 0), |(b, i), part| (b + part.bytes, i + part.items));
@@ -261,7 +261,7 @@ fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Out
 }
 
 /// Checks that a structure is complete: a server may have been lost during the load.
-fn verify(s: &FlushedStructure, made: &Any) -> Outcome {
+fn verify(s: &FlushedStructure, made: &Any) -> CommandResult {
     let there = match made {
         Any::File(file) => file.size()?,
         Any::Queue(queue) => queue.counts()?.items,
@@ -283,9 +283,9 @@ fn verify(s: &FlushedStructure, made: &Any) -> Outcome {
 }
 
 /// Reports loaded bytes; answers an error when another task has failed.
-type Tell<'a> = dyn Fn(u64) -> Outcome + 'a;
+type Tell<'a> = dyn Fn(u64) -> CommandResult + 'a;
 
-fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -> Outcome {
+fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -> CommandResult {
     for part in &task.structure.parts {
         let bytes = flushed.bytes_of(part).map_err(failure)?;
         if !bytes.is_empty() {
@@ -299,7 +299,7 @@ fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -
     Ok(())
 }
 
-fn load_queue(flushed: &Flushed, queue: &Queue, task: &Task<'_>, tell: &Tell<'_>) -> Outcome {
+fn load_queue(flushed: &Flushed, queue: &Queue, task: &Task<'_>, tell: &Tell<'_>) -> CommandResult {
     let mut items = flushed.queue(&task.structure.name).map_err(failure)?;
     loop {
         let some: Result<Vec<Vec<u8>>, FlushError> = items.by_ref().take(ITEMS).collect();
@@ -317,7 +317,7 @@ fn load_queue(flushed: &Flushed, queue: &Queue, task: &Task<'_>, tell: &Tell<'_>
     Ok(())
 }
 
-fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Outcome {
+fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> CommandResult {
     let name = &task.structure.name;
     let entries = flushed.share_of_kv(name, task.share, task.of).map_err(failure)?;
     let mut pipeline = kv.pipeline();
@@ -355,7 +355,7 @@ mod tests {
             std::thread::yield_now();
             told.lock().expect("no thread panics").push(done);
         };
-        let done = Done { bytes: Mutex::new(0), of: 400, look: &look };
+        let done = LoadProgress { bytes: Mutex::new(0), of: 400, look: &look };
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| (0..100).for_each(|_| done.add(1)));

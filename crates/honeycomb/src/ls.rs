@@ -2,8 +2,8 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::dag::{self, Dag};
-use crate::failure::{Failure, Outcome};
+use crate::dag::{self, JobDag};
+use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::{place, size};
 use clap::Args;
@@ -68,36 +68,36 @@ pub struct DuArgs {
 }
 
 /// A job's DAG, and the block size of the cluster.
-struct View {
-    dag: Dag,
+struct JobListing {
+    dag: JobDag,
     block_size: u64,
 }
 
-impl View {
-    fn of(given: &Given<InJob>) -> Outcome<View> {
+impl JobListing {
+    fn of(given: &Given<InJob>) -> CommandResult<JobListing> {
         let work = Work::open(&given.settings()?, Intent::Look)?;
-        let dag = Dag::new(work.client.tree(work.job)?);
+        let dag = JobDag::new(work.client.tree(work.job)?);
         // All servers have the same block size. Without a server there are no blocks.
         let servers = work.cluster.status()?.servers;
-        Ok(View { dag, block_size: servers.first().map_or(0, |server| server.block_size) })
+        Ok(JobListing { dag, block_size: servers.first().map_or(0, |server| server.block_size) })
     }
 }
 
 /// One line of `ls`.
-enum Entry<'a> {
+enum ListEntry<'a> {
     Prefix(String, &'a PrefixInfo),
     Structure(String, &'a PrefixInfo, &'a StructureInfo),
 }
 
 /// `honeycomb ls`.
-pub fn ls(args: &LsArgs) -> Outcome {
-    let view = View::of(&args.given)?;
+pub fn ls(args: &LsArgs) -> CommandResult {
+    let view = JobListing::of(&args.given)?;
     let mut entries = Vec::new();
     if let Some((path, name)) = args.address.split_once(':') {
         let node = view.dag.node(view.dag.find(path)?);
         let found = node.structures.iter().find(|s| s.name == name);
         let structure = found.ok_or_else(|| not_there(&args.address, node))?;
-        entries.push(Entry::Structure(args.address.clone(), node, structure));
+        entries.push(ListEntry::Structure(args.address.clone(), node, structure));
     } else {
         let mut seen = HashSet::new();
         let path = args.address.trim_matches('/');
@@ -136,12 +136,12 @@ fn not_there(address: &str, node: &PrefixInfo) -> Failure {
 
 /// Lists the structures of a prefix, then its children; with `recursive`, each child with its contents.
 fn list<'a>(
-    dag: &'a Dag,
+    dag: &'a JobDag,
     node: usize,
     path: &str,
     recursive: bool,
     seen: &mut HashSet<usize>,
-    entries: &mut Vec<Entry<'a>>,
+    entries: &mut Vec<ListEntry<'a>>,
 ) {
     let info = dag.node(node);
     for s in &info.structures {
@@ -150,30 +150,30 @@ fn list<'a>(
             (path, "") => path.to_owned(),
             (path, name) => format!("{path}:{name}"),
         };
-        entries.push(Entry::Structure(address, info, s));
+        entries.push(ListEntry::Structure(address, info, s));
     }
     for child in dag.children(node) {
         let name = &dag.node(*child).name;
         let below = if path.is_empty() { name.clone() } else { format!("{path}/{name}") };
-        entries.push(Entry::Prefix(below.clone(), dag.node(*child)));
+        entries.push(ListEntry::Prefix(below.clone(), dag.node(*child)));
         if recursive && seen.insert(*child) {
             list(dag, *child, &below, recursive, seen, entries);
         }
     }
 }
 
-impl Entry<'_> {
+impl ListEntry<'_> {
     fn address(&self) -> String {
         match self {
-            Entry::Prefix(path, _) => format!("{path}/"),
-            Entry::Structure(address, ..) => address.clone(),
+            ListEntry::Prefix(path, _) => format!("{path}/"),
+            ListEntry::Structure(address, ..) => address.clone(),
         }
     }
 
     fn long(&self, block_size: u64) -> String {
         let (kind, p) = match self {
-            Entry::Prefix(_, p) => ("prefix", *p),
-            Entry::Structure(_, p, s) => (dag::kind(s), *p),
+            ListEntry::Prefix(_, p) => ("prefix", *p),
+            ListEntry::Structure(_, p, s) => (dag::kind(s), *p),
         };
         let lease = match dag::remaining_ms(p) {
             Some(left) => size::duration(left),
@@ -182,8 +182,8 @@ impl Entry<'_> {
         };
         let (blocks, used) = self.content();
         let ended = match self {
-            Entry::Structure(_, _, s) => dag::ended(s),
-            Entry::Prefix(..) => None,
+            ListEntry::Structure(_, _, s) => dag::ended(s),
+            ListEntry::Prefix(..) => None,
         };
         format!(
             "{kind:<7} {lease:>10} {blocks:>7} {:>10} {:>10}  {}{}",
@@ -197,8 +197,8 @@ impl Entry<'_> {
     /// Blocks and bytes of a structure, or of the structures directly in a prefix.
     fn content(&self) -> (u64, u64) {
         match self {
-            Entry::Prefix(_, p) => content(p),
-            Entry::Structure(_, _, s) => (s.blocks as u64, s.bytes_used),
+            ListEntry::Prefix(_, p) => content(p),
+            ListEntry::Structure(_, _, s) => (s.blocks as u64, s.bytes_used),
         }
     }
 
@@ -209,11 +209,11 @@ impl Entry<'_> {
             "bytes_allocated": blocks * block_size,
         });
         let prefix = match self {
-            Entry::Prefix(_, p) => {
+            ListEntry::Prefix(_, p) => {
                 value["kind"] = "prefix".into();
                 p
             }
-            Entry::Structure(_, p, s) => {
+            ListEntry::Structure(_, p, s) => {
                 value["kind"] = dag::kind(s).into();
                 value["sealed"] = s.sealed.into();
                 p
@@ -244,7 +244,7 @@ struct Sum {
 }
 
 impl Sum {
-    fn of(dag: &Dag, node: usize, path: &str) -> Sum {
+    fn of(dag: &JobDag, node: usize, path: &str) -> Sum {
         let below = dag.below(node);
         let mut sum = Sum {
             path: format!("{path}/"),
@@ -273,8 +273,8 @@ impl Sum {
 }
 
 /// `honeycomb du`.
-pub fn du(args: &DuArgs) -> Outcome {
-    let view = View::of(&args.given)?;
+pub fn du(args: &DuArgs) -> CommandResult {
+    let view = JobListing::of(&args.given)?;
     let path = args.address.trim_matches('/');
     let top = view.dag.find(path)?;
     let mut sums = Vec::new();
@@ -303,7 +303,7 @@ pub fn du(args: &DuArgs) -> Outcome {
 }
 
 fn sum_below(
-    dag: &Dag,
+    dag: &JobDag,
     node: usize,
     path: &str,
     depth: u32,

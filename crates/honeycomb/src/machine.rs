@@ -1,11 +1,11 @@
 //! Facts about this machine from the kernel. Nothing here blocks.
 
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use std::fs;
 
 /// The memory limit of a process: the memory of the machine, or the limit of its control group if that is
 /// less.
-pub fn memory() -> Outcome<u64> {
+pub fn memory() -> CommandResult<u64> {
     let total = meminfo("MemTotal")
         .ok_or("cannot read the memory size of this machine from /proc/meminfo: set --memory")?;
     Ok(group_limit().map_or(total, |limit| limit.min(total)))

@@ -1,6 +1,6 @@
 //! Printing of results: text for people, JSON for programs, bytes unchanged.
 
-use crate::failure::{Exit, Outcome};
+use crate::failure::{CommandResult, Exit};
 use clap::Args;
 use serde_json::Value;
 use std::io::{IsTerminal, Write};
@@ -43,7 +43,7 @@ pub fn print_bytes(bytes: &[u8]) {
 }
 
 /// Prints a value, followed by a line end on a terminal.
-pub fn print_value(bytes: &[u8]) -> Outcome {
+pub fn print_value(bytes: &[u8]) -> CommandResult {
     print_bytes(bytes);
     if std::io::stdout().is_terminal() {
         print_bytes(b"\n");

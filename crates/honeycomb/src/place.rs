@@ -1,7 +1,7 @@
 //! Addresses as arguments, and their parent prefixes.
 
 use crate::cluster::Work;
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use honeycomb_client::Error;
 use honeycomb_types::{Address, split_path};
 use honeycomb_wire::Status;
@@ -40,7 +40,7 @@ pub fn any(text: &str) -> Result<String, String> {
 }
 
 /// Creates the missing prefixes of an address.
-pub fn ensure_prefix(work: &Work, address: &str) -> Outcome {
+pub fn ensure_prefix(work: &Work, address: &str) -> CommandResult {
     let parts = split_path(Address::parse(address)?.path)?;
     for depth in 1..=parts.len() {
         let path = format!("/{}", parts[..depth].join("/"));

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::output::Output;
 use crate::place;
 use clap::{Args, ValueEnum};
@@ -72,7 +72,7 @@ pub struct PrefixArgs {
 }
 
 /// `honeycomb prefix`.
-pub fn prefix(args: &PrefixArgs) -> Outcome {
+pub fn prefix(args: &PrefixArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Create)?;
     if let Some((above, _)) = args.address.rsplit_once('/') {
         place::ensure_prefix(&work, above)?;

@@ -1,6 +1,6 @@
 //! Finds the Python interpreter that has the package.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use honeycomb_env::Clock;
 use std::io::Read;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ fn candidates(named: Option<PathBuf>) -> Vec<PathBuf> {
 
 /// The interpreter that has the package, and the package's version. The error says why there is none. It
 /// takes at most some seconds.
-pub fn find(named: Option<PathBuf>) -> Outcome<(PathBuf, String)> {
+pub fn find(named: Option<PathBuf>) -> CommandResult<(PathBuf, String)> {
     let mut last = String::new();
     for python in candidates(named) {
         match version(&python) {

@@ -1,8 +1,8 @@
 //! `quota`: the limits of blocks of a tenant, a job or a prefix, and its share of memory.
 
-use crate::cluster::{Intent, Place, Work};
+use crate::cluster::{ClusterPlace, Intent, Work};
 use crate::config::{Given, InJob};
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::output::Output;
 use crate::place;
 use clap::Args;
@@ -49,11 +49,11 @@ pub struct QuotaArgs {
 }
 
 /// `honeycomb quota`.
-pub fn quota(args: &QuotaArgs) -> Outcome {
+pub fn quota(args: &QuotaArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let (cluster, of, what) = match (&args.tenant, &args.prefix) {
         (Some(tenant), _) => {
-            let cluster = Place::find(&settings)?.client()?;
+            let cluster = ClusterPlace::find(&settings)?.client()?;
             (cluster, QuotaOf::Tenant(tenant.clone()), format!("tenant {tenant}"))
         }
         (None, prefix) => {

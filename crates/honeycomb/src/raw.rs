@@ -1,6 +1,6 @@
 //! One file as one plain object, and one plain object as a file.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::flushed::failure;
 use crate::loading::{Load, Loaded, hidden};
 use honeycomb_client::{Any, Client, File};
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 struct Interrupted(Arc<AtomicBool>);
 
 impl Interrupted {
-    fn heard() -> Outcome<Interrupted> {
+    fn heard() -> CommandResult<Interrupted> {
         let heard = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             signal_hook::flag::register(signal, heard.clone())
@@ -24,7 +24,7 @@ impl Interrupted {
         Ok(Interrupted(heard))
     }
 
-    fn check(&self) -> Outcome {
+    fn check(&self) -> CommandResult {
         match self.0.load(Relaxed) {
             true => Err(Failure::from("interrupted by a signal; nothing was written".to_owned())),
             false => Ok(()),
@@ -41,7 +41,7 @@ pub fn flush(
     place: &Place,
     access: &Access,
     look: &dyn Fn(u64, u64),
-) -> Outcome<u64> {
+) -> CommandResult<u64> {
     let file = match client.open_any(job, address)? {
         Any::File(file) => file,
         other => {
@@ -73,7 +73,12 @@ pub fn flush(
     Ok(length)
 }
 
-fn read(file: &File, offset: u64, length: usize, interrupted: &Interrupted) -> Outcome<Vec<u8>> {
+fn read(
+    file: &File,
+    offset: u64,
+    length: usize,
+    interrupted: &Interrupted,
+) -> CommandResult<Vec<u8>> {
     let mut bytes = vec![0; length];
     let mut there = 0;
     while there < length {
@@ -101,7 +106,7 @@ pub fn load(
     access: &Access,
     (load, address): (&Load, &str),
     look: &(dyn Fn(u64, u64) + Sync),
-) -> Outcome<Loaded> {
+) -> CommandResult<Loaded> {
     let mut object = RawReader::open(place, access).map_err(failure)?;
     let bytes = object.size();
     hidden(client, job, load, || {
@@ -126,6 +131,6 @@ pub fn load(
 }
 
 /// The prefix of a structure's address.
-pub fn prefix_of(address: &str) -> Outcome<String> {
+pub fn prefix_of(address: &str) -> CommandResult<String> {
     Ok(Address::parse(address)?.path.trim_start_matches('/').to_owned())
 }

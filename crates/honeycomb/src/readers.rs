@@ -2,7 +2,7 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::failure::Outcome;
+use crate::failure::CommandResult;
 use crate::output::Output;
 use crate::place;
 use clap::Args;
@@ -59,7 +59,7 @@ pub struct CommitArgs {
 }
 
 /// `honeycomb readers`.
-pub fn readers(args: &ReadersArgs) -> Outcome {
+pub fn readers(args: &ReadersArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let left = work.client.declare_readers(work.job, &args.address, &args.reader, args.replace)?;
     let told = json!({ "address": args.address, "readers_left": left });
@@ -72,7 +72,7 @@ pub fn readers(args: &ReadersArgs) -> Outcome {
 }
 
 /// `honeycomb commit`.
-pub fn commit(args: &CommitArgs) -> Outcome {
+pub fn commit(args: &CommitArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let freed = work.client.commit_task(work.job, &args.address)?;
     let told = json!({ "address": args.address, "freed": freed });

@@ -2,8 +2,8 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::dag::Dag;
-use crate::failure::{Failure, Outcome};
+use crate::dag::JobDag;
+use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::{kv, place};
 use clap::Args;
@@ -40,7 +40,7 @@ pub struct RmArgs {
 }
 
 /// `honeycomb rm`.
-pub fn rm(args: &RmArgs) -> Outcome {
+pub fn rm(args: &RmArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let path = match args.prefix || args.recursive {
         true => {
@@ -73,10 +73,10 @@ pub fn rm(args: &RmArgs) -> Outcome {
 }
 
 /// Removes a prefix and its descendants, children first; returns their number.
-fn remove_below(work: &Work, path: &str) -> Outcome<usize> {
+fn remove_below(work: &Work, path: &str) -> CommandResult<usize> {
     // If the prefix has ended, this error says why.
     work.client.lease(work.job, path)?;
-    let dag = Dag::new(work.client.tree(work.job)?);
+    let dag = JobDag::new(work.client.tree(work.job)?);
     let top = dag.find(path)?;
     let below = dag.below(top);
     for node in below.iter().rev() {

@@ -3,9 +3,9 @@
 //! The program replaces itself by the interpreter (`exec`), so that exit code, terminal and signals of the
 //! script pass through no other process.
 
-use crate::cluster::Place;
+use crate::cluster::ClusterPlace;
 use crate::config::{ForRun, Given};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::hex;
 use crate::python;
 use clap::Args;
@@ -36,7 +36,7 @@ pub struct RunArgs {
 }
 
 /// `honeycomb run`: replaces itself by Python with the script.
-pub fn run(args: &RunArgs) -> Outcome {
+pub fn run(args: &RunArgs) -> CommandResult {
     let settings = args.given.settings()?;
     if !args.script.is_file() {
         let text = format!("cannot run {}: there is no such file", args.script.display());
@@ -46,7 +46,7 @@ pub fn run(args: &RunArgs) -> Outcome {
     let mut command = Command::new(&python);
     // -P: a folder named honeycomb in the current folder is not the package.
     command.args(["-P", "-m", "honeycomb._script"]).arg(&args.script).args(&args.rest);
-    match Place::find(&settings) {
+    match ClusterPlace::find(&settings) {
         Ok(place) => {
             command.env("HONEYCOMB_ADDRESS", place.address);
             command.env("HONEYCOMB_TOKEN", hex(&place.token));

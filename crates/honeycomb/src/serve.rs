@@ -2,11 +2,11 @@
 
 use crate::cluster::{ClusterFile, ClusterLock};
 use crate::config::{ForController, ForServer, ForStart, Given, Origin, Settings};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::{Output, hex};
-use crate::stop::{Held, in_background};
+use crate::stop::{HeldCluster, in_background};
 use crate::wait::seconds;
-use crate::{carry, machine, scale, size};
+use crate::{evacuation, machine, scale, size};
 use clap::Args;
 use honeycomb_controller::{Controller, ControllerOptions, StartError, StoreError};
 use honeycomb_env::Clock;
@@ -128,7 +128,7 @@ fn server_options(
     token: Vec<u8>,
     block_size: impl FnOnce(u64) -> u64,
     kinds: &Arc<Registry>,
-) -> Outcome<ServerOptions> {
+) -> CommandResult<ServerOptions> {
     let memory = match settings.memory() {
         Some(memory) if force => memory,
         Some(memory) => within_machine(memory)?,
@@ -180,7 +180,7 @@ fn unix_dir(settings: &Settings) -> Option<PathBuf> {
 }
 
 /// Refuses more memory than the machine has: the kernel would kill the process when it is used.
-fn within_machine(memory: u64) -> Outcome<u64> {
+fn within_machine(memory: u64) -> CommandResult<u64> {
     let there = machine::memory()?;
     if memory <= there {
         return Ok(memory);
@@ -200,7 +200,7 @@ fn fitting_block_size(memory: u64) -> u64 {
     size.clamp(BLOCK_SIZE_MIN, BLOCK_SIZE_DEFAULT)
 }
 
-fn check_listen(listen: SocketAddr, insecure: bool) -> Outcome {
+fn check_listen(listen: SocketAddr, insecure: bool) -> CommandResult {
     if listen.ip().is_loopback() || insecure {
         return Ok(());
     }
@@ -211,7 +211,7 @@ fn check_listen(listen: SocketAddr, insecure: bool) -> Outcome {
 }
 
 /// Reserves the cluster file for this process; `AlreadyExists` when a running cluster uses it.
-fn only_cluster(path: &Path) -> Outcome<ClusterLock> {
+fn only_cluster(path: &Path) -> CommandResult<ClusterLock> {
     let refused = |running: ClusterFile| {
         let text = format!(
             "a cluster is already running here: {} (process {}); `honeycomb stop` ends it",
@@ -231,7 +231,7 @@ fn only_cluster(path: &Path) -> Outcome<ClusterLock> {
 }
 
 /// `honeycomb start`.
-pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
+pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> CommandResult {
     let settings = args.given.settings()?;
     let listen = settings.listen().unwrap_or(LISTEN_DEFAULT);
     let listen = if args.embedded { LISTEN_ANY } else { listen };
@@ -260,7 +260,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
         options.advertise = None;
     }
     let server = start_server(&options)?;
-    carry::follow(&server, &options);
+    evacuation::follow(&server, &options);
     let file = ClusterFile::of_this_process(near.to_string(), controller.token())?;
     if args.embedded {
         announce_embedded(args.output, &file);
@@ -272,7 +272,7 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
     scale::follow(controller.advice().expect("the receiver is taken once"), settings.scale_hook());
     let sockets = [controller.near(), server.near()].into_iter().flatten().map(PathBuf::from);
     let own = lock.iter().flat_map(|lock| [path.clone(), lock.path().to_owned()]);
-    let held = Held {
+    let held = HeldCluster {
         address: near.to_string(),
         token: controller.token().to_vec(),
         files: sockets.chain(own).collect(),
@@ -290,14 +290,14 @@ pub fn start(args: &StartArgs, kinds: &Arc<Registry>) -> Outcome {
 
 /// The signals that end a node. SIGXFSZ (a file reached the limit of `ulimit -f`) does not end it: the
 /// write fails, as on a full disk.
-fn signals(which: &[i32]) -> Outcome<Signals> {
+fn signals(which: &[i32]) -> CommandResult<Signals> {
     let heard = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGXFSZ, heard)
         .and_then(|_| Signals::new(which))
         .map_err(|e| Failure::io("cannot install signal handlers", &e))
 }
 
-fn start_server(options: &ServerOptions) -> Outcome<MemoryServer> {
+fn start_server(options: &ServerOptions) -> CommandResult<MemoryServer> {
     MemoryServer::start(options, PATIENCE).map_err(|e| match e.kind() {
         std::io::ErrorKind::InvalidInput => Failure::invalid(e.to_string()),
         std::io::ErrorKind::Other => Failure::new(Status::Unavailable, e.to_string()),
@@ -355,7 +355,7 @@ fn announce_embedded(output: Output, file: &ClusterFile) {
 
 /// Starts the same command again, in its own process group, so that Ctrl-C in this terminal does not reach
 /// it. The child inherits the environment, so it finds the same settings and reports its own errors.
-fn start_in_background(args: &StartArgs, path: &Path) -> Outcome {
+fn start_in_background(args: &StartArgs, path: &Path) -> CommandResult {
     let program =
         std::env::current_exe().map_err(|e| Failure::io("cannot find this program", &e))?;
     let mut command = Command::new(program);
@@ -432,7 +432,7 @@ fn start_controller(
     settings: &Settings,
     data_dir: Option<PathBuf>,
     unix_dir: Option<PathBuf>,
-) -> Outcome<Controller> {
+) -> CommandResult<Controller> {
     let options = ControllerOptions {
         listen,
         root_key: None,
@@ -474,7 +474,11 @@ const VOLATILE: &str = "honeycomb: this controller writes no log (port 0 or --vo
 
 /// The folder for the log of a controller: the configured folder, else a folder named after the listen
 /// address in the user's state folder. `None` with --volatile or port 0.
-fn log_folder(volatile: bool, listen: SocketAddr, settings: &Settings) -> Outcome<Option<PathBuf>> {
+fn log_folder(
+    volatile: bool,
+    listen: SocketAddr,
+    settings: &Settings,
+) -> CommandResult<Option<PathBuf>> {
     let named = settings.data_dir();
     if volatile {
         return match settings.origin("data_dir") {
@@ -498,7 +502,7 @@ fn log_folder(volatile: bool, listen: SocketAddr, settings: &Settings) -> Outcom
 }
 
 /// `honeycomb controller`.
-pub fn controller(args: &ControllerArgs) -> Outcome {
+pub fn controller(args: &ControllerArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let listen = settings.listen().unwrap_or(LISTEN_DEFAULT);
     check_listen(listen, settings.insecure())?;
@@ -530,7 +534,7 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
         signals.forever().next();
         return Ok(());
     }
-    let held = Held {
+    let held = HeldCluster {
         address: reachable(address).to_string(),
         token: controller.token().to_vec(),
         files: controller.near().map(PathBuf::from).into_iter().collect(),
@@ -540,7 +544,7 @@ pub fn controller(args: &ControllerArgs) -> Outcome {
 }
 
 /// `honeycomb server`.
-pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
+pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> CommandResult {
     let settings = args.given.settings()?;
     let listen = settings.listen().unwrap_or(LISTEN_ANY);
     check_listen(listen, settings.insecure())?;
@@ -565,7 +569,7 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> Outcome {
     )?;
     options.unix_dir = unix_dir(&settings);
     let server = start_server(&options)?;
-    carry::follow(&server, &options);
+    evacuation::follow(&server, &options);
     let told = json!({
         "address": server.address().to_string(), "server": server.server().0,
         "pid": std::process::id(),

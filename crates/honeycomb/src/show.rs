@@ -2,8 +2,8 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob, Reach};
-use crate::dag::{Dag, ended, flush, kind, lease, remaining_ms, state, structure_json};
-use crate::failure::Outcome;
+use crate::dag::{JobDag, ended, flush, kind, lease, remaining_ms, state, structure_json};
+use crate::failure::CommandResult;
 use crate::jobs::{jobs_json, print_jobs};
 use crate::output::Output;
 use crate::size;
@@ -53,7 +53,7 @@ pub struct TreeArgs {
 }
 
 /// `honeycomb status`.
-pub fn status(args: &StatusArgs) -> Outcome {
+pub fn status(args: &StatusArgs) -> CommandResult {
     let client = args.given.client()?;
     let status = client.status()?;
     let jobs = client.list_jobs()?;
@@ -301,11 +301,11 @@ fn status_json(s: &ClusterStatusReply) -> Value {
 }
 
 /// `honeycomb tree`.
-pub fn tree(args: &TreeArgs) -> Outcome {
+pub fn tree(args: &TreeArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let name = args.name.as_deref().unwrap_or_else(|| settings.job());
     let work = Work::open_named(&settings, name, Intent::Look)?;
-    let dag = Dag::new(work.client.tree(work.job)?);
+    let dag = JobDag::new(work.client.tree(work.job)?);
     if args.output.json {
         let nodes: Vec<Value> = dag.nodes().iter().map(prefix_json).collect();
         say!("{}", json!({ "job": work.name, "prefixes": nodes }));
@@ -351,7 +351,7 @@ fn print_structures(p: &PrefixInfo, indent: &str) {
 
 /// Prints the children of a prefix. A prefix with several parents (those given at its creation, and the
 /// inputs it reads) is printed in full under the first and only named under the others.
-fn print_children(dag: &Dag, of: usize, indent: &str) {
+fn print_children(dag: &JobDag, of: usize, indent: &str) {
     let list = dag.children(of);
     for (i, node) in list.iter().enumerate() {
         let child = dag.node(*node);

@@ -5,9 +5,9 @@
 //! when all data is flushed: if the object store is unreachable, the cluster stays, and no data is lost. A
 //! process that gets a signal, or loses its parent, does the same from inside and then ends in any case.
 
-use crate::cluster::{ClusterFile, Place};
+use crate::cluster::{ClusterFile, ClusterPlace};
 use crate::config::{ForStop, Given};
-use crate::failure::{Exit, Failure, Outcome};
+use crate::failure::{CommandResult, Exit, Failure};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
@@ -108,7 +108,7 @@ fn as_json(told: &StopProgress) -> serde_json::Value {
 }
 
 /// `honeycomb stop`.
-pub fn stop(args: &StopArgs) -> Outcome {
+pub fn stop(args: &StopArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let path = settings.cluster_file()?;
     let Some(file) = ClusterFile::read(&path)? else {
@@ -117,7 +117,7 @@ pub fn stop(args: &StopArgs) -> Outcome {
     };
     let pid = Pid::from_raw(file.pid).ok_or("the cluster file names no process")?;
     let mut lines = Lines::new(args.output.json);
-    let ended = Place::of_file(&file, &settings).and_then(|place| {
+    let ended = ClusterPlace::of_file(&file, &settings).and_then(|place| {
         let mut look = |told: &StopProgress| {
             lines.say(told);
             true
@@ -166,14 +166,14 @@ pub fn stop(args: &StopArgs) -> Outcome {
 }
 
 /// The event that ends the process of a cluster.
-enum End {
+enum StopCause {
     Signal,
     /// The parent of an embedded cluster has ended: standard input is closed.
     Parent,
 }
 
 /// A cluster in this process: its address, and the files to remove when it ends without its own clean-up.
-pub struct Held {
+pub struct HeldCluster {
     /// host:port of the controller.
     pub address: String,
     /// The cluster's token.
@@ -184,11 +184,11 @@ pub struct Held {
     pub patience: Duration,
 }
 
-impl Held {
+impl HeldCluster {
     /// Waits for a signal, or with `parent` for the end of the parent, and then ends the cluster. Flushes
     /// continue while blocks are written. A second signal ends the process at once. `NotFlushed` or
     /// `DataLost` names the places that were not written; the caller ends the process in any case.
-    pub fn await_end(self, signals: Signals, parent: bool) -> Outcome {
+    pub fn await_end(self, signals: Signals, parent: bool) -> CommandResult {
         let (ends, end) = channel();
         follow_signals(signals, ends.clone());
         if parent {
@@ -196,15 +196,15 @@ impl Held {
         }
         let first = end.recv();
         let name = match first {
-            Ok(End::Parent) => "its parent process ended",
-            Ok(End::Signal) | Err(_) => "it got a signal",
+            Ok(StopCause::Parent) => "its parent process ended",
+            Ok(StopCause::Signal) | Err(_) => "it got a signal",
         };
         let last = Arc::new(Mutex::new(StopProgress::default()));
         self.end_at_second(end, last.clone());
         self.wind_up(name, &last)
     }
 
-    fn wind_up(&self, why: &str, last: &Mutex<StopProgress>) -> Outcome {
+    fn wind_up(&self, why: &str, last: &Mutex<StopProgress>) -> CommandResult {
         let mut options = ClientOptions::new(self.address.clone(), self.token.clone());
         options.timeout = OWN_TIMEOUT;
         // The process removes its Unix sockets first.
@@ -230,11 +230,11 @@ impl Held {
     }
 
     /// Ends the process at a second signal, without further flushes.
-    fn end_at_second(&self, end: Receiver<End>, last: Arc<Mutex<StopProgress>>) {
+    fn end_at_second(&self, end: Receiver<StopCause>, last: Arc<Mutex<StopProgress>>) {
         let files = self.files.clone();
         in_background("second signal", move || {
             while let Ok(next) = end.recv() {
-                if matches!(next, End::Parent) {
+                if matches!(next, StopCause::Parent) {
                     continue;
                 }
                 let told = last.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
@@ -254,17 +254,17 @@ impl Held {
     }
 }
 
-fn follow_signals(mut signals: Signals, ends: Sender<End>) {
+fn follow_signals(mut signals: Signals, ends: Sender<StopCause>) {
     in_background("signals", move || {
         for _ in signals.forever() {
-            if ends.send(End::Signal).is_err() {
+            if ends.send(StopCause::Signal).is_err() {
                 return;
             }
         }
     });
 }
 
-fn follow_parent(ends: Sender<End>) {
+fn follow_parent(ends: Sender<StopCause>) {
     in_background("parent", move || {
         let mut bytes = [0; 64];
         loop {
@@ -274,7 +274,7 @@ fn follow_parent(ends: Sender<End>) {
                 Ok(0) | Err(_) => break,
             }
         }
-        let _ = ends.send(End::Parent);
+        let _ = ends.send(StopCause::Parent);
     });
 }
 

@@ -5,8 +5,8 @@
 //! listing, and every named flush exists. The flushes do not show one common moment, unless the controller
 //! flushes them behind a barrier (`flush_at_once`).
 
-use crate::dag::Dag;
-use crate::failure::{Failure, Outcome};
+use crate::dag::JobDag;
+use crate::failure::{CommandResult, Failure};
 use crate::flushed::failure;
 use crate::loading::{self, Load, Loaded};
 use honeycomb_client::{Client, FlushTicket};
@@ -63,7 +63,7 @@ pub fn flush(
     path: &str,
     place: &str,
     look: &mut dyn FnMut(&Progress),
-) -> Outcome<Vec<Whole>> {
+) -> CommandResult<Vec<Whole>> {
     let below = below(client, job, path)?;
     // Prefixes that are not flushed yet must not expire.
     let kept = [path.to_owned()];
@@ -74,10 +74,10 @@ pub fn flush(
 }
 
 /// The paths of the live descendants of a prefix, relative to it and sorted.
-fn below(client: &Client, job: JobId, path: &str) -> Outcome<Vec<String>> {
+fn below(client: &Client, job: JobId, path: &str) -> CommandResult<Vec<String>> {
     // If the prefix has ended, this error says why.
     client.lease(job, path)?;
-    let dag = Dag::new(client.tree(job)?);
+    let dag = JobDag::new(client.tree(job)?);
     let mut below: Vec<String> =
         dag.paths_below(dag.find(path)?).into_iter().map(|(_, path)| path).collect();
     below.sort();
@@ -91,7 +91,7 @@ pub fn flush_at_once(
     path: &str,
     place: &str,
     look: &mut dyn FnMut(&Progress),
-) -> Outcome<Vec<Whole>> {
+) -> CommandResult<Vec<Whole>> {
     let below = below(client, job, path)?;
     let ticket = client.begin_barrier_flush(job, path, place, &below)?;
     let of = below.len() + 1;
@@ -137,7 +137,7 @@ impl<'a> Flushing<'a> {
         Flushing { client, job, path, place, below, waiting, under_way, whole, failed }
     }
 
-    fn run(mut self, look: &mut dyn FnMut(&Progress)) -> Outcome<Vec<Whole>> {
+    fn run(mut self, look: &mut dyn FnMut(&Progress)) -> CommandResult<Vec<Whole>> {
         let clock = Clock::start();
         let mut pause = FLUSH_LOOK_FIRST;
         loop {
@@ -245,7 +245,7 @@ pub fn load(
     access: &Access,
     load: &Load,
     look: &(dyn Fn(u64, u64) + Sync),
-) -> Outcome<Loaded> {
+) -> CommandResult<Loaded> {
     let top = Flushed::at(place.clone(), access).map_err(failure)?;
     let below = top.manifest().below.clone();
     let mut all = vec![(String::new(), place.clone(), top)];

@@ -2,7 +2,7 @@
 
 use crate::cluster::Work;
 use crate::config::{Given, InJob};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::loading::{self, Load};
 use crate::output::Output;
 use crate::{place, raw, size, subtree};
@@ -132,7 +132,7 @@ pub struct LoadArgs {
 }
 
 /// `honeycomb flush`.
-pub fn flush(args: &FlushArgs) -> Outcome {
+pub fn flush(args: &FlushArgs) -> CommandResult {
     let work = Work::of_token(&args.given.settings()?)?;
     let (client, job) = (&work.client, work.job);
     if args.format == Format::Raw {
@@ -189,7 +189,7 @@ pub fn flush(args: &FlushArgs) -> Outcome {
     Ok(())
 }
 
-fn begin(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
+fn begin(args: &FlushArgs, work: &Work) -> CommandResult<FlushTicket> {
     let (client, address, place) = (&work.client, &args.address, &args.place);
     Ok(match args.barrier {
         true => client.begin_barrier_flush(work.job, address, place, &[])?,
@@ -198,7 +198,7 @@ fn begin(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
 }
 
 /// Cancels the running flush.
-fn cancel(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
+fn cancel(args: &FlushArgs, work: &Work) -> CommandResult<FlushTicket> {
     let (address, place) = (&args.address, &args.place);
     let Some(ticket) = work.client.flush_under_way(work.job, address, place)? else {
         let text = format!(
@@ -213,7 +213,7 @@ fn cancel(args: &FlushArgs, work: &Work) -> Outcome<FlushTicket> {
 }
 
 /// `honeycomb load`.
-pub fn load(args: &LoadArgs) -> Outcome {
+pub fn load(args: &LoadArgs) -> CommandResult {
     let work = Work::of_token(&args.given.settings()?)?;
     let path = match args.format {
         Format::Raw => raw::prefix_of(&args.address)?,
@@ -258,7 +258,7 @@ pub fn load(args: &LoadArgs) -> Outcome {
 }
 
 /// Waits for the flush of the persisted prefix; answers its place.
-fn persisted(args: &LoadArgs, work: &Work) -> Outcome<String> {
+fn persisted(args: &LoadArgs, work: &Work) -> CommandResult<String> {
     let path = args.place.as_deref().unwrap_or(&args.address);
     let mut failing = None;
     let mut look = |progress: &FlushProgress| {
@@ -275,11 +275,11 @@ fn persisted(args: &LoadArgs, work: &Work) -> Outcome<String> {
     Ok(work.client.persisted(work.job, path, &mut look)?)
 }
 
-fn need_prefix(address: &str) -> Outcome {
+fn need_prefix(address: &str) -> CommandResult {
     place::prefix(address).map(drop).map_err(Failure::invalid)
 }
 
-fn flush_raw(args: &FlushArgs, work: &Work) -> Outcome {
+fn flush_raw(args: &FlushArgs, work: &Work) -> CommandResult {
     let place = Place::parse(&args.place).map_err(|e| Failure::invalid(e.to_string()))?;
     let shows = std::io::stderr().is_terminal() && !args.output.json;
     let look = |done: u64, all: u64| {
@@ -305,7 +305,7 @@ fn flush_raw(args: &FlushArgs, work: &Work) -> Outcome {
     Ok(())
 }
 
-fn flush_subtree(args: &FlushArgs, work: &Work) -> Outcome {
+fn flush_subtree(args: &FlushArgs, work: &Work) -> CommandResult {
     let shows = std::io::stderr().is_terminal() && !args.output.json;
     let mut failing = None;
     let mut look = |progress: &subtree::Progress| {

@@ -2,7 +2,7 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob, unhex};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::{Output, escaped, put_bytes};
 use crate::wait::Patience;
 use crate::{place, wait};
@@ -42,7 +42,7 @@ pub struct WatchArgs {
     address: String,
     /// Print only these operations, separated by commas (default: all of the structure)
     #[arg(long, value_delimiter = ',', value_name = "OP,...")]
-    ops: Vec<Op>,
+    ops: Vec<WatchOp>,
     /// Print only changes of this key
     #[arg(long, value_name = "KEY", conflicts_with = "prefix")]
     key: Option<String>,
@@ -70,7 +70,7 @@ pub struct WatchArgs {
 
 /// The operation of a notification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Op {
+enum WatchOp {
     Append,
     Seal,
     Data,
@@ -80,13 +80,13 @@ enum Op {
     Delete,
 }
 
-impl Op {
+impl WatchOp {
     /// The operations of a kind of structure.
-    fn of(kind: Kind) -> &'static [Op] {
+    fn of(kind: Kind) -> &'static [WatchOp] {
         match kind {
-            Kind::File => &[Op::Append, Op::Seal],
-            Kind::Queue => &[Op::Data, Op::Space, Op::Close],
-            Kind::Kv => &[Op::Put, Op::Delete],
+            Kind::File => &[WatchOp::Append, WatchOp::Seal],
+            Kind::Queue => &[WatchOp::Data, WatchOp::Space, WatchOp::Close],
+            Kind::Kv => &[WatchOp::Put, WatchOp::Delete],
             // These kinds have waiting calls instead of notifications.
             Kind::Extents | Kind::Custom(_) => &[],
         }
@@ -94,44 +94,44 @@ impl Op {
 
     fn bit(self) -> u16 {
         match self {
-            Op::Append => kinds::APPEND,
-            Op::Seal => kinds::SEAL,
-            Op::Data => kinds::DATA,
-            Op::Space => kinds::SPACE,
-            Op::Close => kinds::CLOSE,
-            Op::Put => kinds::PUT,
-            Op::Delete => kinds::DELETE,
+            WatchOp::Append => kinds::APPEND,
+            WatchOp::Seal => kinds::SEAL,
+            WatchOp::Data => kinds::DATA,
+            WatchOp::Space => kinds::SPACE,
+            WatchOp::Close => kinds::CLOSE,
+            WatchOp::Put => kinds::PUT,
+            WatchOp::Delete => kinds::DELETE,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Op::Append => "append",
-            Op::Seal => "seal",
-            Op::Data => "data",
-            Op::Space => "space",
-            Op::Close => "close",
-            Op::Put => "put",
-            Op::Delete => "delete",
+            WatchOp::Append => "append",
+            WatchOp::Seal => "seal",
+            WatchOp::Data => "data",
+            WatchOp::Space => "space",
+            WatchOp::Close => "close",
+            WatchOp::Put => "put",
+            WatchOp::Delete => "delete",
         }
     }
 
     /// The operation of a notification; `None` for a gap, which may be any.
-    fn heard(heard: &Heard) -> Option<Op> {
+    fn heard(heard: &Heard) -> Option<WatchOp> {
         Some(match heard {
-            Heard::Append { .. } => Op::Append,
-            Heard::Seal { .. } => Op::Seal,
-            Heard::Data { .. } => Op::Data,
-            Heard::Space { .. } => Op::Space,
-            Heard::Close => Op::Close,
-            Heard::Put { .. } => Op::Put,
-            Heard::Delete { .. } => Op::Delete,
+            Heard::Append { .. } => WatchOp::Append,
+            Heard::Seal { .. } => WatchOp::Seal,
+            Heard::Data { .. } => WatchOp::Data,
+            Heard::Space { .. } => WatchOp::Space,
+            Heard::Close => WatchOp::Close,
+            Heard::Put { .. } => WatchOp::Put,
+            Heard::Delete { .. } => WatchOp::Delete,
             Heard::Gap { .. } => return None,
         })
     }
 }
 
-fn names(ops: &[Op]) -> String {
+fn names(ops: &[WatchOp]) -> String {
     ops.iter().map(|op| op.name()).collect::<Vec<_>>().join(", ")
 }
 
@@ -157,12 +157,12 @@ fn goal(text: &str) -> Result<Goal, String> {
 
 impl Goal {
     /// The operations that can reach the goal.
-    fn ops(&self) -> &'static [Op] {
+    fn ops(&self) -> &'static [WatchOp] {
         match self {
-            Goal::Sealed => &[Op::Seal],
-            Goal::Closed => &[Op::Close],
-            Goal::Size(_) => &[Op::Append, Op::Seal],
-            Goal::Key(_) => &[Op::Put],
+            Goal::Sealed => &[WatchOp::Seal],
+            Goal::Closed => &[WatchOp::Close],
+            Goal::Size(_) => &[WatchOp::Append, WatchOp::Seal],
+            Goal::Key(_) => &[WatchOp::Put],
         }
     }
 }
@@ -173,7 +173,7 @@ struct Watch<'a> {
     work: Work,
     structure: Structure,
     /// Operations to print.
-    ops: Vec<Op>,
+    ops: Vec<WatchOp>,
     filter: Filter,
     /// The key of the goal, if it has one.
     key: Vec<u8>,
@@ -181,7 +181,7 @@ struct Watch<'a> {
 
 impl Watch<'_> {
     /// Opens the structure and checks that its kind has the requested operations.
-    fn new(args: &WatchArgs) -> Outcome<Watch<'_>> {
+    fn new(args: &WatchArgs) -> CommandResult<Watch<'_>> {
         let settings = args.given.settings()?;
         let bytes = |text: &str| match args.key_hex {
             true => unhex(text).map_err(|why| Failure::invalid(format!("the key '{text}': {why}"))),
@@ -198,14 +198,14 @@ impl Watch<'_> {
         };
         let work = Work::open(&settings, Intent::Look)?;
         let structure = work.client.open(work.job, &args.address)?;
-        let all = Op::of(structure.kind());
+        let all = WatchOp::of(structure.kind());
         let ops = if args.ops.is_empty() { all.to_vec() } else { args.ops.clone() };
         let watch = Watch { args, work, structure, ops, filter, key };
         watch.check(all)?;
         Ok(watch)
     }
 
-    fn check(&self, all: &[Op]) -> Outcome {
+    fn check(&self, all: &[WatchOp]) -> CommandResult {
         let goal = self.args.until.as_ref();
         let mut asked = self.ops.iter().chain(goal.map_or(&[][..], Goal::ops));
         if let Some(op) = asked.find(|op| !all.contains(op)) {
@@ -239,7 +239,7 @@ impl Watch<'_> {
     }
 
     /// Whether the goal is reached, by a request. `Sealed` when a file can no longer reach it.
-    fn reached(&self) -> Outcome<bool> {
+    fn reached(&self) -> CommandResult<bool> {
         let (client, job, address) = (&self.work.client, self.work.job, &self.args.address);
         Ok(match &self.args.until {
             None => false,
@@ -268,7 +268,7 @@ impl Watch<'_> {
     }
 
     /// Whether this notification reaches the goal.
-    fn reached_by(&self, heard: &Heard) -> Outcome<bool> {
+    fn reached_by(&self, heard: &Heard) -> CommandResult<bool> {
         Ok(match (&self.args.until, heard) {
             (Some(_), Heard::Gap { .. }) => self.reached()?,
             (Some(Goal::Sealed), Heard::Seal { .. }) => true,
@@ -314,7 +314,7 @@ impl Watch<'_> {
     }
 
     /// The result when the time of --wait has elapsed.
-    fn late(&self, notices: u64, patience: &Patience) -> Outcome {
+    fn late(&self, notices: u64, patience: &Patience) -> CommandResult {
         let (address, within) = (&self.args.address, patience.told());
         let text = match (&self.args.until, self.args.count) {
             (None, None) => return Ok(()),
@@ -331,7 +331,7 @@ impl Watch<'_> {
         Err(Failure::new(Status::DeadlineExceeded, text))
     }
 
-    fn run(&self) -> Outcome {
+    fn run(&self) -> CommandResult {
         let patience = Patience::new(self.args.wait);
         let goal = self.args.until.as_ref().map_or(&[][..], Goal::ops);
         let wanted = self.ops.iter().chain(goal).fold(0, |bits, op| bits | op.bit());
@@ -351,7 +351,7 @@ impl Watch<'_> {
                 continue;
             };
             let heard = notification.heard;
-            let op = Op::heard(&heard);
+            let op = WatchOp::heard(&heard);
             if op.is_none_or(|op| self.ops.contains(&op)) {
                 self.print(&heard);
                 notices += u64::from(op.is_some());
@@ -364,12 +364,12 @@ impl Watch<'_> {
 }
 
 /// `honeycomb watch`.
-pub fn watch(args: &WatchArgs) -> Outcome {
+pub fn watch(args: &WatchArgs) -> CommandResult {
     Watch::new(args)?.run()
 }
 
 fn notice_text(heard: &Heard) -> String {
-    let op = Op::heard(heard).map_or("GAP", Op::name);
+    let op = WatchOp::heard(heard).map_or("GAP", WatchOp::name);
     let details = match heard {
         Heard::Append { offset, length } => format!("{length} bytes at {offset}"),
         Heard::Seal { size } => format!("at {size} bytes"),
@@ -388,7 +388,7 @@ fn notice_text(heard: &Heard) -> String {
 }
 
 fn notice_json(time_ms: u64, heard: &Heard) -> Value {
-    let op = Op::heard(heard).map_or("gap", Op::name);
+    let op = WatchOp::heard(heard).map_or("gap", WatchOp::name);
     let mut object = json!({ "time_ms": time_ms, "op": op });
     match heard {
         Heard::Append { offset, length } => {

@@ -1,14 +1,14 @@
 //! The rights that an operation needs, by the table of the block's kind, and whether its caller has them.
 
 use crate::refusals::{expired, revoked, wrong_epoch};
-use crate::shard::{Access, BlockOwner};
+use crate::shard::{BlockOwner, CallerAccess};
 use honeycomb_structures::{Answer, Attributes, Registered, Route, Routed};
 use honeycomb_types::{Bug, LaneId, Verbs};
 use honeycomb_wire::custom::split_args;
 use honeycomb_wire::{Grant, Op, RequestHeader, Status, key_hash};
 
 /// Parts of moves come from other memory servers.
-pub(crate) fn peers_only(access: &Access) -> Result<(), Answer> {
+pub(crate) fn peers_only(access: &CallerAccess) -> Result<(), Answer> {
     if access.peer {
         return Ok(());
     }
@@ -28,7 +28,7 @@ fn of_any_kind(op: Op) -> Option<Attributes> {
 pub(crate) fn authorize(
     owner: &BlockOwner,
     kind: &Registered,
-    access: &Access,
+    access: &CallerAccess,
     header: &RequestHeader,
     clock_ms: u64,
 ) -> Result<Attributes, Answer> {

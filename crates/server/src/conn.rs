@@ -9,16 +9,17 @@ mod notes;
 mod subscribers;
 
 use crate::flush::Flusher;
-use crate::kept::Parts;
+use crate::kept::VolumeParts;
 use crate::lend::Lender;
 use crate::notes::{Forwarded, LinkNote, Note, OwnedPayload, Peer};
 use crate::peers::Peers;
-use crate::shard::{Access, Shard};
+use crate::shard::{CallerAccess, Shard};
 use crate::spill::Spiller;
 use honeycomb_env::thread_cpu;
 use honeycomb_structures::{Answer, KV_PAGE_MAX, Outcome, Payload, Ticket};
 use honeycomb_transport::{
-    Begin, ByConn, ConnId, Detached, Gathering, Mailbox, Net, NotPosted, ReplyPayload, Service,
+    ByConn, ConnId, Detached, Gathering, Mailbox, Net, NotPosted, PayloadAction, ReplyPayload,
+    Service,
 };
 use honeycomb_types::limits::{
     ACTIVITY_INTERVAL, GRANTS_MAX, REPORT_INTERVAL, RESULTS_WINDOW, RESULTS_WINDOW_MAX,
@@ -44,7 +45,7 @@ const ADMISSION_RETRY_US: u64 = 1000;
 const SHARE_HELD: &str = "the job already uses its share of the server's buffers; retry later";
 
 /// The origin of a request that is answered later: the place to which its answer is returned.
-enum Origin {
+enum RequestSource {
     Here(ConnId, RequestHeader),
     Shard(ShardIx, ConnId, RequestHeader),
 }
@@ -69,7 +70,7 @@ pub(crate) struct Helpers {
 
 impl Helpers {
     /// The disks, for threads that may wait for them.
-    fn parts(&self) -> Parts {
+    fn parts(&self) -> VolumeParts {
         let parts = self.spillers.iter();
         parts.map(|(spiller, base)| (spiller.volume().clone(), *base)).collect()
     }
@@ -87,7 +88,7 @@ pub(crate) struct ShardService {
     server: ServerId,
     keys: Option<Keys>,
     peers: ByConn<Peer>,
-    origins: hashbrown::HashMap<Ticket, Origin>,
+    origins: hashbrown::HashMap<Ticket, RequestSource>,
     subscribers: Subscribers,
     /// Connections with requests that may wait at another core.
     waiting_elsewhere: hashbrown::HashSet<ConnId>,
@@ -256,7 +257,7 @@ impl ShardService {
     }
 
     /// The access rights of the connection for this request; notes that its task is alive.
-    fn access(&mut self, from: ConnId, header: &RequestHeader) -> Access {
+    fn access(&mut self, from: ConnId, header: &RequestHeader) -> CallerAccess {
         let peer = self.peers.get_mut(from).expect("a greeted connection has a peer");
         if peer.listed != self.activity_round
             && let (Some(job), Some(task)) = (peer.job, peer.task)
@@ -266,7 +267,7 @@ impl ShardService {
         }
         let grant = (header.grant as usize).checked_sub(1).and_then(|at| peer.grants.get(at));
         let (session, window) = (peer.session, peer.window);
-        Access { session, window, grant: grant.copied(), peer: peer.cluster }
+        CallerAccess { session, window, grant: grant.copied(), peer: peer.cluster }
     }
 
     fn data_request(
@@ -304,12 +305,12 @@ impl ShardService {
                 self.settle(net, now);
                 self.answer(net, from, header, answer);
             }
-            Outcome::Parked => self.parks(ticket, Origin::Here(from, *header)),
+            Outcome::Parked => self.parks(ticket, RequestSource::Here(from, *header)),
         }
     }
 
     /// The answer of an operation will be sent to this caller, once.
-    fn parks(&mut self, ticket: Ticket, origin: Origin) {
+    fn parks(&mut self, ticket: Ticket, origin: RequestSource) {
         let before = self.origins.insert(ticket, origin);
         assert!(before.is_none(), "INV-16: {ticket:?} has two callers");
     }
@@ -322,18 +323,18 @@ impl ShardService {
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
-    ) -> Begin {
+    ) -> PayloadAction {
         let limit = self.shard.gathers_most(header);
         if header.payload_len as usize > limit {
             let text =
                 format!("a payload of {} bytes is over the limit of {limit}", header.payload_len);
             net.refuse(from, header.request, Status::ValueTooLarge, &text);
-            return Begin::Skip;
+            return PayloadAction::Skip;
         }
         let payload = Gathering::new(header.payload_len as usize, net.permit(from));
         let filling = Filling::Gather { header: *header, args: args.to_vec(), payload };
         self.fillings.insert(from, filling);
-        Begin::Fill
+        PayloadAction::Fill
     }
 
     fn forward(
@@ -341,7 +342,7 @@ impl ShardService {
         net: &mut Net,
         from: ConnId,
         header: RequestHeader,
-        access: Access,
+        access: CallerAccess,
         args: Vec<u8>,
         payload: Vec<u8>,
     ) {
@@ -369,7 +370,7 @@ impl ShardService {
                 self.return_answer(origin, from, &header, refusal);
             }
             Outcome::Done(answer) => self.return_answer(origin, from, &header, answer),
-            Outcome::Parked => self.parks(ticket, Origin::Shard(origin, from, header)),
+            Outcome::Parked => self.parks(ticket, RequestSource::Shard(origin, from, header)),
         }
     }
 
@@ -444,8 +445,8 @@ impl ShardService {
         self.moves.settle(net, now, &mut self.shard);
         while let Some((ticket, answer)) = self.shard.completed() {
             match self.origins.remove(&ticket) {
-                Some(Origin::Here(to, header)) => self.answer(net, to, &header, answer),
-                Some(Origin::Shard(origin, to, header)) => {
+                Some(RequestSource::Here(to, header)) => self.answer(net, to, &header, answer),
+                Some(RequestSource::Shard(origin, to, header)) => {
                     self.return_answer(origin, to, &header, answer);
                 }
                 None => {}
@@ -505,7 +506,7 @@ impl ShardService {
 
     /// Cancels everything that waits for a closed connection.
     fn hang_up(&mut self, conn: ConnId) {
-        self.forget_waiting(|origin| matches!(origin, Origin::Here(to, _) if *to == conn));
+        self.forget_waiting(|origin| matches!(origin, RequestSource::Here(to, _) if *to == conn));
         if self.waiting_elsewhere.remove(&conn) {
             let others = (0..self.shards.len() as u8).map(ShardIx).filter(|ix| *ix != self.ix);
             let notes = others.map(|ix| (ix, Note::HungUp(self.ix, conn)));
@@ -517,7 +518,7 @@ impl ShardService {
         }
     }
 
-    fn forget_waiting(&mut self, mut gone: impl FnMut(&Origin) -> bool) {
+    fn forget_waiting(&mut self, mut gone: impl FnMut(&RequestSource) -> bool) {
         for (ticket, _) in self.origins.extract_if(|_, origin| gone(origin)) {
             self.shard.hang_up(ticket);
         }
@@ -597,16 +598,16 @@ impl Service for ShardService {
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
-    ) -> Begin {
+    ) -> PayloadAction {
         self.requests += 1;
         if header.op.info().plane != Plane::Data {
             let text = "a memory server serves only data requests; send this one to the controller";
             net.refuse(from, header.request, Status::NotServedHere, text);
-            return Begin::Skip;
+            return PayloadAction::Skip;
         }
         if net.exhausted() {
             busy(net, from, header.request, SHARE_HELD);
-            return Begin::Skip;
+            return PayloadAction::Skip;
         }
         let access = self.access(from, header);
         let owner = header.at.block.shard();
@@ -614,7 +615,7 @@ impl Service for ShardService {
         if header.op.info().auth == Auth::Peer && (elsewhere || !access.peer) {
             // A request that will be refused gets no buffer.
             self.data_request(net, now, from, header, args, &[]);
-            return Begin::Skip;
+            return PayloadAction::Skip;
         }
         if elsewhere || !self.shard.streams(header) {
             return self.begin_gathering(net, from, header, args);
@@ -622,14 +623,14 @@ impl Service for ShardService {
         let ticket = self.ticket();
         let begun = match self.shard.reserve(now, &access, header, args, ticket) {
             Ok(()) => {
-                self.parks(ticket, Origin::Here(from, *header));
+                self.parks(ticket, RequestSource::Here(from, *header));
                 assert!(self.fillings.get_mut(from).is_none(), "INV-07: a second payload arrives");
                 self.fillings.insert(from, Filling::Block(ticket));
-                Begin::Fill
+                PayloadAction::Fill
             }
             Err(answer) => {
                 self.answer(net, from, header, answer);
-                Begin::Skip
+                PayloadAction::Skip
             }
         };
         self.settle(net, now);

@@ -1,13 +1,14 @@
 //! The thread that writes the content of blocks to objects: stores are slow, and no core waits for one.
 
-use crate::kept::{KeptBytes, KeptFault, Parts};
+use crate::kept::{KeptBytes, KeptFault, VolumeParts};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Effect, JournalBegin, JournalWrite};
 use honeycomb_block::Pin;
 use honeycomb_env::Clock;
-use honeycomb_structures::Items;
+use honeycomb_structures::ItemSink;
 use honeycomb_tiers::{
-    FlushError, FlushStore, FlushedPart, FlushedStructure, Manifest, Objects, PartWriter, Written,
+    FlushError, FlushStore, FlushedPart, FlushedStructure, Manifest, Objects, PartWriter,
+    WrittenObject,
 };
 use honeycomb_transport::{Mailbox, NotPosted};
 use honeycomb_types::{BlockAt, Kind, StructureId};
@@ -22,14 +23,14 @@ use std::time::Duration;
 
 /// A write job, and the request that it answers.
 pub(crate) struct FlushJob {
-    pub errand: Errand,
+    pub errand: ControllerRequest,
     pub what: FlushWhat,
 }
 
 /// A request of the controller that is answered later, with the connection on which it arrived: a request of
 /// a broken connection is not answered on the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Errand {
+pub(crate) struct ControllerRequest {
     /// The controller shard that sent it.
     pub controller: u16,
     pub link: u64,
@@ -38,7 +39,7 @@ pub(crate) struct Errand {
 
 pub(crate) enum FlushWhat {
     /// The content of a block, read from its place when the job's turn comes.
-    Part { object: String, bytes: Arc<KeptBytes>, parts: Parts, sealed: bool },
+    Part { object: String, bytes: Arc<KeptBytes>, parts: VolumeParts, sealed: bool },
     /// The manifest.
     Commit(Box<CommitFlushRequest>),
     /// The objects left behind by a failed flush.
@@ -50,9 +51,9 @@ pub(crate) enum FlushWhat {
 /// The number of its jobs is bounded: a part for each block that the server owns, the parts that each flush
 /// of a live prefix requests at a time (`FLUSH_COPIES_AT_ONCE`), and a manifest for each flush.
 #[derive(Clone)]
-pub(crate) struct Flusher(Option<Arc<Door>>);
+pub(crate) struct Flusher(Option<Arc<FlushThread>>);
 
-struct Door {
+struct FlushThread {
     jobs: Sender<FlushJob>,
     objects: Objects,
     /// Records of journals do not wait behind parts of a flush.
@@ -61,7 +62,7 @@ struct Door {
 }
 
 /// When the last sender is dropped, the threads no longer wait for slow stores.
-impl Drop for Door {
+impl Drop for FlushThread {
     fn drop(&mut self) {
         self.objects.end();
     }
@@ -71,12 +72,12 @@ impl Drop for Door {
 pub(crate) struct FlushWorker {
     jobs: Receiver<FlushJob>,
     store: FlushStore,
-    answers: Answers,
+    answers: FlushReplies,
 }
 
 /// The recipients of a job's outcome.
 #[derive(Clone)]
-struct Answers {
+struct FlushReplies {
     link: Mailbox<LinkNote>,
     clock: Clock,
 }
@@ -90,9 +91,9 @@ impl Flusher {
         clock: Clock,
     ) -> (Flusher, FlushWorker) {
         let (send, jobs) = channel();
-        let answers = Answers { link, clock };
+        let answers = FlushReplies { link, clock };
         let worker = FlushWorker { jobs, store: store.clone(), answers };
-        (Flusher(Some(Arc::new(Door { jobs: send, objects, store, clock }))), worker)
+        (Flusher(Some(Arc::new(FlushThread { jobs: send, objects, store, clock }))), worker)
     }
 
     /// A flusher that writes nothing.
@@ -100,7 +101,7 @@ impl Flusher {
         Flusher(None)
     }
 
-    fn door(&self) -> Result<&Arc<Door>, (Status, String)> {
+    fn door(&self) -> Result<&Arc<FlushThread>, (Status, String)> {
         let text = "this memory server has no flush_root; start it with one";
         self.0.as_ref().ok_or((Status::FlushUnavailable, text.into()))
     }
@@ -111,7 +112,7 @@ impl Flusher {
     }
 
     /// Begins the journal of a block; `JournalBegun` reports the outcome.
-    pub fn begin_journal(&self, begin: JournalBegin, errand: Errand, to: Mailbox<Note>) {
+    pub fn begin_journal(&self, begin: JournalBegin, errand: ControllerRequest, to: Mailbox<Note>) {
         let door = self.door().expect("the caller has checked `can_write`").clone();
         let JournalBegin { at, directory, owner, structure } = begin;
         let clock = door.clock;
@@ -169,8 +170,14 @@ impl FlushWorker {
         }
     }
 
-    fn part(&self, object: &str, bytes: &Arc<KeptBytes>, disks: &Parts, answer: (Errand, bool)) {
-        let mut part = Part(self.store.part(object));
+    fn part(
+        &self,
+        object: &str,
+        bytes: &Arc<KeptBytes>,
+        disks: &VolumeParts,
+        answer: (ControllerRequest, bool),
+    ) {
+        let mut part = PartSink(self.store.part(object));
         let given = if !bytes.snapshot().is_plain() {
             bytes.whole(disks, |whole| bytes.snapshot().give(whole, &mut part))
         } else if let Some(pin) = bytes.in_memory() {
@@ -204,20 +211,20 @@ impl FlushWorker {
     }
 }
 
-impl Answers {
+impl FlushReplies {
     /// Runs on the thread of the stores, or on this one: either may wait for the link for a moment.
-    fn give(&self, errand: Errand, outcome: Result<Vec<u8>, FlushError>) {
+    fn give(&self, errand: ControllerRequest, outcome: Result<Vec<u8>, FlushError>) {
         self.done(errand, outcome.map_err(|e| (Status::Unavailable, e.to_string())));
     }
 
     /// The content of a block can no longer be read: it is lost, and its flush fails.
-    fn lost(&self, errand: Errand, structure: StructureId, at: BlockAt, why: String) {
+    fn lost(&self, errand: ControllerRequest, structure: StructureId, at: BlockAt, why: String) {
         let failed = Effect::BlockFailed { structure, at, why: why.clone() };
         self.tell(LinkNote::Effects(vec![failed]));
         self.done(errand, Err((Status::DataLost, why)));
     }
 
-    fn done(&self, errand: Errand, outcome: Result<Vec<u8>, (Status, String)>) {
+    fn done(&self, errand: ControllerRequest, outcome: Result<Vec<u8>, (Status, String)>) {
         self.tell(LinkNote::Done { errand, outcome });
     }
 
@@ -243,9 +250,9 @@ impl AsRef<[u8]> for Changed {
     }
 }
 
-struct Part(PartWriter);
+struct PartSink(PartWriter);
 
-impl Items for Part {
+impl ItemSink for PartSink {
     fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
         self.0.item(bytes)
     }
@@ -260,8 +267,8 @@ impl AsRef<[u8]> for Plain {
     }
 }
 
-fn told(objects: Vec<Written>, sealed: bool) -> Vec<u8> {
-    let object = |w: Written| FlushedObject { bytes: w.bytes, items: w.items, crc: w.crc32 };
+fn told(objects: Vec<WrittenObject>, sealed: bool) -> Vec<u8> {
+    let object = |w: WrittenObject| FlushedObject { bytes: w.bytes, items: w.items, crc: w.crc32 };
     FlushBlockReply { objects: objects.into_iter().map(object).collect(), sealed }.encode()
 }
 

@@ -8,7 +8,7 @@ use honeycomb_wire::messages::HeldBlock;
 
 /// The state exchanged between a block and a controller that the controller may have lost, or never received.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ReportedState {
     /// Length, bytes, and whether the structure was sealed with the block.
     sealed: Option<(u64, u64, bool)>,
     /// Items and bytes that were taken.
@@ -17,7 +17,7 @@ pub(crate) struct Told {
     next: Option<(u64, u64)>,
 }
 
-impl Told {
+impl ReportedState {
     pub(crate) fn hears(&mut self, news: &News) {
         if let News::Successor(Successor::Ready(moved)) = news
             && let Ok(MovedArgs { entry, .. }) = MovedArgs::decode(moved)

@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Bytes on a disk, from the block's first on.
 #[derive(Clone, Debug)]
-pub(crate) struct Stored {
+pub(crate) struct StoredBytes {
     pub tier: TierIx,
     /// The place, from the start of the shard's part of the disk.
     pub at: u64,
@@ -31,9 +31,9 @@ pub(crate) struct Stored {
 
 /// The place of the bytes.
 #[derive(Clone, Debug)]
-pub(crate) enum Bytes {
+pub(crate) enum RetainedBytes {
     /// The first of them on a disk, if any, and the others in memory.
-    There { stored: Option<Stored>, memory: Option<Pin> },
+    There { stored: Option<StoredBytes>, memory: Option<Pin> },
     /// The block was freed: the bytes are no longer needed.
     Gone,
 }
@@ -49,11 +49,11 @@ pub struct KeptBytes {
     settled: bool,
     /// Objects with its content are complete and stay.
     written: AtomicBool,
-    bytes: Mutex<Bytes>,
+    bytes: Mutex<RetainedBytes>,
 }
 
 /// A shard's parts of the disks of its server, from which it reads retained content.
-pub type Parts = Arc<[(Arc<dyn Volume>, u64)]>;
+pub type VolumeParts = Arc<[(Arc<dyn Volume>, u64)]>;
 
 /// Why retained content cannot be read.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl KeptBytes {
         at: BlockAt,
         structure: StructureId,
         snapshot: Snapshot,
-        bytes: Bytes,
+        bytes: RetainedBytes,
     ) -> Arc<KeptBytes> {
         KeptBytes::live(at, structure, snapshot, true, bytes)
     }
@@ -85,7 +85,7 @@ impl KeptBytes {
         structure: StructureId,
         snapshot: Snapshot,
         settled: bool,
-        bytes: Bytes,
+        bytes: RetainedBytes,
     ) -> Arc<KeptBytes> {
         let (written, bytes) = (AtomicBool::new(false), Mutex::new(bytes));
         Arc::new(KeptBytes { at, structure, snapshot, settled, written, bytes })
@@ -106,12 +106,12 @@ impl KeptBytes {
         self.settled
     }
 
-    fn lock(&self) -> MutexGuard<'_, Bytes> {
+    fn lock(&self) -> MutexGuard<'_, RetainedBytes> {
         self.bytes.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     /// Notes that the bytes are in another place now.
-    pub(crate) fn moved(&self, to: Bytes) {
+    pub(crate) fn moved(&self, to: RetainedBytes) {
         // The old value is dropped outside of the lock, so that no thread waits for that.
         let was = std::mem::replace(&mut *self.lock(), to);
         drop(was);
@@ -124,7 +124,7 @@ impl KeptBytes {
     /// The bytes, if all of them are in memory.
     pub(crate) fn in_memory(&self) -> Option<Pin> {
         match &*self.lock() {
-            Bytes::There { stored: None, memory } => memory.clone(),
+            RetainedBytes::There { stored: None, memory } => memory.clone(),
             _ => None,
         }
     }
@@ -132,16 +132,16 @@ impl KeptBytes {
     /// Passes the bytes on in runs, from the first to the last; those on a disk are read in pieces.
     pub(crate) fn runs(
         &self,
-        parts: &Parts,
+        parts: &VolumeParts,
         mut run: impl FnMut(&[u8]) -> io::Result<()>,
     ) -> Result<(), KeptFault> {
         let there = self.lock().clone();
-        let Bytes::There { stored, memory } = there else { return Err(KeptFault::Gone) };
+        let RetainedBytes::There { stored, memory } = there else { return Err(KeptFault::Gone) };
         let lost = |e: io::Error| match e.kind() {
             AWAY => KeptFault::Away(e),
             _ => KeptFault::Lost(e.to_string()),
         };
-        if let Some(Stored { tier, at, length, sums, hold }) = &stored {
+        if let Some(StoredBytes { tier, at, length, sums, hold }) = &stored {
             let below = tier.below().expect("a lower tier");
             let (volume, base) = &parts[below];
             let size = TIER_PIECE.min(length.next_multiple_of(TIER_CHUNK));
@@ -165,7 +165,7 @@ impl KeptBytes {
     /// All bytes, in one run: in memory for as long as `give` works on them.
     pub(crate) fn whole<T>(
         &self,
-        parts: &Parts,
+        parts: &VolumeParts,
         give: impl FnOnce(&[u8]) -> io::Result<T>,
     ) -> Result<T, KeptFault> {
         if let Some(pin) = self.in_memory() {
@@ -186,7 +186,7 @@ impl KeptBytes {
     }
 
     /// Writes the content in one run, as `Snapshot::write` does.
-    pub fn write(&self, parts: &Parts, out: &mut dyn io::Write) -> Result<u64, KeptFault> {
+    pub fn write(&self, parts: &VolumeParts, out: &mut dyn io::Write) -> Result<u64, KeptFault> {
         self.whole(parts, |bytes| self.snapshot.write(bytes, out))
     }
 }

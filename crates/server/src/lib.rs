@@ -27,12 +27,12 @@ mod spill;
 mod watch;
 
 pub use below::{WrongTiers, check as check_tiers};
-pub use kept::{KeptBytes, KeptFault, Parts};
+pub use kept::{KeptBytes, KeptFault, VolumeParts};
 pub use links::{Departure, ValuesLeave};
 pub use lots::Lots;
 pub use server::{DiskOptions, MemoryServer, ServerOptions};
 pub use shard::{
-    Access, BlockOwner, Effect, JournalBegin, JournalWrite, LineKey, MoveKey, MoveWord, Post,
+    BlockOwner, CallerAccess, Effect, JournalBegin, JournalWrite, LineKey, MoveKey, MoveWord, Post,
     PostPayload, Shard, ShardConfig, TierCounts,
 };
 pub use spill::{Io, IoDone, IoId, IoWhat};

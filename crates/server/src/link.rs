@@ -7,10 +7,10 @@
 //! empty blocks. A controller of a lower term than one already joined is refused (INV-25).
 
 mod commands;
-mod telling;
-mod wants;
+mod inventory;
+mod requests;
 
-use crate::flush::{Errand, Flusher};
+use crate::flush::{ControllerRequest, Flusher};
 use crate::lots::Lots;
 use crate::notes::Note;
 use crate::spill::Traffic;
@@ -24,11 +24,11 @@ use honeycomb_wire::messages::{
     KindInfo, LeaveServerRequest, ReportReply, ReportRequest, TierInfo,
 };
 use honeycomb_wire::{Field, GrantKey, Op, ReplyHeader, RequestHeader, Status, TokenKey};
+use inventory::Telling;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use telling::Telling;
 
 /// Time limit of a connection attempt to the controller.
 const CONNECT: Duration = Duration::from_secs(1);
@@ -59,7 +59,7 @@ pub(crate) struct Identity {
 }
 
 /// The subject of a request to the controller, until its reply arrives.
-enum Asked {
+enum PendingRequest {
     Hello,
     Join,
     Report {
@@ -84,7 +84,7 @@ enum Asked {
 
 /// Usage counters of a shard.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Counters {
+pub(crate) struct UsageCounters {
     pub connections: u32,
     pub requests: u64,
     pub forwarded: u64,
@@ -119,14 +119,14 @@ pub(crate) struct Link {
     /// Highest term of any controller that it joined.
     term: u32,
     telling: Telling,
-    asked: HashMap<u64, Asked>,
+    asked: HashMap<u64, PendingRequest>,
     /// Commands that every shard has to execute, with the number of shards that have not.
     shared: HashMap<u64, usize>,
     next_request: u64,
     next_attempt: Time,
     backoff: Duration,
     next_report: Time,
-    counters: Vec<Counters>,
+    counters: Vec<UsageCounters>,
     /// When it last reported, and the CPU time of its cores then.
     reported: (Time, Duration),
     usage: Vec<BlockUsage>,
@@ -141,7 +141,7 @@ impl Link {
         shards: Vec<Mailbox<Note>>,
         flusher: Flusher,
     ) -> Link {
-        let counters = vec![Counters::default(); shards.len()];
+        let counters = vec![UsageCounters::default(); shards.len()];
         Link {
             controller,
             controllers: 1,
@@ -201,7 +201,7 @@ impl Link {
     pub(crate) fn leave(&mut self, net: &mut Net) {
         self.wish_to_leave();
         if self.ready {
-            self.ask(net, Op::LeaveServer, &LeaveServerRequest {}, Asked::Leave);
+            self.ask(net, Op::LeaveServer, &LeaveServerRequest {}, PendingRequest::Leave);
         }
     }
 
@@ -227,7 +227,7 @@ impl Link {
         self.hindrance.take()
     }
 
-    fn ask(&mut self, net: &mut Net, op: Op, body: &impl Field, asked: Asked) {
+    fn ask(&mut self, net: &mut Net, op: Op, body: &impl Field, asked: PendingRequest) {
         let Some(conn) = self.conn else { return };
         self.next_request += 1;
         let before = self.asked.insert(self.next_request, asked);
@@ -255,7 +255,7 @@ impl Link {
                     shard: self.controller as u8,
                     ..Default::default()
                 };
-                self.ask(net, Op::Hello, &hello, Asked::Hello);
+                self.ask(net, Op::Hello, &hello, PendingRequest::Hello);
             }
             Err(e) => {
                 let text =
@@ -292,7 +292,7 @@ impl Link {
             server: self.server.map_or(0, |server| server.0),
             term: self.term,
         };
-        self.ask(net, Op::JoinServer, &body, Asked::Join);
+        self.ask(net, Op::JoinServer, &body, PendingRequest::Join);
     }
 
     fn joined(&mut self, net: &mut Net, now: Time, reply: &JoinServerReply) {
@@ -354,7 +354,7 @@ impl Link {
         if !self.ready {
             return;
         }
-        let sum = self.counters.iter().fold(Counters::default(), |a, c| Counters {
+        let sum = self.counters.iter().fold(UsageCounters::default(), |a, c| UsageCounters {
             connections: a.connections + c.connections,
             requests: a.requests + c.requests,
             forwarded: a.forwarded + c.forwarded,
@@ -381,7 +381,7 @@ impl Link {
             usage: std::mem::take(&mut self.usage),
             active: std::mem::take(&mut self.active),
         };
-        self.ask(net, Op::Report, &body, Asked::Report { sent: now });
+        self.ask(net, Op::Report, &body, PendingRequest::Report { sent: now });
     }
 
     fn hang_up(&mut self, net: &mut Net) {
@@ -401,23 +401,27 @@ impl Link {
     ) {
         let Some(asked) = self.asked.remove(&header.request) else { return };
         match asked {
-            Asked::Grow(at) => self.grown(at, header, args),
-            Asked::Begin(at) => self.move_begun(at, header, args),
-            Asked::Commit(at) => self.move_committed(at, header, args),
-            Asked::Hello if header.status == Status::Ok => match HelloReply::decode(args) {
-                Ok(hello) => self.join(net, &hello, lots),
-                Err(e) => self.hindrance = Some(e.to_string()),
-            },
-            Asked::Join if header.status == Status::Ok => match JoinServerReply::decode(args) {
-                Ok(reply) => self.joined(net, now, &reply),
-                Err(e) => self.hindrance = Some(e.to_string()),
-            },
-            Asked::Hello | Asked::Join => {
+            PendingRequest::Grow(at) => self.grown(at, header, args),
+            PendingRequest::Begin(at) => self.move_begun(at, header, args),
+            PendingRequest::Commit(at) => self.move_committed(at, header, args),
+            PendingRequest::Hello if header.status == Status::Ok => {
+                match HelloReply::decode(args) {
+                    Ok(hello) => self.join(net, &hello, lots),
+                    Err(e) => self.hindrance = Some(e.to_string()),
+                }
+            }
+            PendingRequest::Join if header.status == Status::Ok => {
+                match JoinServerReply::decode(args) {
+                    Ok(reply) => self.joined(net, now, &reply),
+                    Err(e) => self.hindrance = Some(e.to_string()),
+                }
+            }
+            PendingRequest::Hello | PendingRequest::Join => {
                 let text = String::from_utf8_lossy(args).into_owned();
                 self.hindrance = Some(format!("{}: {text}", header.status.name()));
                 net.close(from);
             }
-            Asked::Report { sent } if header.status == Status::Ok => {
+            PendingRequest::Report { sent } if header.status == Status::Ok => {
                 // Half the round trip is a bound on the error; only the order of magnitude of a lease
                 // matters.
                 if let Ok(reply) = ReportReply::decode(args) {
@@ -428,19 +432,19 @@ impl Link {
                     }
                 }
             }
-            Asked::Inventory { last } if header.status == Status::Ok => {
+            PendingRequest::Inventory { last } if header.status == Status::Ok => {
                 if last {
                     self.told(net);
                 }
             }
-            Asked::Inventory { .. } => net.close(from),
+            PendingRequest::Inventory { .. } => net.close(from),
             // The controller no longer knows this number: join again under a new one.
-            Asked::Report { .. } => net.close(from),
-            Asked::Taken(at) => self.tell(at, News::TakenHeard),
-            Asked::Locate(shard, server) => self.located(shard, server, header, args),
-            Asked::Leave if header.status == Status::Ok => {}
-            Asked::Leave => self.kept = Some(String::from_utf8_lossy(args).into_owned()),
-            Asked::Told => {}
+            PendingRequest::Report { .. } => net.close(from),
+            PendingRequest::Taken(at) => self.tell(at, News::TakenHeard),
+            PendingRequest::Locate(shard, server) => self.located(shard, server, header, args),
+            PendingRequest::Leave if header.status == Status::Ok => {}
+            PendingRequest::Leave => self.kept = Some(String::from_utf8_lossy(args).into_owned()),
+            PendingRequest::Told => {}
         }
     }
 
@@ -457,10 +461,10 @@ impl Link {
         self.active.clear();
         for asked in std::mem::take(&mut self.asked).into_values() {
             match asked {
-                Asked::Grow(at) => self.away(at),
+                PendingRequest::Grow(at) => self.away(at),
                 // The taken amounts are reported with the blocks; then the block must continue counting.
-                Asked::Taken(at) => self.telling.unheard.push(at),
-                Asked::Begin(at) => self.refuse_move(at),
+                PendingRequest::Taken(at) => self.telling.unheard.push(at),
+                PendingRequest::Begin(at) => self.refuse_move(at),
                 _ => {}
             }
         }
@@ -472,7 +476,7 @@ impl Link {
         net: &mut Net,
         now: Time,
         shard: ShardIx,
-        counters: Counters,
+        counters: UsageCounters,
         usage: Vec<BlockUsage>,
         active: Vec<ActivePrefix>,
     ) {
@@ -497,7 +501,7 @@ impl Link {
     pub(crate) fn done(
         &mut self,
         net: &mut Net,
-        errand: Errand,
+        errand: ControllerRequest,
         outcome: Result<Vec<u8>, (Status, String)>,
     ) {
         // A command of an earlier connection is repeated over this one, and another controller may have used

@@ -5,7 +5,7 @@
 //! own link. The first shard reports the number of shards.
 
 use crate::flush::Flusher;
-use crate::link::{Counters, Identity, Link};
+use crate::link::{Identity, Link, UsageCounters};
 use crate::lots::Lots;
 use crate::notes::{LinkNote, Note};
 use crate::shard::Effect;
@@ -41,7 +41,7 @@ pub struct ValuesLeave {
 }
 
 /// The channels from a server to the process that runs it.
-pub(crate) struct Told {
+pub(crate) struct ProcessChannels {
     /// The end of a drain, or the reason of its refusal.
     pub departure: Sender<Departure>,
     /// Values that must leave the server. Reports are repeated, so a report that does not fit may be dropped.
@@ -58,7 +58,7 @@ pub(crate) struct LinkService {
     /// Receives one message when the server has joined all controller shards, and before that the obstacles.
     joined: Option<Sender<Result<ServerId, String>>>,
     /// Channels that are not read in a process that runs more than this server.
-    told: Told,
+    told: ProcessChannels,
     stopped: bool,
 }
 
@@ -69,7 +69,7 @@ impl LinkService {
         shards: Vec<Mailbox<Note>>,
         flusher: Flusher,
         joined: Sender<Result<ServerId, String>>,
-        told: Told,
+        told: ProcessChannels,
     ) -> LinkService {
         let lots = Lots::new(shards.len(), identity.blocks_per_shard);
         let (identity, joined, links) = (Arc::new(identity), Some(joined), Vec::new());
@@ -219,7 +219,7 @@ impl Service for LinkService {
                 mut usage,
                 mut active,
             } => {
-                let counters = Counters { connections, requests, forwarded, bytes_owed, cpu };
+                let counters = UsageCounters { connections, requests, forwarded, bytes_owed, cpu };
                 for (controller, link) in (0..).zip(&mut self.links) {
                     let of = |usage: &BlockUsage| BlockId(usage.block).server().controller();
                     let usage = part(&mut usage, controller, of);

@@ -1,7 +1,7 @@
 //! The messages between the threads of a server.
 
-use crate::flush::Errand;
-use crate::shard::{Access, BlockOwner, Effect, MoveWord};
+use crate::flush::ControllerRequest;
+use crate::shard::{BlockOwner, CallerAccess, Effect, MoveWord};
 use crate::spill::{IoDone, IoId};
 use honeycomb_block::{Pin, Shared};
 use honeycomb_structures::News;
@@ -33,43 +33,43 @@ pub(crate) enum Note {
     ClockOffset(i64),
     /// The controller assigns a block; with the place of its journal, if changes are stored before they are
     /// answered.
-    Open(BlockOwner, Option<Box<JournalAt>>, Errand),
+    Open(BlockOwner, Option<Box<JournalAt>>, ControllerRequest),
     /// The journal of a block was begun, or could not be.
-    JournalBegun(BlockAt, Errand, Result<(), (Status, String)>),
+    JournalBegun(BlockAt, ControllerRequest, Result<(), (Status, String)>),
     /// The record with this number was written, or could not be.
     Journaled(BlockAt, u64, Result<(), String>),
     /// The controller takes a block back.
-    Free(BlockAt, Errand),
+    Free(BlockAt, ControllerRequest),
     /// Write the content of a block (of a kv, of these hashes) to this object; confirmed when it is written.
-    Flush(BlockAt, (u64, u64), String, Errand),
+    Flush(BlockAt, (u64, u64), String, ControllerRequest),
     /// As `Flush`, of a block that stays in use, for the flush with this number.
-    Copy(BlockAt, (u64, u64), String, u64, Errand),
+    Copy(BlockAt, (u64, u64), String, u64, ControllerRequest),
     /// The flush with this number has no more copies to make.
-    EndCopies(u64, Errand),
+    EndCopies(u64, ControllerRequest),
     /// Freeze a block for this flush, of a kv with these hashes, at most for so long.
-    Cut(BlockAt, (u64, u64), u64, Duration, Errand),
+    Cut(BlockAt, (u64, u64), u64, Duration, ControllerRequest),
     /// End the freeze.
-    Thaw(BlockAt, u64, Errand),
+    Thaw(BlockAt, u64, ControllerRequest),
     /// Write the content that the block had when it was frozen.
-    WriteCut(BlockAt, String, u64, Errand),
+    WriteCut(BlockAt, String, u64, ControllerRequest),
     /// Older grants of the prefix are revoked.
-    SetGeneration(PrefixId, Generation, Errand),
+    SetGeneration(PrefixId, Generation, ControllerRequest),
     /// A message of the controller to a block.
-    Tell(BlockAt, News, Option<Errand>),
+    Tell(BlockAt, News, Option<ControllerRequest>),
     /// The controller's answer about a move to the block that requested it.
     Move(BlockAt, MoveWord),
     /// A neighbour will send its range to this block by this move.
-    BeginImport(BlockAt, u64, (u64, u64), Errand),
+    BeginImport(BlockAt, u64, (u64, u64), ControllerRequest),
     /// A block must leave this server.
-    Evacuate(BlockAt, Errand),
+    Evacuate(BlockAt, ControllerRequest),
     /// The block owns the data that this move sent to it, or drops the data.
-    EndImport(BlockAt, u64, bool, Errand),
+    EndImport(BlockAt, u64, bool, ControllerRequest),
     /// The address of a server, or why the controller does not give it.
     Located(ServerId, Result<SocketAddr, Status>),
     /// The copy of a sealed block for mapping, or why there is none.
     Copied(BlockAt, Result<Shared, String>),
     /// The controller moves a block to this tier.
-    Lower(BlockAt, TierIx, Errand),
+    Lower(BlockAt, TierIx, ControllerRequest),
     /// The outcome of an I/O operation on a disk.
     Io(IoId, IoDone),
     /// End the loop.
@@ -87,7 +87,7 @@ pub(crate) struct Forwarded {
     pub origin: ShardIx,
     pub from: ConnId,
     pub header: RequestHeader,
-    pub access: Access,
+    pub access: CallerAccess,
     pub args: Vec<u8>,
     pub payload: Vec<u8>,
 }
@@ -128,7 +128,7 @@ pub(crate) enum LinkNote {
     /// in it.
     Holdings { controller: u16, shard: ShardIx, round: u64, blocks: Vec<HeldBlock> },
     /// A command of the controller is done, with the body of the reply, or failed.
-    Done { errand: Errand, outcome: Result<Vec<u8>, (Status, String)> },
+    Done { errand: ControllerRequest, outcome: Result<Vec<u8>, (Status, String)> },
     /// End the loop.
     Stop,
     /// The server is to be drained.

@@ -12,7 +12,7 @@ use honeycomb_wire::messages::HelloRequest;
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
 use std::collections::HashMap;
 
-struct Line {
+struct PeerConnection {
     conn: ConnId,
     target: BlockAt,
     /// Requests that wait for the handshake; `None` when it is done.
@@ -23,7 +23,7 @@ struct Line {
 /// The peer connections of a shard.
 pub(crate) struct Peers {
     token: Vec<u8>,
-    lines: HashMap<LineKey, Line>,
+    lines: HashMap<LineKey, PeerConnection>,
     keys: HashMap<ConnId, LineKey>,
 }
 
@@ -57,7 +57,7 @@ impl Peers {
                     let waiting = Some(Vec::new());
                     let before = self.keys.insert(conn, key);
                     assert!(before.is_none(), "INV-19: {before:?} and {key:?} share a connection");
-                    let line = Line { conn, target, waiting, next_request: 1 };
+                    let line = PeerConnection { conn, target, waiting, next_request: 1 };
                     let before = self.lines.insert(key, line).map(|line| line.target);
                     assert!(before.is_none(), "INV-19: {key:?} is connected to {before:?} already");
                 }
@@ -130,7 +130,7 @@ impl Peers {
     }
 }
 
-fn send(net: &mut Net, line: &mut Line, op: Op, args: &[u8], payload: PostPayload) {
+fn send(net: &mut Net, line: &mut PeerConnection, op: Op, args: &[u8], payload: PostPayload) {
     line.next_request += 1;
     let header =
         RequestHeader { request: line.next_request, at: line.target, ..RequestHeader::new(op) };

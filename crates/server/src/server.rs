@@ -5,7 +5,7 @@ use crate::conn::{Helpers, ShardService};
 use crate::flush::Flusher;
 use crate::lend::Lender;
 use crate::link::Identity;
-use crate::links::{Departure, LinkService, Told, ValuesLeave};
+use crate::links::{Departure, LinkService, ProcessChannels, ValuesLeave};
 use crate::notes::{LinkNote, Note};
 use crate::shard::{Shard, ShardConfig};
 use crate::spill::Spiller;
@@ -226,7 +226,7 @@ impl MemoryServer {
         let (joined, joins) = channel();
         let (departed, departure) = channel();
         let (leaving, values) = sync_channel(VALUES_TOLD);
-        let told = Told { departure: departed, values: leaving };
+        let told = ProcessChannels { departure: departed, values: leaving };
         let service = LinkService::new(identity, clock, shards.clone(), flusher, joined, told);
         threads.push(spawn("link", move || {
             run(link_net, service, link_notes).expect("the event loop of the link does not fail");

@@ -32,7 +32,7 @@ pub use moving::{MoveKey, MoveWord};
 pub use tiers::TierCounts;
 
 use crate::authorize::{authorize, peers_only, routed_here};
-use crate::holdings::Told;
+use crate::holdings::ReportedState;
 use crate::pace::{Delay, Pace};
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
@@ -49,19 +49,19 @@ use honeycomb_types::{
 use honeycomb_wire::notice::Notice;
 use honeycomb_wire::{Auth, Grant, Op, RequestHeader, Status};
 use keeping::Kept;
-use moving::Leaving;
+use moving::DueRelocation;
 use pending::AllPending;
 use request::{Request, acknowledge, next_block, operation, record_hash, subscribe};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
-use tiers::{Place, Tiers};
+use tiers::{Residency, Tiers};
 use waiting::Pending;
 
 /// The caller: the facts that the connection's handshake and grants have proven.
 #[derive(Clone, Copy, Debug)]
-pub struct Access {
+pub struct CallerAccess {
     /// Scope of retries.
     pub session: SessionId,
     /// Most results that a lane of this session keeps.
@@ -281,7 +281,7 @@ pub struct ShardConfig {
     pub kinds: Arc<Registry>,
 }
 
-struct Slot {
+struct BlockSlot {
     owner: BlockOwner,
     backing: Backing,
     structure: Box<dyn Structure>,
@@ -299,7 +299,7 @@ struct Slot {
     /// When it requested one, until the answer arrives.
     asked_at: Option<Time>,
     /// The time for which there was no room for a successor.
-    full: full::Full,
+    full: full::FullSince,
     /// When to check whether its granted successor is still needed.
     idle_at: Option<Time>,
     /// How fast it is written.
@@ -318,16 +318,16 @@ struct Slot {
     /// When to continue freeing data that has moved away.
     sweep_at: Option<Time>,
     /// State of the block's departure from a draining server.
-    leaving: Option<Leaving>,
-    told: Told,
+    leaving: Option<DueRelocation>,
+    told: ReportedState,
     /// The copy that clients map, which then serves the block as well.
     shared: Option<Shared>,
     /// The tier of the block's bytes, and their place in it.
-    place: Place,
+    place: Residency,
     /// The journal of a block whose changes are answered only when they are stored in it.
     journal: Option<Box<journals::Journal>>,
     /// The block's part of a snapshot of several blocks.
-    cut: Option<Box<cutting::Cut>>,
+    cut: Option<Box<cutting::CheckpointState>>,
 }
 
 /// One core's share of a memory server.
@@ -337,7 +337,7 @@ pub struct Shard {
     members: Vec<ServerId>,
     /// For each controller shard, as many slots as there are blocks: each controller shard may name any
     /// block, and uses at most its share of them. Found by `index`.
-    slots: Vec<Option<Box<Slot>>>,
+    slots: Vec<Option<Box<BlockSlot>>>,
     /// Number of open or retained blocks: never more than the shard's blocks (INV-40).
     held: u32,
     /// The state of the lower tiers.
@@ -369,7 +369,7 @@ pub struct Shard {
     /// Records to be written.
     journal_writes: Vec<JournalWrite>,
     /// Copies of freed blocks that clients may still map.
-    owed: Vec<lending::Owed>,
+    owed: Vec<lending::OwedCopy>,
     /// Adoptions and drops of extents at other shards.
     extents: extents::Extents,
     /// Snapshot content of blocks that are no longer frozen.
@@ -454,7 +454,7 @@ impl Shard {
     pub fn apply(
         &mut self,
         now: Time,
-        access: &Access,
+        access: &CallerAccess,
         header: &RequestHeader,
         args: &[u8],
         payload: &[u8],
@@ -592,7 +592,7 @@ impl Shard {
     pub fn reserve(
         &mut self,
         now: Time,
-        access: &Access,
+        access: &CallerAccess,
         header: &RequestHeader,
         args: &[u8],
         ticket: Ticket,
@@ -737,7 +737,7 @@ impl Shard {
     fn admit(
         &mut self,
         now: Time,
-        access: &Access,
+        access: &CallerAccess,
         header: &RequestHeader,
     ) -> Result<(usize, Attributes), Answer> {
         let index = self.index(header.at.block).ok_or_else(|| unknown_block(header.at))?;
@@ -782,7 +782,7 @@ impl Shard {
         controller as usize * blocks..(controller as usize + 1) * blocks
     }
 
-    fn slot_at(&mut self, at: BlockAt) -> Option<&mut Slot> {
+    fn slot_at(&mut self, at: BlockAt) -> Option<&mut BlockSlot> {
         let index = self.index(at.block)?;
         let slot = self.slots[index].as_deref_mut()?;
         (slot.owner.at.epoch == at.epoch || Bug::EpochUnchecked.active()).then_some(slot)

@@ -166,7 +166,7 @@ fn read(volume: &dyn Volume, at: u64, bytes: &mut [u8], sums: &[u32]) -> io::Res
 }
 
 /// One operation, and the shard that gets its outcome.
-struct Job {
+struct IoJob {
     io: Io,
     base: u64,
     shard: Mailbox<Note>,
@@ -194,19 +194,19 @@ impl Traffic {
 
 #[derive(Default)]
 struct Queues {
-    reads: VecDeque<Job>,
-    writes: VecDeque<Job>,
+    reads: VecDeque<IoJob>,
+    writes: VecDeque<IoJob>,
     /// The number of spillers left.
     spillers: usize,
 }
 
-struct Shared {
+struct SpillQueue {
     queues: Mutex<Queues>,
     traffic: Arc<Traffic>,
     changed: Condvar,
 }
 
-impl Shared {
+impl SpillQueue {
     fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock().unwrap_or_else(|e| e.into_inner())
     }
@@ -216,11 +216,11 @@ impl Shared {
 ///
 /// The number of its operations is bounded: the blocks of a server that are demoted at a time, and reads that
 /// have buffers.
-pub(crate) struct Spiller(Arc<Shared>, Arc<dyn Volume>);
+pub(crate) struct Spiller(Arc<SpillQueue>, Arc<dyn Volume>);
 
 /// The worker: it executes until every `Spiller` of the disk is dropped.
 pub(crate) struct SpillWorker {
-    shared: Arc<Shared>,
+    shared: Arc<SpillQueue>,
     volume: Arc<dyn Volume>,
     clock: Clock,
     takes: Takes,
@@ -268,7 +268,7 @@ impl Spiller {
         let queues = Mutex::new(Queues { spillers: 1, ..Queues::default() });
         let (traffic, changed) = (Arc::new(Traffic::of(name)), Condvar::new());
         let threads = volume.width();
-        let shared = Arc::new(Shared { queues, traffic, changed });
+        let shared = Arc::new(SpillQueue { queues, traffic, changed });
         let worker = |n| SpillWorker {
             shared: shared.clone(),
             volume: volume.clone(),
@@ -298,7 +298,7 @@ impl Spiller {
         let mut queues = self.0.lock();
         let urgent = io.is_urgent();
         let queue = if urgent { &mut queues.reads } else { &mut queues.writes };
-        queue.push_back(Job { io, base, shard });
+        queue.push_back(IoJob { io, base, shard });
         drop(queues);
         // Not every worker takes every operation.
         self.0.changed.notify_all();
@@ -308,7 +308,7 @@ impl Spiller {
 impl SpillWorker {
     /// Executes operations until the last `Spiller` is dropped.
     pub fn run(self) {
-        while let Some(Job { io, base, shard }) = self.next() {
+        while let Some(IoJob { io, base, shard }) = self.next() {
             let (bytes, way) = (io.bytes(), io.way());
             let (id, done) = io.carry_out(&*self.volume, base);
             let traffic = &self.shared.traffic;
@@ -326,7 +326,7 @@ impl SpillWorker {
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    fn next(&self) -> Option<IoJob> {
         let mut queues = self.shared.lock();
         loop {
             let Queues { reads, writes, spillers } = &mut *queues;

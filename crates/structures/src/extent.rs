@@ -32,7 +32,7 @@ const COST_FRACTION: usize = 16;
 
 /// The owner of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum ExtentOwner {
     /// No owner yet; the extent is dropped at this time.
     Pending(Time),
     /// The entry that this put has made.
@@ -40,14 +40,14 @@ enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct OwnedExtent {
     at: usize,
     len: usize,
-    state: State,
+    state: ExtentOwner,
 }
 
 /// A payload that is arriving.
-struct Fill {
+struct ArrivingPayload {
     at: usize,
     len: usize,
     filled: usize,
@@ -57,10 +57,10 @@ struct Fill {
 pub struct ExtentBlock {
     size: usize,
     arena: Arena,
-    extents: BTreeMap<u64, Held>,
+    extents: BTreeMap<u64, OwnedExtent>,
     /// Pending extents, by the time at which they are dropped.
     pending: BTreeSet<(Time, u64)>,
-    fills: HashMap<Ticket, Fill>,
+    fills: HashMap<Ticket, ArrivingPayload>,
     last_id: u64,
     /// The largest end of all extents that ever existed: so many bytes are written to a lower tier and read
     /// from it, even if extents are dropped meanwhile.
@@ -116,8 +116,8 @@ impl ExtentBlock {
             places.into_iter().map(|(at, len)| (at, round_up(len))).collect();
         assert_eq!(places, used, "extents and the arena's books agree");
         let pending = self.extents.iter().filter_map(|(id, held)| match held.state {
-            State::Pending(due) => Some((due, *id)),
-            State::Adopted(_) => None,
+            ExtentOwner::Pending(due) => Some((due, *id)),
+            ExtentOwner::Adopted(_) => None,
         });
         assert_eq!(pending.collect::<BTreeSet<_>>(), self.pending);
         assert!(!self.closed || self.is_empty());
@@ -160,7 +160,7 @@ impl ExtentBlock {
         assert!(at + len <= self.size, "INV-39: an extent of {len} bytes at {at} of {}", self.size);
         self.last_id += 1;
         let due = now + Duration::from_millis(EXTENT_PENDING_MS);
-        let held = Held { at, len, state: State::Pending(due) };
+        let held = OwnedExtent { at, len, state: ExtentOwner::Pending(due) };
         let before = self.extents.insert(self.last_id, held);
         assert!(before.is_none(), "INV-39: extent {} was numbered twice", self.last_id);
         self.pending.insert((due, self.last_id));
@@ -184,10 +184,10 @@ impl ExtentBlock {
         let due = now + Duration::from_millis(EXTENT_PENDING_MS);
         for id in ids {
             let held = self.extents.get_mut(&id).ok_or_else(|| gone(id))?;
-            if let State::Pending(before) = held.state {
+            if let ExtentOwner::Pending(before) = held.state {
                 self.pending.remove(&(before, id));
                 self.pending.insert((due, id));
-                held.state = State::Pending(due);
+                held.state = ExtentOwner::Pending(due);
             }
         }
         Ok(Answer::ok(0))
@@ -198,14 +198,16 @@ impl ExtentBlock {
         let (owner, extents) = owner_and_ids(args)?;
         for id in &extents {
             match self.extents.get(id).map(|held| held.state) {
-                Some(State::Pending(_)) => {}
-                Some(State::Adopted(other)) if other == owner => {}
-                Some(State::Adopted(_)) | None => return Err(gone(*id)),
+                Some(ExtentOwner::Pending(_)) => {}
+                Some(ExtentOwner::Adopted(other)) if other == owner => {}
+                Some(ExtentOwner::Adopted(_)) | None => return Err(gone(*id)),
             }
         }
         for id in extents {
             let held = self.extents.get_mut(&id).expect("looked up just now");
-            if let State::Pending(due) = std::mem::replace(&mut held.state, State::Adopted(owner)) {
+            if let ExtentOwner::Pending(due) =
+                std::mem::replace(&mut held.state, ExtentOwner::Adopted(owner))
+            {
                 let timed = self.pending.remove(&(due, id));
                 assert!(timed, "INV-39: extent {id} is adopted, and had no time without an owner");
             }
@@ -219,7 +221,7 @@ impl ExtentBlock {
         for id in extents {
             match self.extents.get(&id).map(|held| held.state) {
                 None => {}
-                Some(State::Adopted(other)) if other != owner => {}
+                Some(ExtentOwner::Adopted(other)) if other != owner => {}
                 Some(_) => self.forget(block, id),
             }
         }
@@ -228,7 +230,7 @@ impl ExtentBlock {
 
     fn forget(&mut self, block: &mut Backing, id: u64) {
         let held = self.extents.remove(&id).expect("it was just looked up");
-        if let State::Pending(due) = held.state {
+        if let ExtentOwner::Pending(due) = held.state {
             let timed = self.pending.remove(&(due, id));
             assert!(timed, "INV-39: extent {id} is dropped, and had no time without an owner");
         }
@@ -276,7 +278,7 @@ impl Structure for ExtentBlock {
     ) -> Result<(), Answer> {
         no_arguments(operation.args)?;
         let at = self.place(block, operation.now, length)?;
-        self.fills.insert(operation.ticket, Fill { at, len: length, filled: 0 });
+        self.fills.insert(operation.ticket, ArrivingPayload { at, len: length, filled: 0 });
         self.look(operation.now);
         Ok(())
     }
@@ -365,7 +367,8 @@ impl Structure for ExtentBlock {
 
     /// The extents with an owner, each as: id u64, length u32, bytes.
     fn snapshot(&mut self, _range: (u64, u64)) -> Option<Snapshot> {
-        let adopted = self.extents.iter().filter(|(_, h)| matches!(h.state, State::Adopted(_)));
+        let adopted =
+            self.extents.iter().filter(|(_, h)| matches!(h.state, ExtentOwner::Adopted(_)));
         let places: Vec<(u64, Range<usize>)> =
             adopted.map(|(id, held)| (*id, held.at..held.at + held.len)).collect();
         Some(Snapshot::items(self.reach, move |bytes, out| {

@@ -6,7 +6,7 @@ mod moving;
 
 use crate::carry::{Cart, take_part};
 use crate::moves::Movable;
-use crate::next::{Next, busy, moved};
+use crate::next::{SuccessorRequest, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
     Answer, Event, News, Operation, Outcome, Payload, Rest, Snapshot, Structure, Ticket, ToStore,
@@ -18,14 +18,14 @@ use honeycomb_types::{Bug, Marks, Time};
 use honeycomb_wire::data::ReadArgs;
 use honeycomb_wire::notice::Change;
 use honeycomb_wire::{Auth, Mutates, Op, Status};
-use journal::Journal;
+use journal::FileJournal;
 use std::collections::VecDeque;
 
 /// Retry delay while other appends must end first, in microseconds.
 const RETRY_FILLS_US: u64 = 200;
 
 /// How the block was sealed.
-enum Seal {
+enum FileSeal {
     /// Full: the file continues in the block that these arguments of `Moved` name.
     Continues(Vec<u8>),
     /// The file itself was sealed.
@@ -43,13 +43,13 @@ struct Append {
 pub struct FileBlock {
     size: usize,
     pieces: Pieces<Append>,
-    next: Next,
-    seal: Option<Seal>,
+    next: SuccessorRequest,
+    seal: Option<FileSeal>,
     watched: bool,
     events: VecDeque<Event>,
     cart: Cart,
     /// The journal of a block whose bytes become visible only when they are stored.
-    journal: Option<Journal>,
+    journal: Option<FileJournal>,
 }
 
 impl FileBlock {
@@ -58,7 +58,7 @@ impl FileBlock {
         FileBlock {
             size: block_size,
             pieces: Pieces::new(),
-            next: Next::new(block_size),
+            next: SuccessorRequest::new(block_size),
             seal: None,
             watched: false,
             events: VecDeque::new(),
@@ -86,11 +86,11 @@ impl FileBlock {
         }
     }
 
-    fn close(&mut self, seal: Seal) {
+    fn close(&mut self, seal: FileSeal) {
         let length = self.length();
         let successor = match &seal {
-            Seal::Continues(successor) => Some(successor.clone()),
-            Seal::Final => {
+            FileSeal::Continues(successor) => Some(successor.clone()),
+            FileSeal::Final => {
                 self.changed(Change::Seal { length });
                 None
             }
@@ -111,8 +111,10 @@ impl FileBlock {
             return Err(Answer::refuse(Status::BadFrame, "FileAppend takes no arguments"));
         }
         match &self.seal {
-            Some(Seal::Continues(successor)) => return Err(moved(self.length(), successor)),
-            Some(Seal::Final) => return Err(Answer::refuse(Status::Sealed, "the file is sealed")),
+            Some(FileSeal::Continues(successor)) => return Err(moved(self.length(), successor)),
+            Some(FileSeal::Final) => {
+                return Err(Answer::refuse(Status::Sealed, "the file is sealed"));
+            }
             None if self.is_ending() => return Err(busy(self.retry_us())),
             None => {}
         }
@@ -147,7 +149,7 @@ impl FileBlock {
             Ok(successor) if self.journal.is_some() => self.continue_when_stored(successor),
             Ok(successor) => {
                 let answer = moved(self.length(), &successor);
-                self.close(Seal::Continues(successor));
+                self.close(FileSeal::Continues(successor));
                 answer
             }
             Err(refusal) => refusal,
@@ -200,7 +202,7 @@ impl FileBlock {
             false => self.length(),
         };
         if offset >= committed {
-            if let Some(Seal::Continues(successor)) = &self.seal {
+            if let Some(FileSeal::Continues(successor)) = &self.seal {
                 return moved(committed, successor);
             }
             return Answer::ok(committed);
@@ -216,8 +218,8 @@ impl FileBlock {
 
     fn file_size(&self) -> Answer {
         let sealed = match &self.seal {
-            Some(Seal::Continues(successor)) => return moved(self.length(), successor),
-            Some(Seal::Final) => true,
+            Some(FileSeal::Continues(successor)) => return moved(self.length(), successor),
+            Some(FileSeal::Final) => true,
             None => false,
         };
         Answer { args: vec![sealed as u8], ..Answer::ok(self.length()) }
@@ -233,12 +235,12 @@ impl FileBlock {
 
     fn seal(&mut self, ticket: Ticket) -> Outcome {
         Outcome::Done(match &self.seal {
-            Some(Seal::Continues(successor)) => moved(self.length(), successor),
-            Some(Seal::Final) => Answer::ok(self.length()),
+            Some(FileSeal::Continues(successor)) => moved(self.length(), successor),
+            Some(FileSeal::Final) => Answer::ok(self.length()),
             None if !self.pieces.is_settled() || self.is_ending() => busy(self.retry_us()),
             None if self.journal.is_some() => return self.seal_when_stored(ticket),
             None => {
-                self.close(Seal::Final);
+                self.close(FileSeal::Final);
                 Answer::ok(self.length())
             }
         })
@@ -378,7 +380,7 @@ impl Structure for FileBlock {
     }
 
     fn hold_back(&mut self) -> bool {
-        self.journal = Some(Journal::default());
+        self.journal = Some(FileJournal::default());
         true
     }
 

@@ -139,7 +139,7 @@ impl Registry {
     /// File, queue, kv, and the blocks that hold a kv's large values.
     pub fn builtin() -> Registry {
         let kinds: [Box<dyn StructureKind>; 4] =
-            [Box::new(File), Box::new(Queue), Box::new(Kv), Box::new(Extents)];
+            [Box::new(FileKind), Box::new(QueueKind), Box::new(KvKind), Box::new(ExtentsKind)];
         let registered = kinds.map(|kind| {
             Arc::new(
                 Registered::new(kind).expect("the protocol's own table of operations is sound"),
@@ -213,9 +213,9 @@ fn protocol_spec(kind: Kind, router: Router) -> KindSpec {
     KindSpec { kind, name: kind.name().into(), router, operations: operations.collect() }
 }
 
-struct File;
+struct FileKind;
 
-impl StructureKind for File {
+impl StructureKind for FileKind {
     fn spec(&self) -> KindSpec {
         protocol_spec(Kind::File, Router::Offset)
     }
@@ -229,9 +229,9 @@ impl StructureKind for File {
     }
 }
 
-struct Queue;
+struct QueueKind;
 
-impl StructureKind for Queue {
+impl StructureKind for QueueKind {
     fn spec(&self) -> KindSpec {
         protocol_spec(Kind::Queue, Router::Ends)
     }
@@ -247,9 +247,9 @@ impl StructureKind for Queue {
     }
 }
 
-struct Kv;
+struct KvKind;
 
-impl StructureKind for Kv {
+impl StructureKind for KvKind {
     fn spec(&self) -> KindSpec {
         protocol_spec(Kind::Kv, Router::HashRange)
     }
@@ -268,9 +268,9 @@ impl StructureKind for Kv {
     }
 }
 
-struct Extents;
+struct ExtentsKind;
 
-impl StructureKind for Extents {
+impl StructureKind for ExtentsKind {
     fn spec(&self) -> KindSpec {
         // These blocks belong to a kv, which alone knows where each is; the router is only formal.
         protocol_spec(Kind::Extents, Router::HashRange)

@@ -46,7 +46,7 @@ pub enum LaneVerdict {
 }
 
 /// One result. The common answer, a status and a number, needs no heap memory.
-struct Record {
+struct ResultRecord {
     hash: u64,
     value: u64,
     status: Status,
@@ -60,15 +60,15 @@ struct More {
     payload: Payload,
 }
 
-impl Record {
-    fn new(hash: Option<u64>, answer: &Answer) -> Record {
+impl ResultRecord {
+    fn new(hash: Option<u64>, answer: &Answer) -> ResultRecord {
         let payload = answer.payload.clone();
         if let Payload::Block(_) = payload {
             panic!("INV-16: a mutation's answer must outlive changes of the block");
         }
         let more = (payload != Payload::None || !answer.args.is_empty())
             .then(|| Box::new(More { args: answer.args.clone(), payload }));
-        Record {
+        ResultRecord {
             hash: hash.unwrap_or(0),
             value: answer.value,
             status: answer.status,
@@ -98,7 +98,7 @@ impl Record {
 struct Adopted {
     /// The next expected sequence number: later mutations did not run at the other block.
     next: u64,
-    records: Vec<(u64, Record)>,
+    records: Vec<(u64, ResultRecord)>,
     /// When the records last arrived.
     came: Time,
 }
@@ -107,7 +107,7 @@ impl Adopted {
     fn bytes(&self) -> usize {
         let heap: usize = self.records.iter().map(|(_, record)| record.heap_bytes()).sum();
         size_of::<((SessionId, LaneId), Adopted)>()
-            + self.records.len() * size_of::<(u64, Record)>()
+            + self.records.len() * size_of::<(u64, ResultRecord)>()
             + heap
     }
 }
@@ -118,7 +118,7 @@ struct Lane {
     next: u64,
     running: Option<u64>,
     last_used: Time,
-    records: VecDeque<Record>,
+    records: VecDeque<ResultRecord>,
 }
 
 impl Lane {
@@ -128,8 +128,8 @@ impl Lane {
 
     /// Bytes of its results.
     fn bytes(&self) -> usize {
-        self.records.iter().map(Record::heap_bytes).sum::<usize>()
-            + self.records.capacity() * size_of::<Record>()
+        self.records.iter().map(ResultRecord::heap_bytes).sum::<usize>()
+            + self.records.capacity() * size_of::<ResultRecord>()
     }
 }
 
@@ -155,12 +155,12 @@ impl LaneRoom {
 
 /// The part of the room that one block uses.
 #[derive(Default)]
-struct Share {
+struct RoomShare {
     room: LaneRoom,
     bytes: usize,
 }
 
-impl Share {
+impl RoomShare {
     fn becomes(&mut self, bytes: usize) {
         if bytes != self.bytes {
             self.room.0.0.fetch_add(bytes.wrapping_sub(self.bytes), Relaxed);
@@ -169,7 +169,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for RoomShare {
     fn drop(&mut self) {
         self.becomes(0);
     }
@@ -203,7 +203,7 @@ pub struct Lanes {
     adopted_bytes: usize,
     /// Times of the last two calls of `expire` that were at least `READ_MAX` apart.
     looks: [Time; 2],
-    share: Share,
+    share: RoomShare,
 }
 
 impl Lanes {
@@ -215,7 +215,7 @@ impl Lanes {
     /// No lanes, and room that is shared with other blocks: when it is used up, mutations are answered `Busy`
     /// before they run.
     pub fn within(room: LaneRoom) -> Lanes {
-        Lanes { share: Share { room, bytes: 0 }, ..Lanes::default() }
+        Lanes { share: RoomShare { room, bytes: 0 }, ..Lanes::default() }
     }
 
     fn tell(&mut self) {
@@ -295,7 +295,7 @@ impl Lanes {
     ) {
         assert!(answer.executed(), "INV-16: {:?} does not use up a sequence", answer.status);
         let ix = self.running((session, lane));
-        let record = Record::new(hash, answer);
+        let record = ResultRecord::new(hash, answer);
         let heap = record.heap_bytes();
         let lane = self.lane_mut(ix);
         assert_eq!(lane.running, Some(sequence.0), "INV-16: only what runs has a result");
@@ -313,7 +313,7 @@ impl Lanes {
         lane.next += 1;
         let (kept, next) = (lane.records.len() as u64, lane.next);
         assert!(kept < next, "INV-16: a lane keeps {kept} results, and its next is {next}");
-        let grown = (lane.records.capacity() - before) * size_of::<Record>();
+        let grown = (lane.records.capacity() - before) * size_of::<ResultRecord>();
         self.result_bytes += grown + heap;
         self.tell();
     }
@@ -385,9 +385,9 @@ impl Lanes {
     /// bytes, each for one `adopt`. For a `whole` block these are all results, for a range those of its keys:
     /// a result without a key stays.
     pub fn export(&self, start: u64, end: u64, whole: bool, part: usize) -> Vec<Vec<u8>> {
-        let moves = |r: &Record| whole || (r.hashed && start <= r.hash && r.hash <= end);
+        let moves = |r: &ResultRecord| whole || (r.hashed && start <= r.hash && r.hash <= end);
         let mut parts: Vec<Vec<u8>> = Vec::new();
-        let mut put = |key: (SessionId, LaneId), next: u64, records: Vec<(u64, &Record)>| {
+        let mut put = |key: (SessionId, LaneId), next: u64, records: Vec<(u64, &ResultRecord)>| {
             if parts.last().is_none_or(|last| last.len() >= part) {
                 parts.push(Vec::new());
             }
@@ -463,7 +463,8 @@ impl Lanes {
                 self.adoptions.push_back((now, key));
                 continue;
             }
-            let records: VecDeque<Record> = records.into_iter().map(|(_, record)| record).collect();
+            let records: VecDeque<ResultRecord> =
+                records.into_iter().map(|(_, record)| record).collect();
             let lane = Lane { key, next, running: None, last_used: now, records };
             self.result_bytes += lane.bytes();
             match self.find(key) {
@@ -619,7 +620,7 @@ impl Lanes {
         let capacity = lane.records.capacity();
         if lane.records.is_empty() && capacity > SPARE_RECORDS {
             lane.records = VecDeque::new();
-            freed += capacity * size_of::<Record>();
+            freed += capacity * size_of::<ResultRecord>();
         }
         self.gives(freed);
         self.tell();
@@ -667,7 +668,12 @@ impl Lanes {
     }
 }
 
-fn put_lane(out: &mut Vec<u8>, key: (SessionId, LaneId), next: u64, records: &[(u64, &Record)]) {
+fn put_lane(
+    out: &mut Vec<u8>,
+    key: (SessionId, LaneId),
+    next: u64,
+    records: &[(u64, &ResultRecord)],
+) {
     key.0.0.put(out);
     key.1.0.put(out);
     next.put(out);
@@ -704,7 +710,7 @@ fn get_lane(now: Time, from: &mut Reader<'_>) -> Result<((SessionId, LaneId), Ad
         let bytes = from.take(length)?;
         let payload = if bytes.is_empty() { Payload::None } else { Payload::Bytes(bytes.into()) };
         let answer = Answer { status, value, args, payload };
-        records.push((sequence, Record::new((hash != 0).then_some(hash), &answer)));
+        records.push((sequence, ResultRecord::new((hash != 0).then_some(hash), &answer)));
     }
     Ok((key, Adopted { next, records, came: now }))
 }

@@ -33,9 +33,9 @@ pub use kind::{Attributes, Opening, Registered, Registry, StructureKind};
 pub use kv::{KvBlock, PAGE_MAX as KV_PAGE_MAX, key_limit, splits_from};
 pub use lanes::{LaneRoom, LaneVerdict, Lanes};
 pub use moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
-pub use next::{Next, busy, moved};
+pub use next::{SuccessorRequest, busy, moved};
 pub use queue::{QueueBlock, QueueBounds};
-pub use snapshot::{Items, Snapshot};
+pub use snapshot::{ItemSink, Snapshot};
 
 // Re-exports for structures in other crates, so that they depend on nothing else.
 pub use honeycomb_block::{Backing, Pin, Reclaimer};
@@ -346,9 +346,9 @@ pub enum News {
 ///
 /// **Growth.** A block of a kind whose router grows requests its successor early (`wants_successor`) and
 /// receives it (`News::Successor`). When data no longer fits, the block seals itself (`Event::Sealed`). From
-/// then on it answers requests for later positions with `Moved` to the successor. `Next` does this
-/// bookkeeping. A block never knows its position in the structure: it counts from its own start, and clients
-/// add the offset.
+/// then on it answers requests for later positions with `Moved` to the successor. `SuccessorRequest` does
+/// this bookkeeping. A block never knows its position in the structure: it counts from its own start, and
+/// clients add the offset.
 ///
 /// **Leaving.** A sealed block that is empty for good reports it once (`Event::Drained`). When no caller can
 /// request one of its answers again, and if the router shrinks, the block is removed from the map and freed.

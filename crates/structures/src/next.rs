@@ -10,7 +10,7 @@ const RETRY_CONTROLLER_US: u64 = 20_000;
 const RETRY_SUCCESSOR_US: u64 = 300;
 
 /// The state of the block's successor.
-enum State {
+enum SuccessorState {
     Unknown {
         /// The length of the tail at which to request a successor.
         again_at: usize,
@@ -29,7 +29,7 @@ enum State {
 /// A block calls `wrote` with every write, implements `Structure::wants_successor` by `wanted`, and passes
 /// `News::Successor` to `set`. When data does not fit, it calls `take`: with the successor it seals itself
 /// and answers `moved`; with a refusal it answers that.
-pub struct Next {
+pub struct SuccessorRequest {
     size: usize,
     marks: Marks,
     /// Recent largest write; decays by a sixteenth with every smaller one.
@@ -40,15 +40,23 @@ pub struct Next {
     /// Whether a request is due regardless of the used bytes, because the block that this one replaces had a
     /// successor, or had requested one.
     due: bool,
-    state: State,
+    state: SuccessorState,
 }
 
-impl Next {
+impl SuccessorRequest {
     /// The state for a block of this size without a successor.
-    pub fn new(block_size: usize) -> Next {
+    pub fn new(block_size: usize) -> SuccessorRequest {
         let marks = Marks::default();
-        let state = State::Unknown { again_at: 0 };
-        Next { size: block_size, marks, largest: 0, expected: 0, asked: false, due: false, state }
+        let state = SuccessorState::Unknown { again_at: 0 };
+        SuccessorRequest {
+            size: block_size,
+            marks,
+            largest: 0,
+            expected: 0,
+            asked: false,
+            due: false,
+            state,
+        }
     }
 
     /// Sets the marks at which the block requests a successor.
@@ -74,8 +82,8 @@ impl Next {
             return true;
         }
         let again = match &self.state {
-            State::Ready(_) => false,
-            State::Unknown { again_at } | State::Denied { again_at, .. } => {
+            SuccessorState::Ready(_) => false,
+            SuccessorState::Unknown { again_at } | SuccessorState::Denied { again_at, .. } => {
                 !self.asked && used >= *again_at
             }
         };
@@ -97,14 +105,14 @@ impl Next {
 
     /// Whether it has a successor, or may be granted one that it has requested.
     pub(crate) fn may_have(&self) -> bool {
-        self.asked || self.due || matches!(self.state, State::Ready(_))
+        self.asked || self.due || matches!(self.state, SuccessorState::Ready(_))
     }
 
     /// The block replaces one that may have been granted a successor, which no other block requests or
     /// returns: it requests one at once. A block that has a successor or has requested one does not: the
     /// answer to a second request would name a successor that was returned meanwhile.
     pub(crate) fn ask_again(&mut self) {
-        self.due = !self.asked && !matches!(self.state, State::Ready(_));
+        self.due = !self.asked && !matches!(self.state, SuccessorState::Ready(_));
     }
 
     /// The controller's answer.
@@ -113,11 +121,11 @@ impl Next {
         assert!(used <= size, "INV-20: {used} of {size} bytes of a block are used");
         self.asked = false;
         self.state = match successor {
-            Successor::Ready(args) => State::Ready(args),
+            Successor::Ready(args) => SuccessorState::Ready(args),
             // Requested again when a write does not fit, or every 1/64 of the block until then: often enough
             // to recover before that, and not so often that a full cluster is flooded.
             Successor::Denied(status, message) => {
-                State::Denied { status, message, again_at: used + self.size / 64 }
+                SuccessorState::Denied { status, message, again_at: used + self.size / 64 }
             }
         };
     }
@@ -125,20 +133,20 @@ impl Next {
     /// Returns the successor, if no caller knows of it. As after a refusal, it is requested again when a
     /// write does not fit, or 1/64 of the block later.
     pub fn give_back(&mut self, used: usize) -> Option<Vec<u8>> {
-        let State::Ready(_) = &self.state else { return None };
-        let later = State::Unknown { again_at: used + self.size / 64 };
+        let SuccessorState::Ready(_) = &self.state else { return None };
+        let later = SuccessorState::Unknown { again_at: used + self.size / 64 };
         match std::mem::replace(&mut self.state, later) {
-            State::Ready(successor) => Some(successor),
+            SuccessorState::Ready(successor) => Some(successor),
             _ => unreachable!("it was ready just now"),
         }
     }
 
     /// The successor, for a block that must seal itself now; otherwise the answer.
     pub fn take(&mut self) -> Result<Vec<u8>, Answer> {
-        match std::mem::replace(&mut self.state, State::Unknown { again_at: 0 }) {
-            State::Unknown { .. } => Err(busy(RETRY_SUCCESSOR_US)),
-            State::Ready(successor) => Ok(successor),
-            State::Denied { status, message, .. } => {
+        match std::mem::replace(&mut self.state, SuccessorState::Unknown { again_at: 0 }) {
+            SuccessorState::Unknown { .. } => Err(busy(RETRY_SUCCESSOR_US)),
+            SuccessorState::Ready(successor) => Ok(successor),
+            SuccessorState::Denied { status, message, .. } => {
                 let answer = match status {
                     // These statuses do not mean a lack of room.
                     Status::Unavailable | Status::LogFailed | Status::Busy => Answer {
@@ -147,7 +155,7 @@ impl Next {
                     },
                     status => Answer::refuse(status, message.clone()),
                 };
-                self.state = State::Denied { status, message, again_at: 0 };
+                self.state = SuccessorState::Denied { status, message, again_at: 0 };
                 Err(answer)
             }
         }
@@ -172,7 +180,7 @@ mod tests {
     /// The state of a moved block may arrive twice. Seed 614749 of the simulator.
     #[test]
     fn block_that_takes_the_place_of_another_twice_asks_for_its_successor_once() {
-        let mut next = Next::new(65_536);
+        let mut next = SuccessorRequest::new(65_536);
         next.ask_again();
         assert!(next.wanted(0));
         next.ask_again();

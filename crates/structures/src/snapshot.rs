@@ -5,10 +5,10 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 /// Hands on the items of a block, one after the other, given the block's bytes.
-type GiveItems = dyn Fn(&[u8], &mut dyn Items) -> io::Result<()> + Send + Sync;
+type GiveItems = dyn Fn(&[u8], &mut dyn ItemSink) -> io::Result<()> + Send + Sync;
 
 /// Who takes the items of a snapshot.
-pub trait Items {
+pub trait ItemSink {
     /// One item in the form of a flush: these bytes, one after the other. They are not divided.
     fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()>;
 }
@@ -45,7 +45,7 @@ impl Snapshot {
     /// items in the same order each time.
     pub fn items(
         length: usize,
-        give: impl Fn(&[u8], &mut dyn Items) -> io::Result<()> + Send + Sync + 'static,
+        give: impl Fn(&[u8], &mut dyn ItemSink) -> io::Result<()> + Send + Sync + 'static,
     ) -> Snapshot {
         Snapshot { length, content: Content::Items(Arc::new(give)) }
     }
@@ -78,7 +78,7 @@ impl Snapshot {
     }
 
     /// Hands on the items; plain bytes are one. Fails only as `to` does.
-    pub fn give(&self, bytes: &[u8], to: &mut dyn Items) -> io::Result<()> {
+    pub fn give(&self, bytes: &[u8], to: &mut dyn ItemSink) -> io::Result<()> {
         let bytes = &bytes[..self.length];
         match &self.content {
             Content::Plain => to.item(&[bytes]),
@@ -107,7 +107,7 @@ impl Snapshot {
 /// Copied items, and where each ends.
 struct Copy(Vec<u8>, Vec<usize>);
 
-impl Items for Copy {
+impl ItemSink for Copy {
     fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
         bytes.iter().for_each(|run| self.0.extend_from_slice(run));
         self.1.push(self.0.len());
@@ -120,7 +120,7 @@ struct Counting<'a> {
     items: u64,
 }
 
-impl Items for Counting<'_> {
+impl ItemSink for Counting<'_> {
     fn item(&mut self, bytes: &[&[u8]]) -> io::Result<()> {
         self.items += 1;
         bytes.iter().try_for_each(|run| self.out.write_all(run))

@@ -51,7 +51,7 @@ pub(crate) enum Condition {
 
 /// A request to the store. Names are relative to the place of the flush.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum StoreRequest {
     /// Whether these exist, and their lengths.
     Look(Vec<String>),
     /// Read the manifest.
@@ -64,7 +64,7 @@ pub(crate) enum Ask {
 
 /// The reply of the store.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum StoreReply {
     Looked(Vec<Result<u64, Fault>>),
     Read(Result<(Vec<u8>, Tag), Fault>),
     Written(Result<(), Fault>),
@@ -90,13 +90,13 @@ pub(crate) enum Hindrance {
 }
 
 #[derive(Debug)]
-pub(crate) enum Next {
-    Ask(Ask),
+pub(crate) enum CommitStep {
+    Ask(StoreRequest),
     End(Result<Committed, Hindrance>),
 }
 
 #[derive(Clone, Debug)]
-enum Stage {
+enum CommitStage {
     /// Reads the manifest: none, one to be replaced, or that of this flush? Also after each write
     /// without an explicit success.
     Read,
@@ -113,7 +113,7 @@ enum Stage {
 #[derive(Clone, Debug)]
 pub(crate) struct Commit {
     manifest: Manifest,
-    stage: Stage,
+    stage: CommitStage,
     looked: bool,
     writes: u32,
     /// The manifest that the last write was to replace.
@@ -125,7 +125,7 @@ pub(crate) struct Commit {
 
 impl Commit {
     pub fn new(manifest: Manifest) -> Commit {
-        let stage = Stage::Read;
+        let stage = CommitStage::Read;
         Commit {
             manifest,
             stage,
@@ -138,48 +138,52 @@ impl Commit {
     }
 
     /// The first request.
-    pub fn begin(&self) -> Ask {
-        Ask::Read
+    pub fn begin(&self) -> StoreRequest {
+        StoreRequest::Read
     }
 
     /// The next step after a reply.
-    pub fn next(&mut self, answer: Answer) -> Next {
-        match (std::mem::replace(&mut self.stage, Stage::Ended), answer) {
-            (Stage::Read, Answer::Read(found)) => self.judge(found),
-            (Stage::Look(older, condition), Answer::Looked(found)) => match self.missing(found) {
-                Some(hindrance) => Next::End(Err(hindrance)),
-                None => {
-                    self.looked = true;
-                    self.replace(older, condition)
+    pub fn next(&mut self, answer: StoreReply) -> CommitStep {
+        match (std::mem::replace(&mut self.stage, CommitStage::Ended), answer) {
+            (CommitStage::Read, StoreReply::Read(found)) => self.judge(found),
+            (CommitStage::Look(older, condition), StoreReply::Looked(found)) => {
+                match self.missing(found) {
+                    Some(hindrance) => CommitStep::End(Err(hindrance)),
+                    None => {
+                        self.looked = true;
+                        self.replace(older, condition)
+                    }
                 }
-            },
-            (Stage::SweepOlder(_), Answer::Deleted(Err(fault @ Fault::Passing(_)))) => {
-                Next::End(Err(Hindrance::Store { what: "objects of earlier flushes", fault }))
+            }
+            (CommitStage::SweepOlder(_), StoreReply::Deleted(Err(fault @ Fault::Passing(_)))) => {
+                CommitStep::End(Err(Hindrance::Store { what: "objects of earlier flushes", fault }))
             }
             // Without the permission to delete, the objects stay: the bucket's owner has decided
             // so.
-            (Stage::SweepOlder(condition), Answer::Deleted(_)) => self.write(condition),
-            (Stage::Write, Answer::Written(Ok(()))) => self.sweep(),
-            (Stage::Write, Answer::Written(Err(Fault::NotPossible))) if self.conditional => {
+            (CommitStage::SweepOlder(condition), StoreReply::Deleted(_)) => self.write(condition),
+            (CommitStage::Write, StoreReply::Written(Ok(()))) => self.sweep(),
+            (CommitStage::Write, StoreReply::Written(Err(Fault::NotPossible)))
+                if self.conditional =>
+            {
                 self.conditional = false;
                 self.write(Condition::Any)
             }
-            (Stage::Write, Answer::Written(Err(fault @ Fault::Refused(_)))) => {
-                Next::End(Err(Hindrance::Store { what: "the manifest", fault }))
+            (CommitStage::Write, StoreReply::Written(Err(fault @ Fault::Refused(_)))) => {
+                CommitStep::End(Err(Hindrance::Store { what: "the manifest", fault }))
             }
-            (Stage::Write, Answer::Written(Err(fault))) => {
+            (CommitStage::Write, StoreReply::Written(Err(fault))) => {
                 self.doubt = Some(fault);
-                self.stage = Stage::Read;
-                Next::Ask(Ask::Read)
+                self.stage = CommitStage::Read;
+                CommitStep::Ask(StoreRequest::Read)
             }
             // No manifest names the parts of a superseded flush.
             (
-                Stage::Sweep(Committed::Superseded),
-                Answer::Deleted(Err(fault @ Fault::Passing(_))),
-            ) => Next::End(Err(Hindrance::Store { what: "the parts", fault })),
+                CommitStage::Sweep(Committed::Superseded),
+                StoreReply::Deleted(Err(fault @ Fault::Passing(_))),
+            ) => CommitStep::End(Err(Hindrance::Store { what: "the parts", fault })),
             // Objects that could not be deleted are named by the manifest, and the next flush
             // deletes them.
-            (Stage::Sweep(how), Answer::Deleted(_)) => Next::End(Ok(how)),
+            (CommitStage::Sweep(how), StoreReply::Deleted(_)) => CommitStep::End(Ok(how)),
             (stage, answer) => unreachable!("{answer:?} is no answer at {stage:?}"),
         }
     }
@@ -200,22 +204,22 @@ impl Commit {
 
     /// Replaces the current manifest: first checks the parts, then deletes the objects that it had
     /// replaced.
-    fn replace(&mut self, older: Vec<String>, condition: Condition) -> Next {
+    fn replace(&mut self, older: Vec<String>, condition: Condition) -> CommitStep {
         // Another writer has replaced the manifest since the last write. The caller decides whether
         // this flush is still needed: possibly no client waits for it any more.
         if self.replacing.as_ref().is_some_and(|before| *before != condition) {
             let (what, fault) = ("the manifest", Fault::Changed);
-            return Next::End(Err(Hindrance::Store { what, fault }));
+            return CommitStep::End(Err(Hindrance::Store { what, fault }));
         }
         if self.looked {
-            return self.delete(older, Stage::SweepOlder(condition));
+            return self.delete(older, CommitStage::SweepOlder(condition));
         }
-        self.stage = Stage::Look(older, condition);
-        Next::Ask(Ask::Look(self.manifest.names().map(str::to_owned).collect()))
+        self.stage = CommitStage::Look(older, condition);
+        CommitStep::Ask(StoreRequest::Look(self.manifest.names().map(str::to_owned).collect()))
     }
 
     /// Decides what to do about the current manifest.
-    fn judge(&mut self, found: Result<(Vec<u8>, Tag), Fault>) -> Next {
+    fn judge(&mut self, found: Result<(Vec<u8>, Tag), Fault>) -> CommitStep {
         let (text, tag) = match found {
             Ok(found) => found,
             Err(Fault::Absent) => {
@@ -223,7 +227,7 @@ impl Commit {
                 return self.replace(Vec::new(), Condition::Absent);
             }
             Err(fault) => {
-                return Next::End(Err(Hindrance::Store { what: "the manifest", fault }));
+                return CommitStep::End(Err(Hindrance::Store { what: "the manifest", fault }));
             }
         };
         let earlier = match Manifest::decode(&text) {
@@ -243,7 +247,7 @@ impl Commit {
             let kept: BTreeSet<&str> = earlier.names().collect();
             let own = self.manifest.names().filter(|name| !kept.contains(name));
             let own = own.map(str::to_owned).collect();
-            return self.delete(own, Stage::Sweep(Committed::Superseded));
+            return self.delete(own, CommitStage::Sweep(Committed::Superseded));
         }
         let kept: BTreeSet<&str> = self.manifest.names().collect();
         let gone = |name: &&str| !kept.contains(name);
@@ -254,30 +258,30 @@ impl Commit {
         self.replace(older, Condition::Is(tag))
     }
 
-    fn write(&mut self, condition: Condition) -> Next {
+    fn write(&mut self, condition: Condition) -> CommitStep {
         if self.writes == WRITES {
             let fault = self.doubt.take().unwrap_or(Fault::Changed);
-            return Next::End(Err(Hindrance::Store { what: "the manifest", fault }));
+            return CommitStep::End(Err(Hindrance::Store { what: "the manifest", fault }));
         }
         self.writes += 1;
         self.replacing = Some(condition.clone());
         let condition = if self.conditional { condition } else { Condition::Any };
-        self.stage = Stage::Write;
-        Next::Ask(Ask::Write(self.manifest.encode(), condition))
+        self.stage = CommitStage::Write;
+        CommitStep::Ask(StoreRequest::Write(self.manifest.encode(), condition))
     }
 
-    fn sweep(&mut self) -> Next {
+    fn sweep(&mut self) -> CommitStep {
         let replaced = self.manifest.replaces.clone();
-        self.delete(replaced, Stage::Sweep(Committed::Whole))
+        self.delete(replaced, CommitStage::Sweep(Committed::Whole))
     }
 
-    fn delete(&mut self, names: Vec<String>, stage: Stage) -> Next {
+    fn delete(&mut self, names: Vec<String>, stage: CommitStage) -> CommitStep {
         // A manifest is never a part, whatever its text says.
         let names: Vec<String> = names.into_iter().filter(|name| is_object(name)).collect();
         self.stage = stage;
         match names.is_empty() {
-            true => self.next(Answer::Deleted(Ok(()))),
-            false => Next::Ask(Ask::Delete(names)),
+            true => self.next(StoreReply::Deleted(Ok(()))),
+            false => CommitStep::Ask(StoreRequest::Delete(names)),
         }
     }
 }

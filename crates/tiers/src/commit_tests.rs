@@ -40,7 +40,7 @@ struct Store {
     manifest: Option<(Vec<u8>, u64)>,
     writes: u64,
     /// Abandoned requests that may still arrive.
-    late: Vec<Ask>,
+    late: Vec<StoreRequest>,
 }
 
 impl Store {
@@ -49,34 +49,34 @@ impl Store {
         Some(Tag { etag: Some(number.to_string()), version: None })
     }
 
-    fn does(&mut self, ask: &Ask) -> Answer {
+    fn does(&mut self, ask: &StoreRequest) -> StoreReply {
         match ask {
-            Ask::Look(names) => Answer::Looked(
+            StoreRequest::Look(names) => StoreReply::Looked(
                 names
                     .iter()
                     .map(|n| self.objects.get(n).map(|b| b.len() as u64).ok_or(Fault::Absent))
                     .collect(),
             ),
-            Ask::Read => Answer::Read(match &self.manifest {
+            StoreRequest::Read => StoreReply::Read(match &self.manifest {
                 Some((text, _)) => Ok((text.clone(), self.tag().unwrap())),
                 None => Err(Fault::Absent),
             }),
-            Ask::Write(bytes, condition) => {
+            StoreRequest::Write(bytes, condition) => {
                 let holds = match condition {
                     Condition::Any => true,
                     Condition::Absent => self.manifest.is_none(),
                     Condition::Is(tag) => self.tag().as_ref() == Some(tag),
                 };
                 if !holds {
-                    return Answer::Written(Err(Fault::Changed));
+                    return StoreReply::Written(Err(Fault::Changed));
                 }
                 self.writes += 1;
                 self.manifest = Some((bytes.clone(), self.writes));
-                Answer::Written(Ok(()))
+                StoreReply::Written(Ok(()))
             }
-            Ask::Delete(names) => {
+            StoreRequest::Delete(names) => {
                 names.iter().for_each(|name| drop(self.objects.remove(name)));
-                Answer::Deleted(Ok(()))
+                StoreReply::Deleted(Ok(()))
             }
         }
     }
@@ -134,7 +134,7 @@ fn store(earlier: Option<Manifest>, flushes: &[(&str, u64)]) -> Store {
         // Its writer ended before it had deleted the objects that it replaced.
         store.objects.insert("older.part".into(), b"older".to_vec());
         earlier.replaces = vec!["older.part".into()];
-        store.does(&Ask::Write(earlier.encode(), Condition::Any));
+        store.does(&StoreRequest::Write(earlier.encode(), Condition::Any));
     }
     for (lineage, number) in flushes {
         store.objects.extend((0..PARTS).map(|i| content(lineage, *number, i)));
@@ -146,7 +146,7 @@ fn store(earlier: Option<Manifest>, flushes: &[(&str, u64)]) -> Store {
 struct Committer {
     manifest: Manifest,
     commit: Commit,
-    ask: Option<Ask>,
+    ask: Option<StoreRequest>,
 }
 
 impl Committer {
@@ -162,20 +162,20 @@ impl Committer {
     fn step(&mut self, store: &mut Store, choices: &mut Choices, faults: &mut usize) -> bool {
         let ask = self.ask.clone().unwrap();
         let passing = || Fault::Passing("no answer".into());
-        let changes = matches!(ask, Ask::Write(..) | Ask::Delete(_));
+        let changes = matches!(ask, StoreRequest::Write(..) | StoreRequest::Delete(_));
         let kinds = match (*faults, &ask) {
             (0, _) => 1,
-            (_, Ask::Write(..)) => 6,
-            (_, Ask::Delete(_)) => 3,
+            (_, StoreRequest::Write(..)) => 6,
+            (_, StoreRequest::Delete(_)) => 3,
             _ => 2,
         };
         let chosen = choices.choose(kinds);
         *faults -= usize::from(chosen > 0);
         let fail = |fault| match &ask {
-            Ask::Look(names) => Answer::Looked(vec![Err(fault); names.len()]),
-            Ask::Read => Answer::Read(Err(fault)),
-            Ask::Write(..) => Answer::Written(Err(fault)),
-            Ask::Delete(_) => Answer::Deleted(Err(fault)),
+            StoreRequest::Look(names) => StoreReply::Looked(vec![Err(fault); names.len()]),
+            StoreRequest::Read => StoreReply::Read(Err(fault)),
+            StoreRequest::Write(..) => StoreReply::Written(Err(fault)),
+            StoreRequest::Delete(_) => StoreReply::Deleted(Err(fault)),
         };
         let answer = match chosen {
             0 => store.does(&ask),
@@ -201,10 +201,10 @@ impl Committer {
         };
         assert!(chosen < 2 || changes);
         self.ask = match self.commit.next(answer) {
-            Next::Ask(ask) => Some(ask),
-            Next::End(Ok(_)) => None,
-            Next::End(Err(Hindrance::Missing { part, .. })) => panic!("{part} is missing"),
-            Next::End(Err(Hindrance::Store { .. })) => {
+            CommitStep::Ask(ask) => Some(ask),
+            CommitStep::End(Ok(_)) => None,
+            CommitStep::End(Err(Hindrance::Missing { part, .. })) => panic!("{part} is missing"),
+            CommitStep::End(Err(Hindrance::Store { .. })) => {
                 self.commit = Commit::new(self.manifest.clone());
                 Some(self.commit.begin())
             }
@@ -303,8 +303,8 @@ fn a_part_that_is_not_there_is_no_flush() {
     let mut ask = commit.begin();
     let end = loop {
         match commit.next(store.does(&ask)) {
-            Next::Ask(next) => ask = next,
-            Next::End(end) => break end,
+            CommitStep::Ask(next) => ask = next,
+            CommitStep::End(end) => break end,
         }
     };
     assert!(matches!(end, Err(Hindrance::Missing { part, .. }) if part == "5-a-1.part"));
@@ -326,13 +326,13 @@ fn a_store_without_conditions_is_written_all_the_same() {
     let mut ask = commit.begin();
     loop {
         let answer = match &ask {
-            Ask::Write(_, Condition::Any) => store.does(&ask),
-            Ask::Write(..) => Answer::Written(Err(Fault::NotPossible)),
+            StoreRequest::Write(_, Condition::Any) => store.does(&ask),
+            StoreRequest::Write(..) => StoreReply::Written(Err(Fault::NotPossible)),
             _ => store.does(&ask),
         };
         match commit.next(answer) {
-            Next::Ask(next) => ask = next,
-            Next::End(end) => break assert_eq!(end, Ok(Committed::Whole)),
+            CommitStep::Ask(next) => ask = next,
+            CommitStep::End(end) => break assert_eq!(end, Ok(Committed::Whole)),
         }
     }
     assert_eq!(store.check().unwrap().number, 5);

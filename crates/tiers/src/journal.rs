@@ -66,7 +66,7 @@ pub struct JournalStructure {
 
 /// The identification in a journal's text objects.
 #[derive(Serialize, Deserialize)]
-struct Told<T> {
+struct JournalHeader<T> {
     format: String,
     version: u32,
     #[serde(flatten)]
@@ -157,7 +157,7 @@ fn sum(header: &[u8; HEADER], bytes: &[u8]) -> u32 {
 }
 
 fn encode<T: Serialize>(what: T) -> Vec<u8> {
-    let told = Told { format: FORMAT.into(), version: VERSION, what };
+    let told = JournalHeader { format: FORMAT.into(), version: VERSION, what };
     let mut text = serde_json::to_vec(&told).expect("it has only texts and numbers");
     let crc = crc32fast::hash(&text);
     text.extend_from_slice(format!("\ncrc32 {crc:08x}\n").as_bytes());
@@ -170,7 +170,7 @@ fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     if last != format!("crc32 {:08x}\n", crc32fast::hash(body)).as_bytes() {
         return Err("its checksum does not match its bytes".into());
     }
-    let told: Told<T> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    let told: JournalHeader<T> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
     match (&*told.format, told.version) {
         (FORMAT, VERSION) => Ok(told.what),
         (FORMAT, version) => Err(format!("it is a journal of version {version}, not {VERSION}")),
@@ -354,7 +354,7 @@ async fn list(
 }
 
 /// A journal that is being read.
-struct Journal<'a> {
+struct JournalReader<'a> {
     place: &'a Place,
     bucket: Bucket,
     /// Names of its directory, with their lengths.
@@ -362,7 +362,7 @@ struct Journal<'a> {
     tag: String,
 }
 
-impl Journal<'_> {
+impl JournalReader<'_> {
     fn get(&self, name: &str) -> Result<Option<Bytes>, FlushError> {
         let got = self.bucket.wait(async {
             let found = self.bucket.store().get(&self.bucket.path(name)).await?;
@@ -494,7 +494,7 @@ pub(crate) fn manifest_of(place: &Place, access: &Access) -> Result<Option<Manif
         }
         Err(e) => return Err(e),
     };
-    let mut journal = Journal { place, bucket, there: BTreeMap::new(), tag: String::new() };
+    let mut journal = JournalReader { place, bucket, there: BTreeMap::new(), tag: String::new() };
     let Some(text) = journal.get(FLUSH_JOURNAL)? else { return Ok(None) };
     let owner: JournalOwner = decode(&text).map_err(|why| journal.damaged(FLUSH_JOURNAL, why))?;
     journal.tag = owner.tag.clone();
@@ -505,7 +505,7 @@ pub(crate) fn manifest_of(place: &Place, access: &Access) -> Result<Option<Manif
     Ok(Some(Manifest::new(owner.tag, 0, owner.job, owner.address, structures)))
 }
 
-impl Journal<'_> {
+impl JournalReader<'_> {
     fn listed(&self) -> Result<BTreeMap<String, u64>, FlushError> {
         let above = self.bucket.above();
         let listed = self.bucket.wait(list(self.bucket.store(), above));

@@ -11,22 +11,22 @@ const SECOND: BlockAt =
     BlockAt { block: honeycomb_types::BlockId(4), epoch: honeycomb_types::Epoch(11) };
 
 /// A journal written as a store would have it.
-struct Written(std::path::PathBuf);
+struct WrittenObject(std::path::PathBuf);
 
-impl Drop for Written {
+impl Drop for WrittenObject {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
-impl Written {
-    fn new(name: &str) -> Written {
+impl WrittenObject {
+    fn new(name: &str) -> WrittenObject {
         let path = std::env::temp_dir().join(format!("hc-journal-{}-{name}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
         std::fs::create_dir_all(&path).unwrap();
         let (job, address) = ("job".into(), "t".into());
         let owner = JournalOwner { tag: TAG.into(), job, address };
-        let written = Written(path);
+        let written = WrittenObject(path);
         written.put(FLUSH_JOURNAL, &encode(owner));
         written
     }
@@ -68,7 +68,7 @@ fn any_changed_or_missing_byte_of_a_record_is_seen() {
 
 #[test]
 fn a_structure_is_followed_from_block_to_block() {
-    let journal = Written::new("chain");
+    let journal = WrittenObject::new("chain");
     journal.head(1, "log", FIRST);
     journal.record(FIRST, 0, 0, RecordEnds::Open, b"one ");
     journal.record(FIRST, 1, 4, RecordEnds::Open, b"two ");
@@ -101,7 +101,7 @@ fn a_structure_is_followed_from_block_to_block() {
 
 #[test]
 fn of_two_of_one_name_the_later_one_is_there() {
-    let journal = Written::new("twice");
+    let journal = WrittenObject::new("twice");
     journal.head(1, "log", FIRST);
     journal.record(FIRST, 0, 0, RecordEnds::Open, b"removed since");
     journal.head(2, "log", SECOND);
@@ -112,7 +112,7 @@ fn of_two_of_one_name_the_later_one_is_there() {
 
 #[test]
 fn a_missing_or_damaged_record_is_told_and_not_skipped() {
-    let journal = Written::new("gap");
+    let journal = WrittenObject::new("gap");
     journal.head(1, "log", FIRST);
     for (number, text) in [b"aaaa", b"bbbb", b"cccc"].into_iter().enumerate() {
         journal.record(FIRST, number as u64, number as u64 * 4, RecordEnds::Open, text);

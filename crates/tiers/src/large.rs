@@ -11,14 +11,14 @@ const HEAD: usize = 12;
 
 /// The location of an extent: object, first byte, length; and its checksum, because it is read
 /// again.
-type Spot = (usize, u64, u32, u32);
+type ExtentLocation = (usize, u64, u32, u32);
 
 /// The location of each extent of a structure, by block, epoch and id.
-pub(crate) struct Extents<'a> {
+pub(crate) struct ExtentIndex<'a> {
     flushed: &'a Flushed,
     /// Names of the objects.
     objects: Vec<&'a str>,
-    places: HashMap<(u64, u64, u64), Spot>,
+    places: HashMap<(u64, u64, u64), ExtentLocation>,
 }
 
 fn number(bytes: &[u8], at: usize) -> Option<u64> {
@@ -29,13 +29,13 @@ fn length(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-impl<'a> Extents<'a> {
+impl<'a> ExtentIndex<'a> {
     /// Reads and checks the parts, one after the other, and records the location of every extent.
     pub fn read(
         flushed: &'a Flushed,
         structure: &'a FlushedStructure,
-    ) -> Result<Extents<'a>, FlushError> {
-        let mut all = Extents { flushed, objects: Vec::new(), places: HashMap::new() };
+    ) -> Result<ExtentIndex<'a>, FlushError> {
+        let mut all = ExtentIndex { flushed, objects: Vec::new(), places: HashMap::new() };
         for part in structure.parts.iter().filter(|part| part.is_of_extents()) {
             let damaged = |why: &str| flushed.damaged(&part.name, why.into());
             let (block, epoch) =

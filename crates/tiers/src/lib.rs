@@ -37,8 +37,8 @@ pub use manifest::{FlushedPart, FlushedStructure, Manifest};
 pub use objects::{Objects, ObjectsWorker};
 pub use place::{Cloud, InvalidPlace, Place};
 pub use raw::{RawReader, RawWriter};
-pub use read::{Entries, Flushed, Items};
-pub use store::{FlushRoot, FlushStore, PartWriter, Written};
+pub use read::{Entries, Flushed, FlushedItems};
+pub use store::{FlushRoot, FlushStore, PartWriter, WrittenObject};
 pub use volume::{ObjectVolume, TierWorker};
 
 use thiserror::Error;

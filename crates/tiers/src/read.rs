@@ -2,7 +2,7 @@
 
 use crate::access::{self, Access};
 use crate::journal::{self, Record};
-use crate::large::Extents;
+use crate::large::ExtentIndex;
 use crate::manifest::{FlushedPart, FlushedStructure, Manifest, Unreadable};
 use crate::place::Place;
 use crate::{FlushError, reason};
@@ -175,14 +175,14 @@ impl Flushed {
     }
 
     /// The items of a queue, in order; one part is in memory at a time.
-    pub fn queue(&self, name: &str) -> Result<Items<'_>, FlushError> {
-        Ok(Items(Records::new(self, self.structure(name, Kind::Queue)?)))
+    pub fn queue(&self, name: &str) -> Result<FlushedItems<'_>, FlushError> {
+        Ok(FlushedItems(Records::new(self, self.structure(name, Kind::Queue)?)))
     }
 
     /// The entries of a kv, in no particular order; one part is in memory at a time, and one value.
     pub fn kv(&self, name: &str) -> Result<Entries<'_>, FlushError> {
         let structure = self.structure(name, Kind::Kv)?;
-        let extents = Extents::read(self, structure)?;
+        let extents = ExtentIndex::read(self, structure)?;
         Ok(Entries { records: Records::new(self, structure), extents })
     }
 
@@ -377,9 +377,9 @@ impl<'a> Records<'a> {
 }
 
 /// The items of a flushed queue.
-pub struct Items<'a>(Records<'a>);
+pub struct FlushedItems<'a>(Records<'a>);
 
-impl Iterator for Items<'_> {
+impl Iterator for FlushedItems<'_> {
     type Item = Result<Vec<u8>, FlushError>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -391,7 +391,7 @@ impl Iterator for Items<'_> {
 /// The entries of a flushed kv.
 pub struct Entries<'a> {
     records: Records<'a>,
-    extents: Extents<'a>,
+    extents: ExtentIndex<'a>,
 }
 
 impl Iterator for Entries<'_> {

@@ -1,7 +1,9 @@
 //! Writing a flush: objects in any order, then the manifest.
 
 use crate::access::{self, Access};
-use crate::commit::{Answer, Ask, Commit, Committed, Condition, Fault, Hindrance, Next, Tag};
+use crate::commit::{
+    Commit, CommitStep, Committed, Condition, Fault, Hindrance, StoreReply, StoreRequest, Tag,
+};
 use crate::journal::is_journal;
 use crate::manifest::Manifest;
 use crate::objects::{Limits, Objects, UNIT};
@@ -27,7 +29,7 @@ const OBJECT_MAX: usize = FLUSH_OBJECT_MAX as usize;
 
 /// One of the objects that were written of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenObject {
     /// Length of the object.
     pub bytes: u64,
     /// The number of items that the content reported.
@@ -114,12 +116,12 @@ impl Root {
         loop {
             let answer = self.carry_out(limits, directory, ask).await?;
             match commit.next(answer) {
-                Next::Ask(next) => ask = next,
-                Next::End(Ok(Committed::Whole | Committed::Superseded)) => {
+                CommitStep::Ask(next) => ask = next,
+                CommitStep::End(Ok(Committed::Whole | Committed::Superseded)) => {
                     self.delete_staged(directory, vec![FLUSH_MANIFEST.to_owned()]).await;
                     return self.cover_journal(limits, directory, (&owner.0, &owner.1)).await;
                 }
-                Next::End(Err(hindrance)) => return Err(self.hindered(directory, hindrance)),
+                CommitStep::End(Err(hindrance)) => return Err(self.hindered(directory, hindrance)),
             }
         }
     }
@@ -155,23 +157,23 @@ impl Root {
         &self,
         limits: &Limits,
         directory: &str,
-        ask: Ask,
-    ) -> Result<Answer, FlushError> {
+        ask: StoreRequest,
+    ) -> Result<StoreReply, FlushError> {
         let store = self.store().await?;
         let manifest = self.located(&format!("{directory}/{FLUSH_MANIFEST}"))?;
         Ok(match ask {
-            Ask::Look(names) => {
+            StoreRequest::Look(names) => {
                 let look = async |store: Arc<dyn ObjectStore>, path: Path| {
                     store.head(&path).await.map(|meta| meta.size)
                 };
                 let looked = self.for_each(limits, directory, names, look).await?;
-                Answer::Looked(looked)
+                StoreReply::Looked(looked)
             }
-            Ask::Read => Answer::Read(self.read(&store, &manifest).await),
-            Ask::Write(bytes, condition) => {
-                Answer::Written(self.write(&store, &manifest, bytes, condition).await)
+            StoreRequest::Read => StoreReply::Read(self.read(&store, &manifest).await),
+            StoreRequest::Write(bytes, condition) => {
+                StoreReply::Written(self.write(&store, &manifest, bytes, condition).await)
             }
-            Ask::Delete(names) => {
+            StoreRequest::Delete(names) => {
                 self.delete_staged(directory, names.clone()).await;
                 let delete =
                     async |store: Arc<dyn ObjectStore>, path: Path| match store.delete(&path).await
@@ -180,7 +182,7 @@ impl Root {
                         deleted => deleted,
                     };
                 let deleted = self.for_each(limits, directory, names, delete).await?;
-                Answer::Deleted(deleted.into_iter().collect())
+                StoreReply::Deleted(deleted.into_iter().collect())
             }
         })
     }
@@ -325,9 +327,9 @@ impl FlushStore {
                     return done(Err(e));
                 }
             }
-            let swept = root.carry_out(&limits, &directory, Ask::Delete(names)).await;
+            let swept = root.carry_out(&limits, &directory, StoreRequest::Delete(names)).await;
             done(swept.and_then(|answer| match answer {
-                Answer::Deleted(Err(fault)) => {
+                StoreReply::Deleted(Err(fault)) => {
                     let what = "objects that are no longer needed";
                     Err(root.hindered(&directory, Hindrance::Store { what, fault }))
                 }
@@ -359,7 +361,7 @@ pub struct PartWriter {
     piece: Vec<u8>,
     room: Vec<OwnedSemaphorePermit>,
     items: u64,
-    written: Vec<Written>,
+    written: Vec<WrittenObject>,
     puts: Vec<JoinHandle<Result<(), FlushError>>>,
     /// One of the objects could not be written, so the rest need not be.
     failed: Arc<AtomicBool>,
@@ -431,7 +433,7 @@ impl PartWriter {
     fn send(&mut self, bytes: Bytes, items: u64, room: Vec<OwnedSemaphorePermit>) {
         let crc32 = crc32fast::hash(&bytes);
         let object = flush_object(&self.first, self.written.len());
-        self.written.push(Written { bytes: bytes.len() as u64, items, crc32 });
+        self.written.push(WrittenObject { bytes: bytes.len() as u64, items, crc32 });
         let (root, failed) = (self.store.root.clone(), self.failed.clone());
         let limits = self.store.objects.limits().clone();
         self.puts.push(self.store.objects.spawn(async move {
@@ -449,7 +451,7 @@ impl PartWriter {
     pub fn finish(
         mut self,
         given: io::Result<()>,
-        done: impl FnOnce(Result<Vec<Written>, FlushError>) + Send + 'static,
+        done: impl FnOnce(Result<Vec<WrittenObject>, FlushError>) + Send + 'static,
     ) {
         if given.is_ok() && (self.written.is_empty() || !self.piece.is_empty()) {
             self.hand_on();

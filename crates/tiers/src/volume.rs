@@ -44,7 +44,7 @@ const READS: usize = 8;
 /// seconds.
 pub struct ObjectVolume {
     objects: Objects,
-    folder: Arc<Folder>,
+    folder: Arc<ServerFolder>,
     unit: u64,
     /// For each unit, the number under which it was written; 0 for none.
     units: Box<[AtomicU64]>,
@@ -55,11 +55,11 @@ pub struct ObjectVolume {
 /// deletes the remaining objects.
 pub struct TierWorker {
     worker: ObjectsWorker,
-    folder: Arc<Folder>,
+    folder: Arc<ServerFolder>,
 }
 
 /// The part of the place that belongs to one server while it lives.
-struct Folder {
+struct ServerFolder {
     store: Arc<dyn ObjectStore>,
     place: Place,
     above: Path,
@@ -82,7 +82,7 @@ impl ObjectVolume {
         let (store, above) = access::open_scratch(place, access)?;
         let name = format!("{}.{life:016x}", escaped(address));
         let own = above.clone().join(name);
-        let folder = Folder {
+        let folder = ServerFolder {
             store,
             place: place.clone(),
             above,
@@ -230,7 +230,7 @@ impl TierWorker {
     }
 }
 
-impl Folder {
+impl ServerFolder {
     fn unit(&self, n: usize, number: u64) -> Path {
         self.own.clone().join(format!("{n:x}-{number:x}"))
     }
@@ -243,7 +243,7 @@ impl Folder {
     }
 
     /// The mark is written before the first unit, so that the owner of every object is known.
-    async fn mark(self: &Arc<Folder>, objects: &Objects) -> object_store::Result<()> {
+    async fn mark(self: &Arc<ServerFolder>, objects: &Objects) -> object_store::Result<()> {
         if self.marked.load(Relaxed) {
             return Ok(());
         }
@@ -263,7 +263,7 @@ impl Folder {
 
     /// Renews the mark periodically, and deletes the folders of dead servers. It ends with the
     /// thread.
-    async fn keep(self: Arc<Folder>) {
+    async fn keep(self: Arc<ServerFolder>) {
         loop {
             // Folders that cannot be checked now are checked later.
             let _ = self.delete_leftovers(TIER_LEFTOVER_AFTER).await;

@@ -47,13 +47,13 @@ pub struct Budget {
 /// The bytes that the connections of one job hold, and the work done for them. Connections before their
 /// handshake share one, and so do connections with the cluster's token.
 #[derive(Debug, Default)]
-pub struct Share {
+pub struct JobShare {
     used: AtomicUsize,
     pub(crate) connections: AtomicUsize,
     /// The round to which `served` and `sent` belong.
     round: AtomicU64,
-    served: Taken,
-    sent: Taken,
+    served: RoundUse,
+    sent: RoundUse,
     /// End of the time in which the job presses, in nanoseconds.
     presses_until: AtomicU64,
     recent: Recent,
@@ -64,12 +64,12 @@ pub struct Share {
 /// The part of a round that a job has used: bytes of all its connections, and the number of the connection
 /// that used the last of them.
 #[derive(Debug, Default)]
-struct Taken {
+struct RoundUse {
     bytes: AtomicUsize,
     by: AtomicU64,
 }
 
-impl Taken {
+impl RoundUse {
     fn add(&self, by: u64, bytes: usize) {
         self.bytes.store(self.bytes.load(Relaxed) + bytes, Relaxed);
         self.by.store(by, Relaxed);
@@ -103,7 +103,7 @@ impl Recent {
     }
 }
 
-impl Share {
+impl JobShare {
     /// Counts work for the job that took this time of a shared loop and ended now.
     pub(crate) fn took(&self, now: Time, time: Duration) {
         self.recent.add(now, time.min(WORK_MOST));
@@ -179,7 +179,7 @@ impl Share {
 #[derive(Debug)]
 pub struct Permit {
     budget: Arc<Budget>,
-    share: Arc<Share>,
+    share: Arc<JobShare>,
     bytes: usize,
 }
 
@@ -195,7 +195,7 @@ impl Budget {
     }
 
     /// An empty permit of a share, to grow as bytes arrive.
-    pub fn permit(self: &Arc<Budget>, share: &Arc<Share>) -> Permit {
+    pub fn permit(self: &Arc<Budget>, share: &Arc<JobShare>) -> Permit {
         Permit { budget: self.clone(), share: share.clone(), bytes: 0 }
     }
 }
@@ -224,12 +224,12 @@ impl Permit {
         used.load(Relaxed) + self.share.used.load(Relaxed) / 2 < limit
     }
 
-    pub(crate) fn share(&self) -> &Arc<Share> {
+    pub(crate) fn share(&self) -> &Arc<JobShare> {
         &self.share
     }
 
     /// Assigns the loan to another job.
-    pub(crate) fn transfer(&mut self, share: &Arc<Share>) {
+    pub(crate) fn transfer(&mut self, share: &Arc<JobShare>) {
         let bytes = self.bytes;
         self.resize(0);
         self.share = share.clone();
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn dropped_permit_returns_its_bytes_to_budget_and_share() {
-        let (budget, share) = (Budget::new(100), Arc::new(Share::default()));
+        let (budget, share) = (Budget::new(100), Arc::new(JobShare::default()));
         let mut a = budget.permit(&share);
         a.resize(60);
         let mut b = budget.permit(&share);
@@ -266,7 +266,7 @@ mod tests {
     /// Takes bytes one by one until none is admitted, for jobs with so many connections each.
     fn greedy(budget: &Arc<Budget>, jobs: usize, connections: usize) -> Vec<Vec<Permit>> {
         let jobs = (0..jobs).map(|_| {
-            let share = Arc::new(Share::default());
+            let share = Arc::new(JobShare::default());
             (0..connections).map(|_| budget.permit(&share)).collect()
         });
         let mut jobs: Vec<Vec<Permit>> = jobs.collect();
@@ -289,7 +289,7 @@ mod tests {
         for (jobs, connections) in [(1, 1), (1, 24), (2, 8), (7, 3), (30, 1)] {
             let budget = Budget::new(80_000);
             let taken = greedy(&budget, jobs, connections);
-            let stranger = budget.permit(&Arc::new(Share::default()));
+            let stranger = budget.permit(&Arc::new(JobShare::default()));
             assert!(stranger.admits(false), "{jobs} jobs leave nothing");
             assert!(taken.iter().flatten().all(|permit| permit.admits(true)));
             if jobs == 1 {
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn job_has_a_quarter_of_the_time_and_saves_short_rests() {
-        let (share, us) = (Share::default(), Duration::from_micros);
+        let (share, us) = (JobShare::default(), Duration::from_micros);
         let begin = Time::ZERO + Duration::from_secs(1);
         assert_eq!(share.rests_until(begin), None);
         // 125 us of work and its rest are the 500 us that it has not used.
@@ -332,7 +332,7 @@ mod tests {
     #[test]
     fn work_beyond_a_turn_is_owed_in_later_rounds() {
         for turn in [TURN, SHARED_TURN] {
-            let share = Share::default();
+            let share = JobShare::default();
             let served = |round| share.served(round, turn, 1).0;
             share.serve(5, turn, 1, turn / 2);
             assert_eq!(served(5), turn / 2);

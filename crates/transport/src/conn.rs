@@ -1,7 +1,7 @@
 //! One connection: the received bytes of the next frame, and the bytes that wait to be sent.
 
 use crate::arriving::Arriving;
-use crate::budget::{Budget, Permit, Share};
+use crate::budget::{Budget, JobShare, Permit};
 use crate::elsewhere::Elsewhere;
 use honeycomb_block::Pin;
 use honeycomb_types::Time;
@@ -103,7 +103,7 @@ pub(crate) enum Mode {
 
 /// The state after a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Left {
+pub(crate) enum Unsent {
     /// Everything is sent.
     Nothing,
     /// The socket takes no more for now.
@@ -168,7 +168,7 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    pub fn new(stream: TcpStream, now: Time, budget: &Arc<Budget>, share: &Arc<Share>) -> Conn {
+    pub fn new(stream: TcpStream, now: Time, budget: &Arc<Budget>, share: &Arc<JobShare>) -> Conn {
         Conn {
             stream,
             mode: Mode::Frames,
@@ -243,12 +243,12 @@ impl Conn {
         self.link || self.permit.admits(urgent)
     }
 
-    pub fn share(&self) -> &Arc<Share> {
+    pub fn share(&self) -> &Arc<JobShare> {
         self.permit.share()
     }
 
     /// Assigns the connection to this job.
-    pub fn belongs_to(&mut self, share: &Arc<Share>) {
+    pub fn belongs_to(&mut self, share: &Arc<JobShare>) {
         self.permit.transfer(share);
         self.in_permit.transfer(share);
     }
@@ -317,11 +317,11 @@ impl Conn {
     }
 
     /// Sends as much of the first `most` bytes as the socket takes.
-    pub fn flush(&mut self, now: Time, spares: &mut Spares, most: usize) -> io::Result<Left> {
+    pub fn flush(&mut self, now: Time, spares: &mut Spares, most: usize) -> io::Result<Unsent> {
         let mut most = most;
         while self.backlog > 0 {
             if most == 0 {
-                return Ok(Left::More);
+                return Ok(Unsent::More);
             }
             let (offered, written) = self.write(most);
             match written {
@@ -331,17 +331,17 @@ impl Conn {
                     self.progress = now;
                     self.consume_sent(n, spares);
                     if n < offered {
-                        return Ok(Left::NoRoom);
+                        return Ok(Unsent::NoRoom);
                     }
                     most -= n;
                 }
-                Err(Errno::AGAIN) => return Ok(Left::NoRoom),
+                Err(Errno::AGAIN) => return Ok(Unsent::NoRoom),
                 Err(Errno::INTR) => {}
-                Err(Errno::NOTCONN) if self.connecting => return Ok(Left::NoRoom),
+                Err(Errno::NOTCONN) if self.connecting => return Ok(Unsent::NoRoom),
                 Err(e) => return Err(e.into()),
             }
         }
-        Ok(Left::Nothing)
+        Ok(Unsent::Nothing)
     }
 
     /// Makes one system call; returns the number of bytes offered and its result.

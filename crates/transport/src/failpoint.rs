@@ -73,13 +73,13 @@ mod armed {
     use std::sync::{LazyLock, Mutex};
 
     #[derive(Debug, PartialEq, Eq)]
-    struct Step {
+    struct PlannedFault {
         point: Point,
         op: Op,
         left: u32,
     }
 
-    static STEPS: LazyLock<Option<Mutex<VecDeque<Step>>>> = LazyLock::new(|| {
+    static STEPS: LazyLock<Option<Mutex<VecDeque<PlannedFault>>>> = LazyLock::new(|| {
         let text = std::env::var("HONEYCOMB_DIE_AT").ok()?;
         let steps = parse(&text).unwrap_or_else(|why| {
             eprintln!("honeycomb: HONEYCOMB_DIE_AT={text}: {why}");
@@ -99,21 +99,21 @@ mod armed {
         }
     }
 
-    fn count(steps: &mut VecDeque<Step>, own: bool, op: Op) -> Option<Point> {
+    fn count(steps: &mut VecDeque<PlannedFault>, own: bool, op: Op) -> Option<Point> {
         let step = steps.front_mut().filter(|step| step.op == op && step.point.own() == own)?;
         step.left -= 1;
         if step.left > 0 {
             return None;
         }
-        let Step { point, .. } = steps.pop_front().expect("it was there");
+        let PlannedFault { point, .. } = steps.pop_front().expect("it was there");
         steps.is_empty().then_some(point)
     }
 
-    fn parse(text: &str) -> Result<VecDeque<Step>, String> {
+    fn parse(text: &str) -> Result<VecDeque<PlannedFault>, String> {
         text.split(',').map(step).collect()
     }
 
-    fn step(text: &str) -> Result<Step, String> {
+    fn step(text: &str) -> Result<PlannedFault, String> {
         let [point, op, left] = text.split(':').collect::<Vec<_>>()[..] else {
             return Err(format!("`{text}` is not point:operation:count"));
         };
@@ -130,7 +130,11 @@ mod armed {
         let op = Op::ALL.into_iter().find(|known| known.name() == op);
         let op = op.ok_or_else(|| format!("no operation in `{text}`"))?;
         let left = left.parse().ok().filter(|&left| left > 0);
-        Ok(Step { point, op, left: left.ok_or_else(|| format!("no count from 1 in `{text}`"))? })
+        Ok(PlannedFault {
+            point,
+            op,
+            left: left.ok_or_else(|| format!("no count from 1 in `{text}`"))?,
+        })
     }
 
     #[cfg(test)]

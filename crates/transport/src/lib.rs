@@ -17,8 +17,10 @@ mod tests;
 pub mod unix;
 
 pub use arriving::{Arriving, Gathering};
-pub use budget::{Budget, Permit, SHARED_TURN, Share, TURN};
+pub use budget::{Budget, JobShare, Permit, SHARED_TURN, TURN};
 pub use conn::ReplyPayload;
-pub use net::{Begin, ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, Service, run};
+pub use net::{
+    ByConn, ConnId, Detached, Mailbox, Net, NetOptions, NotPosted, PayloadAction, Service, run,
+};
 pub use poller::Poller;
 pub use probe::nobody_listens;

@@ -13,8 +13,8 @@ mod sharing;
 pub use by_conn::ByConn;
 pub use round::run;
 
-use crate::budget::{Budget, Permit, Share};
-use crate::conn::{Conn, Left, Mode, ReplyPayload, Spares};
+use crate::budget::{Budget, JobShare, Permit};
+use crate::conn::{Conn, Mode, ReplyPayload, Spares, Unsent};
 use crate::failpoint::{self, Point};
 use crate::poller::Poller;
 use crate::unix::UnixDoor;
@@ -31,7 +31,7 @@ use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use rustix::net::sockopt::socket_domain;
 use rustix::net::{AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-use sharing::{Resting, Sharing};
+use sharing::{JobTurns, Resting};
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -106,7 +106,7 @@ impl ConnId {
 
 /// The service's answer to a large write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Begin {
+pub enum PayloadAction {
     /// Pass the payload through `fill`.
     Fill,
     /// The write was refused and answered; discard the payload.
@@ -171,7 +171,7 @@ pub trait Service {
         from: ConnId,
         header: &RequestHeader,
         args: &[u8],
-    ) -> Begin {
+    ) -> PayloadAction {
         let _ = (now, args);
         net.refuse(
             from,
@@ -179,7 +179,7 @@ pub trait Service {
             Status::NotServedHere,
             "large payloads are not accepted here",
         );
-        Begin::Skip
+        PayloadAction::Skip
     }
 
     /// The destination of the payload's next bytes; `None` if it no longer exists.
@@ -325,12 +325,12 @@ pub struct Net {
     spares: Spares,
     budget: Arc<Budget>,
     /// Shares of jobs that have connections; `None` is the cluster.
-    shares: HashMap<Option<u64>, Arc<Share>>,
+    shares: HashMap<Option<u64>, Arc<JobShare>>,
     /// The share of connections before their handshake.
-    strangers: Arc<Share>,
+    strangers: Arc<JobShare>,
     /// Number of rounds of the loop.
     rounds: u64,
-    sharing: Sharing,
+    sharing: JobTurns,
     resting: Resting,
     /// Whether the current request may use memory.
     admitted: bool,
@@ -375,7 +375,7 @@ impl Net {
             shares: HashMap::new(),
             strangers: Arc::default(),
             rounds: 0,
-            sharing: Sharing::default(),
+            sharing: JobTurns::default(),
             resting: Resting::default(),
             admitted: true,
             cut: false,
@@ -512,7 +512,7 @@ impl Net {
         }
     }
 
-    fn share(&mut self, job: Option<u64>) -> Arc<Share> {
+    fn share(&mut self, job: Option<u64>) -> Arc<JobShare> {
         self.shares.entry(job).or_default().clone()
     }
 
@@ -535,7 +535,7 @@ impl Net {
 
     /// Whether the share may have another connection. As for memory, any number of greedy jobs
     /// leave room for one more job.
-    fn takes_connection(&self, share: &Share) -> bool {
+    fn takes_connection(&self, share: &JobShare) -> bool {
         let open = self.options.connections.load(Relaxed);
         open + share.connections.load(Relaxed) / 2 < CONNECTIONS_MAX
     }
@@ -818,7 +818,7 @@ impl Net {
             let turn = self.sharing.turn(self.round, conn.share());
             conn.share().send(self.rounds, turn, id.0, before - conn.backlog());
         }
-        let short = matches!(left, Ok(Left::NoRoom));
+        let short = matches!(left, Ok(Unsent::NoRoom));
         if short != conn.awaits_room {
             conn.awaits_room = short;
             let registry = self.poll.registry();
@@ -836,8 +836,8 @@ impl Net {
             self.ready.push_back(id);
         }
         match left {
-            Ok(Left::Nothing) if closing => self.drop_conn(id),
-            Ok(left) => return left == Left::More,
+            Ok(Unsent::Nothing) if closing => self.drop_conn(id),
+            Ok(left) => return left == Unsent::More,
             Err(_) => self.drop_conn(id),
         }
         false

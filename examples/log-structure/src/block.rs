@@ -8,8 +8,8 @@
 use crate::messages::{FRAME, Page, ScanArgs, Stats, TAG_MAX, put_record};
 use crate::{NOT_YET_WRITTEN, TAG_TOO_LONG, TRIMMED, ops};
 use honeycomb_structures::{
-    Answer, Backing, Event, News, Next, Operation, Outcome, Payload, Status, Structure, Ticket,
-    Time, large_limit, moved,
+    Answer, Backing, Event, News, Operation, Outcome, Payload, Status, Structure, SuccessorRequest,
+    Ticket, Time, large_limit, moved,
 };
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -54,7 +54,7 @@ pub struct LogBlock {
     /// The successor, once the block is full: the arguments of `Moved`.
     sealed: Option<Vec<u8>>,
     drained: bool,
-    next: Next,
+    next: SuccessorRequest,
     followers: Vec<Follower>,
     events: VecDeque<Event>,
 }
@@ -72,7 +72,7 @@ impl LogBlock {
             give_back_at: None,
             sealed: None,
             drained: false,
-            next: Next::new(size),
+            next: SuccessorRequest::new(size),
             followers: Vec::new(),
             events: VecDeque::new(),
         }

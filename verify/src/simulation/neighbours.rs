@@ -4,8 +4,8 @@
 
 use honeycomb_env::Clock;
 use honeycomb_transport::{
-    Arriving, Begin, ConnId, Gathering, Mailbox, Net, NetOptions, ReplyPayload, SHARED_TURN,
-    Service, TURN,
+    Arriving, ConnId, Gathering, Mailbox, Net, NetOptions, PayloadAction, ReplyPayload,
+    SHARED_TURN, Service, TURN,
 };
 use honeycomb_types::limits::{CONNECTION_STALL, REPLY_HEADER, REQUEST_RATE_LEAST};
 use honeycomb_types::{BlockAt, Bug, LaneId, Sequence, Time};
@@ -105,15 +105,15 @@ impl Service for Shared {
         from: ConnId,
         header: &RequestHeader,
         _: &[u8],
-    ) -> Begin {
+    ) -> PayloadAction {
         self.counts.puts_begun.fetch_add(1, Relaxed);
         if net.exhausted() {
             Shared::answer(net, from, Status::Busy, header.request, ReplyPayload::Copy(&[]));
-            return Begin::Skip;
+            return PayloadAction::Skip;
         }
         let gathering = Gathering::new(header.payload_len as usize, net.permit(from));
         self.gathered.insert(from, (header.request, Some(gathering)));
-        Begin::Fill
+        PayloadAction::Fill
     }
 
     fn fill(&mut self, from: ConnId) -> Option<&mut [u8]> {

@@ -10,7 +10,7 @@ use crate::report::{Progress, Table, spread};
 use crate::trace::write_csv;
 use crate::wire::Wire;
 use crate::{Common, Waiting};
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::say;
 use honeycomb_client::JobTicket;
 use honeycomb_env::Clock;
@@ -46,7 +46,7 @@ impl Offered {
 }
 
 /// `honeycomb bench catalog --curve`.
-pub(super) fn run(args: &CatalogArgs, common: &Common) -> Outcome {
+pub(super) fn run(args: &CatalogArgs, common: &Common) -> CommandResult {
     let progress = Progress::new();
     let all = SHARDS
         .into_iter()
@@ -183,7 +183,7 @@ fn json_of(common: &Common, about: &str, found: &[Offered]) -> Value {
     })
 }
 
-fn write_figure(args: &CatalogArgs, found: &[Offered]) -> Outcome {
+fn write_figure(args: &CatalogArgs, found: &[Offered]) -> CommandResult {
     let Some(folder) = &args.out else { return Ok(()) };
     std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
     let row = |offered: &Offered| {

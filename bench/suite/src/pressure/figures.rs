@@ -4,7 +4,7 @@ use super::Load;
 use super::sizing::{Sizing, cut};
 use crate::plot::{Panel, Series, Shape, draw};
 use crate::report::{Table, number};
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb::size;
@@ -110,7 +110,7 @@ pub struct Found<'a> {
 
 impl Found<'_> {
     /// Prints the results, and draws them if there is a folder.
-    pub fn tell(&self, output: Output, out: Option<&Path>) -> Outcome {
+    pub fn tell(&self, output: Output, out: Option<&Path>) -> CommandResult {
         if let Some(folder) = out {
             std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
             let name = match (self.simulated, self.shaped) {
@@ -250,7 +250,7 @@ impl Found<'_> {
         lines
     }
 
-    fn draw(&self, path: &Path) -> Outcome {
+    fn draw(&self, path: &Path) -> CommandResult {
         let drawn = self.points.iter().map(|p| Drawn {
             policy: p.policy.into(),
             capacity_pct: f64::from(p.capacity_pct),
@@ -260,7 +260,7 @@ impl Found<'_> {
         figure(path, &drawn.collect::<Vec<_>>())
     }
 
-    fn write_csv(&self, path: &Path) -> Outcome {
+    fn write_csv(&self, path: &Path) -> CommandResult {
         let mut text =
             "policy,capacity_pct,slowdown_mean,slowdown_p95,slowdown_of_sums,utilisation,\
                         spilled_disk_bytes,spilled_object_bytes\n"
@@ -292,7 +292,7 @@ struct Drawn {
 }
 
 /// Draws the figure of an earlier run from its data, next to that file.
-pub fn redraw(data: &Path) -> Outcome {
+pub fn redraw(data: &Path) -> CommandResult {
     let text = std::fs::read_to_string(data).map_err(|e| Failure::io(data.display(), &e))?;
     let line = |line: &str| -> Option<Drawn> {
         let fields: Vec<&str> = line.split(',').collect();
@@ -308,7 +308,7 @@ pub fn redraw(data: &Path) -> Outcome {
     figure(&data.with_extension("png"), &drawn.map_err(wrong)?)
 }
 
-fn figure(path: &Path, points: &[Drawn]) -> Outcome {
+fn figure(path: &Path, points: &[Drawn]) -> CommandResult {
     let mut policies: Vec<&str> = points.iter().map(|p| &*p.policy).collect();
     policies.dedup();
     let lines = |of: &dyn Fn(&Drawn) -> f64| -> Vec<Series> {

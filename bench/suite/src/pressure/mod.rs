@@ -17,7 +17,7 @@ use super::process::machine;
 use super::trace::bar;
 use clap::{Args, ValueEnum};
 use figures::{Found, Point};
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb::size;
@@ -187,7 +187,7 @@ struct Load {
 }
 
 /// `honeycomb bench pressure`.
-pub fn run(args: &PressureArgs) -> Outcome {
+pub fn run(args: &PressureArgs) -> CommandResult {
     if let Some(data) = &args.redraw {
         return figures::redraw(data);
     }
@@ -226,7 +226,7 @@ pub fn run(args: &PressureArgs) -> Outcome {
 }
 
 /// Measures on a cluster, and prints the results of virtual time beside it.
-fn on_a_cluster(args: &PressureArgs) -> Outcome {
+fn on_a_cluster(args: &PressureArgs) -> CommandResult {
     let about = machine();
     if !args.output.json {
         say!("{about}; not pinned: the kernel places all sides");
@@ -282,7 +282,7 @@ fn nominal(args: &PressureArgs) -> TransferCost {
     TransferCost { read: read as f64, write: write as f64, file_s: FILE_S }
 }
 
-fn check(args: &PressureArgs) -> Outcome {
+fn check(args: &PressureArgs) -> CommandResult {
     if !(1.0..=86_400.0).contains(&args.seconds) {
         return Err(Failure::invalid("--seconds must be 1 to 86400"));
     }
@@ -308,7 +308,7 @@ fn check(args: &PressureArgs) -> Outcome {
 }
 
 /// The jobs, and the costs of their operations.
-fn load(args: &PressureArgs, cost: TransferCost) -> Outcome<Load> {
+fn load(args: &PressureArgs, cost: TransferCost) -> CommandResult<Load> {
     let (file, block) = match args.full {
         true => (2 << 30, 128 << 20),
         false => (args.file, args.block_size),

@@ -17,7 +17,7 @@ use crate::process::Pinning;
 use crate::redis::{self, Redis};
 use crate::trace::{bar, steps};
 use crate::{Pool, Transport, Waiting};
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::say;
 use honeycomb::size;
 use honeycomb_client::Client;
@@ -86,7 +86,7 @@ impl Who {
         compute: f64,
         memory: u64,
         what: &str,
-    ) -> Outcome<Ran> {
+    ) -> CommandResult<Ran> {
         match self {
             Who::Ours(policy) => run_ours(args, load, policy, compute, Some(memory), what),
             Who::Redis => run_redis(args, load, compute, memory, what),
@@ -158,7 +158,7 @@ fn lacks(policy: Policy) -> Option<&'static str> {
 }
 
 /// Refuses policies that are named on the command line but cannot be measured.
-fn refuse(args: &PressureArgs) -> Outcome {
+fn refuse(args: &PressureArgs) -> CommandResult {
     let lacking = args.policy.iter().find_map(|policy| Some((policy, lacks(*policy)?)));
     lacking.map_or(Ok(()), |(policy, why)| {
         let text = format!("{} cannot be measured: {why}", policy.name());
@@ -169,8 +169,8 @@ fn refuse(args: &PressureArgs) -> Outcome {
 /// Runs the measurement. `make` creates the load for the measured cost.
 pub fn measure(
     args: &PressureArgs,
-    make: impl Fn(TransferCost) -> Outcome<Load>,
-) -> Outcome<Measured> {
+    make: impl Fn(TransferCost) -> CommandResult<Load>,
+) -> CommandResult<Measured> {
     refuse(args)?;
     let (disk, _) = disk::alone(&Folder::new(None)?, DISK_BYTES, TIER_PIECE, TIER_PIECE)?;
     let nominal = make(super::nominal(args))?;
@@ -245,8 +245,8 @@ pub fn measure(
 
 /// Measures transfers alone: of some files, one after the other, each read by the task that writes the next
 /// one.
-fn probe(args: &PressureArgs, load: &Load) -> Outcome<TransferCost> {
-    let times = |bytes: u64| -> Outcome<(f64, f64)> {
+fn probe(args: &PressureArgs, load: &Load) -> CommandResult<TransferCost> {
+    let times = |bytes: u64| -> CommandResult<(f64, f64)> {
         let reads = |number| vec![Read { stage: number - 1, task: 0, offset: 0, bytes }];
         let stages = (0..PROBES).map(|number| StagePlan {
             tasks: vec![TaskPlan {
@@ -280,7 +280,7 @@ fn run_ours(
     compute: f64,
     memory: Option<u64>,
     what: &str,
-) -> Outcome<Ran> {
+) -> CommandResult<Ran> {
     run_jobs(args, load, &load.jobs, policy, compute, memory, what)
 }
 
@@ -293,7 +293,7 @@ fn run_jobs(
     compute: f64,
     memory: Option<u64>,
     what: &str,
-) -> Outcome<Ran> {
+) -> CommandResult<Ran> {
     let block = load.conditions.block;
     let all: u64 = jobs.iter().map(JobPlan::written).sum::<u64>() / block;
     let files: usize = jobs.iter().map(|job| job.tasks().count()).sum();
@@ -351,14 +351,14 @@ struct Seen {
     below: f64,
 }
 
-fn seen(admin: &Client, block: u64) -> Outcome<Seen> {
+fn seen(admin: &Client, block: u64) -> CommandResult<Seen> {
     let status = admin.status()?;
     let below: u64 = status.tiers.iter().map(|tier| tier.used * block).sum();
     Ok(Seen { allocated: status.bytes_allocated as f64, below: below as f64 })
 }
 
 /// Bytes that servers wrote to lower tiers, after all of them have reported.
-fn written_below(admin: &Client) -> Outcome<u64> {
+fn written_below(admin: &Client) -> CommandResult<u64> {
     let clock = Clock::start();
     // Long enough for a report that was being sent, and one more.
     clock.sleep_until(clock.now() + 2 * REPORT_INTERVAL);
@@ -399,7 +399,7 @@ fn run_redis(
     compute: f64,
     memory: u64,
     what: &str,
-) -> Outcome<Ran> {
+) -> CommandResult<Ran> {
     let server = Redis::within(Pinning::default(), Transport::Tcp, Some(memory))?;
     let objects = Objects::new(!args.unshaped)
         .map_err(|e| Failure::io("cannot create a folder for objects", &e))?;
@@ -424,15 +424,15 @@ fn observe<K: Keep>(
     keep: &K,
     compute: f64,
     held: &Held,
-    look: &(dyn Fn() -> Outcome<Seen> + Sync),
+    look: &(dyn Fn() -> CommandResult<Seen> + Sync),
     what: &str,
-) -> Outcome<Ran> {
+) -> CommandResult<Ran> {
     let last = jobs.last().map_or(0.0, |job| job.arrival);
     let progress = bar(what, steps(last.max(0.1)));
     let done = AtomicBool::new(false);
     let pace = Pace { threads: THREADS, compute, patience: PATIENCE, seed: args.seed };
     let (carried, areas) = thread::scope(|scope| {
-        let looking = scope.spawn(|| -> Outcome<Looked> {
+        let looking = scope.spawn(|| -> CommandResult<Looked> {
             let clock = Clock::start();
             let (mut looked, mut before) = (Looked::default(), 0.0);
             for turn in 1.. {

@@ -1,6 +1,6 @@
 //! Keys with self-describing values, and the check of every key.
 
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb_client::Kv;
 use honeycomb_types::limits::{KV_BATCH_BYTES_MAX, KV_BATCH_MAX};
 
@@ -85,7 +85,7 @@ impl Wrong {
 
 /// Checks every key twice: by a scan of all blocks, which finds duplicates, and by a get as clients do it.
 /// `written[number]` is the number of acknowledged writes of a key. There must be no concurrent writes.
-pub fn check(kv: &Kv, values: &Values, written: &[u32]) -> Outcome<Wrong> {
+pub fn check(kv: &Kv, values: &Values, written: &[u32]) -> CommandResult<Wrong> {
     let mut wrong = Wrong::default();
     let mut seen = vec![0u8; written.len()];
     let mut cursor = Some(0);

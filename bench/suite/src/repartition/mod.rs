@@ -11,7 +11,7 @@ use super::report::{Table, number};
 use super::trace::{bar, write_csv};
 use super::{Pool, Waiting};
 use clap::Args;
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::output::Output;
 use honeycomb::say;
 use honeycomb::size;
@@ -106,7 +106,7 @@ struct Found {
 }
 
 /// `honeycomb bench repartition`.
-pub fn run(args: &RepartitionArgs) -> Outcome {
+pub fn run(args: &RepartitionArgs) -> CommandResult {
     let about = machine();
     if !(args.window > 0.0 && args.window <= 3600.0) {
         return Err(Failure::invalid("--window must be above 0 and at most 3600 seconds"));
@@ -132,7 +132,7 @@ pub fn run(args: &RepartitionArgs) -> Outcome {
     Err(Failure::new(Status::Internal, text))
 }
 
-fn measure(args: &RepartitionArgs, value: u64) -> Outcome<Found> {
+fn measure(args: &RepartitionArgs, value: u64) -> CommandResult<Found> {
     let quick =
         QUICK_BLOCK.max((2 * honeycomb_types::limits::LARGE_FRACTION * value).next_power_of_two());
     let block = if args.quick { quick.min(args.block_size) } else { args.block_size };
@@ -298,7 +298,7 @@ fn steps(sorted: &[f64]) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn write_figure(args: &RepartitionArgs, f: &Found) -> Outcome {
+fn write_figure(args: &RepartitionArgs, f: &Found) -> CommandResult {
     let Some(folder) = &args.out else { return Ok(()) };
     std::fs::create_dir_all(folder).map_err(|e| Failure::io(folder.display(), &e))?;
     let name = format!("repartition-{}", f.value);

@@ -5,7 +5,7 @@
 //! Both are polled every millisecond, which is the maximum error.
 
 use super::super::cluster::Cluster;
-use honeycomb::failure::Outcome;
+use honeycomb::failure::CommandResult;
 use honeycomb_client::Client;
 use honeycomb_env::Clock;
 use honeycomb_types::{JobId, Time};
@@ -62,7 +62,7 @@ impl Splits {
         path: &str,
         clock: Clock,
         stop: &AtomicBool,
-    ) -> Outcome {
+    ) -> CommandResult {
         let admin = cluster.client(cluster.token());
         while !stop.load(Relaxed) {
             let now = clock.now();

@@ -3,7 +3,7 @@
 use super::super::cluster::Cluster;
 use super::keys::{KEY, Values, Wrong, check, key};
 use super::moves::{Split, Splits};
-use honeycomb::failure::{Failure, Outcome};
+use honeycomb::failure::{CommandResult, Failure};
 use honeycomb::size;
 use honeycomb_client::{Client, Kv};
 use honeycomb_env::{Clock, Entropy};
@@ -93,7 +93,7 @@ struct Stage<'a> {
 const PATH: &str = "/split";
 
 /// Runs one round on an empty cluster.
-pub fn run(cluster: &Cluster, round: Round, values: &Values, number: u32) -> Outcome<Seen> {
+pub fn run(cluster: &Cluster, round: Round, values: &Values, number: u32) -> CommandResult<Seen> {
     await_empty(cluster)?;
     let (client, ticket) = cluster.job(&format!("split-{}-{number}", round.value))?;
     client.create_prefix(ticket.job, PATH, &[], Default::default())?;
@@ -117,7 +117,7 @@ pub fn run(cluster: &Cluster, round: Round, values: &Values, number: u32) -> Out
 }
 
 /// Waits until the blocks of the previous round are free.
-fn await_empty(cluster: &Cluster) -> Outcome {
+fn await_empty(cluster: &Cluster) -> CommandResult {
     let (admin, clock) = (cluster.client(cluster.token()), Clock::start());
     loop {
         let status = admin.status()?;
@@ -152,7 +152,7 @@ impl Stage<'_> {
 
     /// Fills the block: first with an estimate of an entry's size, then with the measured size, and so slowly
     /// that the block does not request a split yet.
-    fn fill(&mut self, cluster: &Cluster, kv: &Kv) -> Outcome {
+    fn fill(&mut self, cluster: &Cluster, kv: &Kv) -> CommandResult {
         let Round { block, fill, value, write, .. } = self.round;
         let target = (block as f64 * fill) as u64;
         let thought = (KEY + value + 48) as u64;
@@ -188,7 +188,7 @@ impl Stage<'_> {
     }
 
     /// Writes these keys for the first time, in requests of `bytes` bytes, with a pause after each.
-    fn put_all(&self, kv: &Kv, all: Range<u32>, bytes: usize, pause: Duration) -> Outcome {
+    fn put_all(&self, kv: &Kv, all: Range<u32>, bytes: usize, pause: Duration) -> CommandResult {
         let step = self.values.batch(bytes);
         for begin in all.clone().step_by(step) {
             let next = self.clock.now() + pause;
@@ -208,7 +208,7 @@ impl Stage<'_> {
 
     /// The used bytes that the servers report, once these reach `least` and no longer change: an earlier
     /// report includes only a part.
-    fn used(&self, cluster: &Cluster, least: u64) -> Outcome<u64> {
+    fn used(&self, cluster: &Cluster, least: u64) -> CommandResult<u64> {
         let admin = cluster.client(cluster.token());
         let until = self.clock.now() + PATIENCE;
         let mut since = (0, self.clock.now());
@@ -229,11 +229,11 @@ impl Stage<'_> {
         }
     }
 
-    fn watch(&self, cluster: &Cluster) -> Outcome<Seen> {
+    fn watch(&self, cluster: &Cluster) -> CommandResult<Seen> {
         let splits = Splits::default();
         let (steered, watched, writers, gets) = std::thread::scope(|scope| {
             let splits = &splits;
-            let ended = |result: &Outcome| {
+            let ended = |result: &CommandResult| {
                 if result.is_err() {
                     self.stop.store(true, Relaxed);
                 }
@@ -255,9 +255,9 @@ impl Stage<'_> {
             let gets: Vec<_> = reading.into_iter().map(|t| t.join().expect(done)).collect();
             (steered, watching.join().expect(done), writers, gets)
         });
-        let writers = writers.into_iter().collect::<Outcome<Vec<Writer>>>();
+        let writers = writers.into_iter().collect::<CommandResult<Vec<Writer>>>();
         let writers = writers.map_err(|e| self.explained(e))?;
-        let gets: Vec<Took> = gets.into_iter().collect::<Outcome<Vec<_>>>()?.concat();
+        let gets: Vec<Took> = gets.into_iter().collect::<CommandResult<Vec<_>>>()?.concat();
         watched?;
         let (pushed_at, full) = steered?;
         self.judge(splits.done(), pushed_at, full, &writers, &gets)
@@ -273,7 +273,7 @@ impl Stage<'_> {
 
     /// Lets the writers continue for the window, then lets them write new keys until a split is complete.
     /// Answers the time when the new keys began, and the fraction of the block in use when the split began.
-    fn steer(&self, splits: &Splits) -> Outcome<(Time, Option<f64>)> {
+    fn steer(&self, splits: &Splits) -> CommandResult<(Time, Option<f64>)> {
         let clock = self.clock;
         let rest_until = clock.now() + self.round.window;
         while clock.now() < rest_until && !self.stop.load(Relaxed) {
@@ -301,7 +301,7 @@ impl Stage<'_> {
         Ok((pushed_at, written_then.map(part)))
     }
 
-    fn write(&self, number: u32) -> Outcome<Writer> {
+    fn write(&self, number: u32) -> CommandResult<Writer> {
         let kv = self.client.open_kv(self.job, PATH)?;
         let known = self.known[number as usize].load(Relaxed);
         let draw = Entropy::seeded(self.round.seed ^ (number as u64) << 32);
@@ -313,7 +313,7 @@ impl Stage<'_> {
         result.map(|()| writer)
     }
 
-    fn write_on(&self, kv: &Kv, writer: &mut Writer) -> Outcome {
+    fn write_on(&self, kv: &Kv, writer: &mut Writer) -> CommandResult {
         let count = self.values.batch(self.round.write);
         while !self.stop.load(Relaxed) {
             let mut places = Vec::with_capacity(count);
@@ -354,7 +354,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    fn read(&self, number: u32) -> Outcome<Vec<Took>> {
+    fn read(&self, number: u32) -> CommandResult<Vec<Took>> {
         let kv = self.client.open_kv(self.job, PATH)?;
         let mut draw = Entropy::seeded(self.round.seed ^ 0xBEE ^ (number as u64) << 40);
         let (mut took, mut value) = (Vec::new(), Vec::with_capacity(self.round.value + 64));
@@ -391,7 +391,7 @@ impl Stage<'_> {
         full: Option<f64>,
         writers: &[Writer],
         gets: &[Took],
-    ) -> Outcome<Seen> {
+    ) -> CommandResult<Seen> {
         let in_a_split = |(begun, took): &&Took| {
             splits.iter().any(|s| *begun <= s.ended && *begun + *took >= s.begun)
         };

@@ -47,9 +47,9 @@ impl Writer<'_> {
 }
 
 /// Reads fields from a record's body.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub(crate) struct RecordReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> RecordReader<'a> {
     fn take(&mut self, n: usize) -> Result<&'a [u8], BadRecord> {
         match self.0.split_at_checked(n) {
             Some((taken, rest)) => {

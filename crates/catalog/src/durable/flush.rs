@@ -1,6 +1,6 @@
 //! Log records of a flush that is under way.
 
-use super::codec::{BadRecord, Reader, Writer, bad};
+use super::codec::{BadRecord, RecordReader, Writer, bad};
 use super::image::{get_at, put_at};
 use crate::Written;
 use crate::flush::{PartState, Sweep};
@@ -20,7 +20,7 @@ fn put_below(w: &mut Writer<'_>, below: &[Box<str>]) {
     below.iter().for_each(|path| w.str(path));
 }
 
-fn get_below(r: &mut Reader<'_>) -> Result<Arc<[Box<str>]>, BadRecord> {
+fn get_below(r: &mut RecordReader<'_>) -> Result<Arc<[Box<str>]>, BadRecord> {
     let n = r.count(4)?;
     (0..n).map(|_| Ok(r.str()?.into())).collect()
 }
@@ -83,7 +83,7 @@ impl LiveImage {
         }
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>) -> Result<LiveImage, BadRecord> {
+    pub(crate) fn get(r: &mut RecordReader<'_>) -> Result<LiveImage, BadRecord> {
         let mut image = LiveImage {
             number: r.u64()?,
             prefix: PrefixId(r.u64()?),
@@ -179,7 +179,7 @@ impl FlushImage {
         }
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<FlushImage, BadRecord> {
+    pub(crate) fn get(r: &mut RecordReader<'_>, version: u8) -> Result<FlushImage, BadRecord> {
         let mut image = FlushImage {
             number: r.u64()?,
             prefix: PrefixId(r.u64()?),
@@ -257,7 +257,7 @@ pub(crate) fn put_objects(w: &mut Writer<'_>, objects: &[Written]) {
 }
 
 /// Reads the objects written by `put_objects`, to the end of the record.
-pub(crate) fn get_objects(r: &mut Reader<'_>) -> Result<Vec<Written>, BadRecord> {
+pub(crate) fn get_objects(r: &mut RecordReader<'_>) -> Result<Vec<Written>, BadRecord> {
     let mut objects = vec![get_written(r)?];
     while !r.0.is_empty() {
         objects.push(get_written(r)?);
@@ -271,7 +271,7 @@ fn put_written(w: &mut Writer<'_>, written: Written) {
     w.u32(written.crc);
 }
 
-fn get_written(r: &mut Reader<'_>) -> Result<Written, BadRecord> {
+fn get_written(r: &mut RecordReader<'_>) -> Result<Written, BadRecord> {
     Ok(Written { bytes: r.u64()?, items: r.u64()?, crc: r.u32()? })
 }
 
@@ -284,7 +284,7 @@ pub(crate) fn put_sweep(w: &mut Writer<'_>, number: u64, sweep: &Sweep) {
     sweep.names.iter().for_each(|name| w.str(name));
 }
 
-pub(crate) fn get_sweep(r: &mut Reader<'_>) -> Result<(u64, Sweep), BadRecord> {
+pub(crate) fn get_sweep(r: &mut RecordReader<'_>) -> Result<(u64, Sweep), BadRecord> {
     let (number, directory, passes) = (r.u64()?, r.str()?.into(), r.u8()?);
     let mut names = Vec::new();
     for _ in 0..r.count(4)? {
@@ -302,7 +302,7 @@ pub(crate) fn put_outcome(w: &mut Writer<'_>, prefix: PrefixId, state: &FlushSta
     }
 }
 
-pub(crate) fn get_outcome(r: &mut Reader<'_>) -> Result<(PrefixId, FlushState), BadRecord> {
+pub(crate) fn get_outcome(r: &mut RecordReader<'_>) -> Result<(PrefixId, FlushState), BadRecord> {
     let prefix = PrefixId(r.u64()?);
     let state = match r.str()? {
         "" => FlushState::Done,
@@ -347,13 +347,13 @@ mod tests {
         let waits = (PartState::Waits, Written::default(), vec![]);
         for (state, told, objects) in [waits, (PartState::Written, written, vec![written])] {
             let record = earlier(state, told);
-            let mut r = Reader(&record);
+            let mut r = RecordReader(&record);
             let image = FlushImage::get(&mut r, 5).unwrap();
             r.end().unwrap();
             assert_eq!(image.structures[0].parts[0].objects, objects);
             let mut again = Vec::new();
             image.put(&mut Writer(&mut again));
-            let mut r = Reader(&again);
+            let mut r = RecordReader(&again);
             assert_eq!(FlushImage::get(&mut r, 6).unwrap().structures, image.structures);
             r.end().unwrap();
         }
@@ -362,17 +362,17 @@ mod tests {
     #[test]
     fn further_objects_of_a_block_come_back() {
         let record = earlier(PartState::Written, Written::default());
-        let mut image = FlushImage::get(&mut Reader(&record), 5).unwrap();
+        let mut image = FlushImage::get(&mut RecordReader(&record), 5).unwrap();
         let objects: Vec<Written> =
             (0..3).map(|i| Written { bytes: i, items: i, crc: i as u32 }).collect();
         image.wrote(0, objects.clone()).unwrap();
         let mut record = Vec::new();
         image.put(&mut Writer(&mut record));
-        let again = FlushImage::get(&mut Reader(&record), 6).unwrap();
+        let again = FlushImage::get(&mut RecordReader(&record), 6).unwrap();
         assert_eq!(again.structures, image.structures);
-        assert!(FlushImage::get(&mut Reader(&record[..record.len() - 1]), 6).is_err());
+        assert!(FlushImage::get(&mut RecordReader(&record[..record.len() - 1]), 6).is_err());
         let mut part = Vec::new();
         put_objects(&mut Writer(&mut part), &objects);
-        assert_eq!(get_objects(&mut Reader(&part)).unwrap(), objects);
+        assert_eq!(get_objects(&mut RecordReader(&part)).unwrap(), objects);
     }
 }

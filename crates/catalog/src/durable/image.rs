@@ -5,7 +5,7 @@
 //! change often (a task that reads from thousands, a file of thousands of blocks) have a record for the
 //! difference.
 
-use super::codec::{BadRecord, Reader, Writer, bad};
+use super::codec::{BadRecord, RecordReader, Writer, bad};
 use crate::command::Seal;
 use crate::dag::Life;
 use crate::moves::{Move, Past};
@@ -166,7 +166,7 @@ impl Counters {
         w.u64(self.block_size);
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>) -> Result<Counters, BadRecord> {
+    pub(crate) fn get(r: &mut RecordReader<'_>) -> Result<Counters, BadRecord> {
         Ok(Counters {
             last_prefix: r.u64()?,
             last_structure: r.u64()?,
@@ -217,7 +217,7 @@ impl JobImage {
         w.u64(self.holder.started);
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<JobImage, BadRecord> {
+    pub(crate) fn get(r: &mut RecordReader<'_>, version: u8) -> Result<JobImage, BadRecord> {
         let mut image = JobImage {
             id: JobId(r.u64()?),
             name: r.str()?.into(),
@@ -253,7 +253,7 @@ impl JobImage {
     }
 }
 
-fn get_weight(r: &mut Reader<'_>) -> Result<u32, BadRecord> {
+fn get_weight(r: &mut RecordReader<'_>) -> Result<u32, BadRecord> {
     match r.u32()? {
         0 => bad("the weight of a share is 0"),
         weight => Ok(weight),
@@ -269,7 +269,7 @@ pub(super) fn put_tenant(w: &mut Writer<'_>, name: &str, allowed: Allowance) {
 }
 
 pub(super) fn get_tenant(
-    r: &mut Reader<'_>,
+    r: &mut RecordReader<'_>,
     version: u8,
 ) -> Result<(Box<str>, Allowance), BadRecord> {
     let name = r.str()?.into();
@@ -345,7 +345,7 @@ impl PrefixImage {
         w.str(&self.journal);
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<PrefixImage, BadRecord> {
+    pub(crate) fn get(r: &mut RecordReader<'_>, version: u8) -> Result<PrefixImage, BadRecord> {
         Ok(PrefixImage {
             id: PrefixId(r.u64()?),
             job: r.u32()?,
@@ -412,13 +412,13 @@ pub(super) fn put_spent(w: &mut Writer<'_>, spent: &Spent) {
 }
 
 /// One tier. Version 2 had only one, for blocks in any location.
-fn get_tier_spent(r: &mut Reader<'_>, version: u8) -> Result<TierSpent, BadRecord> {
+fn get_tier_spent(r: &mut RecordReader<'_>, version: u8) -> Result<TierSpent, BadRecord> {
     let mut wide = || Ok(u128::from(r.u64()?) | u128::from(r.u64()?) << 64);
     let (held, used) = (wide()?, wide()?);
     Ok(TierSpent { held, used, came: if version >= 3 { r.u64()? } else { 0 } })
 }
 
-pub(super) fn get_spent(r: &mut Reader<'_>, version: u8) -> Result<Spent, BadRecord> {
+pub(super) fn get_spent(r: &mut RecordReader<'_>, version: u8) -> Result<Spent, BadRecord> {
     let mut spent = Spent::default();
     if version < 3 {
         spent.tiers[0] = get_tier_spent(r, version)?;
@@ -442,7 +442,7 @@ pub(super) fn put_ended(w: &mut Writer<'_>, bill: &BillInfo) {
     put_spent(w, &bill.spent);
 }
 
-pub(super) fn get_ended(r: &mut Reader<'_>, version: u8) -> Result<BillInfo, BadRecord> {
+pub(super) fn get_ended(r: &mut RecordReader<'_>, version: u8) -> Result<BillInfo, BadRecord> {
     let (job, name, age_ms) = (JobId(r.u64()?), r.str()?.into(), r.u64()?);
     Ok(BillInfo { job, name, age_ms, ended: true, spent: get_spent(r, version)? })
 }
@@ -489,7 +489,9 @@ pub(crate) fn put_extent_blocks(w: &mut Writer<'_>, s: u32, blocks: &[BlockAt]) 
     blocks.iter().for_each(|&at| put_at(w, at));
 }
 
-pub(crate) fn get_extent_blocks(r: &mut Reader<'_>) -> Result<(u32, Vec<BlockAt>), BadRecord> {
+pub(crate) fn get_extent_blocks(
+    r: &mut RecordReader<'_>,
+) -> Result<(u32, Vec<BlockAt>), BadRecord> {
     let (s, n) = (r.u32()?, r.count(16)?);
     Ok((s, (0..n).map(|_| get_at(r)).collect::<Result<_, _>>()?))
 }
@@ -499,7 +501,7 @@ pub(super) fn put_at(w: &mut Writer<'_>, at: BlockAt) {
     w.u64(at.epoch.0);
 }
 
-pub(super) fn get_at(r: &mut Reader<'_>) -> Result<BlockAt, BadRecord> {
+pub(super) fn get_at(r: &mut RecordReader<'_>) -> Result<BlockAt, BadRecord> {
     Ok(BlockAt::of(r.u64()?, r.u64()?))
 }
 
@@ -550,7 +552,7 @@ impl StructureImage {
         }
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<StructureImage, BadRecord> {
+    pub(crate) fn get(r: &mut RecordReader<'_>, version: u8) -> Result<StructureImage, BadRecord> {
         Ok(StructureImage {
             id: StructureId(r.u64()?),
             prefix: r.u32()?,
@@ -605,14 +607,14 @@ impl StructureImage {
     }
 }
 
-fn get_granted(r: &mut Reader<'_>) -> Result<(Granted, Epoch), BadRecord> {
+fn get_granted(r: &mut RecordReader<'_>) -> Result<(Granted, Epoch), BadRecord> {
     let BlockAt { block, epoch } = get_at(r)?;
     let flags = r.u8()?;
     let seal = Seal { length: r.u64()?, bytes: r.u64()?, last: flags & 2 != 0 };
     Ok((Granted { block, sealed: (flags & 1 != 0).then_some(seal) }, epoch))
 }
 
-fn get_move(r: &mut Reader<'_>) -> Result<(Move, Epoch), BadRecord> {
+fn get_move(r: &mut RecordReader<'_>) -> Result<(Move, Epoch), BadRecord> {
     let (id, source, target) = (MoveId(r.u64()?), BlockId(r.u64()?), get_at(r)?);
     let (start, end, code) = (r.u64()?, r.u64()?, r.u8()?);
     let Some(way) = Way::from_code(code) else {
@@ -621,12 +623,12 @@ fn get_move(r: &mut Reader<'_>) -> Result<(Move, Epoch), BadRecord> {
     Ok((Move { id, source, target: target.block, start, end, way }, target.epoch))
 }
 
-fn get_past(r: &mut Reader<'_>) -> Result<Past, BadRecord> {
+fn get_past(r: &mut RecordReader<'_>) -> Result<Past, BadRecord> {
     let (block, gave) = (BlockId(r.u64()?), MoveId(r.u64()?));
     Ok(Past { block, gave, took: (MoveId(r.u64()?), r.bool()?) })
 }
 
-fn get_entry(r: &mut Reader<'_>) -> Result<EntryImage, BadRecord> {
+fn get_entry(r: &mut RecordReader<'_>) -> Result<EntryImage, BadRecord> {
     let (start, at) = (r.u64()?, get_at(r)?);
     Ok(EntryImage { start, at, through: (r.u64()?, r.u64()?) })
 }
@@ -657,7 +659,7 @@ impl ServerImage {
         }
     }
 
-    pub(crate) fn get(r: &mut Reader<'_>, version: u8) -> Result<ServerImage, BadRecord> {
+    pub(crate) fn get(r: &mut RecordReader<'_>, version: u8) -> Result<ServerImage, BadRecord> {
         Ok(ServerImage {
             id: ServerId(r.u32()?),
             address: r.str()?.into(),
@@ -669,8 +671,8 @@ impl ServerImage {
     }
 }
 
-fn get_tiers(r: &mut Reader<'_>) -> Result<Vec<TierSpec>, BadRecord> {
-    let tier = |r: &mut Reader<'_>| {
+fn get_tiers(r: &mut RecordReader<'_>) -> Result<Vec<TierSpec>, BadRecord> {
+    let tier = |r: &mut RecordReader<'_>| {
         let (code, blocks) = (r.u8()?, r.u32()?);
         match TierClass::from_code(code) {
             Some(class) => Ok(TierSpec { class, blocks }),
@@ -719,7 +721,9 @@ pub(crate) fn put_tombstone(w: &mut Writer<'_>, j: u32, job: JobId, t: &Tombston
     }
 }
 
-pub(crate) fn get_tombstone(r: &mut Reader<'_>) -> Result<(u32, JobId, Tombstone), BadRecord> {
+pub(crate) fn get_tombstone(
+    r: &mut RecordReader<'_>,
+) -> Result<(u32, JobId, Tombstone), BadRecord> {
     let (j, job) = (r.u32()?, JobId(r.u64()?));
     let gone = match (r.u8()?, r.u64()?) {
         (0, id) => Gone::Prefix(PrefixId(id)),
@@ -771,7 +775,7 @@ mod tests {
         let mut bytes = Vec::new();
         image.put(&mut Writer(&mut bytes));
         let read = |bytes: &[u8], version| {
-            let mut r = Reader(bytes);
+            let mut r = RecordReader(bytes);
             let image = JobImage::get(&mut r, version)?;
             r.end().map(|()| image)
         };

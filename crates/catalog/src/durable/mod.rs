@@ -31,7 +31,7 @@ pub use recover::Recovery;
 
 use crate::dag::Life;
 use crate::reply::FlushState;
-use crate::structures::{ExtentsChange, Structure};
+use crate::structures::{ExtentsChange, StructureRecord};
 use crate::tombstones::Tombstone;
 use crate::{Catalog, Spent};
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, Time};
@@ -80,13 +80,13 @@ pub(crate) enum ReaderChange {
 
 /// Pending records that are not identified by indices.
 #[derive(Debug, Default)]
-pub(crate) struct Journal {
+pub(crate) struct PendingRecords {
     on: bool,
     tombstones: Vec<(u32, JobId, Tombstone)>,
     counters: Counters,
 }
 
-impl Journal {
+impl PendingRecords {
     pub(crate) fn tombstone(&mut self, j: u32, job: JobId, tombstone: &Tombstone) {
         if self.on {
             self.tombstones.push((j, job, tombstone.clone()));
@@ -456,7 +456,7 @@ fn put_declared(w: &mut Writer<'_>, prefix: u32, readers: &[u32]) {
     readers.iter().for_each(|&reader| w.u32(reader));
 }
 
-fn entry_image(structure: &Structure, i: usize, at: BlockAt) -> EntryImage {
+fn entry_image(structure: &StructureRecord, i: usize, at: BlockAt) -> EntryImage {
     let tail = i + 1 == structure.entries.len();
     let queue = structure.queue.as_ref().filter(|_| !tail);
     let through = queue.map_or((0, 0), |queue| queue.through(i));

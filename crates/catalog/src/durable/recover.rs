@@ -1,6 +1,6 @@
 //! Recovery of the catalog from records.
 
-use super::codec::{BadRecord, Reader, bad};
+use super::codec::{BadRecord, RecordReader, bad};
 use super::flush::{FlushImage, LiveImage, get_objects, get_outcome, get_sweep};
 use super::image::{
     Counters, JobImage, PrefixImage, ServerImage, StructureImage, Type, get_at, get_ended,
@@ -17,7 +17,7 @@ use crate::quota::Allowance;
 use crate::readers::Readers;
 use crate::reply::FlushState;
 use crate::slab::{NONE, Slab};
-use crate::structures::{Growth, Placed, Structure};
+use crate::structures::{Growth, Placed, StructureRecord};
 use crate::tombstones::{Tombstone, Tombstones};
 use crate::{BillInfo, Catalog, Config, Spent};
 use honeycomb_types::limits::BILLS_KEPT;
@@ -103,7 +103,7 @@ impl Recovery {
                 "a {kind:?} record has version {version}; this program knows {known}"
             ));
         }
-        let mut r = Reader(body);
+        let mut r = RecordReader(body);
         match kind {
             Type::Counters => self.counters = Counters::get(&mut r)?,
             Type::Job => self.job(r.u32()?, JobImage::get(&mut r, version)?),
@@ -379,7 +379,7 @@ impl Catalog {
         last: u64,
     ) -> Result<(), BadRecord> {
         let slots = images.iter().map(|image| image.as_ref().map(|i| structure_of(self, i)));
-        let slots: Result<Vec<Option<Structure>>, BadRecord> =
+        let slots: Result<Vec<Option<StructureRecord>>, BadRecord> =
             slots.map(Option::transpose).collect();
         self.structures.recover(Slab::restored(slots?), last);
         for (s, image) in (0..).zip(&images) {
@@ -435,7 +435,7 @@ fn node_of(image: &PrefixImage, now: Time) -> Node {
     node
 }
 
-fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<Structure, BadRecord> {
+fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<StructureRecord, BadRecord> {
     let Some(node) = catalog.dag.nodes.get(image.prefix).filter(|node| node.live()) else {
         return bad(format!("structure {} belongs to a prefix that does not exist", image.id));
     };
@@ -454,7 +454,7 @@ fn structure_of(catalog: &Catalog, image: &StructureImage) -> Result<Structure, 
     });
     let placed =
         |entry: &super::image::EntryImage| Placed { start: entry.start, block: entry.at.block };
-    Ok(Structure {
+    Ok(StructureRecord {
         id: image.id,
         job: node.job,
         prefix: image.prefix,

@@ -14,7 +14,7 @@
 //! commit together: when the last member is copied, all continue as other flushes, and the topmost flush,
 //! whose manifest names them, is committed last.
 
-use super::live::{Live, What};
+use super::live::{Live, PartContent};
 use super::{Again, pause};
 use crate::reply::{FlushProgress, FlushState};
 use crate::{Catalog, CatalogError, Effect, Reply, StopFault};
@@ -34,7 +34,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(2);
 pub(crate) struct Barrier {
     /// The number of its prefixes.
     members: usize,
-    stage: Stage,
+    stage: BarrierStage,
     /// The number of the present attempt.
     attempt: u32,
     /// The number of attempts in which blocks were not frozen for long enough.
@@ -42,11 +42,11 @@ pub(crate) struct Barrier {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum BarrierStage {
     /// Waits until no block moves.
     Waits { due: Time },
     /// Freezes the blocks. `last` is the server of the last answer.
-    Stops { since: Time, blocks: BTreeMap<BlockAt, Stop>, last: Option<ServerId> },
+    Stops { since: Time, blocks: BTreeMap<BlockAt, BlockFreeze>, last: Option<ServerId> },
     /// Thaws the blocks, all of which were frozen: the blocks that have not confirmed, and the server of a
     /// block that had thawed by itself.
     Goes { left: BTreeSet<BlockAt>, early: Option<ServerId> },
@@ -55,7 +55,7 @@ enum Stage {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stop {
+struct BlockFreeze {
     number: u64,
     range: (u64, u64),
     state: StopState,
@@ -73,11 +73,11 @@ enum StopState {
 
 impl Barrier {
     pub(super) fn new(members: usize) -> Barrier {
-        Barrier { members, stage: Stage::Waits { due: Time::ZERO }, attempt: 0, short: 0 }
+        Barrier { members, stage: BarrierStage::Waits { due: Time::ZERO }, attempt: 0, short: 0 }
     }
 
     pub(super) fn is_cut(&self) -> bool {
-        matches!(self.stage, Stage::Cut)
+        matches!(self.stage, BarrierStage::Cut)
     }
 
     fn hold(&self) -> Duration {
@@ -119,13 +119,13 @@ impl Catalog {
     pub(super) fn tend_barrier(&mut self, group: u64, effects: &mut Vec<Effect>) {
         let Some(barrier) = self.flushes.barriers.get(&group) else { return };
         match &barrier.stage {
-            Stage::Waits { due } if *due <= self.now => self.stop_all(group, effects),
-            Stage::Stops { .. } => self.look_at_stops(group, effects),
-            Stage::Goes { left, early } if left.is_empty() => match *early {
+            BarrierStage::Waits { due } if *due <= self.now => self.stop_all(group, effects),
+            BarrierStage::Stops { .. } => self.look_at_stops(group, effects),
+            BarrierStage::Goes { left, early } if left.is_empty() => match *early {
                 Some(server) => self.stood_too_short(group, server, effects),
-                None => self.barrier(group).stage = Stage::Cut,
+                None => self.barrier(group).stage = BarrierStage::Cut,
             },
-            Stage::Waits { .. } | Stage::Goes { .. } | Stage::Cut => {}
+            BarrierStage::Waits { .. } | BarrierStage::Goes { .. } | BarrierStage::Cut => {}
         }
     }
 
@@ -139,7 +139,7 @@ impl Catalog {
 
     fn wait(&mut self, group: u64, pause: Duration) {
         let due = self.now + pause;
-        self.barrier(group).stage = Stage::Waits { due };
+        self.barrier(group).stage = BarrierStage::Waits { due };
         self.look_again(group, due);
     }
 
@@ -171,7 +171,7 @@ impl Catalog {
             let mut live = self.flushes.live.remove(&number).expect("it is a member");
             self.list_sources(n, &mut live);
             for (at, range) in self.blocks_of(&live) {
-                blocks.insert(at, Stop { number, range, state: StopState::Asked });
+                blocks.insert(at, BlockFreeze { number, range, state: StopState::Asked });
             }
             self.flushes.live.insert(number, live);
         }
@@ -179,7 +179,7 @@ impl Catalog {
         let (attempt, hold) = (barrier.attempt, barrier.hold());
         effects.extend(blocks.iter().map(|(at, stop)| stop.effect(*at, attempt, hold)));
         let since = self.now;
-        self.barrier(group).stage = Stage::Stops { since, blocks, last: None };
+        self.barrier(group).stage = BarrierStage::Stops { since, blocks, last: None };
         self.look_again(group, since + hold);
         self.look_at_stops(group, effects);
     }
@@ -187,14 +187,14 @@ impl Catalog {
     /// The blocks of the parts of a flush, with their hashes.
     fn blocks_of(&self, live: &Live) -> Vec<(BlockAt, (u64, u64))> {
         let whats = live.whats().filter_map(|(id, what)| match what {
-            What::Range(start, end) => {
+            PartContent::Range(start, end) => {
                 let s = self.structures.find(id)?;
                 let entries = &self.structures[s].entries;
                 let place = entries.partition_point(|entry| entry.start <= start) - 1;
                 Some((self.pool.at(entries[place].block), (start, end)))
             }
-            What::Chained(at, _) => Some((at, (0, u64::MAX))),
-            What::Extents(_) => None,
+            PartContent::Chained(at, _) => Some((at, (0, u64::MAX))),
+            PartContent::Extents(_) => None,
         });
         whats.collect()
     }
@@ -203,8 +203,8 @@ impl Catalog {
         let now = self.now;
         let barrier = self.flushes.barriers.get_mut(&group).expect("its caller has seen it");
         let (attempt, hold) = (barrier.attempt, barrier.hold());
-        let Stage::Stops { since, blocks, last } = &mut barrier.stage else { return };
-        let stands = |stop: &Stop| matches!(stop.state, StopState::Stands { .. });
+        let BarrierStage::Stops { since, blocks, last } = &mut barrier.stage else { return };
+        let stands = |stop: &BlockFreeze| matches!(stop.state, StopState::Stands { .. });
         if now >= *since + hold {
             let slow = blocks.iter().find(|(_, stop)| !stands(stop));
             let slow = slow.map(|(at, _)| at.block.server()).or(*last);
@@ -232,17 +232,18 @@ impl Catalog {
                     effects.push(Effect::ThawBlock { server, at, number, attempt });
                 }
                 self.barrier(group).stage = match left.is_empty() {
-                    true => Stage::Cut,
-                    false => Stage::Goes { left, early: None },
+                    true => BarrierStage::Cut,
+                    false => BarrierStage::Goes { left, early: None },
                 };
             }
             Some(more) => {
                 for (id, at, number) in more {
                     let live = self.flushes.live.get_mut(&number).expect("it is a member");
                     live.continues(id, at);
-                    let stop = Stop { number, range: (0, u64::MAX), state: StopState::Asked };
+                    let stop =
+                        BlockFreeze { number, range: (0, u64::MAX), state: StopState::Asked };
                     effects.push(stop.effect(at, attempt, hold));
-                    if let Stage::Stops { blocks, .. } = &mut self.barrier(group).stage {
+                    if let BarrierStage::Stops { blocks, .. } = &mut self.barrier(group).stage {
                         blocks.insert(at, stop);
                     }
                 }
@@ -255,7 +256,7 @@ impl Catalog {
     fn left_out(
         &self,
         group: u64,
-        blocks: &BTreeMap<BlockAt, Stop>,
+        blocks: &BTreeMap<BlockAt, BlockFreeze>,
     ) -> Option<Vec<(StructureId, BlockAt, u64)>> {
         let mut more = Vec::new();
         for number in self.members_of(group) {
@@ -299,8 +300,8 @@ impl Catalog {
         let Some(barrier) = known.filter(|barrier| barrier.attempt == attempt) else {
             return Ok(Reply::Done);
         };
-        let Stage::Stops { blocks, last, .. } = &mut barrier.stage else {
-            let waits = matches!(barrier.stage, Stage::Waits { .. });
+        let BarrierStage::Stops { blocks, last, .. } = &mut barrier.stage else {
+            let waits = matches!(barrier.stage, BarrierStage::Waits { .. });
             assert!(waits, "INV-49: a snapshot was released before {at:?} was frozen");
             return Ok(Reply::Done);
         };
@@ -333,7 +334,7 @@ impl Catalog {
         let group = self.flushes.live.get(&number).map_or(0, |live| live.group);
         let known = self.flushes.barriers.get_mut(&group);
         let known = known.filter(|barrier| barrier.attempt == attempt);
-        if let Some(Stage::Goes { left, early }) = known.map(|barrier| &mut barrier.stage)
+        if let Some(BarrierStage::Goes { left, early }) = known.map(|barrier| &mut barrier.stage)
             && left.remove(&at)
             && !stood
         {
@@ -361,7 +362,7 @@ impl Catalog {
     /// The server has a new connection: its snapshots are lost.
     pub(super) fn cuts_anew(&mut self, effects: &mut Vec<Effect>) {
         let begun = self.flushes.barriers.iter();
-        let begun = begun.filter(|(_, b)| !matches!(b.stage, Stage::Waits { .. }));
+        let begun = begun.filter(|(_, b)| !matches!(b.stage, BarrierStage::Waits { .. }));
         let groups: Vec<u64> = begun.map(|(group, _)| *group).collect();
         groups.into_iter().for_each(|group| self.anew(group, LOOK_AGAIN, effects));
     }
@@ -398,7 +399,7 @@ impl Catalog {
     }
 }
 
-impl Stop {
+impl BlockFreeze {
     fn effect(&self, at: BlockAt, attempt: u32, hold: Duration) -> Effect {
         let (server, number, (start, end)) = (at.block.server(), self.number, self.range);
         Effect::CutBlock { server, at, start, end, number, hold, attempt }

@@ -17,12 +17,12 @@
 //! can be deleted, also by a restarted controller, which copies everything again.
 //!
 //! While blocks are copied the prefix counts as renewed. After the last copy this becomes an ordinary `Flush`
-//! with parts that are `Copied`, and without ownership of their blocks.
+//! with parts that are `PartProgress`, and without ownership of their blocks.
 
 use super::sweep::Sweep;
-use super::{Again, Flush, Part, PartState, pause};
+use super::{Again, BlockFlush, Flush, PartState, pause};
 use crate::reply::{FlushProgress, FlushState, FlushedPart, FlushedStructure};
-use crate::structures::Structure;
+use crate::structures::StructureRecord;
 use crate::{Catalog, CatalogError, Effect, Reply, Written};
 use honeycomb_types::limits::{FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX, FLUSHES_KEPT};
 use honeycomb_types::{
@@ -38,7 +38,7 @@ const NAMES_AT_A_TIME: u32 = 64;
 
 /// The content of one part.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum What {
+pub(super) enum PartContent {
     /// A range of hashes of a kv.
     Range(u64, u64),
     /// A block of a file or queue, and the start of its range.
@@ -48,7 +48,7 @@ pub(super) enum What {
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum CopyState {
     Waits {
         due: Time,
         attempts: u32,
@@ -70,24 +70,24 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Copied {
+struct PartProgress {
     structure: usize,
-    what: What,
-    state: State,
+    what: PartContent,
+    state: CopyState,
 }
 
 /// Requests that are under way.
-struct Asked {
+struct PendingRequests {
     of: BTreeMap<ServerId, usize>,
     /// Servers that can take more requests. A lost server is not among them, even if requests to it are
     /// counted.
     free: BTreeSet<ServerId>,
 }
 
-impl Asked {
+impl PendingRequests {
     fn counts(&mut self, live: &Live) {
         for part in &live.parts {
-            if let State::Asked { at, .. } = part.state {
+            if let CopyState::Asked { at, .. } = part.state {
                 self.takes(at.block.server());
             }
         }
@@ -113,7 +113,7 @@ impl Asked {
 
 /// A structure of the prefix.
 #[derive(Debug)]
-struct Source {
+struct LiveStructure {
     id: StructureId,
     told: FlushedStructure,
     /// Number of unwritten ranges of a kv.
@@ -140,8 +140,8 @@ pub(crate) struct Live {
     /// Names of blocks of extents, which contain more than a number.
     pub(crate) extents: Vec<(u32, BlockAt)>,
     names: u32,
-    sources: Option<Vec<Source>>,
-    parts: Vec<Copied>,
+    sources: Option<Vec<LiveStructure>>,
+    parts: Vec<PartProgress>,
     waiting: BTreeSet<usize>,
     pub(super) error: Option<Arc<str>>,
 }
@@ -193,15 +193,15 @@ impl Live {
 
     fn is_asked(&self, block: BlockId) -> bool {
         let asked =
-            |part: &Copied| matches!(part.state, State::Asked { at, .. } if at.block == block);
-        self.parts.iter().any(asked)
+            |state: &CopyState| matches!(state, CopyState::Asked { at, .. } if at.block == block);
+        self.parts.iter().any(|part| asked(&part.state))
     }
 
     /// A block of a file or queue has left its server with its content: waiting and retried requests go to
     /// the block that replaced it.
     fn relocated(&mut self, from: BlockAt, to: BlockAt) {
         for part in &mut self.parts {
-            if let What::Chained(at, _) = &mut part.what
+            if let PartContent::Chained(at, _) = &mut part.what
                 && *at == from
             {
                 *at = to;
@@ -209,10 +209,10 @@ impl Live {
         }
     }
 
-    fn add(&mut self, structure: usize, what: What) {
+    fn add(&mut self, structure: usize, what: PartContent) {
         self.waiting.insert(self.parts.len());
-        let state = State::Waits { due: Time::ZERO, attempts: 0 };
-        self.parts.push(Copied { structure, what, state });
+        let state = CopyState::Waits { due: Time::ZERO, attempts: 0 };
+        self.parts.push(PartProgress { structure, what, state });
     }
 
     /// Copies everything again, under other names.
@@ -223,7 +223,7 @@ impl Live {
     }
 
     /// The content of its parts.
-    pub(super) fn whats(&self) -> impl Iterator<Item = (StructureId, What)> {
+    pub(super) fn whats(&self) -> impl Iterator<Item = (StructureId, PartContent)> {
         let sources = self.sources.as_deref().unwrap_or_default();
         self.parts.iter().map(|part| (sources[part.structure].id, part.what))
     }
@@ -236,11 +236,11 @@ impl Live {
     /// Adds a block that was added to its structure after the structures were listed.
     pub(super) fn continues(&mut self, structure: StructureId, at: BlockAt) {
         let source = self.ids().position(|id| id == structure).expect("it was listed");
-        self.add(source, What::Chained(at, u64::MAX));
+        self.add(source, PartContent::Chained(at, u64::MAX));
     }
 
     /// Whether a block must stay unchanged until its snapshot is written.
-    pub(super) fn keeps(&self, structure: &Structure, block: BlockId) -> bool {
+    pub(super) fn keeps(&self, structure: &StructureRecord, block: BlockId) -> bool {
         let Some(sources) = &self.sources else { return true };
         let Some(i) = sources.iter().position(|source| source.id == structure.id) else {
             return false;
@@ -249,15 +249,17 @@ impl Live {
             return sources[i].left > 0 || !structure.extents.is_empty();
         }
         self.parts.iter().any(|part| {
-            let own = matches!(part.what, What::Chained(at, _) if at.block == block);
-            own && matches!(part.state, State::Waits { .. } | State::Asked { .. })
+            let own = matches!(part.what, PartContent::Chained(at, _) if at.block == block);
+            own && matches!(part.state, CopyState::Waits { .. } | CopyState::Asked { .. })
         })
     }
 
     /// Whether every part that the manifest lists is copied.
     fn is_whole(&self) -> bool {
-        let over = |part: &Copied| matches!(part.state, State::Written { .. } | State::Absent);
-        let listed = |source: &Source| source.extents_listed || source.told.kind != Kind::Kv;
+        let over = |part: &PartProgress| {
+            matches!(part.state, CopyState::Written { .. } | CopyState::Absent)
+        };
+        let listed = |source: &LiveStructure| source.extents_listed || source.told.kind != Kind::Kv;
         self.sources.as_ref().is_some_and(|sources| sources.iter().all(listed))
             && self.parts.iter().all(over)
     }
@@ -273,28 +275,28 @@ impl Live {
         };
         for part in &self.parts {
             match &part.state {
-                State::Written { objects, .. } => {
+                CopyState::Written { objects, .. } => {
                     progress.done += 1;
                     progress.bytes += objects.iter().map(|object| object.bytes).sum::<u64>();
                 }
-                State::Absent => progress.done += 1,
-                State::Waits { .. } | State::Asked { .. } => {}
+                CopyState::Absent => progress.done += 1,
+                CopyState::Waits { .. } | CopyState::Asked { .. } => {}
             }
         }
         progress
     }
 
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Live>() + self.parts.capacity() * (size_of::<Copied>() + 24)
+        size_of::<Live>() + self.parts.capacity() * (size_of::<PartProgress>() + 24)
     }
 }
 
 /// Every hash of a kv is in one part: the ranges follow each other without gaps.
-fn check_ranges(parts: impl Iterator<Item = What>) {
+fn check_ranges(parts: impl Iterator<Item = PartContent>) {
     let mut next = Some(0);
     let mut ranges = 0;
     for part in parts {
-        let What::Range(start, end) = part else { continue };
+        let PartContent::Range(start, end) = part else { continue };
         assert!(next == Some(start), "INV-10: a flush leaves hashes out, or has them twice");
         next = end.checked_add(1);
         ranges += 1;
@@ -333,10 +335,10 @@ impl Catalog {
         let groups: Vec<u64> = self.flushes.barriers.keys().copied().collect();
         groups.into_iter().for_each(|group| self.tend_barrier(group, effects));
         let servers: BTreeSet<ServerId> = self.pool.servers().map(|(id, _)| id).collect();
-        let mut asked: BTreeMap<u64, Asked> = BTreeMap::new();
+        let mut asked: BTreeMap<u64, PendingRequests> = BTreeMap::new();
         for (number, live) in &self.flushes.live {
             let together = if live.group == 0 { *number } else { live.group };
-            let new = || Asked { of: BTreeMap::new(), free: servers.clone() };
+            let new = || PendingRequests { of: BTreeMap::new(), free: servers.clone() };
             asked.entry(together).or_insert_with(new).counts(live);
         }
         let numbers: Vec<u64> = self.flushes.live.keys().copied().collect();
@@ -372,7 +374,7 @@ impl Catalog {
         &mut self,
         number: u64,
         live: &mut Live,
-        asked: &mut Asked,
+        asked: &mut PendingRequests,
         effects: &mut Vec<Effect>,
     ) -> Result<bool, Arc<str>> {
         let found = self.dag.by_id(live.prefix).filter(|&n| self.dag.nodes[n].live());
@@ -412,20 +414,20 @@ impl Catalog {
             let mut whats = Vec::new();
             if kv {
                 let ranges = structure.entries.iter().enumerate();
-                whats.extend(ranges.map(|(i, e)| What::Range(e.start, structure.end(i))));
+                whats.extend(ranges.map(|(i, e)| PartContent::Range(e.start, structure.end(i))));
             } else {
                 let placed = structure.entries.iter().map(|entry| (entry.block, entry.start));
                 let placed: std::collections::HashMap<_, _> = placed.collect();
                 // Blocks that are not in the map yet follow the last one that is.
                 whats.extend(structure.in_order().map(|block| {
                     let start = placed.get(&block).copied().unwrap_or(u64::MAX);
-                    What::Chained(self.pool.at(block), start)
+                    PartContent::Chained(self.pool.at(block), start)
                 }));
             }
             let left = if kv { whats.len() } else { 0 };
             let id = structure.id;
             whats.into_iter().for_each(|what| live.add(sources.len(), what));
-            sources.push(Source { id, told, left, extents_listed: false });
+            sources.push(LiveStructure { id, told, left, extents_listed: false });
         }
         live.sources = Some(sources);
     }
@@ -440,7 +442,7 @@ impl Catalog {
             source.extents_listed = true;
             let s = self.structures.find(source.id).expect("looked up just now");
             for &block in &self.structures[s].extents {
-                live.add(i, What::Extents(self.pool.at(block)));
+                live.add(i, PartContent::Extents(self.pool.at(block)));
             }
         }
         live.sources = Some(sources);
@@ -451,7 +453,7 @@ impl Catalog {
         &mut self,
         number: u64,
         live: &mut Live,
-        asked: &mut Asked,
+        asked: &mut PendingRequests,
         effects: &mut Vec<Effect>,
     ) {
         let waiting: Vec<usize> = live.waiting.iter().copied().collect();
@@ -468,10 +470,10 @@ impl Catalog {
         number: u64,
         live: &mut Live,
         i: usize,
-        asked: &mut Asked,
+        asked: &mut PendingRequests,
         effects: &mut Vec<Effect>,
     ) {
-        let State::Waits { due, attempts } = live.parts[i].state else { return };
+        let CopyState::Waits { due, attempts } = live.parts[i].state else { return };
         let source = live.parts[i].structure;
         let id = live.sources.as_ref().expect("listed before")[source].id;
         let s = self.structures.find(id).expect("looked up just now");
@@ -480,20 +482,20 @@ impl Catalog {
             return;
         }
         let (at, range) = match live.parts[i].what {
-            What::Range(start, end) => {
+            PartContent::Range(start, end) => {
                 let place = structure.entries.partition_point(|entry| entry.start <= start) - 1;
                 let (block, last) = (structure.entries[place].block, structure.end(place));
                 if structure.move_of(block).is_some() {
                     return;
                 }
                 if last < end {
-                    live.add(source, What::Range(last + 1, end));
-                    live.parts[i].what = What::Range(start, last);
+                    live.add(source, PartContent::Range(last + 1, end));
+                    live.parts[i].what = PartContent::Range(start, last);
                     live.sources.as_mut().expect("listed before")[source].left += 1;
                 }
                 (self.pool.at(block), (start, end.min(last)))
             }
-            What::Chained(at, _) | What::Extents(at) => {
+            PartContent::Chained(at, _) | PartContent::Extents(at) => {
                 // During a relocation, the content of the block may be in either place.
                 let leaves = structure.move_of(at.block).is_some_and(|mv| mv.source == at.block);
                 if leaves || asked.is_full(at.block.server()) {
@@ -501,7 +503,7 @@ impl Catalog {
                 }
                 let there = structure.blocks().any(|block| block == at.block);
                 if !there || self.pool.at(at.block) != at {
-                    live.parts[i].state = State::Absent;
+                    live.parts[i].state = CopyState::Absent;
                     live.waiting.remove(&i);
                     return;
                 }
@@ -513,14 +515,14 @@ impl Catalog {
             return;
         }
         // Extents that an entry names are as they were at the snapshot, and are retained.
-        let cut = live.group != 0 && !matches!(live.parts[i].what, What::Extents(_));
+        let cut = live.group != 0 && !matches!(live.parts[i].what, PartContent::Extents(_));
         let name = live.names;
         live.names += 1;
         let mut changed = name >= live.noted;
         if changed {
             live.noted = live.names + NAMES_AT_A_TIME;
         }
-        if matches!(live.parts[i].what, What::Extents(_)) {
+        if matches!(live.parts[i].what, PartContent::Extents(_)) {
             live.extents.push((name, at));
             changed = true;
         }
@@ -528,7 +530,7 @@ impl Catalog {
             self.flushes.unwritten.lives(number);
         }
         let object = format!("{}/{}", live.directory, live.name(number, name)).into();
-        live.parts[i].state = State::Asked { at, name, attempts };
+        live.parts[i].state = CopyState::Asked { at, name, attempts };
         live.waiting.remove(&i);
         effects.push(Effect::CopyBlock {
             server,
@@ -553,16 +555,18 @@ impl Catalog {
         self.heard_from(server);
         let Some(live) = self.flushes.live.get_mut(&number) else { return Ok(Reply::Done) };
         let asked =
-            |part: &Copied| matches!(part.state, State::Asked { name: of, .. } if of == name);
-        let Some(i) = live.parts.iter().position(asked) else { return Ok(Reply::Done) };
+            |state: &CopyState| matches!(state, CopyState::Asked { name: of, .. } if *of == name);
+        let Some(i) = live.parts.iter().position(|part| asked(&part.state)) else {
+            return Ok(Reply::Done);
+        };
         let part = &mut live.parts[i];
-        let State::Asked { at, attempts, .. } = part.state else { return Ok(Reply::Done) };
+        let CopyState::Asked { at, attempts, .. } = part.state else { return Ok(Reply::Done) };
         match outcome {
             Ok((objects, sealed)) => {
                 let objects = objects.to_vec();
-                part.state = State::Written { at, name, objects, sealed };
+                part.state = CopyState::Written { at, name, objects, sealed };
                 let sources = live.sources.as_mut().expect("parts are of sources");
-                if matches!(part.what, What::Range(..)) {
+                if matches!(part.what, PartContent::Range(..)) {
                     sources[part.structure].left -= 1;
                 }
                 live.error = None;
@@ -572,7 +576,7 @@ impl Catalog {
             }
             Err((false, why)) => {
                 let due = self.now + pause(attempts);
-                part.state = State::Waits { due, attempts: attempts + 1 };
+                part.state = CopyState::Waits { due, attempts: attempts + 1 };
                 live.waiting.insert(i);
                 live.error = Some(why.into());
                 self.flushes.retries.push(Reverse((due, number, Again::Copy)));
@@ -589,12 +593,12 @@ impl Catalog {
             let mut anew = false;
             for (i, part) in live.parts.iter_mut().enumerate() {
                 match part.state {
-                    State::Asked { at, attempts, .. } if at.block.server() == server => {
-                        part.state = State::Waits { due: Time::ZERO, attempts };
+                    CopyState::Asked { at, attempts, .. } if at.block.server() == server => {
+                        part.state = CopyState::Waits { due: Time::ZERO, attempts };
                         live.waiting.insert(i);
                     }
-                    State::Written { at, .. } if at.block.server() == server => {
-                        anew |= matches!(part.what, What::Range(..));
+                    CopyState::Written { at, .. } if at.block.server() == server => {
+                        anew |= matches!(part.what, PartContent::Range(..));
                     }
                     _ => {}
                 }
@@ -672,7 +676,7 @@ impl Catalog {
         let live = &self.flushes.live[&number];
         let j = self.jobs.find(live.job).expect("its prefix lives");
         let job_name = self.jobs[j].name.clone();
-        let mut parts: Vec<Vec<(&Copied, BlockAt, u32)>> = Vec::new();
+        let mut parts: Vec<Vec<(&PartProgress, BlockAt, u32)>> = Vec::new();
         // Structures that were sealed or closed at the snapshot: the catalog may not have received the seal
         // when it listed them.
         let mut closed = Vec::new();
@@ -682,19 +686,19 @@ impl Catalog {
                 .iter()
                 .filter(|part| part.structure == i)
                 .filter_map(|part| match part.state {
-                    State::Written { at, name, .. } => Some((part, at, name)),
+                    CopyState::Written { at, name, .. } => Some((part, at, name)),
                     _ => None,
                 })
                 .collect();
             theirs.sort_by_key(|(part, _, name)| match part.what {
-                What::Range(start, _) => (0, start),
-                What::Chained(..) => (0, 0),
-                What::Extents(_) => (1, *name as u64),
+                PartContent::Range(start, _) => (0, start),
+                PartContent::Chained(..) => (0, 0),
+                PartContent::Extents(_) => (1, *name as u64),
             });
             check_ranges(theirs.iter().map(|(part, ..)| part.what));
             let open = theirs.iter().position(|(part, ..)| {
-                let open = matches!(part.state, State::Written { sealed: false, .. });
-                open && matches!(part.what, What::Chained(..))
+                let open = matches!(part.state, CopyState::Written { sealed: false, .. });
+                open && matches!(part.what, PartContent::Chained(..))
             });
             theirs.truncate(open.map_or(theirs.len(), |open| open + 1));
             closed.push(live.group != 0 && open.is_none());
@@ -709,16 +713,23 @@ impl Catalog {
                 structure.sealed = closed[s];
             }
             for (part, at, name) in theirs {
-                let State::Written { objects, .. } = &part.state else { continue };
+                let CopyState::Written { objects, .. } = &part.state else { continue };
                 let name = live.name(number, *name);
                 let start = match part.what {
-                    What::Range(start, _) | What::Chained(_, start) => start,
-                    What::Extents(_) => u64::MAX,
+                    PartContent::Range(start, _) | PartContent::Chained(_, start) => start,
+                    PartContent::Extents(_) => u64::MAX,
                 };
                 let object = format!("{}/{name}", live.directory).into();
                 let place = (s, structure.parts.len());
                 let state = PartState::Copied;
-                all.push(Part { at: *at, range: (0, u64::MAX), object, place, state, attempts: 0 });
+                all.push(BlockFlush {
+                    at: *at,
+                    range: (0, u64::MAX),
+                    object,
+                    place,
+                    state,
+                    attempts: 0,
+                });
                 structure.parts.push(FlushedPart {
                     name: name.into(),
                     start,

@@ -6,7 +6,7 @@
 //! All of that may have been done before. A repeated part is the same object with the same bytes, because no
 //! client could reach its block since, and a repeated manifest is the same manifest.
 
-use super::{Barrier, Flush, Live, Part, PartState, Sweep};
+use super::{Barrier, BlockFlush, Flush, Live, PartState, Sweep};
 use crate::durable::{BadRecord, FlushImage, KeptImage, LiveImage};
 use crate::reply::FlushState;
 use crate::{Catalog, Effect, Written};
@@ -78,7 +78,8 @@ impl Unwritten {
 impl Catalog {
     pub(crate) fn flush_image(&self, number: u64) -> Option<FlushImage> {
         let flush = self.flushes.all.get(&number)?;
-        let kept = |part: &Part| KeptImage { at: part.at, range: part.range, state: part.state };
+        let kept =
+            |part: &BlockFlush| KeptImage { at: part.at, range: part.range, state: part.state };
         Some(FlushImage {
             number,
             prefix: flush.prefix,
@@ -147,10 +148,10 @@ impl Catalog {
                         self.flushes.blocks.insert(at, (number, parts.len()));
                         self.flushes.keeps(at);
                     }
-                    parts.push(Part { at, range, object, place, state, attempts: 0 });
+                    parts.push(BlockFlush { at, range, object, place, state, attempts: 0 });
                 }
             }
-            let copied = |part: &Part| part.state == PartState::Copied;
+            let copied = |part: &BlockFlush| part.state == PartState::Copied;
             let live = !parts.is_empty() && parts.iter().all(copied);
             let left = parts.iter().filter(|part| part.state == PartState::Waits).count();
             self.flushes.queues.entry(directory.clone()).or_default().push_back(number);

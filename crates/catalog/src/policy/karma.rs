@@ -11,7 +11,7 @@
 //! credits matters, and memory is never idle while a holder requests it (Pareto efficiency). They are soft
 //! state: after a restart all holders begin with the same number.
 
-use super::{Holder, Policy, Share};
+use super::{MemoryHolder, Policy, Share};
 use honeycomb_types::PolicyKind;
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ const GUARANTEED: u128 = 2;
 /// Karma's credits.
 #[derive(Clone, Debug, Default)]
 pub struct Karma {
-    credits: BTreeMap<Holder, i64>,
+    credits: BTreeMap<MemoryHolder, i64>,
 }
 
 /// For each holder: the used part of its guarantee, the borrowed blocks, and the blocks left to others.
@@ -34,7 +34,7 @@ struct Dealt {
 }
 
 impl Karma {
-    fn of(&self, holder: Holder) -> i64 {
+    fn of(&self, holder: MemoryHolder) -> i64 {
         self.credits.get(&holder).copied().unwrap_or_else(|| self.mean())
     }
 
@@ -90,7 +90,7 @@ impl Policy for Karma {
         }
     }
 
-    fn credits(&self, holder: Holder) -> i64 {
+    fn credits(&self, holder: MemoryHolder) -> i64 {
         self.of(holder)
     }
 }

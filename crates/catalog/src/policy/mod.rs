@@ -35,7 +35,7 @@ pub struct ShardRoom {
 
 /// The owner of blocks that count together: a tenant, by its index, or a job without a tenant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Holder {
+pub enum MemoryHolder {
     /// All jobs of a tenant.
     Tenant(u32),
     /// A job without a tenant.
@@ -46,7 +46,7 @@ pub enum Holder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
     /// The holder.
-    pub holder: Holder,
+    pub holder: MemoryHolder,
     /// In proportion to those of the others; at least 1.
     pub weight: u64,
     /// The holder's blocks in memory, without those being demoted.
@@ -70,7 +70,7 @@ pub trait Policy: Send {
     fn quantum(&mut self, _: &[Share], _: u64) {}
 
     /// The credits of a holder, for policies that use them.
-    fn credits(&self, _: Holder) -> i64 {
+    fn credits(&self, _: MemoryHolder) -> i64 {
         0
     }
 
@@ -142,8 +142,8 @@ impl Policy for FirstCome {
 
 /// The holders of tests, in order.
 #[cfg(test)]
-fn holder(n: usize) -> Holder {
-    Holder::Job(JobId(n as u64 + 1))
+fn holder(n: usize) -> MemoryHolder {
+    MemoryHolder::Job(JobId(n as u64 + 1))
 }
 
 /// Shares with these demands and weights.

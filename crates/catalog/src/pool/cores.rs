@@ -21,18 +21,18 @@ pub(super) const UNOPENED: u32 = u32::MAX;
 
 /// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum SlotOwner {
     Free,
     Quarantined,
     By(u32),
 }
 
 impl Slot {
-    pub(super) fn held(&self) -> Held {
+    pub(super) fn held(&self) -> SlotOwner {
         match self.state {
-            QUARANTINED => Held::Quarantined,
-            state if state & FREE != 0 => Held::Free,
-            structure => Held::By(structure),
+            QUARANTINED => SlotOwner::Quarantined,
+            state if state & FREE != 0 => SlotOwner::Free,
+            structure => SlotOwner::By(structure),
         }
     }
 
@@ -43,7 +43,7 @@ impl Slot {
 
 /// The room of a core in one tier, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct CoreRoom {
     pub(crate) total: u32,
     /// Occupied: by blocks that are there, arrive or leave.
     pub(crate) out: u32,
@@ -51,7 +51,7 @@ pub(crate) struct Room {
     pub(crate) leaving: u32,
 }
 
-impl Room {
+impl CoreRoom {
     pub(crate) fn free(&self) -> u32 {
         self.total.saturating_sub(self.out)
     }
@@ -91,7 +91,7 @@ pub(crate) struct Core {
     /// Free blocks without room, because the room is lent to other controller shards.
     pub(super) unlent: u32,
     /// Memory, and the lower tiers.
-    pub(super) rooms: Box<[Room]>,
+    pub(super) rooms: Box<[CoreRoom]>,
     /// The tiers of each block; empty on a server with memory only.
     pub(super) places: Box<[Where]>,
     /// The tiers that are stores, one bit each: no block begins there.
@@ -121,7 +121,7 @@ impl Core {
             free_head,
             free: blocks,
             unlent: 0,
-            rooms: totals.map(|total| Room { total, out: 0, leaving: 0 }).collect(),
+            rooms: totals.map(|total| CoreRoom { total, out: 0, leaving: 0 }).collect(),
             places: vec![Where::default(); places].into(),
             stores: stores.map(|(n, _)| 1 << n).sum(),
             going: Going::default(),
@@ -198,7 +198,11 @@ impl Core {
         );
         let index = self.free_head & !FREE;
         let slot = &mut self.slots[index as usize];
-        assert_eq!(slot.held(), Held::Free, "INV-03: block {index} is on the free list and owned");
+        assert_eq!(
+            slot.held(),
+            SlotOwner::Free,
+            "INV-03: block {index} is on the free list and owned"
+        );
         assert!(epoch > slot.epoch, "INV-01: the epoch of block {index} was used before");
         self.free_head = slot.state;
         assert!(self.free > 0, "INV-02: block {index} is listed as free, and none is counted");
@@ -221,7 +225,7 @@ impl Core {
     /// Puts a block on the free list, without changing the counts.
     pub(super) fn unname(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        assert_eq!(slot.held(), Held::Quarantined, "INV-03: block {index} was freed twice");
+        assert_eq!(slot.held(), SlotOwner::Quarantined, "INV-03: block {index} was freed twice");
         slot.state = self.free_head;
         slot.used = 0;
         self.free_head = FREE | index;
@@ -245,7 +249,7 @@ impl Core {
         self.going = Going::default();
         self.rooms.iter_mut().for_each(|room| (room.out, room.leaving) = (0, 0));
         for index in 0..self.blocks() {
-            if self.slots[index as usize].held() != Held::Free {
+            if self.slots[index as usize].held() != SlotOwner::Free {
                 self.count(self.place(index), 1);
             }
         }

@@ -5,7 +5,7 @@
 //! and moved between tiers; the bill collects them on demand.
 
 use super::Pool;
-use super::cores::Held;
+use super::cores::SlotOwner;
 use crate::bill::TierSpent;
 use honeycomb_types::{BlockId, ServerId, TierClass, Time};
 
@@ -14,7 +14,7 @@ pub(crate) const PLACES: usize = TierClass::ALL.len() + 1;
 
 /// A block in a lower tier: its job, its class of tier, and its bytes of data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Lying {
+pub(super) struct LowerTierBlock {
     job: u32,
     place: usize,
     bytes: u64,
@@ -69,11 +69,11 @@ impl Meter {
     }
 
     /// A block changed its tier, owner or size.
-    pub(super) fn change(&mut self, before: Option<Lying>, after: Option<Lying>) {
+    pub(super) fn change(&mut self, before: Option<LowerTierBlock>, after: Option<LowerTierBlock>) {
         if before == after {
             return;
         }
-        if let Some(Lying { job, place, bytes }) = before {
+        if let Some(LowerTierBlock { job, place, bytes }) = before {
             let metered = self.of(job);
             let counted = (metered.blocks[place], metered.bytes[place]);
             let covers = counted.0 > 0 && counted.1 >= bytes;
@@ -81,7 +81,7 @@ impl Meter {
             metered.blocks[place] -= 1;
             metered.bytes[place] -= bytes;
         }
-        if let Some(Lying { job, place, bytes }) = after {
+        if let Some(LowerTierBlock { job, place, bytes }) = after {
             let metered = self.of(job);
             metered.blocks[place] += 1;
             metered.bytes[place] += bytes;
@@ -121,26 +121,26 @@ impl Meter {
 
 impl Pool {
     /// The location of a block in a lower tier, and its job.
-    pub(super) fn lying(&self, block: BlockId) -> Option<Lying> {
+    pub(super) fn lying(&self, block: BlockId) -> Option<LowerTierBlock> {
         let server = self.servers.get(&block.server())?;
         let tier = self.place(block).tier;
         let spec = server.tiers.get(tier.below()?)?;
         let slot = self.slot(block)?;
-        let Held::By(s) = slot.held() else { return None };
+        let SlotOwner::By(s) = slot.held() else { return None };
         let place = usize::from(spec.class.code());
-        Some(Lying { job: self.staying.job_of(s), place, bytes: slot.bytes_used() })
+        Some(LowerTierBlock { job: self.staying.job_of(s), place, bytes: slot.bytes_used() })
     }
 
     /// Data of a block arrived in its present tier from another.
     pub(super) fn count_arrival(&mut self, block: BlockId) {
         let Some(slot) = self.slot(block) else { return };
-        let (Held::By(s), bytes) = (slot.held(), slot.bytes_used()) else { return };
+        let (SlotOwner::By(s), bytes) = (slot.held(), slot.bytes_used()) else { return };
         let place = self.lying(block).map_or(0, |lying| lying.place);
         self.meter.came(self.staying.job_of(s), place, bytes);
     }
 
     /// Blocks of a server in lower tiers.
-    pub(super) fn lying_on(&self, id: ServerId) -> Vec<Lying> {
+    pub(super) fn lying_on(&self, id: ServerId) -> Vec<LowerTierBlock> {
         self.blocks_of(id).filter_map(|block| self.lying(block)).collect()
     }
 

@@ -1,6 +1,6 @@
 //! The tiers of blocks, on servers that have lower ones.
 
-use super::cores::{Core, Going, Held, Slot, Where, tick_of};
+use super::cores::{Core, Going, Slot, SlotOwner, Where, tick_of};
 use super::{Pool, Server};
 use honeycomb_types::limits::SINKING_MAX;
 use honeycomb_types::{BlockAt, BlockId, Bug, ServerId, ShardIx, TierIx, Time};
@@ -22,7 +22,7 @@ impl Pool {
     /// The structure of a block that is in a lower tier, or moves there.
     pub(super) fn below_for(&self, block: BlockId) -> Option<u32> {
         match self.slot(block)?.held() {
-            Held::By(s) if self.place(block).to.is_below() => Some(s),
+            SlotOwner::By(s) if self.place(block).to.is_below() => Some(s),
             _ => None,
         }
     }
@@ -33,7 +33,7 @@ impl Pool {
         cores.enumerate().flat_map(move |(ix, core)| {
             let blocks = (0..).map(move |index| BlockId::new(id, ShardIx(ix as u8), index));
             let below = |place: &Where, slot: &Slot| match slot.held() {
-                Held::By(s) if place.to.is_below() => Some(s),
+                SlotOwner::By(s) if place.to.is_below() => Some(s),
                 _ => None,
             };
             let all = core.places.iter().zip(&core.slots).zip(blocks);
@@ -109,7 +109,7 @@ impl Pool {
         let (core, index) = self.core_mut(block).expect("a block of a server with tiers");
         let place = core.places[index];
         let held = core.slots[index].held();
-        assert_ne!(held, Held::Free, "INV-42: {block} has no owner and changes its tier");
+        assert_ne!(held, SlotOwner::Free, "INV-42: {block} has no owner and changes its tier");
         assert_eq!(place.tier, place.to, "INV-42: {block} is on its way already");
         assert_ne!(place.tier, to, "INV-42: {block} is in {to} already");
         core.moves(index, Where { to, ..place });
@@ -166,7 +166,10 @@ impl Pool {
     /// all blocks are known.
     pub(crate) fn found(&mut self, at: BlockAt, (tier, to): (TierIx, TierIx)) {
         let block = at.block;
-        if self.slot(block).is_none_or(|slot| slot.held() == Held::Free || slot.epoch > at.epoch) {
+        if self
+            .slot(block)
+            .is_none_or(|slot| slot.held() == SlotOwner::Free || slot.epoch > at.epoch)
+        {
             return;
         }
         let away = self.servers.get(&block.server()).is_none_or(|server| server.is_away());

@@ -1,6 +1,6 @@
 //! The pool of a recovered catalog: first the content of the log, then the reports of servers.
 
-use super::cores::{Held, LAST_FREE, QUARANTINED, Slot, UNOPENED};
+use super::cores::{LAST_FREE, QUARANTINED, Slot, SlotOwner, UNOPENED};
 use super::{Pool, Presence, Server};
 use crate::NewServer;
 use crate::durable::ServerImage;
@@ -70,7 +70,8 @@ impl Pool {
     pub(crate) fn finish_recovery(&mut self) {
         for server in self.servers.values_mut() {
             let slots = server.cores.iter().flat_map(|core| &core.slots);
-            server.quarantined = slots.filter(|s| s.held() == Held::Quarantined).count() as u32;
+            server.quarantined =
+                slots.filter(|s| s.held() == SlotOwner::Quarantined).count() as u32;
         }
     }
 
@@ -79,7 +80,7 @@ impl Pool {
     pub(crate) fn adopt(&mut self, at: BlockAt, structure: u32) -> bool {
         let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
         let Some(slot) = server.slot(at.block) else { return false };
-        if slot.held() != Held::Quarantined || at.epoch < slot.epoch {
+        if slot.held() != SlotOwner::Quarantined || at.epoch < slot.epoch {
             return false;
         }
         *slot = Slot { epoch: at.epoch, state: structure, used: UNOPENED };
@@ -95,7 +96,7 @@ impl Pool {
     pub(crate) fn unowned(&mut self, at: BlockAt) -> bool {
         let Some(server) = self.servers.get_mut(&at.block.server()) else { return false };
         match server.slot(at.block) {
-            Some(slot) if slot.held() == Held::Quarantined && slot.epoch <= at.epoch => {
+            Some(slot) if slot.held() == SlotOwner::Quarantined && slot.epoch <= at.epoch => {
                 slot.epoch = at.epoch;
                 true
             }
@@ -120,13 +121,15 @@ impl Pool {
                 let slot = &core.slots[index as usize];
                 match slot.held() {
                     _ if held.contains(&block) => {}
-                    Held::Quarantined => {
+                    SlotOwner::Quarantined => {
                         core.unname(index);
                         assert!(server.quarantined > 0, "INV-02: {block} was not counted");
                         server.quarantined -= 1;
                     }
-                    Held::By(owner) => missing.push((BlockAt { block, epoch: slot.epoch }, owner)),
-                    Held::Free => {}
+                    SlotOwner::By(owner) => {
+                        missing.push((BlockAt { block, epoch: slot.epoch }, owner))
+                    }
+                    SlotOwner::Free => {}
                 }
             }
             core.count_anew();

@@ -1,11 +1,11 @@
 //! One live memory server.
 
 use super::Draw;
-use super::cores::{Core, Going, Held, Room, Slot};
+use super::cores::{Core, CoreRoom, Going, Slot, SlotOwner};
 use crate::kinds::KindSet;
 use crate::lots::Lending;
 use crate::tier_weights::Flow;
-use crate::weights::Load;
+use crate::weights::ServerLoad;
 use crate::{NewServer, TierAlarm, TierTraffic};
 use hashbrown::HashMap;
 use honeycomb_types::limits::{RESERVE_BLOCKS_MIN, RESERVE_FRACTION, SERVER_SILENCE};
@@ -40,7 +40,7 @@ pub(crate) struct Server {
     pub(crate) requests: u64,
     pub(crate) forwarded: u64,
     pub(crate) bytes_owed: u64,
-    pub(crate) load: Load,
+    pub(crate) load: ServerLoad,
     /// The traffic of its tiers, as last reported; empty before that.
     pub(crate) traffic: Box<[TierTraffic]>,
     /// The rate of each tier's traffic.
@@ -78,7 +78,7 @@ impl Server {
             requests: 0,
             forwarded: 0,
             bytes_owed: 0,
-            load: Load::default(),
+            load: ServerLoad::default(),
             traffic: Box::default(),
             flows: Box::default(),
             alarms: Box::default(),
@@ -113,11 +113,11 @@ impl Server {
     }
 
     /// The room of a lower tier: the total, the occupied part, and the part of it that leaves.
-    pub(crate) fn below(&self, tier: usize) -> Room {
-        self.cores.iter().fold(Room::default(), |sum, core| {
-            let Room { total, out, leaving } = core.rooms[tier + 1];
+    pub(crate) fn below(&self, tier: usize) -> CoreRoom {
+        self.cores.iter().fold(CoreRoom::default(), |sum, core| {
+            let CoreRoom { total, out, leaving } = core.rooms[tier + 1];
             let (total, out) = (sum.total + total, sum.out + out);
-            Room { total, out, leaving: sum.leaving + leaving }
+            CoreRoom { total, out, leaving: sum.leaving + leaving }
         })
     }
 
@@ -136,7 +136,7 @@ impl Server {
 
     /// Whether a lower tier has fewer blocks free, now or soon, than the mark requires.
     pub(crate) fn is_short(&self, tier: TierIx, mark: u32) -> bool {
-        let Room { total, out, leaving } = self.below(tier.0 as usize - 1);
+        let CoreRoom { total, out, leaving } = self.below(tier.0 as usize - 1);
         total.saturating_sub(out) + leaving < mark
     }
 
@@ -256,7 +256,7 @@ impl Server {
         }
         let of = |core: &Core| {
             let slots = core.slots.iter().zip(&core.places);
-            slots.filter(|(s, p)| s.held() == Held::Quarantined && p.in_memory()).count()
+            slots.filter(|(s, p)| s.held() == SlotOwner::Quarantined && p.in_memory()).count()
         };
         self.cores.iter().map(of).sum::<usize>() as u32
     }
@@ -266,7 +266,7 @@ impl Server {
         let mut seen = HashMap::new();
         let slots = self.cores.iter().flat_map(|core| &core.slots);
         let owners = slots.filter_map(|slot| match slot.held() {
-            Held::By(structure) => seen.insert(structure, ()).is_none().then_some(structure),
+            SlotOwner::By(structure) => seen.insert(structure, ()).is_none().then_some(structure),
             _ => None,
         });
         owners.collect()
@@ -283,7 +283,7 @@ impl Server {
         let slots = self.cores.get(core).map_or(&[][..], |core| &core.slots);
         let slots = slots.iter().enumerate().skip(first).take(count);
         let owned = slots.filter_map(|(index, slot)| match slot.held() {
-            Held::By(s) => {
+            SlotOwner::By(s) => {
                 let block = BlockId::new(id, ShardIx(core as u8), index as u32);
                 Some((BlockAt { block, epoch: slot.epoch }, s))
             }

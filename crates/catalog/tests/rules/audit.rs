@@ -2,7 +2,9 @@
 //! structure with a violated invariant.
 
 use crate::common::{Bench, file, lease};
-use honeycomb_catalog::{Actor, Catalog, Claim, Command, Config, Effect, Finding, Hints, Reply};
+use honeycomb_catalog::{
+    Actor, AuditFinding, Catalog, Claim, Command, Config, Effect, Hints, Reply,
+};
 use honeycomb_catalog::{NewServer, PrefixOptions};
 use honeycomb_types::{JobId, Time};
 use std::time::Duration;
@@ -11,7 +13,11 @@ use std::time::Duration;
 const STEP: Duration = Duration::from_millis(10);
 
 /// Makes so many steps of the check; returns the first finding, the effects, and the number of steps.
-fn audit(catalog: &mut Catalog, from: Time, steps: u32) -> (Option<Finding>, Vec<Effect>, Time) {
+fn audit(
+    catalog: &mut Catalog,
+    from: Time,
+    steps: u32,
+) -> (Option<AuditFinding>, Vec<Effect>, Time) {
     let (mut now, mut effects) = (from, Vec::new());
     for _ in 0..steps {
         now = now + STEP;

@@ -18,23 +18,23 @@ fn divided() -> PartitionMap {
     map(2, vec![entry(0, 99, 1), entry(100, u64::MAX, 2)])
 }
 
-fn begin() -> (Call, Routing, Lanes) {
+fn begin() -> (Call, Routing, LaneAllocator) {
     let call = Call::new(Op::KvBatch, Target::Hashes(50, 150), DEADLINE);
-    (call, Routing::new(whole()), Lanes::new(SessionId(7)))
+    (call, Routing::new(whole()), LaneAllocator::new(SessionId(7)))
 }
 
 #[test]
 fn keys_that_the_map_divides_are_given_back() {
     let (mut call, mut routing, mut lanes) = begin();
-    let step = call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+    let step = call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
     assert!(matches!(step, Step::Send(entry, _) if entry.block == 1));
     let refused = ReplyHeader::new(Status::WrongRange, 1, 0);
-    let step = call.next(Time(2), &mut routing, &mut lanes, Event::Reply(refused, &[]));
+    let step = call.next(Time(2), &mut routing, &mut lanes, CallEvent::Reply(refused, &[]));
     assert_eq!(step, Step::Refresh);
     routing.refresh(divided());
-    let step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+    let step = call.next(Time(3), &mut routing, &mut lanes, CallEvent::Refreshed);
     assert!(matches!(step, Step::Wait(_)));
-    let step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+    let step = call.next(Time(4), &mut routing, &mut lanes, CallEvent::Go);
     let Step::Done(Err(e)) = step else { panic!("{step:?}") };
     assert_eq!(e.status, Status::WrongRange);
 }
@@ -44,18 +44,18 @@ fn keys_that_the_map_divides_are_given_back() {
 /// soak.
 #[test]
 fn batch_whose_block_is_gone_and_divided_is_unknown_only_in_doubt() {
-    let busy = Event::Reply(ReplyHeader::new(Status::Busy, 1, 500), &[]);
-    let lost = Event::Lost { sent: true, why: "cut".into() };
+    let busy = CallEvent::Reply(ReplyHeader::new(Status::Busy, 1, 500), &[]);
+    let lost = CallEvent::Lost { sent: true, why: "cut".into() };
     for (event, status) in [(busy, Status::WrongRange), (lost, Status::OutcomeUnknown)] {
         let (mut call, mut routing, mut lanes) = begin();
-        call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+        call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
         let asked = call.next(Time(2), &mut routing, &mut lanes, event);
         routing.refresh(map(3, vec![entry(0, 99, 3), entry(100, u64::MAX, 2)]));
         if asked == Step::Refresh {
-            let step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+            let step = call.next(Time(3), &mut routing, &mut lanes, CallEvent::Refreshed);
             assert!(matches!(step, Step::Wait(_)), "{step:?}");
         }
-        let step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        let step = call.next(Time(4), &mut routing, &mut lanes, CallEvent::Go);
         let Step::Done(Err(e)) = step else { panic!("{step:?}") };
         assert_eq!(e.status, status);
     }
@@ -64,17 +64,17 @@ fn batch_whose_block_is_gone_and_divided_is_unknown_only_in_doubt() {
 #[test]
 fn a_revoked_grant_is_renewed_also_when_the_controller_is_away_at_first() {
     let (mut call, mut routing, mut lanes) = begin();
-    let revoked = || Event::Reply(ReplyHeader::new(Status::GrantRevoked, 1, 0), &[]);
-    call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+    let revoked = || CallEvent::Reply(ReplyHeader::new(Status::GrantRevoked, 1, 0), &[]);
+    call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
     assert_eq!(call.next(Time(2), &mut routing, &mut lanes, revoked()), Step::Refresh);
-    let away = Event::RefreshFailed(Error::new(Status::Unavailable, "away"));
+    let away = CallEvent::RefreshFailed(Error::new(Status::Unavailable, "away"));
     assert!(matches!(call.next(Time(3), &mut routing, &mut lanes, away), Step::Wait(_)));
-    call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+    call.next(Time(4), &mut routing, &mut lanes, CallEvent::Go);
     // Still the old grant: the call refreshes, and waits before it sends again.
     assert_eq!(call.next(Time(5), &mut routing, &mut lanes, revoked()), Step::Refresh);
-    let step = call.next(Time(6), &mut routing, &mut lanes, Event::Refreshed);
+    let step = call.next(Time(6), &mut routing, &mut lanes, CallEvent::Refreshed);
     assert!(matches!(step, Step::Wait(_)), "{step:?}");
-    let step = call.next(Time(7), &mut routing, &mut lanes, Event::Go);
+    let step = call.next(Time(7), &mut routing, &mut lanes, CallEvent::Go);
     assert!(matches!(step, Step::Send(..)), "{step:?}");
 }
 
@@ -83,22 +83,22 @@ fn a_revoked_grant_is_renewed_also_when_the_controller_is_away_at_first() {
 #[test]
 fn what_was_refused_for_a_moment_follows_the_records_of_a_block_that_has_gone() {
     let mut routing = Routing::new(whole());
-    let mut lanes = Lanes::new(SessionId(7));
+    let mut lanes = LaneAllocator::new(SessionId(7));
     let mut call = Call::new(Op::KvAccumulate, Target::Hash(50), DEADLINE);
-    let step = call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+    let step = call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
     let Step::Send(_, first) = step else { panic!("{step:?}") };
     let busy = ReplyHeader::new(Status::Busy, 1, 500);
-    let step = call.next(Time(2), &mut routing, &mut lanes, Event::Reply(busy, &[]));
+    let step = call.next(Time(2), &mut routing, &mut lanes, CallEvent::Reply(busy, &[]));
     assert!(matches!(step, Step::Wait(_)), "{step:?}");
-    let step = call.next(Time(3), &mut routing, &mut lanes, Event::Go);
+    let step = call.next(Time(3), &mut routing, &mut lanes, CallEvent::Go);
     assert!(matches!(step, Step::Send(entry, _) if entry.block == 1));
     let gone = ReplyHeader::new(Status::WrongEpoch, 1, 0);
-    let step = call.next(Time(4), &mut routing, &mut lanes, Event::Reply(gone, &[]));
+    let step = call.next(Time(4), &mut routing, &mut lanes, CallEvent::Reply(gone, &[]));
     assert_eq!(step, Step::Refresh);
     routing.refresh(map(2, vec![entry(0, u64::MAX, 2)]));
-    let mut step = call.next(Time(5), &mut routing, &mut lanes, Event::Refreshed);
+    let mut step = call.next(Time(5), &mut routing, &mut lanes, CallEvent::Refreshed);
     if let Step::Wait(_) = step {
-        step = call.next(Time(6), &mut routing, &mut lanes, Event::Go);
+        step = call.next(Time(6), &mut routing, &mut lanes, CallEvent::Go);
     }
     let Step::Send(entry, again) = step else { panic!("{step:?}") };
     assert_eq!((entry.block, again.flags), (2, flags::RETRY));
@@ -111,10 +111,10 @@ fn what_was_refused_for_a_moment_follows_the_records_of_a_block_that_has_gone() 
 fn what_is_under_way_when_its_time_is_over_may_take_effect() {
     for (value, told) in [(500, "has not"), (500 | busy::UNDER_WAY, "may have")] {
         let mut routing = Routing::new(whole());
-        let mut lanes = Lanes::new(SessionId(7));
+        let mut lanes = LaneAllocator::new(SessionId(7));
         let mut call = Call::new(Op::FileAppend, Target::Hash(50), DEADLINE);
-        call.next(Time(1), &mut routing, &mut lanes, Event::Go);
-        let reply = Event::Reply(ReplyHeader::new(Status::Busy, 1, value), b"why");
+        call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
+        let reply = CallEvent::Reply(ReplyHeader::new(Status::Busy, 1, value), b"why");
         let late = Time(DEADLINE.0 - 1);
         let Step::Done(Err(e)) = call.next(late, &mut routing, &mut lanes, reply) else {
             panic!("there is no time left")
@@ -129,10 +129,11 @@ fn what_is_under_way_when_its_time_is_over_may_take_effect() {
 #[test]
 fn call_that_ends_while_there_is_no_room_is_out_of_memory() {
     let (mut call, mut routing, mut lanes) = begin();
-    call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+    call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
     let full = ReplyHeader::new(Status::Busy, 1, 500 | busy::FULL);
     let late = Time(DEADLINE.0 - 1);
-    let step = call.next(late, &mut routing, &mut lanes, Event::Reply(full, b"the disk is full"));
+    let step =
+        call.next(late, &mut routing, &mut lanes, CallEvent::Reply(full, b"the disk is full"));
     let Step::Done(Err(e)) = step else { panic!("there is no time left") };
     assert_eq!((e.status, &e.message[..]), (Status::OutOfMemory, "the disk is full"));
 }
@@ -143,23 +144,23 @@ fn call_that_ends_while_there_is_no_room_is_out_of_memory() {
 #[test]
 fn what_finds_its_block_gone_follows_its_records() {
     let mut routing = Routing::new(whole());
-    let mut lanes = Lanes::new(SessionId(7));
+    let mut lanes = LaneAllocator::new(SessionId(7));
     let mut call = Call::new(Op::KvAccumulate, Target::Hash(50), DEADLINE);
-    let step = call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+    let step = call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
     let Step::Send(_, first) = step else { panic!("{step:?}") };
     let gone = ReplyHeader::new(Status::WrongEpoch, 1, 0);
-    let step = call.next(Time(2), &mut routing, &mut lanes, Event::Reply(gone, &[]));
+    let step = call.next(Time(2), &mut routing, &mut lanes, CallEvent::Reply(gone, &[]));
     assert_eq!(step, Step::Refresh);
     routing.refresh(map(2, vec![entry(0, u64::MAX, 2)]));
-    let mut step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+    let mut step = call.next(Time(3), &mut routing, &mut lanes, CallEvent::Refreshed);
     if let Step::Wait(_) = step {
-        step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        step = call.next(Time(4), &mut routing, &mut lanes, CallEvent::Go);
     }
     let Step::Send(entry, again) = step else { panic!("{step:?}") };
     assert_eq!((entry.block, again.flags & flags::RETRY), (2, 0));
     assert_eq!((again.lane, again.sequence), (first.lane, first.sequence));
     let unknown = ReplyHeader::new(Status::Resume, 1, 0);
-    let step = call.next(Time(5), &mut routing, &mut lanes, Event::Reply(unknown, &[]));
+    let step = call.next(Time(5), &mut routing, &mut lanes, CallEvent::Reply(unknown, &[]));
     let Step::Send(_, anew) = step else { panic!("{step:?}") };
     assert_eq!(anew.sequence, Sequence(1));
     assert_ne!(anew.lane, first.lane);
@@ -174,19 +175,19 @@ fn what_is_in_doubt_is_asked_where_a_consumer_is_no_more() {
         |version, entries| PartitionMap { router: Router::Ends as u8, ..map(version, entries) };
     let first = [entry(0, 36, 1), entry(37, u64::MAX, 2)];
     let mut routing = Routing::new(ends(1, first.into()));
-    let mut lanes = Lanes::new(SessionId(7));
+    let mut lanes = LaneAllocator::new(SessionId(7));
     let mut call = Call::new(Op::QueuePut, Target::Tail, DEADLINE);
-    let step = call.next(Time(1), &mut routing, &mut lanes, Event::Go);
+    let step = call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
     let Step::Send(at, sent) = step else { panic!("{step:?}") };
     assert_eq!(at.block, 2);
-    let lost = Event::Lost { sent: true, why: "reset".into() };
+    let lost = CallEvent::Lost { sent: true, why: "reset".into() };
     assert_eq!(call.next(Time(2), &mut routing, &mut lanes, lost), Step::Refresh);
     let moved = vec![entry(37, 79, 9), entry(80, u64::MAX, 3)];
     routing.refresh(ends(2, moved.clone()));
     routing.leave(moved[0].at());
-    let mut step = call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
+    let mut step = call.next(Time(3), &mut routing, &mut lanes, CallEvent::Refreshed);
     if let Step::Wait(_) = step {
-        step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+        step = call.next(Time(4), &mut routing, &mut lanes, CallEvent::Go);
     }
     let Step::Send(at, again) = step else { panic!("{step:?}") };
     assert_eq!((at.block, again.flags), (9, flags::RETRY));
@@ -196,15 +197,15 @@ fn what_is_in_doubt_is_asked_where_a_consumer_is_no_more() {
 #[test]
 fn keys_in_doubt_stay_with_the_block_that_may_have_them() {
     let (mut call, mut routing, mut lanes) = begin();
-    call.next(Time(1), &mut routing, &mut lanes, Event::Go);
-    let lost = Event::Lost { sent: true, why: "gone".into() };
+    call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
+    let lost = CallEvent::Lost { sent: true, why: "gone".into() };
     assert_eq!(call.next(Time(2), &mut routing, &mut lanes, lost), Step::Refresh);
     routing.refresh(divided());
-    call.next(Time(3), &mut routing, &mut lanes, Event::Refreshed);
-    let step = call.next(Time(4), &mut routing, &mut lanes, Event::Go);
+    call.next(Time(3), &mut routing, &mut lanes, CallEvent::Refreshed);
+    let step = call.next(Time(4), &mut routing, &mut lanes, CallEvent::Go);
     let Step::Send(entry, header) = step else { panic!("{step:?}") };
     assert_eq!((entry.block, header.flags), (1, flags::RETRY));
     let done = ReplyHeader::new(Status::Ok, 1, 3);
-    let step = call.next(Time(5), &mut routing, &mut lanes, Event::Reply(done, &[]));
+    let step = call.next(Time(5), &mut routing, &mut lanes, CallEvent::Reply(done, &[]));
     assert_eq!(step, Step::Done(Ok(done)));
 }

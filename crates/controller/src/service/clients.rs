@@ -1,6 +1,6 @@
 //! Requests of clients about jobs, prefixes and structures.
 
-use super::{Asked, ControllerService, Refusal, malformed, refusal, unexpected};
+use super::{ClientRequest, ControllerService, RefusedRequest, malformed, refusal, unexpected};
 use crate::plan_count::too_large;
 use crate::translate;
 use honeycomb_catalog::{Allowance, Command, NewStructure, PlanNode, Reply};
@@ -26,8 +26,11 @@ impl ControllerService {
         token
     }
 
-    pub(super) fn serve_job(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
-        let Asked { now, actor, scope, op, .. } = asked;
+    pub(super) fn serve_job(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, scope, op, .. } = asked;
         let reply = match op {
             Op::RegisterJob => {
                 let q = asked.read::<RegisterJobRequest>()?;
@@ -94,8 +97,11 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn serve_quota(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
-        let Asked { now, actor, op, .. } = asked;
+    pub(super) fn serve_quota(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, op, .. } = asked;
         let reply = if op == Op::SetQuota {
             let q = asked.read::<SetQuotaRequest>()?;
             let of = translate::quota_of(q.job, q.level, &q.name)?;
@@ -117,8 +123,11 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn serve_prefix(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
-        let Asked { now, actor, op, .. } = asked;
+    pub(super) fn serve_prefix(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, op, .. } = asked;
         let mut renewed_job = None;
         let reply = match op {
             Op::CreatePrefix => {
@@ -171,8 +180,8 @@ impl ControllerService {
         }
     }
 
-    fn create_hierarchy(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
-        let Asked { now, actor, .. } = asked;
+    fn create_hierarchy(&mut self, asked: ClientRequest<'_>) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, .. } = asked;
         let (job, plan) = plan(asked.args)?;
         let nodes: Vec<PlanNode<'_>> = plan
             .iter()
@@ -193,8 +202,11 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn serve_readers(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
-        let Asked { now, actor, op, .. } = asked;
+    pub(super) fn serve_readers(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, op, .. } = asked;
         let reply = if op == Op::DeclareReaders {
             let q = asked.read::<DeclareReadersRequest>()?;
             let (job, path, readers) = (JobId(q.job), q.path.as_str(), &strs(&q.readers)[..]);
@@ -211,8 +223,11 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn serve_structure(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
-        let Asked { now, actor, scope, op, .. } = asked;
+    pub(super) fn serve_structure(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, scope, op, .. } = asked;
         let reply = match op {
             Op::CreateStructure => {
                 let q = asked.read::<CreateStructureRequest>()?;
@@ -278,7 +293,7 @@ struct PlannedNode<'a> {
 
 /// Reads a `CreateHierarchyRequest`. A request that is too large is refused while it is counted, so that it
 /// costs no more than the largest accepted one.
-fn plan(args: &[u8]) -> Result<(JobId, Vec<PlannedNode<'_>>), Refusal> {
+fn plan(args: &[u8]) -> Result<(JobId, Vec<PlannedNode<'_>>), RefusedRequest> {
     let mut reader = Reader::new(args);
     let r = &mut reader;
     let job = JobId(u64::get(r).map_err(malformed)?);

@@ -1,6 +1,6 @@
 //! Requests of operators and servers to drain a server, and the stop of the cluster.
 
-use super::{Asked, ControllerService, Refusal, refusal, unexpected};
+use super::{ClientRequest, ControllerService, RefusedRequest, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{Command, Reply};
 use honeycomb_types::{ServerId, Time};
@@ -10,7 +10,10 @@ use honeycomb_wire::messages::{
 };
 
 impl ControllerService {
-    pub(super) fn drain_server(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn drain_server(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
         let q: DrainServerRequest = asked.read()?;
         let (actor, cancel) = (asked.actor, q.cancel);
         let command = Command::DrainServer { actor, address: &q.address, cancel };
@@ -19,7 +22,10 @@ impl ControllerService {
     }
 
     /// One step of stopping the cluster; answers the progress.
-    pub(super) fn stop_cluster(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn stop_cluster(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
         let StopClusterRequest { discard } = asked.read()?;
         let command = Command::StopCluster { actor: asked.actor, discard };
         match self.apply(asked.now, command).map_err(refusal)? {
@@ -28,7 +34,11 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn leave_server(&mut self, now: Time, server: ServerId) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn leave_server(
+        &mut self,
+        now: Time,
+        server: ServerId,
+    ) -> Result<Vec<u8>, RefusedRequest> {
         self.apply(now, Command::LeaveServer { server }).map_err(refusal)?;
         Ok(LeaveServerReply {}.encode())
     }

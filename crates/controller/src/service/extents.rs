@@ -1,6 +1,6 @@
 //! Blocks for the extents of large values, and the addresses of their servers.
 
-use super::{Asked, ControllerService, Refusal, refusal, unexpected};
+use super::{ClientRequest, ControllerService, RefusedRequest, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{Command, Reply};
 use honeycomb_types::{BlockId, JobId, ServerId, StructureId};
@@ -15,8 +15,11 @@ pub(super) fn only_asks(op: Op, args: &[u8]) -> bool {
 }
 
 impl ControllerService {
-    pub(super) fn extent_blocks(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
-        let Asked { now, actor, .. } = asked;
+    pub(super) fn extent_blocks(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, .. } = asked;
         let q = asked.read::<ExtentBlocksRequest>()?;
         let full: Vec<BlockId> = q.full.iter().map(|block| BlockId(*block)).collect();
         let (job, structure) = (JobId(q.job), StructureId(q.structure));
@@ -35,7 +38,10 @@ impl ControllerService {
         }
     }
 
-    pub(super) fn locate_server(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
+    pub(super) fn locate_server(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
         let server = ServerId(asked.read::<LocateServerRequest>()?.server);
         let address = self.catalog.address_of(server).ok_or_else(|| {
             (Status::NotFound, format!("memory server {server} does not exist or was lost"))

@@ -1,6 +1,6 @@
 //! Flushes and loads that clients request.
 
-use super::{Asked, ControllerService, Refusal, refusal, unexpected};
+use super::{ClientRequest, ControllerService, RefusedRequest, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{Command, Reply};
 use honeycomb_types::JobId;
@@ -11,8 +11,11 @@ use honeycomb_wire::messages::{
 use honeycomb_wire::{Field, Op};
 
 impl ControllerService {
-    pub(super) fn serve_flush(&mut self, asked: Asked<'_>) -> Result<Vec<u8>, Refusal> {
-        let Asked { now, actor, op, .. } = asked;
+    pub(super) fn serve_flush(
+        &mut self,
+        asked: ClientRequest<'_>,
+    ) -> Result<Vec<u8>, RefusedRequest> {
+        let ClientRequest { now, actor, op, .. } = asked;
         let reply = match op {
             Op::FlushPrefix => {
                 let q = asked.read::<FlushPrefixRequest>()?;

@@ -1,6 +1,6 @@
 //! Requests and reports of memory servers, and the loss of a server.
 
-use super::{ControllerService, Refusal, malformed, refusal, unexpected};
+use super::{ControllerService, RefusedRequest, malformed, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{BlockUsage, Command, Reply, Report, Seal, TierAlarm, TierTraffic};
 use honeycomb_transport::{ConnId, Net};
@@ -18,7 +18,7 @@ impl ControllerService {
         from: ConnId,
         op: Op,
         args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, RefusedRequest> {
         let server = self.peers[&from].server.expect("checked with the actor");
         match op {
             Op::Inventory => {
@@ -102,7 +102,12 @@ impl ControllerService {
         }
     }
 
-    fn report(&mut self, now: Time, server: ServerId, q: &ReportRequest) -> Result<(), Refusal> {
+    fn report(
+        &mut self,
+        now: Time,
+        server: ServerId,
+        q: &ReportRequest,
+    ) -> Result<(), RefusedRequest> {
         let usage: Vec<BlockUsage> = q
             .usage
             .iter()

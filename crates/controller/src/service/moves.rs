@@ -1,6 +1,6 @@
 //! Moves: requests of source blocks, and requests to target servers (`crates/catalog/src/moves.rs`).
 
-use super::{ControllerService, Refusal, malformed, refusal, unexpected};
+use super::{ControllerService, RefusedRequest, malformed, refusal, unexpected};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, Reply};
 use honeycomb_types::{BlockAt, MoveId, StructureId, Time, Way};
@@ -13,7 +13,7 @@ impl ControllerService {
         now: Time,
         op: Op,
         args: &[u8],
-    ) -> Result<Vec<u8>, Refusal> {
+    ) -> Result<Vec<u8>, RefusedRequest> {
         let command = match op {
             Op::BeginMove => {
                 let q = BeginMoveRequest::decode(args).map_err(malformed)?;
@@ -82,7 +82,7 @@ pub(super) fn end_import(at: BlockAt, id: MoveId, commit: bool) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::errands::loss_of;
+    use super::super::server_requests::loss_of;
     use super::*;
     use honeycomb_types::*;
 

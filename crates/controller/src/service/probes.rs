@@ -8,7 +8,7 @@
 //!
 //! A probe may block, so that each server without a connection has a thread for it.
 
-use super::{ControllerService, Note};
+use super::{ControllerNote, ControllerService};
 use honeycomb_catalog::Command;
 use honeycomb_transport::{Mailbox, nobody_listens};
 use honeycomb_types::{ServerId, Time};
@@ -29,7 +29,7 @@ const AGAIN_MAX: Duration = Duration::from_millis(800);
 pub(crate) struct Probes(HashMap<ServerId, Sender<()>>);
 
 impl Probes {
-    fn begin(&mut self, server: ServerId, address: Arc<str>, mailbox: Mailbox<Note>) {
+    fn begin(&mut self, server: ServerId, address: Arc<str>, mailbox: Mailbox<ControllerNote>) {
         let (end, ended) = channel();
         let ask = move || ask(server, &address, &mailbox, &ended);
         // Without a thread, the server is declared lost after the time of silence.
@@ -49,10 +49,12 @@ impl Probes {
     }
 }
 
-fn ask(server: ServerId, address: &str, mailbox: &Mailbox<Note>, ended: &Receiver<()>) {
+fn ask(server: ServerId, address: &str, mailbox: &Mailbox<ControllerNote>, ended: &Receiver<()>) {
     let mut pause = AGAIN_MIN;
     loop {
-        if nobody_listens(address, PATIENCE) && mailbox.post(Note::ServerEnded(server)).is_ok() {
+        if nobody_listens(address, PATIENCE)
+            && mailbox.post(ControllerNote::ServerEnded(server)).is_ok()
+        {
             return;
         }
         match ended.recv_timeout(pause) {

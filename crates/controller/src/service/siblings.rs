@@ -9,7 +9,7 @@
 //! A request from a sibling has a stand-in for its connection. It can wait for the disk or for memory servers
 //! like any other request; messages to the stand-in are sent back to the sibling.
 
-use super::{ControllerService, Note, Peer};
+use super::{ControllerNote, ControllerService, PeerState};
 use crate::merge;
 use honeycomb_transport::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
 use honeycomb_types::{JobId, SessionId, Time, Verbs, tenant_of};
@@ -22,14 +22,14 @@ use xxhash_rust::xxh64::xxh64;
 
 /// The origin of a request: a shard, and its id of the connection.
 #[derive(Clone, Copy)]
-pub(crate) struct Origin {
+pub(crate) struct RequestOrigin {
     shard: u16,
     conn: ConnId,
 }
 
 /// A request on its way to the shard that owns its job.
-pub(crate) struct Forwarded {
-    origin: Origin,
+pub(crate) struct ForwardedRequest {
+    origin: RequestOrigin,
     scope: Scope,
     session: SessionId,
     header: RequestHeader,
@@ -52,11 +52,11 @@ struct Gather {
 pub(crate) struct Siblings {
     ix: u16,
     /// Mailboxes of all shards, including this one.
-    mailboxes: Vec<Mailbox<Note>>,
+    mailboxes: Vec<Mailbox<ControllerNote>>,
     stand_ins: u32,
     gathers: HashMap<ConnId, Gather>,
     /// Answers for shards whose mailboxes were full.
-    undelivered: VecDeque<(u16, Note)>,
+    undelivered: VecDeque<(u16, ControllerNote)>,
 }
 
 /// The shard of a new job with this name, which is that of all jobs of its tenant.
@@ -66,7 +66,7 @@ pub(crate) fn shard_of_name(name: &str, shards: usize) -> u16 {
 }
 
 impl Siblings {
-    pub(crate) fn new(ix: u16, mailboxes: Vec<Mailbox<Note>>) -> Siblings {
+    pub(crate) fn new(ix: u16, mailboxes: Vec<Mailbox<ControllerNote>>) -> Siblings {
         let (gathers, undelivered) = (HashMap::new(), VecDeque::new());
         Siblings { ix, mailboxes, stand_ins: 0, gathers, undelivered }
     }
@@ -80,7 +80,7 @@ impl Siblings {
     }
 
     /// The mailbox of this shard.
-    pub(super) fn own_mailbox(&self) -> Mailbox<Note> {
+    pub(super) fn own_mailbox(&self) -> Mailbox<ControllerNote> {
         self.mailboxes[self.ix as usize].clone()
     }
 
@@ -90,8 +90,9 @@ impl Siblings {
     }
 
     /// Sends an answer to the connection behind a stand-in.
-    pub(crate) fn answer(&mut self, origin: Origin, header: ReplyHeader, body: Vec<u8>) {
-        self.undelivered.push_back((origin.shard, Note::Returned(origin.conn, header, body)));
+    pub(crate) fn answer(&mut self, origin: RequestOrigin, header: ReplyHeader, body: Vec<u8>) {
+        self.undelivered
+            .push_back((origin.shard, ControllerNote::Returned(origin.conn, header, body)));
         self.deliver();
     }
 
@@ -191,10 +192,11 @@ impl ControllerService {
         let Some(owner) = self.siblings.owner(header.op, args).filter(|_| whole) else {
             return false;
         };
-        let origin = Origin { shard: self.siblings.ix, conn: from };
+        let origin = RequestOrigin { shard: self.siblings.ix, conn: from };
         let args = args.to_vec();
-        let forwarded = Box::new(Forwarded { origin, scope, session, header: *header, args });
-        match self.siblings.mailboxes[owner as usize].post(Note::Forward(forwarded)) {
+        let forwarded =
+            Box::new(ForwardedRequest { origin, scope, session, header: *header, args });
+        match self.siblings.mailboxes[owner as usize].post(ControllerNote::Forward(forwarded)) {
             Ok(()) => net.forwarded(from, header.request, None),
             Err(_) => self.busy(net, from, header.request),
         }
@@ -217,7 +219,7 @@ impl ControllerService {
         session: SessionId,
     ) {
         let conn = self.siblings.stand_in();
-        let origin = Origin { shard: self.siblings.ix, conn };
+        let origin = RequestOrigin { shard: self.siblings.ix, conn };
         let narrow = scope.job.is_some();
         let changes = header.op.mutates() != Mutates::No;
         let verbs = if changes { scope.verbs } else { Verbs::READ };
@@ -225,8 +227,8 @@ impl ControllerService {
         let mut left = 0;
         for mailbox in &self.siblings.mailboxes {
             let args = args.to_vec();
-            let part = Box::new(Forwarded { origin, scope, session, header: *header, args });
-            if mailbox.post(Note::Forward(part)).is_err() {
+            let part = Box::new(ForwardedRequest { origin, scope, session, header: *header, args });
+            if mailbox.post(ControllerNote::Forward(part)).is_err() {
                 // Answers of the other shards are dropped when they arrive.
                 return self.busy(net, from, header.request);
             }
@@ -240,8 +242,8 @@ impl ControllerService {
     }
 
     /// Handles a request from a sibling.
-    pub(super) fn forwarded(&mut self, net: &mut Net, now: Time, request: Forwarded) {
-        let Forwarded { origin, scope, session, header, args } = request;
+    pub(super) fn forwarded(&mut self, net: &mut Net, now: Time, request: ForwardedRequest) {
+        let ForwardedRequest { origin, scope, session, header, args } = request;
         if self.is_behind() && !header.op.is_urgent() {
             let reply = ReplyHeader::new(Status::Busy, header.request, super::BUSY_RETRY_US);
             let text = b"the controller waits for its disk; retry later".to_vec();
@@ -249,7 +251,7 @@ impl ControllerService {
         }
         let from = self.siblings.stand_in();
         let origin = Some(origin);
-        let peer = Peer { scope, task: None, server: None, session, origin };
+        let peer = PeerState { scope, task: None, server: None, session, origin };
         let before = self.peers.insert(from, peer);
         assert!(before.is_none(), "INV-28: two requests of other shards have one stand-in");
         self.handle(net, now, from, &header, &args, None);
@@ -292,7 +294,7 @@ impl ControllerService {
     }
 
     /// Takes over a connection whose handshake named this shard.
-    pub(super) fn adopt(&mut self, net: &mut Net, conn: Detached, peer: Peer) {
+    pub(super) fn adopt(&mut self, net: &mut Net, conn: Detached, peer: PeerState) {
         if let Ok(id) = net.attach(conn) {
             self.peers.insert(id, peer);
         }
@@ -302,6 +304,6 @@ impl ControllerService {
     pub(super) fn detached(&mut self, from: ConnId, target: u8, conn: Detached) {
         let peer = self.peers.remove(&from).expect("handed over after its handshake");
         // If the mailbox is full, the connection is dropped; the client reconnects.
-        let _ = self.siblings.mailboxes[target as usize].post(Note::Adopt(conn, peer));
+        let _ = self.siblings.mailboxes[target as usize].post(ControllerNote::Adopt(conn, peer));
     }
 }

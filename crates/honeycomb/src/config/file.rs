@@ -2,7 +2,7 @@
 
 use super::kind::nearest;
 use super::{Setting, TABLE, variable};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 
 /// A valid configuration file.
-pub struct File {
+pub struct ConfigFile {
     pub path: PathBuf,
     values: Vec<(&'static str, String, usize)>,
 }
@@ -31,7 +31,7 @@ pub fn path(flag: Option<&Path>) -> Option<(PathBuf, bool)> {
 }
 
 /// Reads the file; `None` when it does not exist and is not named.
-pub fn read(path: &Path, named: bool) -> Outcome<Option<File>> {
+pub fn read(path: &Path, named: bool) -> CommandResult<Option<ConfigFile>> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
         Err(e) if !named && matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
@@ -50,7 +50,7 @@ pub fn read(path: &Path, named: bool) -> Outcome<Option<File>> {
 }
 
 /// A token is a secret: a file with a token is refused when other users can access it.
-fn check_private(path: &Path) -> Outcome {
+fn check_private(path: &Path) -> CommandResult {
     let metadata = fs::metadata(path).map_err(|e| Failure::io(path.display(), &e))?;
     if metadata.mode() & 0o077 == 0 {
         return Ok(());
@@ -64,7 +64,7 @@ fn check_private(path: &Path) -> Outcome {
     Err(Failure::new(honeycomb_wire::Status::PermissionDenied, text))
 }
 
-fn parse(path: &Path, text: &str) -> Outcome<File> {
+fn parse(path: &Path, text: &str) -> CommandResult<ConfigFile> {
     let wrong = |at: usize, why: String| {
         Failure::invalid(format!("{}:{}: {why}", path.display(), line(text, at)))
     };
@@ -84,7 +84,7 @@ fn parse(path: &Path, text: &str) -> Outcome<File> {
         let value = value.map_err(|why| wrong(at, format!("{name}: {why}")))?;
         values.push((setting.name, value, line(text, at)));
     }
-    Ok(File { path: path.to_owned(), values })
+    Ok(ConfigFile { path: path.to_owned(), values })
 }
 
 fn unknown(name: &str) -> String {
@@ -115,7 +115,7 @@ fn line(text: &str, at: usize) -> usize {
     1 + text.bytes().take(at).filter(|b| *b == b'\n').count()
 }
 
-impl File {
+impl ConfigFile {
     /// A setting's value and its line.
     pub fn get(&self, name: &str) -> Option<(&str, usize)> {
         self.values.iter().find(|(n, ..)| *n == name).map(|(_, text, line)| (text.as_str(), *line))
@@ -126,7 +126,7 @@ impl File {
 mod tests {
     use super::*;
 
-    fn parsed(text: &str) -> Result<File, String> {
+    fn parsed(text: &str) -> Result<ConfigFile, String> {
         parse(Path::new("c.toml"), text).map_err(|e| e.to_string())
     }
 

@@ -19,7 +19,7 @@ const SPIN_MAX: u64 = 1_000_000;
 
 /// The kind of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingKind {
     Text,
     Path,
     Directory,
@@ -48,51 +48,54 @@ pub enum Kind {
     Count(u64),
 }
 
-impl Kind {
+impl SettingKind {
     /// The placeholder of a value in help.
     pub fn placeholder(self) -> &'static str {
         match self {
-            Kind::Text => "HOST",
-            Kind::Path => "FILE",
-            Kind::Directory => "DIR",
-            Kind::Place => "PLACE",
-            Kind::Name => "NAME",
-            Kind::Token => "HEX",
-            Kind::Endpoint | Kind::Socket => "HOST:PORT",
-            Kind::Seconds => "SECONDS",
-            Kind::Size | Kind::BlockSize => "SIZE",
-            Kind::Micros | Kind::Lease | Kind::Loss | Kind::Count(_) => "N",
-            Kind::Switch => "BOOL",
-            Kind::Disks => "PLACE=SIZE,..",
-            Kind::DiskShape => "MBPS:MS",
-            Kind::Prices => "NAME=PRICE",
-            Kind::Policy => "POLICY",
+            SettingKind::Text => "HOST",
+            SettingKind::Path => "FILE",
+            SettingKind::Directory => "DIR",
+            SettingKind::Place => "PLACE",
+            SettingKind::Name => "NAME",
+            SettingKind::Token => "HEX",
+            SettingKind::Endpoint | SettingKind::Socket => "HOST:PORT",
+            SettingKind::Seconds => "SECONDS",
+            SettingKind::Size | SettingKind::BlockSize => "SIZE",
+            SettingKind::Micros
+            | SettingKind::Lease
+            | SettingKind::Loss
+            | SettingKind::Count(_) => "N",
+            SettingKind::Switch => "BOOL",
+            SettingKind::Disks => "PLACE=SIZE,..",
+            SettingKind::DiskShape => "MBPS:MS",
+            SettingKind::Prices => "NAME=PRICE",
+            SettingKind::Policy => "POLICY",
         }
     }
 
     /// Checks that a text is a value of this kind; the error says why it is not.
     pub fn check(self, text: &str) -> Result<(), String> {
         match self {
-            Kind::Text | Kind::Path | Kind::Directory if text.is_empty() => {
+            SettingKind::Text | SettingKind::Path | SettingKind::Directory if text.is_empty() => {
                 Err("the value is empty".into())
             }
-            Kind::Text | Kind::Path | Kind::Directory => Ok(()),
-            Kind::Place => Place::parse(text).map(drop).map_err(|e| e.to_string()),
-            Kind::Name => honeycomb_types::check_job_name(text).map_err(|e| e.to_string()),
-            Kind::Token => unhex(text).map(drop),
-            Kind::Endpoint => check_endpoint(text),
-            Kind::Socket => text.parse::<SocketAddr>().map(drop).map_err(|_| {
+            SettingKind::Text | SettingKind::Path | SettingKind::Directory => Ok(()),
+            SettingKind::Place => Place::parse(text).map(drop).map_err(|e| e.to_string()),
+            SettingKind::Name => honeycomb_types::check_job_name(text).map_err(|e| e.to_string()),
+            SettingKind::Token => unhex(text).map(drop),
+            SettingKind::Endpoint => check_endpoint(text),
+            SettingKind::Socket => text.parse::<SocketAddr>().map(drop).map_err(|_| {
                 format!("'{text}' is not a numeric address with a port, such as 127.0.0.1:7420")
             }),
-            Kind::Seconds => match text.trim().parse::<f64>() {
+            SettingKind::Seconds => match text.trim().parse::<f64>() {
                 Ok(seconds) if seconds > 0.0 && seconds < 1e6 => Ok(()),
                 _ => Err(format!("'{text}' is not a number of seconds above 0 and below 1000000")),
             },
-            Kind::Size => match size::parse(text)? {
+            SettingKind::Size => match size::parse(text)? {
                 0 => Err("the size must not be 0".into()),
                 _ => Ok(()),
             },
-            Kind::BlockSize => {
+            SettingKind::BlockSize => {
                 let bytes = size::parse(text)?;
                 let range = BLOCK_SIZE_MIN..=BLOCK_SIZE_MAX;
                 match bytes.is_power_of_two() && range.contains(&bytes) {
@@ -100,28 +103,28 @@ impl Kind {
                     false => Err(format!("'{text}' is not a power of two from 64KiB to 1GiB")),
                 }
             }
-            Kind::Prices => Prices::parse(text).map(drop),
-            Kind::Policy => match PolicyKind::from_name(text) {
+            SettingKind::Prices => Prices::parse(text).map(drop),
+            SettingKind::Policy => match PolicyKind::from_name(text) {
                 Some(_) => Ok(()),
                 None => Err(format!("'{text}' is not one of first-come, max-min and karma")),
             },
-            Kind::Micros => count(text, 0, SPIN_MAX),
-            Kind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
-            Kind::Loss => count(text, SERVER_LOSS_MIN_MS as u64, SERVER_LOSS_MAX_MS as u64),
-            Kind::Count(most) => count(text, 1, most),
-            Kind::Switch => match text {
+            SettingKind::Micros => count(text, 0, SPIN_MAX),
+            SettingKind::Lease => count(text, LEASE_MIN_MS as u64, LEASE_MAX_MS as u64),
+            SettingKind::Loss => count(text, SERVER_LOSS_MIN_MS as u64, SERVER_LOSS_MAX_MS as u64),
+            SettingKind::Count(most) => count(text, 1, most),
+            SettingKind::Switch => match text {
                 "true" | "false" => Ok(()),
                 _ => Err(format!("'{text}' is neither true nor false")),
             },
-            Kind::Disks => disks(text).map(drop),
-            Kind::DiskShape => disk_shape(text).map(drop),
+            SettingKind::Disks => disks(text).map(drop),
+            SettingKind::DiskShape => disk_shape(text).map(drop),
         }
     }
 
     /// The number that a checked text of a numeric kind means.
     pub fn number(self, text: &str) -> u64 {
         match self {
-            Kind::Size | Kind::BlockSize => size::parse(text).expect("checked"),
+            SettingKind::Size | SettingKind::BlockSize => size::parse(text).expect("checked"),
             _ => text.trim().parse().expect("checked"),
         }
     }
@@ -296,27 +299,27 @@ mod tests {
     #[test]
     fn values_are_checked_by_their_kind() {
         for (kind, good, bad) in [
-            (Kind::Endpoint, "honeycomb://node:7420/", "node"),
-            (Kind::Endpoint, "[::1]:1", ":7420"),
-            (Kind::Socket, "0.0.0.0:0", "localhost:1"),
-            (Kind::Seconds, "0.5", "0"),
-            (Kind::Seconds, "30", "inf"),
-            (Kind::Size, "1.5GiB", "0"),
-            (Kind::BlockSize, "64KiB", "100KiB"),
-            (Kind::BlockSize, "1GiB", "2GiB"),
-            (Kind::Micros, "0", "-1"),
-            (Kind::Count(254), "254", "255"),
-            (Kind::Lease, "200", "199"),
-            (Kind::Loss, "3000", "2999"),
-            (Kind::Directory, "/x", ""),
-            (Kind::Place, "s3://lake/x", "http://lake/x"),
-            (Kind::Switch, "true", "yes"),
-            (Kind::Token, "00ff", "00f"),
-            (Kind::Name, "cli", "a/"),
-            (Kind::Name, "acme/cli", "a/b/c"),
-            (Kind::Path, "x", ""),
-            (Kind::Prices, "memory=0.1", "silver=1"),
-            (Kind::Policy, "max-min", "fair"),
+            (SettingKind::Endpoint, "honeycomb://node:7420/", "node"),
+            (SettingKind::Endpoint, "[::1]:1", ":7420"),
+            (SettingKind::Socket, "0.0.0.0:0", "localhost:1"),
+            (SettingKind::Seconds, "0.5", "0"),
+            (SettingKind::Seconds, "30", "inf"),
+            (SettingKind::Size, "1.5GiB", "0"),
+            (SettingKind::BlockSize, "64KiB", "100KiB"),
+            (SettingKind::BlockSize, "1GiB", "2GiB"),
+            (SettingKind::Micros, "0", "-1"),
+            (SettingKind::Count(254), "254", "255"),
+            (SettingKind::Lease, "200", "199"),
+            (SettingKind::Loss, "3000", "2999"),
+            (SettingKind::Directory, "/x", ""),
+            (SettingKind::Place, "s3://lake/x", "http://lake/x"),
+            (SettingKind::Switch, "true", "yes"),
+            (SettingKind::Token, "00ff", "00f"),
+            (SettingKind::Name, "cli", "a/"),
+            (SettingKind::Name, "acme/cli", "a/b/c"),
+            (SettingKind::Path, "x", ""),
+            (SettingKind::Prices, "memory=0.1", "silver=1"),
+            (SettingKind::Policy, "max-min", "fair"),
         ] {
             assert_eq!(kind.check(good), Ok(()), "{kind:?} {good}");
             assert!(kind.check(bad).is_err(), "{kind:?} {bad}");

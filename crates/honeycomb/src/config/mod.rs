@@ -16,12 +16,12 @@ mod show;
 pub use kind::{disk_shape, unhex};
 pub use show::{ConfigArgs, config};
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use honeycomb_server::DiskOptions;
 use honeycomb_tiers::{Access, FlushRoot, Place};
 use honeycomb_types::{Marks, PolicyKind, ScaleMarks};
-use kind::Kind;
+use kind::SettingKind;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ use std::time::Duration;
 pub struct Setting {
     /// The key in the file; the names of the flag and the variable are derived from it.
     pub name: &'static str,
-    kind: Kind,
+    kind: SettingKind,
     /// The default; `None` when there is none or it depends on other things.
     default: Option<&'static str>,
     /// The description of the default, for people.
@@ -47,7 +47,7 @@ const CLIENTS: &str = "commands that use a cluster";
 pub const TABLE: [Setting; 32] = [
     Setting {
         name: "address",
-        kind: Kind::Endpoint,
+        kind: SettingKind::Endpoint,
         default: None,
         otherwise: "from the cluster file",
         of: CLIENTS,
@@ -55,7 +55,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "token",
-        kind: Kind::Token,
+        kind: SettingKind::Token,
         default: None,
         otherwise: "from the cluster file, if it names the same address",
         of: "commands that use a cluster, `server`",
@@ -63,7 +63,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "timeout",
-        kind: Kind::Seconds,
+        kind: SettingKind::Seconds,
         default: Some("10"),
         otherwise: "10",
         of: CLIENTS,
@@ -71,7 +71,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "job",
-        kind: Kind::Name,
+        kind: SettingKind::Name,
         default: Some("cli"),
         otherwise: "`cli`",
         of: "commands that use a job",
@@ -79,7 +79,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "cluster_file",
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: None,
         otherwise: "`$XDG_RUNTIME_DIR/honeycomb/cluster.json`, else `~/.honeycomb/cluster.json`",
         of: "`start`, `stop`, commands that use a cluster",
@@ -87,7 +87,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "python",
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: None,
         otherwise: "the one next to this program, else `python3` on the path",
         of: "`run`, `demo`, `doctor`",
@@ -95,7 +95,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "listen",
-        kind: Kind::Socket,
+        kind: SettingKind::Socket,
         default: None,
         otherwise: "`127.0.0.1:7420`; `127.0.0.1:0` for `server`",
         of: "`start`, `controller`, `server`",
@@ -103,7 +103,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "advertise",
-        kind: Kind::Text,
+        kind: SettingKind::Text,
         default: None,
         otherwise: "the address listened on",
         of: "`start`, `server`",
@@ -111,7 +111,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "insecure",
-        kind: Kind::Switch,
+        kind: SettingKind::Switch,
         default: Some("false"),
         otherwise: "`false`",
         of: "`start`, `controller`, `server`",
@@ -120,7 +120,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "unix",
-        kind: Kind::Switch,
+        kind: SettingKind::Switch,
         default: Some("true"),
         otherwise: "`true`",
         of: "`start`, `controller`, `server`, commands that use a cluster",
@@ -129,7 +129,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "unix_dir",
-        kind: Kind::Directory,
+        kind: SettingKind::Directory,
         default: None,
         otherwise: "`$XDG_RUNTIME_DIR/honeycomb/sockets`, else `/tmp/honeycomb-UID`",
         of: "`start`, `controller`, `server`",
@@ -137,7 +137,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "controller",
-        kind: Kind::Socket,
+        kind: SettingKind::Socket,
         default: None,
         otherwise: "none; `server` requires one",
         of: "`server`",
@@ -145,7 +145,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "memory",
-        kind: Kind::Size,
+        kind: SettingKind::Size,
         default: None,
         otherwise: "half of the machine's memory, or of its control group's limit",
         of: "`start`, `server`",
@@ -154,7 +154,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "disks",
-        kind: Kind::Disks,
+        kind: SettingKind::Disks,
         default: None,
         otherwise: "none: writes fail when memory is full",
         of: "`start`, `server`",
@@ -165,7 +165,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "disk_shape",
-        kind: Kind::DiskShape,
+        kind: SettingKind::DiskShape,
         default: None,
         otherwise: "none: disks run at their own speed",
         of: "`start`, `server`",
@@ -176,7 +176,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "block_size",
-        kind: Kind::BlockSize,
+        kind: SettingKind::BlockSize,
         default: None,
         otherwise: "about 1/512 of the memory, 64KiB to 128MiB; 128MiB for `server`",
         of: "`start`, `server`",
@@ -184,7 +184,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "shards",
-        kind: Kind::Count(254),
+        kind: SettingKind::Count(254),
         default: None,
         otherwise: "all cores, at most 64",
         of: "`start`, `server`",
@@ -192,7 +192,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "controller_shards",
-        kind: Kind::Count(64),
+        kind: SettingKind::Count(64),
         default: Some("1"),
         otherwise: "1",
         of: "`start`, `controller`",
@@ -202,7 +202,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "spin_us",
-        kind: Kind::Micros,
+        kind: SettingKind::Micros,
         default: Some("50"),
         otherwise: "50",
         of: "`start`, `controller`, `server`",
@@ -211,7 +211,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "lease_ms",
-        kind: Kind::Lease,
+        kind: SettingKind::Lease,
         default: Some("10000"),
         otherwise: "10000",
         of: "`start`, `controller`",
@@ -219,7 +219,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "server_loss_ms",
-        kind: Kind::Loss,
+        kind: SettingKind::Loss,
         default: Some("15000"),
         otherwise: "15000",
         of: "`start`, `controller`",
@@ -229,7 +229,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "high_mark",
-        kind: Kind::Count(100),
+        kind: SettingKind::Count(100),
         default: Some("95"),
         otherwise: "95",
         of: "`start`, `controller`",
@@ -238,7 +238,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "low_mark",
-        kind: Kind::Count(49),
+        kind: SettingKind::Count(49),
         default: Some("40"),
         otherwise: "40",
         of: "`start`, `controller`",
@@ -248,7 +248,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "policy",
-        kind: Kind::Policy,
+        kind: SettingKind::Policy,
         default: Some("first-come"),
         otherwise: "`first-come`",
         of: "`start`, `controller`",
@@ -258,7 +258,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "scale_add_above",
-        kind: Kind::Count(100),
+        kind: SettingKind::Count(100),
         default: Some("80"),
         otherwise: "80",
         of: "`start`, `controller`",
@@ -266,7 +266,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "scale_remove_below",
-        kind: Kind::Count(99),
+        kind: SettingKind::Count(99),
         default: Some("60"),
         otherwise: "60",
         of: "`start`, `controller`",
@@ -276,7 +276,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "scale_min_servers",
-        kind: Kind::Count(1_000_000),
+        kind: SettingKind::Count(1_000_000),
         default: Some("1"),
         otherwise: "1",
         of: "`start`, `controller`",
@@ -284,7 +284,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "scale_hook",
-        kind: Kind::Path,
+        kind: SettingKind::Path,
         default: None,
         otherwise: "none: advice is logged, and shown by `status`",
         of: "`start`, `controller`",
@@ -294,7 +294,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "flush_root",
-        kind: Kind::Place,
+        kind: SettingKind::Place,
         default: None,
         otherwise: "none: no data outlives its lease",
         of: "`start`, `server`",
@@ -303,7 +303,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "stop_wait",
-        kind: Kind::Seconds,
+        kind: SettingKind::Seconds,
         default: Some("30"),
         otherwise: "30",
         of: "`start`, `stop`, `controller`",
@@ -313,7 +313,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "data_dir",
-        kind: Kind::Directory,
+        kind: SettingKind::Directory,
         default: None,
         otherwise: "for `controller` a folder named after its address in \
             `$XDG_STATE_HOME/honeycomb/controller`, else \
@@ -325,7 +325,7 @@ pub const TABLE: [Setting; 32] = [
     },
     Setting {
         name: "prices",
-        kind: Kind::Prices,
+        kind: SettingKind::Prices,
         default: Some(
             "memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005",
         ),
@@ -447,7 +447,9 @@ impl Setting {
             .help_heading("Settings")
             .value_parser(|text: &str| self.kind.check(text).map(|()| text.to_owned()));
         match self.kind {
-            Kind::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("true"),
+            SettingKind::Switch => {
+                arg.num_args(0..=1).require_equals(true).default_missing_value("true")
+            }
             _ => arg,
         }
     }
@@ -517,7 +519,7 @@ impl<G: Group> Given<G> {
     /// The settings of the group, each from the first source that has a value.
     ///
     /// An invalid value is `InvalidArgument`, with the file and the line, or with the variable.
-    pub fn settings(&self) -> Outcome<Settings> {
+    pub fn settings(&self) -> CommandResult<Settings> {
         let path = file::path(self.file.as_deref());
         let file = match &path {
             Some((path, named)) => file::read(path, *named)?,
@@ -623,7 +625,7 @@ impl Settings {
     }
 
     /// The cluster file.
-    pub fn cluster_file(&self) -> Outcome<PathBuf> {
+    pub fn cluster_file(&self) -> CommandResult<PathBuf> {
         if let Some(path) = self.text("cluster_file") {
             return Ok(path.into());
         }
@@ -731,7 +733,7 @@ impl Settings {
     }
 
     /// The high and the low mark.
-    pub fn marks(&self) -> Outcome<Marks> {
+    pub fn marks(&self) -> CommandResult<Marks> {
         let mark = |name| self.number(name).expect("it has a default") as u8;
         let (high, low) = (mark("high_mark"), mark("low_mark"));
         Marks::new(high, low, Marks::default()).ok_or_else(|| {
@@ -749,7 +751,7 @@ impl Settings {
     }
 
     /// The marks of the advice to add or remove servers.
-    pub fn scale(&self) -> Outcome<ScaleMarks> {
+    pub fn scale(&self) -> CommandResult<ScaleMarks> {
         let number = |name| self.number(name).expect("it has a default");
         let (above, below) = (number("scale_add_above"), number("scale_remove_below"));
         let least = number("scale_min_servers") as u32;

@@ -1,7 +1,7 @@
 //! `config show`.
 
-use super::{All, Given, Kind, Origin, Resolved};
-use crate::failure::Outcome;
+use super::{All, Given, Origin, Resolved, SettingKind};
+use crate::failure::CommandResult;
 use crate::output::Output;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -14,12 +14,12 @@ use serde_json::{Value, json};
 #[command(after_help = "Examples:\n  honeycomb config show --origin")]
 pub struct ConfigArgs {
     #[command(subcommand)]
-    what: What,
+    what: ConfigCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
-    Show(Box<ShowArgs>),
+enum ConfigCommand {
+    Show(Box<ConfigShowArgs>),
 }
 
 /// Prints every setting and its value.
@@ -33,7 +33,7 @@ enum What {
   honeycomb config show
   honeycomb config show --origin --block-size 1MiB    # what a flag would change
   HONEYCOMB_MEMORY=1GiB honeycomb config show --json")]
-struct ShowArgs {
+struct ConfigShowArgs {
     /// Show the source of each value: flag, environment, file and line, or default
     #[arg(long)]
     origin: bool,
@@ -44,8 +44,8 @@ struct ShowArgs {
 }
 
 /// `honeycomb config`.
-pub fn config(args: &ConfigArgs) -> Outcome {
-    let What::Show(args) = &args.what;
+pub fn config(args: &ConfigArgs) -> CommandResult {
+    let ConfigCommand::Show(args) = &args.what;
     let settings = args.given.settings()?;
     if args.output.json {
         let all: Vec<Value> = settings.values.iter().map(as_json).collect();
@@ -69,7 +69,7 @@ pub fn config(args: &ConfigArgs) -> Outcome {
 fn shown(resolved: &Resolved) -> Option<String> {
     let text = resolved.text.as_ref()?;
     Some(match resolved.setting.kind {
-        Kind::Token => "(secret)".into(),
+        SettingKind::Token => "(secret)".into(),
         _ => text.clone(),
     })
 }

@@ -1,7 +1,7 @@
 //! Checks of the Honeycomb installation: settings, cluster, Python package, folders.
 
 use super::{Finding, Grade};
-use crate::cluster::{ClusterFile, Place};
+use crate::cluster::{ClusterFile, ClusterPlace};
 use crate::config::{Settings, default_file, unknown_variables};
 use crate::failure::Failure;
 use crate::{python as interpreter, size};
@@ -43,7 +43,7 @@ pub fn configuration(settings: &Settings) -> Vec<Finding> {
 }
 
 /// The state of the cluster from a client's view.
-struct Found {
+struct ClusterState {
     round_trip: Duration,
     servers: usize,
     lost: usize,
@@ -56,7 +56,7 @@ struct Found {
 
 /// Checks that the cluster answers, accepts the token, and has servers.
 pub fn reach(clock: Clock, settings: &Settings) -> Vec<Finding> {
-    let place = match Place::find(settings) {
+    let place = match ClusterPlace::find(settings) {
         Ok(place) => place,
         Err(e) => return vec![not_found(settings, &e)],
     };
@@ -94,13 +94,13 @@ fn not_found(settings: &Settings, e: &Failure) -> Finding {
     }
 }
 
-fn ask(clock: Clock, place: &Place) -> Result<Found, Failure> {
+fn ask(clock: Clock, place: &ClusterPlace) -> Result<ClusterState, Failure> {
     let client: Client = place.client()?;
     let began = clock.now();
     client.ping()?;
     let round_trip = clock.now().since(began);
     let status = client.status()?;
-    Ok(Found {
+    Ok(ClusterState {
         round_trip,
         servers: status.servers.len(),
         lost: status.servers.iter().filter(|s| !s.alive && s.silent_ms == 0).count(),
@@ -166,7 +166,7 @@ fn judge_server(controller: &str, server: &ServerInfo, reached: io::Result<()>) 
     ))
 }
 
-fn judge(address: &str, found: Found) -> Vec<Finding> {
+fn judge(address: &str, found: ClusterState) -> Vec<Finding> {
     let reached = format!(
         "{address} answers in {} us, accepts the token, and uses protocol {PROTOCOL_MAJOR} like \
             this \
@@ -176,22 +176,22 @@ fn judge(address: &str, found: Found) -> Vec<Finding> {
     let text =
         format!("{} memory servers, {} of {} blocks free", found.servers, found.free, found.blocks);
     let servers = match &found {
-        Found { blocks: 0, .. } => Finding::fail(
+        ClusterState { blocks: 0, .. } => Finding::fail(
             "servers",
             format!("{text}: no structure can be created"),
             "start a server: honeycomb server --controller ... --token ...",
         ),
-        Found { lost: 1.., .. } => {
+        ClusterState { lost: 1.., .. } => {
             let remedy = "find out why they ended, and restart them: their data is lost";
             Finding::warn("servers", format!("{text}, {} lost", found.lost), remedy)
         }
-        Found { suspected: 1.., .. } => {
+        ClusterState { suspected: 1.., .. } => {
             let remedy = "check that they run and are reachable: their data is lost if they send \
                 nothing \
                           for server_loss_ms";
             Finding::warn("servers", format!("{text}, {} suspected", found.suspected), remedy)
         }
-        Found { free, blocks, .. } if *free < *blocks / 20 => {
+        ClusterState { free, blocks, .. } if *free < *blocks / 20 => {
             let remedy = "remove data (`honeycomb du` shows the largest prefixes), or add a server";
             Finding::warn("servers", format!("{text}: almost full"), remedy)
         }

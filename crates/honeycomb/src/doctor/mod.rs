@@ -7,7 +7,7 @@ mod machine;
 mod network;
 
 use crate::config::{ForDoctor, Given, Settings};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use clap::Args;
 use honeycomb_env::Clock;
@@ -85,7 +85,7 @@ impl Grade {
 }
 
 /// `honeycomb doctor`.
-pub fn doctor(args: &DoctorArgs) -> Outcome {
+pub fn doctor(args: &DoctorArgs) -> CommandResult {
     let clock = Clock::start();
     let found = match args.given.settings() {
         Ok(settings) => examine(clock, &settings),

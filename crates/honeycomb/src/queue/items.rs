@@ -1,6 +1,6 @@
 //! Splits input into items for `queue put`, as it arrives and with bounded memory.
 
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::size;
 use honeycomb_wire::Status;
 use std::io::{ErrorKind, Read};
@@ -10,7 +10,7 @@ const PIECE: usize = 64 << 10;
 
 /// The delimiter of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
+pub enum Delimiter {
     /// The whole input is one item.
     Whole,
     /// Each item ends at this byte, which is not part of it. The last item may lack it.
@@ -18,11 +18,11 @@ pub enum Cut {
 }
 
 /// The input.
-pub struct Items<R> {
+pub struct ItemReader<R> {
     from: R,
     /// Name of the input in errors.
     name: String,
-    cut: Cut,
+    cut: Delimiter,
     limit: usize,
     /// Start of the item whose end has not arrived.
     begun: Vec<u8>,
@@ -31,17 +31,17 @@ pub struct Items<R> {
     ended: bool,
 }
 
-impl<R: Read> Items<R> {
+impl<R: Read> ItemReader<R> {
     /// Items of at most `limit` bytes.
-    pub fn new(from: R, name: String, cut: Cut, limit: usize) -> Items<R> {
-        Items { from, name, cut, limit, begun: Vec::new(), count: 0, ended: false }
+    pub fn new(from: R, name: String, cut: Delimiter, limit: usize) -> ItemReader<R> {
+        ItemReader { from, name, cut, limit, begun: Vec::new(), count: 0, ended: false }
     }
 
     /// The items completed by the next read, in order; may be empty. `None` at the end.
     ///
     /// Complete items are not delayed, so that the lines of a slow writer are put one by one. An item over
     /// the limit is `ValueTooLarge`, after the items before it.
-    pub fn next(&mut self) -> Outcome<Option<Vec<Vec<u8>>>> {
+    pub fn next(&mut self) -> CommandResult<Option<Vec<Vec<u8>>>> {
         if self.ended {
             return Ok(None);
         }
@@ -58,7 +58,7 @@ impl<R: Read> Items<R> {
         if n == 0 {
             self.ended = true;
             // The last line may lack its end; a whole input may be empty.
-            if self.cut == Cut::Whole || !self.begun.is_empty() {
+            if self.cut == Delimiter::Whole || !self.begun.is_empty() {
                 items.push(std::mem::take(&mut self.begun));
             }
         } else {
@@ -70,7 +70,7 @@ impl<R: Read> Items<R> {
 
     /// Splits input up to the first item that is too large, which remains in `begun`.
     fn cut(&mut self, mut rest: &[u8], items: &mut Vec<Vec<u8>>) {
-        let Cut::At(end) = self.cut else {
+        let Delimiter::At(end) = self.cut else {
             return self.begun.extend_from_slice(rest);
         };
         while let Some(at) = rest.iter().position(|byte| *byte == end) {
@@ -84,13 +84,13 @@ impl<R: Read> Items<R> {
         self.begun.extend_from_slice(rest);
     }
 
-    fn check(&self) -> Outcome {
+    fn check(&self) -> CommandResult {
         if self.begun.len() <= self.limit {
             return Ok(());
         }
         let what = match self.cut {
-            Cut::Whole => self.name.clone(),
-            Cut::At(_) => format!("item {} of {}", self.count + 1, self.name),
+            Delimiter::Whole => self.name.clone(),
+            Delimiter::At(_) => format!("item {} of {}", self.count + 1, self.name),
         };
         let text = format!(
             "cannot put {what}: it has more than {}, the limit for an item (an eighth of a block)",
@@ -116,8 +116,8 @@ mod tests {
         }
     }
 
-    fn all(input: &[u8], at_a_time: usize, cut: Cut) -> (Vec<Vec<u8>>, Option<Failure>) {
-        let mut items = Items::new(Slowly(input, at_a_time), "it".into(), cut, 8);
+    fn all(input: &[u8], at_a_time: usize, cut: Delimiter) -> (Vec<Vec<u8>>, Option<Failure>) {
+        let mut items = ItemReader::new(Slowly(input, at_a_time), "it".into(), cut, 8);
         let mut found = Vec::new();
         loop {
             match items.next() {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn input_is_cut_the_same_however_it_comes() {
-        let lines = Cut::At(b'\n');
+        let lines = Delimiter::At(b'\n');
         for at_a_time in [1, 2, 3, 7, 100] {
             let is = |input: &[u8], cut, wanted: &[&[u8]]| {
                 let (found, failed) = all(input, at_a_time, cut);
@@ -140,30 +140,31 @@ mod tests {
             is(b"a\nbc", lines, &[b"a", b"bc"]);
             is(b"a\n\nbc\r\n", lines, &[b"a", b"", b"bc\r"]);
             is(b"\n", lines, &[b""]);
-            is(b"a\n\0b\xff\0", Cut::At(0), &[b"a\n", b"b\xff"]);
+            is(b"a\n\0b\xff\0", Delimiter::At(0), &[b"a\n", b"b\xff"]);
             is(b"12345678\n", lines, &[b"12345678"]);
-            is(b"", Cut::Whole, &[b""]);
-            is(b"a\nb\n", Cut::Whole, &[b"a\nb\n"]);
+            is(b"", Delimiter::Whole, &[b""]);
+            is(b"a\nb\n", Delimiter::Whole, &[b"a\nb\n"]);
         }
     }
 
     #[test]
     fn an_item_over_the_limit_is_told_after_those_before_it() {
         for at_a_time in [1, 5, 100] {
-            let (found, failed) = all(b"a\nb\n123456789\nc\n", at_a_time, Cut::At(b'\n'));
+            let (found, failed) = all(b"a\nb\n123456789\nc\n", at_a_time, Delimiter::At(b'\n'));
             assert_eq!(found, [b"a", b"b"]);
             let failed = failed.unwrap();
             assert_eq!(failed.status(), Some(Status::ValueTooLarge));
             let text = failed.to_string();
             assert!(text.contains("item 3 of it: it has more than 8 B"), "{failed}");
-            let (found, failed) = all(b"123456789", at_a_time, Cut::Whole);
+            let (found, failed) = all(b"123456789", at_a_time, Delimiter::Whole);
             assert!(found.is_empty() && failed.is_some());
         }
     }
 
     #[test]
     fn an_input_without_end_is_refused_at_the_limit() {
-        let mut items = Items::new(std::io::repeat(b'x'), "it".into(), Cut::At(b'\n'), 8);
+        let mut items =
+            ItemReader::new(std::io::repeat(b'x'), "it".into(), Delimiter::At(b'\n'), 8);
         assert_eq!(items.next().unwrap(), Some(vec![]));
         assert!(items.next().is_err());
     }

@@ -5,7 +5,7 @@ mod put;
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::{Output, hex, print_bytes, put_bytes};
 use crate::wait::Patience;
 use crate::{place, size, wait};
@@ -31,13 +31,13 @@ use std::time::Duration;
   honeycomb queue get work:all --all     # all items, to the end")]
 pub struct QueueArgs {
     #[command(subcommand)]
-    what: What,
+    what: QueueCommand,
 }
 
 #[derive(Subcommand)]
-enum What {
-    Put(Box<put::PutArgs>),
-    Get(Box<GetArgs>),
+enum QueueCommand {
+    Put(Box<put::QueuePutArgs>),
+    Get(Box<QueueGetArgs>),
     Peek(Box<PeekArgs>),
     Len(Box<LenArgs>),
     Close(Box<CloseArgs>),
@@ -61,7 +61,7 @@ enum What {
   honeycomb queue get turns:q --wait 0.1 || test $? = 3   # the queue is empty
   honeycomb queue close turns:q
   honeycomb queue get turns:q --all                   # to the end")]
-struct GetArgs {
+struct QueueGetArgs {
     /// The queue: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
@@ -185,17 +185,17 @@ impl Form {
 }
 
 /// `honeycomb queue`.
-pub fn queue(args: &QueueArgs) -> Outcome {
+pub fn queue(args: &QueueArgs) -> CommandResult {
     match &args.what {
-        What::Put(args) => put::put(args),
-        What::Get(args) => get(args),
-        What::Peek(args) => peek(args),
-        What::Len(args) => len(args),
-        What::Close(args) => close(args),
+        QueueCommand::Put(args) => put::put(args),
+        QueueCommand::Get(args) => get(args),
+        QueueCommand::Peek(args) => peek(args),
+        QueueCommand::Len(args) => len(args),
+        QueueCommand::Close(args) => close(args),
     }
 }
 
-fn opened_by(given: &Given<InJob>, address: &str) -> Outcome<(Work, Queue)> {
+fn opened_by(given: &Given<InJob>, address: &str) -> CommandResult<(Work, Queue)> {
     let work = Work::open(&given.settings()?, Intent::Use)?;
     let queue = work.client.open_queue(work.job, address)?;
     Ok((work, queue))
@@ -209,7 +209,7 @@ fn empty(address: &str, patience: &Patience) -> Failure {
     Failure::new(Status::QueueEmpty, text)
 }
 
-fn get(args: &GetArgs) -> Outcome {
+fn get(args: &QueueGetArgs) -> CommandResult {
     let (work, queue) = opened_by(&args.given, &args.address)?;
     work.keep();
     let mut left = if args.all { u64::MAX } else { args.count };
@@ -235,7 +235,7 @@ fn get(args: &GetArgs) -> Outcome {
     Ok(())
 }
 
-fn peek(args: &PeekArgs) -> Outcome {
+fn peek(args: &PeekArgs) -> CommandResult {
     let (_work, queue) = opened_by(&args.given, &args.address)?;
     let items = queue.peek(args.count as usize)?;
     if items.is_empty() {
@@ -245,7 +245,7 @@ fn peek(args: &PeekArgs) -> Outcome {
     Ok(())
 }
 
-fn len(args: &LenArgs) -> Outcome {
+fn len(args: &LenArgs) -> CommandResult {
     let (_work, queue) = opened_by(&args.given, &args.address)?;
     let counts = queue.counts()?;
     let bounds = queue.bounds();
@@ -267,7 +267,7 @@ fn len(args: &LenArgs) -> Outcome {
     Ok(())
 }
 
-fn close(args: &CloseArgs) -> Outcome {
+fn close(args: &CloseArgs) -> CommandResult {
     let (_work, queue) = opened_by(&args.given, &args.address)?;
     queue.close()?;
     let told = json!({ "address": args.address, "closed": true });

@@ -1,9 +1,9 @@
 //! `queue put`.
 
-use super::items::{Cut, Items};
+use super::items::{Delimiter, ItemReader};
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::failure::{Failure, Outcome};
+use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::{place, size, wait};
 use clap::Args;
@@ -32,7 +32,7 @@ const PROGRESS: Duration = Duration::from_millis(500);
   honeycomb queue put work:q --whole --file logo.png   # one item
   find . -name '*.log' -print0 | honeycomb queue put work:q - --null
   honeycomb queue put work:few one --max-items 100 --wait 0 --json")]
-pub struct PutArgs {
+pub struct QueuePutArgs {
     /// The queue: prefix[/prefix...][:name]
     #[arg(value_parser = place::structure)]
     address: String,
@@ -76,10 +76,10 @@ enum Source {
     Input(Box<dyn Read>, String),
 }
 
-impl PutArgs {
+impl QueuePutArgs {
     /// The source of the items; `InvalidArgument` for contradicting arguments. An unreadable file is an error
     /// before anything is created.
-    fn source(&self) -> Outcome<Source> {
+    fn source(&self) -> CommandResult<Source> {
         if let Some(path) = &self.file {
             let name = path.display().to_string();
             let file = std::fs::File::open(path).map_err(|e| Failure::io(&name, &e))?;
@@ -104,17 +104,17 @@ impl PutArgs {
         Ok(Source::Input(Box::new(std::io::stdin().lock()), "standard input".into()))
     }
 
-    fn cut(&self) -> Cut {
+    fn cut(&self) -> Delimiter {
         match (self.whole, self.null) {
-            (true, _) => Cut::Whole,
-            (_, true) => Cut::At(0),
-            _ => Cut::At(b'\n'),
+            (true, _) => Delimiter::Whole,
+            (_, true) => Delimiter::At(0),
+            _ => Delimiter::At(b'\n'),
         }
     }
 
     /// Creates the queue, or opens it. `AlreadyExists` when it exists with other bounds: bounds do not
     /// change.
-    fn queue(&self, work: &Work) -> Outcome<Queue> {
+    fn queue(&self, work: &Work) -> CommandResult<Queue> {
         place::ensure_prefix(work, &self.address)?;
         let (items, bytes) = (self.max_items.unwrap_or(0), self.max_bytes.unwrap_or(0));
         Ok(work.client.create_queue(work.job, &self.address, items, bytes, true)?)
@@ -131,7 +131,7 @@ struct Put<'a> {
 
 impl Put<'_> {
     /// Puts items in order. The wait restarts each time the queue is full.
-    fn put(&mut self, items: &[Vec<u8>]) -> Outcome {
+    fn put(&mut self, items: &[Vec<u8>]) -> CommandResult {
         let mut rest: Vec<&[u8]> = items.iter().map(Vec::as_slice).collect();
         while !rest.is_empty() {
             let (done, failed) = match self.queue.put_many(&rest, self.wait) {
@@ -161,18 +161,18 @@ impl Put<'_> {
 }
 
 /// Progress on standard error, if that is a terminal.
-struct Progress {
+struct ProgressLine {
     clock: Clock,
     next: Time,
     shown: bool,
     wanted: bool,
 }
 
-impl Progress {
-    fn new(output: Output) -> Progress {
+impl ProgressLine {
+    fn new(output: Output) -> ProgressLine {
         let clock = Clock::start();
         let wanted = !output.json && std::io::stderr().is_terminal();
-        Progress { clock, next: clock.now() + PROGRESS, shown: false, wanted }
+        ProgressLine { clock, next: clock.now() + PROGRESS, shown: false, wanted }
     }
 
     fn show(&mut self, put: &Put<'_>) {
@@ -183,7 +183,7 @@ impl Progress {
     }
 }
 
-impl Drop for Progress {
+impl Drop for ProgressLine {
     fn drop(&mut self) {
         if self.shown {
             eprint!("\r\x1b[K");
@@ -192,7 +192,7 @@ impl Drop for Progress {
 }
 
 /// `honeycomb queue put`.
-pub fn put(args: &PutArgs) -> Outcome {
+pub fn put(args: &QueuePutArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let source = args.source()?;
     let work = Work::open(&settings, Intent::Create)?;
@@ -202,8 +202,8 @@ pub fn put(args: &PutArgs) -> Outcome {
     match source {
         Source::Values(values) => put.put(&values)?,
         Source::Input(from, name) => {
-            let mut items = Items::new(from, name, args.cut(), queue.item_limit());
-            let mut progress = Progress::new(args.output);
+            let mut items = ItemReader::new(from, name, args.cut(), queue.item_limit());
+            let mut progress = ProgressLine::new(args.output);
             while let Some(more) = items.next().map_err(|e| put.explain(e))? {
                 put.put(&more)?;
                 progress.show(&put);

@@ -2,7 +2,7 @@
 //! journal.
 
 use super::ShardService;
-use crate::flush::Errand;
+use crate::flush::ControllerRequest;
 use crate::notes::LinkNote;
 use crate::shard::BlockOwner;
 use honeycomb_structures::Answer;
@@ -15,7 +15,7 @@ impl ShardService {
         &mut self,
         owner: BlockOwner,
         journal: Option<Box<JournalAt>>,
-        errand: Errand,
+        errand: ControllerRequest,
     ) {
         let Some(journal) = journal else {
             let refused = self.shard.open(owner).err();

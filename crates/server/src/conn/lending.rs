@@ -1,6 +1,6 @@
 //! Blocks that clients of the same machine map: requests, copies, and the transfer of the memory.
 
-use super::{Access, ShardService, busy, ok};
+use super::{CallerAccess, ShardService, busy, ok};
 use crate::lend::LendJob;
 use honeycomb_block::Shared;
 use honeycomb_transport::{ConnId, Net};
@@ -16,7 +16,7 @@ impl ShardService {
         net: &mut Net,
         from: ConnId,
         header: &RequestHeader,
-        access: &Access,
+        access: &CallerAccess,
         length: u64,
     ) {
         let refuse = |net: &mut Net, text: &str| {

@@ -1,7 +1,7 @@
 //! Messages to a shard from the other threads of its server: the link, other cores, disks.
 
-use super::{Keys, Origin, ShardService};
-use crate::flush::{Errand, FlushJob, FlushWhat};
+use super::{Keys, RequestSource, ShardService};
+use crate::flush::{ControllerRequest, FlushJob, FlushWhat};
 use crate::kept::KeptBytes;
 use crate::notes::{LinkNote, Note, OwnedPayload};
 use honeycomb_structures::Answer;
@@ -34,7 +34,7 @@ impl ShardService {
             Note::HungUp(origin, conn) => {
                 let same = (origin, conn);
                 self.forget_waiting(
-                    |o| matches!(o, Origin::Shard(ix, to, _) if (*ix, *to) == same),
+                    |o| matches!(o, RequestSource::Shard(ix, to, _) if (*ix, *to) == same),
                 );
             }
             Note::Joined { server, token_key, grant_key, clock_offset_ms } => {
@@ -133,11 +133,11 @@ impl ShardService {
     }
 
     /// Confirms a command of the controller.
-    pub(super) fn confirm(&mut self, errand: Errand, refused: Option<Answer>) {
+    pub(super) fn confirm(&mut self, errand: ControllerRequest, refused: Option<Answer>) {
         self.done(errand, refused.map_or(Ok(Vec::new()), Err));
     }
 
-    fn done(&mut self, errand: Errand, reply: Result<Vec<u8>, Answer>) {
+    fn done(&mut self, errand: ControllerRequest, reply: Result<Vec<u8>, Answer>) {
         let refusal = |a: Answer| (a.status, String::from_utf8_lossy(&a.args).into_owned());
         self.tell_link(LinkNote::Done { errand, outcome: reply.map_err(refusal) });
     }
@@ -145,7 +145,7 @@ impl ShardService {
     /// Passes the content of a block to the thread that writes it.
     fn give_part(
         &mut self,
-        errand: Errand,
+        errand: ControllerRequest,
         object: String,
         held: Result<(Arc<KeptBytes>, bool), Answer>,
     ) {

@@ -1,7 +1,7 @@
 //! The controller's commands, and the shard that executes each.
 
 use super::Link;
-use crate::flush::{Errand, FlushJob, FlushWhat};
+use crate::flush::{ControllerRequest, FlushJob, FlushWhat};
 use crate::lots::Lots;
 use crate::notes::Note;
 use crate::shard::BlockOwner;
@@ -58,8 +58,8 @@ impl Link {
         }
     }
 
-    fn errand(&self, header: &RequestHeader) -> Errand {
-        Errand { controller: self.controller, link: self.links, request: header.request }
+    fn errand(&self, header: &RequestHeader) -> ControllerRequest {
+        ControllerRequest { controller: self.controller, link: self.links, request: header.request }
     }
 
     /// Passes a command of the controller to its shard.
@@ -167,7 +167,7 @@ impl Link {
     /// Posts a command to every shard.
     fn post_all(
         &mut self,
-        errand: Errand,
+        errand: ControllerRequest,
         note: impl Fn() -> Note,
     ) -> Result<(), (Status, String)> {
         let Entry::Vacant(left) = self.shared.entry(errand.request) else { return Ok(()) };

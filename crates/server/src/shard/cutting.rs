@@ -15,7 +15,7 @@
 //! While the block is frozen, and while its owed copy has no room, no time passes for the structure and it
 //! gets no messages: either could serve waiting requests.
 
-use super::{Shard, Slot};
+use super::{BlockSlot, Shard};
 use crate::kept::KeptBytes;
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, News, Snapshot, busy};
@@ -33,17 +33,17 @@ const RETRY_US: u64 = 500;
 const ROOM_AGAIN: Duration = Duration::from_millis(1);
 
 /// What a block has to do with a cut.
-pub(super) struct Cut {
+pub(super) struct CheckpointState {
     /// The flush.
     live: u64,
     /// Hashes of a kv.
     range: (u64, u64),
-    stage: Stage,
+    stage: CheckpointStage,
     /// What the structure has not heard.
     news: Vec<News>,
 }
 
-enum Stage {
+enum CheckpointStage {
     /// Nothing changes before this, or before it is let go. Whether it is sealed, when nothing is
     /// arriving any more.
     Stands { until: Time, sealed: Option<bool> },
@@ -51,23 +51,23 @@ enum Stage {
     Owes { sealed: bool, again: Time },
 }
 
-impl Cut {
+impl CheckpointState {
     /// Whether nothing is due for the structure: what the block owes is not copied for nothing.
     pub(super) fn skips(&self, structure: Option<Time>, now: Time) -> bool {
-        matches!(self.stage, Stage::Owes { .. }) && structure.is_none_or(|due| due > now)
+        matches!(self.stage, CheckpointStage::Owes { .. }) && structure.is_none_or(|due| due > now)
     }
 
     /// When the structure is looked at next, which is due at this time or has nothing to do.
     pub(super) fn due(&self, structure: Option<Time>) -> Option<Time> {
         match self.stage {
-            Stage::Stands { until, .. } => Some(until),
-            Stage::Owes { again, .. } => structure.map(|due| due.max(again)),
+            CheckpointStage::Stands { until, .. } => Some(until),
+            CheckpointStage::Owes { again, .. } => structure.map(|due| due.max(again)),
         }
     }
 }
 
 /// What a block held that has gone on.
-enum Taken {
+enum TakenContent {
     Copy(Arc<KeptBytes>, bool),
     /// A file's first bytes.
     Run(usize, bool),
@@ -77,7 +77,7 @@ enum Taken {
 #[derive(Default)]
 pub(super) struct Cuts {
     /// By flush and block.
-    taken: HashMap<(u64, BlockAt), Taken>,
+    taken: HashMap<(u64, BlockAt), TakenContent>,
     /// Blocks that stand still or owe, by flush.
     blocks: HashMap<u64, Vec<BlockAt>>,
 }
@@ -85,17 +85,19 @@ pub(super) struct Cuts {
 impl Cuts {
     /// Bytes of copies that are not written yet; those that are, are let go of.
     fn copied(&mut self) -> usize {
-        self.taken.retain(|_, taken| !matches!(taken, Taken::Copy(bytes, _) if bytes.is_written()));
+        self.taken.retain(
+            |_, taken| !matches!(taken, TakenContent::Copy(bytes, _) if bytes.is_written()),
+        );
         let bytes = self.taken.values().map(|taken| match taken {
-            Taken::Copy(bytes, _) => bytes.snapshot().beside(),
-            Taken::Run(..) => 0,
+            TakenContent::Copy(bytes, _) => bytes.snapshot().beside(),
+            TakenContent::Run(..) => 0,
         });
         bytes.sum()
     }
 }
 
 /// Whether nothing is arriving at a block, and if so whether it is sealed.
-fn settled(slot: &Slot, filling: bool) -> Option<bool> {
+fn settled(slot: &BlockSlot, filling: bool) -> Option<bool> {
     if filling { None } else { slot.structure.is_final() }
 }
 
@@ -126,8 +128,8 @@ impl Shard {
                     let text = format!("structures of kind {} cannot be flushed", kind.name());
                     return Err(Answer::refuse(Status::WrongKind, text));
                 }
-                let stage = Stage::Stands { until: now + hold, sealed: None };
-                slot.cut = Some(Box::new(Cut { live, range, stage, news: Vec::new() }));
+                let stage = CheckpointStage::Stands { until: now + hold, sealed: None };
+                slot.cut = Some(Box::new(CheckpointState { live, range, stage, news: Vec::new() }));
                 self.cuts.blocks.entry(live).or_default().push(at);
                 if kind == Kind::Kv {
                     self.keep_extents(structure, live);
@@ -139,12 +141,12 @@ impl Shard {
         let found = settled(slot, filling);
         let cut = slot.cut.as_mut().expect("made above");
         match &mut cut.stage {
-            Stage::Stands { sealed, .. } => {
+            CheckpointStage::Stands { sealed, .. } => {
                 *sealed = found;
                 let text = "payloads begun before the block was frozen are still arriving";
                 found.ok_or_else(|| Answer::refuse(Status::Busy, text))
             }
-            Stage::Owes { .. } => {
+            CheckpointStage::Owes { .. } => {
                 Err(Answer::refuse(Status::NotFound, "the snapshot has already been taken"))
             }
         }
@@ -157,19 +159,19 @@ impl Shard {
         let Some(slot) = slot else { return false };
         let Some(cut) = slot.cut.as_mut().filter(|cut| cut.live == live) else { return false };
         let sealed = match cut.stage {
-            Stage::Stands { until, sealed: Some(sealed) } if until > now => sealed,
-            Stage::Stands { .. } => {
+            CheckpointStage::Stands { until, sealed: Some(sealed) } if until > now => sealed,
+            CheckpointStage::Stands { .. } => {
                 self.release(now, index);
                 return false;
             }
-            Stage::Owes { .. } => return true,
+            CheckpointStage::Owes { .. } => return true,
         };
         let snapshot = slot.structure.snapshot(cut.range).expect("asked when it was stopped");
         if snapshot.is_plain() {
-            self.cuts.taken.insert((live, at), Taken::Run(snapshot.length(), sealed));
+            self.cuts.taken.insert((live, at), TakenContent::Run(snapshot.length(), sealed));
             self.release(now, index);
         } else {
-            cut.stage = Stage::Owes { sealed, again: now };
+            cut.stage = CheckpointStage::Owes { sealed, again: now };
             if !cut.news.is_empty() {
                 let _ = self.may_change(now, index);
             }
@@ -188,8 +190,8 @@ impl Shard {
         self.cuts.copied();
         let index = self.index(at.block).ok_or_else(|| unknown_block(at))?;
         match self.cuts.taken.get(&(live, at)) {
-            Some(Taken::Copy(bytes, sealed)) => return Ok((bytes.clone(), *sealed)),
-            Some(&Taken::Run(length, sealed)) => {
+            Some(TakenContent::Copy(bytes, sealed)) => return Ok((bytes.clone(), *sealed)),
+            Some(&TakenContent::Run(length, sealed)) => {
                 let found = self.slots[index].as_ref().filter(|slot| slot.owner.at == at);
                 found.ok_or_else(|| wrong_epoch(at))?;
                 return Ok((self.bytes_now(index, Snapshot::plain(length), sealed), sealed));
@@ -199,7 +201,9 @@ impl Shard {
         let slot = self.slots[index].as_ref().filter(|slot| slot.owner.at == at);
         let cut = slot.and_then(|slot| slot.cut.as_ref()).filter(|cut| cut.live == live);
         match cut.map(|cut| &cut.stage) {
-            Some(&Stage::Owes { sealed, .. }) => Ok((self.pay(now, index, sealed), sealed)),
+            Some(&CheckpointStage::Owes { sealed, .. }) => {
+                Ok((self.pay(now, index, sealed), sealed))
+            }
             _ => Err(Answer::refuse(Status::NotFound, "this server has no such snapshot")),
         }
     }
@@ -219,9 +223,9 @@ impl Shard {
         let (used, floor) = (slot.structure.bytes_used() as usize, slot.backing.floor());
         let cut = slot.cut.as_mut().expect("its caller has seen it");
         match &mut cut.stage {
-            Stage::Stands { until, .. } if *until > now => return Err(busy(RETRY_US)),
-            Stage::Stands { .. } => self.release(now, index),
-            Stage::Owes { sealed, again } => {
+            CheckpointStage::Stands { until, .. } if *until > now => return Err(busy(RETRY_US)),
+            CheckpointStage::Stands { .. } => self.release(now, index),
+            CheckpointStage::Owes { sealed, again } => {
                 let sealed = *sealed;
                 // What is below is read from there, and needs no copy.
                 let copies = if floor > 0 { 0 } else { self.cuts.copied() };
@@ -243,7 +247,7 @@ impl Shard {
         let snapshot = slot.structure.snapshot(cut.range).expect("asked when it was stopped");
         let bytes = self.bytes_now(index, snapshot, sealed);
         debug_assert_eq!(key.1, at);
-        self.cuts.taken.insert(key, Taken::Copy(bytes.clone(), sealed));
+        self.cuts.taken.insert(key, TakenContent::Copy(bytes.clone(), sealed));
         self.release(now, index);
         bytes
     }
@@ -278,7 +282,7 @@ impl Shard {
         let blocks: Vec<BlockAt> = blocks.iter().filter(|at| ours(at)).copied().collect();
         for at in blocks {
             let index = self.index(at.block);
-            let cut = |slot: &Slot| slot.cut.as_ref().is_some_and(|cut| cut.live == live);
+            let cut = |slot: &BlockSlot| slot.cut.as_ref().is_some_and(|cut| cut.live == live);
             let slot = index.and_then(|index| self.slots[index].as_deref());
             if slot.is_some_and(|slot| slot.owner.at == at && cut(slot)) {
                 self.release(now, index.expect("it has a slot"));

@@ -31,11 +31,11 @@ const NAMES_MAX: usize = 1024;
 const LINE_MAX: usize = 1024;
 
 /// One shard of one server.
-type Place = (ServerId, ShardIx);
+type ServerShard = (ServerId, ShardIx);
 
 /// A request to a place.
 #[derive(Clone, Debug)]
-struct Wanted {
+struct ExtentRequest {
     op: Op,
     structure: StructureId,
     owner: u64,
@@ -44,17 +44,17 @@ struct Wanted {
 
 /// The connection to one place.
 #[derive(Default)]
-struct Line {
+struct ExtentConnection {
     dialled: bool,
     /// Requests that were sent and not answered.
-    sent: VecDeque<Wanted>,
-    waiting: VecDeque<Wanted>,
+    sent: VecDeque<ExtentRequest>,
+    waiting: VecDeque<ExtentRequest>,
     /// The earliest time of the next connection attempt.
     again: Option<Time>,
     last_used: Time,
 }
 
-impl Line {
+impl ExtentConnection {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -99,7 +99,7 @@ pub(super) struct Extents {
     addresses: BTreeMap<ServerId, SocketAddr>,
     /// The time at which the address of each server is requested again.
     asked: BTreeMap<ServerId, Time>,
-    lines: BTreeMap<Place, Line>,
+    lines: BTreeMap<ServerShard, ExtentConnection>,
     adoptions: BTreeMap<u64, Adoption>,
     /// Extents to drop at the next tick: structure, owner and list of each put whose block is gone.
     orphans: Vec<(StructureId, u64, Vec<ExtentRef>)>,
@@ -164,7 +164,7 @@ impl Extents {
 }
 
 /// The key of the connection to a place.
-fn key_of((server, shard): Place) -> LineKey {
+fn key_of((server, shard): ServerShard) -> LineKey {
     LineKey::Extents(server, shard)
 }
 
@@ -173,23 +173,23 @@ fn block_of(server: ServerId, shard: ShardIx) -> BlockAt {
     BlockAt { block: BlockId::new(server, shard, 0), epoch: Epoch(0) }
 }
 
-fn place_of(extent: &ExtentRef) -> Place {
+fn place_of(extent: &ExtentRef) -> ServerShard {
     (extent.at.block.server(), extent.at.block.shard())
 }
 
 /// The parts of a list, one for each place.
-fn by_place(list: Vec<ExtentRef>) -> Vec<(Place, Vec<ExtentRef>)> {
-    let mut parts: BTreeMap<Place, Vec<ExtentRef>> = BTreeMap::new();
+fn by_place(list: Vec<ExtentRef>) -> Vec<(ServerShard, Vec<ExtentRef>)> {
+    let mut parts: BTreeMap<ServerShard, Vec<ExtentRef>> = BTreeMap::new();
     for extent in list {
         parts.entry(place_of(&extent)).or_default().push(extent);
     }
-    let cut = |(place, part): (Place, Vec<ExtentRef>)| {
+    let cut = |(place, part): (ServerShard, Vec<ExtentRef>)| {
         part.chunks(NAMES_MAX).map(|some| (place, some.to_vec())).collect::<Vec<_>>()
     };
     parts.into_iter().flat_map(cut).collect()
 }
 
-impl Wanted {
+impl ExtentRequest {
     fn args(&self) -> Vec<u8> {
         let name =
             |e: &ExtentRef| ExtentName { block: e.at.block.0, epoch: e.at.epoch.0, id: e.id };
@@ -219,7 +219,7 @@ impl Shard {
         let owner = place << 40 | self.extents.last_owner & ((1 << 40) - 1);
         let parts = by_place(list.clone());
         let (left, due) = (parts.len(), Some(now + ADOPT_MAX));
-        let long = |(place, _): &&(Place, _)| {
+        let long = |(place, _): &&(ServerShard, _)| {
             self.extents.lines.get(place).is_some_and(|line| line.len() >= LINE_MAX)
         };
         let failed = parts.iter().find(long).map(|((server, _), _)| {
@@ -236,7 +236,7 @@ impl Shard {
             return self.end_adoption(now, owner);
         }
         for (place, extents) in parts {
-            self.want(now, place, Wanted { op: Op::ExtentAdopt, structure, owner, extents });
+            self.want(now, place, ExtentRequest { op: Op::ExtentAdopt, structure, owner, extents });
         }
     }
 
@@ -257,7 +257,7 @@ impl Shard {
             if owner == 0 && line.is_some_and(|line| line.len() >= LINE_MAX) {
                 continue;
             }
-            self.want(now, place, Wanted { op: Op::ExtentDrop, structure, owner, extents });
+            self.want(now, place, ExtentRequest { op: Op::ExtentDrop, structure, owner, extents });
         }
     }
 
@@ -295,7 +295,7 @@ impl Shard {
         }
     }
 
-    fn want(&mut self, now: Time, place: Place, wanted: Wanted) {
+    fn want(&mut self, now: Time, place: ServerShard, wanted: ExtentRequest) {
         if self.members.contains(&place.0) && place.1 == self.config.shard {
             let status = self.extent_part(now, wanted.op, &wanted.args()).status;
             return self.wanted_answered(now, &wanted, status);
@@ -307,7 +307,7 @@ impl Shard {
     }
 
     /// Sends the waiting requests of a place as soon as there is a connection to it.
-    fn pump(&mut self, now: Time, place: Place) {
+    fn pump(&mut self, now: Time, place: ServerShard) {
         let Extents { addresses, asked, lines, adoptions, .. } = &mut self.extents;
         let Some(line) = lines.get_mut(&place) else { return };
         if line.waiting.is_empty() {
@@ -334,7 +334,7 @@ impl Shard {
         }
         line.last_used = now;
         while let Some(wanted) = line.waiting.pop_front() {
-            let Wanted { op, owner, .. } = wanted;
+            let ExtentRequest { op, owner, .. } = wanted;
             if op == Op::ExtentAdopt && !adoptions.get(&owner).is_some_and(Adoption::is_open) {
                 continue;
             }
@@ -347,7 +347,7 @@ impl Shard {
     }
 
     /// A request on a connection was answered.
-    pub(super) fn place_answered(&mut self, now: Time, place: Place, status: Status) {
+    pub(super) fn place_answered(&mut self, now: Time, place: ServerShard, status: Status) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.last_used = now;
         let Some(wanted) = line.sent.pop_front() else { return };
@@ -363,7 +363,7 @@ impl Shard {
         self.wanted_answered(now, &wanted, status);
     }
 
-    fn wanted_answered(&mut self, now: Time, wanted: &Wanted, status: Status) {
+    fn wanted_answered(&mut self, now: Time, wanted: &ExtentRequest, status: Status) {
         if wanted.op == Op::ExtentDrop {
             return;
         }
@@ -381,7 +381,7 @@ impl Shard {
     }
 
     /// Handles a connection that failed or broke. Requests without an answer may have been executed.
-    pub(super) fn place_lost(&mut self, now: Time, place: Place) {
+    pub(super) fn place_lost(&mut self, now: Time, place: ServerShard) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
         line.again = Some(now + AGAIN);
@@ -403,7 +403,7 @@ impl Shard {
         server: ServerId,
         found: Result<SocketAddr, Status>,
     ) {
-        let places: Vec<Place> =
+        let places: Vec<ServerShard> =
             self.extents.lines.keys().filter(|(other, _)| *other == server).copied().collect();
         match found {
             Ok(address) => {
@@ -421,14 +421,14 @@ impl Shard {
     }
 
     /// A server has no such shard: a list that named it has named no extent.
-    pub(super) fn place_void(&mut self, now: Time, place: Place) {
+    pub(super) fn place_void(&mut self, now: Time, place: ServerShard) {
         let Some(line) = self.extents.lines.get_mut(&place) else { return };
         line.dialled = false;
         self.forget_place(now, place);
     }
 
     /// Decides all requests of a place that is gone, or never existed.
-    fn forget_place(&mut self, now: Time, place: Place) {
+    fn forget_place(&mut self, now: Time, place: ServerShard) {
         let line = self.extents.lines.remove(&place).expect("the caller found it");
         if line.dialled {
             self.posts.push(Post::HangUp(key_of(place)));
@@ -470,7 +470,7 @@ impl Shard {
             adoption.failed = Some((Status::ExtentGone, text));
             self.end_adoption(now, owner);
         }
-        let places: Vec<Place> = self.extents.lines.keys().copied().collect();
+        let places: Vec<ServerShard> = self.extents.lines.keys().copied().collect();
         for place in places {
             let line = &self.extents.lines[&place];
             if !line.is_empty() {

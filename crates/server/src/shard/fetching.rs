@@ -13,7 +13,7 @@
 use super::reading::{RETRY_BUFFERS_US, RETRY_WRITTEN_US};
 use super::request::{Request, generation_of};
 use super::tiers::{Doing, LOOK_AGAIN};
-use super::{Shard, Slot};
+use super::{BlockSlot, Shard};
 use crate::authorize::routed_here;
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -251,7 +251,7 @@ impl Shard {
 }
 
 /// The block has come up meanwhile.
-fn run_in_memory(slot: &mut Slot, now: Time, fetching: &Fetching) -> Answer {
+fn run_in_memory(slot: &mut BlockSlot, now: Time, fetching: &Fetching) -> Answer {
     let Fetching { ticket, op, args, .. } = fetching;
     let operation = Operation { now, ticket: *ticket, op: *op, args, wait_until: now };
     let outcome = slot.structure.apply(&mut slot.backing, &operation, fetching.payload());

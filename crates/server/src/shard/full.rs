@@ -1,7 +1,7 @@
 //! Writes to a full cluster: a writer is delayed before it is refused, longer each time. So writers slow down
 //! to the rate at which blocks are freed, and a cluster that is full only briefly refuses no writer.
 
-use super::Slot;
+use super::BlockSlot;
 use honeycomb_structures::Answer;
 use honeycomb_types::Time;
 use honeycomb_types::limits::FULL_PATIENCE;
@@ -19,13 +19,13 @@ const ASK_AGAIN_MOST: Duration = Duration::from_millis(250);
 
 /// The time since which a block has been full, without an available successor.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Full {
+pub(super) struct FullSince {
     since: Option<Time>,
     /// When a writer was last delayed.
     last: Time,
 }
 
-impl Full {
+impl FullSince {
     /// Records that no block was available for a request at this time. Returns the time of the next request.
     pub(super) fn denied(&mut self, asked: Time, now: Time) -> Time {
         let since = *self.since.get_or_insert(asked);
@@ -50,7 +50,7 @@ impl Full {
     }
 }
 
-impl Slot {
+impl BlockSlot {
     /// Replaces a refusal for lack of room by a delay, until the writer was delayed for long enough.
     pub(super) fn patiently(&mut self, now: Time, answer: Answer) -> Answer {
         if answer.status != Status::OutOfMemory {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn a_writer_waits_longer_each_time_and_is_told_in_the_end() {
-        let mut full = Full::default();
+        let mut full = FullSince::default();
         let begun = Time::from_millis(5000);
         let (mut now, mut waits) = (begun, Vec::new());
         full.denied(begun, begun);
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn a_block_asks_less_often_and_often_enough() {
-        let mut full = Full::default();
+        let mut full = FullSince::default();
         let (mut now, mut asked) = (Time::from_millis(1000), 0);
         let begun = now;
         let mut longest = Duration::ZERO;

@@ -5,7 +5,7 @@
 //! repeated under the same name with the same bytes, however long it takes: an earlier attempt may still take
 //! effect. Waiting callers get no answer until then, and stop by their own deadlines.
 
-use super::{BlockOwner, Shard, Slot};
+use super::{BlockOwner, BlockSlot, Shard};
 use honeycomb_block::Pin;
 use honeycomb_structures::{Answer, Ends, ToStore};
 use honeycomb_tiers::{JournalOwner, JournalStructure, Record, RecordEnds};
@@ -208,7 +208,7 @@ impl Journal {
     }
 }
 
-impl Slot {
+impl BlockSlot {
     fn mutates(&self, op: Op) -> bool {
         let own = op.kind_code() == self.owner.kind.code();
         own && self.kind.operation(op.number()).is_some_and(|operation| operation.mutates)

@@ -1,9 +1,9 @@
 //! Blocks whose content is written elsewhere: unreachable blocks that are retained until then, and blocks
 //! that stay in use.
 
-use super::tiers::{Lying, Place, Room};
+use super::tiers::{BlockResidency, MemoryRoom, Residency};
 use super::{BlockOwner, Effect, Shard};
-use crate::kept::{Bytes, KeptBytes, Stored};
+use crate::kept::{KeptBytes, RetainedBytes, StoredBytes};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, Snapshot};
@@ -17,17 +17,22 @@ pub(super) struct Kept {
     pub owner: BlockOwner,
     backing: Backing,
     /// Where its bytes are. They may go below: nobody reads them but the flush.
-    pub place: Place,
+    pub place: Residency,
     bytes: Arc<KeptBytes>,
     /// Clients map its memory, which stays as long as they do.
     mapped: bool,
 }
 
 impl Kept {
-    pub(super) fn lying(&mut self) -> Lying<'_> {
+    pub(super) fn lying(&mut self) -> BlockResidency<'_> {
         let rests =
             if self.mapped { Rest::Busy } else { Rest::Final(self.bytes.snapshot().length()) };
-        Lying { owner: self.owner, backing: &mut self.backing, place: &mut self.place, rests }
+        BlockResidency {
+            owner: self.owner,
+            backing: &mut self.backing,
+            place: &mut self.place,
+            rests,
+        }
     }
 }
 
@@ -50,7 +55,7 @@ impl Shard {
             return Err(Answer::refuse(Status::WrongKind, text));
         };
         // From here on it is below as it was: what was being read for a writer is wanted no more.
-        let mut place = std::mem::replace(&mut slot.place, Place::left(owner.tier));
+        let mut place = std::mem::replace(&mut slot.place, Residency::left(owner.tier));
         let raising = place.raising;
         let rising = place.stop_rising();
         let mut backing = slot.backing.extract();
@@ -58,7 +63,7 @@ impl Shard {
         let floor = backing.floor().min(snapshot.length());
         let memory = (floor < snapshot.length()).then(|| backing.pin(floor..snapshot.length()));
         let stored = (floor > 0).then(|| stored(&mut place, floor, self.config.block_size));
-        let there = Bytes::There { stored, memory };
+        let there = RetainedBytes::There { stored, memory };
         let bytes = KeptBytes::new(at, owner.structure, snapshot, there);
         let leaving = self.take_leaving(at);
         self.close(index, at);
@@ -126,18 +131,18 @@ impl Shard {
             let memory = (floor < length).then(|| slot.backing.pin(floor..length));
             let stored =
                 (below > 0).then(|| stored(&mut slot.place, below, self.config.block_size));
-            let there = Bytes::There { stored, memory };
+            let there = RetainedBytes::There { stored, memory };
             KeptBytes::live(at, owner.structure, snapshot, settled, there)
         } else if floor > 0 {
             // Nothing of it changes there: what changes it is written elsewhere as long as this is read.
             let stored = stored(&mut slot.place, length, self.config.block_size);
-            let there = Bytes::There { stored: Some(stored), memory: None };
+            let there = RetainedBytes::There { stored: Some(stored), memory: None };
             KeptBytes::live(at, owner.structure, snapshot, true, there)
         } else {
             let nothing = length == 0; // It may be below memory.
             let bytes = if nothing { &[] } else { slot.backing.slice(0..length) };
             let copied = snapshot.copied(bytes);
-            let nothing = Bytes::There { stored: None, memory: None };
+            let nothing = RetainedBytes::There { stored: None, memory: None };
             KeptBytes::live(at, owner.structure, copied, true, nothing)
         }
     }
@@ -145,7 +150,7 @@ impl Shard {
     /// What of a kept block has room in the warm pool goes down, so that it does not wait there for a
     /// store. One that has no place now is tried again with the flush.
     fn give_warm_back(&mut self, index: usize) {
-        if self.kept.get(&index).is_some_and(|kept| kept.place.room == Room::Warm) {
+        if self.kept.get(&index).is_some_and(|kept| kept.place.room == MemoryRoom::Warm) {
             let _ = self.go_down(index);
         }
     }
@@ -155,7 +160,7 @@ impl Shard {
         let Some(kept) = self.kept.get_mut(&index) else { return };
         let length = kept.bytes.snapshot().length();
         let stored = (length > 0).then(|| stored(&mut kept.place, length, self.config.block_size));
-        kept.bytes.moved(Bytes::There { stored, memory: None });
+        kept.bytes.moved(RetainedBytes::There { stored, memory: None });
     }
 
     /// A block that is being flushed is so no more.
@@ -163,7 +168,7 @@ impl Shard {
         let Some(mut kept) = self.kept.remove(&index) else { return };
         self.held -= 1;
         // Who waits to read it finds nothing; who reads it has the hold.
-        kept.bytes.moved(Bytes::Gone);
+        kept.bytes.moved(RetainedBytes::Gone);
         for leaving in self.take_leaving(kept.owner.at) {
             self.give_room(leaving.room);
         }
@@ -173,10 +178,10 @@ impl Shard {
 
 /// The chunks in which the first bytes of a block lie on a disk. Their place stays theirs as long as this is
 /// there.
-fn stored(place: &mut Place, length: usize, block_size: usize) -> Stored {
+fn stored(place: &mut Residency, length: usize, block_size: usize) -> StoredBytes {
     let hold = place.hold();
     let disk = place.disk.as_ref().expect("INV-41: a block that is not in memory is on a disk");
     let (chunks, sums) = disk.chunks(&(0..length));
     let at = disk.slot as u64 * block_size as u64;
-    Stored { tier: place.tier, at, length: chunks.end, sums, hold }
+    StoredBytes { tier: place.tier, at, length: chunks.end, sums, hold }
 }

@@ -11,7 +11,7 @@ use honeycomb_types::{BlockAt, JobId};
 use std::io;
 
 /// A copy of a freed block that clients may still map, and the job that owned it.
-pub(super) struct Owed {
+pub(super) struct OwedCopy {
     job: JobId,
     copy: Shared,
 }
@@ -42,7 +42,7 @@ impl Shard {
     /// The block is freed: from now on its job owes the mapped copy.
     pub(super) fn owe(&mut self, job: JobId, copy: Shared) {
         if copy.is_lent() {
-            self.owed.push(Owed { job, copy });
+            self.owed.push(OwedCopy { job, copy });
         }
     }
 

@@ -10,7 +10,7 @@
 
 use super::events::refusal_at_block;
 use super::lines::{LineKey, Post, PostPayload};
-use super::{BlockOwner, Effect, Shard, Slot};
+use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::{unknown_block, wrong_epoch};
 use honeycomb_structures::{Answer, Movable, Outcome, Parcel, Prepared, Wish};
 use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
@@ -64,7 +64,7 @@ const LEAVE_AGAIN_MIN: Duration = Duration::from_millis(20);
 const LEAVE_AGAIN_MAX: Duration = Duration::from_secs(1);
 
 /// A block that is to leave its server.
-pub(super) struct Leaving {
+pub(super) struct DueRelocation {
     /// When it asks next for a block elsewhere.
     at: Time,
     /// How long it waits when it cannot have one.
@@ -103,7 +103,7 @@ pub enum MoveWord {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum MovePhase {
     Asked,
     Copying,
     Frozen {
@@ -124,7 +124,7 @@ enum Phase {
 /// A move from the giving block's side.
 pub(super) struct Moving {
     wish: Wish,
-    phase: Phase,
+    phase: MovePhase,
     id: u64,
     target: BlockAt,
     entry: MapEntry,
@@ -150,7 +150,7 @@ impl Moving {
     fn asked(now: Time, wish: Wish) -> Moving {
         Moving {
             wish,
-            phase: Phase::Asked,
+            phase: MovePhase::Asked,
             id: 0,
             target: BlockAt::default(),
             entry: MapEntry::default(),
@@ -170,19 +170,19 @@ impl Moving {
     /// Whether another part may be sent, with blocks of this size.
     fn has_room(&self, block: usize) -> bool {
         let copying = WINDOW.min(block / WINDOW_SHARE);
-        let window = if self.phase == Phase::Copying { copying } else { WINDOW_FROZEN };
+        let window = if self.phase == MovePhase::Copying { copying } else { WINDOW_FROZEN };
         self.flights.len() < FLIGHTS_MAX && self.unanswered < window
     }
 
     fn due(&self) -> Option<Time> {
         match self.phase {
-            Phase::Asked => None,
-            Phase::Copying => Some(self.heard + SILENCE_MAX),
+            MovePhase::Asked => None,
+            MovePhase::Copying => Some(self.heard + SILENCE_MAX),
             // Each time for longer: on a machine that is short of time it would never end otherwise.
-            Phase::Frozen { since } | Phase::Counted { since, .. } => {
+            MovePhase::Frozen { since } | MovePhase::Counted { since, .. } => {
                 Some(since + FROZEN_MAX * (1 << self.thaws))
             }
-            Phase::Committing { again, .. } => Some(again),
+            MovePhase::Committing { again, .. } => Some(again),
         }
     }
 
@@ -198,7 +198,7 @@ impl Moving {
     }
 }
 
-impl Slot {
+impl BlockSlot {
     fn movable(&mut self) -> &mut dyn Movable {
         self.structure.movable().expect("only what can move is asked")
     }
@@ -243,11 +243,11 @@ impl Shard {
         let Some(slot) = self.slot_at(at) else { return };
         let Some(moving) = &slot.moving else { return };
         match (word, moving.phase) {
-            (MoveWord::Begin { id, entry, address }, Phase::Asked) => {
+            (MoveWord::Begin { id, entry, address }, MovePhase::Asked) => {
                 slot.full.ends();
                 self.begin_move(now, index, id, entry, address);
             }
-            (MoveWord::Refused(status, why), Phase::Asked) => {
+            (MoveWord::Refused(status, why), MovePhase::Asked) => {
                 let wish = moving.wish;
                 slot.moving = None;
                 if status == Status::Busy {
@@ -260,13 +260,13 @@ impl Shard {
                     _ => slot.movable().refused(now, wish, refusal_at_block(status), why),
                 }
             }
-            (MoveWord::Committed(moved), Phase::Committing { .. }) => {
+            (MoveWord::Committed(moved), MovePhase::Committing { .. }) => {
                 self.depart(now, index, &moved);
             }
             // Nobody took the range: the move was cancelled, or structure or block are no more.
             // The block is another one by now, or was taken out of its structure: the first answer got
             // lost. It serves nobody again.
-            (MoveWord::NotCommitted(Status::WrongEpoch, _), Phase::Committing { .. })
+            (MoveWord::NotCommitted(Status::WrongEpoch, _), MovePhase::Committing { .. })
                 if slot.movable().as_it_lies() =>
             {
                 let moving = slot.moving.take().expect("looked at above");
@@ -276,11 +276,11 @@ impl Shard {
             }
             (
                 MoveWord::NotCommitted(Status::Removed | Status::NotFound | Status::WrongEpoch, _),
-                Phase::Committing { .. },
+                MovePhase::Committing { .. },
             ) => self.give_up(now, index, false),
             // Nobody has decided, and nobody will: who wants to change the range need not wait until
             // the controller is back.
-            (MoveWord::NotAsked, Phase::Committing { asked: false, .. }) => {
+            (MoveWord::NotAsked, MovePhase::Committing { asked: false, .. }) => {
                 self.give_up(now, index, true)
             }
             // Anything else leaves it open. The question comes again; the range waits for the
@@ -299,8 +299,8 @@ impl Shard {
         moving.unanswered -= moving.flights.pop_front().unwrap_or(0);
         let answered = moving.answered;
         match (status, moving.phase) {
-            (_, Phase::Committing { .. }) => {}
-            (Status::Ok, Phase::Counted { by, .. }) if by == answered => {
+            (_, MovePhase::Committing { .. }) => {}
+            (Status::Ok, MovePhase::Counted { by, .. }) if by == answered => {
                 self.commit_move(now, index)
             }
             (Status::Ok, _) => self.send_parts(now, index),
@@ -320,7 +320,7 @@ impl Shard {
     pub(super) fn move_lost(&mut self, now: Time, key: MoveKey) {
         let Some(index) = self.move_of(key) else { return };
         let moving = self.slots[index].as_ref().and_then(|s| s.moving.as_ref()).expect("found");
-        if !matches!(moving.phase, Phase::Committing { .. }) {
+        if !matches!(moving.phase, MovePhase::Committing { .. }) {
             self.give_up(now, index, true);
             self.after(now, key.source);
         }
@@ -337,7 +337,7 @@ impl Shard {
         if slot.structure.movable().is_none() {
             return Err(cannot_move());
         }
-        slot.leaving.get_or_insert(Leaving { at: now, rest: LEAVE_AGAIN_MIN });
+        slot.leaving.get_or_insert(DueRelocation { at: now, rest: LEAVE_AGAIN_MIN });
         self.after(now, at);
         Ok(())
     }
@@ -416,7 +416,7 @@ impl Shard {
     }
 
     /// The block that such a part is for, if it takes such parts.
-    fn takes_parts(&mut self, header: &RequestHeader) -> Result<&mut Slot, Answer> {
+    fn takes_parts(&mut self, header: &RequestHeader) -> Result<&mut BlockSlot, Answer> {
         let (at, op) = (header.at, header.op);
         if self.index(at.block).is_none() {
             return Err(unknown_block(at));
@@ -435,7 +435,7 @@ impl Shard {
     pub(super) fn look_at_moves(&mut self, now: Time, index: usize) {
         let Some(slot) = self.slots[index].as_deref_mut() else { return };
         if let Some(moving) = &slot.moving {
-            let still = matches!(moving.phase, Phase::Frozen { .. }) && moving.lanes.is_none();
+            let still = matches!(moving.phase, MovePhase::Frozen { .. }) && moving.lanes.is_none();
             if still && slot.structure.movable().is_some_and(|movable| movable.stands_still()) {
                 self.send_parts(now, index);
             }
@@ -482,23 +482,23 @@ impl Shard {
             return;
         }
         match moving.phase {
-            Phase::Asked => {}
-            Phase::Copying => self.give_up(now, index, true),
-            Phase::Frozen { .. } | Phase::Counted { .. } if moving.thaws < THAWS_MAX => {
+            MovePhase::Asked => {}
+            MovePhase::Copying => self.give_up(now, index, true),
+            MovePhase::Frozen { .. } | MovePhase::Counted { .. } if moving.thaws < THAWS_MAX => {
                 moving.thaws += 1;
-                moving.phase = Phase::Copying;
+                moving.phase = MovePhase::Copying;
                 slot.movable().thaw();
                 // Others get in before it goes on: a part or the count is still unanswered.
             }
-            Phase::Frozen { .. } | Phase::Counted { .. } => self.give_up(now, index, true),
-            Phase::Committing { .. } => self.ask_for_commit(now, index),
+            MovePhase::Frozen { .. } | MovePhase::Counted { .. } => self.give_up(now, index, true),
+            MovePhase::Committing { .. } => self.ask_for_commit(now, index),
         }
     }
 
     fn move_of(&self, key: MoveKey) -> Option<usize> {
         let index = self.index(key.source.block)?;
         let slot = self.slots[index].as_ref().filter(|slot| slot.owner.at == key.source)?;
-        let moving = slot.moving.as_ref().filter(|m| m.phase != Phase::Asked && m.id == key.id);
+        let moving = slot.moving.as_ref().filter(|m| m.phase != MovePhase::Asked && m.id == key.id);
         moving.map(|_| index)
     }
 
@@ -523,7 +523,7 @@ impl Shard {
         }
         moving.target = entry.at();
         moving.entry = entry;
-        moving.phase = Phase::Copying;
+        moving.phase = MovePhase::Copying;
         moving.at_first = movable.unsent();
         moving.heard = now;
         let (key, target) = (LineKey::Move(MoveKey { source: slot.owner.at, id }), moving.target);
@@ -575,17 +575,17 @@ impl Shard {
                 return self.later(index);
             }
             let movable = slot.structure.movable().expect("it moves");
-            if moving.phase == Phase::Copying
+            if moving.phase == MovePhase::Copying
                 && movable.unsent() <= moving.freezes_at(self.config.block_size)
             {
                 if !moving.flights.is_empty() {
                     return; // Who is shut out should wait for what is left, and for nothing else.
                 }
                 movable.freeze(now);
-                moving.phase = Phase::Frozen { since: now };
+                moving.phase = MovePhase::Frozen { since: now };
                 moving.lanes = None;
             }
-            if matches!(moving.phase, Phase::Frozen { .. }) && moving.lanes.is_none() {
+            if matches!(moving.phase, MovePhase::Frozen { .. }) && moving.lanes.is_none() {
                 if !movable.stands_still() {
                     return; // What is still arriving is followed by a look at the block.
                 }
@@ -597,7 +597,7 @@ impl Shard {
                 moving.lanes = Some(if forgotten { VecDeque::new() } else { lanes.into() });
             }
             let id = moving.id;
-            if !matches!(moving.phase, Phase::Copying | Phase::Frozen { .. }) {
+            if !matches!(moving.phase, MovePhase::Copying | MovePhase::Frozen { .. }) {
                 return;
             }
             let parcel = match movable.prepare(&mut slot.backing, step - looked_at) {
@@ -619,7 +619,7 @@ impl Shard {
                 self.send(index, op, args, payload);
                 continue;
             }
-            let Phase::Frozen { since } = moving.phase else {
+            let MovePhase::Frozen { since } = moving.phase else {
                 unreachable!("what has nothing left to send stands still");
             };
             if let Some(lanes) = moving.lanes.as_mut().and_then(VecDeque::pop_front) {
@@ -630,7 +630,7 @@ impl Shard {
             }
             let totals = movable.totals();
             let (entries, bytes) = (totals.entries, totals.bytes);
-            moving.phase = Phase::Counted { since, by: moving.sent + 1 };
+            moving.phase = MovePhase::Counted { since, by: moving.sent + 1 };
             let done = MoveDoneRequest { move_id: id, entries, bytes };
             self.send(index, Op::MoveDone, done.encode(), PostPayload::Bytes(Arc::new([])));
         }
@@ -666,8 +666,8 @@ impl Shard {
     fn ask_for_commit(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_mut().expect("its move is looked at");
         let moving = slot.moving.as_mut().expect("its move is looked at");
-        let asked = matches!(moving.phase, Phase::Committing { .. });
-        moving.phase = Phase::Committing { again: now + COMMIT_AGAIN, asked };
+        let asked = matches!(moving.phase, MovePhase::Committing { .. });
+        moving.phase = MovePhase::Committing { again: now + COMMIT_AGAIN, asked };
         let (structure, at) = (slot.owner.structure, slot.owner.at);
         let (id, target, bytes) = (moving.id, moving.target, moving.sent_bytes);
         self.effects.push(Effect::CommitMove { structure, at, id, target, bytes });
@@ -702,14 +702,15 @@ impl Shard {
     }
 
     /// A block goes: so does its move.
-    pub(super) fn end_move(&mut self, slot: &Slot) {
-        if let Some(moving) = slot.moving.as_ref().filter(|moving| moving.phase != Phase::Asked) {
+    pub(super) fn end_move(&mut self, slot: &BlockSlot) {
+        if let Some(moving) = slot.moving.as_ref().filter(|moving| moving.phase != MovePhase::Asked)
+        {
             self.posts.push(hang_up(slot, moving));
         }
     }
 }
 
-fn adopt(slot: &mut Slot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answer, Answer> {
+fn adopt(slot: &mut BlockSlot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answer, Answer> {
     let id = MoveLanesRequest::decode(args)?.move_id;
     if slot.movable().imports(id).is_none() {
         let text = "the block is not part of this move";
@@ -722,7 +723,7 @@ fn adopt(slot: &mut Slot, now: Time, args: &[u8], payload: &[u8]) -> Result<Answ
     Ok(Answer::ok(0))
 }
 
-fn hang_up(slot: &Slot, moving: &Moving) -> Post {
+fn hang_up(slot: &BlockSlot, moving: &Moving) -> Post {
     Post::HangUp(LineKey::Move(MoveKey { source: slot.owner.at, id: moving.id }))
 }
 

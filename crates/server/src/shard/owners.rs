@@ -1,8 +1,8 @@
 //! The owners of blocks: a block is opened for its owner, closed, and freed.
 
-use super::tiers::{Place, tenant_of};
-use super::{BlockOwner, Shard, ShardConfig, Slot};
-use crate::holdings::Told;
+use super::tiers::{Residency, tenant_of};
+use super::{BlockOwner, BlockSlot, Shard, ShardConfig};
+use crate::holdings::ReportedState;
 use crate::pace::Pace;
 use crate::refusals::{unknown_block, wrong_epoch};
 use crate::watch::Watchers;
@@ -119,7 +119,7 @@ impl Shard {
         assert!(held <= blocks, "INV-40: {held} of {blocks} blocks are held");
         let (used, frames) = (self.tiers.frames, self.config.frames);
         assert!(used <= frames, "INV-42: {used} of {frames} memory frames are used");
-        self.slots[index] = Some(Box::new(Slot {
+        self.slots[index] = Some(Box::new(BlockSlot {
             owner,
             backing,
             structure,
@@ -141,9 +141,9 @@ impl Shard {
             last_move: 0,
             sweep_at: None,
             leaving: None,
-            told: Told::default(),
+            told: ReportedState::default(),
             shared: None,
-            place: Place::opened(owner.tier),
+            place: Residency::opened(owner.tier),
             journal: None,
             cut: None,
         }));
@@ -247,7 +247,7 @@ impl Shard {
         });
         let kept = self.kept.values().map(|kept| {
             let (tier, to) = self.tiers_of(kept.owner.at, &kept.place);
-            HeldBlock { tier: tier.0, to: to.0, ..Told::default().of(&kept.owner, 0) }
+            HeldBlock { tier: tier.0, to: to.0, ..ReportedState::default().of(&kept.owner, 0) }
         });
         open.chain(kept).collect()
     }

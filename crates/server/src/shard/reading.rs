@@ -2,7 +2,7 @@
 
 use super::on_disk::OnDisk;
 use super::tiers::Doing;
-use super::{Effect, Shard, Slot};
+use super::{BlockSlot, Effect, Shard};
 use crate::refusals::{revoked, wrong_epoch};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -30,13 +30,13 @@ pub(super) struct Reading {
     written: u64,
     head: Answer,
     /// What it is put together from.
-    parts: Vec<Piece>,
+    parts: Vec<AnswerPiece>,
     left: usize,
 }
 
 /// A part of an answer.
 #[derive(Debug)]
-enum Piece {
+enum AnswerPiece {
     Bytes(Vec<u8>),
     /// These bytes of what is being read.
     Awaited(Range<usize>),
@@ -74,7 +74,7 @@ impl Shard {
             Payload::Parts(parts) => parts,
             other => return Some(answer.with(other)),
         };
-        let Slot { owner, place, .. } = slot;
+        let BlockSlot { owner, place, .. } = slot;
         let (at, tier) = (owner.at, place.tier);
         let disk = place.disk.as_ref().expect("INV-41: what is not in memory is on a disk");
         let written = disk.written;
@@ -82,18 +82,18 @@ impl Shard {
         let (mut pieces, mut reads) = (Vec::new(), Vec::new());
         for part in parts {
             match part {
-                Part::Bytes(bytes) => pieces.push(Piece::Bytes(bytes)),
+                Part::Bytes(bytes) => pieces.push(AnswerPiece::Bytes(bytes)),
                 Part::Block(range) => {
                     let below = range.start..range.end.min(on_disk).max(range.start);
                     if !below.is_empty() {
                         let (around, sums) = disk.chunks(&below);
                         let from = below.start - around.start;
                         reads.push((pieces.len(), around, sums));
-                        pieces.push(Piece::Awaited(from..from + below.len()));
+                        pieces.push(AnswerPiece::Awaited(from..from + below.len()));
                     }
                     if range.end > below.end {
                         let rest = slot.backing.slice(below.end..range.end);
-                        pieces.push(Piece::Bytes(rest.to_vec()));
+                        pieces.push(AnswerPiece::Bytes(rest.to_vec()));
                     }
                 }
             }
@@ -133,8 +133,10 @@ impl Shard {
         match done {
             IoDone::Read(read) => {
                 self.tiers.counts.read += read.len() as u64;
-                let Piece::Awaited(range) = &waits.parts[part] else { unreachable!("asked once") };
-                waits.parts[part] = Piece::Read(read, range.clone());
+                let AnswerPiece::Awaited(range) = &waits.parts[part] else {
+                    unreachable!("asked once")
+                };
+                waits.parts[part] = AnswerPiece::Read(read, range.clone());
                 waits.left -= 1;
                 if waits.left > 0 {
                     return;
@@ -161,7 +163,7 @@ impl Shard {
         &mut self,
         at: BlockAt,
         generation: Generation,
-    ) -> Result<&mut Slot, Answer> {
+    ) -> Result<&mut BlockSlot, Answer> {
         let slot = self.slot_at(at).ok_or_else(|| wrong_epoch(at))?;
         if slot.owner.generation > generation { Err(revoked()) } else { Ok(slot) }
     }
@@ -195,16 +197,16 @@ impl Shard {
     }
 }
 
-fn put_together(mut parts: Vec<Piece>) -> Payload {
-    if let [Piece::Read(backing, range)] = &mut parts[..] {
+fn put_together(mut parts: Vec<AnswerPiece>) -> Payload {
+    if let [AnswerPiece::Read(backing, range)] = &mut parts[..] {
         return Payload::Pinned(backing.pin(range.clone()));
     }
     let mut bytes = Vec::new();
     for part in parts {
         match part {
-            Piece::Bytes(part) => bytes.extend_from_slice(&part),
-            Piece::Read(read, range) => bytes.extend_from_slice(read.slice(range)),
-            Piece::Awaited(_) => unreachable!("all were read"),
+            AnswerPiece::Bytes(part) => bytes.extend_from_slice(&part),
+            AnswerPiece::Read(read, range) => bytes.extend_from_slice(read.slice(range)),
+            AnswerPiece::Awaited(_) => unreachable!("all were read"),
         }
     }
     Payload::Bytes(bytes.into())

@@ -1,6 +1,6 @@
 //! A request in its stages, except for the structure's own work.
 
-use super::{Access, Slot};
+use super::{BlockSlot, CallerAccess};
 use crate::watch::Watcher;
 use honeycomb_structures::{
     Answer, Attributes, LaneVerdict, Operation, Payload, Route, Routed, Ticket,
@@ -15,7 +15,7 @@ use std::time::Duration;
 /// A request that was admitted to its structure.
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
-    pub access: &'a Access,
+    pub access: &'a CallerAccess,
     pub header: &'a RequestHeader,
     pub args: &'a [u8],
     pub ticket: Ticket,
@@ -25,7 +25,7 @@ pub(super) struct Request<'a> {
 impl<'a> Request<'a> {
     /// A part of a move, to which no grant and no table applies.
     pub fn of_a_peer(
-        access: &'a Access,
+        access: &'a CallerAccess,
         header: &'a RequestHeader,
         args: &'a [u8],
         ticket: Ticket,
@@ -35,7 +35,7 @@ impl<'a> Request<'a> {
 }
 
 /// The hash that a record carries.
-pub(super) fn record_hash(slot: &Slot, request: &Request<'_>) -> Option<u64> {
+pub(super) fn record_hash(slot: &BlockSlot, request: &Request<'_>) -> Option<u64> {
     let Request { header, args, attributes, .. } = *request;
     if attributes.route != Route::Key {
         return slot.structure.record_hash(header.op, args);
@@ -46,7 +46,7 @@ pub(super) fn record_hash(slot: &Slot, request: &Request<'_>) -> Option<u64> {
     }
 }
 
-pub(super) fn generation_of(access: &Access) -> Generation {
+pub(super) fn generation_of(access: &CallerAccess) -> Generation {
     access.grant.expect("authorized by one").generation
 }
 
@@ -61,7 +61,7 @@ pub(super) fn operation<'a>(now: Time, clock_ms: u64, request: &Request<'a>) -> 
 }
 
 /// The next block of the structure, if it continues in another block.
-pub(super) fn next_block(slot: &Slot, args: &[u8]) -> Answer {
+pub(super) fn next_block(slot: &BlockSlot, args: &[u8]) -> Answer {
     if !args.is_empty() {
         return Answer::refuse(Status::BadFrame, "NextBlock takes no arguments");
     }
@@ -74,7 +74,7 @@ pub(super) fn next_block(slot: &Slot, args: &[u8]) -> Answer {
     }
 }
 
-pub(super) fn acknowledge(slot: &mut Slot, session: SessionId, args: &[u8]) -> Answer {
+pub(super) fn acknowledge(slot: &mut BlockSlot, session: SessionId, args: &[u8]) -> Answer {
     match honeycomb_wire::data::acks(args) {
         Ok(acks) => {
             let known =
@@ -85,7 +85,7 @@ pub(super) fn acknowledge(slot: &mut Slot, session: SessionId, args: &[u8]) -> A
     }
 }
 
-pub(super) fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answer {
+pub(super) fn subscribe(slot: &mut BlockSlot, ticket: Ticket, grant: Grant, args: &[u8]) -> Answer {
     let SubscribeArgs { kinds, filter, .. } = match SubscribeArgs::decode(args) {
         Ok(args) => args,
         Err(e) => return e.into(),
@@ -102,9 +102,9 @@ pub(super) fn subscribe(slot: &mut Slot, ticket: Ticket, grant: Grant, args: &[u
 
 /// Only the next mutation of a lane runs (INV-16).
 pub(super) fn verdict_of(
-    slot: &mut Slot,
+    slot: &mut BlockSlot,
     now: Time,
-    access: &Access,
+    access: &CallerAccess,
     header: &RequestHeader,
 ) -> LaneVerdict {
     slot.lanes.expire(now);

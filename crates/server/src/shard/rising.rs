@@ -6,7 +6,7 @@
 //! to memory). Until the whole block is in memory it is read from the disk as before, and its memory belongs
 //! to no other block (INV-42). A block that cannot be read now stays where it is.
 
-use super::tiers::{Doing, Room};
+use super::tiers::{Doing, MemoryRoom};
 use super::{Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_structures::Answer;
@@ -52,7 +52,9 @@ impl Shard {
         // A block with memory for its end is being written, and is not promoted as well. A block that is
         // whole in the warm pool need not be promoted: it stays there if it may.
         let whole = slot.is_whole();
-        if (slot.place.room == Room::None || whole) && slot.place.heat.read(now, bytes, length) {
+        if (slot.place.room == MemoryRoom::None || whole)
+            && slot.place.heat.read(now, bytes, length)
+        {
             let (structure, at) = (slot.owner.structure, slot.owner.at);
             self.effects.push(Effect::Raise { structure, at });
         }
@@ -62,7 +64,7 @@ impl Shard {
     fn stays_up(&mut self, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
         let (structure, at, below) = (slot.owner.structure, slot.owner.at, slot.place.tier);
-        let warm = std::mem::replace(&mut slot.place.room, Room::Frame);
+        let warm = std::mem::replace(&mut slot.place.room, MemoryRoom::Frame);
         (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
         slot.place.stay = None;
         let disk = slot.place.disk_left();
@@ -89,8 +91,9 @@ impl Shard {
             return refuse("the block is being demoted");
         }
         let whole = slot.is_whole();
-        let stays = whole && slot.place.room == Room::Warm && slot.place.is_workable(&slot.backing);
-        if slot.place.room != Room::None && !stays {
+        let stays =
+            whole && slot.place.room == MemoryRoom::Warm && slot.place.is_workable(&slot.backing);
+        if slot.place.room != MemoryRoom::None && !stays {
             return refuse("the end of the block is in memory and may change");
         }
         if !has_frame {
@@ -113,7 +116,7 @@ impl Shard {
             return refuse("cannot map memory for the block");
         };
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        (slot.place.room, slot.place.raising) = (Room::Frame, true);
+        (slot.place.room, slot.place.raising) = (MemoryRoom::Frame, true);
         self.tiers.frames += 1;
         let at = spot as u64 * self.config.block_size as u64;
         let what = IoWhat::Raise { at, into, length: read.end, sums };
@@ -140,8 +143,8 @@ impl Shard {
             }
             _ => {
                 // Who reads it next may find the same, and then it is lost.
-                slot.place.room = Room::None;
-                self.give_room(Room::Frame);
+                slot.place.room = MemoryRoom::None;
+                self.give_room(MemoryRoom::Frame);
                 below
             }
         };

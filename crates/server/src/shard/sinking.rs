@@ -5,7 +5,7 @@
 //! free: readers have priority. Until everything is written the block is read from the disk, and both places
 //! belong to it (INV-42, INV-44). A block that cannot be read or written now stays where it is.
 
-use super::tiers::{Doing, Lying, Room};
+use super::tiers::{BlockResidency, Doing, MemoryRoom};
 use super::{Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
@@ -36,7 +36,7 @@ impl Shard {
     /// Begins to copy a block that is on a disk to a store below it.
     pub(super) fn sink(&mut self, index: usize, to: TierIx) -> Result<(), Answer> {
         let refuse = |why: &str| Err(Answer::refuse(Status::Busy, why));
-        let Lying { place, rests, .. } = self.lies(index);
+        let BlockResidency { place, rests, .. } = self.lies(index);
         if let Some(sinking) = &place.sinking {
             let same = sinking.to == to;
             return if same {
@@ -50,7 +50,7 @@ impl Shard {
                 format!("a block in {} can move only to memory or to a lower tier", place.tier);
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
-        if place.room != Room::None || place.down.is_some() || place.raising {
+        if place.room != MemoryRoom::None || place.down.is_some() || place.raising {
             return refuse("a part of the block is in memory");
         }
         let (Rest::Final(length) | Rest::Pieces(length)) = rests else {
@@ -64,7 +64,7 @@ impl Shard {
         };
         self.tiers.next += 1;
         let number = self.tiers.next;
-        let Lying { owner, place, .. } = self.lies(index);
+        let BlockResidency { owner, place, .. } = self.lies(index);
         let at = owner.at;
         let length = place.disk.as_ref().expect("looked at above").length();
         let (asked, under_way, failed) = (0, 0, false);
@@ -78,7 +78,7 @@ impl Shard {
     fn sink_on(&mut self, index: usize, at: BlockAt) {
         let size = self.config.block_size as u64;
         loop {
-            let Lying { place, .. } = self.lies(index);
+            let BlockResidency { place, .. } = self.lies(index);
             let tier = place.tier;
             let (Some(sinking), Some(disk)) = (&place.sinking, &place.disk) else { return };
             let (from, number) = (sinking.asked, sinking.number);
@@ -99,7 +99,7 @@ impl Shard {
                 }
                 return;
             };
-            let Lying { place, .. } = self.lies(index);
+            let BlockResidency { place, .. } = self.lies(index);
             let sinking = place.sinking.as_mut().expect("looked at above");
             sinking.asked += length;
             sinking.under_way += 1;
@@ -122,7 +122,7 @@ impl Shard {
     /// The block, if it is still on the way on which it was then.
     fn sinks(&mut self, at: BlockAt, number: u64) -> Option<(usize, &mut Sinking)> {
         let index = self.index(at.block)?;
-        let Lying { owner, place, .. } = self.lying(index)?;
+        let BlockResidency { owner, place, .. } = self.lying(index)?;
         let sinking = place.sinking.as_deref_mut();
         let sinking = sinking.filter(|s| owner.at == at && s.number == number)?;
         Some((index, sinking))
@@ -151,7 +151,7 @@ impl Shard {
 
     /// A piece is there, or will not be.
     fn sunk_piece(&mut self, index: usize, at: BlockAt) {
-        let Lying { owner, place, .. } = self.lies(index);
+        let BlockResidency { owner, place, .. } = self.lies(index);
         let (structure, below) = (owner.structure, place.tier);
         let sinking = place.sinking.as_mut().expect("its caller has it");
         sinking.under_way -= 1;
@@ -165,7 +165,7 @@ impl Shard {
         }
         self.tiers.next += 1;
         let written = self.tiers.next;
-        let Lying { place, .. } = self.lies(index);
+        let BlockResidency { place, .. } = self.lies(index);
         let (left, hold) = place.copy_left().expect("it was read from there");
         let left_slot = (left.slot, hold);
         place.disk = Some(left.moved_to(sinking.slot, written));

@@ -28,7 +28,7 @@ use super::reading::Reading;
 use super::rising::Heat;
 use super::sinking::Sinking;
 use super::warm::{Stay, Warm};
-use super::{BlockOwner, Effect, Shard, Slot};
+use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
@@ -47,7 +47,7 @@ pub(super) const LOOK_AGAIN: Duration = Duration::from_millis(2);
 
 /// What memory a block has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum MemoryRoom {
     /// What the controller gave it.
     Frame,
     /// A part of what is kept for blocks that are below.
@@ -70,10 +70,10 @@ pub(super) struct Down {
 
 /// Where the bytes of a block are.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Residency {
     /// Where the controller counts it, or where it is going to: memory, or the tier below.
     pub tier: TierIx,
-    pub room: Room,
+    pub room: MemoryRoom,
     pub disk: Option<OnDisk>,
     pub down: Option<Box<Down>>,
     /// What it will write to, while the chunk in which it ends is being read.
@@ -91,25 +91,25 @@ pub(super) struct Place {
 }
 
 /// A block and its bytes: of a structure, or kept for a flush.
-pub(super) struct Lying<'a> {
+pub(super) struct BlockResidency<'a> {
     pub owner: BlockOwner,
     pub backing: &'a mut Backing,
-    pub place: &'a mut Place,
+    pub place: &'a mut Residency,
     pub rests: Rest,
 }
 
-impl Place {
+impl Residency {
     /// Of a block that has gone elsewhere.
-    pub(super) fn left(tier: TierIx) -> Place {
-        Place { room: Room::None, ..Place::opened(tier) }
+    pub(super) fn left(tier: TierIx) -> Residency {
+        Residency { room: MemoryRoom::None, ..Residency::opened(tier) }
     }
 
     /// Nobody will reach it: what is being read for somebody is given up, and the room that it had.
-    pub(super) fn stop_rising(&mut self) -> Room {
+    pub(super) fn stop_rising(&mut self) -> MemoryRoom {
         let raising = std::mem::take(&mut self.raising);
         match self.rising.take() {
-            None if !raising => Room::None,
-            _ => std::mem::replace(&mut self.room, Room::None),
+            None if !raising => MemoryRoom::None,
+            _ => std::mem::replace(&mut self.room, MemoryRoom::None),
         }
     }
 
@@ -140,9 +140,9 @@ impl Place {
     }
 
     /// Of a block that was opened there.
-    pub(super) fn opened(tier: TierIx) -> Place {
-        let room = if tier.is_below() { Room::None } else { Room::Frame };
-        Place {
+    pub(super) fn opened(tier: TierIx) -> Residency {
+        let room = if tier.is_below() { MemoryRoom::None } else { MemoryRoom::Frame };
+        Residency {
             tier,
             room,
             disk: None,
@@ -160,15 +160,15 @@ impl Place {
     /// Whether it is in memory and stays there, as far as is known.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.room == Room::Frame && self.down.is_none() && !self.raising
+        self.room == MemoryRoom::Frame && self.down.is_none() && !self.raising
     }
 
     /// The tier by which it is counted, and the one to which it is on its way.
     pub(super) fn told(&self) -> (TierIx, TierIx) {
         match self.room {
-            Room::Frame if self.raising => (self.tier, TierIx::MEMORY),
-            Room::Frame => (TierIx::MEMORY, self.tier),
-            Room::Warm | Room::None => {
+            MemoryRoom::Frame if self.raising => (self.tier, TierIx::MEMORY),
+            MemoryRoom::Frame => (TierIx::MEMORY, self.tier),
+            MemoryRoom::Warm | MemoryRoom::None => {
                 (self.tier, self.sinking.as_ref().map_or(self.tier, |sinking| sinking.to))
             }
         }
@@ -177,7 +177,7 @@ impl Place {
 
 /// A place of a disk.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spot {
+struct DiskSlot {
     /// I/O that is under way for it.
     busy: u32,
     /// Nobody has it any more.
@@ -186,10 +186,10 @@ struct Spot {
 
 /// This shard's part of one disk.
 #[derive(Debug)]
-struct Disk {
+struct DiskShare {
     class: TierClass,
     free: Vec<u32>,
-    spots: Vec<Spot>,
+    spots: Vec<DiskSlot>,
 }
 
 /// Why some I/O was asked for.
@@ -207,24 +207,24 @@ pub(super) enum Doing {
 
 /// A block that is below, and whose memory somebody still reads.
 #[derive(Debug)]
-pub(super) struct Leaving {
+pub(super) struct FreedAfterRead {
     at: BlockAt,
     structure: StructureId,
     memory: Backing,
-    pub room: Room,
+    pub room: MemoryRoom,
     tier: TierIx,
 }
 
 /// What a shard knows of its tiers.
 #[derive(Debug, Default)]
 pub(super) struct Tiers {
-    disks: Vec<Disk>,
+    disks: Vec<DiskShare>,
     pub next: u64,
     doing: HashMap<u64, (TierIx, u32, Doing)>,
     out: Vec<Io>,
     pub readings: BTreeMap<u64, Reading>,
     pub fetching: BTreeMap<u64, Fetching>,
-    pub leaving: Vec<Leaving>,
+    pub leaving: Vec<FreedAfterRead>,
     /// Places that nobody has any more but who reads them for a flush.
     lent: Vec<(TierIx, u32, Arc<()>)>,
     /// Places whose store was away when it was to give them back, and when it is asked again.
@@ -253,15 +253,15 @@ pub struct TierCounts {
 
 impl Tiers {
     pub(super) fn new(disks: &[TierSpec]) -> Tiers {
-        let disks = disks.iter().map(|&TierSpec { class, blocks }| Disk {
+        let disks = disks.iter().map(|&TierSpec { class, blocks }| DiskShare {
             class,
             free: (0..blocks).rev().collect(),
-            spots: vec![Spot::default(); blocks as usize],
+            spots: vec![DiskSlot::default(); blocks as usize],
         });
         Tiers { disks: disks.collect(), ..Tiers::default() }
     }
 
-    fn disk(&mut self, tier: TierIx) -> &mut Disk {
+    fn disk(&mut self, tier: TierIx) -> &mut DiskShare {
         let below = tier.below().expect("a tier below memory");
         &mut self.disks[below]
     }
@@ -346,10 +346,10 @@ impl Shard {
     /// Whether nothing is on its way to or from a disk, and no place is in use that no block has. For
     /// tests.
     pub fn tiers_are_quiet(&self) -> bool {
-        let used = |disk: &Disk| disk.spots.len() - disk.free.len();
+        let used = |disk: &DiskShare| disk.spots.len() - disk.free.len();
         let places = self.slots.iter().flatten().map(|slot| &slot.place);
         let places = places.chain(self.kept.values().map(|kept| &kept.place));
-        let of = |place: &Place| {
+        let of = |place: &Residency| {
             usize::from(place.disk.is_some()) + usize::from(place.sinking.is_some())
         };
         let owned = places.map(of).sum::<usize>();
@@ -365,8 +365,8 @@ impl Shard {
     }
 
     /// Where a block is counted, and where it is on its way to.
-    pub(super) fn tiers_of(&self, at: BlockAt, place: &Place) -> (TierIx, TierIx) {
-        let read = |l: &Leaving| l.at == at && l.room == Room::Frame;
+    pub(super) fn tiers_of(&self, at: BlockAt, place: &Residency) -> (TierIx, TierIx) {
+        let read = |l: &FreedAfterRead| l.at == at && l.room == MemoryRoom::Frame;
         if self.tiers.leaving.iter().any(read) && !Bug::TierForgottenAtRejoin.active() {
             return (TierIx::MEMORY, place.tier);
         }
@@ -380,7 +380,7 @@ impl Shard {
 
     /// Whether a block has memory that the controller has given it. For tests.
     pub fn has_frame_for(&mut self, at: BlockAt) -> bool {
-        self.slot_at(at).is_some_and(|slot| slot.place.room == Room::Frame)
+        self.slot_at(at).is_some_and(|slot| slot.place.room == MemoryRoom::Frame)
     }
 
     /// Whether somebody else could have another frame.
@@ -430,7 +430,7 @@ impl Shard {
         if self.slots[index].as_ref().is_some_and(|slot| slot.moving.is_some()) {
             return Err("the block is being moved, or has requested a move");
         }
-        let Lying { owner, backing, place, rests } = self.lies(index);
+        let BlockResidency { owner, backing, place, rests } = self.lies(index);
         let (at, tier) = (owner.at, place.tier);
         if place.down.is_some() {
             return Ok(());
@@ -438,7 +438,7 @@ impl Shard {
         let length = rests.length().ok_or("an operation on the block is in progress")?;
         let floor = backing.floor();
         let current = place.disk.as_ref().is_some_and(|disk| disk.is_current(backing, &rests));
-        if (length <= floor || current) && place.room == Room::Warm {
+        if (length <= floor || current) && place.room == MemoryRoom::Warm {
             // Nothing was written since it was brought up: its memory is given up as it is.
             if let Some(disk) = &mut place.disk {
                 disk.stays(backing, length);
@@ -462,7 +462,7 @@ impl Shard {
         };
         self.tiers.next += 1;
         let written = self.tiers.next;
-        let Lying { backing, place, .. } = self.lies(index);
+        let BlockResidency { backing, place, .. } = self.lies(index);
         let end = length.next_multiple_of(PAGE);
         place.disk.get_or_insert_with(|| OnDisk::empty(spot)).begin(floor, end, written);
         // What lies behind the end in its page goes to the disk with it.
@@ -490,7 +490,7 @@ impl Shard {
 
     /// Everything of a block is on the disk, or something could not be written.
     fn written(&mut self, now: Time, index: usize) {
-        let Lying { owner, backing, place, .. } = self.lies(index);
+        let BlockResidency { owner, backing, place, .. } = self.lies(index);
         let Some(down) = place.down.take() else { return };
         let (at, structure, tier) = (owner.at, owner.structure, place.tier);
         if let (Some(disk), None, false) = (&mut place.disk, &down.failed, down.given_up) {
@@ -501,7 +501,7 @@ impl Shard {
             if let Some(disk) = &mut place.disk {
                 disk.keep(backing.floor());
             }
-            let framed = place.room == Room::Frame;
+            let framed = place.room == MemoryRoom::Frame;
             if framed {
                 place.tier = TierIx::MEMORY;
             }
@@ -527,16 +527,16 @@ impl Shard {
     /// What a block has in memory is not served any more: all of it is on the disk.
     fn leave_memory(&mut self, index: usize) {
         self.kept_went_down(index);
-        let Lying { owner, backing, place, .. } = self.lies(index);
+        let BlockResidency { owner, backing, place, .. } = self.lies(index);
         let (at, structure, tier) = (owner.at, owner.structure, place.tier);
         let memory = backing.extract();
-        let room = std::mem::replace(&mut place.room, Room::None);
+        let room = std::mem::replace(&mut place.room, MemoryRoom::None);
         place.stay = None;
         if let Some(slot) = self.slots[index].as_deref_mut() {
             slot.structure.lowered();
             slot.lanes.leave_block();
         }
-        self.tiers.leaving.push(Leaving { at, structure, memory, room, tier });
+        self.tiers.leaving.push(FreedAfterRead { at, structure, memory, room, tier });
         // It is looked at in a moment who reads it.
         self.tiers.look_again = Some(Time::ZERO);
     }
@@ -545,9 +545,9 @@ impl Shard {
     fn let_go(&mut self, now: Time) {
         let planted = Bug::FrameFreeBeforePins.active();
         let gone = self.tiers.leaving.extract_if(.., |l| planted || !l.memory.is_held());
-        for Leaving { at, structure, room, tier, .. } in gone.collect::<Vec<_>>() {
+        for FreedAfterRead { at, structure, room, tier, .. } in gone.collect::<Vec<_>>() {
             self.give_room(room);
-            if room == Room::Frame {
+            if room == MemoryRoom::Frame {
                 self.effects.push(Effect::TierChanged { structure, at, tier });
             }
         }
@@ -571,11 +571,11 @@ impl Shard {
     }
 
     /// A block has this memory no more.
-    pub(super) fn give_room(&mut self, room: Room) {
+    pub(super) fn give_room(&mut self, room: MemoryRoom) {
         match room {
-            Room::Frame => self.tiers.frames -= 1,
-            Room::Warm => self.tiers.warm.taken -= 1,
-            Room::None => {}
+            MemoryRoom::Frame => self.tiers.frames -= 1,
+            MemoryRoom::Warm => self.tiers.warm.taken -= 1,
+            MemoryRoom::None => {}
         }
     }
 
@@ -588,19 +588,19 @@ impl Shard {
     }
 
     /// Memory that is on its way out of a block.
-    pub(super) fn take_leaving(&mut self, at: BlockAt) -> Vec<Leaving> {
+    pub(super) fn take_leaving(&mut self, at: BlockAt) -> Vec<FreedAfterRead> {
         self.tiers.leaving.extract_if(.., |leaving| leaving.at == at).collect()
     }
 
     /// It is so still, and is told when it is out.
-    pub(super) fn put_leaving(&mut self, leaving: Vec<Leaving>) {
+    pub(super) fn put_leaving(&mut self, leaving: Vec<FreedAfterRead>) {
         self.tiers.leaving.extend(leaving);
     }
 
     /// A block has this place no more: its memory is free, and its place on a disk when nobody reads it
     /// any more.
-    pub(super) fn leave_place(&mut self, place: &mut Place) {
-        let room = std::mem::replace(&mut place.room, Room::None);
+    pub(super) fn leave_place(&mut self, place: &mut Residency) {
+        let room = std::mem::replace(&mut place.room, MemoryRoom::None);
         self.give_room(room);
         if let Some(sinking) = place.sinking.take() {
             self.tiers.leave(sinking.to, sinking.slot, self.config.block_size);
@@ -621,7 +621,7 @@ impl Shard {
     }
 
     /// A block was freed, with what it has of a disk.
-    pub(super) fn leave_tiers(&mut self, slot: &mut Slot) {
+    pub(super) fn leave_tiers(&mut self, slot: &mut BlockSlot) {
         let at = slot.owner.at;
         self.leave_place(&mut slot.place);
         for leaving in self.take_leaving(at) {
@@ -638,16 +638,16 @@ impl Shard {
     }
 
     /// The block of this index, of a structure or kept.
-    pub(super) fn lying(&mut self, index: usize) -> Option<Lying<'_>> {
+    pub(super) fn lying(&mut self, index: usize) -> Option<BlockResidency<'_>> {
         if let Some(slot) = self.slots[index].as_deref_mut() {
             let rests = slot.structure.rests();
-            let Slot { owner, backing, place, .. } = slot;
-            return Some(Lying { owner: *owner, backing, place, rests });
+            let BlockSlot { owner, backing, place, .. } = slot;
+            return Some(BlockResidency { owner: *owner, backing, place, rests });
         }
         self.kept.get_mut(&index).map(Kept::lying)
     }
 
-    pub(super) fn lies(&mut self, index: usize) -> Lying<'_> {
+    pub(super) fn lies(&mut self, index: usize) -> BlockResidency<'_> {
         self.lying(index).expect("its caller has it")
     }
 
@@ -682,14 +682,14 @@ impl Shard {
     /// The block, if it still has this place on the disk.
     pub(super) fn at_place(&mut self, at: BlockAt, spot: u32) -> Option<usize> {
         let index = self.index(at.block)?;
-        let Lying { owner, place, .. } = self.lying(index)?;
+        let BlockResidency { owner, place, .. } = self.lying(index)?;
         let same = owner.at == at && place.disk.as_ref().is_some_and(|d| d.slot == spot);
         same.then_some(index)
     }
 
     fn piece_written(&mut self, now: Time, at: BlockAt, spot: u32, chunk: usize, done: IoDone) {
         let Some(index) = self.at_place(at, spot) else { return };
-        let Lying { place, .. } = self.lies(index);
+        let BlockResidency { place, .. } = self.lies(index);
         let Some(down) = &mut place.down else { return };
         down.left -= 1;
         match done {

@@ -1,7 +1,7 @@
 //! Operations that are not answered yet, and the places where their results are recorded.
 
 use super::request::{Request, generation_of, record_hash, verdict_of};
-use super::{Access, Shard, Slot};
+use super::{BlockSlot, CallerAccess, Shard};
 use crate::refusals::{in_progress, refusal_of, revoked};
 use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Ticket};
 use honeycomb_types::limits::WAIT_MAX_MS;
@@ -28,7 +28,7 @@ pub(super) struct Pending {
     pub filling: bool,
 }
 
-impl Slot {
+impl BlockSlot {
     /// Records the result of a mutation for retries.
     fn record(
         &mut self,
@@ -47,7 +47,7 @@ impl Slot {
 }
 
 /// Whether bytes of an answer may be in a lower tier.
-fn below(slot: &Slot, answer: &Answer) -> bool {
+fn below(slot: &BlockSlot, answer: &Answer) -> bool {
     slot.backing.floor() > 0 && matches!(answer.payload, Payload::Block(_) | Payload::Parts(_))
 }
 
@@ -90,7 +90,7 @@ impl Shard {
         &mut self,
         index: usize,
         now: Time,
-        access: &Access,
+        access: &CallerAccess,
         header: &RequestHeader,
     ) -> Result<(), Answer> {
         let slot = self.slots[index].as_mut().expect("located");
@@ -185,7 +185,7 @@ impl Shard {
         self.completed.push((pending.ticket, answer));
     }
 
-    fn grant_ends_first(&self, now: Time, access: &Access, header: &RequestHeader) -> bool {
+    fn grant_ends_first(&self, now: Time, access: &CallerAccess, header: &RequestHeader) -> bool {
         let wait_ms = header.deadline_ms.min(WAIT_MAX_MS) as u64;
         access.grant.is_some_and(|grant| grant.expires_ms < self.clock_ms(now) + wait_ms)
     }

@@ -7,8 +7,8 @@
 //! (`WARM_REST`) or has had its turn (`WARM_TURN`), and others wait meanwhile.
 
 use super::on_disk::PAGE;
-use super::tiers::{Doing, Room};
-use super::{Effect, Shard, Slot};
+use super::tiers::{Doing, MemoryRoom};
+use super::{BlockSlot, Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, busy};
@@ -54,7 +54,7 @@ pub(super) struct Warm {
     pub wanted: VecDeque<BlockAt>,
 }
 
-impl Slot {
+impl BlockSlot {
     /// Whether any of its bytes may change.
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.structure.rests(), Rest::Whole(_))
@@ -86,7 +86,7 @@ impl Shard {
             // so once in a while, and not when others wait for its turn in the pool: where everything is
             // written to all the time nothing would go down.
             let stayed = slot.place.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
-            if !whole || slot.place.room == Room::Frame && !stayed {
+            if !whole || slot.place.room == MemoryRoom::Frame && !stayed {
                 down.given_up = true;
                 slot.place.stayed = Some(now);
             }
@@ -95,7 +95,7 @@ impl Shard {
         if slot.place.rising.is_some() || slot.place.raising {
             return Err(busy(RETRY_WARM_US));
         }
-        if slot.place.room != Room::None {
+        if slot.place.room != MemoryRoom::None {
             return Ok(());
         }
         if let Rest::Final(_) = slot.structure.rests() {
@@ -103,7 +103,7 @@ impl Shard {
         }
         let before = self.wants_warmth(now, index);
         let slot = self.slots[index].as_deref_mut().expect("located");
-        if slot.place.room == Room::Warm && slot.place.rising.is_none() {
+        if slot.place.room == MemoryRoom::Warm && slot.place.rising.is_none() {
             return Ok(());
         }
         let delay = RETRY_WARM_US * (1 + before as u64);
@@ -132,10 +132,10 @@ impl Shard {
             return; // It is looked at again in a moment.
         }
         match place.room {
-            Room::None => drop(self.wants_warmth(now, index)),
+            MemoryRoom::None => drop(self.wants_warmth(now, index)),
             // Its end is: it comes up with the rest.
-            Room::Warm if slot.backing.floor() > 0 => drop(self.go_down(index)),
-            Room::Warm | Room::Frame => {}
+            MemoryRoom::Warm if slot.backing.floor() > 0 => drop(self.go_down(index)),
+            MemoryRoom::Warm | MemoryRoom::Frame => {}
         }
     }
 
@@ -160,21 +160,21 @@ impl Shard {
         let slots = &self.slots;
         let warm = |index: &u32| {
             let slot = slots[*index as usize].as_deref();
-            slot.filter(|slot| slot.place.room == Room::Warm)
+            slot.filter(|slot| slot.place.room == MemoryRoom::Warm)
         };
         self.tiers.warm.came.retain(|index| warm(index).is_some());
         let here = || self.tiers.warm.came.iter().filter_map(warm);
-        let leaving = self.tiers.leaving.iter().filter(|l| l.room == Room::Warm).count();
+        let leaving = self.tiers.leaving.iter().filter(|l| l.room == MemoryRoom::Warm).count();
         let going = leaving + here().filter(|slot| slot.place.down.is_some()).count();
         if going >= self.tiers.warm.wanted.len() {
             return;
         }
-        let idle = |slot: &&Slot| {
+        let idle = |slot: &&BlockSlot| {
             let settled = slot.structure.rests() != Rest::Busy;
             let still = slot.place.rising.is_none() && slot.place.down.is_none();
             settled && still && slot.moving.is_none()
         };
-        let Some(next) = here().filter(idle).map(Slot::may_leave_at).min() else { return };
+        let Some(next) = here().filter(idle).map(BlockSlot::may_leave_at).min() else { return };
         if next > now {
             let again = self.tiers.look_again.map_or(next, |due| due.min(next));
             self.tiers.look_again = Some(again);
@@ -205,7 +205,7 @@ impl Shard {
             Rest::Whole(length) => (length, 0),
             Rest::Busy | Rest::Final(_) | Rest::Pieces(_) => return,
         };
-        if slot.place.room != Room::None {
+        if slot.place.room != MemoryRoom::None {
             return;
         }
         slot.place.stay = Some(Stay { since: now, failed: false });
@@ -220,7 +220,7 @@ impl Shard {
             self.tiers.warm.came.push(index as u32);
         }
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        slot.place.room = Room::Warm;
+        slot.place.room = MemoryRoom::Warm;
         let read = slot.place.disk.as_mut().and_then(|disk| {
             if length <= floor {
                 disk.keep(floor); // Nothing of it is read: the rest of the copy is stale.
@@ -257,7 +257,7 @@ impl Shard {
     fn bring_back(&mut self, now: Time, index: usize) {
         let slot = self.slots[index].as_deref_mut().expect("its caller has it");
         slot.place.rising = None;
-        let room = std::mem::replace(&mut slot.place.room, Room::None);
+        let room = std::mem::replace(&mut slot.place.room, MemoryRoom::None);
         self.give_room(room);
         self.warm_next(now);
     }
@@ -266,7 +266,7 @@ impl Shard {
     pub(super) fn look_at_tiers(&mut self, index: usize) {
         let Some(slot) = self.slots[index].as_deref() else { return };
         let place = &slot.place;
-        if place.room == Room::Warm
+        if place.room == MemoryRoom::Warm
             && slot.leaving.is_none()
             && place.down.is_none()
             && place.rising.is_none()

@@ -1,7 +1,7 @@
 //! Shared by the tests and benchmarks of shards: a shard, a block that one job owns, and access rights to it.
 
 use honeycomb_block::Reclaimer;
-use honeycomb_server::{Access, BlockOwner, Shard, ShardConfig};
+use honeycomb_server::{BlockOwner, CallerAccess, Shard, ShardConfig};
 use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, PrefixId, ServerId, SessionId, ShardIx, StructureId, Verbs,
 };
@@ -47,7 +47,7 @@ pub fn owner(at: BlockAt, kind: Kind, first: bool) -> BlockOwner {
 }
 
 /// The access of the owner, or of another shard.
-pub fn access(peer: bool) -> Access {
+pub fn access(peer: bool) -> CallerAccess {
     let grant = Grant {
         job: JobId(1),
         prefix: PrefixId(1),
@@ -56,5 +56,5 @@ pub fn access(peer: bool) -> Access {
         generation: Generation(1),
         expires_ms: u64::MAX,
     };
-    Access { session: SessionId(7), window: 16, grant: Some(grant).filter(|_| !peer), peer }
+    CallerAccess { session: SessionId(7), window: 16, grant: Some(grant).filter(|_| !peer), peer }
 }

@@ -2,7 +2,7 @@
 //! the freeze, whatever changed since (INV-49).
 
 use crate::common::{access, owner};
-use honeycomb_server::{KeptBytes, Parts, Shard};
+use honeycomb_server::{KeptBytes, Shard, VolumeParts};
 use honeycomb_structures::{Answer, Outcome, Ticket};
 use honeycomb_types::limits::FLUSH_COPIES_AT_ONCE;
 use honeycomb_types::{BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time};
@@ -75,7 +75,7 @@ impl World {
 }
 
 fn written(bytes: &KeptBytes) -> Vec<u8> {
-    let parts: Parts = Arc::from(Vec::new());
+    let parts: VolumeParts = Arc::from(Vec::new());
     let mut out = Vec::new();
     bytes.write(&parts, &mut out).unwrap();
     out

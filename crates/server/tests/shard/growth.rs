@@ -2,7 +2,7 @@
 //! drives it, with a slow controller.
 
 use crate::common::{access, owner};
-use honeycomb_server::{BlockOwner, Effect, KeptFault, Parts, Shard};
+use honeycomb_server::{BlockOwner, Effect, KeptFault, Shard, VolumeParts};
 use honeycomb_structures::{Answer, News, Outcome, Successor, Ticket};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
 use honeycomb_types::{
@@ -283,7 +283,7 @@ fn a_block_that_is_flushed_is_reached_by_nobody_and_its_bytes_stay() {
     assert_eq!(world.run(Op::FileAppend, &[], b"x").status, Status::WrongEpoch);
     let again = world.shard.flush(at, (0, u64::MAX)).unwrap();
     assert_eq!(world.shard.inventory().count(), 1, "it is still held");
-    let disks: Parts = Arc::new([]);
+    let disks: VolumeParts = Arc::new([]);
     for kept in [&kept, &again] {
         let mut bytes = Vec::new();
         assert_eq!(kept.write(&disks, &mut bytes).unwrap(), 1000);

@@ -3,7 +3,7 @@
 
 use crate::common::{access, owner};
 use honeycomb_env::{MemoryVolume, Volume};
-use honeycomb_server::{BlockOwner, Effect, Io, IoWhat, Parts, Shard, ShardConfig};
+use honeycomb_server::{BlockOwner, Effect, Io, IoWhat, Shard, ShardConfig, VolumeParts};
 use honeycomb_structures::{Outcome, Payload, Ticket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
@@ -299,7 +299,7 @@ fn one_that_is_freed_or_flushed_on_its_way_leaves_nothing_and_loses_nothing() {
     assert_eq!(world.told, []);
     // From here on it is retained for a flush, and continues to the object store.
     let kept = world.shard.flush(at(1), (0, u64::MAX)).unwrap();
-    let parts = |world: &World| -> Parts {
+    let parts = |world: &World| -> VolumeParts {
         let volume = |n: usize| -> (Arc<dyn Volume>, u64) { (world.volumes[n].clone(), 0) };
         Arc::new([volume(0), volume(1)])
     };

@@ -7,7 +7,9 @@ mod rising;
 use crate::common::{access, owner};
 use honeycomb_block::Reclaimer;
 use honeycomb_env::{MemoryVolume, Volume};
-use honeycomb_server::{BlockOwner, Effect, Io, KeptBytes, KeptFault, Parts, Shard, ShardConfig};
+use honeycomb_server::{
+    BlockOwner, Effect, Io, KeptBytes, KeptFault, Shard, ShardConfig, VolumeParts,
+};
 use honeycomb_structures::{Answer, Outcome, Payload, Ticket};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
@@ -431,7 +433,7 @@ impl World {
         self.settle();
     }
 
-    fn parts(&self) -> Parts {
+    fn parts(&self) -> VolumeParts {
         let disk: Arc<dyn Volume> = self.disk.clone();
         let store: Arc<dyn Volume> = self.store.clone();
         Arc::new([(disk, 0), (store, 0)])
@@ -734,7 +736,7 @@ fn a_kept_block_that_is_freed_while_it_is_read_leaves_its_place_afterwards() {
     };
     let volume = Arc::new(Meanwhile { disk, world: Mutex::new(world), happens });
     let mut read = Vec::new();
-    let parts: Parts = Arc::new([(volume.clone() as Arc<dyn Volume>, 0)]);
+    let parts: VolumeParts = Arc::new([(volume.clone() as Arc<dyn Volume>, 0)]);
     kept.write(&parts, &mut read).unwrap();
     assert!(read == bytes);
     let mut world = volume.world.lock().unwrap();

@@ -5,7 +5,7 @@
 //! number of whole appends from the first on. The seal of the block is stored as well before any caller
 //! learns of it: a caller that is redirected to a successor finds everything before it in the object store.
 
-use super::{FileBlock, RETRY_FILLS_US, Seal};
+use super::{FileBlock, FileSeal, RETRY_FILLS_US};
 use crate::next::busy;
 use crate::{Answer, Ends, Event, Outcome, Ticket, ToStore};
 use honeycomb_types::limits::JOURNAL_RECORD_MAX;
@@ -17,7 +17,7 @@ const DOUBLINGS: u32 = 7;
 
 /// The stored bytes, and the bytes being stored.
 #[derive(Default)]
-pub(super) struct Journal {
+pub(super) struct FileJournal {
     /// Bytes of the block that are stored.
     stored: usize,
     /// End of the bytes being stored.
@@ -84,8 +84,8 @@ impl FileBlock {
         }
         let (ends, ticket) = journal.ends.take().expect("nothing else has no bytes");
         self.close(match ends {
-            Ends::Final => Seal::Final,
-            Ends::Continues(successor) => Seal::Continues(successor),
+            Ends::Final => FileSeal::Final,
+            Ends::Continues(successor) => FileSeal::Continues(successor),
         });
         let answer = Answer::ok(self.length());
         self.events.extend(ticket.map(|ticket| Event::Answered(ticket, answer)));

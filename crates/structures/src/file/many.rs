@@ -1,6 +1,6 @@
 //! Many ranges of a block in one answer.
 
-use super::{FileBlock, Seal};
+use super::{FileBlock, FileSeal};
 use crate::next::moved;
 use crate::{Answer, Part, Payload};
 use honeycomb_block::Backing;
@@ -34,7 +34,7 @@ impl FileBlock {
         let mut answered = 0;
         for (offset, length) in ranges {
             if offset >= committed
-                && let Some(Seal::Continues(successor)) = &self.seal
+                && let Some(FileSeal::Continues(successor)) = &self.seal
             {
                 if answered == 0 {
                     return moved(committed, successor);

@@ -1,6 +1,6 @@
 //! How a file block moves: its bytes, and its seal.
 
-use super::{FileBlock, Seal};
+use super::{FileBlock, FileSeal};
 use crate::carry::{Carry, Cart, broken};
 use crate::{Answer, Event};
 use honeycomb_block::Backing;
@@ -43,8 +43,8 @@ impl Carry for FileBlock {
         self.next.may_have().put(&mut out);
         match &self.seal {
             None => OPEN.put(&mut out),
-            Some(Seal::Final) => FINAL.put(&mut out),
-            Some(Seal::Continues(successor)) => {
+            Some(FileSeal::Final) => FINAL.put(&mut out),
+            Some(FileSeal::Continues(successor)) => {
                 CONTINUES.put(&mut out);
                 successor.put(&mut out);
             }
@@ -57,8 +57,8 @@ impl Carry for FileBlock {
         let (length, may_have) = (u64::get(&mut from)?, bool::get(&mut from)?);
         let seal = match u8::get(&mut from)? {
             OPEN => None,
-            FINAL => Some(Seal::Final),
-            CONTINUES => Some(Seal::Continues(Vec::get(&mut from)?)),
+            FINAL => Some(FileSeal::Final),
+            CONTINUES => Some(FileSeal::Continues(Vec::get(&mut from)?)),
             _ => return Err(broken("the block has an unknown kind of seal")),
         };
         from.finish()?;
@@ -80,8 +80,8 @@ impl Carry for FileBlock {
         let length = self.length();
         let successor = match &self.seal {
             None => return,
-            Some(Seal::Continues(successor)) => Some(successor.clone()),
-            Some(Seal::Final) => None,
+            Some(FileSeal::Continues(successor)) => Some(successor.clone()),
+            Some(FileSeal::Final) => None,
         };
         self.events.push_back(Event::Sealed { length, bytes: length, successor });
     }

@@ -30,7 +30,7 @@ pub(crate) struct Extent {
 
 /// The allowed lengths of an extent in bytes, all multiples of 8.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct ExtentSizes {
     /// The least length: a shorter extent would soon have to grow again.
     pub least: usize,
     /// The length to take if much memory is free.
@@ -39,7 +39,7 @@ pub(crate) struct Room {
     pub most: usize,
 }
 
-impl Room {
+impl ExtentSizes {
     /// The length to take from a hole of this many bytes, which are `least` or more.
     pub fn of(&self, hole: usize) -> usize {
         if hole <= self.most { hole } else { self.want }
@@ -123,7 +123,7 @@ impl Arena {
 
     /// As `alloc`, from any hole of at least `least` bytes: all of a hole of `most` bytes or less, or `want`
     /// bytes of a larger one. Returns the range.
-    pub fn alloc_some(&mut self, room: &Room, owner: Owner) -> Option<Range<usize>> {
+    pub fn alloc_some(&mut self, room: &ExtentSizes, owner: Owner) -> Option<Range<usize>> {
         let (hole, _) = *self.holes.range((room.least, 0)..).next()?;
         let len = room.of(hole);
         let at = self.alloc(len, owner).expect("the hole was seen just now");

@@ -61,7 +61,7 @@ fn passing(answer: &Answer) -> bool {
 
 /// The part of a found value that a reply contains.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum ReplyContent {
     Value,
     /// Its length only.
     Length,
@@ -69,15 +69,15 @@ enum Told {
 }
 
 /// The results of a reply with room for `most` bytes.
-struct Reply {
+struct BatchReply {
     out: Vec<u8>,
     count: u64,
     most: usize,
 }
 
-impl Reply {
-    fn new(most: usize) -> Reply {
-        Reply { out: Vec::with_capacity(most.min(REPLY_ROOM)), count: 0, most }
+impl BatchReply {
+    fn new(most: usize) -> BatchReply {
+        BatchReply { out: Vec::with_capacity(most.min(REPLY_ROOM)), count: 0, most }
     }
 
     /// Bytes that another result may have.
@@ -98,18 +98,18 @@ impl Reply {
 
     /// Adds a found value. If it does not fit now but would fit into a reply that begins with it, nothing is
     /// added. If it fits into no reply, its length is added, as too large.
-    fn add_found(&mut self, status: Status, value: u64, found: &[u8]) -> Told {
+    fn add_found(&mut self, status: Status, value: u64, found: &[u8]) -> ReplyContent {
         if found.len() <= self.room() {
             self.add(status, value, found);
         } else if found.len() + RESULT <= self.most {
-            return Told::Nothing;
+            return ReplyContent::Nothing;
         } else if status == Status::CompareFailed {
             self.add(status, UNTOLD, &[]);
         } else {
             self.add(Status::ValueTooLarge, found.len() as u64, &[]);
-            return Told::Length;
+            return ReplyContent::Length;
         }
-        Told::Value
+        ReplyContent::Value
     }
 
     /// Adds the refusal of one operation, with as much of its message as fits.
@@ -175,7 +175,7 @@ impl<'a> Overlay<'a> {
 
 /// The state of a write that has its place.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Placed {
+enum WriteState {
     /// Written next to the old entry; to be published.
     Beside,
     /// Will be written over the entry, which has the same size.
@@ -224,7 +224,7 @@ impl KvBlock {
                 None => return Ok(unanswered()),
             },
         };
-        let mut reply = Reply::new(most.min(MANY_BYTES_MAX));
+        let mut reply = BatchReply::new(most.min(MANY_BYTES_MAX));
         let mut ahead = [(0, None); AHEAD];
         for (at, key) in keys.iter().copied().enumerate() {
             if reply.full() {
@@ -250,13 +250,13 @@ impl KvBlock {
                 None => reply.add_found(Status::KeyNotFound, 0, &[]),
                 Some(hit) if hit.head.extents() => {
                     reply.add(Status::ValueTooLarge, self.length_of(block, &hit), &[]);
-                    Told::Length
+                    ReplyContent::Length
                 }
                 Some(hit) => {
                     reply.add_found(Status::Ok, 0, block.slice(self.value_of(block, &hit)))
                 }
             };
-            if told == Told::Nothing {
+            if told == ReplyContent::Nothing {
                 break;
             }
         }
@@ -282,7 +282,7 @@ impl KvBlock {
 
     /// Runs operations in order, each on its own, until one has to wait.
     fn run_each(&mut self, block: &mut Backing, ops: &[BatchOp<'_>]) -> Result<Answer, Answer> {
-        let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
+        let mut reply = BatchReply::new(KV_BATCH_BYTES_MAX);
         let mut ahead = [(0, None); AHEAD];
         for (at, op) in ops.iter().enumerate() {
             if reply.full() {
@@ -301,18 +301,18 @@ impl KvBlock {
                     _ => {
                         reply.add(answer.status, answer.value, &[]);
                         let length = answer.status == Status::ValueTooLarge;
-                        if length { Told::Length } else { Told::Value }
+                        if length { ReplyContent::Length } else { ReplyContent::Value }
                     }
                 },
                 Err(refusal) if passing(&refusal) && reply.count == 0 => return Err(refusal),
                 Err(refusal) if passing(&refusal) => break,
                 Err(refusal) => {
                     reply.add_refusal(&refusal);
-                    Told::Value
+                    ReplyContent::Value
                 }
             };
             // A client that reads the value separately must get the value of this point.
-            if told != Told::Value {
+            if told != ReplyContent::Value {
                 break;
             }
         }
@@ -377,7 +377,7 @@ impl KvBlock {
         self.admit_slot(ops)?;
         let mut overlay = Overlay::default();
         // Every operation has at least its bare result, so that much is reserved.
-        let mut reply = Reply::new(KV_BATCH_BYTES_MAX - RESULT * ops.len());
+        let mut reply = BatchReply::new(KV_BATCH_BYTES_MAX - RESULT * ops.len());
         for (by, op) in ops.iter().enumerate() {
             reply.most += RESULT;
             if let Err(refusal) = self.plan(block, op, by, &mut overlay, &mut reply) {
@@ -422,7 +422,7 @@ impl KvBlock {
         op: &BatchOp<'a>,
         by: usize,
         overlay: &mut Overlay<'a>,
-        reply: &mut Reply,
+        reply: &mut BatchReply,
     ) -> Result<(), Result<Answer, Vec<u8>>> {
         let key = op.key();
         let hash = self.admit_change(key).map_err(Ok)?;
@@ -534,14 +534,14 @@ impl KvBlock {
                 self.changed(|| Change::Put { key: (*key).into() });
             }
             match place {
-                Placed::Beside => self.table.publish(block, *hash, key),
-                Placed::Over => {
+                WriteState::Beside => self.table.publish(block, *hash, key),
+                WriteState::Over => {
                     let old = self.table.find(block, *hash, key);
                     let old = old.expect("INV-38: an entry that is written over is there");
                     let value = value.as_deref().expect("only values are written");
                     self.table.overwrite_with(block, &old, key, value);
                 }
-                Placed::Gone => {
+                WriteState::Gone => {
                     if let Some(old) = self.table.find(block, *hash, key) {
                         self.table.remove(block, &old);
                         self.changed(|| Change::Delete { key: (*key).into() });
@@ -552,19 +552,19 @@ impl KvBlock {
         Ok(())
     }
 
-    fn place(&mut self, block: &mut Backing, write: &Write<'_>) -> Result<Placed, Answer> {
+    fn place(&mut self, block: &mut Backing, write: &Write<'_>) -> Result<WriteState, Answer> {
         let Write { key, hash, value, .. } = write;
-        let Some(value) = value.as_deref() else { return Ok(Placed::Gone) };
+        let Some(value) = value.as_deref() else { return Ok(WriteState::Gone) };
         let old = self.table.find(block, *hash, key);
         let gives = old.map_or(0, |hit: Hit| hit.head.size());
         if value.len() <= self.inline_max {
             if let Some(hit) = &old
                 && self.table.overwrites(block, hit, key, value)
             {
-                return Ok(Placed::Over);
+                return Ok(WriteState::Over);
             }
             self.table.stage(block, *hash, key, Value::Inline(value), gives)?;
-            return Ok(Placed::Beside);
+            return Ok(WriteState::Beside);
         }
         let replaces = old.map_or(0, |hit| hit.head.value_len);
         let id = self.table.alloc_large(block, value.len(), replaces)?;
@@ -574,12 +574,12 @@ impl KvBlock {
             self.table.free_large(block, id);
             return Err(refusal);
         }
-        Ok(Placed::Beside)
+        Ok(WriteState::Beside)
     }
 
-    fn take_back(&mut self, block: &mut Backing, writes: &[Write<'_>], placed: &[Placed]) {
+    fn take_back(&mut self, block: &mut Backing, writes: &[Write<'_>], placed: &[WriteState]) {
         for (write, place) in writes.iter().zip(placed) {
-            if *place == Placed::Beside {
+            if *place == WriteState::Beside {
                 let staged = self.table.find_staged(block, write.hash, write.key);
                 let staged =
                     staged.expect("INV-38: what was staged is found until it is published");
@@ -593,7 +593,7 @@ impl KvBlock {
 /// result, which is a refusal or the value found by a comparison. A refusal that may pass is the answer of
 /// the whole batch.
 fn refused(by: usize, why: Result<Answer, Vec<u8>>) -> Result<Answer, Answer> {
-    let mut reply = Reply::new(KV_BATCH_BYTES_MAX);
+    let mut reply = BatchReply::new(KV_BATCH_BYTES_MAX);
     match why {
         Ok(refusal) if passing(&refusal) => return Err(refusal),
         Ok(refusal) => reply.add_refusal(&refusal),

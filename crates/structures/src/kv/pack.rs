@@ -6,7 +6,7 @@ use honeycomb_block::Backing;
 use std::ops::Range;
 
 /// An extent in a stretch to be packed.
-struct Item {
+struct PackItem {
     extent: Extent,
     /// Bytes that it takes after packing.
     packed: usize,
@@ -62,7 +62,7 @@ impl Table {
     }
 
     /// All extents in order of offset, with their sizes after packing.
-    fn items(&self, block: &mut Backing, squeeze: Squeeze) -> Vec<Item> {
+    fn items(&self, block: &mut Backing, squeeze: Squeeze) -> Vec<PackItem> {
         let free = self.size.saturating_sub(self.taken());
         let mut items = Vec::with_capacity(self.arena.extents());
         for extent in self.arena.iter() {
@@ -82,7 +82,7 @@ impl Table {
             };
             let fixed = extent.owner == Owner::Zombie
                 || block.is_pinned(&(extent.at..extent.at + extent.len));
-            items.push(Item { extent, packed, fixed });
+            items.push(PackItem { extent, packed, fixed });
         }
         items
     }
@@ -95,7 +95,7 @@ impl Table {
     fn pack(
         &mut self,
         block: &mut Backing,
-        items: &[Item],
+        items: &[PackItem],
         stretch: Range<usize>,
         own: Option<(usize, usize, usize, bool)>,
     ) {
@@ -125,7 +125,7 @@ impl Table {
     }
 
     /// Moves one extent to its place after packing.
-    fn shift(&mut self, block: &mut Backing, item: &Item, at: usize) -> Extent {
+    fn shift(&mut self, block: &mut Backing, item: &PackItem, at: usize) -> Extent {
         let extent = Extent { at, len: item.packed, ..item.extent };
         if (at, item.packed) == (item.extent.at, item.extent.len) {
             return extent;
@@ -142,8 +142,8 @@ impl Table {
 }
 
 /// The bytes of a stretch with the holes on both sides.
-fn bounds(items: &[Item], stretch: &Range<usize>, size: usize) -> Range<usize> {
-    let end = |item: &Item| item.extent.at + item.extent.len;
+fn bounds(items: &[PackItem], stretch: &Range<usize>, size: usize) -> Range<usize> {
+    let end = |item: &PackItem| item.extent.at + item.extent.len;
     let from = stretch.start.checked_sub(1).map_or(0, |i| end(&items[i]));
     from..items.get(stretch.end).map_or(size, |item| item.extent.at)
 }
@@ -151,7 +151,7 @@ fn bounds(items: &[Item], stretch: &Range<usize>, size: usize) -> Range<usize> {
 /// A short stretch around item `own` in which it can have `len` bytes, if at most `effort` bytes of others
 /// have to move for it.
 fn stretch_around(
-    items: &[Item],
+    items: &[PackItem],
     own: usize,
     len: usize,
     effort: usize,
@@ -184,7 +184,7 @@ fn stretch_around(
 
 /// The stretch that yields a hole of `len` bytes for the fewest bytes moved, at most `effort`.
 fn stretch_anywhere(
-    items: &[Item],
+    items: &[PackItem],
     len: usize,
     effort: usize,
     size: usize,

@@ -469,8 +469,8 @@ impl Region {
     }
 
     /// The parts of the region after a division at a hash.
-    pub fn parts(&self, block: &Backing, hash: u64) -> Parts {
-        let mut parts = Parts::default();
+    pub fn parts(&self, block: &Backing, hash: u64) -> RegionHalves {
+        let mut parts = RegionHalves::default();
         parts.lower.log.reserve(self.live);
         parts.upper.log.reserve(self.live);
         for (at, head) in self.walk(block).filter(|(_, head)| !head.dead()) {
@@ -483,8 +483,8 @@ impl Region {
 
     /// Divides the region in place, into parts that were computed from it and fit into it; returns the upper
     /// one, which follows the lower one.
-    pub fn divide(&mut self, block: &mut Backing, parts: Parts) -> Region {
-        let Parts { lower, upper } = parts;
+    pub fn divide(&mut self, block: &mut Backing, parts: RegionHalves) -> Region {
+        let RegionHalves { lower, upper } = parts;
         let (left, right) = (lower.needs(), upper.needs());
         let spare = self.size.checked_sub(left + right).expect("the caller has made room for both");
         // The rest is shared in proportion to the entries.
@@ -699,12 +699,12 @@ pub(super) struct Above {
 
 /// The entries of a region that is about to be divided, before a hash and from there on.
 #[derive(Default)]
-pub(super) struct Parts {
+pub(super) struct RegionHalves {
     lower: Laid,
     upper: Laid,
 }
 
-impl Parts {
+impl RegionHalves {
     /// Bytes of both.
     pub fn needs(&self) -> usize {
         self.lower.needs() + self.upper.needs()

@@ -7,7 +7,7 @@
 //! checked before any change: they decide whether there is room, and after that only a pin can prevent the
 //! operation.
 
-use super::arena::{Owner, Room, round_up};
+use super::arena::{ExtentSizes, Owner, round_up};
 use super::pack::Squeeze;
 use super::region::{Above, HEADER, Region, packed_len};
 use super::table::{EXTENT_COST, RESERVE_FRACTION, Relief, Table, WORD_COST};
@@ -224,10 +224,14 @@ impl Table {
     /// The length to allocate for a region that needs `needed` bytes: with room to grow while memory is
     /// plenty. In blocks of huge pages a hole is resident, so a hole of about the right size is taken whole;
     /// in smaller blocks unused bytes may not even be resident.
-    fn room(&self, needed: usize) -> Room {
+    fn room(&self, needed: usize) -> ExtentSizes {
         let tight = needed + needed / 8;
         if self.arena.free_bytes() < self.size / 4 {
-            return Room { least: round_up(tight), want: round_up(tight), most: round_up(tight) };
+            return ExtentSizes {
+                least: round_up(tight),
+                want: round_up(tight),
+                most: round_up(tight),
+            };
         }
         let first = (self.size / 64).clamp(1024, 4096);
         let (least, want, most) = match self.size < HUGE_FROM {
@@ -237,7 +241,7 @@ impl Table {
         let limit = self.region_max.max(tight);
         let some = |len: usize| round_up(len.max(first).min(limit));
         let [least, want, most] = [least, want, most].map(some);
-        Room { least, want, most }
+        ExtentSizes { least, want, most }
     }
 
     /// Gives a region room for an entry, in place or elsewhere.
@@ -262,7 +266,7 @@ impl Table {
             return Ok(());
         }
         let tight = round_up(needed + needed / 8);
-        for room in [room, Room { least: tight, want: tight, most: tight }] {
+        for room in [room, ExtentSizes { least: tight, want: tight, most: tight }] {
             if let Some(to) = self.arena.alloc_some(&room, Owner::Region(id)) {
                 self.move_region(block, id, to, entry, new);
                 return Ok(());
@@ -286,7 +290,7 @@ impl Table {
         &mut self,
         block: &mut Backing,
         id: u32,
-        room: &Room,
+        room: &ExtentSizes,
         (entry, new): (usize, bool),
         movable: bool,
     ) -> bool {

@@ -3,7 +3,7 @@
 
 use super::KvBlock;
 use super::region::{ENTRY, Head, LARGE_REF};
-use crate::{Items, Snapshot};
+use crate::{ItemSink, Snapshot};
 use honeycomb_types::limits::EXTENT_OWNER;
 use honeycomb_wire::key_hash;
 use std::io;
@@ -33,7 +33,7 @@ fn give_log(
     log: Range<usize>,
     range: RangeInclusive<u64>,
     larges: &[Range<usize>],
-    out: &mut dyn Items,
+    out: &mut dyn ItemSink,
 ) -> io::Result<()> {
     let mut at = log.start;
     while at < log.end {

@@ -12,20 +12,22 @@
 //! were delivered and not acknowledged; `below.rs` blocks in lower tiers; `moving.rs` moves to another
 //! server.
 
+mod arrivals;
 mod below;
-mod line;
+mod bounds;
 mod moving;
 mod reserved;
 mod waiters;
 
 use crate::carry::{Cart, take_part};
 use crate::moves::Movable;
-use crate::next::{Next, busy, moved};
+use crate::next::{SuccessorRequest, busy, moved};
 use crate::pieces::Pieces;
 use crate::{
     Answer, Bytes, Event, Fetched, News, Operation, Outcome, Payload, Rest, Snapshot, Structure,
     Ticket, large_limit,
 };
+pub use bounds::QueueBounds;
 use honeycomb_block::Backing;
 use honeycomb_types::limits::{QUEUE_BATCH_MAX, RESERVE_MAX_MS};
 use honeycomb_types::{Bug, Marks, Time};
@@ -58,28 +60,8 @@ const PIN_FROM: usize = 16 * 1024;
 /// Items that empty the block are copied up to this size.
 const COPY_LAST_MAX: usize = 1 << 20;
 
-/// The bound of a queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueBounds {
-    /// Most items (maxQueueLength; paper, 5.2); `u64::MAX` for no bound.
-    pub items: u64,
-    /// Most bytes of the items together; `u64::MAX` for no bound.
-    pub bytes: u64,
-}
-
-impl QueueBounds {
-    /// No bound.
-    pub const NONE: QueueBounds = QueueBounds { items: u64::MAX, bytes: u64::MAX };
-
-    /// Bounds from the wire, where 0 means unbounded.
-    pub fn from_wire(items: u64, bytes: u64) -> QueueBounds {
-        let bound = |n: u64| if n == 0 { u64::MAX } else { n };
-        QueueBounds { items: bound(items), bytes: bound(bytes) }
-    }
-}
-
 /// How the block was sealed.
-enum Seal {
+enum QueueSeal {
     /// Full: the queue continues in the block that these arguments of `Moved` name.
     Continues(Vec<u8>),
     /// The queue itself was closed.
@@ -107,8 +89,8 @@ pub struct QueueBlock {
     /// Items and bytes in earlier blocks. Unknown to a successor at first.
     ahead: Option<(u64, u64)>,
     waiters: Waiters,
-    next: Next,
-    seal: Option<Seal>,
+    next: SuccessorRequest,
+    seal: Option<QueueSeal>,
     /// The last reported total of taken items, and whether the controller has received it.
     taken_told: u64,
     taken_heard: bool,
@@ -143,7 +125,7 @@ impl QueueBlock {
             taken_bytes: 0,
             ahead: (first || bounds == QueueBounds::NONE).then_some((0, 0)),
             waiters: Waiters::default(),
-            next: Next::new(block_size),
+            next: SuccessorRequest::new(block_size),
             seal: None,
             taken_told: 0,
             taken_heard: true,
@@ -205,8 +187,8 @@ impl QueueBlock {
     fn admit(&mut self, args: &[u8], length: usize) -> Result<Vec<u32>, Answer> {
         let lengths = lengths(args, length)?;
         match &self.seal {
-            Some(Seal::Continues(successor)) => return Err(moved(self.through(), successor)),
-            Some(Seal::Final) => return Err(closed()),
+            Some(QueueSeal::Continues(successor)) => return Err(moved(self.through(), successor)),
+            Some(QueueSeal::Final) => return Err(closed()),
             None => {}
         }
         let (cost, limit) = (length + PLACE * lengths.len(), large_limit(self.size));
@@ -228,7 +210,7 @@ impl QueueBlock {
             let text = format!(
                 "{length} bytes (items: {}) can never fit into a queue of at most {}",
                 lengths.len(),
-                bound_text(self.bounds)
+                self.bounds
             );
             return Err(Answer::refuse(Status::InvalidArgument, text));
         }
@@ -270,7 +252,7 @@ impl QueueBlock {
         }
         let successor = self.next.take()?;
         let answer = moved(self.through(), &successor);
-        self.close(Seal::Continues(successor));
+        self.close(QueueSeal::Continues(successor));
         Err(answer)
     }
 
@@ -467,10 +449,12 @@ impl QueueBlock {
     /// The answer to a get for which there is no item now and none can come here; `None` if it may wait.
     fn exhausted(&self, stay: bool) -> Option<Answer> {
         match &self.seal {
-            Some(Seal::Continues(successor)) if !stay => Some(moved(self.through(), successor)),
-            Some(Seal::Continues(_)) if self.is_spent() => Some(empty()),
+            Some(QueueSeal::Continues(successor)) if !stay => {
+                Some(moved(self.through(), successor))
+            }
+            Some(QueueSeal::Continues(_)) if self.is_spent() => Some(empty()),
             // Reserved items may be returned.
-            Some(Seal::Final) if self.reserved.none_out() => Some(closed()),
+            Some(QueueSeal::Final) if self.reserved.none_out() => Some(closed()),
             _ => None,
         }
     }
@@ -478,7 +462,8 @@ impl QueueBlock {
     fn get(&mut self, block: &mut Backing, operation: &Operation<'_>) -> Result<Outcome, Answer> {
         let args = GetArgs::decode(operation.args)?;
         Self::check_get(&args)?;
-        let early = Bug::QueueMovesEarly.active() && matches!(self.seal, Some(Seal::Continues(_)));
+        let early =
+            Bug::QueueMovesEarly.active() && matches!(self.seal, Some(QueueSeal::Continues(_)));
         if let Some(run) = self.next_run(block, &args).filter(|_| !early) {
             let answer = self.give(block, operation.now, &args, run);
             return Ok(Outcome::Done(answer));
@@ -536,10 +521,10 @@ impl QueueBlock {
         Ok(Answer { args: held, ..Answer::ok(count) })
     }
 
-    fn close(&mut self, seal: Seal) {
+    fn close(&mut self, seal: QueueSeal) {
         let successor = match &seal {
-            Seal::Continues(successor) => Some(successor.clone()),
-            Seal::Final => {
+            QueueSeal::Continues(successor) => Some(successor.clone()),
+            QueueSeal::Final => {
                 self.changed(Change::Close);
                 None
             }
@@ -553,17 +538,19 @@ impl QueueBlock {
 
     fn close_queue(&mut self) -> Answer {
         match &self.seal {
-            Some(Seal::Continues(successor)) => return moved(self.through(), successor),
-            Some(Seal::Final) => {}
+            Some(QueueSeal::Continues(successor)) => return moved(self.through(), successor),
+            Some(QueueSeal::Final) => {}
             None if !self.pieces.is_settled() => return busy(RETRY_FILLS_US),
-            None => self.close(Seal::Final),
+            None => self.close(QueueSeal::Final),
         }
         Answer::ok(0)
     }
 
     fn counts(&self, args: &[u8]) -> Answer {
         match (args, &self.seal) {
-            ([1], Some(Seal::Continues(successor))) => return moved(self.through(), successor),
+            ([1], Some(QueueSeal::Continues(successor))) => {
+                return moved(self.through(), successor);
+            }
             ([0 | 1], _) => {}
             _ => return Answer::refuse(Status::BadFrame, "QueueLength takes one byte, 0 or 1"),
         }
@@ -572,7 +559,7 @@ impl QueueBlock {
             bytes_put: self.put_bytes,
             bytes_taken: self.taken_bytes,
             reserved: self.reserved.count() as u64,
-            closed: matches!(self.seal, Some(Seal::Final)),
+            closed: matches!(self.seal, Some(QueueSeal::Final)),
         };
         Answer { args: counts.encode(), ..Answer::ok(self.through()) }
     }
@@ -603,7 +590,7 @@ impl QueueBlock {
         if self.seal.is_none() && self.count > 0 && self.is_spent() && !self.cart.is_leaving() {
             self.begin_anew(block);
         }
-        let continues = matches!(self.seal, Some(Seal::Continues(_)));
+        let continues = matches!(self.seal, Some(QueueSeal::Continues(_)));
         if !continues {
             return;
         }
@@ -654,8 +641,8 @@ impl QueueBlock {
     fn send_on(&mut self) {
         let putters = match &self.seal {
             None => return,
-            Some(Seal::Continues(successor)) => moved(self.through(), successor),
-            Some(Seal::Final) => closed(),
+            Some(QueueSeal::Continues(successor)) => moved(self.through(), successor),
+            Some(QueueSeal::Final) => closed(),
         };
         while let Some(putter) = self.waiters.take_putter() {
             self.events.push_back(Event::Answered(putter.ticket, putters.clone()));
@@ -878,16 +865,7 @@ impl Structure for QueueBlock {
 
 impl QueueBlock {
     fn full(&self) -> Answer {
-        let text = format!("the queue is at its bound of {}", bound_text(self.bounds));
-        Answer::refuse(Status::QueueFull, text)
-    }
-}
-
-fn bound_text(bounds: QueueBounds) -> String {
-    match (bounds.items, bounds.bytes) {
-        (items, u64::MAX) => format!("{items} items"),
-        (u64::MAX, bytes) => format!("{bytes} bytes"),
-        (items, bytes) => format!("{items} items and {bytes} bytes"),
+        Answer::refuse(Status::QueueFull, format!("the queue is at its bound of {}", self.bounds))
     }
 }
 

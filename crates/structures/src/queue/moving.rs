@@ -1,7 +1,7 @@
 //! How a queue block moves: its items and their directory, its reservations with the remaining time, and the
 //! reported state of its bound and seal.
 
-use super::{PLACE, QueueBlock, QueueBounds, Seal};
+use super::{PLACE, QueueBlock, QueueBounds, QueueSeal};
 use crate::carry::{Carry, Cart, broken};
 use crate::{Answer, Event};
 use honeycomb_block::Backing;
@@ -63,8 +63,8 @@ impl Carry for QueueBlock {
         self.next.may_have().put(out);
         match &self.seal {
             None => OPEN.put(out),
-            Some(Seal::Final) => FINAL.put(out),
-            Some(Seal::Continues(successor)) => {
+            Some(QueueSeal::Final) => FINAL.put(out),
+            Some(QueueSeal::Continues(successor)) => {
                 CONTINUES.put(out);
                 successor.put(out);
             }
@@ -94,8 +94,8 @@ impl Carry for QueueBlock {
         let may_have = bool::get(&mut from)?;
         let seal = match u8::get(&mut from)? {
             OPEN => None,
-            FINAL => Some(Seal::Final),
-            CONTINUES => Some(Seal::Continues(Vec::get(&mut from)?)),
+            FINAL => Some(QueueSeal::Final),
+            CONTINUES => Some(QueueSeal::Continues(Vec::get(&mut from)?)),
             _ => return Err(broken("the block has an unknown kind of seal")),
         };
         let size = self.size as u64;
@@ -131,8 +131,8 @@ impl Carry for QueueBlock {
             let (length, bytes) = (self.through(), self.put_bytes);
             let successor = match &self.seal {
                 None => None,
-                Some(Seal::Continues(successor)) => Some(Some(successor.clone())),
-                Some(Seal::Final) => Some(None),
+                Some(QueueSeal::Continues(successor)) => Some(Some(successor.clone())),
+                Some(QueueSeal::Final) => Some(None),
             };
             if let Some(successor) = successor {
                 self.events.push_back(Event::Sealed { length, bytes, successor });

@@ -8,14 +8,14 @@ use honeycomb_types::{Bug, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-struct Out {
+struct Delivered {
     until: Time,
     deliveries: u32,
 }
 
 #[derive(Default)]
 pub(super) struct Reserved {
-    out: BTreeMap<usize, Out>,
+    out: BTreeMap<usize, Delivered>,
     /// Delivery counts of the returned items.
     returned: BTreeMap<usize, u32>,
     /// When each item that is out returns by itself. Exactly one entry per item, because a work queue settles
@@ -33,7 +33,7 @@ impl Reserved {
             back.is_none(),
             "INV-22: item {item} is out, and returned after {back:?} deliveries"
         );
-        self.out.insert(item, Out { until, deliveries });
+        self.out.insert(item, Delivered { until, deliveries });
         self.due.insert((until, item));
         let (out, due) = (self.out.len(), self.due.len());
         assert_eq!(out, due, "INV-22: {out} items are out, and {due} have a time");
@@ -47,7 +47,7 @@ impl Reserved {
 
     /// Settles an item; returns its delivery count if it was out.
     pub fn settle(&mut self, item: usize) -> Option<u32> {
-        let Out { until, deliveries } = self.out.remove(&item)?;
+        let Delivered { until, deliveries } = self.out.remove(&item)?;
         let timed = self.due.remove(&(until, item));
         assert!(timed, "INV-22: item {item} is out without a time");
         Some(deliveries)
@@ -78,7 +78,7 @@ impl Reserved {
     /// The returned items, with no time left, and then the items that are out, with the remaining
     /// microseconds; each with its delivery count.
     pub fn list(&self, now: Time) -> Vec<(usize, u64, u32)> {
-        let left = |out: &Out| (out.until.since(now).as_micros() as u64).max(1);
+        let left = |out: &Delivered| (out.until.since(now).as_micros() as u64).max(1);
         let out = self.out.iter().map(|(item, out)| (*item, left(out), out.deliveries));
         let returned = self.returned.iter().map(|(item, deliveries)| (*item, 0, *deliveries));
         out.chain(returned).collect()
@@ -135,7 +135,7 @@ impl Reserved {
     }
 
     pub fn bytes(&self) -> usize {
-        self.out.len() * (size_of::<(usize, Out)>() + size_of::<(Time, usize)>())
+        self.out.len() * (size_of::<(usize, Delivered)>() + size_of::<(Time, usize)>())
             + self.returned.len() * size_of::<(usize, u32)>()
     }
 }

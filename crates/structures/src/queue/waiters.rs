@@ -1,6 +1,6 @@
 //! Requests that wait at a queue, for items or for room. First come, first served.
 
-use super::line::Line;
+use super::arrivals::ArrivalOrder;
 use crate::Ticket;
 use honeycomb_types::{Bug, Time};
 use honeycomb_wire::queue::GetArgs;
@@ -31,8 +31,8 @@ impl Putter {
 
 #[derive(Default)]
 pub(super) struct Waiters {
-    getters: Line<Getter>,
-    putters: Line<Putter>,
+    getters: ArrivalOrder<Getter>,
+    putters: ArrivalOrder<Putter>,
     /// Bytes of the waiting puts, with their payloads.
     bytes: usize,
     /// The time before which no work is due.

@@ -201,19 +201,19 @@ impl Round {
                 return taken > 0;
             }
             match self.read_some(net, service, now, id, turn) {
-                Step::Read(n) => {
+                ReadStep::Read(n) => {
                     taken += n;
                     net.worked(id, n);
                 }
-                Step::Drained(n) => {
+                ReadStep::Drained(n) => {
                     net.worked(id, n);
                     return taken + n > 0;
                 }
-                Step::Ended => {
+                ReadStep::Ended => {
                     net.drop_conn(id);
                     return true;
                 }
-                Step::Gone => return true,
+                ReadStep::Gone => return true,
             }
         }
     }
@@ -226,7 +226,7 @@ impl Round {
         now: Time,
         id: ConnId,
         most: usize,
-    ) -> Step {
+    ) -> ReadStep {
         let conn = net.conn(id).expect("checked by the caller");
         let mode = conn.mode;
         if mode != Mode::Frames || conn.wants > SMALL_FRAME && conn.lacks().is_some() {
@@ -271,15 +271,15 @@ impl Round {
         let mut taken = 0;
         if conn.unread && !conn.paused && !conn.closing {
             match self.read_some(net, service, now, id, PIECE) {
-                Step::Read(n) => taken = n.min(PIECE),
-                Step::Drained(n) => {
+                ReadStep::Read(n) => taken = n.min(PIECE),
+                ReadStep::Drained(n) => {
                     taken = n;
                     if let Some(conn) = net.conn(id) {
                         conn.unread = false;
                     }
                 }
-                Step::Ended => return net.drop_conn(id),
-                Step::Gone => return,
+                ReadStep::Ended => return net.drop_conn(id),
+                ReadStep::Gone => return,
             }
         }
         // The read bytes are a part of the step: the output that they cause is sent with the next one.
@@ -297,7 +297,7 @@ impl Round {
         now: Time,
         id: ConnId,
         most: usize,
-    ) -> Step {
+    ) -> ReadStep {
         let conn = net.conn(id).expect("checked by the caller");
         if let Some(lacks) = conn.lacks() {
             return self.gather(net, service, now, id, lacks.min(most));
@@ -309,7 +309,7 @@ impl Round {
             if used > 0 || net.conn(id).is_none_or(|conn| conn.paused) {
                 kept.drain(..used);
                 let fresh = used > 0;
-                return settle(net, service, now, id, &kept, fresh).unwrap_or(Step::Read(used));
+                return settle(net, service, now, id, &kept, fresh).unwrap_or(ReadStep::Read(used));
             }
         }
         let conn = net.conn(id).expect("nothing was consumed");
@@ -317,10 +317,10 @@ impl Round {
         let alone = std::mem::take(&mut conn.brings_large);
         let room = if alone { HEAD_ALONE } else { self.scratch.len().min(most) };
         let read = match conn.read(&mut self.scratch[..room], now) {
-            Ok(Some(0)) | Err(_) => return Step::Ended,
+            Ok(Some(0)) | Err(_) => return ReadStep::Ended,
             Ok(None) => {
                 conn.keep(&kept);
-                return Step::Drained(0);
+                return ReadStep::Drained(0);
             }
             Ok(Some(n)) => n,
         };
@@ -338,9 +338,9 @@ impl Round {
         match rest {
             Some(step) => step,
             None if drained && !net.cut && net.conn(id).is_some_and(|c| c.mode == Mode::Frames) => {
-                Step::Drained(read)
+                ReadStep::Drained(read)
             }
-            None => Step::Read(read),
+            None => ReadStep::Read(read),
         }
     }
 
@@ -354,11 +354,11 @@ impl Round {
         id: ConnId,
         left: usize,
         most: usize,
-    ) -> Step {
+    ) -> ReadStep {
         let conn = net.conn(id).expect("checked by the caller");
         let Some(place) = service.fill(id) else {
             conn.mode = Mode::Skip { left };
-            return Step::Read(0);
+            return ReadStep::Read(0);
         };
         assert_eq!(place.len(), left, "the place of a payload has room for the rest of it");
         let piece = most.min(FILL_PIECE);
@@ -368,8 +368,8 @@ impl Round {
         };
         let room = place.len() + beyond.len();
         let read = match conn.read_two(place, beyond, now) {
-            Ok(Some(0)) | Err(_) => return Step::Ended,
-            Ok(None) => return Step::Drained(0),
+            Ok(Some(0)) | Err(_) => return ReadStep::Ended,
+            Ok(None) => return ReadStep::Drained(0),
             Ok(Some(n)) => n,
         };
         // As for frames: a short read means that the socket is empty. While the payload is incomplete, the
@@ -384,9 +384,9 @@ impl Round {
                 return step;
             }
             // The bytes may begin with the header of another large payload: its place is determined next.
-            return Step::Read(read);
+            return ReadStep::Read(read);
         }
-        if drained { Step::Drained(read) } else { Step::Read(read) }
+        if drained { ReadStep::Drained(read) } else { ReadStep::Read(read) }
     }
 
     /// Reads more of a frame that needs so many more bytes before it can be handled.
@@ -397,12 +397,12 @@ impl Round {
         now: Time,
         id: ConnId,
         lacks: usize,
-    ) -> Step {
+    ) -> ReadStep {
         let conn = net.conn(id).expect("checked by the caller");
         let room = lacks.min(self.scratch.len());
         let read = match conn.read(&mut self.scratch[..room], now) {
-            Ok(Some(0)) | Err(_) => return Step::Ended,
-            Ok(None) => return Step::Drained(0),
+            Ok(Some(0)) | Err(_) => return ReadStep::Ended,
+            Ok(None) => return ReadStep::Drained(0),
             Ok(Some(n)) => n,
         };
         conn.keep(&self.scratch[..read]);
@@ -423,7 +423,7 @@ impl Round {
         // A gathered byte is copied once more, into pages that are touched for the first time.
         net.worked(id, read);
         // Bytes after the frame follow it in the buffer, and cause no further event.
-        Step::Read(read)
+        ReadStep::Read(read)
     }
 
     fn skip<S: Service>(
@@ -434,21 +434,21 @@ impl Round {
         id: ConnId,
         left: usize,
         most: usize,
-    ) -> Step {
+    ) -> ReadStep {
         let conn = net.conn(id).expect("checked by the caller");
         let want = left.min(self.scratch.len()).min(most);
         match conn.read(&mut self.scratch[..want], now) {
-            Ok(Some(0)) | Err(_) => Step::Ended,
-            Ok(None) => Step::Drained(0),
+            Ok(Some(0)) | Err(_) => ReadStep::Ended,
+            Ok(None) => ReadStep::Drained(0),
             Ok(Some(n)) => {
                 skipped(net, service, now, id, left - n);
-                Step::Read(n)
+                ReadStep::Read(n)
             }
         }
     }
 }
 
-enum Step {
+enum ReadStep {
     /// The number of bytes read; there may be more.
     Read(usize),
     /// The number of bytes read; there are no more for now.
@@ -467,9 +467,9 @@ fn settle<S: Service>(
     id: ConnId,
     rest: &[u8],
     fresh: bool,
-) -> Option<Step> {
+) -> Option<ReadStep> {
     let cut = net.cut;
-    let Some(conn) = net.conn(id) else { return Some(Step::Gone) };
+    let Some(conn) = net.conn(id) else { return Some(ReadStep::Gone) };
     if fresh && conn.mode == Mode::Frames {
         conn.arriving.ends();
     }
@@ -493,7 +493,7 @@ fn settle<S: Service>(
     let stream = conn.stream;
     service.on_detached(id, target, Detached { stream, kept, greeted, job, opened });
     net.release(id);
-    Some(Step::Gone)
+    Some(ReadStep::Gone)
 }
 
 /// The length of the frame that begins with these bytes, and whether it must not wait; 0 if its header is
@@ -724,8 +724,8 @@ fn request<S: Service>(
         let begun = service.begin_fill(net, now, id, header, args);
         if let Some(conn) = net.conn(id) {
             conn.mode = match begun {
-                Begin::Fill => Mode::Fill { left: payload_len },
-                Begin::Skip => Mode::Skip { left: payload_len },
+                PayloadAction::Fill => Mode::Fill { left: payload_len },
+                PayloadAction::Skip => Mode::Skip { left: payload_len },
             };
             conn.arriving.ends();
             conn.arriving.goes_on(now, payload_len);

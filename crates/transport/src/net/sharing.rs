@@ -1,7 +1,7 @@
 //! Whether a loop serves several jobs, the length of their turns then, and which jobs rest (ADR 0045).
 
 use super::{ConnId, Net, Service, look_up};
-use crate::budget::{Recent, SHARED_TURN, Share, TURN};
+use crate::budget::{JobShare, Recent, SHARED_TURN, TURN};
 use honeycomb_types::{Bug, Time};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +23,8 @@ const SHARED_ROUNDS: u8 = 2;
 
 /// The job that was served last, and the time until which others are expected.
 #[derive(Debug, Default)]
-pub(super) struct Sharing {
-    last: Option<Arc<Share>>,
+pub(super) struct JobTurns {
+    last: Option<Arc<JobShare>>,
     until: Time,
     /// Rounds, this one included, that are shared whatever the time.
     rounds: u8,
@@ -37,7 +37,7 @@ pub(super) struct Sharing {
     measured: Time,
 }
 
-impl Sharing {
+impl JobTurns {
     /// Begins a round.
     fn round_begins(&mut self, now: Time) {
         self.rounds = self.rounds.saturating_sub(1);
@@ -50,7 +50,7 @@ impl Sharing {
     }
 
     /// Notes that a request of the job with this share was served.
-    pub fn served(&mut self, now: Time, share: &Arc<Share>) {
+    pub fn served(&mut self, now: Time, share: &Arc<JobShare>) {
         match &self.last {
             Some(last) if Arc::ptr_eq(last, share) => return,
             Some(_) => (self.until, self.rounds) = (now + SHARED_FOR, SHARED_ROUNDS),
@@ -73,7 +73,7 @@ impl Sharing {
     }
 
     /// Length of a turn of the job with this share, in bytes of work.
-    pub fn turn(&self, now: Time, share: &Share) -> usize {
+    pub fn turn(&self, now: Time, share: &JobShare) -> usize {
         match share.presses(now) {
             true => self.least_turn(now),
             false => TURN,
@@ -83,7 +83,7 @@ impl Sharing {
     /// Whether a job whose request waits has used its turn. `taken`: bytes that the job has used in this
     /// round, and whether another request used the last of them. If that request has used a short turn, the
     /// job presses from now on.
-    pub fn turn_is_over(&self, now: Time, share: &Share, taken: (usize, bool)) -> bool {
+    pub fn turn_is_over(&self, now: Time, share: &JobShare, taken: (usize, bool)) -> bool {
         let (bytes, by_another) = taken;
         if by_another && bytes >= self.least_turn(now) {
             share.press(now);
@@ -97,7 +97,7 @@ impl Sharing {
     }
 
     /// Counts work of a job that took this time, and ended now.
-    fn took(&self, now: Time, share: &Share, time: Duration) {
+    fn took(&self, now: Time, share: &JobShare, time: Duration) {
         self.recent.add(now, time);
         share.took(now, time);
         if self.large {
@@ -106,7 +106,7 @@ impl Sharing {
     }
 
     /// The end of the job's rest, if it rests.
-    fn rests(&self, now: Time, share: &Share) -> Option<Time> {
+    fn rests(&self, now: Time, share: &JobShare) -> Option<Time> {
         let until = share.rests_until(now).filter(|_| self.is_shared(now) && share.presses(now))?;
         let most = share.recent_ns(now) * MOST_DENOMINATOR > self.recent.ns(now) * MOST_NUMERATOR;
         most.then_some(until)
@@ -135,9 +135,9 @@ impl Resting {
 }
 
 /// Work whose time is measured.
-pub(super) struct Work {
+pub(super) struct TimedWork {
     /// `None` for work of the cluster itself.
-    share: Option<Arc<Share>>,
+    share: Option<Arc<JobShare>>,
     began: Time,
 }
 
@@ -158,26 +158,29 @@ impl Net {
     }
 
     /// Begins work for the job of a connection. Its time is measured on a shared loop only.
-    pub(super) fn begin_work(&mut self, of: ConnId) -> Option<Work> {
+    pub(super) fn begin_work(&mut self, of: ConnId) -> Option<TimedWork> {
         if !self.sharing.is_shared(self.round) {
             return None;
         }
         let conn = self.conn(of)?;
         let share = (!conn.link).then(|| conn.share().clone());
         self.sharing.large = false;
-        Some(Work { share, began: self.sharing.measured })
+        Some(TimedWork { share, began: self.sharing.measured })
     }
 
     /// Begins to accept connections. A new connection counts as large work, because it costs as much.
-    pub(super) fn begin_accepting(&mut self) -> Option<Work> {
+    pub(super) fn begin_accepting(&mut self) -> Option<TimedWork> {
         let shared = self.sharing.is_shared(self.round);
         self.sharing.moves_large();
-        shared.then(|| Work { share: Some(self.strangers.clone()), began: self.sharing.measured })
+        shared.then(|| TimedWork {
+            share: Some(self.strangers.clone()),
+            began: self.sharing.measured,
+        })
     }
 
     /// Ends work. A service that measured its last request has read the clock just now.
-    pub(super) fn end_work(&mut self, work: Option<Work>) {
-        let Some(Work { share, began }) = work else { return };
+    pub(super) fn end_work(&mut self, work: Option<TimedWork>) {
+        let Some(TimedWork { share, began }) = work else { return };
         if self.sharing.measured == began {
             self.sharing.measure(self.clock.now());
         }
@@ -236,14 +239,14 @@ mod tests {
 
     const BEGIN: Time = Time(1_000_000_000);
 
-    fn shares() -> (Arc<Share>, Arc<Share>) {
-        (Arc::new(Share::default()), Arc::new(Share::default()))
+    fn shares() -> (Arc<JobShare>, Arc<JobShare>) {
+        (Arc::new(JobShare::default()), Arc::new(JobShare::default()))
     }
 
     #[test]
     fn turns_are_short_while_a_job_presses_and_another_was_served_lately() {
         let (a, b) = shares();
-        let mut sharing = Sharing::default();
+        let mut sharing = JobTurns::default();
         (0..500).for_each(|n| sharing.served(BEGIN + n * SHARED_FOR, &a));
         let now = BEGIN + 500 * SHARED_FOR;
         a.press(now);
@@ -268,7 +271,7 @@ mod tests {
     #[test]
     fn job_presses_when_another_of_its_connections_has_used_a_short_turn() {
         let (a, b) = shares();
-        let mut sharing = Sharing::default();
+        let mut sharing = JobTurns::default();
         let alone = sharing.turn_is_over(BEGIN, &a, (TURN - 1, true));
         assert!(!alone && !a.presses(BEGIN), "no other job is served");
         sharing.served(BEGIN, &a);
@@ -286,7 +289,7 @@ mod tests {
     #[test]
     fn small_requests_owe_no_rest() {
         let (a, b) = shares();
-        let mut sharing = Sharing::default();
+        let mut sharing = JobTurns::default();
         sharing.served(BEGIN, &a);
         sharing.served(BEGIN, &b);
         a.press(BEGIN);
@@ -305,7 +308,7 @@ mod tests {
     #[test]
     fn only_a_job_that_presses_and_takes_most_of_a_shared_loop_rests() {
         let ((a, b), us) = (shares(), Duration::from_micros);
-        let mut sharing = Sharing { large: true, ..Sharing::default() };
+        let mut sharing = JobTurns { large: true, ..JobTurns::default() };
         for _ in 0..10 {
             sharing.took(BEGIN, &a, us(100));
         }

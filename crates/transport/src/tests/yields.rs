@@ -1,7 +1,7 @@
 //! A yielding connection: its bytes move a piece at a time, all of them arrive, and no other
 //! connection waits for more than a piece.
 
-use crate::{Begin, ConnId, Net, NetOptions, ReplyPayload, Service, run};
+use crate::{ConnId, Net, NetOptions, PayloadAction, ReplyPayload, Service, run};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::REQUEST_HEADER;
 use honeycomb_types::{BlockAt, BlockId, Epoch, LaneId, Sequence, ServerId, ShardIx, Time};
@@ -57,10 +57,10 @@ impl Service for Echo {
         _: ConnId,
         header: &RequestHeader,
         _: &[u8],
-    ) -> Begin {
+    ) -> PayloadAction {
         (self.header, self.filled) = (*header, 0);
         self.payload = vec![0; header.payload_len as usize];
-        Begin::Fill
+        PayloadAction::Fill
     }
 
     fn fill(&mut self, _: ConnId) -> Option<&mut [u8]> {

@@ -40,7 +40,7 @@ pub(crate) struct Wait<'a> {
 
 /// A stream socket in blocking mode. A system call that must not wait has a flag for that. A caller without
 /// other work sleeps in the receiving system call, which ends after `PATIENCE`.
-pub(crate) struct Line {
+pub(crate) struct StreamSocket {
     socket: OwnedFd,
     clock: Clock,
     spin: Duration,
@@ -49,14 +49,14 @@ pub(crate) struct Line {
     pub sending: bool,
 }
 
-impl Line {
+impl StreamSocket {
     /// Connects to the first address of a name that accepts; `NotFound` if the name has none.
     pub fn connect(
         address: &str,
         timeout: Duration,
         clock: Clock,
         spin: Duration,
-    ) -> io::Result<Line> {
+    ) -> io::Result<StreamSocket> {
         let unknown = |why: String| io::Error::new(io::ErrorKind::NotFound, why);
         let mut last = unknown("the host name has no address".into());
         let candidates = address
@@ -69,7 +69,7 @@ impl Line {
                     // The kernel goes on sending a request after this process closes the socket. The
                     // request must arrive before the server forgets its record of it (INV-16).
                     set_tcp_user_timeout(&stream, MESSAGE_LIFE_MS as u32)?;
-                    return Line::over(stream.into(), clock, spin);
+                    return StreamSocket::over(stream.into(), clock, spin);
                 }
                 Err(e) => last = e,
             }
@@ -78,16 +78,16 @@ impl Line {
     }
 
     /// Connects to the Unix socket of a node of this machine; see `honeycomb_transport::unix::connect`.
-    pub fn near(path: &str, clock: Clock, spin: Duration) -> io::Result<Line> {
+    pub fn near(path: &str, clock: Clock, spin: Duration) -> io::Result<StreamSocket> {
         let stream = unix::connect(path)?;
         stream.set_nonblocking(false)?;
-        Line::over(stream.into(), clock, spin)
+        StreamSocket::over(stream.into(), clock, spin)
     }
 
     /// A line over a connected stream socket of any kind.
-    fn over(socket: OwnedFd, clock: Clock, spin: Duration) -> io::Result<Line> {
+    fn over(socket: OwnedFd, clock: Clock, spin: Duration) -> io::Result<StreamSocket> {
         set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE))?;
-        Ok(Line { socket, clock, spin, poller: Poller::default(), sending: false })
+        Ok(StreamSocket { socket, clock, spin, poller: Poller::default(), sending: false })
     }
 
     /// Reads the available bytes without waiting: `WouldBlock` if there are none, 0 at the end of
@@ -257,7 +257,7 @@ impl Line {
 /// passes first. Polls briefly first, as for a single connection. If the wait is interruptible, a
 /// signal to this thread or its interrupt ends it as an error.
 pub(crate) fn await_some(
-    waiting: &mut [&mut Line],
+    waiting: &mut [&mut StreamSocket],
     until: Time,
     interruptible: bool,
 ) -> io::Result<Vec<usize>> {
@@ -318,7 +318,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let timeout = Duration::from_secs(5);
-        let line = Line::connect(&address, timeout, Clock::start(), Duration::ZERO).unwrap();
+        let line =
+            StreamSocket::connect(&address, timeout, Clock::start(), Duration::ZERO).unwrap();
         assert_eq!(tcp_user_timeout(&line.socket).unwrap(), MESSAGE_LIFE_MS as u32);
     }
 }

@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 
 /// Requests in the order of their arrival. When a connection ends, hundreds of them may be removed from the
 /// middle, each without a search.
-pub(super) struct Line<T> {
+pub(super) struct ArrivalOrder<T> {
     by_arrival: BTreeMap<u64, (Ticket, T)>,
     arrivals: HashMap<Ticket, u64>,
     next: u64,
 }
 
-impl<T> Default for Line<T> {
-    fn default() -> Line<T> {
-        Line { by_arrival: BTreeMap::new(), arrivals: HashMap::new(), next: 0 }
+impl<T> Default for ArrivalOrder<T> {
+    fn default() -> ArrivalOrder<T> {
+        ArrivalOrder { by_arrival: BTreeMap::new(), arrivals: HashMap::new(), next: 0 }
     }
 }
 
-impl<T> Line<T> {
+impl<T> ArrivalOrder<T> {
     pub fn len(&self) -> usize {
         self.by_arrival.len()
     }
@@ -81,8 +81,8 @@ impl<T> Line<T> {
 mod tests {
     use super::*;
 
-    fn line(of: u64) -> Line<u64> {
-        let mut line = Line::default();
+    fn line(of: u64) -> ArrivalOrder<u64> {
+        let mut line = ArrivalOrder::default();
         // Tickets do not grow with the arrivals.
         (0..of).for_each(|n| line.push(Ticket(of - n), n));
         line

@@ -24,7 +24,7 @@ const AGAIN_MAX: Duration = Duration::from_secs(15);
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
 /// A store with blocks on this server that must be emptied.
-struct Left {
+struct StoreToEmpty {
     /// Each block with the time when its report becomes stale: the drain may have been cancelled.
     blocks: BTreeMap<BlockAt, Time>,
     /// Time of the next pass.
@@ -46,7 +46,8 @@ pub fn follow(server: &MemoryServer, options: &ServerOptions) {
 }
 
 fn carry(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl Fn(String)) {
-    let (clock, mut stores) = (Clock::start(), BTreeMap::<(JobId, StructureId), Left>::new());
+    let (clock, mut stores) =
+        (Clock::start(), BTreeMap::<(JobId, StructureId), StoreToEmpty>::new());
     let (mut client, mut carried) = (None, 0);
     loop {
         let came = match stores.values().map(|left| left.due).min() {
@@ -57,7 +58,7 @@ fn carry(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl
         let now = clock.now();
         match came {
             Ok(ValuesLeave { job, structure, at }) => {
-                let left = stores.entry((job, structure)).or_insert_with(|| Left {
+                let left = stores.entry((job, structure)).or_insert_with(|| StoreToEmpty {
                     blocks: BTreeMap::new(),
                     due: now + AGAIN,
                     pause: AGAIN,

@@ -1,6 +1,6 @@
 //! The shards' requests to the controller, and its answers.
 
-use super::{Asked, Link};
+use super::{Link, PendingRequest};
 use crate::notes::Note;
 use crate::shard::{Effect, MoveWord};
 use honeycomb_structures::{News, Successor};
@@ -27,17 +27,17 @@ impl Link {
             Effect::Grow { structure, at } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = GrowStructureRequest { structure, block, epoch };
-                self.ask(net, Op::GrowStructure, &body, Asked::Grow(at));
+                self.ask(net, Op::GrowStructure, &body, PendingRequest::Grow(at));
             }
             Effect::Sealed { structure, at, length, bytes, last } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = SealBlockRequest { structure, block, epoch, length, bytes, last };
-                self.ask(net, Op::SealBlock, &body, Asked::Told);
+                self.ask(net, Op::SealBlock, &body, PendingRequest::Told);
             }
             Effect::Taken { structure, at, items, bytes } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = QueueTakenRequest { structure, block, epoch, items, bytes };
-                self.ask(net, Op::QueueTaken, &body, Asked::Taken(at));
+                self.ask(net, Op::QueueTaken, &body, PendingRequest::Taken(at));
             }
             Effect::Return { structure, at, successor } => {
                 let entry = MovedArgs::decode(&successor).expect("`grown` encoded it").entry;
@@ -49,12 +49,12 @@ impl Link {
                     successor: entry.block,
                     successor_epoch: entry.epoch,
                 };
-                self.ask(net, Op::ReturnBlock, &body, Asked::Told);
+                self.ask(net, Op::ReturnBlock, &body, PendingRequest::Told);
             }
             Effect::BeginMove { structure, at, start, way } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = BeginMoveRequest { structure, block, epoch, start, way: way as u8 };
-                self.ask(net, Op::BeginMove, &body, Asked::Begin(at));
+                self.ask(net, Op::BeginMove, &body, PendingRequest::Begin(at));
             }
             Effect::CommitMove { structure, at, id, target, bytes } => {
                 let (structure, block, epoch) = names(structure, at);
@@ -67,37 +67,37 @@ impl Link {
                     target_epoch: target.epoch.0,
                     bytes,
                 };
-                self.ask(net, Op::CommitMove, &body, Asked::Commit(at));
+                self.ask(net, Op::CommitMove, &body, PendingRequest::Commit(at));
             }
             Effect::CancelMove { structure, at, id } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = CancelMoveRequest { structure, block, epoch, move_id: id };
-                self.ask(net, Op::CancelMove, &body, Asked::Told);
+                self.ask(net, Op::CancelMove, &body, PendingRequest::Told);
             }
             Effect::LocateServer { shard, server } => {
                 let body = LocateServerRequest { server: server.0 };
-                self.ask(net, Op::LocateServer, &body, Asked::Locate(shard, server));
+                self.ask(net, Op::LocateServer, &body, PendingRequest::Locate(shard, server));
             }
             Effect::Raise { structure, at } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = RaiseBlockRequest { structure, block, epoch };
-                self.ask(net, Op::RaiseBlock, &body, Asked::Told);
+                self.ask(net, Op::RaiseBlock, &body, PendingRequest::Told);
             }
             Effect::TierChanged { structure, at, tier } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = TierChangedRequest { structure, block, epoch, tier: tier.0 };
-                self.ask(net, Op::TierChanged, &body, Asked::Told);
+                self.ask(net, Op::TierChanged, &body, PendingRequest::Told);
             }
             Effect::BlockFailed { structure, at, why } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = BlockFailedRequest { structure, block, epoch, why };
-                self.ask(net, Op::BlockFailed, &body, Asked::Told);
+                self.ask(net, Op::BlockFailed, &body, PendingRequest::Told);
             }
             Effect::ValuesLeave { .. } => unreachable!("only reported to this process"),
             Effect::Retire { structure, at } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = RetireBlockRequest { structure, block, epoch };
-                self.ask(net, Op::RetireBlock, &body, Asked::Told);
+                self.ask(net, Op::RetireBlock, &body, PendingRequest::Told);
             }
         }
     }

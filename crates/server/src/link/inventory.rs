@@ -1,7 +1,7 @@
 //! The inventory for a controller that knows this server: the state and content of its blocks, which is sent
 //! before any other message.
 
-use super::{Asked, Link, TOLD_AT_A_TIME};
+use super::{Link, PendingRequest, TOLD_AT_A_TIME};
 use crate::shard::{Effect, MoveWord};
 use honeycomb_structures::News;
 use honeycomb_transport::Net;
@@ -108,7 +108,7 @@ impl Link {
             let rest = blocks.split_off(blocks.len().min(TOLD_AT_A_TIME));
             let last = rest.is_empty();
             let body = InventoryRequest { blocks, last };
-            self.ask(net, Op::Inventory, &body, Asked::Inventory { last });
+            self.ask(net, Op::Inventory, &body, PendingRequest::Inventory { last });
             if last {
                 return;
             }

@@ -1,7 +1,7 @@
 //! Requests to memory servers, and the replies that wait for them.
 
-use super::{ControllerService, Peer, Refusal, drain, moves};
-use crate::outbox::{Out, Rests};
+use super::{ControllerService, PeerState, RefusedRequest, drain, moves};
+use crate::outbox::{OutgoingMessage, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, StopFault, Written};
 use honeycomb_transport::ConnId;
@@ -28,7 +28,7 @@ impl Deferred {
 }
 
 /// A request from this controller to a memory server.
-pub(crate) struct Errand {
+pub(crate) struct ServerRequest {
     pub(crate) server: ServerId,
     pub(crate) effect: Effect,
     /// Connection of the request; `None` if there was none.
@@ -81,7 +81,7 @@ impl ControllerService {
         let Some(deferred) = waiting else { return false };
         let before = std::mem::replace(&mut deferred.to, to);
         // The earlier request came from another shard, which still waits for its answer.
-        if let Some(Peer { origin: Some(origin), .. }) = self.peers.get(&before) {
+        if let Some(PeerState { origin: Some(origin), .. }) = self.peers.get(&before) {
             let origin = *origin;
             self.peers.remove(&before);
             let busy = ReplyHeader::new(Status::Busy, request, super::BUSY_RETRY_US);
@@ -128,14 +128,15 @@ impl ControllerService {
             let waits = deferred.filter(|_| is_awaited(&effect));
             match self.links.get(&server).copied() {
                 Some(link) => {
-                    self.out.push(Out::Ask { to: link, number, op, body });
-                    let errand = Errand { server, effect, link: Some(link), deferred: waits };
+                    self.out.push(OutgoingMessage::Ask { to: link, number, op, body });
+                    let errand =
+                        ServerRequest { server, effect, link: Some(link), deferred: waits };
                     let before = self.errands.insert(number, errand);
                     assert!(before.is_none(), "INV-16: request {number} was given twice");
                 }
                 // The request is sent when the server is back, or fails when the server is lost.
                 None if self.catalog.is_suspected(server) => {
-                    let errand = Errand { server, effect, link: None, deferred: waits };
+                    let errand = ServerRequest { server, effect, link: None, deferred: waits };
                     self.errands.insert(number, errand);
                 }
                 None => {
@@ -159,7 +160,7 @@ impl ControllerService {
         args: &[u8],
     ) {
         // Only the server of the request can answer it.
-        let theirs = |errand: &Errand| errand.server == server;
+        let theirs = |errand: &ServerRequest| errand.server == server;
         if !self.errands.get(&header.request).is_some_and(theirs) {
             return;
         }
@@ -292,7 +293,7 @@ impl ControllerService {
     }
 
     /// Completes one of the requests that a deferred reply waits for.
-    fn release(&mut self, number: Option<u64>, failure: Option<Refusal>) {
+    fn release(&mut self, number: Option<u64>, failure: Option<RefusedRequest>) {
         let Some(number) = number else { return };
         let Some(deferred) = self.deferred.get_mut(&number) else { return };
         let left = deferred.left;
@@ -457,7 +458,7 @@ fn is_awaited(effect: &Effect) -> bool {
 }
 
 /// The refusal for a waiting reply when the server of this effect is lost.
-pub(super) fn loss_of(effect: &Effect) -> Option<Refusal> {
+pub(super) fn loss_of(effect: &Effect) -> Option<RefusedRequest> {
     match effect {
         // Only an attempt is lost; the source still has all data.
         Effect::BeginImport { .. } => Some((Status::Busy, taker_gone())),
