@@ -15,6 +15,8 @@ pub struct Cluster {
     data: Option<PathBuf>,
     controller: Child,
     servers: Vec<Child>,
+    /// Servers that are being drained: each ends by itself, with success.
+    drained: Vec<Child>,
     /// host:port of the controller, for the life of the cluster.
     pub address: String,
     /// The cluster's token, likewise.
@@ -64,6 +66,7 @@ impl Cluster {
             data,
             controller,
             servers: Vec::new(),
+            drained: Vec::new(),
             address: told.address,
             token: unhex(&told.token)?,
         };
@@ -102,24 +105,34 @@ impl Cluster {
         Ok(told["address"].as_str().unwrap_or_default().to_owned())
     }
 
-    /// Waits until the server that was started first has ended, as a drained one does.
-    pub fn await_first(&mut self, limit: Duration) -> Result<(), String> {
-        let mut child = self.servers.remove(0);
+    /// Drains the server that was started first, whose host:port is `address`. It ends by itself as soon as
+    /// it has no data.
+    pub fn drain_first(&mut self, address: &str) -> Result<(), String> {
+        self.client().drain_server(address, false).map_err(|e| format!("drain: {e}"))?;
+        self.drained.push(self.servers.remove(0));
+        Ok(())
+    }
+
+    /// Waits until each server that is being drained has ended.
+    pub fn await_drained(&mut self, limit: Duration) -> Result<(), String> {
         let clock = Clock::start();
         let ends = clock.now() + limit;
-        while clock.now() < ends {
-            match child.try_wait() {
-                Ok(Some(status)) if status.success() => return Ok(()),
-                Ok(Some(status)) => {
-                    return Err(format!("a server that was drained ended: {status}"));
+        for child in &mut self.drained {
+            loop {
+                match child.try_wait() {
+                    Ok(Some(status)) if status.success() => break,
+                    Ok(Some(status)) => {
+                        return Err(format!("a server that was drained ended: {status}"));
+                    }
+                    Ok(None) if clock.now() < ends => {
+                        clock.sleep_until(clock.now() + Duration::from_millis(20))
+                    }
+                    Ok(None) => return Err(format!("a server was not drained within {limit:?}")),
+                    Err(e) => return Err(format!("a server that is drained: {e}")),
                 }
-                Ok(None) => clock.sleep_until(clock.now() + Duration::from_millis(20)),
-                Err(e) => return Err(format!("a server that is drained: {e}")),
             }
         }
-        let _ = child.kill();
-        let _ = child.wait();
-        Err(format!("a server was not drained within {limit:?}"))
+        Ok(())
     }
 
     /// A client with the cluster's token.
@@ -127,10 +140,24 @@ impl Cluster {
         Client::new(ClientOptions::new(&self.address, self.token.clone()))
     }
 
-    /// Number of processes that have ended unexpectedly.
-    pub fn ended(&mut self) -> usize {
-        let all = self.servers.iter_mut().chain([&mut self.controller]);
-        all.map(|child| child.try_wait()).filter(|ended| !matches!(ended, Ok(None))).count()
+    /// Fails if a process has ended, unless it is a server that was drained and has ended with success.
+    pub fn check_alive(&mut self) -> Result<(), String> {
+        let controller = std::iter::once(("the controller", &mut self.controller));
+        let servers = self.servers.iter_mut().map(|child| ("a server", child));
+        for (name, child) in controller.chain(servers) {
+            if let Some(status) = child.try_wait().map_err(|e| format!("{name}: {e}"))? {
+                return Err(format!("{name} ended by itself: {status}"));
+            }
+        }
+        for child in &mut self.drained {
+            match child.try_wait().map_err(|e| format!("a server that is drained: {e}"))? {
+                Some(status) if !status.success() => {
+                    return Err(format!("a server that was drained ended: {status}"));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// The process ids of the servers.
@@ -161,7 +188,8 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        for child in self.servers.iter_mut().chain([&mut self.controller]) {
+        let servers = self.servers.iter_mut().chain(&mut self.drained);
+        for child in servers.chain([&mut self.controller]) {
             let _ = child.kill();
             let _ = child.wait();
         }

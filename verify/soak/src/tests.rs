@@ -1,5 +1,6 @@
 //! A short dose of each soak.
 
 mod elastic;
+mod processes;
 mod queue;
 mod tier;

@@ -30,7 +30,7 @@ struct Args {
     /// The disks fail on purpose (builds with debug assertions alone)
     #[arg(long)]
     faults: bool,
-    /// 512 MiB of memory in blocks of 128 MiB, instead of 16 MiB in blocks of 64 KiB to 1 MiB
+    /// 1 GiB of memory in blocks of 128 MiB, instead of 16 MiB in blocks of 64 KiB to 1 MiB
     #[arg(long)]
     large: bool,
     /// MiB of memory of each server

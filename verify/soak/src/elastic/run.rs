@@ -146,10 +146,7 @@ impl Watch<'_> {
 
     /// Checks that every process is running, and reads the use of memory.
     fn look(&mut self) -> Result<ClusterStatusReply, String> {
-        let ended = self.cluster.ended();
-        if ended > 0 {
-            return Err(format!("{ended} processes of the cluster have ended"));
-        }
+        self.cluster.check_alive()?;
         self.used_most = self.used_most.max(self.counters.used.load(Relaxed));
         self.resident_most = self.resident_most.max(resident_of(&self.cluster)?);
         self.admin.status().map_err(|e| e.to_string())

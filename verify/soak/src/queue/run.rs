@@ -283,10 +283,7 @@ impl Run<'_> {
 
     /// Checks that every process of the cluster is running, and reads the use of blocks.
     fn look(&mut self) -> Result<ClusterStatusReply, String> {
-        let ended = self.cluster.ended();
-        if ended > 0 {
-            return Err(format!("{ended} processes of the cluster have ended"));
-        }
+        self.cluster.check_alive()?;
         let status = self.admin.status().map_err(|e| e.to_string())?;
         let alive = status.servers.iter().filter(|server| server.alive).count();
         if alive != self.settings.servers || status.servers.len() != alive {

@@ -22,6 +22,9 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long draining a server may take.
 const DRAIN: Duration = Duration::from_secs(180);
 const LEASE_MS: u32 = 60_000;
+/// Memory and blocks of a run with large blocks. A server reserves 4 blocks to read and write its disks.
+const LARGE_MEMORY: u64 = 8 * LARGE_BLOCK;
+const LARGE_BLOCK: u64 = 128 * MIB;
 
 /// The options of a run.
 #[derive(Clone, Debug)]
@@ -31,7 +34,7 @@ pub struct Settings {
     pub dir: PathBuf,
     pub seed: u64,
     pub faults: bool,
-    /// 512 MiB of memory in blocks of 128 MiB.
+    /// 1 GiB of memory in blocks of 128 MiB.
     pub large: bool,
     /// Bytes of memory, if not `large`.
     pub memory: u64,
@@ -67,11 +70,11 @@ pub struct Report {
 impl Plan {
     pub fn draw(settings: &Settings) -> Plan {
         let mut rng = Entropy::seeded(settings.seed);
-        let memory = if settings.large { 512 * MIB } else { settings.memory };
+        let memory = if settings.large { LARGE_MEMORY } else { settings.memory };
         // Every core needs some blocks besides those of its write cache.
         let octaves = (memory / (64 * KIB) / 16).ilog2().min(4) as u64;
         let block = (64 * KIB) << rng.below(octaves + 1);
-        let block = if settings.large { 128 * MIB } else { block };
+        let block = if settings.large { LARGE_BLOCK } else { block };
         let cores = 1 + rng.below(2) as usize;
         let shards = if settings.large || memory / block < 64 { 1 } else { cores };
         let may_lose = settings.faults && rng.below(4) == 0;
@@ -173,7 +176,7 @@ fn within(settings: &Settings, plan: &Plan, began: (Clock, Time)) -> Result<Repo
     }
     if plan.drains {
         cluster.add_server(&none, Some(&lower(settings, plan, 1)))?;
-        admin.drain_server(&first, false).map_err(|e| format!("drain: {e}"))?;
+        cluster.drain_first(&first)?;
     }
     let ended = std::thread::scope(|scope| {
         let both = kinds.iter_mut().zip(grown).enumerate();
@@ -199,11 +202,9 @@ fn within(settings: &Settings, plan: &Plan, began: (Clock, Time)) -> Result<Repo
     }
     if plan.drains && done.iter().all(|done| done.lost.is_none()) {
         let status = || format!("{:?}", admin.status());
-        cluster.await_first(DRAIN).map_err(|e| format!("{e}: {}", status()))?;
+        cluster.await_drained(DRAIN).map_err(|e| format!("{e}: {}", status()))?;
     }
-    if cluster.ended() > 0 {
-        return Err("a process ended by itself".into());
-    }
+    cluster.check_alive()?;
     drop(kinds);
     report(settings, plan, done, spilled, began)
 }
