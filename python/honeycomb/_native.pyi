@@ -211,8 +211,10 @@ class NativeClient:
         weight: int | None,
     ) -> QuotaFields:
         """Changes such a quota and returns it; `None` leaves a field unchanged."""
-    def bills(self, job: int) -> list[dict[str, Any]]:
-        """The resources that a job has used; for job 0, those of all jobs that the token may read."""
+    def costs(self, job: int, prices: str | None = None) -> list[dict[str, Any]]:
+        """The resources that a job has used; for job 0, those of all jobs that the token may read.
+        Use and cost of one job, or of all jobs if `job` is 0.
+        """
     def list_jobs(self) -> list[JobInfo]: ...
     def status(self) -> Status: ...
     def tree(self, job: int) -> list[PrefixInfo]: ...

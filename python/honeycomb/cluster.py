@@ -16,7 +16,7 @@ from honeycomb._options import JobOptions
 from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._settings import setting
-from honeycomb.cost import Cost, cost_of, read_prices
+from honeycomb.cost import Cost, price_text
 from honeycomb.custom import Kind, kind_of
 from honeycomb.job import Job
 
@@ -296,10 +296,9 @@ class Client(Remote):
         """The resources that all jobs (of the ``tenant``) have used, and their cost. Jobs that have ended
         come first, as far as the controller still remembers them. ``prices`` are as in
         :meth:`Job.cost`."""
-        table = read_prices(prices)
         mine = f"{tenant}/" if tenant is not None else ""
-        bills = self._session.native.bills(0)
-        return [cost_of(bill, table) for bill in bills if bill["name"].startswith(mine)]
+        costs = self._session.native.costs(0, price_text(prices))
+        return [Cost(**cost) for cost in costs if cost["name"].startswith(mine)]
 
     def jobs(self) -> list[JobInfo]:
         """The registered jobs, in order of registration."""

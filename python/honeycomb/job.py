@@ -24,7 +24,7 @@ from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._transfer import Progress
 from honeycomb.bucket import Bucket, buckets_of, store_of
-from honeycomb.cost import Cost, cost_of, read_prices
+from honeycomb.cost import Cost, price_text
 from honeycomb.custom import Custom, kind_ref
 from honeycomb.errors import from_status
 from honeycomb.file import Appender, HoneyFile, file_mode
@@ -238,8 +238,8 @@ class Job(Remote):
         held there for an hour, ``to-`` with a tier's name (``to-object``) the price of a gigabyte moved into
         that tier from another, and ``moved`` the price of a gigabyte moved to another server. ``None`` uses
         the setting ``prices``."""
-        (bill,) = self._session.native.bills(self.id)
-        return cost_of(bill, read_prices(prices))
+        (cost,) = self._session.native.costs(self.id, price_text(prices))
+        return Cost(**cost)
 
     def set_quota(
         self, addr: str, max_blocks: int | None = None, *, soft_blocks: int | None = None

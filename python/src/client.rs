@@ -1,11 +1,12 @@
 //! Python's interface to the client.
 
-use crate::convert::{checked, job_bill, job_info, prefix_info, raise, status};
+use crate::convert::{checked, job_cost, job_info, prefix_info, raise, status};
 use crate::custom::{CustomKind, NativeCustom, kind};
 use crate::face::Native;
 use crate::options::{self, OfJob, OfPrefix};
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
+use honeycomb_client::cost::{Cost, PRICES, Prices};
 use honeycomb_client::{
     Client, ClientOptions, CustomOptions, Error, IfExists, JobTicket, KindRef, LostLease, Quota,
     QuotaChange, QuotaOf, StopProgress,
@@ -216,9 +217,19 @@ impl NativeClient {
     }
 
     /// The resources that a job has used; for job 0, those of all jobs that the token may read.
-    fn bills<'py>(&self, py: Python<'py>, job: u64) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    /// Use and cost of one job, or of all jobs if `job` is 0.
+    #[pyo3(signature = (job, prices=None))]
+    fn costs<'py>(
+        &self,
+        py: Python<'py>,
+        job: u64,
+        prices: Option<&str>,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let prices = Prices::parse(prices.unwrap_or(PRICES));
+        let prices = prices.map_err(|text| Error::new(Status::InvalidArgument, text));
+        let prices = checked(py, prices)?;
         let bills = self.call(py, |c| c.bills(Some(JobId(job)).filter(|job| job.0 != 0)))?;
-        bills.iter().map(|bill| job_bill(py, bill)).collect()
+        bills.iter().map(|bill| job_cost(py, bill, &Cost::of(bill, &prices))).collect()
     }
 
     fn list_jobs<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {

@@ -1,6 +1,7 @@
 //! Conversion of Rust's results to Python's objects.
 
 use honeycomb_client::Error;
+use honeycomb_client::cost::{Cost, TierCost, tier_name};
 use honeycomb_types::{AlarmKind, TierClass};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{
@@ -67,13 +68,27 @@ pub fn job_info<'py>(py: Python<'py>, j: &JobInfo) -> PyResult<Bound<'py, PyDict
     Ok(dict)
 }
 
-pub fn job_bill<'py>(py: Python<'py>, b: &JobBill) -> PyResult<Bound<'py, PyDict>> {
-    let dict = dict!(py, b, job, name, ended, age_ms, peak_bytes, moved_bytes);
-    let tiers = b
-        .tiers
-        .iter()
-        .map(|tier| (tier.tier, tier.held_byte_ms, tier.used_byte_ms, tier.came_bytes));
-    dict.set_item("tiers", tiers.collect::<Vec<_>>())?;
+/// The fields of `honeycomb.Cost`.
+pub fn job_cost<'py>(py: Python<'py>, b: &JobBill, cost: &Cost) -> PyResult<Bound<'py, PyDict>> {
+    let dict = dict!(py, b, job, name, ended, peak_bytes, moved_bytes);
+    dict.set_item("age", b.age_ms as f64 / 1e3)?;
+    fn by_tier<'py, T: IntoPyObject<'py>>(
+        py: Python<'py>,
+        cost: &Cost,
+        of: impl Fn(&TierCost) -> T,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let dict = PyDict::new(py);
+        for (code, tier) in cost.tiers.iter().enumerate() {
+            dict.set_item(tier_name(code), of(tier))?;
+        }
+        Ok(dict)
+    }
+    dict.set_item("gb_seconds", by_tier(py, cost, |tier| tier.gb_seconds)?)?;
+    dict.set_item("used_gb_seconds", by_tier(py, cost, |tier| tier.used_gb_seconds)?)?;
+    dict.set_item("came_bytes", by_tier(py, cost, |tier| tier.came_bytes)?)?;
+    dict.set_item("money", cost.money)?;
+    dict.set_item("money_by_tier", by_tier(py, cost, |tier| tier.money)?)?;
+    dict.set_item("money_at_peak", cost.money_at_peak)?;
     Ok(dict)
 }
 

@@ -8,15 +8,16 @@ use super::trace::bar;
 use super::{Pool, Transport, Waiting};
 use clap::Args;
 use honeycomb::failure::{CommandResult, Failure};
-use honeycomb::flush_failure;
 use honeycomb::output::Output;
-use honeycomb::{raw, say, size};
+use honeycomb::{say, size};
 use honeycomb_env::Clock;
 use honeycomb_tiers::{Access, Alone, Flushed, Place, RawWriter};
+use honeycomb_transfer::{of_flush, raw};
 use honeycomb_types::Time;
 use honeycomb_types::limits::{FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX};
 use honeycomb_wire::messages::PrefixOptions;
 use serde_json::{Value, json};
+use std::sync::atomic::AtomicBool;
 
 /// Required rate of flushes, as a fraction of the store's rate alone.
 const ASKED: f64 = 0.8;
@@ -108,7 +109,7 @@ pub fn run(args: &FlushArgs) -> CommandResult {
         file.write_all(&piece)?;
     }
     let bytes = blocks as u64 * args.block_size;
-    let alone = Alone::open(&place, &access).map_err(flush_failure)?;
+    let alone = Alone::open(&place, &access).map_err(of_flush)?;
     let names: Vec<String> = (0..blocks).map(|n| format!("{NAMED}{n}")).collect();
     let object_name = format!("{NAMED}plain");
     let object = place.join(&object_name);
@@ -123,12 +124,13 @@ pub fn run(args: &FlushArgs) -> CommandResult {
     for _ in 0..rounds {
         let upload = || upload(&object, &access, bytes);
         let flush = || {
-            let flushed = raw::flush(&client, job.job, "p:f", &object, &access, &|_, _| {})?;
+            let stop = AtomicBool::new(false);
+            let flushed = raw::flush(&client, job.job, "p:f", &object, &access, &|_, _| {}, &stop)?;
             assert_eq!(flushed, bytes, "all of the file");
             Ok(())
         };
         plain.push(Pair { alone: rate(&upload)?, flush: rate(&flush)? });
-        let puts = || alone.put(&names, &piece, FLUSH_COPIES_AT_ONCE).map_err(flush_failure);
+        let puts = || Ok(alone.put(&names, &piece, FLUSH_COPIES_AT_ONCE).map_err(of_flush)?);
         let taken = rate(&puts)?;
         let clock = Clock::start();
         let (ticket, _) = client.flush_prefix(job.job, "p", "out", &mut |_| true)?;
@@ -140,11 +142,11 @@ pub fn run(args: &FlushArgs) -> CommandResult {
     progress.finish_and_clear();
     let flushed = Place::parse(&flushed.expect("there is a round"));
     let flushed = flushed.map_err(|e| Failure::invalid(e.to_string()))?;
-    let flushed = Flushed::at(flushed, &access).map_err(flush_failure)?;
-    flushed.check().map_err(flush_failure)?;
-    flushed.delete(&access).map_err(flush_failure)?;
-    alone.delete(&names).map_err(flush_failure)?;
-    alone.delete(&[object_name]).map_err(flush_failure)?;
+    let flushed = Flushed::at(flushed, &access).map_err(of_flush)?;
+    flushed.check().map_err(of_flush)?;
+    flushed.delete(&access).map_err(of_flush)?;
+    alone.delete(&names).map_err(of_flush)?;
+    alone.delete(&[object_name]).map_err(of_flush)?;
     tell(
         args,
         (&about, &place.to_string(), is_store),
@@ -156,14 +158,14 @@ pub fn run(args: &FlushArgs) -> CommandResult {
 
 /// One object from memory, in the parts of a plain flush.
 fn upload(place: &Place, access: &Access, bytes: u64) -> CommandResult {
-    let mut object = RawWriter::begin(place, access, bytes).map_err(flush_failure)?;
+    let mut object = RawWriter::begin(place, access, bytes).map_err(of_flush)?;
     let mut done = 0;
     while done < bytes {
         let part = (bytes - done).min(object.part() as u64);
-        object.append(vec![7; part as usize]).map_err(flush_failure)?;
+        object.append(vec![7; part as usize]).map_err(of_flush)?;
         done += part;
     }
-    object.finish().map_err(flush_failure)
+    Ok(object.finish().map_err(of_flush)?)
 }
 
 fn tell(

@@ -2,10 +2,9 @@
 //!
 //! `call` is a pure decision procedure, which the simulator also runs: it chooses the block and the
 //! lane, decides when to retry and when to give up, and makes the error. `writing`, equally pure,
-//! assigns the pieces of a large value to blocks. `line`, `transport` and `pool` move the bytes.
+//! assigns the pieces of a large value to blocks. `socket`, `transport` and `pool` move the bytes.
 //! `file`, `queue`, `kv` (with `large`) and `custom` are the handles that users hold. A `Client` is
 //! cheap to clone and may be used from any number of threads.
-//! users hold. A `Client` is cheap to clone and may be used from any number of threads.
 #![forbid(unsafe_code)]
 
 mod ahead;
@@ -14,6 +13,7 @@ pub mod call;
 mod client;
 mod context;
 mod control;
+pub mod cost;
 mod custom;
 mod driver;
 mod error;
@@ -63,6 +63,8 @@ pub use route::{Target, route};
 pub use stopping::{STOP_PATIENCE, StopProgress, Stopped};
 pub use structure::{OpenedStructure, Structure};
 pub use transport::{Room, Sink};
+/// The name of the key-value store of a bucket, in the bucket's prefix.
+pub const BUCKET_STORE: &str = "objects";
 
 /// The result of every call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -1,31 +1,26 @@
 //! `bucket`: objects by name on the command line, like those of Pocket (OSDI '18).
 //!
-//! The layout is that of `python/honeycomb/bucket.py`: a bucket is a prefix with a key-value store named
-//! `objects`, and the name of an object is its key. Both see the same objects.
+//! `honeycomb_transfer::Buckets` has their layout, which `python/honeycomb/bucket.py` shares.
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::dag::JobDag;
 use crate::failure::{CommandResult, Failure};
-use crate::loading::{self, Load};
 use crate::output::{Output, print_bytes, print_value, put_bytes};
 use crate::{place, size};
 use clap::{Args, Subcommand, ValueEnum};
 use honeycomb_client::{Error, FlushProgress, Kv};
 use honeycomb_env::Entropy;
 use honeycomb_tiers::{Access, Place};
-use honeycomb_types::Kind;
+use honeycomb_transfer::{Buckets, IfExists, Load, ensure_prefix};
 use honeycomb_types::limits::KEY_MAX;
 use honeycomb_wire::Status;
-use honeycomb_wire::messages::{PrefixInfo, PrefixOptions};
+use honeycomb_wire::messages::PrefixOptions;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use std::io::{IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The key-value store of a bucket, in its prefix.
-const OBJECTS: &str = "objects";
 /// Bytes of names that one request of `list` reads.
 const PAGE: u32 = 1 << 20;
 /// Transfers of at least this many bytes show progress.
@@ -294,13 +289,8 @@ fn object_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// The address of the store with a bucket's objects.
-fn store_of(bucket: &str) -> String {
-    format!("{bucket}:{OBJECTS}")
-}
-
-fn open(work: &Work, bucket: &str) -> CommandResult<Kv> {
-    Ok(work.client.open_kv(work.job, &store_of(bucket))?)
+fn buckets(work: &Work) -> Buckets<'_> {
+    Buckets { client: &work.client, job: work.job }
 }
 
 fn absent(bucket: &str, object: &str) -> Failure {
@@ -336,57 +326,6 @@ enum BucketIfExists {
     Replace,
 }
 
-/// The check of an existing bucket in `make`.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum IfThere {
-    Refuse,
-    Take,
-    TakeIfItPersists,
-}
-
-/// Creates a bucket with its parent prefixes; answers whether this call created its prefix.
-fn make(
-    work: &Work,
-    bucket: &str,
-    options: PrefixOptions,
-    blocks: u32,
-    if_there: IfThere,
-) -> CommandResult<bool> {
-    if let Some((above, _)) = bucket.rsplit_once('/') {
-        place::ensure_prefix(work, above)?;
-    }
-    let made = match work.client.create_prefix(work.job, bucket, &[], options) {
-        Ok(_) => true,
-        Err(e) if e.status != Status::AlreadyExists || if_there == IfThere::Refuse => {
-            return Err(e.into());
-        }
-        Err(_) => false,
-    };
-    if !made && if_there == IfThere::TakeIfItPersists {
-        let dag = JobDag::new(work.client.tree(work.job)?);
-        if !dag.node(dag.find(bucket)?).persist {
-            let text = format!(
-                "the bucket {bucket} was created without --persist and would end with its job; \
-                 nothing was stored"
-            );
-            return Err(Failure::new(Status::AlreadyExists, text));
-        }
-    }
-    // The store may be missing even if the prefix exists: its creator may have failed before this step, or
-    // the prefix is not a bucket yet.
-    work.client.create_kv(work.job, &store_of(bucket), blocks, true)?;
-    Ok(made)
-}
-
-/// Removes a bucket if it exists. A prefix without a store of objects is no bucket and is left alone.
-fn remove_if_there(work: &Work, bucket: &str) -> CommandResult {
-    let dag = JobDag::new(work.client.tree(work.job)?);
-    if dag.find(bucket).is_ok_and(|found| is_bucket(dag.node(found))) {
-        work.client.remove_prefix(work.job, bucket)?;
-    }
-    Ok(())
-}
-
 fn create(args: &CreateArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Create)?;
     let CreateArgs { bucket, lasts: Lasts { persist, lease_ms, pinned }, .. } = args;
@@ -398,14 +337,14 @@ fn create(args: &CreateArgs) -> CommandResult {
         ..PrefixOptions::default()
     };
     if args.if_exists == BucketIfExists::Replace {
-        remove_if_there(&work, bucket)?;
+        buckets(&work).remove_if_there(bucket)?;
     }
-    let if_there = match args.if_exists {
-        BucketIfExists::Open => IfThere::Take,
+    let if_exists = match args.if_exists {
+        BucketIfExists::Open => IfExists::Open,
         // Another command may create the bucket after the removal: then this is an error.
-        BucketIfExists::Fail | BucketIfExists::Replace => IfThere::Refuse,
+        BucketIfExists::Fail | BucketIfExists::Replace => IfExists::Fail,
     };
-    let made = make(&work, bucket, options, args.blocks, if_there)?;
+    let made = buckets(&work).create(bucket, options, args.blocks, if_exists)?;
     args.output.tell(&json!({ "bucket": bucket, "created": made, "persist": persist }), || {
         match made {
             true => format!("created the bucket {bucket}"),
@@ -421,9 +360,9 @@ fn put(args: &BucketPutArgs) -> CommandResult {
     let data = read(args)?;
     let work = Work::open(&settings, Intent::Create)?;
     let options = PrefixOptions { persist: *persist, ..PrefixOptions::default() };
-    let if_there = if *persist { IfThere::TakeIfItPersists } else { IfThere::Take };
-    make(&work, bucket, options, 1, if_there)?;
-    let kv = open(&work, bucket)?;
+    let if_exists = if *persist { IfExists::OpenPersistent } else { IfExists::Open };
+    buckets(&work).create(bucket, options, 1, if_exists)?;
+    let kv = buckets(&work).open(bucket)?;
     let bytes = data.len() as u64;
     let shown = progress(*output, format!("storing {}", size::show(bytes)), None, bytes >= LONG);
     let replaced = kv.put(object.as_bytes(), &data);
@@ -472,7 +411,7 @@ fn read_input(data: &mut Vec<u8>) -> CommandResult {
 fn get(args: &BucketGetArgs) -> CommandResult {
     let BucketGetArgs { bucket, object, output, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
-    let kv = open(&work, bucket)?;
+    let kv = buckets(&work).open(bucket)?;
     let key = object.as_bytes();
     // The size decides whether progress is shown, so it is needed only on a terminal.
     let looks = std::io::stderr().is_terminal() && !output.json;
@@ -543,12 +482,12 @@ fn write(path: &Path, data: &[u8]) -> CommandResult {
 fn list(args: &ListArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let Some(bucket) = &args.bucket else {
-        for name in buckets(&JobDag::new(work.client.tree(work.job)?)) {
+        for name in buckets(&work).list()? {
             args.output.tell(&json!({ "bucket": name }), || name.clone());
         }
         return Ok(());
     };
-    let kv = open(&work, bucket)?;
+    let kv = buckets(&work).open(bucket)?;
     // On a terminal, the printed names show the progress.
     let shown =
         progress(args.output, format!("listing {bucket}"), None, !std::io::stdout().is_terminal());
@@ -568,24 +507,10 @@ fn list(args: &ListArgs) -> CommandResult {
     Ok(())
 }
 
-/// Whether a prefix is live and has the store of a bucket.
-fn is_bucket(node: &PrefixInfo) -> bool {
-    let mut all = node.structures.iter();
-    node.state == 0 && all.any(|s| s.name == OBJECTS && s.kind == Kind::Kv.code())
-}
-
-/// The paths of all buckets, sorted.
-fn buckets(dag: &JobDag) -> Vec<String> {
-    let all = (0..dag.nodes().len()).filter(|&n| is_bucket(dag.node(n))).map(|n| dag.path(n));
-    let mut all: Vec<String> = all.filter(|path| !path.is_empty()).collect();
-    all.sort();
-    all
-}
-
 fn exists(args: &ExistsArgs) -> CommandResult {
     let ExistsArgs { bucket, object, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
-    let bytes = open(&work, bucket)?.exists(object.as_bytes())?;
+    let bytes = buckets(&work).open(bucket)?.exists(object.as_bytes())?;
     let bytes = bytes.ok_or_else(|| absent(bucket, object))?;
     let told = json!({ "bucket": bucket, "object": object, "exists": true, "bytes": bytes });
     args.output.tell(&told, || format!("{object} in {bucket}, {}", size::show(bytes)));
@@ -596,7 +521,7 @@ fn delete(args: &DeleteArgs) -> CommandResult {
     let DeleteArgs { bucket, objects, output, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     // With --all, too: a prefix that is not a bucket is not removed.
-    let kv = open(&work, bucket)?;
+    let kv = buckets(&work).open(bucket)?;
     if args.all {
         work.client.remove_prefix(work.job, bucket)?;
         output.tell(&json!({ "bucket": bucket, "removed": true }), || {
@@ -632,7 +557,7 @@ fn load(args: &BucketLoadArgs) -> CommandResult {
     waiting.finish_and_clear();
     let place = Place::parse(&place?).map_err(|e| Failure::invalid(e.to_string()))?;
     if let Some((above, _)) = bucket.rsplit_once('/') {
-        place::ensure_prefix(&work, above)?;
+        ensure_prefix(client, job, above)?;
     }
     let load = Load {
         path: bucket.clone(),
@@ -646,10 +571,11 @@ fn load(args: &BucketLoadArgs) -> CommandResult {
         bar.set_length(all);
         bar.set_position(done);
     };
-    let loaded = loading::load(client, job, &place, &Access::of_environment(), &load, &look);
+    let loaded =
+        honeycomb_transfer::load(client, job, &place, &Access::of_environment(), &load, &look);
     bar.finish_and_clear();
     let loaded = loaded?;
-    let objects = open(&work, bucket)?.length()?;
+    let objects = buckets(&work).open(bucket)?.length()?;
     let told = json!({
         "bucket": bucket, "place": place.to_string(), "objects": objects, "bytes": loaded.bytes,
     });

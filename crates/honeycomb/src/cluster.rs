@@ -308,6 +308,11 @@ impl Work {
         Ok(Work { client, cluster, job: ticket.job, name: name.to_owned() })
     }
 
+    /// Creates the missing prefixes of an address.
+    pub fn ensure_prefix(&self, address: &str) -> CommandResult {
+        Ok(honeycomb_transfer::ensure_prefix(&self.client, self.job, address)?)
+    }
+
     /// Renews the whole job until the program ends, for commands that may wait longer than a lease lasts.
     pub fn keep(&self) {
         self.client.keep(self.job, &[String::new()]);

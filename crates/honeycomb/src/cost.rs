@@ -3,15 +3,12 @@
 use crate::config::{ForCost, Given, Settings};
 use crate::failure::CommandResult;
 use crate::output::Output;
-use crate::prices::{Prices, TIERS, tier_name};
 use crate::size;
 use clap::Args;
+use honeycomb_client::cost::{Cost, Prices, TierCost, tier_name};
 use honeycomb_types::{JobId, tenant_of};
 use honeycomb_wire::messages::JobBill;
 use serde_json::{Value, json};
-
-/// Bytes of a gigabyte, times milliseconds of a second.
-const GB_SECOND: f64 = 1e9 * 1e3;
 
 /// Shows the resources that jobs have used, and their cost.
 ///
@@ -41,75 +38,18 @@ pub struct CostArgs {
     output: Output,
 }
 
-/// Use and cost of one tier.
-#[derive(Clone, Copy, Default)]
-struct OfTier {
-    gb_seconds: f64,
-    used_gb_seconds: f64,
-    came: u64,
-    money: f64,
+fn gb_seconds(cost: &Cost) -> f64 {
+    cost.tiers.iter().map(|tier| tier.gb_seconds).sum()
 }
 
-/// Use and cost of one or more bills.
-#[derive(Clone, Copy, Default)]
-struct Cost {
-    tiers: [OfTier; TIERS],
-    moved: u64,
-    money: f64,
-    at_peak: f64,
+fn used_gb_seconds(cost: &Cost) -> f64 {
+    cost.tiers.iter().map(|tier| tier.used_gb_seconds).sum()
 }
 
-impl Cost {
-    fn of(bill: &JobBill, prices: &Prices) -> Cost {
-        let mut cost = Cost { moved: bill.moved_bytes, ..Cost::default() };
-        for tier in &bill.tiers {
-            // A tier class that this program does not know has no price.
-            let code = usize::from(tier.tier);
-            let Some(own) = cost.tiers.get_mut(code) else { continue };
-            let gb_seconds = tier.held_byte_ms as f64 / GB_SECOND;
-            own.gb_seconds += gb_seconds;
-            own.used_gb_seconds += tier.used_byte_ms as f64 / GB_SECOND;
-            own.came += tier.came_bytes;
-            own.money += prices.there(code, gb_seconds) + prices.came(code, tier.came_bytes);
-        }
-        let reserved = bill.peak_bytes as f64 * bill.age_ms as f64 / GB_SECOND;
-        cost.money = cost.tiers.iter().map(|tier| tier.money).sum::<f64>();
-        cost.money += prices.moved(bill.moved_bytes);
-        cost.at_peak = prices.there(0, reserved);
-        cost
-    }
-
-    /// The sum over several bills.
-    fn sum(bills: &[JobBill], prices: &Prices) -> Cost {
-        let mut sum = Cost::default();
-        for cost in bills.iter().map(|bill| Cost::of(bill, prices)) {
-            for (sum, tier) in sum.tiers.iter_mut().zip(cost.tiers) {
-                sum.gb_seconds += tier.gb_seconds;
-                sum.used_gb_seconds += tier.used_gb_seconds;
-                sum.came = sum.came.saturating_add(tier.came);
-                sum.money += tier.money;
-            }
-            sum.moved = sum.moved.saturating_add(cost.moved);
-            sum.money += cost.money;
-            sum.at_peak += cost.at_peak;
-        }
-        sum
-    }
-
-    /// The sum over all tiers.
-    fn gb_seconds(&self) -> f64 {
-        self.tiers.iter().map(|tier| tier.gb_seconds).sum()
-    }
-
-    fn used_gb_seconds(&self) -> f64 {
-        self.tiers.iter().map(|tier| tier.used_gb_seconds).sum()
-    }
-
-    /// A JSON object with one value for each tier, by the tier's name.
-    fn by_tier<T: Into<Value>>(&self, of: impl Fn(&OfTier) -> T) -> Value {
-        let named = self.tiers.iter().enumerate();
-        named.map(|(code, tier)| (tier_name(code).to_owned(), of(tier).into())).collect()
-    }
+/// A JSON object with one value for each tier, by the tier's name.
+fn by_tier<T: Into<Value>>(cost: &Cost, of: impl Fn(&TierCost) -> T) -> Value {
+    let named = cost.tiers.iter().enumerate();
+    named.map(|(code, tier)| (tier_name(code).to_owned(), of(tier).into())).collect()
 }
 
 /// `honeycomb cost`.
@@ -132,17 +72,17 @@ pub fn cost(args: &CostArgs) -> CommandResult {
     if args.output.json {
         let jobs: Vec<Value> = bills.iter().map(|bill| as_json(bill, &prices)).collect();
         let sum = Cost::sum(&bills, &prices);
-        let tiers = sum.by_tier(|tier| {
+        let tiers = by_tier(&sum, |tier| {
             json!({
                 "gb_seconds": tier.gb_seconds, "used_gb_seconds": tier.used_gb_seconds,
-                "came_bytes": tier.came, "money": tier.money,
+                "came_bytes": tier.came_bytes, "money": tier.money,
             })
         });
         say!(
             "{}",
             json!({
-                "jobs": jobs, "tiers": tiers, "moved_bytes": sum.moved, "money": sum.money,
-                "prices": prices.json(),
+                "jobs": jobs, "tiers": tiers, "moved_bytes": sum.moved_bytes, "money": sum.money,
+                "prices": prices.named().into_iter().collect::<Value>(),
             })
         );
     } else {
@@ -156,12 +96,12 @@ fn as_json(bill: &JobBill, prices: &Prices) -> Value {
     json!({
         "job": JobId(bill.job).0, "name": bill.name, "tenant": tenant_of(&bill.name),
         "ended": bill.ended, "age_ms": bill.age_ms,
-        "gb_seconds": cost.by_tier(|tier| tier.gb_seconds),
-        "used_gb_seconds": cost.by_tier(|tier| tier.used_gb_seconds),
-        "came_bytes": cost.by_tier(|tier| tier.came),
+        "gb_seconds": by_tier(&cost, |tier| tier.gb_seconds),
+        "used_gb_seconds": by_tier(&cost, |tier| tier.used_gb_seconds),
+        "came_bytes": by_tier(&cost, |tier| tier.came_bytes),
         "peak_bytes": bill.peak_bytes, "moved_bytes": bill.moved_bytes,
-        "money": cost.money, "money_by_tier": cost.by_tier(|tier| tier.money),
-        "money_at_peak": cost.at_peak,
+        "money": cost.money, "money_by_tier": by_tier(&cost, |tier| tier.money),
+        "money_at_peak": cost.money_at_peak,
     })
 }
 
@@ -188,18 +128,18 @@ fn print(bills: &[JobBill], prices: &Prices) {
             "{:<24} {:>11} {:>12.3} {:>6} {:>12} {:>10} {:>12.6} {:>12.6}{}",
             bill.name,
             size::duration(bill.age_ms as i64),
-            cost.gb_seconds(),
-            data_of(cost.used_gb_seconds(), cost.gb_seconds()),
+            gb_seconds(&cost),
+            data_of(used_gb_seconds(&cost), gb_seconds(&cost)),
             size::show(bill.peak_bytes),
             size::show(bill.moved_bytes),
             cost.money,
-            cost.at_peak,
+            cost.money_at_peak,
             if bill.ended { "  ended" } else { "" }
         );
     }
     let sum = Cost::sum(bills, prices);
     if bills.len() > 1 {
-        say!("{:<24} {:>68.6} {:>12.6}", "together", sum.money, sum.at_peak);
+        say!("{:<24} {:>68.6} {:>12.6}", "together", sum.money, sum.money_at_peak);
     }
     print_tiers(&sum);
 }
@@ -207,19 +147,19 @@ fn print(bills: &[JobBill], prices: &Prices) {
 /// Prints the table of tiers, if any tier but memory was used.
 fn print_tiers(sum: &Cost) {
     let lower = sum.tiers.iter().skip(1);
-    if lower.clone().all(|tier| tier.gb_seconds <= 0.0 && tier.came == 0) {
+    if lower.clone().all(|tier| tier.gb_seconds <= 0.0 && tier.came_bytes == 0) {
         return;
     }
     say!();
     say!("{:<24} {:>24} {:>6} {:>23} {:>12}", "TIER", "GB-SECONDS", "DATA", "CAME", "COST");
     for (code, tier) in sum.tiers.iter().enumerate() {
-        if code == 0 || tier.gb_seconds > 0.0 || tier.came > 0 {
+        if code == 0 || tier.gb_seconds > 0.0 || tier.came_bytes > 0 {
             say!(
                 "{:<24} {:>24.3} {:>6} {:>23} {:>12.6}",
                 tier_name(code),
                 tier.gb_seconds,
                 data_of(tier.used_gb_seconds, tier.gb_seconds),
-                size::show(tier.came),
+                size::show(tier.came_bytes),
                 tier.money
             );
         }

@@ -94,7 +94,7 @@ pub fn append(args: &AppendArgs) -> CommandResult {
         _ => Box::new(std::io::stdin().lock()),
     };
     let work = Work::open(&settings, Intent::Create)?;
-    place::ensure_prefix(&work, &args.address)?;
+    work.ensure_prefix(&args.address)?;
     let file = work.client.create_file(work.job, &args.address, 1, true)?;
     let mut buffer = vec![0; PIECE.min(file.append_limit())];
     let (mut bytes, mut offset) = (0, None);

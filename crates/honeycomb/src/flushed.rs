@@ -1,11 +1,11 @@
 //! `flushed`: inspects, checks, copies and deletes a flush.
 
-use crate::failure::{CommandResult, Failure};
+use crate::failure::CommandResult;
 use crate::output::Output;
 use crate::size;
 use clap::Args;
-use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
-use honeycomb_wire::Status;
+use honeycomb_tiers::{Access, Flushed, FlushedStructure, Place};
+use honeycomb_transfer::of_flush;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -43,16 +43,16 @@ pub struct FlushedArgs {
 /// `honeycomb flushed`.
 pub fn flushed(args: &FlushedArgs) -> CommandResult {
     let access = Access::of_environment();
-    let flushed = Flushed::at(args.place.clone(), &access).map_err(failure)?;
+    let flushed = Flushed::at(args.place.clone(), &access).map_err(of_flush)?;
     if args.check {
-        flushed.check().map_err(failure)?;
+        flushed.check().map_err(of_flush)?;
     }
     if let Some(directory) = &args.copy {
-        flushed.copy_to(directory).map_err(failure)?;
+        flushed.copy_to(directory).map_err(of_flush)?;
     }
     let (manifest, journal) = (flushed.manifest().clone(), flushed.is_journal());
     let deleted = match args.delete {
-        true => Some(flushed.delete(&access).map_err(failure)?),
+        true => Some(flushed.delete(&access).map_err(of_flush)?),
         false => None,
     };
     let structures: Vec<Value> = manifest
@@ -107,20 +107,6 @@ pub fn flushed(args: &FlushedArgs) -> CommandResult {
 
 fn named(path: &str) -> &str {
     if path.is_empty() { "/" } else { path }
-}
-
-/// The failure of a command that reads flushed data.
-pub fn failure(error: FlushError) -> Failure {
-    let status = match error {
-        FlushError::NoManifest { .. }
-        | FlushError::NoStructure { .. }
-        | FlushError::NoObject { .. } => Status::NotFound,
-        FlushError::Path { .. } | FlushError::NotAnObject { .. } => Status::InvalidArgument,
-        FlushError::Newer { .. } => Status::UnsupportedVersion,
-        FlushError::Damaged { .. } | FlushError::Missing { .. } => Status::DataLost,
-        _ => Status::Internal,
-    };
-    Failure::new(status, error.to_string())
 }
 
 /// The number of items; extents of large values are not counted, they belong to entries.

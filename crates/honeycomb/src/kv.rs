@@ -229,7 +229,7 @@ pub fn put(args: &KvPutArgs) -> CommandResult {
     let key = key_bytes(&args.key, args.key_hex)?;
     let value = value(args.value.as_deref(), args.file.as_deref())?;
     let work = Work::open(&settings, Intent::Create)?;
-    place::ensure_prefix(&work, &args.address)?;
+    work.ensure_prefix(&args.address)?;
     let kv = work.client.create_kv(work.job, &args.address, args.blocks, true)?;
     let replaced = match args.if_absent {
         true => kv.insert(&key, &value).map(|()| false)?,

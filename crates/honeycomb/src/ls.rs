@@ -2,11 +2,12 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::dag::{self, JobDag};
+use crate::dag;
 use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::{place, size};
 use clap::Args;
+use honeycomb_transfer::JobDag;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{PrefixInfo, StructureInfo};
 use serde_json::{Value, json};

@@ -1,19 +1,13 @@
-//! Addresses as arguments, and their parent prefixes.
+//! Addresses as arguments.
 
-use crate::cluster::Work;
-use crate::failure::CommandResult;
-use honeycomb_client::Error;
 use honeycomb_types::{Address, split_path};
-use honeycomb_wire::Status;
-use honeycomb_wire::messages::PrefixOptions;
 
 /// The address of a structure, as a clap parser.
 pub fn structure(text: &str) -> Result<String, String> {
     if text.trim_matches('/').is_empty() {
         return Err(
             "the address of a structure is prefix[/prefix...][:name], such as notes:kv, or :name \
-                in \
-             the job's root"
+             in the job's root"
                 .into(),
         );
     }
@@ -37,18 +31,4 @@ pub fn prefix(text: &str) -> Result<String, String> {
 /// The path of a prefix or the address of a structure, as a clap parser.
 pub fn any(text: &str) -> Result<String, String> {
     if text.contains(':') { structure(text) } else { prefix(text) }
-}
-
-/// Creates the missing prefixes of an address.
-pub fn ensure_prefix(work: &Work, address: &str) -> CommandResult {
-    let parts = split_path(Address::parse(address)?.path)?;
-    for depth in 1..=parts.len() {
-        let path = format!("/{}", parts[..depth].join("/"));
-        let made = work.client.create_prefix(work.job, &path, &[], PrefixOptions::default());
-        match made {
-            Ok(_) | Err(Error { status: Status::AlreadyExists, .. }) => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Ok(())
 }

@@ -75,7 +75,7 @@ pub struct PrefixArgs {
 pub fn prefix(args: &PrefixArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Create)?;
     if let Some((above, _)) = args.address.rsplit_once('/') {
-        place::ensure_prefix(&work, above)?;
+        work.ensure_prefix(above)?;
     }
     let options = PrefixOptions {
         lease_ms: args.lease_ms,

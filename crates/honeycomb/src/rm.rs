@@ -2,11 +2,11 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
-use crate::dag::JobDag;
 use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::{kv, place};
 use clap::Args;
+use honeycomb_transfer::JobDag;
 use honeycomb_wire::Status;
 use serde_json::json;
 

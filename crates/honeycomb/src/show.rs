@@ -2,12 +2,13 @@
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob, Reach};
-use crate::dag::{JobDag, ended, flush, kind, lease, remaining_ms, state, structure_json};
+use crate::dag::{ended, flush, kind, lease, remaining_ms, state, structure_json};
 use crate::failure::CommandResult;
 use crate::jobs::{jobs_json, print_jobs};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
+use honeycomb_transfer::JobDag;
 use honeycomb_types::{AlarmKind, PolicyKind, TierClass};
 use honeycomb_wire::Durability;
 use honeycomb_wire::messages::{

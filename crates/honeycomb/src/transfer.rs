@@ -3,15 +3,18 @@
 use crate::cluster::Work;
 use crate::config::{Given, InJob};
 use crate::failure::{CommandResult, Failure};
-use crate::loading::{self, Load};
 use crate::output::Output;
-use crate::{place, raw, size, subtree};
+use crate::{place, size};
 use clap::{Args, ValueEnum};
 use honeycomb_client::{Error, FlushProgress, FlushTicket};
 use honeycomb_tiers::{Access, Place};
+use honeycomb_transfer::{Load, raw, subtree};
 use honeycomb_wire::Status;
 use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The format of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -202,9 +205,8 @@ fn cancel(args: &FlushArgs, work: &Work) -> CommandResult<FlushTicket> {
     let (address, place) = (&args.address, &args.place);
     let Some(ticket) = work.client.flush_under_way(work.job, address, place)? else {
         let text = format!(
-            "cannot cancel the flush of {address} to {place}: none is running, or it is already \
-                writing \
-             its manifest"
+            "cannot cancel the flush of {address} to {place}: none is running, or it is \
+             already writing its manifest"
         );
         return Err(Error::new(Status::NotFound, text).into());
     };
@@ -223,7 +225,7 @@ pub fn load(args: &LoadArgs) -> CommandResult {
         }
     };
     if let Some((above, _)) = path.rsplit_once('/') {
-        place::ensure_prefix(&work, above)?;
+        work.ensure_prefix(above)?;
     }
     let LoadArgs { lease_ms, pinned, persist, again, .. } = *args;
     let load = Load { path, lease_ms, pinned, persist, again };
@@ -243,7 +245,7 @@ pub fn load(args: &LoadArgs) -> CommandResult {
         Format::Honeycomb if args.subtree => {
             subtree::load(client, job, &place, &access, &load, &look)?
         }
-        Format::Honeycomb => loading::load(client, job, &place, &access, &load, &look)?,
+        Format::Honeycomb => honeycomb_transfer::load(client, job, &place, &access, &load, &look)?,
         Format::Raw => raw::load(client, job, &place, &access, (&load, &args.address), &look)?,
     };
     let told = json!({
@@ -291,7 +293,10 @@ fn flush_raw(args: &FlushArgs, work: &Work) -> CommandResult {
         }
     };
     let access = Access::of_environment();
-    let bytes = raw::flush(&work.client, work.job, &args.address, &place, &access, &look)?;
+    let stop = Interrupt::awaited()?;
+    let (client, job) = (&work.client, work.job);
+    let bytes = raw::flush(client, job, &args.address, &place, &access, &look, &stop.0);
+    let bytes = bytes.map_err(|e| stop.explains(e))?;
     if shows {
         eprintln!();
     }
@@ -361,4 +366,26 @@ fn flush_subtree(args: &FlushArgs, work: &Work) -> CommandResult {
         text
     });
     Ok(())
+}
+
+/// Whether a signal that ends the program has arrived: an unfinished upload is aborted first.
+struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    fn awaited() -> CommandResult<Interrupt> {
+        let arrived = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            signal_hook::flag::register(signal, arrived.clone())
+                .map_err(|e| Failure::io("cannot install signal handlers", &e))?;
+        }
+        Ok(Interrupt(arrived))
+    }
+
+    /// The failure of a flush that may have been interrupted.
+    fn explains(&self, e: Error) -> Failure {
+        match self.0.load(Relaxed) {
+            true => "interrupted by a signal; nothing was written".into(),
+            false => e.into(),
+        }
+    }
 }

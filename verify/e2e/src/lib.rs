@@ -49,7 +49,7 @@ pub fn disk(directory: &Path, bytes: u64, class: honeycomb_types::TierClass) -> 
 /// As the program runs it: large values are carried off when it is taken out.
 fn start_server(options: &ServerOptions) -> MemoryServer {
     let server = MemoryServer::start(options, PATIENCE).unwrap();
-    honeycomb::evacuation::follow(&server, options);
+    honeycomb_transfer::evacuation::follow(&server, options);
     server
 }
 

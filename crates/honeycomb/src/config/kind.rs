@@ -1,7 +1,7 @@
 //! The kinds of settings' values, and the errors for invalid values.
 
-use crate::prices::Prices;
 use crate::size;
+use honeycomb_client::cost::Prices;
 use honeycomb_env::DiskShape;
 use honeycomb_server::{DiskOptions, check_tiers};
 use honeycomb_tiers::{Access, Place};

@@ -326,9 +326,7 @@ pub const TABLE: [Setting; 32] = [
     Setting {
         name: "prices",
         kind: SettingKind::Prices,
-        default: Some(
-            "memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005",
-        ),
+        default: Some(honeycomb_client::cost::PRICES),
         otherwise: "`memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005`",
         of: "`cost`",
         help: "Prices in any unit of money: of a gigabyte for an hour in memory, nvme, ssd, hdd \

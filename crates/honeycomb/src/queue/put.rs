@@ -115,7 +115,7 @@ impl QueuePutArgs {
     /// Creates the queue, or opens it. `AlreadyExists` when it exists with other bounds: bounds do not
     /// change.
     fn queue(&self, work: &Work) -> CommandResult<Queue> {
-        place::ensure_prefix(work, &self.address)?;
+        work.ensure_prefix(&self.address)?;
         let (items, bytes) = (self.max_items.unwrap_or(0), self.max_bytes.unwrap_or(0));
         Ok(work.client.create_queue(work.job, &self.address, items, bytes, true)?)
     }

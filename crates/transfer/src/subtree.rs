@@ -5,11 +5,9 @@
 //! listing, and every named flush exists. The flushes do not show one common moment, unless the controller
 //! flushes them behind a barrier (`flush_at_once`).
 
-use crate::dag::JobDag;
-use crate::failure::{CommandResult, Failure};
-use crate::flushed::failure;
-use crate::loading::{self, Load, Loaded};
-use honeycomb_client::{Client, FlushTicket};
+use crate::load::{self, Load, Loaded};
+use crate::{JobDag, Result, of_flush};
+use honeycomb_client::{Client, Error, FlushTicket};
 use honeycomb_env::Clock;
 use honeycomb_tiers::{Access, Flushed, Place};
 use honeycomb_types::JobId;
@@ -63,7 +61,7 @@ pub fn flush(
     path: &str,
     place: &str,
     look: &mut dyn FnMut(&Progress),
-) -> CommandResult<Vec<Whole>> {
+) -> Result<Vec<Whole>> {
     let below = below(client, job, path)?;
     // Prefixes that are not flushed yet must not expire.
     let kept = [path.to_owned()];
@@ -74,7 +72,7 @@ pub fn flush(
 }
 
 /// The paths of the live descendants of a prefix, relative to it and sorted.
-fn below(client: &Client, job: JobId, path: &str) -> CommandResult<Vec<String>> {
+fn below(client: &Client, job: JobId, path: &str) -> Result<Vec<String>> {
     // If the prefix has ended, this error says why.
     client.lease(job, path)?;
     let dag = JobDag::new(client.tree(job)?);
@@ -91,7 +89,7 @@ pub fn flush_at_once(
     path: &str,
     place: &str,
     look: &mut dyn FnMut(&Progress),
-) -> CommandResult<Vec<Whole>> {
+) -> Result<Vec<Whole>> {
     let below = below(client, job, path)?;
     let ticket = client.begin_barrier_flush(job, path, place, &below)?;
     let of = below.len() + 1;
@@ -121,7 +119,7 @@ struct Flushing<'a> {
     waiting: VecDeque<&'a str>,
     under_way: BTreeMap<&'a str, FlushTicket>,
     whole: Vec<Whole>,
-    failed: Option<(String, Failure)>,
+    failed: Option<(String, Error)>,
 }
 
 impl<'a> Flushing<'a> {
@@ -137,7 +135,7 @@ impl<'a> Flushing<'a> {
         Flushing { client, job, path, place, below, waiting, under_way, whole, failed }
     }
 
-    fn run(mut self, look: &mut dyn FnMut(&Progress)) -> CommandResult<Vec<Whole>> {
+    fn run(mut self, look: &mut dyn FnMut(&Progress)) -> Result<Vec<Whole>> {
         let clock = Clock::start();
         let mut pause = FLUSH_LOOK_FIRST;
         loop {
@@ -174,7 +172,7 @@ impl<'a> Flushing<'a> {
             };
             match begun {
                 Ok(ticket) => drop(self.under_way.insert(path, ticket)),
-                Err(e) => self.failed = Some((path.to_owned(), e.into())),
+                Err(e) => self.failed = Some((path.to_owned(), e)),
             }
         }
     }
@@ -195,7 +193,7 @@ impl<'a> Flushing<'a> {
                     self.under_way.insert(path, ticket);
                 }
                 Err(e) => {
-                    let failed = (path.to_owned(), Failure::from(e));
+                    let failed = (path.to_owned(), e);
                     self.failed.get_or_insert(failed);
                 }
             }
@@ -206,7 +204,7 @@ impl<'a> Flushing<'a> {
     }
 
     /// Adds the state of all prefixes to the error of the failed one.
-    fn told(&self, failed: &str, why: Failure) -> Failure {
+    fn told(&self, failed: &str, why: Error) -> Error {
         let whole: BTreeSet<&str> = self.whole.iter().map(|whole| &*whole.path).collect();
         let all = self.below.iter().map(String::as_str).chain([""]);
         let all = all.map(|path| joined(self.path, path));
@@ -214,16 +212,21 @@ impl<'a> Flushing<'a> {
         let left: Vec<String> =
             all.filter(|path| !whole.contains(&**path) && *path != failed).collect();
         let whole: Vec<String> = whole.into_iter().map(str::to_owned).collect();
-        why.with(&format!(
+        let more = format!(
             "the subtree is not flushed: {} failed; complete: {}; not begun: {}; the manifest at \
-                {} is \
-             unchanged",
+             {} is unchanged",
             named(&[failed]),
             named(&whole),
             named(&left),
             self.place
-        ))
+        );
+        with(why, &more)
     }
+}
+
+/// The same error with an addition to its message.
+fn with(e: Error, more: &str) -> Error {
+    Error { message: format!("{}; {more}", e.message), ..e }
 }
 
 fn named(paths: &[String]) -> String {
@@ -245,20 +248,20 @@ pub fn load(
     access: &Access,
     load: &Load,
     look: &(dyn Fn(u64, u64) + Sync),
-) -> CommandResult<Loaded> {
-    let top = Flushed::at(place.clone(), access).map_err(failure)?;
+) -> Result<Loaded> {
+    let top = Flushed::at(place.clone(), access).map_err(of_flush)?;
     let below = top.manifest().below.clone();
     let mut all = vec![(String::new(), place.clone(), top)];
     for path in below {
         let place = place.below(&path);
         let flushed = Flushed::at(place.clone(), access).map_err(|e| {
-            failure(e).with(
-                "the manifest of the subtree names this flush; load the other prefixes one by one",
-            )
+            let text =
+                "the manifest of the subtree names this flush; load the other prefixes one by one";
+            with(of_flush(e), text)
         })?;
         all.push((path, place, flushed));
     }
-    all.iter().try_for_each(|(_, _, flushed)| loading::need_known(flushed))?;
+    all.iter().try_for_each(|(_, _, flushed)| load::need_known(flushed))?;
     let bytes: u64 = all.iter().flat_map(|(_, _, f)| f.manifest().parts()).map(|p| p.bytes).sum();
     let at = |path: &str| Load { path: joined(&load.path, path), ..load.clone() };
     // Intermediate prefixes that had ended before the flush are created empty.
@@ -267,18 +270,18 @@ pub fn load(
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         paths.extend(ends.map(|end| &path[..end]).filter(|path| !path.is_empty()));
     }
-    loading::hidden(client, job, load, || {
+    load::hidden(client, job, load, || {
         let mut made = Vec::new();
         let loaded = (|| {
             for path in &paths {
-                loading::begin(client, job, &at(path))?;
+                load::begin(client, job, &at(path))?;
                 made.push(*path);
             }
             let mut loaded = Loaded::default();
             for (path, place, flushed) in &all {
                 let before = loaded.bytes;
                 let look = |done: u64, _| look(before + done, bytes);
-                let one = loading::fill(client, job, place, access, &at(path), flushed, &look)?;
+                let one = load::fill(client, job, place, access, &at(path), flushed, &look)?;
                 loaded.structures += one.structures;
                 loaded.bytes += one.bytes;
             }

@@ -5,8 +5,7 @@
 //! their contents like any client, so that the block size and the number of servers may differ from those of
 //! the flush. If the loader dies, the prefix ends with its lease, or with the next load with `again`.
 
-use crate::failure::{CommandResult, Failure};
-use crate::flushed::failure;
+use crate::{Result, of_flush};
 use honeycomb_client::{Any, Client, Error, File, Kv, Queue};
 use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
 use honeycomb_types::JobId;
@@ -84,20 +83,20 @@ pub fn load(
     access: &Access,
     load: &Load,
     look: &(dyn Fn(u64, u64) + Sync),
-) -> CommandResult<Loaded> {
-    let flushed = Flushed::at(place.clone(), access).map_err(failure)?;
+) -> Result<Loaded> {
+    let flushed = Flushed::at(place.clone(), access).map_err(of_flush)?;
     need_known(&flushed)?;
     hidden(client, job, load, || fill(client, job, place, access, load, &flushed, look))
 }
 
 /// Refuses a flush with structures of custom kinds.
-pub fn need_known(flushed: &Flushed) -> CommandResult {
+pub fn need_known(flushed: &Flushed) -> Result {
     let structures = &flushed.manifest().structures;
     let known = |s: &&FlushedStructure| matches!(s.kind.as_str(), "file" | "queue" | "kv");
     if let Some(other) = structures.iter().find(|s| !known(s)) {
         let text =
             format!("cannot load '{}': the kind {} is not supported", other.name, other.kind);
-        return Err(Failure::new(Status::UnknownKind, text));
+        return Err(Error::new(Status::UnknownKind, text));
     }
     Ok(())
 }
@@ -107,8 +106,8 @@ pub fn hidden<T>(
     client: &Client,
     job: JobId,
     load: &Load,
-    fill: impl FnOnce() -> CommandResult<T>,
-) -> CommandResult<T> {
+    fill: impl FnOnce() -> Result<T>,
+) -> Result<T> {
     begin(client, job, load)?;
     client.keep(job, std::slice::from_ref(&load.path));
     let made = fill().and_then(|made| {
@@ -124,7 +123,7 @@ pub fn hidden<T>(
 }
 
 /// Creates the prefix, or with `again` replaces that of an unfinished load.
-pub fn begin(client: &Client, job: JobId, load: &Load) -> CommandResult {
+pub fn begin(client: &Client, job: JobId, load: &Load) -> Result {
     let Load { path, lease_ms, pinned, persist, again } = load;
     let options = PrefixOptions {
         lease_ms: *lease_ms,
@@ -140,7 +139,7 @@ pub fn begin(client: &Client, job: JobId, load: &Load) -> CommandResult {
                     "cannot load {path}: another load of it is running or was interrupted; load it \
                      with `again` (--again) to replace that one"
                 );
-                return Err(Failure::new(Status::Loading, text));
+                return Err(Error::new(Status::Loading, text));
             }
             client.remove_prefix(job, path)?;
             client.create_prefix(job, path, &[], options)?;
@@ -165,7 +164,7 @@ pub fn fill(
     load: &Load,
     flushed: &Flushed,
     look: &(dyn Fn(u64, u64) + Sync),
-) -> CommandResult<Loaded> {
+) -> Result<Loaded> {
     let structures = &flushed.manifest().structures;
     let bytes = |s: &FlushedStructure| s.parts.iter().map(|part| part.bytes).sum::<u64>();
     let all: u64 = structures.iter().map(bytes).sum();
@@ -182,19 +181,19 @@ pub fn fill(
     }
     let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
     let done = LoadProgress { bytes: Mutex::new(0), of: all, look };
-    let why: Mutex<Option<Failure>> = Mutex::new(None);
-    let work = || -> CommandResult {
-        let own = Flushed::at(place.clone(), access).map_err(failure)?;
+    let why: Mutex<Option<Error>> = Mutex::new(None);
+    let work = || -> Result {
+        let own = Flushed::at(place.clone(), access).map_err(of_flush)?;
         if own.manifest() != flushed.manifest() {
             let text = format!(
                 "the load failed: {place} was replaced by a later flush meanwhile; load it again"
             );
-            return Err(Failure::new(Status::Removed, text));
+            return Err(Error::new(Status::Removed, text));
         }
         let tell = |bytes: u64| {
             done.add(bytes);
             match failed.load(Relaxed) {
-                true => Err(Failure::new(Status::Removed, "loading another part failed")),
+                true => Err(Error::new(Status::Removed, "loading another part failed")),
                 false => Ok(()),
             }
         };
@@ -220,7 +219,7 @@ pub fn fill(
         }
     });
     match why.into_inner().unwrap_or_else(|e| e.into_inner()) {
-        Some(failure) => Err(failure),
+        Some(e) => Err(e),
         None => {
             structures.iter().zip(&made).try_for_each(|(s, made)| verify(s, made))?;
             Ok(Loaded { structures: structures.len(), bytes: all })
@@ -233,7 +232,7 @@ fn address(path: &str, name: &str) -> String {
 }
 
 /// Creates an empty structure with the options of the flushed one.
-fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> CommandResult<Any> {
+fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Result<Any> {
     let address = address(&load.path, &s.name);
     let parts = s.parts.iter().filter(|part| !part.is_of_extents());
     let (bytes, items) = parts.fold((0, 0), |(b, i), part| (b + part.bytes, i + part.items));
@@ -261,7 +260,7 @@ fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Com
 }
 
 /// Checks that a structure is complete: a server may have been lost during the load.
-fn verify(s: &FlushedStructure, made: &Any) -> CommandResult {
+fn verify(s: &FlushedStructure, made: &Any) -> Result {
     let there = match made {
         Any::File(file) => file.size()?,
         Any::Queue(queue) => queue.counts()?.items,
@@ -275,19 +274,18 @@ fn verify(s: &FlushedStructure, made: &Any) -> CommandResult {
     }
     let text = format!(
         "'{}' has {there} items after the load, but the flush has {items}: a memory server was \
-            lost \
-         meanwhile, or the objects do not match the manifest; load it again",
+         lost meanwhile, or the objects do not match the manifest; load it again",
         s.name
     );
-    Err(Failure::new(Status::DataLost, text))
+    Err(Error::new(Status::DataLost, text))
 }
 
 /// Reports loaded bytes; answers an error when another task has failed.
-type Tell<'a> = dyn Fn(u64) -> CommandResult + 'a;
+type Tell<'a> = dyn Fn(u64) -> Result + 'a;
 
-fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -> CommandResult {
+fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -> Result {
     for part in &task.structure.parts {
-        let bytes = flushed.bytes_of(part).map_err(failure)?;
+        let bytes = flushed.bytes_of(part).map_err(of_flush)?;
         if !bytes.is_empty() {
             file.write_all(&bytes)?;
         }
@@ -299,11 +297,12 @@ fn load_file(flushed: &Flushed, file: &File, task: &Task<'_>, tell: &Tell<'_>) -
     Ok(())
 }
 
-fn load_queue(flushed: &Flushed, queue: &Queue, task: &Task<'_>, tell: &Tell<'_>) -> CommandResult {
-    let mut items = flushed.queue(&task.structure.name).map_err(failure)?;
+fn load_queue(flushed: &Flushed, queue: &Queue, task: &Task<'_>, tell: &Tell<'_>) -> Result {
+    let mut items = flushed.queue(&task.structure.name).map_err(of_flush)?;
     loop {
-        let some: Result<Vec<Vec<u8>>, FlushError> = items.by_ref().take(ITEMS).collect();
-        let some = some.map_err(failure)?;
+        let some: std::result::Result<Vec<Vec<u8>>, FlushError> =
+            items.by_ref().take(ITEMS).collect();
+        let some = some.map_err(of_flush)?;
         if some.is_empty() {
             break;
         }
@@ -317,13 +316,13 @@ fn load_queue(flushed: &Flushed, queue: &Queue, task: &Task<'_>, tell: &Tell<'_>
     Ok(())
 }
 
-fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> CommandResult {
+fn load_kv(flushed: &Flushed, kv: &Kv, task: &Task<'_>, tell: &Tell<'_>) -> Result {
     let name = &task.structure.name;
-    let entries = flushed.share_of_kv(name, task.share, task.of).map_err(failure)?;
+    let entries = flushed.share_of_kv(name, task.share, task.of).map_err(of_flush)?;
     let mut pipeline = kv.pipeline();
     let mut bytes = 0;
     for entry in entries {
-        let (key, value) = entry.map_err(failure)?;
+        let (key, value) = entry.map_err(of_flush)?;
         bytes += (key.len() + value.len()) as u64 + 8;
         if value.len() > kv.plain_limit() {
             kv.put(&key, &value)?;
