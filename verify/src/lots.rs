@@ -80,8 +80,7 @@ impl World {
             if sum > sim.blocks || lent.iter().any(|(lent, held)| held > lent) {
                 let text = format!(
                     "core {core} of {} has {} blocks; lent and held by controller shard are \
-                        {lent:?} \
-                     (INV-40)",
+                     {lent:?} (INV-40)",
                     sim.address, sim.blocks
                 );
                 return self.broken(text);

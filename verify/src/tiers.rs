@@ -185,8 +185,7 @@ impl World {
         if let Some((used, warm)) = over.into_iter().find(|(f, w)| *f > frames || *w > WARM) {
             let text = format!(
                 "a core of {} has {used} blocks in memory and {warm} beside them; there is room \
-                    for \
-                 {frames} and {WARM} (INV-42)",
+                 for {frames} and {WARM} (INV-42)",
                 sim.address
             );
             self.broken(text);

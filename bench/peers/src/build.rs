@@ -104,8 +104,7 @@ fn commit(checkout: &Path, revision: &str) -> Result<String, String> {
         true => Ok(commit),
         false => Err(format!(
             "'{revision}' is not a revision of {}: use a commit, a branch or a tag; a shallow \
-                clone needs \
-             `git fetch --unshallow` first",
+             clone needs `git fetch --unshallow` first",
             checkout.display()
         )),
     }

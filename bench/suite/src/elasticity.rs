@@ -192,8 +192,7 @@ pub fn describe(demand: &Demand) -> String {
     let each: f64 = (0..demand.tenants).map(|t| demand.tenant(t).utilisation()).sum();
     format!(
         "{}; {} tenants, {} tasks in {:.0} s, at most {} at a time; mean use {:.0} % of the peak \
-            for \
-         each tenant, {:.0} % for all together",
+         for each tenant, {:.0} % for all together",
         demand.source,
         demand.tenants,
         demand.tasks.len(),

@@ -89,8 +89,7 @@ pub fn run(args: &FlushArgs) -> CommandResult {
     if !is_store {
         eprintln!(
             "NO STORE: {place} is a directory, and every object in it is synchronised; this does \
-                not \
-             measure an object store (use --place s3://BUCKET/PATH, or run bench/flush)"
+             not measure an object store (use --place s3://BUCKET/PATH, or run bench/flush)"
         );
     }
     let access = Access::of_environment();
@@ -215,8 +214,7 @@ fn tell(
         let (alone, flush, ratio) = (show(alone, 0), show(flush, 0), show(ratio, 2));
         say!(
             "{format}: the store alone {alone} MB/s, flush {flush} MB/s; ratio {ratio}, required \
-                at \
-             least {ASKED}: {said}"
+             at least {ASKED}: {said}"
         );
     }
 }

@@ -297,8 +297,7 @@ fn print(
     for f in freed {
         say!(
             "{} in blocks of {} returned to the operating system {:.1} ms after the request to \
-                free \
-             them ({:.0} ms allowed)",
+             free them ({:.0} ms allowed)",
             size::show(f.resident),
             size::show(f.block_size),
             f.time.as_secs_f64() * 1e3,

@@ -743,8 +743,7 @@ impl Catalog {
                 let server = address(part.at.block.server()).expect("it is lost").clone();
                 let why = format!(
                     "a memory server was lost before it had written {lost} of {} parts; there is \
-                        no \
-                     manifest",
+                     no manifest",
                     flush.parts.len()
                 );
                 self.flushes.lost += 1;

@@ -13,10 +13,10 @@
 //! `plan` whole hierarchies; `pool` blocks; `growth` the growth of files and queues; `queue` the bounds and
 //! the shrinking of queues; `moves` splits and merges of kvs; `extents` the blocks of their large values;
 //! `policy` the placement of blocks; `hints` the expected use of jobs, `quota` their limits and `bill` their
-//! past use; `weights` the servers of jobs with hints; `pressure` and `sinking` the demotion of blocks when
-//! memory is short; `shares` the choice of the job whose blocks are demoted; `lots` this controller shard's
-//! share of each server; `drain` the draining of a server, and `relocate` the moves of its blocks; `audit`
-//! the background check of the invariants.
+//! past use; `weights` the servers of jobs with hints; `pressure` and `disk_pressure` the demotion of blocks
+//! when memory is short; `shares` the choice of the job whose blocks are demoted; `lots` this controller
+//! shard's share of each server; `drain` the draining of a server, and `relocate` the moves of its blocks;
+//! `audit` the background check of the invariants.
 
 #![forbid(unsafe_code)]
 

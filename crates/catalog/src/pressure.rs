@@ -8,8 +8,8 @@
 //! a lower tier (`take_blocks`).
 //!
 //! The coldest block is found by a clock: each prefix that was ever short of memory has a clock hand, which
-//! cycles over its blocks and examines a bounded number of them. `sinking` handles disks that run short.
-//! Access times come from the servers' reports, four times a second, which is finer than necessary.
+//! cycles over its blocks and examines a bounded number of them. `disk_pressure` handles disks that run
+//! short. Access times come from the servers' reports, four times a second, which is finer than necessary.
 
 use crate::pool::{Draw, Pool, Server, Where, tick_of};
 use crate::structures::StructureRecord;

@@ -117,10 +117,8 @@ impl Client {
                 };
                 let text = format!(
                     "the cluster is not stopped: {} not complete{stalled} ({places}). Its memory \
-                        is kept \
-                     and the flushes go on; stop it again when the store answers, or discard the \
-                     unwritten \
-                     data",
+                     is kept and the flushes go on; stop it again when the store answers, or \
+                     discard the unwritten data",
                     counted(told.flushes, "flush is", "flushes are"),
                 );
                 Err(Error::new(Status::NotFlushed, text))

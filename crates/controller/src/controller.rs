@@ -76,8 +76,7 @@ impl fmt::Display for StartError {
             StartError::Shards { path, has, asked } => write!(
                 f,
                 "data directory {} was created for {has} controller shards, not {asked}; jobs \
-                    cannot change \
-                 their shard: start the controller with {has} shards",
+                 cannot change their shard: start the controller with {has} shards",
                 path.display()
             ),
         }

@@ -113,14 +113,12 @@ impl fmt::Display for StoreError {
             StoreError::Damaged { file, offset, why } => write!(
                 f,
                 "{file} is damaged at byte {offset}: {why}. Acknowledged changes may be lost; \
-                    restore \
-                 the directory from a copy, or begin with an empty one"
+                 restore the directory from a copy, or begin with an empty one"
             ),
             StoreError::Newer { file, major } => write!(
                 f,
                 "{file} has format {major}, and this version reads only {}: it was written by a \
-                    later \
-                 version; use that version",
+                 later version; use that version",
                 frame::MAJOR
             ),
             StoreError::Missing { file } => {

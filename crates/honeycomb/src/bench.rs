@@ -34,8 +34,7 @@ pub fn bench(args: &BenchArgs) -> CommandResult {
     let Some(program) = program() else {
         return Err(Failure::from(format!(
             "the benchmarks are not installed: there is no {PROGRAM} beside this program or in \
-                PATH; \
-             install the package {PROGRAM} (pip install 'honeycomb-store[bench]')"
+             PATH; install the package {PROGRAM} (pip install 'honeycomb-store[bench]')"
         )));
     };
     let error = Command::new(&program).args(&args.words).exec();

@@ -126,8 +126,7 @@ impl ClusterLock {
             None => {
                 let text = format!(
                     "another `honeycomb start` is starting or ending a cluster here ({} is \
-                        locked); use \
-                     that cluster, or retry when it has ended",
+                     locked); use that cluster, or retry when it has ended",
                     path.display()
                 );
                 Err(Failure::new(Status::AlreadyExists, text))

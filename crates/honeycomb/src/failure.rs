@@ -83,8 +83,7 @@ pub const EXIT_CODES: [(Exit, &str, &str); 9] = [
         Exit::Conflict,
         "the present state conflicts: it already exists, is sealed or closed, or has another kind",
         "AlreadyExists, KeyExists, CompareFailed, Sealed, NotSealed, QueueClosed, Loading, \
-            WrongKind, Cycle, \
-         Refused, NotFlushed",
+         WrongKind, Cycle, Refused, NotFlushed",
     ),
 ];
 

@@ -38,8 +38,7 @@ pub fn find(named: Option<PathBuf>) -> CommandResult<(PathBuf, String)> {
     }
     Err(Failure::from(format!(
         "cannot find the Python package honeycomb ({last}): install the wheel and run the \
-            `honeycomb` of \
-         its environment, or set --python to its interpreter"
+         `honeycomb` of its environment, or set --python to its interpreter"
     )))
 }
 

@@ -55,8 +55,7 @@ pub fn run(args: &RunArgs) -> CommandResult {
             command.env_remove("HONEYCOMB_ADDRESS").env_remove("HONEYCOMB_TOKEN");
             eprintln!(
                 "honeycomb: no cluster is running here: connect() starts an embedded one, which \
-                    ends \
-                 with the script"
+                 ends with the script"
             );
         }
         Err(failure) => return Err(failure),

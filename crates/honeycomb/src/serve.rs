@@ -451,8 +451,7 @@ fn start_controller(
         StartError::Listen(e) if e.kind() == std::io::ErrorKind::AddrInUse => {
             let text = format!(
                 "cannot listen on {listen}: the port is in use; --listen 127.0.0.1:0 takes any \
-                    free \
-                 port, `honeycomb doctor` looks for the process that uses it"
+                 free port, `honeycomb doctor` looks for the process that uses it"
             );
             Failure::new(Status::AlreadyExists, text)
         }
@@ -470,8 +469,7 @@ fn start_controller(
 
 /// The warning of a controller that writes no log.
 const VOLATILE: &str = "honeycomb: this controller writes no log (port 0 or --volatile without \
-    --data-dir): a \
-    restart loses all jobs and data and creates a new token";
+    --data-dir): a restart loses all jobs and data and creates a new token";
 
 /// The folder for the log of a controller: the configured folder, else a folder named after the listen
 /// address in the user's state folder. `None` with --volatile or port 0.
@@ -496,8 +494,7 @@ fn log_folder(
         Some(folder) => Ok(Some(folder.join("controller").join(listen.to_string()))),
         None => Err(Failure::invalid(
             "cannot choose a folder for the controller's log: neither HOME nor XDG_STATE_HOME is \
-                set; \
-             use --data-dir DIR, or --volatile to write no log",
+             set; use --data-dir DIR, or --volatile to write no log",
         )),
     }
 }

@@ -135,8 +135,7 @@ pub fn stop(args: &StopArgs) -> CommandResult {
         Err(failed) => {
             let text = format!(
                 "process {} was not stopped, because its controller did not report its flushes; \
-                    --discard \
-                 stops it and loses all unwritten data",
+                 --discard stops it and loses all unwritten data",
                 file.pid
             );
             return Err(failed.with(&text));

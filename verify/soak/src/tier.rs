@@ -108,8 +108,7 @@ fn print(args: &Args, seed: u64, outcome: &Result<Report, String>) {
         Ok(report) if args.json => println!("{}", of_run(seed, report)),
         Ok(report) => println!(
             "seed {seed}: blocks of {} KiB, {} operations, {} MiB written, {} MiB read, {} MiB on \
-                disk; {} refused, \
-             {} damaged pages read, {} structures lost to them; {:.1} s",
+             disk; {} refused, {} damaged pages read, {} structures lost to them; {:.1} s",
             report.plan.block >> 10,
             report.counts.operations,
             report.counts.written >> 20,
@@ -159,8 +158,7 @@ fn sum_up(args: &Args, from: u64, ended: &[Result<Report, String>]) -> u64 {
     } else {
         println!(
             "{} runs from seed {from}, disks {}: {failed} failed; {operations} operations, {} MiB \
-                written, {} MiB \
-             read and compared, {lost} structures lost to damaged pages",
+             written, {} MiB read and compared, {lost} structures lost to damaged pages",
             ended.len(),
             if args.faults { "that fail" } else { "healthy" },
             written >> 20,

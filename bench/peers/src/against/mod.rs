@@ -131,8 +131,7 @@ impl Asked<'_> {
         match (self.pairs, self.judges()) {
             (Some(pairs), true) if pairs < PAIRS => Err(format!(
                 "--pairs must be {PAIRS} or more: fewer pairs cannot decide (with --quick, which \
-                    has no \
-                 verdict, any number)"
+                 has no verdict, any number)"
             )),
             (Some(pairs), _) => Ok(pairs),
             (None, judges) => Ok(if judges { PAIRS } else { PAIRS_QUICK }),
@@ -144,8 +143,7 @@ impl Asked<'_> {
             That::Binary(path) => Build::binary(path),
             That::Revision(_) if cfg!(debug_assertions) && self.judges() => {
                 Err("this build has debug assertions, but the other build would have none: run \
-                    bench/compare, \
-                 which builds with the profile release"
+                 bench/compare, which builds with the profile release"
                     .into())
             }
             That::Revision(revision) => {
@@ -177,10 +175,8 @@ impl Asked<'_> {
         println!("{about}\nthis build against {named}");
         println!(
             "median of the paired ratios (95 % interval by order statistics), inverted where \
-                needed so that \
-             more than 1 is worse;\na row is worse if its whole interval exceeds {WORSE}; figures \
-             in \
-             brackets are not judged\n"
+             needed so that more than 1 is worse;\na row is worse if its whole interval exceeds \
+             {WORSE}; figures in brackets are not judged\n"
         );
     }
 }
@@ -283,8 +279,7 @@ fn conclude(outcomes: &[Outcome], asked: &Asked<'_>) -> Result<(), String> {
     if undecided > 0 {
         text += &format!(
             "; {undecided} of them undecided: their intervals extend beyond {WORSE}; use more \
-                --pairs or \
-             a quieter machine"
+             --pairs or a quieter machine"
         );
     }
     match asked.json {

@@ -239,8 +239,7 @@ impl Found<'_> {
             let rises = ours.windows(2).all(|two| two[1].utilisation >= two[0].utilisation - 0.01);
             lines.push(format!(
                 "utilisation of block at 40 %: {:.0} %, required over {:.0} %: {}; it {} as \
-                    capacity \
-                 falls",
+                 capacity falls",
                 point.utilisation * 100.0,
                 UTILISATION * 100.0,
                 said(point.utilisation > UTILISATION),

@@ -142,8 +142,7 @@ impl Sizing {
         if self.piles_up() {
             return Some(format!(
                 "jobs pile up: with unlimited memory, they continue for {:.1} s after the window \
-                    of \
-                 {:.1} s; use fewer bytes (--peak), or an idle machine",
+                 of {:.1} s; use fewer bytes (--peak), or an idle machine",
                 self.tail, self.window
             ));
         }
@@ -167,18 +166,13 @@ impl Sizing {
         let verdict = if each <= RATE_MOST * 1.05 { "within" } else { "OVER" };
         format!(
             "files of {} (median) in blocks of {}; {} jobs of {:.1} files in {:.0} s on {} \
-                server(s)\n\
-             a task: transfers of {:.1} ms are {:.0} % of its time, so it takes {:.0} ms; \
-             computing \
-             takes {:.2} times what its transfers alone would ask for\n\
-             rate: {}/s both ways, {}/s for each disk's server ({verdict} the {}/s at which a disk \
-             can still keep up); so {:.1} tasks of {:.1} jobs run at a time\n\
-             alive: a byte lives {:.2} s, so {} on average and {} ({} blocks) at the peak: mean \
-             use {:.0} % \
-             of the peak for all, {:.0} % for a job alone\n\
-             bounds: without any memory all jobs together take {:.2} times as long on disk and \
-             {:.2} times as \
-             long in the object store",
+             server(s)\na task: transfers of {:.1} ms are {:.0} % of its time, so it takes {:.0} \
+             ms; computing takes {:.2} times what its transfers alone would ask for\nrate: {}/s \
+             both ways, {}/s for each disk's server ({verdict} the {}/s at which a disk can still \
+             keep up); so {:.1} tasks of {:.1} jobs run at a time\nalive: a byte lives {:.2} s, so \
+             {} on average and {} ({} blocks) at the peak: mean use {:.0} % of the peak for all, \
+             {:.0} % for a job alone\nbounds: without any memory all jobs together take {:.2} \
+             times as long on disk and {:.2} times as long in the object store",
             size::show(self.file),
             size::show(self.block),
             self.jobs,

@@ -418,9 +418,8 @@ impl Stage<'_> {
 
 fn no_split(block: u64) -> String {
     format!(
-        "no block split: a store with a block of {} was filled and still has one block. This \
-            build or \
-         cluster does not split blocks, or has no free block",
+        "no block split: a store with a block of {} was filled and still has one block. This build \
+         or cluster does not split blocks, or has no free block",
         size::show(block)
     )
 }

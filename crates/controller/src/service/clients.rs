@@ -76,8 +76,7 @@ impl ControllerService {
             Reply::Bills(bills) if bills.len() > BATCH_MAX => {
                 let text = format!(
                     "cannot show the bills of {} jobs in one reply, at most {BATCH_MAX}; use the \
-                        token of \
-                     one job",
+                     token of one job",
                     bills.len()
                 );
                 Err((Status::LimitExceeded, text))

@@ -157,8 +157,7 @@ fn disk(text: &str) -> Result<DiskOptions, String> {
     let wrong = || {
         format!(
             "'{text}' is not PLACE=SIZE or CLASS:PLACE=SIZE, such as /mnt/fast=100GiB, \
-                hdd:/mnt=2TiB or \
-             s3://bucket/names=9TiB"
+             hdd:/mnt=2TiB or s3://bucket/names=9TiB"
         )
     };
     let (place, bytes) = text.rsplit_once('=').ok_or_else(wrong)?;

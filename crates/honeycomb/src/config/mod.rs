@@ -170,9 +170,8 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "none: disks run at their own speed",
         of: "`start`, `server`",
         help: "For benchmarks: limits each disk to this many megabytes per second, reads and \
-            writes \
-               together, and adds milliseconds to each request (500:0.1); it cannot make a disk \
-               faster",
+            writes together, and adds milliseconds to each request (500:0.1); it cannot make a \
+            disk faster",
     },
     Setting {
         name: "block_size",
@@ -197,8 +196,7 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "1",
         of: "`start`, `controller`",
         help: "Number of cores of the controller, 1 to 64; fixed for the lifetime of a data \
-            directory. \
-               One core serves a million requests per second",
+            directory. One core serves a million requests per second",
     },
     Setting {
         name: "spin_us",
@@ -224,8 +222,7 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "15000",
         of: "`start`, `controller`",
         help: "Milliseconds without a message after which a memory server is declared lost, with \
-            its \
-               data; 3000 to 3600000. A server is suspected after 2500",
+            its data; 3000 to 3600000. A server is suspected after 2500",
     },
     Setting {
         name: "high_mark",
@@ -243,8 +240,7 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "40",
         of: "`start`, `controller`",
         help: "Default low mark: percent of a block in use below which it merges; must be less \
-            than half \
-               of the high mark",
+            than half of the high mark",
     },
     Setting {
         name: "policy",
@@ -253,8 +249,7 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "`first-come`",
         of: "`start`, `controller`",
         help: "How jobs share memory when it is short: first-come (a job keeps its blocks), \
-            max-min \
-               (shares by weight) or karma (shares by weight, averaged over time)",
+            max-min (shares by weight) or karma (shares by weight, averaged over time)",
     },
     Setting {
         name: "scale_add_above",
@@ -271,8 +266,7 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "60",
         of: "`start`, `controller`",
         help: "Advise removing a server when less than this percent of every resource is in use; \
-            must be \
-               less than scale_add_above",
+            must be less than scale_add_above",
     },
     Setting {
         name: "scale_min_servers",
@@ -289,8 +283,7 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "none: advice is logged, and shown by `status`",
         of: "`start`, `controller`",
         help: "A program to run with `add N` or `remove ADDRESS` when servers should be added or \
-            removed, at \
-               most once in 60 s",
+            removed, at most once in 60 s",
     },
     Setting {
         name: "flush_root",
@@ -308,8 +301,7 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "30",
         of: "`start`, `stop`, `controller`",
         help: "Seconds that a stopping cluster waits while flushes fail and no block is written; \
-            four times \
-               that while none fails. Each written block restarts the wait",
+            four times that while none fails. Each written block restarts the wait",
     },
     Setting {
         name: "data_dir",
@@ -330,10 +322,8 @@ pub const TABLE: [Setting; 32] = [
         otherwise: "`memory=0.008,nvme=0.0001,ssd=0.0001,hdd=0.00006,object=0.00003,to-object=0.005`",
         of: "`cost`",
         help: "Prices in any unit of money: of a gigabyte for an hour in memory, nvme, ssd, hdd \
-            and object, \
-               of a gigabyte demoted or promoted to a tier (to-object, ...), and of a gigabyte \
-               moved to \
-               another server (moved)",
+            and object, of a gigabyte demoted or promoted to a tier (to-object, ...), and of a \
+            gigabyte moved to another server (moved)",
     },
 ];
 
@@ -756,8 +746,7 @@ impl Settings {
         ScaleMarks::new(above as u8, below as u8, least).ok_or_else(|| {
             Failure::invalid(format!(
                 "scale_remove_below {below} must be less than scale_add_above {above}, or servers \
-                    would be \
-                 added and removed for ever"
+                 would be added and removed for ever"
             ))
         })
     }

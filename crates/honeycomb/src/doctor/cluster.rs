@@ -152,8 +152,7 @@ fn judge_server(controller: &str, server: &ServerInfo, reached: io::Result<()>) 
     if is_loopback(&server.address) && !is_loopback(controller) {
         let text = format!(
             "{named} is registered with a loopback address, but the controller at {controller} is \
-                not: \
-             clients on other machines cannot reach its blocks"
+             not: clients on other machines cannot reach its blocks"
         );
         return Some(Finding::fail("server", text, remedy));
     }
@@ -169,8 +168,7 @@ fn judge_server(controller: &str, server: &ServerInfo, reached: io::Result<()>) 
 fn judge(address: &str, found: ClusterState) -> Vec<Finding> {
     let reached = format!(
         "{address} answers in {} us, accepts the token, and uses protocol {PROTOCOL_MAJOR} like \
-            this \
-         program ({PROTOCOL_MAJOR}.{PROTOCOL_MINOR})",
+         this program ({PROTOCOL_MAJOR}.{PROTOCOL_MINOR})",
         found.round_trip.as_micros()
     );
     let text =
@@ -187,8 +185,7 @@ fn judge(address: &str, found: ClusterState) -> Vec<Finding> {
         }
         ClusterState { suspected: 1.., .. } => {
             let remedy = "check that they run and are reachable: their data is lost if they send \
-                nothing \
-                          for server_loss_ms";
+                nothing for server_loss_ms";
             Finding::warn("servers", format!("{text}, {} suspected", found.suspected), remedy)
         }
         ClusterState { free, blocks, .. } if *free < *blocks / 20 => {

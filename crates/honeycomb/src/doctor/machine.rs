@@ -29,8 +29,7 @@ pub fn limits() -> Vec<Finding> {
             "open files",
             format!("at most {hard} per process; {CONNECTIONS_MAX} connections need {wanted}"),
             "raise the hard limit (ulimit -Hn, or nofile in /etc/security/limits.conf); \
-                connections \
-             beyond it wait",
+             connections beyond it wait",
         ),
     };
     let locked = getrlimit(Resource::Memlock).maximum.map_or("unlimited".into(), size::show);
@@ -129,8 +128,7 @@ pub fn clock() -> Finding {
     let source = source.map_or_else(|_| "unknown".into(), |text| text.trim().to_owned());
     let text = format!(
         "monotonic, resolution {ns} ns, source {source}; the time of day is not used, so clock \
-            steps \
-         and a missing NTP do no harm"
+         steps and a missing NTP do no harm"
     );
     match ns > 1_000_000 {
         true => Finding::warn(

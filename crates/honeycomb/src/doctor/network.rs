@@ -50,8 +50,7 @@ pub fn ports(settings: &Settings) -> Vec<Finding> {
 }
 
 const OTHER: &str = "`honeycomb start --listen 127.0.0.1:0` takes any free port; clients find it \
-    by \
-                     the cluster file";
+    by the cluster file";
 
 /// The process that listens on an address, if this user may see it.
 fn holder(address: SocketAddr) -> Option<(u32, String)> {

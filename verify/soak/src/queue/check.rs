@@ -337,8 +337,7 @@ impl Checker {
         if lost > kills * self.rules.batch || runs.values().any(|runs| *runs > kills) {
             self.violation(format!(
                 "{lost} items are lost, more than one answer for each of the {kills} consumers \
-                    that \
-                 were killed while they took: {}, ...",
+                 that were killed while they took: {}, ...",
                 examples.join(", ")
             ));
         }

@@ -72,8 +72,7 @@ impl Name {
         };
         Err(format!(
             "{what}: {} bytes were read instead of {length} of writer {}, number {}, version {}; \
-                they \
-             differ from byte {first} on; {said}",
+             they differ from byte {first} on; {said}",
             got.len(),
             self.writer,
             self.number,
