@@ -12,7 +12,7 @@ use honeycomb::output::Output;
 use honeycomb::{say, size};
 use honeycomb_env::Clock;
 use honeycomb_tiers::{Access, Alone, Flushed, Place, RawWriter};
-use honeycomb_transfer::{of_flush, raw};
+use honeycomb_transfer::{JobClient, of_flush, raw};
 use honeycomb_types::Time;
 use honeycomb_types::limits::{FLUSH_COPIES_AT_ONCE, FLUSH_OBJECT_MAX};
 use honeycomb_wire::messages::PrefixOptions;
@@ -123,8 +123,9 @@ pub fn run(args: &FlushArgs) -> CommandResult {
     for _ in 0..rounds {
         let upload = || upload(&object, &access, bytes);
         let flush = || {
+            let on = JobClient { client: &client, job: job.job };
             let stop = AtomicBool::new(false);
-            let flushed = raw::flush(&client, job.job, "p:f", &object, &access, &|_, _| {}, &stop)?;
+            let flushed = raw::flush(on, "p:f", &object, &access, &|_, _| {}, &stop)?;
             assert_eq!(flushed, bytes, "all of the file");
             Ok(())
         };

@@ -228,7 +228,7 @@ impl Catalog {
                 let found = self.coldest_of(match share.holder {
                     MemoryHolder::Tenant(t) => Giver::Tenant(t),
                     MemoryHolder::Job(job) => {
-                        Giver::Job(self.jobs.find(job).expect("it has a share"))
+                        Giver::Job(self.jobs.find(job).expect("a job with a share is registered"))
                     }
                 });
                 if found.is_some() {

@@ -21,6 +21,11 @@ impl Error {
         Error { status, message: message.into(), code: 0 }
     }
 
+    /// The same error with an addition to its message.
+    pub fn with(self, more: &str) -> Error {
+        Error { message: format!("{}; {more}", self.message), ..self }
+    }
+
     /// The error that a refused request returns.
     pub(crate) fn refused(status: Status, args: &[u8]) -> Error {
         Error::new(status, String::from_utf8_lossy(args))

@@ -63,8 +63,5 @@ pub use route::{Target, route};
 pub use stopping::{STOP_PATIENCE, StopProgress, Stopped};
 pub use structure::{OpenedStructure, Structure};
 pub use transport::{Room, Sink};
-/// The name of the key-value store of a bucket, in the bucket's prefix.
-pub const BUCKET_STORE: &str = "objects";
-
 /// The result of every call of this crate.
 pub type Result<T> = std::result::Result<T, Error>;

@@ -152,7 +152,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     }
 
     fn slot(&mut self, at: usize) -> &mut PipeSlot<K> {
-        self.slots[at].as_mut().expect("what is listed is there")
+        self.slots[at].as_mut().expect("a listed slot is in use")
     }
 
     /// Sends as much as possible. If no operation has finished, waits until a reply arrives or
@@ -175,7 +175,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
             self.wake_the_paused();
         }
         while let Some(at) = self.ready.pop_front() {
-            let slot = self.slots[at].as_mut().expect("what is listed is there");
+            let slot = self.slots[at].as_mut().expect("a listed slot is in use");
             assert_eq!(
                 slot.stage,
                 PipeStage::Ready,
@@ -213,7 +213,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     }
 
     fn land(&mut self, at: usize, result: Result<Replied, Error>) {
-        let PipeSlot { asked, .. } = self.slots[at].take().expect("what is listed is there");
+        let PipeSlot { asked, .. } = self.slots[at].take().expect("a listed slot is in use");
         self.free.push(at);
         let hash = asked.hash;
         let count = self.keys[bits(hash)];
@@ -256,7 +256,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         entry: &MapEntry,
         mut header: RequestHeader,
     ) -> Result<(), ExchangeFailure> {
-        let slot = self.slots[at].as_mut().expect("what is listed is there");
+        let slot = self.slots[at].as_mut().expect("a listed slot is in use");
         let structure = slot.asked.kv.structure();
         let pool = &self.context.pool;
         let shard = BlockId(entry.block).shard().0;
@@ -376,7 +376,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 let text = "received a reply to a request that was not sent".into();
                 return Err(ExchangeFailure::Lost { sent: true, why: text });
             };
-            let slot = self.slots[at].as_mut().expect("what is awaited is there");
+            let slot = self.slots[at].as_mut().expect("an awaited slot is in use");
             match take_body(channel, slot, header) {
                 Ok(()) => channel.heard = slot.asked.kv.structure().now(),
                 Err(failure) => {
@@ -406,7 +406,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 index += 1;
                 continue;
             };
-            let structure = self.slots[first].as_ref().expect("it is awaited").asked.kv.structure();
+            let structure =
+                self.slots[first].as_ref().expect("an awaited slot is in use").asked.kv.structure();
             let now = structure.now();
             let deadline = self.deadline_of(channel);
             if now >= deadline {

@@ -11,7 +11,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use honeycomb_client::{Error, FlushProgress, Kv};
 use honeycomb_env::Entropy;
 use honeycomb_tiers::{Access, Place};
-use honeycomb_transfer::{Buckets, IfExists, Load, ensure_prefix};
+use honeycomb_transfer::Load;
+use honeycomb_transfer::bucket::{self, IfExists};
 use honeycomb_types::limits::KEY_MAX;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;
@@ -289,10 +290,6 @@ fn object_name(text: &str) -> Result<String, String> {
     }
 }
 
-fn buckets(work: &Work) -> Buckets<'_> {
-    Buckets { client: &work.client, job: work.job }
-}
-
 fn absent(bucket: &str, object: &str) -> Failure {
     Failure::new(Status::KeyNotFound, format!("the bucket {bucket} has no object '{object}'"))
 }
@@ -337,14 +334,14 @@ fn create(args: &CreateArgs) -> CommandResult {
         ..PrefixOptions::default()
     };
     if args.if_exists == BucketIfExists::Replace {
-        buckets(&work).remove_if_there(bucket)?;
+        bucket::remove_if_there(work.on(), bucket)?;
     }
     let if_exists = match args.if_exists {
         BucketIfExists::Open => IfExists::Open,
         // Another command may create the bucket after the removal: then this is an error.
         BucketIfExists::Fail | BucketIfExists::Replace => IfExists::Fail,
     };
-    let made = buckets(&work).create(bucket, options, args.blocks, if_exists)?;
+    let made = bucket::create(work.on(), bucket, options, args.blocks, if_exists)?;
     args.output.tell(&json!({ "bucket": bucket, "created": made, "persist": persist }), || {
         match made {
             true => format!("created the bucket {bucket}"),
@@ -361,8 +358,8 @@ fn put(args: &BucketPutArgs) -> CommandResult {
     let work = Work::open(&settings, Intent::Create)?;
     let options = PrefixOptions { persist: *persist, ..PrefixOptions::default() };
     let if_exists = if *persist { IfExists::OpenPersistent } else { IfExists::Open };
-    buckets(&work).create(bucket, options, 1, if_exists)?;
-    let kv = buckets(&work).open(bucket)?;
+    bucket::create(work.on(), bucket, options, 1, if_exists)?;
+    let kv = bucket::open(work.on(), bucket)?;
     let bytes = data.len() as u64;
     let shown = progress(*output, format!("storing {}", size::show(bytes)), None, bytes >= LONG);
     let replaced = kv.put(object.as_bytes(), &data);
@@ -411,7 +408,7 @@ fn read_input(data: &mut Vec<u8>) -> CommandResult {
 fn get(args: &BucketGetArgs) -> CommandResult {
     let BucketGetArgs { bucket, object, output, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
-    let kv = buckets(&work).open(bucket)?;
+    let kv = bucket::open(work.on(), bucket)?;
     let key = object.as_bytes();
     // The size decides whether progress is shown, so it is needed only on a terminal.
     let looks = std::io::stderr().is_terminal() && !output.json;
@@ -482,12 +479,12 @@ fn write(path: &Path, data: &[u8]) -> CommandResult {
 fn list(args: &ListArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let Some(bucket) = &args.bucket else {
-        for name in buckets(&work).list()? {
+        for name in bucket::list(work.on())? {
             args.output.tell(&json!({ "bucket": name }), || name.clone());
         }
         return Ok(());
     };
-    let kv = buckets(&work).open(bucket)?;
+    let kv = bucket::open(work.on(), bucket)?;
     // On a terminal, the printed names show the progress.
     let shown =
         progress(args.output, format!("listing {bucket}"), None, !std::io::stdout().is_terminal());
@@ -510,7 +507,7 @@ fn list(args: &ListArgs) -> CommandResult {
 fn exists(args: &ExistsArgs) -> CommandResult {
     let ExistsArgs { bucket, object, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
-    let bytes = buckets(&work).open(bucket)?.exists(object.as_bytes())?;
+    let bytes = bucket::open(work.on(), bucket)?.exists(object.as_bytes())?;
     let bytes = bytes.ok_or_else(|| absent(bucket, object))?;
     let told = json!({ "bucket": bucket, "object": object, "exists": true, "bytes": bytes });
     args.output.tell(&told, || format!("{object} in {bucket}, {}", size::show(bytes)));
@@ -521,7 +518,7 @@ fn delete(args: &DeleteArgs) -> CommandResult {
     let DeleteArgs { bucket, objects, output, .. } = args;
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     // With --all, too: a prefix that is not a bucket is not removed.
-    let kv = buckets(&work).open(bucket)?;
+    let kv = bucket::open(work.on(), bucket)?;
     if args.all {
         work.client.remove_prefix(work.job, bucket)?;
         output.tell(&json!({ "bucket": bucket, "removed": true }), || {
@@ -557,7 +554,7 @@ fn load(args: &BucketLoadArgs) -> CommandResult {
     waiting.finish_and_clear();
     let place = Place::parse(&place?).map_err(|e| Failure::invalid(e.to_string()))?;
     if let Some((above, _)) = bucket.rsplit_once('/') {
-        ensure_prefix(client, job, above)?;
+        work.ensure_prefix(above)?;
     }
     let load = Load {
         path: bucket.clone(),
@@ -572,10 +569,10 @@ fn load(args: &BucketLoadArgs) -> CommandResult {
         bar.set_position(done);
     };
     let loaded =
-        honeycomb_transfer::load(client, job, &place, &Access::of_environment(), &load, &look);
+        honeycomb_transfer::load(work.on(), &place, &Access::of_environment(), &load, &look);
     bar.finish_and_clear();
     let loaded = loaded?;
-    let objects = buckets(&work).open(bucket)?.length()?;
+    let objects = bucket::open(work.on(), bucket)?.length()?;
     let told = json!({
         "bucket": bucket, "place": place.to_string(), "objects": objects, "bytes": loaded.bytes,
     });

@@ -8,6 +8,7 @@ use crate::failure::{CommandResult, Failure};
 use crate::output::hex;
 use honeycomb_client::{Client, ClientOptions, Error, JobOptions};
 use honeycomb_env::LockFile;
+use honeycomb_transfer::JobClient;
 use honeycomb_types::JobId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::RenewResult;
@@ -307,9 +308,14 @@ impl Work {
         Ok(Work { client, cluster, job: ticket.job, name: name.to_owned() })
     }
 
+    /// The job, for transfers.
+    pub fn on(&self) -> JobClient<'_> {
+        JobClient { client: &self.client, job: self.job }
+    }
+
     /// Creates the missing prefixes of an address.
     pub fn ensure_prefix(&self, address: &str) -> CommandResult {
-        Ok(honeycomb_transfer::ensure_prefix(&self.client, self.job, address)?)
+        Ok(honeycomb_transfer::ensure_prefix(self.on(), address)?)
     }
 
     /// Renews the whole job until the program ends, for commands that may wait longer than a lease lasts.

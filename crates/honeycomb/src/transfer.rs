@@ -240,13 +240,12 @@ pub fn load(args: &LoadArgs) -> CommandResult {
         }
     };
     let access = Access::of_environment();
-    let (client, job) = (&work.client, work.job);
     let loaded = match args.format {
         Format::Honeycomb if args.subtree => {
-            subtree::load(client, job, &place, &access, &load, &look)?
+            subtree::load(work.on(), &place, &access, &load, &look)?
         }
-        Format::Honeycomb => honeycomb_transfer::load(client, job, &place, &access, &load, &look)?,
-        Format::Raw => raw::load(client, job, &place, &access, (&load, &args.address), &look)?,
+        Format::Honeycomb => honeycomb_transfer::load(work.on(), &place, &access, &load, &look)?,
+        Format::Raw => raw::load(work.on(), &place, &access, (&load, &args.address), &look)?,
     };
     let told = json!({
         "place": place.to_string(), "address": args.address,
@@ -294,8 +293,7 @@ fn flush_raw(args: &FlushArgs, work: &Work) -> CommandResult {
     };
     let access = Access::of_environment();
     let stop = Interrupt::awaited()?;
-    let (client, job) = (&work.client, work.job);
-    let bytes = raw::flush(client, job, &args.address, &place, &access, &look, &stop.0);
+    let bytes = raw::flush(work.on(), &args.address, &place, &access, &look, &stop.0);
     let bytes = bytes.map_err(|e| stop.explains(e))?;
     if shows {
         eprintln!();
@@ -329,11 +327,10 @@ fn flush_subtree(args: &FlushArgs, work: &Work) -> CommandResult {
             eprintln!("{}the flush fails and is retried: {why}", if shows { "\n" } else { "" });
         }
     };
-    let (client, job) = (&work.client, work.job);
     let (address, place) = (&args.address, &args.place);
     let all = match args.barrier {
-        true => subtree::flush_at_once(client, job, address, place, &mut look)?,
-        false => subtree::flush(client, job, address, place, &mut look)?,
+        true => subtree::flush_at_once(work.on(), address, place, &mut look)?,
+        false => subtree::flush(work.on(), address, place, &mut look)?,
     };
     if shows {
         eprintln!();

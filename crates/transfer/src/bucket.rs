@@ -1,24 +1,18 @@
 //! Buckets of objects, like those of Pocket (OSDI '18).
 //!
-//! A bucket is a prefix that contains a key-value store of the name `BUCKET_STORE`. The name of an object is
+//! A bucket is a prefix that contains a key-value store of the name `STORE`. The name of an object is
 //! its key. Programs in Python see the same objects (`Job.bucket`).
 
-use crate::{JobDag, Result, ensure_prefix};
-use honeycomb_client::{BUCKET_STORE, Client, Error, Kv};
-use honeycomb_types::{JobId, Kind};
+use crate::{JobClient, JobDag, Result, ensure_prefix};
+use honeycomb_client::{Error, Kv};
+use honeycomb_types::Kind;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{PrefixInfo, PrefixOptions};
 
-/// The buckets of a job.
-#[derive(Clone, Copy)]
-pub struct Buckets<'a> {
-    /// A client with rights for the job.
-    pub client: &'a Client,
-    /// The job.
-    pub job: JobId,
-}
+/// The name of the key-value store of a bucket, in the bucket's prefix.
+const STORE: &str = "objects";
 
-/// The behaviour of `Buckets::create` when the prefix exists.
+/// The behaviour of `create` when the prefix exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IfExists {
     /// It fails with `AlreadyExists`.
@@ -29,72 +23,70 @@ pub enum IfExists {
     OpenPersistent,
 }
 
-impl Buckets<'_> {
-    /// Opens the store with a bucket's objects.
-    pub fn open(self, bucket: &str) -> Result<Kv> {
-        self.client.open_kv(self.job, &store_of(bucket))
-    }
+/// Opens the store with a bucket's objects.
+pub fn open(on: JobClient<'_>, bucket: &str) -> Result<Kv> {
+    on.client.open_kv(on.job, &store_of(bucket))
+}
 
-    /// Creates a bucket with its parent prefixes; answers whether this call created its prefix.
-    pub fn create(
-        self,
-        bucket: &str,
-        options: PrefixOptions,
-        blocks: u32,
-        if_exists: IfExists,
-    ) -> Result<bool> {
-        if let Some((above, _)) = bucket.rsplit_once('/') {
-            ensure_prefix(self.client, self.job, above)?;
-        }
-        let made = match self.client.create_prefix(self.job, bucket, &[], options) {
-            Ok(_) => true,
-            Err(e) if e.status != Status::AlreadyExists || if_exists == IfExists::Fail => {
-                return Err(e);
-            }
-            Err(_) => false,
-        };
-        if !made && if_exists == IfExists::OpenPersistent {
-            let dag = JobDag::new(self.client.tree(self.job)?);
-            if !dag.node(dag.find(bucket)?).persist {
-                let text = format!(
-                    "the bucket {bucket} exists and ends with its job; nothing was stored; use \
-                     another bucket, or create this one again with persist"
-                );
-                return Err(Error::new(Status::AlreadyExists, text));
-            }
-        }
-        // The store may be missing even if the prefix exists: its creator may have failed before this step,
-        // or the prefix is not a bucket yet.
-        self.client.create_kv(self.job, &store_of(bucket), blocks, true)?;
-        Ok(made)
+/// Creates a bucket with its parent prefixes; answers whether this call created its prefix.
+pub fn create(
+    on: JobClient<'_>,
+    bucket: &str,
+    options: PrefixOptions,
+    blocks: u32,
+    if_exists: IfExists,
+) -> Result<bool> {
+    if let Some((above, _)) = bucket.rsplit_once('/') {
+        ensure_prefix(on, above)?;
     }
+    let made = match on.client.create_prefix(on.job, bucket, &[], options) {
+        Ok(_) => true,
+        Err(e) if e.status != Status::AlreadyExists || if_exists == IfExists::Fail => {
+            return Err(e);
+        }
+        Err(_) => false,
+    };
+    if !made && if_exists == IfExists::OpenPersistent {
+        let dag = JobDag::new(on.client.tree(on.job)?);
+        if !dag.node(dag.find(bucket)?).persist {
+            let text = format!(
+                "the bucket {bucket} exists and ends with its job; nothing was stored; use \
+                 another bucket, or create this one again with persist"
+            );
+            return Err(Error::new(Status::AlreadyExists, text));
+        }
+    }
+    // The store may be missing even if the prefix exists: its creator may have failed before this step,
+    // or the prefix is not a bucket yet.
+    on.client.create_kv(on.job, &store_of(bucket), blocks, true)?;
+    Ok(made)
+}
 
-    /// Removes a bucket if it exists. A prefix without a store of objects is no bucket and is left alone.
-    pub fn remove_if_there(self, bucket: &str) -> Result {
-        let dag = JobDag::new(self.client.tree(self.job)?);
-        if dag.find(bucket).is_ok_and(|found| is_bucket(dag.node(found))) {
-            self.client.remove_prefix(self.job, bucket)?;
-        }
-        Ok(())
+/// Removes a bucket if it exists. A prefix without a store of objects is no bucket and is left alone.
+pub fn remove_if_there(on: JobClient<'_>, bucket: &str) -> Result {
+    let dag = JobDag::new(on.client.tree(on.job)?);
+    if dag.find(bucket).is_ok_and(|found| is_bucket(dag.node(found))) {
+        on.client.remove_prefix(on.job, bucket)?;
     }
+    Ok(())
+}
 
-    /// The paths of all buckets, sorted.
-    pub fn list(self) -> Result<Vec<String>> {
-        let dag = JobDag::new(self.client.tree(self.job)?);
-        let all = (0..dag.nodes().len()).filter(|&n| is_bucket(dag.node(n))).map(|n| dag.path(n));
-        let mut all: Vec<String> = all.filter(|path| !path.is_empty()).collect();
-        all.sort();
-        Ok(all)
-    }
+/// The paths of all buckets, sorted.
+pub fn list(on: JobClient<'_>) -> Result<Vec<String>> {
+    let dag = JobDag::new(on.client.tree(on.job)?);
+    let all = (0..dag.nodes().len()).filter(|&n| is_bucket(dag.node(n))).map(|n| dag.path(n));
+    let mut all: Vec<String> = all.filter(|path| !path.is_empty()).collect();
+    all.sort();
+    Ok(all)
 }
 
 /// The address of the store with a bucket's objects.
 fn store_of(bucket: &str) -> String {
-    format!("{bucket}:{BUCKET_STORE}")
+    format!("{bucket}:{STORE}")
 }
 
 /// Whether a prefix is live and has the store of a bucket.
 fn is_bucket(node: &PrefixInfo) -> bool {
     let mut all = node.structures.iter();
-    node.state == 0 && all.any(|s| s.name == BUCKET_STORE && s.kind == Kind::Kv.code())
+    node.state == 0 && all.any(|s| s.name == STORE && s.kind == Kind::Kv.code())
 }

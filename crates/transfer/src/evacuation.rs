@@ -7,19 +7,13 @@
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_env::Clock;
 use honeycomb_server::{MemoryServer, ServerOptions, ValuesLeave};
-use honeycomb_types::limits::EXTENTS_LEAVE_FOR;
+use honeycomb_types::limits::{EVACUATION_PAUSE, EVACUATION_PAUSE_MAX, EXTENTS_LEAVE_FOR};
 use honeycomb_types::{BlockAt, JobId, StructureId, Time};
 use honeycomb_wire::Status;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-/// The first pause between two passes over a store. A value that was being written when the drain began gets
-/// its entry a moment later, and blocks that no entry names are freed by the server. A pass reads the whole
-/// store, so that the pause doubles after each pass that moved nothing, ...
-const AGAIN: Duration = Duration::from_millis(500);
-/// ... up to this.
-const AGAIN_MAX: Duration = Duration::from_secs(15);
 /// The same error of a store is logged again after this time.
 const SAY_AGAIN: Duration = Duration::from_secs(60);
 
@@ -41,11 +35,11 @@ pub fn follow(server: &MemoryServer, options: &ServerOptions) {
     let (controller, token) = (options.controller.to_string(), options.token.clone());
     let connect = move || Client::new(ClientOptions::new(controller.clone(), token.clone()));
     let say = |line: String| eprintln!("honeycomb: {line}");
-    let thread = std::thread::Builder::new().name("carry".into());
-    thread.spawn(move || carry(&values, connect, say)).expect("a thread can be started");
+    let thread = std::thread::Builder::new().name("evacuation".into());
+    thread.spawn(move || evacuate(&values, connect, say)).expect("a thread can be started");
 }
 
-fn carry(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl Fn(String)) {
+fn evacuate(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl Fn(String)) {
     let (clock, mut stores) =
         (Clock::start(), BTreeMap::<(JobId, StructureId), StoreToEmpty>::new());
     let (mut client, mut carried) = (None, 0);
@@ -60,12 +54,13 @@ fn carry(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl
             Ok(ValuesLeave { job, structure, at }) => {
                 let left = stores.entry((job, structure)).or_insert_with(|| StoreToEmpty {
                     blocks: BTreeMap::new(),
-                    due: now + AGAIN,
-                    pause: AGAIN,
+                    due: now + EVACUATION_PAUSE,
+                    pause: EVACUATION_PAUSE,
                     said: None,
                 });
                 if left.blocks.insert(at, now + EXTENTS_LEAVE_FOR).is_none() {
-                    (left.due, left.pause) = (left.due.min(now + AGAIN), AGAIN);
+                    (left.due, left.pause) =
+                        (left.due.min(now + EVACUATION_PAUSE), EVACUATION_PAUSE);
                 }
                 continue; // A draining server reports many blocks at once.
             }
@@ -89,7 +84,11 @@ fn carry(values: &Receiver<ValuesLeave>, connect: impl Fn() -> Client, say: impl
             };
             carried += values;
             let now = clock.now();
-            left.pause = if values > 0 { AGAIN } else { (2 * left.pause).min(AGAIN_MAX) };
+            left.pause = if values > 0 {
+                EVACUATION_PAUSE
+            } else {
+                (2 * left.pause).min(EVACUATION_PAUSE_MAX)
+            };
             left.due = now + left.pause;
             if let Some(e) = trouble
                 && left.said.is_none_or(|(status, at)| status != e.status || at + SAY_AGAIN <= now)

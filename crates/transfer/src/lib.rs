@@ -7,14 +7,13 @@
 //! and a message.
 #![forbid(unsafe_code)]
 
-mod bucket;
+pub mod bucket;
 mod dag;
 pub mod evacuation;
 mod load;
 pub mod raw;
 pub mod subtree;
 
-pub use bucket::{Buckets, IfExists};
 pub use dag::JobDag;
 pub use load::{Load, Loaded, load};
 
@@ -27,12 +26,21 @@ use honeycomb_wire::messages::PrefixOptions;
 /// The result of a transfer.
 pub type Result<T = ()> = std::result::Result<T, Error>;
 
+/// A job, and a client with rights for it.
+#[derive(Clone, Copy)]
+pub struct JobClient<'a> {
+    /// The client.
+    pub client: &'a Client,
+    /// The job.
+    pub job: JobId,
+}
+
 /// Creates the missing prefixes of an address.
-pub fn ensure_prefix(client: &Client, job: JobId, address: &str) -> Result {
+pub fn ensure_prefix(on: JobClient<'_>, address: &str) -> Result {
     let parts = split_path(Address::parse(address)?.path)?;
     for depth in 1..=parts.len() {
         let path = format!("/{}", parts[..depth].join("/"));
-        match client.create_prefix(job, &path, &[], PrefixOptions::default()) {
+        match on.client.create_prefix(on.job, &path, &[], PrefixOptions::default()) {
             Ok(_) | Err(Error { status: Status::AlreadyExists, .. }) => {}
             Err(e) => return Err(e),
         }

@@ -5,10 +5,9 @@
 //! their contents like any client, so that the block size and the number of servers may differ from those of
 //! the flush. If the loader dies, the prefix ends with its lease, or with the next load with `again`.
 
-use crate::{Result, of_flush};
-use honeycomb_client::{Any, Client, Error, File, Kv, Queue};
+use crate::{JobClient, Result, of_flush};
+use honeycomb_client::{Any, Error, File, Kv, Queue};
 use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
-use honeycomb_types::JobId;
 use honeycomb_types::limits::{LARGE_FRACTION, SLOTS};
 use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
@@ -77,8 +76,7 @@ impl LoadProgress<'_> {
 
 /// Loads the flush at a place. It calls `look` now and then with the loaded bytes and all bytes.
 pub fn load(
-    client: &Client,
-    job: JobId,
+    on: JobClient<'_>,
     place: &Place,
     access: &Access,
     load: &Load,
@@ -86,7 +84,7 @@ pub fn load(
 ) -> Result<Loaded> {
     let flushed = Flushed::at(place.clone(), access).map_err(of_flush)?;
     need_known(&flushed)?;
-    hidden(client, job, load, || fill(client, job, place, access, load, &flushed, look))
+    hidden(on, load, || fill(on, place, access, load, &flushed, look))
 }
 
 /// Refuses a flush with structures of custom kinds.
@@ -102,13 +100,9 @@ pub fn need_known(flushed: &Flushed) -> Result {
 }
 
 /// Creates the prefix of a load, fills it and publishes it. It is removed if that fails.
-pub fn hidden<T>(
-    client: &Client,
-    job: JobId,
-    load: &Load,
-    fill: impl FnOnce() -> Result<T>,
-) -> Result<T> {
-    begin(client, job, load)?;
+pub fn hidden<T>(on: JobClient<'_>, load: &Load, fill: impl FnOnce() -> Result<T>) -> Result<T> {
+    let JobClient { client, job } = on;
+    begin(on, load)?;
     client.keep(job, std::slice::from_ref(&load.path));
     let made = fill().and_then(|made| {
         client.publish_prefix(job, &load.path)?;
@@ -123,7 +117,8 @@ pub fn hidden<T>(
 }
 
 /// Creates the prefix, or with `again` replaces that of an unfinished load.
-pub fn begin(client: &Client, job: JobId, load: &Load) -> Result {
+pub fn begin(on: JobClient<'_>, load: &Load) -> Result {
+    let JobClient { client, job } = on;
     let Load { path, lease_ms, pinned, persist, again } = load;
     let options = PrefixOptions {
         lease_ms: *lease_ms,
@@ -133,7 +128,7 @@ pub fn begin(client: &Client, job: JobId, load: &Load) -> Result {
         ..PrefixOptions::default()
     };
     match client.create_prefix(job, path, &[], options.clone()) {
-        Err(Error { status: Status::AlreadyExists, .. }) if is_loading(client, job, path) => {
+        Err(Error { status: Status::AlreadyExists, .. }) if is_loading(on, path) => {
             if !again {
                 let text = format!(
                     "cannot load {path}: another load of it is running or was interrupted; load it \
@@ -150,15 +145,13 @@ pub fn begin(client: &Client, job: JobId, load: &Load) -> Result {
 }
 
 /// Whether the prefix is still loading.
-fn is_loading(client: &Client, job: JobId, path: &str) -> bool {
-    matches!(client.open(job, path), Err(Error { status: Status::Loading, .. }))
+fn is_loading(on: JobClient<'_>, path: &str) -> bool {
+    matches!(on.client.open(on.job, path), Err(Error { status: Status::Loading, .. }))
 }
 
 /// Writes the contents of a flush to its prefix.
-#[allow(clippy::too_many_arguments)] // each is one property of a load
 pub fn fill(
-    client: &Client,
-    job: JobId,
+    on: JobClient<'_>,
     place: &Place,
     access: &Access,
     load: &Load,
@@ -170,7 +163,7 @@ pub fn fill(
     let all: u64 = structures.iter().map(bytes).sum();
     let (mut tasks, mut made) = (Vec::new(), Vec::new());
     for structure in structures {
-        made.push(create(client, job, load, structure)?);
+        made.push(create(on, load, structure)?);
         let large = structure.parts.iter().any(|part| part.is_of_extents());
         // Large values are found by a list of all of them, which one task reads.
         let of = match structure.kind.as_str() {
@@ -232,7 +225,8 @@ fn address(path: &str, name: &str) -> String {
 }
 
 /// Creates an empty structure with the options of the flushed one.
-fn create(client: &Client, job: JobId, load: &Load, s: &FlushedStructure) -> Result<Any> {
+fn create(on: JobClient<'_>, load: &Load, s: &FlushedStructure) -> Result<Any> {
+    let JobClient { client, job } = on;
     let address = address(&load.path, &s.name);
     let parts = s.parts.iter().filter(|part| !part.is_of_extents());
     let (bytes, items) = parts.fold((0, 0), |(b, i), part| (b + part.bytes, i + part.items));

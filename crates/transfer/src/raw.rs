@@ -1,14 +1,14 @@
 //! One file as one plain object, and one plain object as a file.
 
 use crate::load::{Load, Loaded, hidden};
-use crate::{Result, of_flush};
-use honeycomb_client::{Any, Client, Error, File};
+use crate::{JobClient, Result, of_flush};
+use honeycomb_client::{Any, Error, File};
 use honeycomb_tiers::{Access, Place, RawReader, RawWriter};
-use honeycomb_types::{Address, JobId};
+use honeycomb_types::Address;
 use honeycomb_wire::Status;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Ends a flush that somebody has stopped.
+/// Fails if the flush was stopped.
 fn go_on(stop: &AtomicBool) -> Result {
     match stop.load(Relaxed) {
         true => Err(Error::new(Status::Internal, "the flush was stopped; nothing was written")),
@@ -16,20 +16,18 @@ fn go_on(stop: &AtomicBool) -> Result {
     }
 }
 
-/// Writes a file to a place as one object: its present bytes, without later appends. It calls `look` with the
-/// written bytes and all bytes. If
-/// `stop` becomes true before the object is complete, it aborts the upload, writes nothing, and fails.
-#[allow(clippy::too_many_arguments)] // each is one property of a flush
+/// Writes the present bytes of a file to a place as one object, without later appends; returns their number.
+/// `look` receives the number of written bytes and of all bytes. If `stop` becomes true before the object is
+/// complete, the upload is aborted, no object is written, and the call fails.
 pub fn flush(
-    client: &Client,
-    job: JobId,
+    on: JobClient<'_>,
     address: &str,
     place: &Place,
     access: &Access,
     look: &dyn Fn(u64, u64),
     stop: &AtomicBool,
 ) -> Result<u64> {
-    let file = match client.open_any(job, address)? {
+    let file = match on.client.open_any(on.job, address)? {
         Any::File(file) => file,
         other => {
             let kind = match other {
@@ -80,8 +78,7 @@ fn read(file: &File, offset: u64, length: usize, stop: &AtomicBool) -> Result<Ve
 
 /// Loads any object as a file in the new prefix `load.path`.
 pub fn load(
-    client: &Client,
-    job: JobId,
+    on: JobClient<'_>,
     place: &Place,
     access: &Access,
     (load, address): (&Load, &str),
@@ -89,8 +86,8 @@ pub fn load(
 ) -> Result<Loaded> {
     let mut object = RawReader::open(place, access).map_err(of_flush)?;
     let bytes = object.size();
-    hidden(client, job, load, || {
-        let file = client.create_file(job, address, 1, false)?;
+    hidden(on, load, || {
+        let file = on.client.create_file(on.job, address, 1, false)?;
         let mut done = 0;
         while let Some(part) = object.next_part().map_err(of_flush)? {
             file.write_all(&part)?;

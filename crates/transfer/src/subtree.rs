@@ -6,11 +6,10 @@
 //! flushes them behind a barrier (`flush_at_once`).
 
 use crate::load::{self, Load, Loaded};
-use crate::{JobDag, Result, of_flush};
-use honeycomb_client::{Client, Error, FlushTicket};
+use crate::{JobClient, JobDag, Result, of_flush};
+use honeycomb_client::{Error, FlushTicket};
 use honeycomb_env::Clock;
 use honeycomb_tiers::{Access, Flushed, Place};
-use honeycomb_types::JobId;
 use honeycomb_types::limits::{FLUSH_LOOK_FIRST, FLUSH_LOOK_MAX};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -56,26 +55,25 @@ fn joined(above: &str, below: &str) -> String {
 /// Flushes a prefix and its live descendants and waits for them, in the order of their paths, the top prefix
 /// last. When one flush fails, no further flush is begun; running flushes are completed.
 pub fn flush(
-    client: &Client,
-    job: JobId,
+    on: JobClient<'_>,
     path: &str,
     place: &str,
     look: &mut dyn FnMut(&Progress),
 ) -> Result<Vec<Whole>> {
-    let below = below(client, job, path)?;
+    let below = below(on, path)?;
     // Prefixes that are not flushed yet must not expire.
     let kept = [path.to_owned()];
-    client.keep(job, &kept);
-    let flushed = Flushing::new(client, job, path, place, &below).run(look);
-    client.release(job, &kept);
+    on.client.keep(on.job, &kept);
+    let flushed = Flushing::new(on, path, place, &below).run(look);
+    on.client.release(on.job, &kept);
     flushed
 }
 
 /// The paths of the live descendants of a prefix, relative to it and sorted.
-fn below(client: &Client, job: JobId, path: &str) -> Result<Vec<String>> {
+fn below(on: JobClient<'_>, path: &str) -> Result<Vec<String>> {
     // If the prefix has ended, this error says why.
-    client.lease(job, path)?;
-    let dag = JobDag::new(client.tree(job)?);
+    on.client.lease(on.job, path)?;
+    let dag = JobDag::new(on.client.tree(on.job)?);
     let mut below: Vec<String> =
         dag.paths_below(dag.find(path)?).into_iter().map(|(_, path)| path).collect();
     below.sort();
@@ -84,13 +82,13 @@ fn below(client: &Client, job: JobId, path: &str) -> Result<Vec<String>> {
 
 /// Flushes the subtree as it was at one moment: all flushes complete together, or none does.
 pub fn flush_at_once(
-    client: &Client,
-    job: JobId,
+    on: JobClient<'_>,
     path: &str,
     place: &str,
     look: &mut dyn FnMut(&Progress),
 ) -> Result<Vec<Whole>> {
-    let below = below(client, job, path)?;
+    let JobClient { client, job } = on;
+    let below = below(on, path)?;
     let ticket = client.begin_barrier_flush(job, path, place, &below)?;
     let of = below.len() + 1;
     let last = client.await_flush(job, &ticket, &mut |flush| {
@@ -111,8 +109,7 @@ pub fn flush_at_once(
 }
 
 struct Flushing<'a> {
-    client: &'a Client,
-    job: JobId,
+    on: JobClient<'a>,
     path: &'a str,
     place: &'a str,
     below: &'a [String],
@@ -123,16 +120,10 @@ struct Flushing<'a> {
 }
 
 impl<'a> Flushing<'a> {
-    fn new(
-        client: &'a Client,
-        job: JobId,
-        path: &'a str,
-        place: &'a str,
-        below: &'a [String],
-    ) -> Flushing<'a> {
+    fn new(on: JobClient<'a>, path: &'a str, place: &'a str, below: &'a [String]) -> Flushing<'a> {
         let waiting = below.iter().map(String::as_str).collect();
         let (under_way, whole, failed) = (BTreeMap::new(), Vec::new(), None);
-        Flushing { client, job, path, place, below, waiting, under_way, whole, failed }
+        Flushing { on, path, place, below, waiting, under_way, whole, failed }
     }
 
     fn run(mut self, look: &mut dyn FnMut(&Progress)) -> Result<Vec<Whole>> {
@@ -158,7 +149,7 @@ impl<'a> Flushing<'a> {
     /// Begins as many flushes as allowed; that of the top prefix when all others are complete.
     fn begin(&mut self) {
         while self.failed.is_none() && self.under_way.len() < AT_A_TIME {
-            let (client, job) = (self.client, self.job);
+            let JobClient { client, job } = self.on;
             let done = self.whole.len() == self.below.len() && self.under_way.is_empty();
             let (path, begun) = match self.waiting.pop_front() {
                 Some(path) => {
@@ -180,7 +171,7 @@ impl<'a> Flushing<'a> {
     fn look(&mut self) -> Progress {
         let mut told = Progress { of: self.below.len() + 1, ..Progress::default() };
         for (path, ticket) in std::mem::take(&mut self.under_way) {
-            match self.client.flush_progress(self.job, ticket.number) {
+            match self.on.client.flush_progress(self.on.job, ticket.number) {
                 Ok(progress) if progress.done => self.whole.push(Whole {
                     path: joined(self.path, path),
                     place: ticket.place,
@@ -220,13 +211,8 @@ impl<'a> Flushing<'a> {
             named(&left),
             self.place
         );
-        with(why, &more)
+        why.with(&more)
     }
-}
-
-/// The same error with an addition to its message.
-fn with(e: Error, more: &str) -> Error {
-    Error { message: format!("{}; {more}", e.message), ..e }
 }
 
 fn named(paths: &[String]) -> String {
@@ -242,8 +228,7 @@ fn named(paths: &[String]) -> String {
 /// Loads the flush of a subtree: the prefixes that its manifest names, at the same relative paths. No
 /// structure can be opened before everything is loaded; if one prefix fails, all are removed.
 pub fn load(
-    client: &Client,
-    job: JobId,
+    on: JobClient<'_>,
     place: &Place,
     access: &Access,
     load: &Load,
@@ -257,7 +242,7 @@ pub fn load(
         let flushed = Flushed::at(place.clone(), access).map_err(|e| {
             let text =
                 "the manifest of the subtree names this flush; load the other prefixes one by one";
-            with(of_flush(e), text)
+            of_flush(e).with(text)
         })?;
         all.push((path, place, flushed));
     }
@@ -270,30 +255,30 @@ pub fn load(
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         paths.extend(ends.map(|end| &path[..end]).filter(|path| !path.is_empty()));
     }
-    load::hidden(client, job, load, || {
+    load::hidden(on, load, || {
         let mut made = Vec::new();
         let loaded = (|| {
             for path in &paths {
-                load::begin(client, job, &at(path))?;
+                load::begin(on, &at(path))?;
                 made.push(*path);
             }
             let mut loaded = Loaded::default();
             for (path, place, flushed) in &all {
                 let before = loaded.bytes;
                 let look = |done: u64, _| look(before + done, bytes);
-                let one = load::fill(client, job, place, access, &at(path), flushed, &look)?;
+                let one = load::fill(on, place, access, &at(path), flushed, &look)?;
                 loaded.structures += one.structures;
                 loaded.bytes += one.bytes;
             }
             for path in paths.iter().rev() {
-                client.publish_prefix(job, &at(path).path)?;
+                on.client.publish_prefix(on.job, &at(path).path)?;
             }
             Ok(loaded)
         })();
         if loaded.is_err() {
             for path in made.iter().rev() {
                 // If this fails, its lease ends it.
-                let _ = client.remove_prefix(job, &at(path).path);
+                let _ = on.client.remove_prefix(on.job, &at(path).path);
             }
         }
         loaded

@@ -105,7 +105,8 @@ mod armed {
         if step.left > 0 {
             return None;
         }
-        let PlannedFault { point, .. } = steps.pop_front().expect("it was there");
+        let PlannedFault { point, .. } =
+            steps.pop_front().expect("the caller has looked at the first step");
         steps.is_empty().then_some(point)
     }
 

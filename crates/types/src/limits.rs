@@ -272,6 +272,12 @@ pub const FLUSH_SWEEP_AGAIN: Duration = Duration::from_secs(90);
 pub const EXTENTS_LEAVE_TELL: Duration = Duration::from_secs(20);
 /// A block without this notification for this long accepts extents again: the server stays.
 pub const EXTENTS_LEAVE_FOR: Duration = Duration::from_secs(60);
+/// The first pause between two passes over a store whose large values leave a draining server. A value that
+/// was being written when the drain began gets its entry a moment later.
+pub const EVACUATION_PAUSE: Duration = Duration::from_millis(500);
+/// The longest such pause. A pass reads the whole store, so the pause doubles after each pass that moved no
+/// value.
+pub const EVACUATION_PAUSE_MAX: Duration = Duration::from_secs(15);
 /// Blocks of one server that a flush of a live prefix copies at a time.
 pub const FLUSH_COPIES_AT_ONCE: usize = 4;
 /// The longest freeze of blocks for the barrier of a flush; each further try has twice as long.

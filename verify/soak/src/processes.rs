@@ -118,18 +118,11 @@ impl Cluster {
         let clock = Clock::start();
         let ends = clock.now() + limit;
         for child in &mut self.drained {
-            loop {
-                match child.try_wait() {
-                    Ok(Some(status)) if status.success() => break,
-                    Ok(Some(status)) => {
-                        return Err(format!("a server that was drained ended: {status}"));
-                    }
-                    Ok(None) if clock.now() < ends => {
-                        clock.sleep_until(clock.now() + Duration::from_millis(20))
-                    }
-                    Ok(None) => return Err(format!("a server was not drained within {limit:?}")),
-                    Err(e) => return Err(format!("a server that is drained: {e}")),
+            while !has_left(child)? {
+                if clock.now() >= ends {
+                    return Err(format!("a server was not drained within {limit:?}"));
                 }
+                clock.sleep_until(clock.now() + Duration::from_millis(20));
             }
         }
         Ok(())
@@ -149,15 +142,7 @@ impl Cluster {
                 return Err(format!("{name} ended by itself: {status}"));
             }
         }
-        for child in &mut self.drained {
-            match child.try_wait().map_err(|e| format!("a server that is drained: {e}"))? {
-                Some(status) if !status.success() => {
-                    return Err(format!("a server that was drained ended: {status}"));
-                }
-                _ => {}
-            }
-        }
-        Ok(())
+        self.drained.iter_mut().try_for_each(|child| has_left(child).map(drop))
     }
 
     /// The process ids of the servers.
@@ -193,6 +178,16 @@ impl Drop for Cluster {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+}
+
+/// Whether a server that is drained has ended with success. It may not end otherwise.
+fn has_left(child: &mut Child) -> Result<bool, String> {
+    match child.try_wait().map_err(|e| format!("a server that is drained: {e}"))? {
+        Some(status) if !status.success() => {
+            Err(format!("a server that was drained ended: {status}"))
+        }
+        ended => Ok(ended.is_some()),
     }
 }
 
