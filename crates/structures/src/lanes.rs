@@ -58,6 +58,8 @@ struct ResultRecord {
 struct More {
     args: Vec<u8>,
     payload: Payload,
+    /// Whether the payload was copied out of the block by `leave_block`.
+    copied: bool,
 }
 
 impl ResultRecord {
@@ -67,7 +69,7 @@ impl ResultRecord {
             panic!("INV-16: a mutation's answer must outlive changes of the block");
         }
         let more = (payload != Payload::None || !answer.args.is_empty())
-            .then(|| Box::new(More { args: answer.args.clone(), payload }));
+            .then(|| Box::new(More { args: answer.args.clone(), payload, copied: false }));
         ResultRecord {
             hash: hash.unwrap_or(0),
             value: answer.value,
@@ -90,6 +92,11 @@ impl ResultRecord {
         self.more
             .as_ref()
             .map_or(0, |more| size_of::<More>() + more.args.len() + more.payload.beside())
+    }
+
+    /// Those of `heap_bytes` that `leave_block` copied.
+    fn copied_bytes(&self) -> usize {
+        self.more.as_ref().filter(|more| more.copied).map_or(0, |more| more.payload.beside())
     }
 }
 
@@ -131,6 +138,11 @@ impl Lane {
         self.records.iter().map(ResultRecord::heap_bytes).sum::<usize>()
             + self.records.capacity() * size_of::<ResultRecord>()
     }
+
+    /// Those of `bytes` that `leave_block` copied.
+    fn copied_bytes(&self) -> usize {
+        self.records.iter().map(ResultRecord::copied_bytes).sum()
+    }
 }
 
 /// The memory that the blocks of a core may use together for their lanes (INV-32). Cheap to clone.
@@ -150,6 +162,12 @@ impl LaneRoom {
 
     fn is_full(&self) -> bool {
         self.taken() >= self.0.1
+    }
+
+    /// Whether so many bytes of copied results can be added. A part of the room stays free for the results of
+    /// mutations: where all of it is in use, mutations are refused.
+    fn has_room_for_copy(&self, bytes: usize) -> bool {
+        self.taken().saturating_add(bytes) <= self.0.1 / 4 * 3
     }
 }
 
@@ -196,6 +214,9 @@ pub struct Lanes {
     /// The lane of the last call: with one busy client, `record` and the next `begin` find it here.
     hot: Option<u32>,
     result_bytes: usize,
+    /// Those of `result_bytes` that `leave_block` copied. Only the shared room bounds them: the results of a
+    /// client that is gone do not keep others from the block.
+    copied_bytes: usize,
     /// Lanes of other blocks from which a range moved here.
     adopted: HashMap<(SessionId, LaneId), Adopted>,
     /// When each of them arrived, the oldest first.
@@ -222,19 +243,32 @@ impl Lanes {
         self.share.becomes(self.bytes());
     }
 
-    /// Copies the results that are kept in the block, as far as there is room for the copies. The block's
-    /// memory is needed elsewhere, and a client may not return for a while to acknowledge a result.
+    /// Copies the results that are kept in the block, as far as the shared room allows. The block's memory is
+    /// needed elsewhere, and a client may not return for a while to acknowledge a result.
     pub fn leave_block(&mut self) {
-        for record in self.lanes.iter_mut().flatten().flat_map(|lane| &mut lane.records) {
+        if Bug::ResultsStayInBlock.active() {
+            return;
+        }
+        let Lanes { lanes, share, result_bytes, copied_bytes, .. } = self;
+        let mut taken = 0;
+        for record in lanes.iter_mut().flatten().flat_map(|lane| &mut lane.records) {
             let Some(more) = &mut record.more else { continue };
             let Payload::Pinned(pin) = &more.payload else { continue };
             let (before, after) = (more.payload.beside(), pin.bytes().len());
-            if self.result_bytes + after <= RETRY_RECORD_BYTES_MAX {
-                more.payload = Payload::Bytes(Arc::from(pin.bytes()));
-                self.result_bytes = self.result_bytes + after - before;
+            if share.room.has_room_for_copy(taken + after) {
+                taken += after;
+                (more.payload, more.copied) = (Payload::Bytes(Arc::from(pin.bytes())), true);
+                *result_bytes = *result_bytes + after - before;
+                *copied_bytes += after;
             }
         }
         self.tell();
+    }
+
+    /// Whether the results of this block leave no room for another one.
+    fn is_full(&self) -> bool {
+        let counted = self.result_bytes - self.copied_bytes;
+        counted >= RETRY_RECORD_BYTES_MAX || self.share.room.is_full()
     }
 
     /// Decides what happens with a mutation, after results up to `acked` are forgotten.
@@ -264,7 +298,7 @@ impl Lanes {
             return verdict;
         }
         self.acknowledge(ix, acked.0);
-        let full = self.result_bytes >= RETRY_RECORD_BYTES_MAX || self.share.room.is_full();
+        let full = self.is_full();
         let lane = self.lane_mut(ix);
         lane.last_used = now;
         if sequence.0 < lane.next {
@@ -471,7 +505,7 @@ impl Lanes {
                 Some(ix) => {
                     let old = self.lanes[ix as usize].replace(lane).expect("it was just found");
                     assert!(old.running.is_none(), "INV-48: a lane that runs is taken over");
-                    self.gives(old.bytes());
+                    self.gives(old.bytes(), old.copied_bytes());
                 }
                 None => drop(self.insert(lane)),
             }
@@ -562,7 +596,7 @@ impl Lanes {
             };
         }
         let lanes = self.lanes.len() - self.free.len();
-        let full = self.result_bytes >= RETRY_RECORD_BYTES_MAX || self.share.room.is_full();
+        let full = self.is_full();
         if lanes >= LANES_PER_BLOCK_MAX || full {
             return LaneVerdict::Busy;
         }
@@ -616,21 +650,26 @@ impl Lanes {
         let first = lane.first_kept();
         // A mutation that did not run yet cannot be acknowledged, whatever a client claims.
         let dropped = acked.saturating_add(1).min(lane.next).saturating_sub(first) as usize;
-        let mut freed: usize = lane.records.drain(..dropped).map(|r| r.heap_bytes()).sum();
+        let (mut freed, mut copied) = (0, 0);
+        for record in lane.records.drain(..dropped) {
+            freed += record.heap_bytes();
+            copied += record.copied_bytes();
+        }
         let capacity = lane.records.capacity();
         if lane.records.is_empty() && capacity > SPARE_RECORDS {
             lane.records = VecDeque::new();
             freed += capacity * size_of::<ResultRecord>();
         }
-        self.gives(freed);
+        self.gives(freed, copied);
         self.tell();
     }
 
-    /// Results of so many bytes are forgotten.
-    fn gives(&mut self, bytes: usize) {
-        let all = self.result_bytes;
+    /// Results of so many bytes are forgotten, and so many of these bytes were copied.
+    fn gives(&mut self, bytes: usize, copied: usize) {
+        let (all, copies) = (self.result_bytes, self.copied_bytes);
         assert!(all >= bytes, "INV-33: results of {bytes} bytes are forgotten, of {all}");
-        self.result_bytes -= bytes;
+        assert!(copies >= copied, "INV-33: copies of {copied} bytes are forgotten, of {copies}");
+        (self.result_bytes, self.copied_bytes) = (all - bytes, copies - copied);
     }
 
     /// Adopted records of so many bytes are forgotten.
@@ -664,7 +703,7 @@ impl Lanes {
         let indexed = self.index.remove(&lane.key);
         assert_eq!(indexed, Some(ix), "INV-16: lane {:?} is found elsewhere", lane.key);
         self.free.push(ix);
-        self.gives(lane.bytes());
+        self.gives(lane.bytes(), lane.copied_bytes());
     }
 }
 

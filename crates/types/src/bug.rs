@@ -236,11 +236,18 @@ pub enum Bug {
     NoticeBeforeCommit = 109,
     /// A reply that depends on a change is sent before the change is on the disk (INV-26).
     ReplyBeforeSync = 110,
+    /// The stay of a block in the write cache begins when the block is requested from its disk, not when it
+    /// arrives (INV-33).
+    StayCountedFromRequest = 111,
+    /// A block that leaves the write cache for another one stays because it is written meanwhile (INV-33).
+    LeavingBlockStays = 112,
+    /// The results that a block keeps for retries stay in its memory when the block is demoted (INV-33).
+    ResultsStayInBlock = 113,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 110] = [
+    pub const ALL: [Bug; 113] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -351,6 +358,9 @@ impl Bug {
         Bug::FrozenRefusesReads,
         Bug::NoticeBeforeCommit,
         Bug::ReplyBeforeSync,
+        Bug::StayCountedFromRequest,
+        Bug::LeavingBlockStays,
+        Bug::ResultsStayInBlock,
     ];
 }
 

@@ -215,6 +215,13 @@ pub(super) struct FreedAfterRead {
     tier: TierIx,
 }
 
+impl FreedAfterRead {
+    /// Whether the write cache gets this memory at the next look.
+    pub(super) fn is_coming_back(&self) -> bool {
+        self.room == MemoryRoom::Warm && !self.memory.is_held()
+    }
+}
+
 /// What a shard knows of its tiers.
 #[derive(Debug, Default)]
 pub(super) struct Tiers {
@@ -541,8 +548,20 @@ impl Shard {
         self.tiers.look_again = Some(Time::ZERO);
     }
 
+    /// Forgets results in the memory of blocks that went down which no client can request any more: without
+    /// requests, such a block would keep them for ever.
+    fn expire_results_of_leaving(&mut self, now: Time) {
+        for n in 0..self.tiers.leaving.len() {
+            let at = self.tiers.leaving[n].at;
+            if let Some(slot) = self.slot_at(at) {
+                slot.lanes.expire(now);
+            }
+        }
+    }
+
     /// Memory of blocks that went down is free when nobody reads it any more, and not before (INV-41).
     fn let_go(&mut self, now: Time) {
+        self.expire_results_of_leaving(now);
         let planted = Bug::FrameFreeBeforePins.active();
         let gone = self.tiers.leaving.extract_if(.., |l| planted || !l.memory.is_held());
         for FreedAfterRead { at, structure, room, tier, .. } in gone.collect::<Vec<_>>() {

@@ -4,7 +4,9 @@
 //! when it accepts no more data or when another needs the room. The choice of that block matters more than
 //! anything else here: with more writers than room, a block that is demoted between two appends of its writer
 //! costs a write and a read of a chunk each time. So a block that is being written stays until it rests
-//! (`WARM_REST`) or has had its turn (`WARM_TURN`), and others wait meanwhile.
+//! (`WARM_REST`) or has had its turn (`WARM_TURN`), and others wait meanwhile. A block that took long to
+//! arrive stays as long as that, up to a limit: its writers have run when it leaves, and the disk carries at
+//! most as much as memory serves.
 
 use super::on_disk::PAGE;
 use super::tiers::{Doing, MemoryRoom};
@@ -22,25 +24,69 @@ use std::time::Duration;
 const RETRY_WARM_US: u64 = 500;
 /// And never longer than this.
 const RETRY_WARM_MAX_US: u64 = 10_000;
-/// A block that was brought up for a writer stays for this, or until it was written. One that could not
-/// be written down rests as long.
+/// The least time for which a block that was brought up waits for its writers; also the pause of a block that
+/// could not be written to the disk.
 const WARM_LEAST: Duration = Duration::from_millis(50);
-/// One that was not written for this long may go, when others wait.
+/// The least time without a write after which a block may go when others wait.
 const WARM_REST: Duration = Duration::from_millis(5);
-/// And one that has been in the pool for this long, however much it is written.
+/// The least time after which a block may go when others wait, however much it is written.
 const WARM_TURN: Duration = Duration::from_millis(100);
+/// The longest turn of a block that took long to arrive.
+const WARM_TURN_MAX: Duration = Duration::from_millis(500);
 
 /// A block of a store that stayed in memory because it was written to on its way down does not do so again
 /// before this.
 const STAYS_AGAIN: Duration = Duration::from_secs(4);
 
-/// Why a block is in the warm pool.
+/// The stay of a block in the write cache.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
-    /// When it came.
+    /// When the block was requested from its disk, and then when it arrived.
     since: Time,
-    /// It was to leave then, and could not be written down.
+    /// How long it took to arrive.
+    took: Duration,
+    /// The last write since it arrived.
+    written: Option<Time>,
+    /// Whether the block was to leave at `since` and could not be written to its disk.
     failed: bool,
+}
+
+impl Stay {
+    /// The stay of a block that is requested now.
+    fn requested(now: Time) -> Stay {
+        Stay { since: now, took: Duration::ZERO, written: None, failed: false }
+    }
+
+    /// The stay of a block that was to leave now and could not be written to its disk.
+    fn failed(now: Time) -> Stay {
+        Stay { failed: true, ..Stay::requested(now) }
+    }
+
+    /// Records that the block has arrived: its writers can run from now on.
+    fn arrived(&mut self, now: Time) {
+        if Bug::StayCountedFromRequest.active() {
+            return;
+        }
+        self.took = now.since(self.since).min(WARM_TURN_MAX);
+        self.since = now;
+    }
+
+    /// When the block may leave for another one, as far as is known now.
+    fn ends(&self) -> Time {
+        match self.written {
+            _ if self.failed => self.since + WARM_LEAST,
+            None => self.since + WARM_LEAST.max(self.took),
+            Some(written) => {
+                let rest = self.took.clamp(WARM_REST, WARM_LEAST);
+                (self.since + WARM_TURN.max(self.took)).min(written + rest)
+            }
+        }
+    }
+
+    /// The last time at which the block was of use.
+    fn last_use(&self) -> Time {
+        self.written.unwrap_or(self.since)
+    }
 }
 
 /// What a shard knows of its warm pool.
@@ -59,17 +105,6 @@ impl BlockSlot {
     pub(super) fn is_whole(&self) -> bool {
         matches!(self.structure.rests(), Rest::Whole(_))
     }
-
-    /// When the block may leave the warm pool for another, as far as is known now.
-    fn may_leave_at(&self) -> Time {
-        match self.place.stay {
-            None => Time::ZERO,
-            Some(Stay { since, failed: false }) if self.backing.is_changed() => {
-                (since + WARM_TURN).min(self.pace.last() + WARM_REST)
-            }
-            Some(Stay { since, .. }) => since + WARM_LEAST,
-        }
-    }
 }
 
 impl Shard {
@@ -82,11 +117,13 @@ impl Shard {
             if let Rest::Final(_) = slot.structure.rests() {
                 return Ok(());
             }
-            // Its pages are being written: it stays when that is over. One of which any byte may change does
-            // so once in a while, and not when others wait for its turn in the pool: where everything is
-            // written to all the time nothing would go down.
+            // A block in a frame stays when its pages are written. If any byte of it may change, it does so once
+            // in a while only: where everything is written all the time, no block would be demoted. A block of
+            // the write cache leaves because another one waits for its place, and does not stay: its writer
+            // would find it leaving again, and the other one would wait without end.
+            let framed = slot.place.room == MemoryRoom::Frame || Bug::LeavingBlockStays.active();
             let stayed = slot.place.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
-            if !whole || slot.place.room == MemoryRoom::Frame && !stayed {
+            if framed && !(whole && stayed) {
                 down.given_up = true;
                 slot.place.stayed = Some(now);
             }
@@ -96,6 +133,9 @@ impl Shard {
             return Err(busy(RETRY_WARM_US));
         }
         if slot.place.room != MemoryRoom::None {
+            if let Some(stay) = &mut slot.place.stay {
+                stay.written = Some(now);
+            }
             return Ok(());
         }
         if let Rest::Final(_) = slot.structure.rests() {
@@ -164,7 +204,8 @@ impl Shard {
         };
         self.tiers.warm.came.retain(|index| warm(index).is_some());
         let here = || self.tiers.warm.came.iter().filter_map(warm);
-        let leaving = self.tiers.leaving.iter().filter(|l| l.room == MemoryRoom::Warm).count();
+        // Memory that somebody still reads comes back when that reader wants: it is not counted on.
+        let leaving = self.tiers.leaving.iter().filter(|leaving| leaving.is_coming_back()).count();
         let going = leaving + here().filter(|slot| slot.place.down.is_some()).count();
         if going >= self.tiers.warm.wanted.len() {
             return;
@@ -174,14 +215,15 @@ impl Shard {
             let still = slot.place.rising.is_none() && slot.place.down.is_none();
             settled && still && slot.moving.is_none()
         };
-        let Some(next) = here().filter(idle).map(BlockSlot::may_leave_at).min() else { return };
+        let may_leave = |slot: &&BlockSlot| slot.place.stay.map_or(Time::ZERO, |stay| stay.ends());
+        let Some(next) = here().filter(idle).map(|slot| may_leave(&slot)).min() else { return };
         if next > now {
             let again = self.tiers.look_again.map_or(next, |due| due.min(next));
             self.tiers.look_again = Some(again);
             return;
         }
-        let may = here().filter(idle).filter(|slot| slot.may_leave_at() <= now);
-        let coldest = may.min_by_key(|slot| slot.pace.last());
+        let may = here().filter(idle).filter(|slot| may_leave(slot) <= now);
+        let coldest = may.min_by_key(|slot| slot.place.stay.map(|stay| stay.last_use()));
         if let Some(index) = coldest.and_then(|slot| self.index(slot.owner.at.block)) {
             let _ = self.go_down(index);
         }
@@ -190,7 +232,7 @@ impl Shard {
     /// It stays in the warm pool for now: it could not be written down.
     pub(super) fn stays_warm(&mut self, now: Time, index: usize) {
         if let Some(slot) = self.slots[index].as_deref_mut().filter(|s| s.place.stay.is_some()) {
-            slot.place.stay = Some(Stay { since: now, failed: true });
+            slot.place.stay = Some(Stay::failed(now));
         }
     }
 
@@ -208,7 +250,7 @@ impl Shard {
         if slot.place.room != MemoryRoom::None {
             return;
         }
-        slot.place.stay = Some(Stay { since: now, failed: false });
+        slot.place.stay = Some(Stay::requested(now));
         let overwrites = slot.kind.overwrites();
         let Ok(mut backing) = self.new_backing(&owner, overwrites) else {
             return; // Its writer comes again.
@@ -308,6 +350,9 @@ impl Shard {
             }
         };
         slot.backing.taken_as_read();
+        if let Some(stay) = &mut slot.place.stay {
+            stay.arrived(now);
+        }
         if floor == 0 {
             self.heats(now, index, length);
         }

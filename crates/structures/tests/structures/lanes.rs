@@ -1,3 +1,4 @@
+use honeycomb_block::{Backing, Pin, Reclaimer};
 use honeycomb_structures::{Answer, LaneRoom, LaneVerdict, Lanes, Payload};
 use honeycomb_types::limits::{LANES_PER_BLOCK_MAX, RETRY_RECORD_BYTES_MAX, RETRY_WINDOW_MS};
 use honeycomb_types::{LaneId, Sequence, SessionId, Time};
@@ -86,6 +87,51 @@ fn bytes_of_results_are_bounded_over_all_lanes() {
     assert_eq!(begin(&mut lanes, 2, 1, false), LaneVerdict::Run, "the acknowledgement made room");
     assert_eq!(other(&mut lanes), LaneVerdict::Run);
     assert!(lanes.bytes() < 4096);
+}
+
+#[test]
+fn results_that_leave_the_block_take_shared_room_alone() {
+    let room = LaneRoom::of(4 * RETRY_RECORD_BYTES_MAX);
+    let mut lanes = Lanes::within(room.clone());
+    let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, 0);
+    let mut block = Backing::map(8 * RETRY_RECORD_BYTES_MAX, &reclaimer).unwrap();
+    // Three results of their clients, each as large as a block may keep beside its own bytes: two can be copied.
+    let begin = |lanes: &mut Lanes, lane, sequence, acked| {
+        lanes.begin(Time::ZERO, S, LaneId(lane), Sequence(sequence), Sequence(acked), false, W)
+    };
+    for lane in 1..=3 {
+        assert_eq!(begin(&mut lanes, lane, 1, 0), LaneVerdict::Run);
+        let from = lane as usize * RETRY_RECORD_BYTES_MAX;
+        let range = from..from + RETRY_RECORD_BYTES_MAX - 1;
+        block.slice_mut(range.clone()).fill(lane as u8);
+        let taken = Answer::ok(7).with(Payload::Pinned(block.pin(range)));
+        lanes.record(S, LaneId(lane), Sequence(1), None, &taken);
+    }
+    let before = lanes.bytes();
+    lanes.leave_block();
+    assert_eq!(lanes.bytes() - before, 2 * (RETRY_RECORD_BYTES_MAX - 1 - size_of::<Pin>()));
+    assert_eq!(room.taken(), lanes.bytes());
+    assert!(block.is_held(), "the third has no room");
+    // All are there for a retry, and others go on.
+    for lane in 1..=3 {
+        let LaneVerdict::Replay(answer) = begin(&mut lanes, lane, 1, 0) else { panic!("{lane}") };
+        let bytes = match &answer.payload {
+            Payload::Bytes(bytes) => &bytes[..],
+            Payload::Pinned(pin) => pin.bytes(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(bytes.len(), RETRY_RECORD_BYTES_MAX - 1);
+        assert!(bytes.iter().all(|byte| *byte == lane as u8));
+    }
+    assert_eq!(begin(&mut lanes, 4, 1, 0), LaneVerdict::Run);
+    // An acknowledged copy makes room for the next one.
+    assert_eq!(begin(&mut lanes, 1, 2, 1), LaneVerdict::Run);
+    lanes.leave_block();
+    assert!(!block.is_held());
+    for lane in 2..=3 {
+        assert!(lanes.forget(S, LaneId(lane), Sequence(1)));
+    }
+    assert!(lanes.bytes() < 4096, "{}", lanes.bytes());
 }
 
 #[test]
