@@ -27,6 +27,10 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
         Bug::BarrierThawsEarly => "crates/catalog/tests/rules/barrier.rs",
         Bug::CopyEndsWithStructure => "crates/server/tests/shard/splits_below.rs",
         Bug::TierForgottenAtRejoin => "crates/server/tests/shard/tiers/rising.rs",
+        Bug::LeavingBlockStays => "verify/src/simulation/seeds.rs",
+        Bug::StayCountedFromRequest | Bug::ResultsStayInBlock => {
+            "crates/server/tests/shard/warm.rs"
+        }
         Bug::PartsLimitedAsEntries => "crates/server/tests/shard/moves.rs",
         Bug::UnopenedInMemory => "crates/catalog/tests/rules/rejoin.rs",
         Bug::DiscardFlushes

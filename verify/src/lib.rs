@@ -43,4 +43,4 @@ pub use bank::{caught_by, seeds_until_caught};
 pub use faults::Faults;
 pub use history::histories_of;
 pub use report::{FAULTS, STATES, Stats};
-pub use world::{Violation, World, run_cut_off, run_seed};
+pub use world::{Violation, World, run_cut_off, run_seed, run_slow_disks};

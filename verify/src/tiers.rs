@@ -15,6 +15,7 @@ use honeycomb_env::Entropy;
 use honeycomb_server::{Io, IoWhat};
 use honeycomb_types::limits::{BELOW_READ_MAX, BLOCK_SIZE_MIN, TIER_CHUNK};
 use honeycomb_types::{BlockAt, BlockId, Epoch, PolicyKind, StructureId, TierClass, TierIx};
+use std::ops::Range;
 use std::time::Duration;
 
 /// The tier of the object store, if there is one.
@@ -27,8 +28,8 @@ const WITH_DISKS: u64 = 2;
 /// The disk faults of one seed.
 pub struct Disks {
     rng: Entropy,
-    /// The longest time of a request.
-    slowest_us: u64,
+    /// The shortest and the longest time of a request.
+    time_us: Range<u64>,
     /// Chances in a million.
     fail_write: u64,
     fail_read: u64,
@@ -84,13 +85,28 @@ impl Disks {
         let mut chance = |most: u64| if rng.chance(500_000) { rng.below(most) } else { 0 };
         let (fail_write, fail_read, full) = (chance(50_000), chance(50_000), chance(20_000));
         let away = chance(100_000);
-        Disks { rng, slowest_us, fail_write, fail_read, full, away }
+        Disks { rng, time_us: 50..50 + slowest_us, fail_write, fail_read, full, away }
     }
 
-    /// Ends all faults.
+    /// Disks without faults, which need so long for each request.
+    pub fn slow(seed: u64, time: Range<Duration>) -> Disks {
+        let time_us = time.start.as_micros() as u64..time.end.as_micros() as u64;
+        Disks {
+            rng: Entropy::seeded(seed ^ 0x510),
+            time_us,
+            fail_write: 0,
+            fail_read: 0,
+            full: 0,
+            away: 0,
+        }
+    }
+
+    /// Ends all faults. Disks that are always slow (`slow`) stay so.
     pub fn heal(&mut self) {
         (self.fail_write, self.fail_read, self.full, self.away) = (0, 0, 0, 0);
-        self.slowest_us = self.slowest_us.min(5000);
+        if self.time_us.start < 1000 {
+            self.time_us.end = self.time_us.end.min(5050);
+        }
     }
 }
 
@@ -101,7 +117,8 @@ impl World {
             if let IoWhat::Read { .. } = io.what {
                 self.reach("read below");
             }
-            let us = 50 + self.disks.rng.below(self.disks.slowest_us);
+            let Range { start, end } = self.disks.time_us;
+            let us = start + self.disks.rng.below(end - start);
             let life = self.servers[server].life;
             let event = Event::Io { server, life, shard, io: Box::new(io) };
             self.schedule(Duration::from_micros(us), event);

@@ -29,6 +29,7 @@ use honeycomb_wire::messages::MapEntry;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::fmt::Write;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -275,6 +276,20 @@ pub fn run_cut_off(lasts: Duration) -> Result<Stats, Violation> {
     world.net.isolate(Node::Server(0), end);
     world.until(|w| w.now > end + Duration::from_secs(3))?;
     Ok(world.stats)
+}
+
+/// A run without faults, of a seed with little memory, whose disks need so long for each operation. Nobody waits
+/// without end for memory that others have.
+pub fn run_slow_disks(
+    seed: u64,
+    time: Range<Duration>,
+    operations: u64,
+) -> Result<Stats, Violation> {
+    let mut world = World::new(seed, false);
+    world.faults.heal();
+    world.cell = None;
+    world.disks = Disks::slow(seed, time);
+    world.run(operations)
 }
 
 impl World {

@@ -1,6 +1,8 @@
 //! The simulator's own tests: clean seeds, the same seed twice, and a bank of planted bugs.
 
-use crate::{Stats, World, caught_by, run_cut_off, run_seed, seeds_until_caught};
+use crate::lots::controllers;
+use crate::tiers::{below, scarce};
+use crate::{Stats, World, caught_by, run_cut_off, run_seed, run_slow_disks, seeds_until_caught};
 use honeycomb_types::Bug;
 use std::time::Duration;
 
@@ -181,4 +183,30 @@ caught! {
     lots_that_are_forgotten_at_a_rejoin_are_caught: LotsForgottenAtRejoin,
     an_unwritten_page_edge_is_caught: PageEdgeUnwritten,
     a_refusal_of_the_largest_size_is_caught: LargestRefused,
+}
+
+/// The number of operations that exceed their deadline, of some seeds with little memory whose disks need 80 to
+/// 120 ms for each request: more than a writer rests before it tries again, and more than a block stays in the
+/// write cache.
+fn late_on_slow_disks() -> u64 {
+    let scarce = |seed: &u64| scarce(*seed, below(*seed, controllers(*seed)));
+    let time = Duration::from_millis(80)..Duration::from_millis(120);
+    let late = (1..).filter(scarce).take(10).map(|seed| {
+        let stats = run_slow_disks(seed, time.clone(), 3000).unwrap();
+        stats.endings.get("DeadlineExceeded").copied().unwrap_or_default()
+    });
+    late.sum()
+}
+
+#[test]
+fn nobody_waits_without_end_for_memory_on_slow_disks() {
+    assert_eq!(late_on_slow_disks(), 0);
+}
+
+#[test]
+fn writers_that_keep_their_blocks_from_leaving_are_caught_on_slow_disks() {
+    Bug::arm(Some(Bug::LeavingBlockStays));
+    let late = late_on_slow_disks();
+    Bug::arm(None);
+    assert!(late > 0);
 }

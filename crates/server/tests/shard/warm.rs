@@ -7,11 +7,11 @@ use honeycomb_server::{BlockOwner, Io, IoWhat, Shard, ShardConfig};
 use honeycomb_structures::{LaneRoom, Outcome, Ticket};
 #[cfg(feature = "bug-bank")]
 use honeycomb_types::Bug;
+use honeycomb_types::limits::RETRY_WINDOW_MS;
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
     TierSpec, Time,
 };
-use honeycomb_types::limits::RETRY_WINDOW_MS;
 use honeycomb_wire::queue::GetArgs;
 use honeycomb_wire::{Op, RequestHeader, Status};
 use std::collections::BTreeMap;
