@@ -278,8 +278,8 @@ pub fn run_cut_off(lasts: Duration) -> Result<Stats, Violation> {
     Ok(world.stats)
 }
 
-/// A run without faults, of a seed with little memory, whose disks need so long for each operation. Nobody waits
-/// without end for memory that others have.
+/// A run without faults, whose disks need so long for each request. Nobody waits without end for memory that
+/// others have.
 pub fn run_slow_disks(
     seed: u64,
     time: Range<Duration>,

@@ -88,6 +88,8 @@ pub const RAISE_AFTER: u64 = 2;
 pub const RAISE_AGAIN: Duration = Duration::from_secs(1);
 /// ...up to this.
 pub const RAISE_AGAIN_MAX: Duration = Duration::from_secs(16);
+/// A block that took long to arrive in the write cache may stay as long for its writers, up to this.
+pub const WARM_TURN_MAX: Duration = Duration::from_millis(500);
 /// A block is promoted while more than this many times as much memory is free as demotions keep
 /// free.
 pub const RAISE_MARKS: u64 = 2;

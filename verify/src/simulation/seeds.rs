@@ -185,9 +185,9 @@ caught! {
     a_refusal_of_the_largest_size_is_caught: LargestRefused,
 }
 
-/// The number of operations that exceed their deadline, of some seeds with little memory whose disks need 80 to
-/// 120 ms for each request: more than a writer rests before it tries again, and more than a block stays in the
-/// write cache.
+/// The number of operations that exceed their deadline, in some seeds with little memory whose disks need 80
+/// to 120 ms for each request. A writer tries again sooner than that, and a block may leave the write cache
+/// sooner.
 fn late_on_slow_disks() -> u64 {
     let scarce = |seed: &u64| scarce(*seed, below(*seed, controllers(*seed)));
     let time = Duration::from_millis(80)..Duration::from_millis(120);

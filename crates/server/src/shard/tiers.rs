@@ -548,8 +548,8 @@ impl Shard {
         self.tiers.look_again = Some(Time::ZERO);
     }
 
-    /// Forgets results in the memory of blocks that went down which no client can request any more: without
-    /// requests, such a block would keep them for ever.
+    /// Forgets results, in the memory of demoted blocks, that no client can request any more. Without
+    /// requests such a block would keep them for ever.
     fn expire_results_of_leaving(&mut self, now: Time) {
         for n in 0..self.tiers.leaving.len() {
             let at = self.tiers.leaving[n].at;

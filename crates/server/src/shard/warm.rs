@@ -14,7 +14,7 @@ use super::{BlockSlot, Effect, Shard};
 use crate::spill::{IoDone, IoWhat};
 use honeycomb_block::Backing;
 use honeycomb_structures::{Answer, Rest, busy};
-use honeycomb_types::limits::TIER_CHUNK;
+use honeycomb_types::limits::{TIER_CHUNK, WARM_TURN_MAX};
 use honeycomb_types::{BlockAt, Bug, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,8 +31,6 @@ const WARM_LEAST: Duration = Duration::from_millis(50);
 const WARM_REST: Duration = Duration::from_millis(5);
 /// The least time after which a block may go when others wait, however much it is written.
 const WARM_TURN: Duration = Duration::from_millis(100);
-/// The longest turn of a block that took long to arrive.
-const WARM_TURN_MAX: Duration = Duration::from_millis(500);
 
 /// A block of a store that stayed in memory because it was written to on its way down does not do so again
 /// before this.
@@ -117,10 +115,10 @@ impl Shard {
             if let Rest::Final(_) = slot.structure.rests() {
                 return Ok(());
             }
-            // A block in a frame stays when its pages are written. If any byte of it may change, it does so once
-            // in a while only: where everything is written all the time, no block would be demoted. A block of
-            // the write cache leaves because another one waits for its place, and does not stay: its writer
-            // would find it leaving again, and the other one would wait without end.
+            // A block in a frame stays if it is written on its way. If any byte of it may change, it stays
+            // only once in a while: otherwise no block would be demoted where all are written. A block of the
+            // write cache does not stay, because another one waits for its place: its writer would find it
+            // leaving again, and the other one would wait without end.
             let framed = slot.place.room == MemoryRoom::Frame || Bug::LeavingBlockStays.active();
             let stayed = slot.place.stayed.is_some_and(|since| now < since + STAYS_AGAIN);
             if framed && !(whole && stayed) {

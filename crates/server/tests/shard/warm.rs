@@ -222,8 +222,8 @@ fn rounds_over_more_blocks_than_room() {
         }
     }
     assert_eq!(rounds, [ROUNDS; CLIENTS as usize]);
-    // A block that is brought up serves every request that waits for it: the parts of both clients at first, and
-    // then some more.
+    // A block that is brought up serves every request that waits for it: those of both clients, and then
+    // some more.
     let (read, requests) = (world.raised, CLIENTS * u64::from(ROUNDS * WRITERS));
     assert!(read <= requests / 2, "{read} blocks were read for {requests} requests");
 }
@@ -241,8 +241,8 @@ fn stay_that_is_counted_from_the_request_is_caught() {
     rounds_over_more_blocks_than_room();
 }
 
-/// A writer that tries again at once, beside others that wait for room, on a slow disk: its block leaves for them
-/// all the same.
+/// A writer that tries again at once, beside another one that waits for room, on a slow disk: its block
+/// leaves for the other all the same.
 fn writer_that_never_rests() {
     let mut world = World::of_kinds(&[Kind::File; 2], SLOW, 1, LaneRoom::default());
     let mut wrote = [0, 0];
@@ -274,7 +274,7 @@ fn leaving_block_that_stays_for_its_writer_is_caught() {
 /// An item of a queue that is nearly of the largest length.
 const ITEM: usize = PIECE - 64;
 
-/// A consumer takes an item and does not come back. Then two files are written, each in a turn of its own if the
+/// A consumer takes an item and does not come back. Then two files are written, one after the other if the
 /// cache has room for one block.
 fn consumer_that_is_gone(warm: u32, lane_room: LaneRoom) -> World {
     let mut world = World::of_kinds(&[Kind::Queue, Kind::File, Kind::File], DISK, warm, lane_room);

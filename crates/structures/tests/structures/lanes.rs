@@ -95,7 +95,7 @@ fn results_that_leave_the_block_take_shared_room_alone() {
     let mut lanes = Lanes::within(room.clone());
     let (reclaimer, _worker) = Reclaimer::with_worker(1 << 20, 0);
     let mut block = Backing::map(8 * RETRY_RECORD_BYTES_MAX, &reclaimer).unwrap();
-    // Three results of their clients, each as large as a block may keep beside its own bytes: two can be copied.
+    // Three results, each as large as a block may keep beside its own bytes: two can be copied.
     let begin = |lanes: &mut Lanes, lane, sequence, acked| {
         lanes.begin(Time::ZERO, S, LaneId(lane), Sequence(sequence), Sequence(acked), false, W)
     };
