@@ -602,7 +602,8 @@ impl CatalogModel {
         self.settle(was_recovering);
         for j in 0..self.cluster.jobs.len() {
             for i in self.cluster.jobs[j].due(now) {
-                let p = self.cluster.jobs[j].prefixes[i].as_ref().expect("it is due");
+                let p =
+                    self.cluster.jobs[j].prefixes[i].as_ref().expect("a prefix that is due exists");
                 let missed = p.renewed + p.lease;
                 let freed = self.cluster.jobs[j].end(i, Life::Expired, missed);
                 self.cluster.free(freed);

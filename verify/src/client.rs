@@ -376,7 +376,7 @@ fn send(
 ) {
     let access = access(world, id.task, structure);
     let local = world.local(Node::Client(world.tasks[id.task].session));
-    let active = world.tasks[id.task].active.as_ref().expect("it sends");
+    let active = world.tasks[id.task].active.as_ref().expect("a task that sends has an operation");
     let mut args = active.args.clone();
     if let What::Read { position, wanted } = active.what {
         ReadArgs { offset: position - start, length: wanted }.put(&mut args);
@@ -523,7 +523,7 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<(Opened,
 /// compared with the model.
 pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader, Error>) {
     let Some(result) = large::ended(world, task, result) else { return };
-    let active = world.tasks[task].active.take().expect("it ran");
+    let active = world.tasks[task].active.take().expect("the operation ran");
     world.stats.operations += 1;
     let status = match &result {
         Ok(header) => header.status,
@@ -598,7 +598,7 @@ fn judge(
         What::Read { position, wanted } => {
             // A read of one block ends at the end of the block, and so do the bytes that it must
             // find.
-            let entry = active.call.entry().expect("it was answered");
+            let entry = active.call.entry().expect("the block of an answered call is known");
             let most = entry.end.saturating_sub(*position).saturating_add(1);
             let wanted = (*wanted as usize).min(most.min(piece as u64) as usize);
             let end = start + header.value;

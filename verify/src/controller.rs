@@ -772,7 +772,7 @@ impl World {
         if self.rng.chance(self.faults.renew_log) {
             self.reach("log replaced by a snapshot");
             let SimController { store, catalog, .. } = &mut self.controllers[ix];
-            let store = store.as_mut().expect("it lives");
+            let store = store.as_mut().expect("a live controller has its store");
             if let Err(e) = store.renew(now, catalog, &Answers::default()) {
                 self.broken(format!("the log could not be renewed: {e}"));
             }
@@ -808,6 +808,6 @@ fn prepares(order: &Order, block: BlockAt) -> bool {
 
 /// The block of an entry on the wire.
 fn block_of(moved: &[u8]) -> BlockAt {
-    let entry = MovedArgs::decode(moved).expect("it came from here").entry;
+    let entry = MovedArgs::decode(moved).expect("the arguments were encoded here").entry;
     entry.at()
 }

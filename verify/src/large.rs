@@ -72,7 +72,7 @@ fn written_by(what: &What) -> Option<u64> {
 }
 
 fn active(world: &mut World, task: usize) -> &mut Active {
-    world.tasks[task].active.as_mut().expect("it is under way")
+    world.tasks[task].active.as_mut().expect("the operation is under way")
 }
 
 /// Begins the next call, or asks the controller.
@@ -103,7 +103,7 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
         }
         WriteStep::Put { at, pieces } => {
             let active = active(world, task);
-            let new = written_by(&active.what).expect("it is written");
+            let new = written_by(&active.what).expect("the operation writes a value");
             active.payload = writing.cut(&[&storing::value(new)])[pieces[0]].concat();
             active.args.clear();
             active.call = Call::new(Op::ExtentPut, Target::Extents(at), active.deadline);
@@ -113,13 +113,13 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
         }
         WriteStep::Done(list) => {
             let active = active(world, task);
-            let new = written_by(&active.what).expect("it is written");
+            let new = written_by(&active.what).expect("the operation writes a value");
             let (op, target, args, payload) = lay_out(&active.what);
             active.call = Call::new(op, target, active.deadline);
             // For an evacuated value, the payload begins with the old list.
             (active.args, active.payload) = (args, [payload, put_extents(&list)].concat());
             active.large = Some(Large { stage: Stage::Naming, tries });
-            let known = world.structures.get_mut(&key.1).expect("it has tasks");
+            let known = world.structures.get_mut(&key.1).expect("a structure with tasks is known");
             known.lists.insert(put_extents(&list), new);
             let names = list.iter().map(|e| (e.at.block.to_string(), e.at.epoch.0, e.id));
             let names: Vec<_> = names.collect();
@@ -132,7 +132,7 @@ fn write(world: &mut World, task: usize, mut writing: Writing, tries: u32) {
 fn read(world: &mut World, task: usize) {
     let key = (world.tasks[task].session(), active(world, task).structure);
     let World { routings, tasks, .. } = world;
-    let active = tasks[task].active.as_mut().expect("it is under way");
+    let active = tasks[task].active.as_mut().expect("the operation is under way");
     let Some(Large { stage: Stage::Reading { list, bytes, asked, .. }, .. }) = &mut active.large
     else {
         unreachable!("the caller saw it");
@@ -176,9 +176,9 @@ pub fn told(world: &mut World, task: usize, number: u64, answer: Result<Vec<MapE
     let local = world.local(Node::Client(world.tasks[task].session()));
     let key = (world.tasks[task].session(), active(world, task).structure);
     let World { routings, structures, tasks, .. } = world;
-    let active = tasks[task].active.as_mut().expect("it asked");
+    let active = tasks[task].active.as_mut().expect("a task that asked has an operation");
     let deadline = active.deadline;
-    let stage = &mut active.large.as_mut().expect("it asked").stage;
+    let stage = &mut active.large.as_mut().expect("a task that asked has an operation").stage;
     let told = answer.and_then(|entries| {
         let opened = &structures[&key.1].opened;
         let routing = routings.entry(key).or_insert_with(|| crate::client::routing_of(opened));
@@ -221,7 +221,10 @@ pub(crate) fn ended(
     };
     match stage {
         Stage::Piece(mut writing, at, piece) => {
-            let routing = world.routings.get_mut(&(session, structure)).expect("it sent by it");
+            let routing = world
+                .routings
+                .get_mut(&(session, structure))
+                .expect("a session that sent has its routing");
             let wrote = writing.wrote(routing, at, piece, result.map(|header| header.value));
             active(world, task).large = Some(Large { stage: Stage::Asking(writing), tries });
             if let Err(e) = wrote {
@@ -239,7 +242,8 @@ pub(crate) fn ended(
             }
             let piece = world.sizes.limit();
             active(world, task).large = Large::of(&active(world, task).what, piece);
-            let large = active(world, task).large.as_mut().expect("it writes one");
+            let large =
+                active(world, task).large.as_mut().expect("the operation writes a large value");
             large.tries = tries + 1;
             go_on(world, task);
             None

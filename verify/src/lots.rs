@@ -46,7 +46,7 @@ impl World {
     pub fn lend(&mut self, server: usize, ix: usize, lots: &[u32]) -> Vec<u32> {
         let ledger = &mut self.servers[server].lots;
         let had = ledger.lent(ix as u16);
-        let lent = ledger.set(ix as u16, lots).expect("it has so many cores");
+        let lent = ledger.set(ix as u16, lots).expect("the server has this core");
         if had.iter().zip(&lent).any(|(had, lent)| had < lent) {
             self.reach("lots lent");
         }

@@ -107,7 +107,7 @@ impl QueueModel {
         }
         for (key, bytes) in items {
             // A consumer may have seen it before its producer got the reply.
-            let put = self.puts.get_mut(key).expect("it was asked for");
+            let put = self.puts.get_mut(key).expect("the put was requested");
             (put.span, put.sure, put.bytes) = (span, sure, *bytes as u64);
         }
         Ok(())
@@ -126,7 +126,7 @@ impl QueueModel {
     /// A put was refused for certain.
     pub fn refused(&mut self, items: &[(Key, usize)]) -> Result<(), String> {
         for (key, _) in items {
-            let put = self.puts.remove(key).expect("it was asked for");
+            let put = self.puts.remove(key).expect("the put was requested");
             if !put.given.is_empty() {
                 return Err(format!("the item {key:?} was refused, and given out"));
             }
@@ -159,7 +159,7 @@ impl QueueModel {
 
     /// A reservation was acknowledged: its item is taken for good.
     pub fn settled(&mut self, span: Span, key: Key, delivery: u32) -> Result<(), String> {
-        let put = self.puts.get_mut(&key).expect("it was given out");
+        let put = self.puts.get_mut(&key).expect("the put was delivered");
         if put.taken.is_some() {
             return Err(format!("{key:?} was settled twice"));
         }

@@ -218,7 +218,7 @@ pub fn finished(
             let how = Given { delivery: told.deliveries, reserved: reserve };
             let keys = known.queue.given(span, how, &items)?;
             if reserve {
-                let at = active.call.entry().expect("it was answered").at();
+                let at = active.call.entry().expect("the block of an answered call is known").at();
                 let structure = known.opened.structure;
                 let deliveries = told.deliveries;
                 held.extend(keys.into_iter().zip(told.first..).map(|(key, number)| Held {

@@ -218,8 +218,9 @@ fn scale(args: &CatalogArgs, common: &Common, shards: usize) -> Result<Scale, St
             load(&watched[0], wires, window, common.limit(), Way::Pipelined, ticket.job)
         };
         let runs: Vec<_> = jobs.iter().map(|ticket| scope.spawn(move || run(ticket))).collect();
-        let end =
-            |run: std::thread::ScopedJoinHandle<'_, _>| run.join().expect("it does not panic");
+        let end = |run: std::thread::ScopedJoinHandle<'_, _>| {
+            run.join().expect("the thread does not panic")
+        };
         runs.into_iter().map(end).collect::<Result<Vec<Rate>, String>>()
     })?;
     let cpu = watched.iter().zip(before).map(|(w, before)| (w.cpu() - before) as f64 / 1e9);

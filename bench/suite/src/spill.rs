@@ -301,7 +301,7 @@ fn appends(client: &Client, job: &JobTicket, over: &AtomicBool) -> CommandResult
         // Measured from the time when the append was due, so that a slow append also delays the next ones.
         file.append(&piece)?;
         let late = clock.now().since(next).as_nanos() as u64;
-        took.record(late).expect("it grows as it has to");
+        took.record(late).expect("a time grows");
         next = next + EVERY;
     }
     client.remove_prefix(job.job, "n")?;

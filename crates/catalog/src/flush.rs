@@ -476,7 +476,8 @@ impl Catalog {
             let placed = ranges.get(&block).copied();
             let range = placed.filter(|_| kv).unwrap_or((0, u64::MAX));
             let at = self.pool.at(block);
-            let server = self.pool.server_mut(block.server()).expect("it is live").incarnation;
+            let server =
+                self.pool.server_mut(block.server()).expect("the server is live").incarnation;
             let name = format!("{number:016x}-{server:016x}-{:05}", flush.parts.len());
             let name = match extents {
                 true => format!("{name}-{:016x}-{:016x}{FLUSH_EXTENTS}", at.block.0, at.epoch.0),
@@ -660,7 +661,7 @@ impl Catalog {
 
     /// Ends a flush, successful or not: frees its blocks, and lets the next one of its directory commit.
     fn end_flush(&mut self, number: u64, state: FlushState, effects: &mut Vec<Effect>) {
-        let flush = self.flushes.all.remove(&number).expect("it is under way");
+        let flush = self.flushes.all.remove(&number).expect("the flush is under way");
         self.flushes.unwritten.changed(number);
         let whole = flush.left == 0 || matches!(state, FlushState::Lost(_));
         assert!(whole, "INV-09: blocks are freed before their content is written");
@@ -689,7 +690,11 @@ impl Catalog {
         } else {
             self.set_state(flush.prefix, state);
         }
-        let queue = self.flushes.queues.get_mut(&flush.directory).expect("it was in the queue");
+        let queue = self
+            .flushes
+            .queues
+            .get_mut(&flush.directory)
+            .expect("the directory of a flush under way has a queue");
         queue.retain(|other| *other != number);
         match queue.front().copied() {
             Some(next) => self.commit_flush(next, effects),
@@ -740,7 +745,9 @@ impl Catalog {
             };
             let lost = flush.parts.iter().filter(unwritten).count();
             if let Some(part) = flush.parts.iter().find(unwritten) {
-                let server = address(part.at.block.server()).expect("it is lost").clone();
+                let server = address(part.at.block.server())
+                    .expect("a lost part has the address of its server")
+                    .clone();
                 let why = format!(
                     "a memory server was lost before it had written {lost} of {} parts; there is \
                      no manifest",

@@ -120,7 +120,8 @@ impl Catalog {
         self.cancel_moves_of(s, successor.block, effects);
         self.structures.changes(s, usize::MAX);
         let structure = &mut self.structures[s];
-        let growth = structure.growth.as_mut().expect("it has granted one");
+        let growth =
+            structure.growth.as_mut().expect("a structure that granted a block has its growth");
         growth.granted.pop_back();
         let j = structure.job;
         self.give_back(j, s, successor.block, effects);
@@ -327,7 +328,7 @@ impl Catalog {
         let growth = structure.growth.as_mut().expect("a block that sealed has a successor");
         let next = growth.granted.pop_front().expect("a block that sealed has a successor");
         let tail = structure.entries.last_mut().expect("there is always a tail");
-        let end = tail.start.checked_add(length).expect("its seal was checked");
+        let end = tail.start.checked_add(length).expect("the length of the seal was checked");
         structure.version += 1;
         let mut emptied = None;
         if length > 0 {

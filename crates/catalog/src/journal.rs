@@ -43,7 +43,7 @@ impl Catalog {
     pub(crate) fn begin_journal(&mut self, n: u32) {
         let run = self.flushes.lineage.replace(|c: char| !c.is_ascii_alphanumeric(), ".");
         let tag = format!("{run}.{:016x}", self.dag.nodes[n].id.0);
-        let special = self.dag.special.get_mut(&n).expect("it has a place of its own");
+        let special = self.dag.special.get_mut(&n).expect("a special prefix has an entry");
         special.journal = tag.into();
     }
 

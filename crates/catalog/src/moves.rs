@@ -112,7 +112,7 @@ impl StructureRecord {
     }
 
     fn end_move(&mut self, id: MoveId) -> &mut Moves {
-        let moves = self.moves.as_mut().expect("its move was looked up");
+        let moves = self.moves.as_mut().expect("the caller has found the move");
         let before = moves.pending.len();
         moves.pending.retain(|mv| mv.id != id);
         let left = moves.pending.len();

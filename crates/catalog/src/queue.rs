@@ -239,7 +239,7 @@ impl Catalog {
             let allowed = "it is at most the number of items that were put";
             return Err(CatalogError::InvalidArgument { what, given, allowed });
         }
-        let queue = structure.queue.as_mut().expect("it is a queue");
+        let queue = structure.queue.as_mut().expect("the structure is a queue");
         match queue.taken.iter_mut().find(|taken| taken.block == at.block) {
             Some(taken) => {
                 (taken.items, taken.bytes) = (taken.items.max(items), taken.bytes.max(bytes));
@@ -283,7 +283,7 @@ impl Catalog {
         // The version is not raised, because a tail was sent the version that its seal will make. Maps of one
         // version differ at most in which of the empty blocks they still list.
         let (j, version) = (structure.job, MapVersion(structure.version));
-        let queue = structure.queue.as_mut().expect("it is a queue");
+        let queue = structure.queue.as_mut().expect("the structure is a queue");
         if !Bug::RetireKeepsTotals.active() {
             queue.through.remove(place);
         }

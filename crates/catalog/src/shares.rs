@@ -128,7 +128,8 @@ impl Catalog {
             let (name, tenant) = match share.holder {
                 MemoryHolder::Tenant(t) => (self.quotas.tenant_name(t), true),
                 MemoryHolder::Job(job) => {
-                    let j = self.jobs.find(job).expect("its share was just counted");
+                    let j =
+                        self.jobs.find(job).expect("a job whose share was counted is registered");
                     (&*self.jobs[j].name, false)
                 }
             };

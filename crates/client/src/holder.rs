@@ -65,11 +65,11 @@ mod tests {
             .stdin(std::process::Stdio::piped())
             .spawn()
             .expect("cat starts");
-        let started = started(child.id()).expect("it runs");
+        let started = started(child.id()).expect("the child runs");
         let held = JobHolder { process: child.id(), started, ..this_process() };
         assert!(!is_gone(&held));
         drop(child.stdin.take());
-        child.wait().expect("it ends");
+        child.wait().expect("the child ends");
         assert!(is_gone(&held));
     }
 }

@@ -21,7 +21,7 @@ mod tests {
             sum = std::hint::black_box(sum.wrapping_mul(31) + 7);
         }
         // Another thread has none of this CPU time.
-        let other = std::thread::spawn(thread_cpu).join().expect("it only looks");
+        let other = std::thread::spawn(thread_cpu).join().expect("the thread only reads its clock");
         assert!(other < thread_cpu(), "{other:?}");
     }
 }

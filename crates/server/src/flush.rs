@@ -127,7 +127,7 @@ impl Flusher {
 
     /// Writes a record; `Journaled` reports the outcome.
     pub fn journal(&self, write: JournalWrite, to: Mailbox<Note>) {
-        let door = self.door().expect("its journal was begun").clone();
+        let door = self.door().expect("a journal that was begun has a door").clone();
         let JournalWrite { at, object, record, bytes } = write;
         let clock = door.clock;
         let number = record.number;

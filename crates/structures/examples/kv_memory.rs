@@ -27,7 +27,7 @@ impl Store {
             let start = if i == 0 { 0 } else { i as u64 * (width + 1) };
             let end = start + width;
             let structure = KvBlock::new(BLOCK, start, end, Marks::default());
-            (structure, Backing::map(BLOCK, &Reclaimer::inline()).expect("it can be mapped"))
+            (structure, Backing::map(BLOCK, &Reclaimer::inline()).expect("a block can be mapped"))
         };
         Store { parts: (0..blocks).map(part).collect() }
     }
@@ -57,7 +57,8 @@ impl Store {
 
 /// Anonymous memory of this process, in bytes.
 fn resident() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").expect("it can be read");
+    let status =
+        std::fs::read_to_string("/proc/self/status").expect("the process can read its own state");
     let line =
         status.lines().find(|line| line.starts_with("RssAnon:")).expect("the kernel reports it");
     line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number") << 10
@@ -65,7 +66,8 @@ fn resident() -> u64 {
 
 /// Nanoseconds of processor time of this process.
 fn on_core() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/schedstat").expect("it can be read");
+    let stat = std::fs::read_to_string("/proc/self/schedstat")
+        .expect("the process can read its own state");
     stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number")
 }
 

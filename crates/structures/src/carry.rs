@@ -331,7 +331,7 @@ impl<T: Carry> Movable for T {
     }
 
     fn freeze(&mut self, now: Time) {
-        self.cart_mut().leaving().expect("it is leaving").held = Some(now);
+        self.cart_mut().leaving().expect("the cart is leaving").held = Some(now);
     }
 
     fn stands_still(&self) -> bool {
@@ -339,7 +339,7 @@ impl<T: Carry> Movable for T {
     }
 
     fn thaw(&mut self) {
-        let leaving = self.cart_mut().leaving().expect("it is leaving");
+        let leaving = self.cart_mut().leaving().expect("the cart is leaving");
         (leaving.held, leaving.image) = (None, None);
         self.cart_mut().woken = true;
     }
@@ -351,7 +351,7 @@ impl<T: Carry> Movable for T {
     }
 
     fn hand_over(&mut self) {
-        self.cart_mut().leaving().expect("it is leaving").handed = true;
+        self.cart_mut().leaving().expect("the cart is leaving").handed = true;
     }
 
     fn depart(&mut self, _now: Time, _moved: Vec<u8>) {

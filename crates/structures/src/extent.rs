@@ -229,7 +229,7 @@ impl ExtentBlock {
     }
 
     fn forget(&mut self, block: &mut Backing, id: u64) {
-        let held = self.extents.remove(&id).expect("it was just looked up");
+        let held = self.extents.remove(&id).expect("the extent was just found");
         if let ExtentOwner::Pending(due) = held.state {
             let timed = self.pending.remove(&(due, id));
             assert!(timed, "INV-39: extent {id} is dropped, and had no time without an owner");

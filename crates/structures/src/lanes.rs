@@ -503,7 +503,8 @@ impl Lanes {
             self.result_bytes += lane.bytes();
             match self.find(key) {
                 Some(ix) => {
-                    let old = self.lanes[ix as usize].replace(lane).expect("it was just found");
+                    let old =
+                        self.lanes[ix as usize].replace(lane).expect("the lane was just found");
                     assert!(old.running.is_none(), "INV-48: a lane that runs is taken over");
                     self.gives(old.bytes(), old.copied_bytes());
                 }

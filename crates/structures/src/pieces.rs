@@ -79,7 +79,7 @@ impl<T> Pieces<T> {
             return None;
         }
         self.place(ticket, bytes.len(), with);
-        let piece = self.list.back_mut().expect("it was just placed");
+        let piece = self.list.back_mut().expect("the piece was just placed");
         (piece.filled, piece.complete) = (bytes.len(), true);
         Some(&mut piece.with)
     }
@@ -89,7 +89,7 @@ impl<T> Pieces<T> {
         let start = self.tail();
         block.slice_mut(start..start + bytes.len()).copy_from_slice(bytes);
         self.place(ticket, bytes.len(), with);
-        let piece = self.list.back_mut().expect("it was just placed");
+        let piece = self.list.back_mut().expect("the piece was just placed");
         (piece.filled, piece.complete) = (bytes.len(), true);
     }
 

@@ -158,7 +158,7 @@ fn sum(header: &[u8; HEADER], bytes: &[u8]) -> u32 {
 
 fn encode<T: Serialize>(what: T) -> Vec<u8> {
     let told = JournalHeader { format: FORMAT.into(), version: VERSION, what };
-    let mut text = serde_json::to_vec(&told).expect("it has only texts and numbers");
+    let mut text = serde_json::to_vec(&told).expect("texts and numbers are valid JSON");
     let crc = crc32fast::hash(&text);
     text.extend_from_slice(format!("\ncrc32 {crc:08x}\n").as_bytes());
     text

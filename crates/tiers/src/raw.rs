@@ -82,7 +82,7 @@ impl Session {
     }
 
     pub(crate) fn objects(&self) -> &Objects {
-        self.objects.as_ref().expect("it is there until the session is dropped")
+        self.objects.as_ref().expect("the session keeps its objects until it is dropped")
     }
 
     pub(crate) fn unwritten(&self, why: String) -> FlushError {
@@ -181,7 +181,7 @@ impl RawWriter {
         while let Some(put) = puts.pop_front() {
             session.objects().wait(put).unwrap_or_else(|e| Err(e.into())).map_err(failed)?;
         }
-        let made = upload.as_mut().expect("it was begun");
+        let made = upload.as_mut().expect("the upload was begun");
         session.objects().wait(made.complete()).map_err(failed)?;
         *upload = None;
         Ok(())

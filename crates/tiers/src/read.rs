@@ -97,7 +97,7 @@ fn read(
         let none = |e: &object_store::Error| matches!(e, object_store::Error::NotFound { .. });
         return bucket.read(name, range).map_err(|e| (none(&e), reason(&e)));
     }
-    let path = place.directory().expect("what is no bucket is a directory").join(name);
+    let path = place.directory().expect("a place that is no bucket is a directory").join(name);
     let read = match range {
         None => std::fs::read(path),
         Some(range) => File::open(path).and_then(|mut file| {
@@ -342,7 +342,7 @@ impl<'a> Records<'a> {
         match self.record() {
             Some(fields) => Some(Ok(fields)),
             None => {
-                let part = self.part.take().expect("its bytes are being read");
+                let part = self.part.take().expect("a part whose bytes are read is open");
                 (self.at, self.bytes) = (0, Vec::new());
                 Some(Err(self.damaged(part, "a record extends past its end".into())))
             }

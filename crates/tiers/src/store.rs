@@ -70,7 +70,8 @@ impl Root {
         if let Some((store, _)) = &self.bucket {
             return Ok(store.clone());
         }
-        let directory = self.place.directory().expect("it is no bucket").to_owned();
+        let directory =
+            self.place.directory().expect("the place of a root is a directory").to_owned();
         let opened = tokio::task::spawn_blocking(move || access::directory(&directory)).await;
         opened.unwrap_or_else(|e| {
             Err(FlushError::Root { root: self.place.to_string(), why: e.to_string() })

@@ -53,7 +53,7 @@ impl Gateway {
     /// Starts the process on the address; false when it ended at once.
     fn run(&mut self, program: &Path) -> bool {
         let log =
-            std::fs::File::create(self.root.join("log")).expect("its directory was just made");
+            std::fs::File::create(self.root.join("log")).expect("the directory was just made");
         let errors = log.try_clone().expect("a file can be shared");
         // A unique name, because another gateway may answer if the port was taken meanwhile.
         let health = format!("/health-{:016x}", Entropy::system().next_u64());
@@ -168,7 +168,7 @@ fn program() -> Option<PathBuf> {
 
 fn free_port() -> SocketAddr {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port of this machine is free");
-    listener.local_addr().expect("it is bound")
+    listener.local_addr().expect("the listener is bound")
 }
 
 fn healthy(address: SocketAddr, path: &str) -> io::Result<bool> {

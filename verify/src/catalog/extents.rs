@@ -70,7 +70,7 @@ impl CatalogModel {
         agree("the end of a block of extents", reply, &Ok::<(), _>(()))?;
         let freed = |o: &Order| matches!(o, Order::FreeBlock { at: freed, .. } if *freed == at);
         require(orders.iter().any(freed), || format!("{at:?} is empty and is not freed"))?;
-        let (j, f) = self.cluster.find(structure).expect("it was just found");
+        let (j, f) = self.cluster.find(structure).expect("the structure was just found");
         self.cluster.jobs[j].files[f].extents.remove(&at);
         self.cluster.free(vec![at]);
         Ok(())

@@ -235,7 +235,7 @@ impl World {
                 member.up.push_back(Told::Freed(at));
             }
             Effect::Lots { lots, .. } => {
-                let lent = server.lots.set(c as u16, &lots).expect("it has so many cores");
+                let lent = server.lots.set(c as u16, &lots).expect("the server has this core");
                 member.up.push_back(Told::Lent(lent));
             }
             other => panic!("seed {}: {other:?}", self.seed),

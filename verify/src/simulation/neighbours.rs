@@ -121,8 +121,8 @@ impl Service for Shared {
     }
 
     fn filled(&mut self, _: Time, from: ConnId, n: usize) {
-        let (_, gathering) = self.gathered.get_mut(&from).expect("it was begun");
-        if !gathering.as_mut().expect("it goes on").filled(n) {
+        let (_, gathering) = self.gathered.get_mut(&from).expect("the body was begun");
+        if !gathering.as_mut().expect("the body is still arriving").filled(n) {
             *gathering = None;
         }
     }
@@ -221,7 +221,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = self.mailbox.post(());
-        let ended = self.thread.take().expect("it is ended once").join();
+        let ended = self.thread.take().expect("the loop is ended once").join();
         assert!(ended.is_ok() || std::thread::panicking());
     }
 }

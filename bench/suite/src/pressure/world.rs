@@ -312,7 +312,7 @@ impl World<'_> {
     /// Memory servers report as long as there is a job.
     fn reports(&mut self) {
         if self.left > 0 {
-            self.catalog().expect("it asks for reports").report();
+            self.catalog().expect("a catalog that asks for reports exists").report();
             self.at(self.now + REPORT_S, Event::Reports);
         }
     }

@@ -165,7 +165,7 @@ impl Stage<'_> {
         let asks = |pace: f64| splits_from(block as usize, 2 * pace as u64, Marks::default());
         let mut paces = std::iter::successors(Some(PACE), |pace| Some(pace / 1.2));
         let slow = |pace: &f64| *pace < PACE_LEAST || asks(*pace) as u64 > target;
-        let pace = paces.find(slow).expect("they end");
+        let pace = paces.find(slow).expect("the paces end");
         // Long enough that the block's estimate no longer includes the fast part.
         let rest = target.saturating_sub(block * FAST / 100) as f64;
         let pace = pace.min((rest / FORGETS).max(1.0));

@@ -779,18 +779,18 @@ mod tests {
             let image = JobImage::get(&mut r, version)?;
             r.end().map(|()| image)
         };
-        let whole = read(&bytes, 5).expect("it is whole");
+        let whole = read(&bytes, 5).expect("the image is whole");
         assert_eq!((whole.hints, whole.allowed), (image.hints, image.allowed));
         assert_eq!((&whole.holder, whole.opened), (&image.holder, image.opened));
         let fourth = &bytes[..bytes.len() - 36];
-        let known = read(fourth, 4).expect("it is whole");
+        let known = read(fourth, 4).expect("the image is whole");
         assert_eq!((known.holder, known.opened), (Holder::default(), Time::ZERO));
         let third = &fourth[..fourth.len() - 12];
-        let known = read(third, 3).expect("it is whole");
+        let known = read(third, 3).expect("the image is whole");
         let most = Allowance { most: 9, ..Allowance::default() };
         assert_eq!((known.hints, known.allowed), (image.hints, most));
         let first = &third[..third.len() - 21];
-        let known = read(first, 2).expect("it is whole");
+        let known = read(first, 2).expect("the image is whole");
         assert_eq!((known.hints, known.allowed), (Hints::default(), most));
         assert_eq!(known.lingers_until, None);
         assert!(read(third, 2).is_err() && read(first, 3).is_err() && read(third, 4).is_err());

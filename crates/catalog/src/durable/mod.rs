@@ -178,7 +178,7 @@ impl Catalog {
         };
         record(&mut out, Type::Counters, |w| self.counters().put(w));
         for (id, _) in self.pool.servers() {
-            let image = self.server_image(id).expect("it is listed");
+            let image = self.server_image(id).expect("the server is listed");
             record(&mut out, Type::Server, |w| image.put(w));
             self.put_drain(&mut out, id);
         }
@@ -222,17 +222,17 @@ impl Catalog {
             full(&mut out, CHUNK);
         }
         for number in self.flush_numbers() {
-            let image = self.flush_image(number).expect("it is listed");
+            let image = self.flush_image(number).expect("the flush is listed");
             record(&mut out, Type::Flush, |w| image.put(w));
             full(&mut out, CHUNK);
         }
         for number in self.live_numbers() {
-            let image = self.live_image(number).expect("it is listed");
+            let image = self.live_image(number).expect("the copy is listed");
             record(&mut out, Type::Live, |w| image.put(w));
             full(&mut out, CHUNK);
         }
         for number in self.sweep_numbers() {
-            let sweep = self.sweep_of(number).expect("it is listed");
+            let sweep = self.sweep_of(number).expect("the sweep is listed");
             record(&mut out, Type::Sweep, |w| flush::put_sweep(w, number, sweep));
             full(&mut out, CHUNK);
         }

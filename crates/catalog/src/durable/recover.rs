@@ -335,7 +335,7 @@ impl Catalog {
         // The list of a job has its newest prefix first.
         order.sort_unstable_by_key(|&n| images[n as usize].as_ref().map(|image| image.id));
         for &n in &order {
-            let image = images[n as usize].as_ref().expect("it is listed");
+            let image = images[n as usize].as_ref().expect("the image is listed");
             let Some(job) = self.jobs.get_mut(image.job) else {
                 return bad(format!("prefix {} belongs to a job that does not exist", image.id));
             };
@@ -352,7 +352,7 @@ impl Catalog {
         }
         let mut due = Vec::new();
         for &n in &order {
-            let image = images[n as usize].as_ref().expect("it is listed");
+            let image = images[n as usize].as_ref().expect("the image is listed");
             let there = |p: u32| self.dag.nodes.get(p).is_some_and(|p| p.job == image.job);
             if image.parents.iter().any(|&(parent, _)| !there(parent)) {
                 return bad(format!("prefix {} has a parent that does not exist", image.id));

@@ -130,7 +130,7 @@ impl Catalog {
     }
 
     fn barrier(&mut self, group: u64) -> &mut Barrier {
-        self.flushes.barriers.get_mut(&group).expect("its caller has seen it")
+        self.flushes.barriers.get_mut(&group).expect("the caller has found the barrier")
     }
 
     fn look_again(&mut self, group: u64, at: Time) {
@@ -168,14 +168,15 @@ impl Catalog {
         };
         let mut blocks = BTreeMap::new();
         for (number, n) in members.into_iter().zip(nodes) {
-            let mut live = self.flushes.live.remove(&number).expect("it is a member");
+            let mut live =
+                self.flushes.live.remove(&number).expect("a member of a barrier is under way");
             self.list_sources(n, &mut live);
             for (at, range) in self.blocks_of(&live) {
                 blocks.insert(at, BlockFreeze { number, range, state: StopState::Asked });
             }
             self.flushes.live.insert(number, live);
         }
-        let barrier = self.flushes.barriers.get(&group).expect("its caller has seen it");
+        let barrier = self.flushes.barriers.get(&group).expect("the caller has found the barrier");
         let (attempt, hold) = (barrier.attempt, barrier.hold());
         effects.extend(blocks.iter().map(|(at, stop)| stop.effect(*at, attempt, hold)));
         let since = self.now;
@@ -201,7 +202,8 @@ impl Catalog {
 
     fn look_at_stops(&mut self, group: u64, effects: &mut Vec<Effect>) {
         let now = self.now;
-        let barrier = self.flushes.barriers.get_mut(&group).expect("its caller has seen it");
+        let barrier =
+            self.flushes.barriers.get_mut(&group).expect("the caller has found the barrier");
         let (attempt, hold) = (barrier.attempt, barrier.hold());
         let BarrierStage::Stops { since, blocks, last } = &mut barrier.stage else { return };
         let stands = |stop: &BlockFreeze| matches!(stop.state, StopState::Stands { .. });
@@ -238,7 +240,11 @@ impl Catalog {
             }
             Some(more) => {
                 for (id, at, number) in more {
-                    let live = self.flushes.live.get_mut(&number).expect("it is a member");
+                    let live = self
+                        .flushes
+                        .live
+                        .get_mut(&number)
+                        .expect("a member of a barrier is under way");
                     live.continues(id, at);
                     let stop =
                         BlockFreeze { number, range: (0, u64::MAX), state: StopState::Asked };
@@ -371,7 +377,11 @@ impl Catalog {
     fn anew(&mut self, group: u64, pause: Duration, effects: &mut Vec<Effect>) {
         for number in self.members_of(group) {
             self.end_copies(number, effects);
-            self.flushes.live.get_mut(&number).expect("it is a member").begin_anew();
+            self.flushes
+                .live
+                .get_mut(&number)
+                .expect("a member of a barrier is under way")
+                .begin_anew();
         }
         self.barrier(group).attempt += 1;
         self.wait(group, pause);

@@ -235,7 +235,7 @@ impl Live {
 
     /// Adds a block that was added to its structure after the structures were listed.
     pub(super) fn continues(&mut self, structure: StructureId, at: BlockAt) {
-        let source = self.ids().position(|id| id == structure).expect("it was listed");
+        let source = self.ids().position(|id| id == structure).expect("the structure was listed");
         self.add(source, PartContent::Chained(at, u64::MAX));
     }
 
@@ -627,7 +627,7 @@ impl Catalog {
     }
 
     fn give_up_one(&mut self, number: u64, state: FlushState, effects: &mut Vec<Effect>) {
-        let live = self.flushes.live.get(&number).expect("it is under way");
+        let live = self.flushes.live.get(&number).expect("the copy is under way");
         let progress = FlushProgress { state, ..live.progress() };
         let job = self.jobs.find(live.job).map(|j| self.jobs[j].name.clone());
         self.end_live(number, &BTreeSet::new(), effects);
@@ -636,7 +636,7 @@ impl Catalog {
 
     /// Ends the copying. Objects of all assigned names are deleted, except those that the manifest lists.
     fn end_live(&mut self, number: u64, told: &BTreeSet<u32>, effects: &mut Vec<Effect>) -> Live {
-        let live = self.flushes.live.remove(&number).expect("it is under way");
+        let live = self.flushes.live.remove(&number).expect("the copy is under way");
         self.flushes.unwritten.lives(number);
         if live.claims {
             self.flushes.claimed.remove(&*live.directory);
@@ -674,7 +674,7 @@ impl Catalog {
     /// The last part is written: only the manifest remains.
     fn all_copied(&mut self, number: u64, effects: &mut Vec<Effect>) {
         let live = &self.flushes.live[&number];
-        let j = self.jobs.find(live.job).expect("its prefix lives");
+        let j = self.jobs.find(live.job).expect("the job of a live prefix is registered");
         let job_name = self.jobs[j].name.clone();
         let mut parts: Vec<Vec<(&PartProgress, BlockAt, u32)>> = Vec::new();
         // Structures that were sealed or closed at the snapshot: the catalog may not have received the seal

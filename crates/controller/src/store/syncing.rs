@@ -62,7 +62,7 @@ impl Syncing {
                 syncer
             }
         };
-        let jobs = self.jobs.as_ref().expect("it is set until drop");
+        let jobs = self.jobs.as_ref().expect("the thread keeps its jobs until it is dropped");
         jobs.try_send((file, syncer)).map_err(|e| io::Error::other(e.to_string()))?;
         assert!(length > 0, "INV-26: a sync of an empty file covers group {number}");
         self.under_way = Some((length, number));

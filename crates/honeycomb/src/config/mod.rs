@@ -527,7 +527,8 @@ impl<G: Group> Given<G> {
                 }
                 (None, None) => match file.as_ref().and_then(|f| f.get(name)) {
                     Some((text, line)) => {
-                        let path = file.as_ref().expect("it had the value").path.clone();
+                        let path =
+                            file.as_ref().expect("a value from a file has that file").path.clone();
                         (Some(text.to_owned()), Origin::File(path, line))
                     }
                     None => (setting.default.map(str::to_owned), Origin::Default),
@@ -598,18 +599,18 @@ impl Settings {
 
     /// The timeout of a request.
     pub fn timeout(&self) -> Duration {
-        let text = self.text("timeout").expect("it has a default");
+        let text = self.text("timeout").expect("the setting has a default");
         Duration::from_secs_f64(text.trim().parse().expect("checked"))
     }
 
     /// The job.
     pub fn job(&self) -> &str {
-        self.text("job").expect("it has a default")
+        self.text("job").expect("the setting has a default")
     }
 
     /// The prices for the use of the cluster.
     pub fn prices(&self) -> &str {
-        self.text("prices").expect("it has a default")
+        self.text("prices").expect("the setting has a default")
     }
 
     /// The cluster file.
@@ -683,9 +684,9 @@ impl Settings {
     pub fn disks(&self) -> Vec<DiskOptions> {
         let text = self.text("disks");
         let mut disks =
-            text.map_or_else(Vec::new, |text| kind::disks(text).expect("it was checked"));
+            text.map_or_else(Vec::new, |text| kind::disks(text).expect("the setting was checked"));
         let shape = self.text("disk_shape");
-        let shape = shape.map(|text| kind::disk_shape(text).expect("it was checked"));
+        let shape = shape.map(|text| kind::disk_shape(text).expect("the setting was checked"));
         for disk in &mut disks {
             match disk.class.takes_final_only() {
                 true => disk.access = Access::of_environment(),
@@ -707,22 +708,22 @@ impl Settings {
 
     /// Number of cores of the controller.
     pub fn controller_shards(&self) -> u16 {
-        self.number("controller_shards").expect("it has a default") as u16
+        self.number("controller_shards").expect("the setting has a default") as u16
     }
 
     /// The default lease duration, in milliseconds.
     pub fn lease_ms(&self) -> u32 {
-        self.number("lease_ms").expect("it has a default") as u32
+        self.number("lease_ms").expect("the setting has a default") as u32
     }
 
     /// Milliseconds without a message after which a memory server is declared lost.
     pub fn server_loss_ms(&self) -> u32 {
-        self.number("server_loss_ms").expect("it has a default") as u32
+        self.number("server_loss_ms").expect("the setting has a default") as u32
     }
 
     /// The high and the low mark.
     pub fn marks(&self) -> CommandResult<Marks> {
-        let mark = |name| self.number(name).expect("it has a default") as u8;
+        let mark = |name| self.number(name).expect("the setting has a default") as u8;
         let (high, low) = (mark("high_mark"), mark("low_mark"));
         Marks::new(high, low, Marks::default()).ok_or_else(|| {
             Failure::invalid(format!(
@@ -734,13 +735,13 @@ impl Settings {
 
     /// How jobs share memory when it is short.
     pub fn policy(&self) -> PolicyKind {
-        let name = self.text("policy").expect("it has a default");
-        PolicyKind::from_name(name).expect("it was checked")
+        let name = self.text("policy").expect("the setting has a default");
+        PolicyKind::from_name(name).expect("the setting was checked")
     }
 
     /// The marks of the advice to add or remove servers.
     pub fn scale(&self) -> CommandResult<ScaleMarks> {
-        let number = |name| self.number(name).expect("it has a default");
+        let number = |name| self.number(name).expect("the setting has a default");
         let (above, below) = (number("scale_add_above"), number("scale_remove_below"));
         let least = number("scale_min_servers") as u32;
         ScaleMarks::new(above as u8, below as u8, least).ok_or_else(|| {
@@ -764,7 +765,7 @@ impl Settings {
 
     /// How long a stopping cluster waits for failing flushes.
     pub fn stop_wait(&self) -> Duration {
-        let text = self.text("stop_wait").expect("it has a default");
+        let text = self.text("stop_wait").expect("the setting has a default");
         Duration::from_secs_f64(text.trim().parse().expect("checked"))
     }
 
@@ -782,7 +783,7 @@ impl Settings {
 
     /// How long a core polls.
     pub fn spin(&self) -> Duration {
-        Duration::from_micros(self.number("spin_us").expect("it has a default"))
+        Duration::from_micros(self.number("spin_us").expect("the setting has a default"))
     }
 }
 

@@ -219,9 +219,9 @@ impl Shard {
 
     #[cold]
     fn cut_may_change(&mut self, now: Time, index: usize) -> Result<(), Answer> {
-        let slot = self.slots[index].as_mut().expect("its caller has it");
+        let slot = self.slots[index].as_mut().expect("the caller has found the block");
         let (used, floor) = (slot.structure.bytes_used() as usize, slot.backing.floor());
-        let cut = slot.cut.as_mut().expect("its caller has seen it");
+        let cut = slot.cut.as_mut().expect("the caller has found the cut");
         match &mut cut.stage {
             CheckpointStage::Stands { until, .. } if *until > now => return Err(busy(RETRY_US)),
             CheckpointStage::Stands { .. } => self.release(now, index),
@@ -241,8 +241,8 @@ impl Shard {
 
     /// Copies what a block owes, which may change from now on.
     fn pay(&mut self, now: Time, index: usize, sealed: bool) -> Arc<KeptBytes> {
-        let slot = self.slots[index].as_mut().expect("its caller has it");
-        let cut = slot.cut.as_ref().expect("it owes");
+        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        let cut = slot.cut.as_ref().expect("a block that owes a copy has a cut");
         let (at, key) = (slot.owner.at, (cut.live, slot.owner.at));
         let snapshot = slot.structure.snapshot(cut.range).expect("asked when it was stopped");
         let bytes = self.bytes_now(index, snapshot, sealed);
@@ -270,8 +270,8 @@ impl Shard {
 
     /// News for a block that hears none now.
     pub(super) fn put_off(&mut self, index: usize, news: News) {
-        let slot = self.slots[index].as_mut().expect("its caller has it");
-        slot.cut.as_mut().expect("it hears nothing because of it").news.push(news);
+        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        slot.cut.as_mut().expect("a block that hears no news has a cut").news.push(news);
     }
 
     /// A flush of a controller shard wants nothing of its cuts any more.
@@ -285,7 +285,7 @@ impl Shard {
             let cut = |slot: &BlockSlot| slot.cut.as_ref().is_some_and(|cut| cut.live == live);
             let slot = index.and_then(|index| self.slots[index].as_deref());
             if slot.is_some_and(|slot| slot.owner.at == at && cut(slot)) {
-                self.release(now, index.expect("it has a slot"));
+                self.release(now, index.expect("a released block has a slot"));
             }
         }
         if let Some(blocks) = self.cuts.blocks.get_mut(&live) {

@@ -198,7 +198,7 @@ impl Shard {
 
     fn event(&mut self, now: Time, index: usize, event: Event) {
         let clock_ms = self.clock_ms(now);
-        let slot = self.slots[index].as_mut().expect("it has just returned an event");
+        let slot = self.slots[index].as_mut().expect("the block has returned an event");
         let BlockOwner { at, structure, .. } = slot.owner;
         match event {
             Event::Answered(ticket, answer) => {

@@ -133,7 +133,7 @@ impl Shard {
         number: u64,
         mut fetching: Fetching,
     ) -> Option<Answer> {
-        let slot = self.slots[index].as_deref().expect("its caller has it");
+        let slot = self.slots[index].as_deref().expect("the caller has found the block");
         let Fetching { op, args, fetched, .. } = &fetching;
         let answer = slot.structure.read_below(fetched, *op, args, fetching.payload());
         let mut wanted = fetching.fetched.take_wanted();
@@ -223,7 +223,7 @@ impl Shard {
     }
 
     fn fetch_more(&mut self, now: Time, number: u64) {
-        let fetching = self.tiers.fetching.remove(&number).expect("its caller has seen it");
+        let fetching = self.tiers.fetching.remove(&number).expect("the caller has found the fetch");
         let ticket = fetching.ticket;
         if let Some(answer) = self.go_on_below(now, number, fetching) {
             self.completed.push((ticket, answer));

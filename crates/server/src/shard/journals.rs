@@ -71,7 +71,7 @@ impl Shard {
     ) -> Result<Option<JournalBegin>, Answer> {
         self.open(owner)?;
         self.has_journals = true;
-        let slot = self.slot_at(owner.at).expect("it was just opened");
+        let slot = self.slot_at(owner.at).expect("the block was just opened");
         if slot.journal.is_none() {
             if !slot.structure.hold_back() {
                 self.free(owner.at);
@@ -90,7 +90,7 @@ impl Shard {
                 again_at: None,
             }));
         }
-        let journal = slot.journal.as_ref().expect("it has one from here on");
+        let journal = slot.journal.as_ref().expect("the block has a journal from here on");
         Ok((!journal.begun).then(|| journal.begin(&owner)))
     }
 
@@ -165,7 +165,8 @@ impl Shard {
             None => RecordEnds::Open,
             Some(Ends::Final) => RecordEnds::Final,
             Some(Ends::Continues(moved)) => {
-                let moved = MovedArgs::decode(&moved).expect("it came from the controller");
+                let moved =
+                    MovedArgs::decode(&moved).expect("the controller sends what can be decoded");
                 RecordEnds::Continues(moved.entry.at())
             }
         };

@@ -119,7 +119,7 @@ impl Shard {
         snapshot: Snapshot,
         sealed: bool,
     ) -> Arc<KeptBytes> {
-        let slot = self.slots[index].as_mut().expect("its caller has looked it up");
+        let slot = self.slots[index].as_mut().expect("the caller has found the block");
         let (owner, length) = (slot.owner, snapshot.length());
         let (at, floor) = (owner.at, slot.backing.floor());
         if snapshot.is_plain() {

@@ -515,7 +515,7 @@ impl Shard {
         // parts of the first try may still be on their way, and would count as new ones (INV-19).
         let again = id <= slot.last_move && !Bug::MoveBegunTwice.active();
         slot.last_move = slot.last_move.max(id);
-        let movable = slot.structure.movable().expect("it asked");
+        let movable = slot.structure.movable().expect("a block that requested a move is movable");
         let moving = slot.moving.as_mut().expect("the caller found it");
         moving.id = id;
         if again || movable.begin_export(&mut slot.backing, entry.start, entry.end).is_err() {
@@ -553,7 +553,7 @@ impl Shard {
     /// The move goes on with the next step.
     fn later(&mut self, index: usize) {
         let moving = self.slots[index].as_mut().and_then(|slot| slot.moving.as_mut());
-        let moving = moving.expect("its move is looked at");
+        let moving = moving.expect("the caller has found the move");
         if !moving.steps {
             moving.steps = true;
             self.steps.push_back(index as u32);
@@ -566,15 +566,15 @@ impl Shard {
         let step = (self.config.block_size / STEP_SHARE).clamp(1024, STEP);
         let mut looked_at = 0;
         loop {
-            let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
-            let moving = slot.moving.as_deref_mut().expect("its move is looked at");
+            let slot = self.slots[index].as_deref_mut().expect("the caller has found the move");
+            let moving = slot.moving.as_deref_mut().expect("the caller has found the move");
             if !moving.has_room(self.config.block_size) {
                 return;
             }
             if looked_at >= step {
                 return self.later(index);
             }
-            let movable = slot.structure.movable().expect("it moves");
+            let movable = slot.structure.movable().expect("a block that moves is movable");
             if moving.phase == MovePhase::Copying
                 && movable.unsent() <= moving.freezes_at(self.config.block_size)
             {
@@ -637,8 +637,8 @@ impl Shard {
     }
 
     fn send(&mut self, index: usize, op: Op, args: Vec<u8>, payload: PostPayload) {
-        let slot = self.slots[index].as_mut().expect("its move is looked at");
-        let moving = slot.moving.as_mut().expect("its move is looked at");
+        let slot = self.slots[index].as_mut().expect("the caller has found the move");
+        let moving = slot.moving.as_mut().expect("the caller has found the move");
         let bytes = payload.bytes().len() + args.len();
         moving.flights.push_back(bytes);
         moving.unanswered += bytes;
@@ -650,10 +650,10 @@ impl Shard {
 
     /// The other block has everything. From here on only the controller's word counts.
     fn commit_move(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
+        let slot = self.slots[index].as_deref_mut().expect("the caller has found the move");
         slot.movable().hand_over();
         let whole = slot.movable().as_it_lies();
-        let moving = slot.moving.as_ref().expect("its move is looked at");
+        let moving = slot.moving.as_ref().expect("the caller has found the move");
         // Who listens to a range can be there before the first change happens there. A block that moves
         // whole ends here, and is not to be left before it has.
         if !whole {
@@ -664,8 +664,8 @@ impl Shard {
     }
 
     fn ask_for_commit(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_mut().expect("its move is looked at");
-        let moving = slot.moving.as_mut().expect("its move is looked at");
+        let slot = self.slots[index].as_mut().expect("the caller has found the move");
+        let moving = slot.moving.as_mut().expect("the caller has found the move");
         let asked = matches!(moving.phase, MovePhase::Committing { .. });
         moving.phase = MovePhase::Committing { again: now + COMMIT_AGAIN, asked };
         let (structure, at) = (slot.owner.structure, slot.owner.at);
@@ -674,8 +674,8 @@ impl Shard {
     }
 
     fn depart(&mut self, now: Time, index: usize, moved: &MovedArgs) {
-        let slot = self.slots[index].as_mut().expect("its move is looked at");
-        let moving = slot.moving.take().expect("its move is looked at");
+        let slot = self.slots[index].as_mut().expect("the caller has found the move");
+        let moving = slot.moving.take().expect("the caller has found the move");
         slot.movable().depart(now, moved.encode());
         if slot.movable().as_it_lies() {
             slot.watchers.hand_over(0, &moved.encode(), &mut self.notices);
@@ -689,9 +689,9 @@ impl Shard {
 
     /// Takes a move back; `tell` the controller, which does not know yet.
     fn give_up(&mut self, now: Time, index: usize, tell: bool) {
-        let slot = self.slots[index].as_deref_mut().expect("its move is looked at");
-        let moving = slot.moving.take().expect("its move is looked at");
-        let movable = slot.structure.movable().expect("it moves");
+        let slot = self.slots[index].as_deref_mut().expect("the caller has found the move");
+        let moving = slot.moving.take().expect("the caller has found the move");
+        let movable = slot.structure.movable().expect("a block that moves is movable");
         movable.cancel_export(&mut slot.backing, now);
         slot.put_off_leaving(now);
         if tell {

@@ -55,7 +55,7 @@ impl Shard {
         generation: Generation,
         mut answer: Answer,
     ) -> Option<Answer> {
-        let slot = self.slots[index].as_deref().expect("it just ran");
+        let slot = self.slots[index].as_deref().expect("the block of a request that ran is here");
         let floor = slot.backing.floor();
         let in_memory = floor.saturating_sub(usize::from(Bug::FloorOffByOne.active()));
         let parts = match std::mem::replace(&mut answer.payload, Payload::None) {

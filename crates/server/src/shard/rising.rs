@@ -46,7 +46,7 @@ impl Heat {
 impl Shard {
     /// So much of a block is read from its disk.
     pub(super) fn heats(&mut self, now: Time, index: usize, bytes: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
         let Some(length) = slot.structure.rests().length() else { return };
         let length = length.next_multiple_of(TIER_CHUNK);
         // A block with memory for its end is being written, and is not promoted as well. A block that is
@@ -62,7 +62,7 @@ impl Shard {
 
     /// A block of which all is in the warm pool has a frame from now on, and stays.
     fn stays_up(&mut self, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
         let (structure, at, below) = (slot.owner.structure, slot.owner.at, slot.place.tier);
         let warm = std::mem::replace(&mut slot.place.room, MemoryRoom::Frame);
         (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
@@ -137,7 +137,7 @@ impl Shard {
                 self.tiers.counts.read += backing.len() as u64;
                 slot.backing = backing;
                 (slot.place.tier, slot.place.heat) = (TierIx::MEMORY, Heat::default());
-                let disk = slot.place.disk_left().expect("it was read from there");
+                let disk = slot.place.disk_left().expect("the block was read from its disk");
                 self.leave_disk(below, disk);
                 TierIx::MEMORY
             }

@@ -153,7 +153,7 @@ impl Shard {
     fn sunk_piece(&mut self, index: usize, at: BlockAt) {
         let BlockResidency { owner, place, .. } = self.lies(index);
         let (structure, below) = (owner.structure, place.tier);
-        let sinking = place.sinking.as_mut().expect("its caller has it");
+        let sinking = place.sinking.as_mut().expect("the caller has found the demotion");
         sinking.under_way -= 1;
         if sinking.under_way > 0 || sinking.asked < sinking.length && !sinking.failed {
             return self.sink_on(index, at);
@@ -166,7 +166,7 @@ impl Shard {
         self.tiers.next += 1;
         let written = self.tiers.next;
         let BlockResidency { place, .. } = self.lies(index);
-        let (left, hold) = place.copy_left().expect("it was read from there");
+        let (left, hold) = place.copy_left().expect("the block was read from its disk");
         let left_slot = (left.slot, hold);
         place.disk = Some(left.moved_to(sinking.slot, written));
         place.tier = sinking.to;

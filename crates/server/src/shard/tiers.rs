@@ -667,7 +667,7 @@ impl Shard {
     }
 
     pub(super) fn lies(&mut self, index: usize) -> BlockResidency<'_> {
-        self.lying(index).expect("its caller has it")
+        self.lying(index).expect("the caller has found the block")
     }
 
     /// What became of some I/O.

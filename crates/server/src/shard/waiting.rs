@@ -70,7 +70,10 @@ impl Shard {
         }
         self.pending.remove(pending.ticket);
         // Operations that waited behind it may be able to run.
-        self.arm(self.index(pending.at.block).expect("it waited at one of ours"));
+        self.arm(
+            self.index(pending.at.block)
+                .expect("a pending operation waits at a block of this shard"),
+        );
         true
     }
 
@@ -121,7 +124,7 @@ impl Shard {
         outcome: Outcome,
     ) -> Outcome {
         let Request { access, header, attributes, .. } = *request;
-        let slot = self.slots[index].as_mut().expect("it just ran");
+        let slot = self.slots[index].as_mut().expect("the block of a request that ran is here");
         match &outcome {
             Outcome::Done(_) if !attributes.mutates => {
                 let outcome = match outcome {

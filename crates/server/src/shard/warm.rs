@@ -150,7 +150,7 @@ impl Shard {
 
     /// A block is to be brought up, as soon as there is room; how many were before it.
     fn wants_warmth(&mut self, now: Time, index: usize) -> usize {
-        let at = self.slots[index].as_deref().expect("its caller has it").owner.at;
+        let at = self.slots[index].as_deref().expect("the caller has found the block").owner.at;
         let wanted = &mut self.tiers.warm.wanted;
         let before = wanted.iter().position(|wanted| *wanted == at).unwrap_or(wanted.len());
         if before == wanted.len() {
@@ -163,7 +163,7 @@ impl Shard {
     /// A block is to leave the server, and what leaves is in memory: all of it is brought up, whatever
     /// of it was.
     pub(super) fn come_up_to_leave(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref().expect("its caller has it");
+        let slot = self.slots[index].as_deref().expect("the caller has found the block");
         let place = &slot.place;
         let under_way = place.down.is_some() || place.rising.is_some() || place.raising;
         if under_way || place.sinking.is_some() || slot.structure.rests() == Rest::Busy {
@@ -237,7 +237,7 @@ impl Shard {
     /// Gives a block below memory for what is written to it. The chunk in which it ends is read, or all of
     /// it where all of it may change, or leaves.
     fn bring_up(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
         let (owner, tier) = (slot.owner, slot.place.tier);
         let (length, floor) = match slot.structure.rests() {
             Rest::Open(length) | Rest::Final(length) if slot.leaving.is_some() => (length, 0),
@@ -295,7 +295,7 @@ impl Shard {
 
     /// Takes back what `bring_up` gave.
     fn bring_back(&mut self, now: Time, index: usize) {
-        let slot = self.slots[index].as_deref_mut().expect("its caller has it");
+        let slot = self.slots[index].as_deref_mut().expect("the caller has found the block");
         slot.place.rising = None;
         let room = std::mem::replace(&mut slot.place.room, MemoryRoom::None);
         self.give_room(room);
@@ -323,7 +323,7 @@ impl Shard {
             return; // Nobody writes to it any more.
         }
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
-        let length = slot.place.disk.as_ref().expect("it was read from there").length();
+        let length = slot.place.disk.as_ref().expect("the block was read from its disk").length();
         let IoDone::Read(read) = done else {
             let structure = slot.owner.structure;
             match done {

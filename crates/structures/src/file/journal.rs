@@ -50,13 +50,13 @@ impl FileBlock {
 
     pub(super) fn continue_when_stored(&mut self, successor: Vec<u8>) -> Answer {
         let delay = self.retry_us();
-        let journal = self.journal.as_mut().expect("its caller looked");
+        let journal = self.journal.as_mut().expect("the caller has found the journal");
         journal.ends = Some((Ends::Continues(successor), None));
         busy(delay)
     }
 
     pub(super) fn seal_when_stored(&mut self, ticket: Ticket) -> Outcome {
-        let journal = self.journal.as_mut().expect("its caller looked");
+        let journal = self.journal.as_mut().expect("the caller has found the journal");
         journal.ends = Some((Ends::Final, Some(ticket)));
         Outcome::Parked
     }
@@ -75,8 +75,8 @@ impl FileBlock {
     }
 
     pub(super) fn was_stored(&mut self) {
-        let journal = self.journal.as_mut().expect("it gave something to be stored");
-        let end = journal.under_way.take().expect("it gave something to be stored");
+        let journal = self.journal.as_mut().expect("a journal that stores has a record under way");
+        let end = journal.under_way.take().expect("a journal that stores has a record under way");
         journal.failures = 0;
         if end > journal.stored {
             journal.stored = end;

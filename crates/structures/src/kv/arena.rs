@@ -193,7 +193,7 @@ impl Arena {
     /// Inspects the next few retired extents and frees those without pins.
     pub fn sweep_some(&mut self, block: &mut Backing) {
         for _ in 0..self.zombies.len().min(SWEEP_STEP) {
-            let at = self.zombies.pop_front().expect("it was counted");
+            let at = self.zombies.pop_front().expect("a counted zombie is in the list");
             let len = self.used[&at].0;
             if block.is_pinned(&(at..at + len)) {
                 self.zombies.push_back(at);
@@ -239,7 +239,7 @@ impl Arena {
         assert!(len.is_multiple_of(8) && at + len <= after, "no room for {len} bytes at {at}");
         self.remove_hole(at + old, after);
         self.add_hole(at + len, after);
-        self.used.get_mut(&at).expect("it was just seen").0 = len;
+        self.used.get_mut(&at).expect("the allocation was just found").0 = len;
         self.used_bytes = self.used_bytes - old + len;
         self.allocated += len.saturating_sub(old) as u64;
     }

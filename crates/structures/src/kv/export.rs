@@ -331,7 +331,8 @@ impl KvBlock {
     /// What has changed in a region since it was sent.
     fn patch(&mut self, block: &Backing, start: u64, end: u64, id: u32) -> Parcel {
         let region = &mut self.table.regions[id as usize];
-        let patches = std::mem::take(region.patches.as_mut().expect("it was sent without values"));
+        let patches =
+            std::mem::take(region.patches.as_mut().expect("a region without values has patches"));
         let contents = region.contents();
         let mut runs = Vec::with_capacity(2 * patches.bytes());
         for run in patches.runs(contents.len()) {
@@ -486,7 +487,7 @@ impl Movable for KvBlock {
             return self.go_on(block, Begun::new(value), most);
         }
         let Some((start, end, id)) = self.next_region() else { return Prepared::Nothing };
-        let export = self.export.as_mut().expect("its regions were just looked at");
+        let export = self.export.as_mut().expect("the regions of an export were just read");
         export.cursor = end.wrapping_add(1);
         let region = &self.table.regions[id as usize];
         let small = region.unsent() <= region.contents().len() / 2;

@@ -227,7 +227,7 @@ impl KvBlock {
             table.incoming.range(..=end).rev().take_while(|(_, (last, _))| *last >= start);
         let older: Vec<u64> = reaches.map(|(first, _)| *first).collect();
         for first in older {
-            let (_, id) = table.incoming.remove(&first).expect("it was just seen");
+            let (_, id) = table.incoming.remove(&first).expect("the region was just found");
             table.forget_region(block, id);
         }
         let id = table.new_region();

@@ -51,7 +51,7 @@ pub(super) struct Adopting {
 
 impl Waiting {
     fn put(&self) -> PutExtents<'_> {
-        PutExtents::decode(&self.args, &self.payload).expect("it was decoded on arrival")
+        PutExtents::decode(&self.args, &self.payload).expect("the request was decoded on arrival")
     }
 }
 
@@ -198,7 +198,7 @@ impl KvBlock {
             return;
         }
         if stored.is_err() {
-            let list = extents(waiting.put().list).expect("it was decoded on arrival");
+            let list = extents(waiting.put().list).expect("the request was decoded on arrival");
             self.adopting.said.push_back(Event::DropExtents(owner, list));
         }
         let answer = stored.unwrap_or_else(|refusal| refusal);
@@ -273,7 +273,7 @@ impl KvBlock {
         if let Some(stored) = self.table.dropped.pop() {
             let (owner, list) =
                 stored.split_first_chunk::<EXTENT_OWNER>().expect("an owner, then a list");
-            let list = extents(list).expect("it was decoded on arrival");
+            let list = extents(list).expect("the request was decoded on arrival");
             return Some(Event::DropExtents(u64::from_le_bytes(*owner), list));
         }
         self.adopting.said.pop_front()

@@ -359,7 +359,10 @@ impl Table {
                 return true;
             }
             if squeeze != Squeeze::Fully && self.gather(block, len, EFFORT * needed, squeeze) {
-                let at = self.arena.alloc(len, Owner::Region(id)).expect("it was gathered");
+                let at = self
+                    .arena
+                    .alloc(len, Owner::Region(id))
+                    .expect("the space for the region was gathered");
                 self.move_region(block, id, at..at + len, entry, new);
                 return true;
             }
@@ -453,7 +456,7 @@ mod tests {
             let hash = key_hash(key.as_bytes());
             let stored =
                 table.store(&mut block, hash, key.as_bytes(), None, Value::Inline(&[7; 64]));
-            stored.expect("it has room");
+            stored.expect("the table has room");
             if i >= 60_000 && i % 1000 == 0 {
                 let end = table.arena.iter().last().map_or(0, |last| last.at + last.len);
                 worst = worst.max(end as f64 / table.packed as f64);

@@ -150,7 +150,9 @@ mod tests {
         let mut block = Backing::map(SIZE, &Reclaimer::inline()).expect("1 MiB can be mapped");
         let (mut arena, mut shrink) = (Arena::new(SIZE), Shrink::default());
         let churn = |arena: &mut Arena, block: &mut Backing| {
-            let at = arena.alloc(SIZE / 2, Owner::Large(0)).expect("it is empty");
+            let at = arena
+                .alloc(SIZE / 2, Owner::Large(0))
+                .expect("an empty arena has room for half of it");
             block.slice_mut(at..at + SIZE / 2).fill(7);
             arena.free(at);
         };
@@ -164,7 +166,7 @@ mod tests {
             shrink.give_back(&mut arena, SIZE, &mut block, now);
             assert!(block.slice(0..SIZE / 2).iter().all(|byte| *byte == 7));
         }
-        now = shrink.due().expect("it is inspected again");
+        now = shrink.due().expect("the arena is inspected again");
         shrink.give_back(&mut arena, SIZE, &mut block, now);
         assert!(block.slice(0..SIZE / 2).iter().all(|byte| *byte == 0));
         assert_eq!((shrink.due(), arena.slack()), (None, 0));

@@ -627,11 +627,11 @@ mod tests {
             let (key, hash) = key(i);
             let stored =
                 table.store(&mut block, hash, key.as_bytes(), None, Value::Inline(&[7; 64]));
-            stored.expect("it has room");
+            stored.expect("the table has room");
         }
         for i in 0..KEYS {
             let (key, hash) = key(i);
-            let hit = table.find(&block, hash, key.as_bytes()).expect("it was stored");
+            let hit = table.find(&block, hash, key.as_bytes()).expect("the entry was stored");
             let region = &table.regions[hit.region as usize];
             // Another key may have the same half of a hash.
             found += usize::from(region.near_home(&block, hash as u32) == Some(hit.at));

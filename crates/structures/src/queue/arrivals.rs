@@ -72,7 +72,7 @@ impl<T> ArrivalOrder<T> {
     pub fn take_if(&mut self, mut late: impl FnMut(&T) -> bool) -> Vec<(Ticket, T)> {
         let of = self.by_arrival.values().filter(|(_, request)| late(request));
         let of: Vec<Ticket> = of.map(|(ticket, _)| *ticket).collect();
-        let take = |ticket| (ticket, self.remove(ticket).expect("it was just seen").0);
+        let take = |ticket| (ticket, self.remove(ticket).expect("the arrival was just found").0);
         of.into_iter().map(take).collect()
     }
 }

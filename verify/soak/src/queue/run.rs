@@ -250,7 +250,7 @@ impl Run<'_> {
             return Ok(());
         }
         let victim = running[self.draw.below(running.len() as u64) as usize];
-        let child = self.slots[victim].child.as_mut().expect("it runs");
+        let child = self.slots[victim].child.as_mut().expect("the child runs");
         child.kill().map_err(|e| format!("cannot kill a client: {e}"))?;
         self.ended(victim, self.slots[victim].killed.len())
     }

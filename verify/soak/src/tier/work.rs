@@ -358,7 +358,7 @@ impl FileWorker {
                 continue;
             }
             let record = self.record(self.ends.len() as u64 - 1);
-            let end = *self.ends.last().expect("it begins with one");
+            let end = *self.ends.last().expect("the list begins with one end");
             self.worker.done(record.len(), 0);
             match self.file.append(&record) {
                 Ok(at) if at == end => self.ends.push(at + record.len() as u64),
