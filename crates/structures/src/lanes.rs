@@ -265,6 +265,14 @@ impl Lanes {
         self.tell();
     }
 
+    /// Whether any result is in the block's memory, for which `leave_block` found no room.
+    pub fn are_in_block(&self) -> bool {
+        let mut records = self.lanes.iter().flatten().flat_map(|lane| &lane.records);
+        records.any(|record| {
+            record.more.as_ref().is_some_and(|more| matches!(more.payload, Payload::Pinned(_)))
+        })
+    }
+
     /// Whether the results of this block leave no room for another one.
     fn is_full(&self) -> bool {
         let counted = self.result_bytes - self.copied_bytes;

@@ -90,6 +90,8 @@ pub const RAISE_AGAIN: Duration = Duration::from_secs(1);
 pub const RAISE_AGAIN_MAX: Duration = Duration::from_secs(16);
 /// A block that took long to arrive in the write cache may stay as long for its writers, up to this.
 pub const WARM_TURN_MAX: Duration = Duration::from_millis(500);
+/// A place of the write cache waits so long for clients that read a reply from its memory.
+pub const WARM_READ_MAX: Duration = Duration::from_secs(1);
 /// A block is promoted while more than this many times as much memory is free as demotions keep
 /// free.
 pub const RAISE_MARKS: u64 = 2;

@@ -33,7 +33,7 @@ use crate::refusals::wrong_epoch;
 use crate::spill::{Io, IoDone, IoId, IoWhat};
 use honeycomb_block::{Backing, Tenant};
 use honeycomb_structures::{Answer, Rest};
-use honeycomb_types::limits::{DISCARD_AGAIN, TIER_CHUNK, TIER_PIECE};
+use honeycomb_types::limits::{DISCARD_AGAIN, TIER_CHUNK, TIER_PIECE, WARM_READ_MAX};
 use honeycomb_types::{BlockAt, Bug, StructureId, TierClass, TierIx, TierSpec, Time};
 use honeycomb_wire::Status;
 use std::collections::{BTreeMap, HashMap};
@@ -213,6 +213,8 @@ pub(super) struct FreedAfterRead {
     memory: Backing,
     pub room: MemoryRoom,
     tier: TierIx,
+    /// When `take_freed` first found it read, or last looked who reads it.
+    read_since: Option<Time>,
 }
 
 impl FreedAfterRead {
@@ -543,7 +545,8 @@ impl Shard {
             slot.structure.lowered();
             slot.lanes.leave_block();
         }
-        self.tiers.leaving.push(FreedAfterRead { at, structure, memory, room, tier });
+        let read_since = None;
+        self.tiers.leaving.push(FreedAfterRead { at, structure, memory, room, tier, read_since });
         // It is looked at in a moment who reads it.
         self.tiers.look_again = Some(Time::ZERO);
     }
@@ -559,12 +562,30 @@ impl Shard {
         }
     }
 
+    /// Takes the memory that is free. A place of the write cache is free after `WARM_READ_MAX` also if replies
+    /// are sent from it: these count as replies, and only the pages that they need stay.
+    fn take_freed(&mut self, now: Time) -> Vec<FreedAfterRead> {
+        let mut leaving = std::mem::take(&mut self.tiers.leaving);
+        let freed = leaving.extract_if(.., |memory| {
+            if !memory.memory.is_held() || Bug::FrameFreeBeforePins.active() {
+                return true;
+            }
+            let since = *memory.read_since.get_or_insert(now);
+            if memory.room != MemoryRoom::Warm || now < since + WARM_READ_MAX {
+                return false;
+            }
+            memory.read_since = Some(now);
+            !self.slot_at(memory.at).is_some_and(|slot| slot.lanes.are_in_block())
+        });
+        let freed = freed.collect();
+        self.tiers.leaving = leaving;
+        freed
+    }
+
     /// Memory of blocks that went down is free when nobody reads it any more, and not before (INV-41).
     fn let_go(&mut self, now: Time) {
         self.expire_results_of_leaving(now);
-        let planted = Bug::FrameFreeBeforePins.active();
-        let gone = self.tiers.leaving.extract_if(.., |l| planted || !l.memory.is_held());
-        for FreedAfterRead { at, structure, room, tier, .. } in gone.collect::<Vec<_>>() {
+        for FreedAfterRead { at, structure, room, tier, .. } in self.take_freed(now) {
             self.give_room(room);
             if room == MemoryRoom::Frame {
                 self.effects.push(Effect::TierChanged { structure, at, tier });

@@ -4,10 +4,10 @@
 use crate::common::{access, owner};
 use honeycomb_env::MemoryVolume;
 use honeycomb_server::{BlockOwner, Io, IoWhat, Shard, ShardConfig};
-use honeycomb_structures::{LaneRoom, Outcome, Ticket};
+use honeycomb_structures::{Answer, LaneRoom, Outcome, Payload, Ticket};
 #[cfg(feature = "bug-bank")]
 use honeycomb_types::Bug;
-use honeycomb_types::limits::RETRY_WINDOW_MS;
+use honeycomb_types::limits::{RETRY_WINDOW_MS, WARM_READ_MAX};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, TierClass, TierIx,
     TierSpec, Time,
@@ -116,18 +116,25 @@ impl World {
     }
 
     fn write(&mut self, block: u32, op: Op, args: &[u8], payload: &[u8]) -> Option<Duration> {
-        self.ticket += 1;
-        let mut header = RequestHeader { at: at(block), grant: 1, ..RequestHeader::new(op) };
-        (header.payload_len, header.lane) = (payload.len() as u32, LaneId(self.ticket as u32));
-        header.sequence = Sequence(1);
-        let ticket = Ticket(self.ticket);
-        let outcome = self.shard.apply(self.now, &access(false), &header, args, payload, ticket);
-        let Outcome::Done(answer) = outcome else { panic!("{op:?} waits") };
+        let answer = self.run(block, op, args, payload);
         match answer.status {
             Status::Ok => None,
             Status::Busy => Some(Duration::from_micros(answer.value)),
             other => panic!("{other:?}: {answer:?}"),
         }
+    }
+
+    fn run(&mut self, block: u32, op: Op, args: &[u8], payload: &[u8]) -> Answer {
+        self.ticket += 1;
+        let mut header = RequestHeader { at: at(block), grant: 1, ..RequestHeader::new(op) };
+        header.payload_len = payload.len() as u32;
+        if op.info().lane {
+            (header.lane, header.sequence) = (LaneId(self.ticket as u32), Sequence(1));
+        }
+        let ticket = Ticket(self.ticket);
+        let outcome = self.shard.apply(self.now, &access(false), &header, args, payload, ticket);
+        let Outcome::Done(answer) = outcome else { panic!("{op:?} waits") };
+        answer
     }
 }
 
@@ -295,6 +302,27 @@ fn consumer_that_is_gone(warm: u32, lane_room: LaneRoom) -> World {
         }
     }
     world
+}
+
+#[test]
+fn reply_that_is_read_slowly_holds_a_place_for_a_second_only() {
+    let mut world = World::of_kinds(&[Kind::Kv, Kind::File], DISK, 1, LaneRoom::default());
+    while world.put(0, "key", &[1; ITEM]).is_some() {
+        world.pass(world.now + Duration::from_millis(1));
+    }
+    let answer = world.run(0, Op::KvGet, b"key", &[]);
+    let Payload::Block(range) = answer.payload else { panic!("{answer:?}") };
+    let reply = world.shard.pin(at(0), range);
+    let began = world.now;
+    while world.append(1, 10).is_some() {
+        world.pass(world.now + Duration::from_millis(1));
+        assert!(world.now < began + 2 * WARM_READ_MAX, "the file has no room");
+    }
+    assert!(world.now >= began + WARM_READ_MAX, "{:?}", world.now.since(began));
+    assert!(reply.bytes().iter().all(|byte| *byte == 1));
+    drop(reply);
+    world.pass(world.now + Duration::from_millis(200));
+    assert_eq!(world.shard.in_memory(), (0, 1));
 }
 
 #[test]
