@@ -562,8 +562,8 @@ impl Shard {
         }
     }
 
-    /// Takes the memory that is free. A place of the write cache is free after `WARM_READ_MAX` also if replies
-    /// are sent from it: these count as replies, and only the pages that they need stay.
+    /// Takes the memory that is free. A place of the write cache is free after `WARM_READ_MAX` also if
+    /// replies are sent from it: these count as replies, and only the pages that they need stay.
     fn take_freed(&mut self, now: Time) -> Vec<FreedAfterRead> {
         let mut leaving = std::mem::take(&mut self.tiers.leaving);
         let freed = leaving.extract_if(.., |memory| {
