@@ -68,6 +68,8 @@ pub(crate) struct Active {
     pub(crate) found: Vec<u8>,
     /// Arguments of the reply.
     pub(crate) told: Vec<u8>,
+    /// Whether the network has a copy of the last request.
+    copied: bool,
 }
 
 /// One task: one operation at a time.
@@ -186,6 +188,7 @@ fn start(world: &mut World, task: usize, structure: StructureId, what: What) {
         payload,
         found: Vec::new(),
         told: Vec::new(),
+        copied: false,
     };
     world.note(|| format!("task {task} begins {} on {structure}", active.what.describe()));
     let large = active.large.is_some();
@@ -396,7 +399,10 @@ fn send(
     let header = header.encode();
     let whole = || Body::Own(payload.clone());
     let request = || Request { access, header, args: args.clone(), payload: whole() };
-    if copied && payload.len() < 2000 && world.rng.chance(world.faults.duplicate) {
+    let copied = copied && payload.len() < 2000 && world.rng.chance(world.faults.duplicate);
+    let active = world.tasks[id.task].active.as_mut().expect("looked at above");
+    active.copied = copied;
+    if copied {
         world.fault("duplicate");
         post(world, id.task, address, Caller::Task(id), request());
     }
@@ -534,6 +540,14 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     world.note(|| match &result {
         Ok(_) => format!("task {task} ends with {name}"),
         Err(e) => format!("task {task} ends with {e}"),
+    });
+    // A client whose last request was answered `Busy` knows that it had no effect. Of a copy, which only this
+    // world makes, it knows nothing.
+    let result = result.map_err(|e| match e.status {
+        Status::DeadlineExceeded if active.copied => {
+            Error::new(e.status, format!("{}; but a copy may have taken effect", e.message))
+        }
+        _ => e,
     });
     let start = active.call.entry().map_or(0, |e| e.start);
     let now = world.now;
