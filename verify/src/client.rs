@@ -545,7 +545,8 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     // world makes, it knows nothing.
     let result = result.map_err(|e| match e.status {
         Status::DeadlineExceeded if active.copied => {
-            Error::new(e.status, format!("{}; but a copy may have taken effect", e.message))
+            let text = format!("{}, but the network had a copy of its request", e.message);
+            Error::new(Status::OutcomeUnknown, text)
         }
         _ => e,
     });

@@ -264,9 +264,7 @@ pub fn run_cut_off(lasts: Duration) -> Result<Stats, Violation> {
         crate::lots::controllers(*seed) == 1 && loss == SERVER_LOSS_DEFAULT_MS
     };
     let seed = (1..).find(fits).expect("one in four seeds does");
-    let mut world = World::new(seed, false);
-    world.faults.heal();
-    world.cell = None;
+    let mut world = World::without_faults(seed);
     world.schedule(Duration::ZERO, Event::Tick(Node::Controller));
     crate::owner::set_up(&mut world);
     crate::client::set_up(&mut world);
@@ -285,14 +283,20 @@ pub fn run_slow_disks(
     time: Range<Duration>,
     operations: u64,
 ) -> Result<Stats, Violation> {
-    let mut world = World::new(seed, false);
-    world.faults.heal();
-    world.cell = None;
+    let mut world = World::without_faults(seed);
     world.disks = Disks::slow(seed, time);
     world.run(operations)
 }
 
 impl World {
+    /// A world of this seed in which nodes, networks and processes have no faults.
+    fn without_faults(seed: u64) -> World {
+        let mut world = World::new(seed, false);
+        world.faults.heal();
+        world.cell = None;
+        world
+    }
+
     /// A world with its servers and clients, before the first event.
     pub fn new(seed: u64, keep_trace: bool) -> World {
         let mut rng = Entropy::seeded(seed);

@@ -551,31 +551,25 @@ impl Shard {
         self.tiers.look_again = Some(Time::ZERO);
     }
 
-    /// Forgets results, in the memory of demoted blocks, that no client can request any more. Without
-    /// requests such a block would keep them for ever.
-    fn expire_results_of_leaving(&mut self, now: Time) {
-        for n in 0..self.tiers.leaving.len() {
-            let at = self.tiers.leaving[n].at;
-            if let Some(slot) = self.slot_at(at) {
-                slot.lanes.expire(now);
-            }
-        }
-    }
-
     /// Takes the memory that is free. A place of the write cache is free after `WARM_READ_MAX` also if
-    /// replies are sent from it: these count as replies, and only the pages that they need stay.
+    /// replies are sent from it: these count as replies, and only the pages that they need stay. Without
+    /// requests to its block, the results in held memory are forgotten only here.
     fn take_freed(&mut self, now: Time) -> Vec<FreedAfterRead> {
         let mut leaving = std::mem::take(&mut self.tiers.leaving);
         let freed = leaving.extract_if(.., |memory| {
             if !memory.memory.is_held() || Bug::FrameFreeBeforePins.active() {
                 return true;
             }
+            let mut slot = self.slot_at(memory.at);
+            if let Some(slot) = &mut slot {
+                slot.lanes.expire(now);
+            }
             let since = *memory.read_since.get_or_insert(now);
             if memory.room != MemoryRoom::Warm || now < since + WARM_READ_MAX {
                 return false;
             }
             memory.read_since = Some(now);
-            !self.slot_at(memory.at).is_some_and(|slot| slot.lanes.are_in_block())
+            slot.is_none_or(|slot| !slot.lanes.are_in_block())
         });
         let freed = freed.collect();
         self.tiers.leaving = leaving;
@@ -584,7 +578,6 @@ impl Shard {
 
     /// Memory of blocks that went down is free when nobody reads it any more, and not before (INV-41).
     fn let_go(&mut self, now: Time) {
-        self.expire_results_of_leaving(now);
         for FreedAfterRead { at, structure, room, tier, .. } in self.take_freed(now) {
             self.give_room(room);
             if room == MemoryRoom::Frame {

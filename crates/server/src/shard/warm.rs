@@ -5,8 +5,7 @@
 //! anything else here: with more writers than room, a block that is demoted between two appends of its writer
 //! costs a write and a read of a chunk each time. So a block that is being written stays until it rests
 //! (`WARM_REST`) or has had its turn (`WARM_TURN`), and others wait meanwhile. A block that took long to
-//! arrive stays as long as that, up to a limit: its writers have run when it leaves, and the disk carries at
-//! most as much as memory serves.
+//! arrive stays as long as that, up to a limit (`WARM_TURN_MAX`), so that its writers come before it leaves.
 
 use super::on_disk::PAGE;
 use super::tiers::{Doing, MemoryRoom};
