@@ -22,6 +22,8 @@ const IDLE_MAX: Duration = Duration::from_millis(2 * RETRY_WINDOW_MS);
 const READ_MAX: Duration = Duration::from_secs(2);
 /// Lanes that one call of `expire` inspects.
 const EXPIRE_STEP: usize = 32;
+/// Calls of `expire` in one call of `expire_idle`.
+const EXPIRE_IDLE_STEPS: usize = 32;
 /// An empty lane keeps at most this much room for results.
 const SPARE_RECORDS: usize = 16;
 
@@ -383,6 +385,21 @@ impl Lanes {
             self.close_ranks();
         }
         self.tell();
+    }
+
+    /// As `expire`, for more lanes: those of a block that gets no requests.
+    pub fn expire_idle(&mut self, now: Time) {
+        for _ in 0..EXPIRE_IDLE_STEPS {
+            self.expire(now);
+        }
+    }
+
+    /// When `expire_idle` has something to do; `None` without lanes.
+    pub fn due(&self) -> Option<Time> {
+        let idle = self.due.peek().map(|Reverse((due, _))| *due);
+        let adopted = self.adoptions.front().map(|(came, _)| *came + IDLE_MAX);
+        let first = idle.into_iter().chain(adopted).min()?;
+        Some(first.max(self.looks[0] + READ_MAX))
     }
 
     /// Forgets lanes that the call of `expire` at the time `found` has found idle.

@@ -1,6 +1,6 @@
 //! The consequences of a change of a block, of a message to it, and of the passing of time.
 
-use super::{BlockOwner, Effect, Shard};
+use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::expired;
 use honeycomb_structures::{Event, News, Successor};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
@@ -20,6 +20,16 @@ const RETIRE_AGAIN: Duration = Duration::from_millis(100);
 /// longer exists, the caller gets `WrongEpoch` and asks the controller, which answers why.
 pub(super) fn refusal_at_block(status: Status) -> Status {
     if status == Status::NotFound { Status::WrongEpoch } else { status }
+}
+
+impl BlockSlot {
+    /// When the block is to be looked at, for anything but its lanes.
+    fn due(&mut self) -> Option<Time> {
+        let again = self.journal.as_ref().and_then(|journal| journal.due());
+        let own = [self.structure.deadline(), self.retire_at, self.idle_at, self.move_due()];
+        let due = own.into_iter().chain([again]).flatten().min();
+        self.cut.as_ref().map_or(due, |cut| cut.due(due))
+    }
 }
 
 impl Shard {
@@ -87,6 +97,15 @@ impl Shard {
                 continue;
             }
             slot.timer = None;
+            let of_lanes = slot.lanes.due();
+            if of_lanes.is_some_and(|due| due <= now) {
+                slot.lanes.expire_idle(now);
+            }
+            // The end of lanes is no use of the block.
+            if of_lanes == Some(due) && slot.due().is_none_or(|due| due > now) {
+                self.arm(index as usize);
+                continue;
+            }
             let due = slot.structure.deadline();
             let skips = slot.cut.as_ref().is_some_and(|cut| cut.skips(due, now));
             if !skips && self.may_change(now, index as usize).is_err() {
@@ -184,10 +203,7 @@ impl Shard {
     /// Sets a block's timer to its next deadline.
     pub(super) fn arm(&mut self, index: usize) {
         let Some(slot) = &mut self.slots[index] else { return };
-        let again = slot.journal.as_ref().and_then(|journal| journal.due());
-        let own = [slot.structure.deadline(), slot.retire_at, slot.idle_at, slot.move_due()];
-        let due = own.into_iter().chain([again]).flatten().min();
-        let due = slot.cut.as_ref().map_or(due, |cut| cut.due(due));
+        let due = slot.due().into_iter().chain(slot.lanes.due()).min();
         if let Some(due) = due
             && slot.timer.is_none_or(|timer| due < timer)
         {

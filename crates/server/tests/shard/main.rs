@@ -8,6 +8,7 @@ mod extents;
 mod extents_below;
 mod growth;
 mod handing_on;
+mod idle_lanes;
 mod journal;
 mod kv_below;
 mod leaving_below;
