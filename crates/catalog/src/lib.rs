@@ -430,14 +430,15 @@ impl Catalog {
             return Some(self.silence).filter(|&at| at != Time::NEVER);
         }
         let moves = self.moves_due.front().map(|(at, ..)| *at);
-        let (leases, jobs) = (self.timers.next(), self.jobs.next_linger());
+        let (leases, jobs) = (self.next_lease_end(), self.jobs.next_linger());
         let deadlines = [leases, Some(self.silence), jobs, self.flushes.next(), moves];
         deadlines.into_iter().flatten().min().filter(|&at| at != Time::NEVER)
     }
 
-    /// Whether any lease is running.
-    pub fn has_leases(&self) -> bool {
-        self.timers.next().is_some()
+    /// The earliest time at which a lease may end: never later than the first end, and often earlier, because
+    /// renewals move no timers. `None` if no lease is running.
+    pub fn next_lease_end(&self) -> Option<Time> {
+        self.timers.next()
     }
 
     /// Whether the block's server has confirmed that it opened the block in this epoch; a

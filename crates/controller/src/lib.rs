@@ -27,4 +27,4 @@ pub use members::held_block;
 pub use service::{message_of, waits};
 pub use status::status_of;
 pub use store::{LogCensus, OpenOptions, RecoveredState, Store, StoreError, census};
-pub use turns::{LOOK_EVERY, Turn, Turns};
+pub use turns::{Turn, Turns};

@@ -22,7 +22,7 @@ use crate::plan_count::PlanCount;
 use crate::status::status_of;
 use crate::store::{Store, Synced};
 use crate::translate;
-use crate::turns::{LOOK_EVERY, Turns};
+use crate::turns::Turns;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::thread_cpu;
 use honeycomb_transport::{ConnId, Detached, Net, ReplyPayload, Service};
@@ -726,14 +726,12 @@ impl Service for ControllerService {
         if self.siblings.is_behind() {
             deadline = deadline.min(now + DELIVER_AGAIN);
         }
-        if self.catalog.has_leases() {
-            deadline = deadline.min(now + LOOK_EVERY);
-        }
-        Some(match &self.store {
+        let due = match &self.store {
             Some(_) if self.trouble().is_some() => self.renew_at,
             Some(store) => deadline.min(store.deadline()),
             None => deadline,
-        })
+        };
+        Some(self.turns.sleep(now, due, self.catalog.next_lease_end()))
     }
 
     fn finished(&self) -> bool {

@@ -7,17 +7,22 @@
 //!
 //! 1. A lease expires only if its end is before the time since which every socket was polled again: a
 //!    renewal that had arrived by then has been applied.
-//! 2. The length of a stall is added to all leases, once. A stall is time between two turns of the loop in
-//!    which its thread neither worked nor slept: the loop reads the clock every `LOOK_EVERY` while there are
-//!    leases, so that a longer sleep is not intended.
+//! 2. The length of a stall is added to all leases, once. A stall is time after the intended end of the
+//!    loop's sleep in which its thread did not work. The part of a stall before that end is not seen, so that
+//!    a sleep is at most `LOOK_SHARE` of the time until a lease may end, or `LOOK_LEAST`: a stall takes no
+//!    more than that from a lease, and a loop whose leases are long wakes up seldom.
 
 use honeycomb_catalog::Command;
 use honeycomb_types::limits::{AMNESTY_AFTER, STALL_LEAST};
 use honeycomb_types::{Bug, Time};
 use std::time::Duration;
 
-/// The longest pause between two readings of the clock while leases run.
-pub const LOOK_EVERY: Duration = Duration::from_millis(25);
+/// While leases run, the loop sleeps for at most this share of the time until one may end,
+const LOOK_SHARE: u32 = 40;
+/// but may always sleep for this long,
+const LOOK_LEAST: Duration = Duration::from_millis(25);
+/// and never longer than this.
+const LOOK_MAX: Duration = Duration::from_millis(250);
 /// Turns that together are shorter than this count as one, because reading a thread's CPU time is a system
 /// call.
 const SAMPLE: Duration = Duration::from_millis(5);
@@ -27,6 +32,8 @@ const SAMPLE: Duration = Duration::from_millis(5);
 pub struct Turns {
     /// The last reading of the clock, and the CPU time of the thread at that moment.
     looked: Option<(Time, Duration)>,
+    /// The intended end of the sleep after the last turn.
+    wake: Time,
     /// The beginning of the last turn after which every socket was polled.
     begun: Time,
     heard: Time,
@@ -43,7 +50,7 @@ pub struct Turn {
 
 impl Default for Turns {
     fn default() -> Turns {
-        Turns { looked: None, begun: Time::ZERO, heard: Time::ZERO }
+        Turns { looked: None, wake: Time::ZERO, begun: Time::ZERO, heard: Time::ZERO }
     }
 }
 
@@ -61,6 +68,16 @@ impl Turns {
         Turn { stall: self.stall(now, worked), heard }
     }
 
+    /// The time until which the loop may sleep, to be called after each turn: `due`, or earlier if a lease may
+    /// end at `lease_end`. Without a call all time between two turns is a stall.
+    pub fn sleep(&mut self, now: Time, due: Time, lease_end: Option<Time>) -> Time {
+        let look = lease_end.map_or(Time::NEVER, |end| {
+            now + (end.since(now) / LOOK_SHARE).clamp(LOOK_LEAST, LOOK_MAX)
+        });
+        self.wake = due.min(look);
+        self.wake
+    }
+
     fn stall(&mut self, now: Time, worked: impl FnOnce() -> Duration) -> Option<Command<'static>> {
         let (then, before) = match self.looked {
             Some((then, _)) if now.since(then) < SAMPLE => return None,
@@ -68,7 +85,8 @@ impl Turns {
         };
         let worked = worked();
         self.looked = Some((now, worked));
-        let length = now.since(then).saturating_sub(worked.saturating_sub(before));
+        let late = now.since(then.max(self.wake));
+        let length = late.saturating_sub(worked.saturating_sub(before));
         match length {
             length if length > AMNESTY_AFTER => Some(Command::Amnesty),
             length if length > STALL_LEAST && !Bug::StallForgotten.active() => {
@@ -124,5 +142,21 @@ mod tests {
         assert_eq!(turn(1761, 1095), None, "the loop's own work is no stall");
         assert_eq!(turn(2461, 1195), Some(600), "of 700 ms it worked 100");
         assert_eq!(turn(3561, 1195), Some(u64::MAX), "a long stall is an amnesty");
+    }
+
+    #[test]
+    fn intended_sleep_is_no_stall_and_is_as_long_as_the_leases_permit() {
+        let mut turns = Turns::default();
+        let idle = || Duration::ZERO;
+        let mut sleep = |at, due, end: Option<u64>| {
+            let stall = length(turns.turn(ms(at), true, idle));
+            (stall, turns.sleep(ms(at), ms(due), end.map(ms)).as_millis())
+        };
+        assert_eq!(sleep(0, 9000, None), (None, 9000), "without leases nothing bounds it");
+        assert_eq!(sleep(9050, 20_000, Some(9060)), (None, 9075), "50 ms are no stall");
+        assert_eq!(sleep(9126, 20_000, Some(11_126)), (Some(51), 9176));
+        assert_eq!(sleep(9150, 20_000, Some(86_409_150)), (None, 9400), "awake early: no stall");
+        assert_eq!(sleep(9400, 9500, Some(86_409_150)), (None, 9500));
+        assert_eq!(sleep(10_100, 20_000, Some(9000)), (Some(600), 10_125), "an end that is due");
     }
 }

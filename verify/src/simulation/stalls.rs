@@ -2,8 +2,9 @@
 //! must not end.
 
 use honeycomb_catalog::{Actor, Catalog, Command, Config, Effect, PrefixOptions, Reply};
-use honeycomb_controller::{LOOK_EVERY, Turns};
+use honeycomb_controller::Turns;
 use honeycomb_env::Entropy;
+use honeycomb_types::limits::{LEASE_MAX_MS, LEASE_MIN_MS, STALL_LEAST};
 use honeycomb_types::{Bug, JobId, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,19 +23,25 @@ struct Loop {
     arriving: VecDeque<Time>,
     /// The total time for which the process was stopped.
     stopped: Duration,
+    /// The intended end of the loop's sleep.
+    wake: Time,
 }
 
 impl Loop {
     fn new(seed: u64) -> Loop {
+        Loop::with_lease(seed, LEASE_MS)
+    }
+
+    fn with_lease(seed: u64, lease_ms: u64) -> Loop {
         let mut catalog = Catalog::new(Config::default());
         let mut effects = Vec::new();
         let actor = Actor { job: None, ..Actor::driver(JobId(0)) };
-        let (name, now, lease_ms) = ("job", Time::ZERO, LEASE_MS as u32);
+        let (name, now) = ("job", Time::ZERO);
         let register = Command::RegisterJob {
             claim: Default::default(),
             actor,
             name,
-            lease_ms,
+            lease_ms: lease_ms as u32,
             quota_blocks: 0,
             hints: Default::default(),
         };
@@ -49,12 +56,13 @@ impl Loop {
         let mut at = 0;
         let arriving = (0..200).map(|_| {
             // Mostly early, sometimes at the last moment.
-            at += if rng.below(4) == 0 { LEASE_MS - rng.below(3) } else { rng.below(LEASE_MS) };
+            at += if rng.below(4) == 0 { lease_ms - rng.below(3) } else { rng.below(lease_ms) };
             Time::from_millis(at)
         });
-        let (arriving, turns) = (arriving.collect(), Turns::default());
+        let (arriving, mut turns) = (arriving.collect(), Turns::default());
+        turns.turn(now, true, || Duration::ZERO);
         let stopped = Duration::ZERO;
-        Loop { rng, catalog, effects, job, turns, now, arriving, stopped }
+        Loop { rng, catalog, effects, job, turns, now, arriving, stopped, wake: Time::ZERO }
     }
 
     /// The process may be stopped here.
@@ -70,9 +78,7 @@ impl Loop {
 
     /// One turn; returns whether the lease is still running.
     fn turn(&mut self) -> bool {
-        let due = self.catalog.next_deadline().unwrap_or(Time::NEVER);
-        let wake = due.min(self.now + LOOK_EVERY).min(self.arriving[0]);
-        self.now = self.now.max(wake);
+        self.now = self.now.max(self.wake.min(self.arriving[0]));
         let before = self.now;
         self.stop();
         // A poll that was interrupted by a stop may return before it reports bytes that have
@@ -98,7 +104,19 @@ impl Loop {
         }
         let tick = Command::TickUntil { heard: turn.heard };
         self.catalog.apply(now, tick, &mut self.effects).unwrap();
+        let due = self.catalog.next_deadline().unwrap_or(Time::NEVER);
+        self.wake = self.turns.sleep(now, due, self.catalog.next_lease_end());
         true
+    }
+
+    /// The remaining time of the lease.
+    fn remaining(&mut self) -> Option<Duration> {
+        let (actor, job) = (Actor::driver(self.job), self.job);
+        let ask = Command::LeaseInfo { actor, job, path: "task" };
+        match self.catalog.apply(self.now, ask, &mut self.effects) {
+            Ok(Reply::Lease(info)) => Some(Duration::from_millis(info.remaining_ms.max(0) as u64)),
+            _ => None,
+        }
     }
 }
 
@@ -129,10 +147,45 @@ fn lease_ends_within_one_and_a_half_of_its_time_however_often_the_controller_ask
     run.arriving = VecDeque::from([Time::NEVER]);
     run.rng = Entropy::seeded(3);
     let mut end = Time::ZERO;
-    while run.catalog.has_leases() && run.now < Time::from_millis(60_000) {
+    while run.catalog.next_lease_end().is_some() && run.now < Time::from_millis(60_000) {
         assert!(run.turn());
         end = run.now;
     }
     let allowed = Duration::from_millis(LEASE_MS) * 3 / 2 + run.stopped * 2;
     assert!(end.since(Time::ZERO) <= allowed, "it ended at {end}, stopped for {:?}", run.stopped);
+}
+
+#[test]
+fn stall_takes_at_most_a_fortieth_of_what_a_lease_has_left() {
+    let ms = Duration::from_millis;
+    for lease_ms in [LEASE_MIN_MS as u64, LEASE_MS, 10_000, 100_000, LEASE_MAX_MS as u64] {
+        let (mut added, mut slept, mut turns) = (0, Duration::ZERO, 0);
+        for seed in 0..50 {
+            let mut run = Loop::with_lease(seed, lease_ms);
+            run.arriving = VecDeque::from([Time::NEVER]);
+            while run.now < Time::from_millis(lease_ms.min(100_000) / 2) {
+                let left = run.remaining().expect("half of the lease is left");
+                let (began, stopped) = (run.now, run.stopped);
+                if run.rng.below(8) == 0 {
+                    // Other traffic wakes the loop.
+                    run.wake = began + run.wake.since(began) / 2;
+                }
+                slept += run.wake.since(began);
+                turns += 1;
+                assert!(run.turn());
+                let stalled = run.stopped - stopped;
+                let spent = left.saturating_sub(run.remaining().unwrap_or(Duration::ZERO));
+                let passed = run.now.since(began) - stalled;
+                // A rest is in whole milliseconds.
+                let taken = (left / 40).clamp(ms(25), ms(250)) + STALL_LEAST + ms(1);
+                let about =
+                    format!("seed {seed}: of {left:?} {spent:?} in {passed:?}, {stalled:?}");
+                assert!(spent <= passed + stalled.min(taken) + ms(1), "{about}");
+                added += (spent + stalled / 2 < passed + stalled) as u32;
+            }
+        }
+        assert!(added > 0, "no stall was added to a lease of {lease_ms} ms");
+        let (mean, least) = (slept / turns, ms((lease_ms / 80).clamp(15, 200)));
+        assert!(mean >= least, "with leases of {lease_ms} ms it wakes up every {mean:?}");
+    }
 }
