@@ -13,16 +13,10 @@
 //!    more than that from a lease, and a loop whose leases are long wakes up seldom.
 
 use honeycomb_catalog::Command;
-use honeycomb_types::limits::{AMNESTY_AFTER, STALL_LEAST};
+use honeycomb_types::limits::{AMNESTY_AFTER, LOOK_LEAST, LOOK_MAX, LOOK_SHARE, STALL_LEAST};
 use honeycomb_types::{Bug, Time};
 use std::time::Duration;
 
-/// While leases run, the loop sleeps for at most this share of the time until one may end,
-const LOOK_SHARE: u32 = 40;
-/// but may always sleep for this long,
-const LOOK_LEAST: Duration = Duration::from_millis(25);
-/// and never longer than this.
-const LOOK_MAX: Duration = Duration::from_millis(250);
 /// Turns that together are shorter than this count as one, because reading a thread's CPU time is a system
 /// call.
 const SAMPLE: Duration = Duration::from_millis(5);
@@ -68,8 +62,8 @@ impl Turns {
         Turn { stall: self.stall(now, worked), heard }
     }
 
-    /// The time until which the loop may sleep, to be called after each turn: `due`, or earlier if a lease may
-    /// end at `lease_end`. Without a call all time between two turns is a stall.
+    /// Returns the time until which the loop may sleep after a turn: `due`, or earlier if a lease may end at
+    /// `lease_end`. Without this call all time between two turns is a stall.
     pub fn sleep(&mut self, now: Time, due: Time, lease_end: Option<Time>) -> Time {
         let look = lease_end.map_or(Time::NEVER, |end| {
             now + (end.since(now) / LOOK_SHARE).clamp(LOOK_LEAST, LOOK_MAX)
