@@ -218,6 +218,8 @@ class NativeClient:
     def list_jobs(self) -> list[JobInfo]: ...
     def status(self) -> Status: ...
     def tree(self, job: int) -> list[PrefixInfo]: ...
+    def buckets(self, job: int) -> list[str]:
+        """The paths of a job's buckets, sorted."""
     def create_prefix(
         self, job: int, path: str, parents: Sequence[str], options: PrefixOptions
     ) -> int: ...
@@ -473,6 +475,9 @@ def attenuate(token: bytes, task_prefix: int, verbs: int, expires_ms: int | None
     """Narrows a token offline: to a task (0 for none), to verbs, and to an expiry time in milliseconds on the
     controller's clock.
     """
+
+def bucket_store(path: str) -> str:
+    """The address of the key-value store of the bucket at this path."""
 
 def key_hash(key: bytes) -> int:
     """The 64-bit hash by which a key is routed."""

@@ -8,20 +8,15 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from honeycomb._batch import Value
 from honeycomb._display import Facts, Remote
 
 if TYPE_CHECKING:
-    from honeycomb.job import Job
     from honeycomb.kv import Kv
 
 __all__ = ["Bucket"]
-
-#: The name of a bucket's key-value store in its prefix.
-OBJECTS: Final = "objects"
-
 
 class Bucket(Remote):
     """Objects of a job by name: :meth:`put`, :meth:`get`, :meth:`enumerate`, :meth:`exists`,
@@ -140,22 +135,3 @@ class Bucket(Remote):
 
     def __repr__(self) -> str:
         return f"<honeycomb.Bucket {self.address}>"
-
-
-def store_of(path: str) -> str:
-    """The address of the key-value store of the bucket at this path."""
-    return f"{path}:{OBJECTS}"
-
-
-def buckets_of(job: Job) -> list[str]:
-    """The paths of the live prefixes that are buckets."""
-    paths: dict[int, str] = {}
-    found = []
-    for node in job.tree():  # parents precede their children
-        above = paths.get(node.parents[0], "") if node.parents else None
-        path = "" if above is None else f"{above}/{node.name}".lstrip("/")
-        paths[node.prefix] = path
-        stores = any((one.name, one.kind) == (OBJECTS, "kv") for one in node.structures)
-        if path and stores and node.state == "live":
-            found.append(path)
-    return sorted(found)

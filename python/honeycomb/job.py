@@ -18,12 +18,12 @@ from honeycomb._display import Facts, Remote
 from honeycomb._info import PINNED_MS
 from honeycomb._leases import Lease, Node, Renewal
 from honeycomb._losses import Callback, Losses, hold
-from honeycomb._native import attenuate
+from honeycomb._native import attenuate, bucket_store
 from honeycomb._options import PrefixOptions
 from honeycomb._quota import Quota, quota_change
 from honeycomb._session import Session, close_after, fork_generation
 from honeycomb._transfer import Progress
-from honeycomb.bucket import Bucket, buckets_of, store_of
+from honeycomb.bucket import Bucket
 from honeycomb.cost import Cost, price_text
 from honeycomb.custom import Custom, kind_ref
 from honeycomb.errors import from_status
@@ -696,12 +696,12 @@ class Job(Remote):
         except errors.AlreadyExists:
             if not exist_ok:
                 raise
-        return Bucket(self.create_kv(store_of(path), blocks=blocks, exist_ok=exist_ok))
+        return Bucket(self.create_kv(bucket_store(path), blocks=blocks, exist_ok=exist_ok))
 
     def bucket(self, name: str) -> Bucket:
         """Opens a bucket that exists. Raises :class:`~honeycomb.errors.NotFound` if there is none, and
         :class:`~honeycomb.errors.LeaseExpired` if its lease has ended."""
-        return Bucket(self.open_kv(store_of(_bucket_path(name))))
+        return Bucket(self.open_kv(bucket_store(_bucket_path(name))))
 
     def load_bucket(
         self, name: str, *, lease: float | None = None, pinned: bool = False, persist: bool = False
@@ -717,7 +717,7 @@ class Job(Remote):
 
     def buckets(self) -> list[str]:
         """The names of the job's buckets."""
-        return buckets_of(self)
+        return self._session.native.buckets(self.id)
 
     def delete_bucket(self, name: str) -> None:
         """Removes a bucket with its objects, and its prefix with all structures in it. The memory is freed

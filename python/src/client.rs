@@ -6,10 +6,11 @@ use crate::face::Native;
 use crate::options::{self, OfJob, OfPrefix};
 use crate::queue::NativeQueue;
 use crate::structures::{NativeFile, NativeKv, wrap};
+use honeycomb_client::bucket;
 use honeycomb_client::cost::{Cost, PRICES, Prices};
 use honeycomb_client::{
-    Client, ClientOptions, CustomOptions, Error, IfExists, JobTicket, KindRef, LostLease, Quota,
-    QuotaChange, QuotaOf, StopProgress,
+    Client, ClientOptions, CustomOptions, Error, IfExists, JobClient, JobTicket, KindRef,
+    LostLease, Quota, QuotaChange, QuotaOf, StopProgress,
 };
 use honeycomb_types::{JobId, PrefixId, StructureId, Verbs};
 use honeycomb_wire::Status;
@@ -245,6 +246,11 @@ impl NativeClient {
     fn tree<'py>(&self, py: Python<'py>, job: u64) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let prefixes = self.call(py, |c| c.tree(JobId(job)))?;
         prefixes.iter().map(|p| prefix_info(py, p)).collect()
+    }
+
+    /// The paths of a job's buckets, sorted.
+    fn buckets(&self, py: Python<'_>, job: u64) -> PyResult<Vec<String>> {
+        self.call(py, |client| bucket::list(JobClient { client, job: JobId(job) }))
     }
 
     fn create_prefix(

@@ -52,6 +52,12 @@ fn key_hash(key: &[u8]) -> u64 {
     honeycomb_wire::key_hash(key)
 }
 
+/// The address of the key-value store of the bucket at this path.
+#[pyfunction]
+fn bucket_store(path: &str) -> String {
+    honeycomb_client::bucket::store_of(path)
+}
+
 /// The version of this build.
 #[pyfunction]
 fn version() -> &'static str {
@@ -78,6 +84,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<waiting::NativeListener>()?;
     module.add_class::<waiting::NativeInterrupt>()?;
     module.add_function(wrap_pyfunction!(attenuate, module)?)?;
+    module.add_function(wrap_pyfunction!(bucket_store, module)?)?;
     module.add_function(wrap_pyfunction!(key_hash, module)?)?;
     module.add_function(wrap_pyfunction!(face::count_fork, module)?)?;
     module.add_function(wrap_pyfunction!(face::fork_generation, module)?)?;

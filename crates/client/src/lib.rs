@@ -9,12 +9,14 @@
 
 mod ahead;
 mod batch;
+pub mod bucket;
 pub mod call;
 mod client;
 mod context;
 mod control;
 pub mod cost;
 mod custom;
+mod dag;
 mod driver;
 mod error;
 mod evacuation;
@@ -47,6 +49,7 @@ pub use client::{
     Any, Client, ClientOptions, IfExists, JobOptions, JobTicket, Quota, QuotaChange, QuotaOf,
 };
 pub use custom::{Answered, Ask, Custom, CustomOptions, KindRef};
+pub use dag::{JobClient, JobDag};
 pub use driver::{Driver, OperationOutcome};
 pub use error::Error;
 pub use evacuation::Carried;

@@ -1,6 +1,6 @@
 //! `bucket`: objects by name on the command line, like those of Pocket (OSDI '18).
 //!
-//! `honeycomb_transfer::Buckets` has their layout, which `python/honeycomb/bucket.py` shares.
+//! `honeycomb_client::bucket` has their layout, which the Python package shares.
 
 use crate::cluster::{Intent, Work};
 use crate::config::{Given, InJob};
@@ -8,11 +8,11 @@ use crate::failure::{CommandResult, Failure};
 use crate::output::{Output, print_bytes, print_value, put_bytes};
 use crate::{place, size};
 use clap::{Args, Subcommand, ValueEnum};
+use honeycomb_client::bucket::{self, IfExists};
 use honeycomb_client::{Error, FlushProgress, Kv};
 use honeycomb_env::Entropy;
 use honeycomb_tiers::{Access, Place};
 use honeycomb_transfer::Load;
-use honeycomb_transfer::bucket::{self, IfExists};
 use honeycomb_types::limits::KEY_MAX;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::PrefixOptions;

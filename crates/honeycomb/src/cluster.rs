@@ -6,9 +6,8 @@
 use crate::config::{Given, Group, Settings, unhex};
 use crate::failure::{CommandResult, Failure};
 use crate::output::hex;
-use honeycomb_client::{Client, ClientOptions, Error, JobOptions};
+use honeycomb_client::{Client, ClientOptions, Error, JobClient, JobOptions};
 use honeycomb_env::LockFile;
-use honeycomb_transfer::JobClient;
 use honeycomb_types::JobId;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::RenewResult;
@@ -315,7 +314,7 @@ impl Work {
 
     /// Creates the missing prefixes of an address.
     pub fn ensure_prefix(&self, address: &str) -> CommandResult {
-        Ok(honeycomb_transfer::ensure_prefix(self.on(), address)?)
+        Ok(self.on().ensure_prefix(address)?)
     }
 
     /// Renews the whole job until the program ends, for commands that may wait longer than a lease lasts.

@@ -7,7 +7,7 @@ use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::{place, size};
 use clap::Args;
-use honeycomb_transfer::JobDag;
+use honeycomb_client::JobDag;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{PrefixInfo, StructureInfo};
 use serde_json::{Value, json};
@@ -77,7 +77,7 @@ struct JobListing {
 impl JobListing {
     fn of(given: &Given<InJob>) -> CommandResult<JobListing> {
         let work = Work::open(&given.settings()?, Intent::Look)?;
-        let dag = JobDag::new(work.client.tree(work.job)?);
+        let dag = work.on().dag()?;
         // All servers have the same block size. Without a server there are no blocks.
         let servers = work.cluster.status()?.servers;
         Ok(JobListing { dag, block_size: servers.first().map_or(0, |server| server.block_size) })

@@ -6,7 +6,6 @@ use crate::failure::{CommandResult, Failure};
 use crate::output::Output;
 use crate::{kv, place};
 use clap::Args;
-use honeycomb_transfer::JobDag;
 use honeycomb_wire::Status;
 use serde_json::json;
 
@@ -76,7 +75,7 @@ pub fn rm(args: &RmArgs) -> CommandResult {
 fn remove_below(work: &Work, path: &str) -> CommandResult<usize> {
     // If the prefix has ended, this error says why.
     work.client.lease(work.job, path)?;
-    let dag = JobDag::new(work.client.tree(work.job)?);
+    let dag = work.on().dag()?;
     let top = dag.find(path)?;
     let below = dag.below(top);
     for node in below.iter().rev() {

@@ -8,7 +8,7 @@ use crate::jobs::{jobs_json, print_jobs};
 use crate::output::Output;
 use crate::size;
 use clap::Args;
-use honeycomb_transfer::JobDag;
+use honeycomb_client::JobDag;
 use honeycomb_types::{AlarmKind, PolicyKind, TierClass};
 use honeycomb_wire::Durability;
 use honeycomb_wire::messages::{
@@ -306,7 +306,7 @@ pub fn tree(args: &TreeArgs) -> CommandResult {
     let settings = args.given.settings()?;
     let name = args.name.as_deref().unwrap_or_else(|| settings.job());
     let work = Work::open_named(&settings, name, Intent::Look)?;
-    let dag = JobDag::new(work.client.tree(work.job)?);
+    let dag = work.on().dag()?;
     if args.output.json {
         let nodes: Vec<Value> = dag.nodes().iter().map(prefix_json).collect();
         say!("{}", json!({ "job": work.name, "prefixes": nodes }));

@@ -5,8 +5,8 @@
 //! their contents like any client, so that the block size and the number of servers may differ from those of
 //! the flush. If the loader dies, the prefix ends with its lease, or with the next load with `again`.
 
-use crate::{JobClient, Result, of_flush};
-use honeycomb_client::{Any, Error, File, Kv, Queue};
+use crate::{Result, of_flush};
+use honeycomb_client::{Any, Error, File, JobClient, Kv, Queue};
 use honeycomb_tiers::{Access, FlushError, Flushed, FlushedStructure, Place};
 use honeycomb_types::limits::{LARGE_FRACTION, SLOTS};
 use honeycomb_wire::Status;

@@ -1,8 +1,8 @@
 //! One file as one plain object, and one plain object as a file.
 
 use crate::load::{Load, Loaded, hidden};
-use crate::{JobClient, Result, of_flush};
-use honeycomb_client::{Any, Error, File};
+use crate::{Result, of_flush};
+use honeycomb_client::{Any, Error, File, JobClient};
 use honeycomb_tiers::{Access, Place, RawReader, RawWriter};
 use honeycomb_types::Address;
 use honeycomb_wire::Status;

@@ -6,8 +6,8 @@
 //! flushes them behind a barrier (`flush_at_once`).
 
 use crate::load::{self, Load, Loaded};
-use crate::{JobClient, JobDag, Result, of_flush};
-use honeycomb_client::{Error, FlushTicket};
+use crate::{Result, of_flush};
+use honeycomb_client::{Error, FlushTicket, JobClient};
 use honeycomb_env::Clock;
 use honeycomb_tiers::{Access, Flushed, Place};
 use honeycomb_types::limits::{FLUSH_LOOK_FIRST, FLUSH_LOOK_MAX};
@@ -73,7 +73,7 @@ pub fn flush(
 fn below(on: JobClient<'_>, path: &str) -> Result<Vec<String>> {
     // If the prefix has ended, this error says why.
     on.client.lease(on.job, path)?;
-    let dag = JobDag::new(on.client.tree(on.job)?);
+    let dag = on.dag()?;
     let mut below: Vec<String> =
         dag.paths_below(dag.find(path)?).into_iter().map(|(_, path)| path).collect();
     below.sort();

@@ -1,11 +1,40 @@
-//! A job's address DAG, from one reply of the controller.
+//! A job's address DAG: read in one reply of the controller, and extended by missing prefixes.
 
-use crate::Result;
-use honeycomb_client::Error;
-use honeycomb_types::{dotted_path, split_path};
+use crate::{Client, Error};
+use honeycomb_types::{Address, JobId, dotted_path, split_path};
 use honeycomb_wire::Status;
-use honeycomb_wire::messages::PrefixInfo;
+use honeycomb_wire::messages::{PrefixInfo, PrefixOptions};
 use std::collections::{HashMap, HashSet};
+
+/// A job, and a client with rights for it.
+#[derive(Clone, Copy)]
+pub struct JobClient<'a> {
+    /// The client.
+    pub client: &'a Client,
+    /// The job.
+    pub job: JobId,
+}
+
+impl JobClient<'_> {
+    /// The job's DAG as it is now. Blocks; errors are those of `Client::tree`.
+    pub fn dag(self) -> Result<JobDag, Error> {
+        Ok(JobDag::new(self.client.tree(self.job)?))
+    }
+
+    /// Creates the missing prefixes of an address, from the root on. Blocks; if a prefix cannot be created,
+    /// those before it remain. Errors are those of `Client::create_prefix`, without `AlreadyExists`.
+    pub fn ensure_prefix(self, address: &str) -> Result<(), Error> {
+        let parts = split_path(Address::parse(address)?.path)?;
+        for depth in 1..=parts.len() {
+            let path = format!("/{}", parts[..depth].join("/"));
+            match self.client.create_prefix(self.job, &path, &[], PrefixOptions::default()) {
+                Ok(_) | Err(Error { status: Status::AlreadyExists, .. }) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+}
 
 /// The prefixes of a job, each with its children and structures, sorted by name.
 pub struct JobDag {
@@ -60,7 +89,7 @@ impl JobDag {
 
     /// The prefix of a path; `NotFound` when there is none. An ended prefix is found while the controller
     /// remembers it.
-    pub fn find(&self, path: &str) -> Result<usize> {
+    pub fn find(&self, path: &str) -> Result<usize, Error> {
         let literal = self.walk(&split_path(path)?);
         let found = literal.or_else(|| self.walk(&dotted_path(path)?));
         found.ok_or_else(|| {

@@ -1,10 +1,9 @@
 //! Buckets of objects, like those of Pocket (OSDI '18).
 //!
 //! A bucket is a prefix that contains a key-value store of the name `STORE`. The name of an object is
-//! its key. Programs in Python see the same objects (`Job.bucket`).
+//! its key. The command line and the bindings use these functions.
 
-use crate::{JobClient, JobDag, Result, ensure_prefix};
-use honeycomb_client::{Error, Kv};
+use crate::{Error, JobClient, Kv};
 use honeycomb_types::Kind;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::{PrefixInfo, PrefixOptions};
@@ -24,7 +23,7 @@ pub enum IfExists {
 }
 
 /// Opens the store with a bucket's objects.
-pub fn open(on: JobClient<'_>, bucket: &str) -> Result<Kv> {
+pub fn open(on: JobClient<'_>, bucket: &str) -> Result<Kv, Error> {
     on.client.open_kv(on.job, &store_of(bucket))
 }
 
@@ -35,9 +34,9 @@ pub fn create(
     options: PrefixOptions,
     blocks: u32,
     if_exists: IfExists,
-) -> Result<bool> {
+) -> Result<bool, Error> {
     if let Some((above, _)) = bucket.rsplit_once('/') {
-        ensure_prefix(on, above)?;
+        on.ensure_prefix(above)?;
     }
     let made = match on.client.create_prefix(on.job, bucket, &[], options) {
         Ok(_) => true,
@@ -47,7 +46,7 @@ pub fn create(
         Err(_) => false,
     };
     if !made && if_exists == IfExists::OpenPersistent {
-        let dag = JobDag::new(on.client.tree(on.job)?);
+        let dag = on.dag()?;
         if !dag.node(dag.find(bucket)?).persist {
             let text = format!(
                 "the bucket {bucket} exists and ends with its job; nothing was stored; use \
@@ -63,8 +62,8 @@ pub fn create(
 }
 
 /// Removes a bucket if it exists. A prefix without a store of objects is no bucket and is left alone.
-pub fn remove_if_there(on: JobClient<'_>, bucket: &str) -> Result {
-    let dag = JobDag::new(on.client.tree(on.job)?);
+pub fn remove_if_there(on: JobClient<'_>, bucket: &str) -> Result<(), Error> {
+    let dag = on.dag()?;
     if dag.find(bucket).is_ok_and(|found| is_bucket(dag.node(found))) {
         on.client.remove_prefix(on.job, bucket)?;
     }
@@ -72,8 +71,8 @@ pub fn remove_if_there(on: JobClient<'_>, bucket: &str) -> Result {
 }
 
 /// The paths of all buckets, sorted.
-pub fn list(on: JobClient<'_>) -> Result<Vec<String>> {
-    let dag = JobDag::new(on.client.tree(on.job)?);
+pub fn list(on: JobClient<'_>) -> Result<Vec<String>, Error> {
+    let dag = on.dag()?;
     let all = (0..dag.nodes().len()).filter(|&n| is_bucket(dag.node(n))).map(|n| dag.path(n));
     let mut all: Vec<String> = all.filter(|path| !path.is_empty()).collect();
     all.sort();
@@ -81,7 +80,7 @@ pub fn list(on: JobClient<'_>) -> Result<Vec<String>> {
 }
 
 /// The address of the store with a bucket's objects.
-fn store_of(bucket: &str) -> String {
+pub fn store_of(bucket: &str) -> String {
     format!("{bucket}:{STORE}")
 }
 
