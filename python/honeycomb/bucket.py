@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Bucket"]
 
+
 class Bucket(Remote):
     """Objects of a job by name: :meth:`put`, :meth:`get`, :meth:`enumerate`, :meth:`exists`,
     :meth:`delete`. Made by :meth:`Job.create_bucket`, opened by :meth:`Job.bucket`.
