@@ -227,12 +227,199 @@ impl Catalog {
         let (path, name) = (self.dag.path_of(structure.prefix).into(), structure.name.clone());
         Err(CatalogError::Quarantined { path, name, finding })
     }
+
+    /// Refuses a copy of a quarantined structure, unless its finding does not concern the map of its blocks.
+    pub(crate) fn need_sound_map(&self, s: u32) -> Result<(), CatalogError> {
+        match self.is_quarantined(s) && self.check_placement(s, &self.structures[s]).is_err() {
+            true => self.need_sound(s),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for all structures of a prefix.
+    pub(crate) fn need_sound_maps(&self, n: u32) -> Result<(), CatalogError> {
+        self.structures_of(n).try_for_each(|s| self.need_sound_map(s))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Actor, Claim, Command, Config, Hints};
+    use crate::structures::Placed;
+    use crate::{
+        Actor, Claim, Command, Config, FlushState, Hints, NewServer, NewStructure, PrefixOptions,
+        Reply,
+    };
+    use honeycomb_types::{BlockId, JobId, Kind};
+
+    /// A job `job` with the prefix `t`, whose end flushes it, and in it the structures `bad` of this kind and
+    /// `good`.
+    struct Flushing {
+        catalog: Catalog,
+        job: JobId,
+        bad: u32,
+        good: u32,
+        now: Time,
+        effects: Vec<Effect>,
+    }
+
+    impl Flushing {
+        fn new(kind: Kind) -> Flushing {
+            let (catalog, now) = (Catalog::new(Config::default()), Time::from_millis(1_000_000));
+            let (job, effects) = (JobId(0), Vec::new());
+            let mut made = Flushing { catalog, job, bad: 0, good: 0, now, effects };
+            made.join("s1:1", 1);
+            let (actor, name) = (Actor::CLUSTER, "job");
+            let (hints, claim, quota_blocks) = (Hints::default(), Claim::default(), 0);
+            let lease_ms = 3_600_000;
+            let register =
+                Command::RegisterJob { actor, name, lease_ms, quota_blocks, hints, claim };
+            let Ok(Reply::Job { job, .. }) = made.run(register) else { panic!("no job") };
+            made.job = job;
+            let actor = Actor::driver(job);
+            let options = PrefixOptions { lease_ms: 1000, flush_to: "t", ..Default::default() };
+            let (path, parents) = ("t", &[][..]);
+            made.run(Command::CreatePrefix { actor, job, path, parents, options }).unwrap();
+            for name in ["bad", "good"] {
+                let (blocks, max_items, max_bytes, open_existing) = (2, 0, 0, false);
+                let structure =
+                    NewStructure { path, name, kind, blocks, max_items, max_bytes, open_existing };
+                let made_one = made.run(Command::CreateStructure { actor, job, structure });
+                let Ok(Reply::Opened(opened)) = made_one else { panic!("{made_one:?}") };
+                let s = made.catalog.structures.find(opened.structure).unwrap();
+                *(if name == "bad" { &mut made.bad } else { &mut made.good }) = s;
+            }
+            made
+        }
+
+        fn join(&mut self, address: &str, incarnation: u64) {
+            let server = NewServer {
+                address,
+                incarnation,
+                shards: 1,
+                blocks_per_shard: 20,
+                tiers: &[],
+                block_size: 65_536,
+                flush_root: "/flush",
+                kinds: &[],
+            };
+            self.run(Command::JoinServer { server }).unwrap();
+        }
+
+        fn run(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
+            self.catalog.apply(self.now, command, &mut self.effects)
+        }
+
+        /// Adds an entry to the damaged map.
+        fn list(&mut self, block: BlockId) {
+            let entries = &mut self.catalog.structures[self.bad].entries;
+            let start = entries.last().unwrap().start + SLOT_WIDTH;
+            entries.push(Placed { start, block });
+        }
+
+        /// Lets the background check find the damage.
+        fn audit(&mut self) {
+            let mut steps = (0..200).map(|_| {
+                self.now = self.now + STEP_EVERY;
+                self.catalog.audit(self.now, &mut Vec::new())
+            });
+            let found = steps.find_map(|found| found).expect("the damage is found");
+            assert_eq!(found.structure, Some(self.catalog.structures[self.bad].id), "{found}");
+        }
+
+        fn flush(&mut self, barrier: bool) -> Result<Reply, CatalogError> {
+            let (actor, job) = (Actor::driver(self.job), self.job);
+            let (path, place, below) = ("t", "elsewhere", &[][..]);
+            self.run(Command::FlushPrefix { actor, job, path, place, below, barrier })
+        }
+    }
+
+    /// A block that is listed twice, one of another structure, and positions or hashes without a block.
+    const DAMAGES: [fn(&mut Flushing); 3] = [
+        |it| it.list(it.catalog.structures[it.bad].entries[0].block),
+        |it| it.list(it.catalog.structures[it.good].entries[0].block),
+        |it| it.catalog.structures[it.bad].entries[0].start += SLOT_WIDTH,
+    ];
+
+    #[test]
+    fn end_of_a_prefix_flushes_all_but_a_structure_whose_map_is_damaged() {
+        for (kind, damage) in
+            [Kind::Kv, Kind::File].into_iter().flat_map(|k| DAMAGES.map(|d| (k, d)))
+        {
+            let mut it = Flushing::new(kind);
+            damage(&mut it);
+            it.audit();
+            it.now = it.now + Duration::from_secs(2);
+            let bad = it.catalog.structures[it.bad].id;
+            let good: Vec<BlockId> = it.catalog.structures[it.good].blocks().collect();
+            it.effects.clear();
+            it.run(Command::Tick).unwrap();
+            let flushed = it.effects.iter().filter_map(|effect| match effect {
+                Effect::FlushBlock { at, .. } => Some(at.block),
+                _ => None,
+            });
+            assert_eq!(flushed.collect::<Vec<_>>(), good);
+            let (actor, job) = (Actor::driver(it.job), it.job);
+            let error =
+                it.run(Command::ReopenStructure { actor, job, structure: bad }).unwrap_err();
+            let error = error.to_string();
+            assert!(error.contains("a defect in the controller's metadata"), "{error}");
+        }
+    }
+
+    #[test]
+    fn live_flush_of_a_damaged_map_is_refused_and_one_under_way_ends_with_the_finding() {
+        for (damage, barrier) in DAMAGES.into_iter().flat_map(|d| [(d, false), (d, true)]) {
+            let mut it = Flushing::new(Kind::Kv);
+            let Ok(Reply::Flushing { number, .. }) = it.flush(barrier) else { panic!("no flush") };
+            damage(&mut it);
+            it.audit();
+            let error = it.flush(!barrier).unwrap_err();
+            assert!(matches!(error, CatalogError::Quarantined { .. }), "{error}");
+            it.run(Command::Tick).unwrap();
+            let (actor, job) = (Actor::driver(it.job), it.job);
+            let Ok(Reply::FlushInfo(progress)) = it.run(Command::FlushInfo { actor, job, number })
+            else {
+                panic!("the flush is known")
+            };
+            let FlushState::Lost(why) = progress.state else { panic!("{progress:?}") };
+            assert!(why.contains("structure 'bad' of prefix 't' is quarantined"), "{why}");
+        }
+    }
+
+    #[test]
+    fn drain_names_the_blocks_of_a_quarantined_structure_and_asks_none_of_them_to_leave()
+     {
+        let mut it = Flushing::new(Kind::Kv);
+        DAMAGES[2](&mut it);
+        it.audit();
+        let bad: Vec<BlockId> = it.catalog.structures[it.bad].blocks().collect();
+        let server = bad[0].server();
+        it.join("s2:1", 2);
+        it.effects.clear();
+        it.run(Command::DrainServer { actor: Actor::CLUSTER, address: "s1:1", cancel: false })
+            .unwrap();
+        it.run(Command::Tick).unwrap();
+        let asked = it.effects.iter().filter_map(|effect| match effect {
+            Effect::Evacuate { at, .. } => Some(at.block),
+            _ => None,
+        });
+        let good: Vec<BlockId> = it.catalog.structures[it.good].blocks().collect();
+        assert_eq!(asked.collect::<Vec<_>>(), good);
+        let waits = it.catalog.drain_waits(server);
+        assert!(waits.contains("2 blocks of quarantined structures until you remove"), "{waits}");
+    }
+
+    /// A finding that does not concern the map, such as a wrong total of a queue, costs no data.
+    #[test]
+    fn quarantined_structure_with_a_sound_map_is_flushed() {
+        let mut it = Flushing::new(Kind::Kv);
+        let broken = Broken { invariant: 22, what: "planted".into() };
+        it.catalog.quarantine(it.bad, &broken, &mut Vec::new());
+        it.flush(false).unwrap();
+        let copied = |effect: &&Effect| matches!(effect, Effect::CopyBlock { .. });
+        assert_eq!(it.effects.iter().filter(copied).count(), 4);
+    }
 
     /// A wrong count of a job stays wrong and changes with the job: it is reported once a minute.
     #[test]

@@ -225,10 +225,11 @@ impl Catalog {
             DrainState::Released => return "it is empty and stops".into(),
             DrainState::Draining => {}
         }
-        let (mut kinds, mut leaving, mut named): (BTreeMap<String, u64>, u64, u64) =
-            Default::default();
+        let mut kinds = BTreeMap::<String, u64>::new();
+        let (mut leaving, mut named, mut refused) = (0, 0, 0);
         for (at, s) in self.pool.allocated().filter(|(at, _)| at.block.server() == id) {
             match self.structures[s].kind_of(at.block) {
+                _ if self.is_quarantined(s) => refused += 1,
                 Kind::Extents => named += 1,
                 _ if self.can_leave(at, s) => leaving += 1,
                 kind => *kinds.entry(kind.to_string()).or_default() += 1,
@@ -250,6 +251,12 @@ impl Catalog {
         if named > 0 {
             // Only the server knows any other reason of their wait; it reports that itself.
             waits.push(format!("{} of large values being copied to other servers", blocks(named)));
+        }
+        if refused > 0 {
+            waits.push(format!(
+                "{} of quarantined structures until you remove these",
+                blocks(refused)
+            ));
         }
         let kept = self.pool.server(id).map_or(0, |server| server.quarantined as u64);
         if kept > 0 {

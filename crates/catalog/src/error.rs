@@ -18,6 +18,8 @@ pub enum Loss {
     Disk,
     /// It had to flush a structure of a kind that cannot be flushed.
     Unflushable,
+    /// It had to flush a quarantined structure with a wrong list of blocks.
+    Quarantined,
 }
 
 impl fmt::Display for Loss {
@@ -27,6 +29,9 @@ impl fmt::Display for Loss {
             Loss::Reset => "lost its connection or restarted",
             Loss::Disk => "could not read its disk",
             Loss::Unflushable => "had to flush a kind of structure that cannot be flushed",
+            Loss::Quarantined => {
+                "had to flush a structure with a defect in the controller's metadata"
+            }
         })
     }
 }

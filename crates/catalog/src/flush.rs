@@ -425,8 +425,8 @@ impl Catalog {
         // The list has the newest first.
         structures.reverse();
         for s in structures {
-            if !below::can_be_flushed(self.structures[s].kind) {
-                self.end_unflushable(s, address, effects);
+            if let Some(how) = self.unflushable(s) {
+                self.end_unflushable(s, how, address, effects);
                 continue;
             }
             self.keep_structure(s, number, &mut flush, effects);

@@ -5,7 +5,7 @@ use crate::pool::SlotOwner;
 use crate::structures::StructureRecord;
 use hashbrown::{HashMap, HashSet};
 use honeycomb_types::limits::SLOT_WIDTH;
-use honeycomb_types::{BlockAt, Kind, Router, StructureId, Time};
+use honeycomb_types::{BlockAt, BlockId, Kind, Router, StructureId, Time};
 use std::fmt;
 
 /// A violated invariant. The number is that of `docs/invariants.md`, or 0 for an internal one of the catalog.
@@ -97,27 +97,42 @@ impl Catalog {
 
     /// INV-17: the ranges are in order, none is empty, and they cover every position once.
     pub(crate) fn check_map(&self, s: u32, structure: &StructureRecord) -> Result<(), Broken> {
+        self.check_placement(s, structure)?;
         let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
-        let starts: Vec<u64> = structure.entries.iter().map(|entry| entry.start).collect();
-        // A queue's first blocks are freed as they are emptied.
-        let first = structure.router.shrinks() || starts.first() == Some(&0);
-        require(first && !starts.is_empty(), 17, what)?;
         if let Some(queue) = &structure.queue {
             require(queue.fits(structure), 22, what)?;
         }
-        require(starts.is_sorted_by(|a, b| a < b), 17, what)?;
         if structure.router == Router::HashRange {
-            require(starts.iter().all(|start| start % SLOT_WIDTH == 0), 17, what)?;
+            let mut starts = structure.entries.iter().map(|entry| entry.start);
+            require(starts.all(|start| start % SLOT_WIDTH == 0), 17, what)?;
             require(structure.growth.is_none() && !structure.sealed, 17, what)?;
         }
         let wrong = |why| format!("structure {}: {why}: {:?}", structure.id, structure.moves);
         structure.check_moves().or_else(|why| require(false, 20, || wrong(why)))?;
         require(structure.extents.is_empty() || structure.kind == Kind::Kv, 20, what)?;
         require(!structure.sealed || structure.growth.is_none(), 20, what)?;
-        let held = structure.blocks().all(|block| self.pool.owner(block) == Some(SlotOwner::By(s)));
-        require(held, 1, what)?;
         let node = &self.dag.nodes[structure.prefix];
         require(node.live() && node.job == structure.job, 13, what)
+    }
+
+    /// INV-01 and INV-17: the map covers all positions or hashes once, and its structure owns each listed
+    /// block, which is listed once.
+    pub(crate) fn check_placement(
+        &self,
+        s: u32,
+        structure: &StructureRecord,
+    ) -> Result<(), Broken> {
+        let what = || format!("structure {} has the map {:?}", structure.id, structure.entries);
+        let starts = structure.entries.iter().map(|entry| entry.start);
+        // A queue's first blocks are freed as they are emptied.
+        let first = structure.entries.first();
+        require(first.is_some_and(|e| e.start == 0 || structure.router.shrinks()), 17, what)?;
+        require(starts.is_sorted_by(|a, b| a < b), 17, what)?;
+        let mut blocks: Vec<BlockId> = structure.blocks().collect();
+        let held = |block: &BlockId| self.pool.owner(*block) == Some(SlotOwner::By(s));
+        require(blocks.iter().all(held), 1, what)?;
+        blocks.sort_unstable();
+        require(blocks.is_sorted_by(|a, b| a < b), 1, what)
     }
 
     fn check_jobs(&self) -> Result<(), Broken> {

@@ -56,13 +56,15 @@ impl Catalog {
         let kind = self.structures[s].kind_of(at.block);
         // The journal of a prefix names the blocks of its changes.
         let journaled = self.is_journaled(self.structures[s].prefix);
-        !journaled && (kind == Kind::Kv || moves_as_it_lies(kind))
+        let moves = !journaled && !self.is_quarantined(s);
+        moves && (kind == Kind::Kv || moves_as_it_lies(kind))
     }
 
     /// Blocks of extents of a server.
     fn named_at(&self, id: ServerId) -> impl Iterator<Item = BlockAt> {
         let owners = self.pool.server(id).map(|server| server.owners()).unwrap_or_default();
-        let all = owners.into_iter().flat_map(|s| self.structures[s].extents.iter().copied());
+        let sound = owners.into_iter().filter(|&s| !self.is_quarantined(s));
+        let all = sound.flat_map(|s| self.structures[s].extents.iter().copied());
         all.filter(move |block| block.server() == id).map(|block| self.pool.at(block))
     }
 

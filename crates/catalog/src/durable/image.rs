@@ -716,6 +716,7 @@ pub(crate) fn put_tombstone(w: &mut Writer<'_>, j: u32, job: JobId, t: &Tombston
                 Loss::Silence => 1,
                 Loss::Disk => 2,
                 Loss::Unflushable => 3,
+                Loss::Quarantined => 4,
             });
         }
     }
@@ -744,6 +745,7 @@ pub(crate) fn get_tombstone(
                 1 => Loss::Silence,
                 2 => Loss::Disk,
                 3 => Loss::Unflushable,
+                4 => Loss::Quarantined,
                 n => return bad(format!("a tombstone has the unknown loss {n}")),
             };
             Cause::Lost { server, how }

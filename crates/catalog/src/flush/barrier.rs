@@ -166,6 +166,9 @@ impl Catalog {
         let Some(nodes) = self.still(group, &members) else {
             return self.wait(group, LOOK_AGAIN);
         };
+        if let Err(e) = nodes.iter().try_for_each(|&n| self.need_sound_maps(n)) {
+            return self.give_up_live(group, FlushState::Lost(e.to_string().into()), effects);
+        }
         let mut blocks = BTreeMap::new();
         for (number, n) in members.into_iter().zip(nodes) {
             let mut live =

@@ -59,18 +59,29 @@ impl Catalog {
         Err(CatalogError::NotFlushable { path, name, kind: new.kind })
     }
 
-    /// Ends a structure that cannot be flushed and is in a prefix whose end flushes it, as earlier versions
-    /// allowed. Its neighbours are flushed without it, and its users get `DataLost`.
+    /// Why a structure cannot be flushed when its prefix ends. Earlier versions allowed its kind in such a
+    /// prefix; or a part cannot be taken from each block that it lists.
+    pub(crate) fn unflushable(&self, s: u32) -> Option<Loss> {
+        if !can_be_flushed(self.structures[s].kind) {
+            return Some(Loss::Unflushable);
+        }
+        self.need_sound_map(s).err().map(|_| Loss::Quarantined)
+    }
+
+    /// Ends a structure that cannot be flushed. Its neighbours are flushed without it, and its users get
+    /// `DataLost`.
     pub(crate) fn end_unflushable(
         &mut self,
         s: u32,
+        how: Loss,
         address: &Arc<str>,
         effects: &mut Vec<Effect>,
     ) {
-        let first = self.structures[s].entries[0].block;
-        let server = self.pool.address(first.server());
+        let servers = self.structures[s].blocks().map(|block| block.server());
+        let server = servers.filter(|server| self.pool.server(*server).is_some()).min();
+        let server = server.map_or_else(|| "a server".into(), |server| self.pool.address(server));
         self.flushes.lost += 1;
-        self.end_structure(s, Cause::Lost { server, how: Loss::Unflushable }, address, effects);
+        self.end_structure(s, Cause::Lost { server, how }, address, effects);
     }
 
     /// The same for a part that is being flushed. Returns false when it can be written.

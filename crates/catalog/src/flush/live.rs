@@ -379,6 +379,7 @@ impl Catalog {
     ) -> Result<bool, Arc<str>> {
         let found = self.dag.by_id(live.prefix).filter(|&n| self.dag.nodes[n].live());
         let Some(n) = found else { return Err("the prefix has ended".into()) };
+        self.need_sound_maps(n).map_err(|e| e.to_string())?;
         if live.group == 0 && live.sources.is_none() {
             self.list_sources(n, live);
         }
