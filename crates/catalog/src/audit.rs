@@ -388,8 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn drain_names_the_blocks_of_a_quarantined_structure_and_asks_none_of_them_to_leave()
-     {
+    fn drain_names_the_blocks_of_a_quarantined_structure_and_asks_none_of_them_to_leave() {
         let mut it = Flushing::new(Kind::Kv);
         DAMAGES[2](&mut it);
         it.audit();

@@ -9,7 +9,15 @@ use honeycomb_types::{
     BlockAt, Generation, JobId, Kind, KindSpec, PolicyKind, PrefixId, ServerId, StructureId,
     TierClass, TierSpec, Time,
 };
+use proptest::test_runner::Config as ProptestConfig;
 use std::time::Duration;
+
+/// Number of cases of a long property test: a short dose, unless `CATALOG_CASES` is set.
+pub fn long_cases() -> ProptestConfig {
+    let set = std::env::var("CATALOG_CASES");
+    let cases = set.map_or(100, |set| set.parse().expect("CATALOG_CASES is a number"));
+    ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() }
+}
 
 pub struct Bench {
     pub catalog: Catalog,

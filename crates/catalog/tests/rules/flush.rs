@@ -6,7 +6,7 @@ mod outage;
 mod persist;
 mod stop;
 
-use crate::common::{Bench, LEASE, file, kv, queue};
+use crate::common::{Bench, LEASE, file, kv, long_cases, queue};
 use honeycomb_catalog::{
     Actor, CatalogError, Command, Effect, FlushState, FlushedStructure, PlanNode, PrefixInfo,
     PrefixOptions, Report, Seal, Written,
@@ -672,6 +672,8 @@ fn a_server_that_came_back_can_flush_as_before() {
 }
 
 proptest! {
+    #![proptest_config(long_cases())]
+
     /// INV-09. Whatever fails, in whatever order, and whenever the controller is restarted: no block is free
     /// before its flush is confirmed, every block is free after it, and no flush is forgotten.
     #[test]

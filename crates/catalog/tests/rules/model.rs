@@ -10,7 +10,7 @@ mod ops;
 mod reference;
 mod tiers;
 
-use crate::common::Bench;
+use crate::common::{Bench, long_cases};
 use honeycomb_catalog::{
     Actor, Command, Effect, NewServer, NewStructure, PlanNode, PrefixOptions, QuotaChange, QuotaOf,
     Reply, Seal,
@@ -692,12 +692,7 @@ fn agree_under(policy: PolicyKind, below: u32, ops: &[Op]) -> Result<(), TestCas
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig {
-        cases: std::env::var("CATALOG_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(300),
-        failure_persistence: None,
-        max_shrink_iters: 4000,
-        ..ProptestConfig::default()
-    })]
+    #![proptest_config(ProptestConfig { max_shrink_iters: 4000, ..long_cases() })]
 
     #[test]
     fn the_catalog_does_what_the_plain_model_does(ops in prop::collection::vec(op(), 1..120)) {
@@ -730,7 +725,11 @@ proptest! {
 fn the_random_commands_make_edges_and_free_what_was_read() {
     let mut runner = TestRunner::deterministic();
     let (mut edges, mut read) = ([0; 4], 0);
+    let enough = |edges: [u64; 4], read: u64| edges.iter().all(|&count| count >= 5) && read >= 5;
     for _ in 0..200 {
+        if enough(edges, read) {
+            break;
+        }
         let ops = prop::collection::vec(op(), 1..120).new_tree(&mut runner).unwrap().current();
         // Every other cluster begins with a disk.
         let below = ops.len() as u32 % 2 * 9;
@@ -739,7 +738,7 @@ fn the_random_commands_make_edges_and_free_what_was_read() {
         edges.iter_mut().zip(both.edges).for_each(|(all, one)| *all += one);
         read += both.read;
     }
-    assert!(edges.iter().all(|&count| count >= 5) && read >= 5, "{edges:?}, {read} were read");
+    assert!(enough(edges, read), "{edges:?}, {read} were read");
 }
 
 #[test]
@@ -747,6 +746,9 @@ fn the_random_commands_move_ranges_in_every_way() {
     let mut runner = TestRunner::deterministic();
     let mut seen = [0; 6];
     for _ in 0..100 {
+        if seen.iter().all(|&count| count >= 20) {
+            break;
+        }
         let ops = prop::collection::vec(prop_oneof![7 => moving(), 1 => op()], 1..120);
         let mut both = Both::new(11, 0);
         both.run(&ops.new_tree(&mut runner).unwrap().current());
@@ -778,12 +780,15 @@ fn the_random_commands_let_jobs_give_and_wait() {
 fn the_random_commands_let_blocks_go_down_and_stay() {
     let mut runner = TestRunner::deterministic();
     let mut lowered = [0; 3];
+    let enough = |[went, stayed, sunk]: [u64; 3]| went >= 20 && stayed >= 20 && sunk >= 10;
     for n in 0..200 {
+        if enough(lowered) {
+            break;
+        }
         let ops = prop::collection::vec(growing(), 60..120).new_tree(&mut runner).unwrap();
         let mut both = Both::new(11, [9, 1][n % 2]);
         both.run(&ops.current());
         lowered.iter_mut().zip(both.lowered).for_each(|(all, one)| *all += one);
     }
-    let [went, stayed, sunk] = lowered;
-    assert!(went >= 20 && stayed >= 20 && sunk >= 10, "{lowered:?}");
+    assert!(enough(lowered), "{lowered:?}");
 }
