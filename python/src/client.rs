@@ -9,8 +9,8 @@ use crate::structures::{NativeFile, NativeKv, wrap};
 use honeycomb_client::bucket;
 use honeycomb_client::cost::{Cost, PRICES, Prices};
 use honeycomb_client::{
-    Client, ClientOptions, CustomOptions, Error, IfExists, JobClient, JobTicket, KindRef,
-    LostLease, Quota, QuotaChange, QuotaOf, StopProgress,
+    Client, ClientOptions, CustomOptions, Error, FlushProgress, IfExists, JobClient, JobTicket,
+    KindRef, LostLease, Quota, QuotaChange, QuotaOf, StopProgress,
 };
 use honeycomb_types::{JobId, PrefixId, StructureId, Verbs};
 use honeycomb_wire::Status;
@@ -169,22 +169,22 @@ impl NativeClient {
         })
     }
 
-    /// Calls `told` with path, status and message of every prefix whose lease could not be renewed, in
-    /// another thread, until `told` returns false.
-    fn on_lost_leases(&self, py: Python<'_>, told: Py<PyAny>) -> PyResult<()> {
-        let told = move |lost: &LostLease| {
+    /// Calls `warn` with path, status and message of every prefix whose lease could not be renewed, in
+    /// another thread, until `warn` returns false.
+    fn on_lost_leases(&self, py: Python<'_>, warn: Py<PyAny>) -> PyResult<()> {
+        let warn = move |lost: &LostLease| {
             // An interpreter that is ending accepts no calls.
             let answered = Python::try_attach(|py| {
                 let arguments = (&lost.path, lost.status.name(), &lost.message);
-                let answer = told.call1(py, arguments).and_then(|answer| answer.is_truthy(py));
+                let answer = warn.call1(py, arguments).and_then(|answer| answer.is_truthy(py));
                 answer.unwrap_or_else(|e| {
-                    e.write_unraisable(py, Some(told.bind(py)));
+                    e.write_unraisable(py, Some(warn.bind(py)));
                     true
                 })
             });
             answered.unwrap_or(false)
         };
-        self.client(py)?.on_lost_leases(told);
+        self.client(py)?.on_lost_leases(warn);
         Ok(())
     }
 
@@ -308,8 +308,9 @@ impl NativeClient {
         job: u64,
         number: u64,
     ) -> PyResult<(bool, u32, u32, u64, Option<String>)> {
-        let told = self.call(py, |c| c.flush_progress(JobId(job), number))?;
-        Ok((told.done, told.parts, told.parts_done, told.bytes, told.failing))
+        let progress = self.call(py, |c| c.flush_progress(JobId(job), number))?;
+        let FlushProgress { done, parts, parts_done, bytes, failing } = progress;
+        Ok((done, parts, parts_done, bytes, failing))
     }
 
     /// Ends all jobs of the cluster and waits for their flushes. Calls `look` with the progress: flushes,
@@ -323,13 +324,14 @@ impl NativeClient {
     ) -> PyResult<()> {
         let patience = Duration::from_secs_f64(patience);
         let mut raised = None;
-        let mut see = |told: &StopProgress| {
+        let mut see = |progress: &StopProgress| {
             let seen = Python::attach(|py| {
                 py.check_signals()?;
                 let Some(look) = &look else { return Ok(()) };
-                let unflushed = told.unflushed.clone();
-                let told = (told.flushes, told.parts_done, told.parts, told.bytes, unflushed);
-                look.call1(py, told).map(drop)
+                let unflushed = progress.unflushed.clone();
+                let StopProgress { flushes, parts_done, parts, bytes, .. } = *progress;
+                let shown = (flushes, parts_done, parts, bytes, unflushed);
+                look.call1(py, shown).map(drop)
             });
             raised = seen.err();
             raised.is_none()

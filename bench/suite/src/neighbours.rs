@@ -212,7 +212,7 @@ pub fn run(args: &NeighboursArgs) -> CommandResult {
     }
     drop(progress);
     match args.output.json {
-        true => rows.iter().for_each(|row| args.output.tell(row, String::new)),
+        true => rows.iter().for_each(|row| args.output.print(row, String::new)),
         false => print(&rows, rounds, ops),
     }
     Ok(())

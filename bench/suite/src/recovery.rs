@@ -142,7 +142,7 @@ pub fn run(args: &RecoveryArgs) -> CommandResult {
         "prefixes": args.prefixes, "rounds": args.rounds, "data_bytes": bytes,
         "recovery_ms": median, "recovery_ms_min": least, "recovery_ms_max": most,
     });
-    args.output.tell(&row, || {
+    args.output.print(&row, || {
         format!(
             "recovery of {} prefixes ({bytes} bytes on disk), from the start of the process to \
              its answer:\n  median {median:.0} ms, minimum {least:.0} ms, maximum {most:.0} ms in \

@@ -135,7 +135,7 @@ const LOOKS_FOR_ALL: usize = 4;
 /// The current advice, and the time from which it has stood.
 #[derive(Debug, Default)]
 pub(crate) struct Adviser {
-    told: Advice,
+    given: Advice,
     since: Time,
     /// The advice that takes effect if it still holds after a delay, and the time from which it has held.
     pending: AdviceKind,
@@ -205,11 +205,11 @@ impl Catalog {
         let servers = if ripe { verdict.servers } else { 0 };
         let [room, cores] = verdict.used.map(|used| used / 10);
         let why = format!("{room}% of the block capacity and {cores}% of the cores are used");
-        let told = &mut self.adviser.told;
-        if told.what != what {
+        let given = &mut self.adviser.given;
+        if given.what != what {
             self.adviser.since = now;
         }
-        *told = Advice {
+        *given = Advice {
             what,
             servers,
             address: address.unwrap_or_default(),
@@ -220,11 +220,13 @@ impl Catalog {
 
     /// The current advice; server names and figures only for the cluster's token.
     pub fn advice(&self, whole: bool) -> Advice {
-        let told = self.adviser.told.clone();
+        let given = self.adviser.given.clone();
         let age_ms = self.now.since(self.adviser.since).as_millis() as u64;
         match whole {
-            true => Advice { age_ms, ..told },
-            false => Advice { what: told.what, servers: told.servers, age_ms, ..Advice::default() },
+            true => Advice { age_ms, ..given },
+            false => {
+                Advice { what: given.what, servers: given.servers, age_ms, ..Advice::default() }
+            }
         }
     }
 }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 pub(crate) struct Awaited {
     servers: BTreeSet<ServerId>,
     /// Blocks reported by servers that have not reported all of theirs.
-    told: BTreeMap<ServerId, HashSet<BlockId>>,
+    reported: BTreeMap<ServerId, HashSet<BlockId>>,
     /// Reported blocks that no structure is known to own.
     unowned: Vec<HeldBlock>,
     /// Queues with blocks that were reported: their tails are sent the number of items ahead once all servers
@@ -59,7 +59,7 @@ impl Catalog {
 
     /// Whether a reconnected server has not reported all of its blocks.
     pub(crate) fn is_telling(&self, server: ServerId) -> bool {
-        self.awaited.told.contains_key(&server)
+        self.awaited.reported.contains_key(&server)
     }
 
     /// Marks every server as disconnected, just after the recovery of the catalog.
@@ -94,7 +94,7 @@ impl Catalog {
             server.presence = Presence::Suspected;
         }
         self.drain_anew(member);
-        self.awaited.told.insert(member, HashSet::new());
+        self.awaited.reported.insert(member, HashSet::new());
         self.heard_from(member);
         self.awaited.unowned.retain(|held| held.at.block.server() != member);
         Ok(Reply::Joined(member))
@@ -108,11 +108,11 @@ impl Catalog {
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
         self.heard_from(server);
-        let Some(told) = self.awaited.told.get_mut(&server) else {
+        let Some(reported) = self.awaited.reported.get_mut(&server) else {
             return Err(CatalogError::UnknownServer { server });
         };
         let own = |held: &&HeldBlock| held.at.block.server() == server;
-        told.extend(held.iter().filter(own).map(|held| held.at.block));
+        reported.extend(held.iter().filter(own).map(|held| held.at.block));
         for held in held.iter().filter(own) {
             self.pool.found(held.at, held.tiers);
         }
@@ -225,9 +225,9 @@ impl Catalog {
 
     /// A server has reported all of its blocks.
     fn returned(&mut self, server: ServerId, effects: &mut Vec<Effect>) {
-        let told = self.awaited.told.remove(&server).unwrap_or_default();
+        let reported = self.awaited.reported.remove(&server).unwrap_or_default();
         self.heard_from(server);
-        for (at, s) in self.pool.returned(server, &told) {
+        for (at, s) in self.pool.returned(server, &reported) {
             let structure = &self.structures[s];
             if structure.pending().iter().any(|mv| mv.way.takes_anew() && mv.target == at.block) {
                 continue; // It is opened with the other moves.
@@ -244,7 +244,7 @@ impl Catalog {
             effects.push(self.open_effect(s, at.block, (start, end), MoveId::NONE));
         }
         self.imports(server, effects);
-        self.resume_parts(server, &told, effects);
+        self.resume_parts(server, &reported, effects);
         self.copies_anew(server, effects);
         // It is no longer awaited: its silence counts from now on.
         if !Bug::SilenceForgotten.active() {
@@ -268,12 +268,12 @@ impl Catalog {
     /// Whether a queue has blocks whose taken items are not reported yet: its tail receives the number of
     /// items ahead later.
     pub(crate) fn awaits_blocks_of(&mut self, s: u32) -> bool {
-        let Awaited { servers, told, queues, .. } = &mut self.awaited;
-        if servers.is_empty() && told.is_empty() || Bug::AheadToldEarly.active() {
+        let Awaited { servers, reported, queues, .. } = &mut self.awaited;
+        if servers.is_empty() && reported.is_empty() || Bug::AheadToldEarly.active() {
             return false;
         }
         let away = |block: BlockId| {
-            servers.contains(&block.server()) || told.contains_key(&block.server())
+            servers.contains(&block.server()) || reported.contains_key(&block.server())
         };
         let structure = &self.structures[s];
         structure.blocks().any(away) && {
@@ -287,7 +287,7 @@ impl Catalog {
         let was = self.recovering();
         for id in ids {
             self.awaited.servers.remove(id);
-            self.awaited.told.remove(id);
+            self.awaited.reported.remove(id);
         }
         self.awaited.unowned.retain(|held| !ids.contains(&held.at.block.server()));
         // A queue survives the loss of a server that held only the target of a move.

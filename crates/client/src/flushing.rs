@@ -89,20 +89,20 @@ impl Client {
     /// moment at which all blocks were frozen.
     pub fn flush_progress(&self, job: JobId, number: u64) -> Result<FlushProgress, Error> {
         let body = FlushInfoRequest { job: job.0, flush: number };
-        let told: FlushInfoReply = self.ask(Op::FlushInfo, &body)?;
-        if told.state == 4 {
-            let text = format!("the flush failed: {}", told.message);
+        let reply: FlushInfoReply = self.ask(Op::FlushInfo, &body)?;
+        if reply.state == 4 {
+            let text = format!("the flush failed: {}", reply.message);
             return Err(Error::new(Status::Removed, text));
         }
-        if told.state == 5 {
-            return Err(Error::new(Status::DeadlineExceeded, told.message));
+        if reply.state == 5 {
+            return Err(Error::new(Status::DeadlineExceeded, reply.message));
         }
         Ok(FlushProgress {
-            done: told.state == 3,
-            parts: told.parts,
-            parts_done: told.parts_done,
-            bytes: told.bytes,
-            failing: (told.state == 2).then_some(told.message),
+            done: reply.state == 3,
+            parts: reply.parts,
+            parts_done: reply.parts_done,
+            bytes: reply.bytes,
+            failing: (reply.state == 2).then_some(reply.message),
         })
     }
 
@@ -115,8 +115,8 @@ impl Client {
         place: &str,
     ) -> Result<Option<FlushTicket>, Error> {
         let body = LocateFlushRequest { job: job.0, place: place.into(), path: path.into() };
-        let told: LocateFlushReply = self.ask(Op::LocateFlush, &body)?;
-        let ticket = FlushTicket { number: told.flush, place: told.place };
+        let reply: LocateFlushReply = self.ask(Op::LocateFlush, &body)?;
+        let ticket = FlushTicket { number: reply.flush, place: reply.place };
         Ok(Some(ticket).filter(|ticket| ticket.number != 0))
     }
 
@@ -195,25 +195,25 @@ impl Client {
         let clock = self.clock();
         let mut pause: Duration = FLUSH_LOOK_FIRST;
         loop {
-            let told: LocateFlushReply = self.ask(Op::LocateFlush, &body)?;
+            let reply: LocateFlushReply = self.ask(Op::LocateFlush, &body)?;
             let progress = FlushProgress {
                 done: false,
-                parts: told.parts,
-                parts_done: told.parts_done,
-                bytes: told.bytes,
-                failing: (told.state == 2).then_some(told.message.clone()),
+                parts: reply.parts,
+                parts_done: reply.parts_done,
+                bytes: reply.bytes,
+                failing: (reply.state == 2).then_some(reply.message.clone()),
             };
-            match told.state {
+            match reply.state {
                 1 | 2 if look(&progress) => {}
                 4 => {
                     let text = format!(
                         "the data to be flushed to {} was lost ({}); the data there now is from an \
                          earlier flush, and can be loaded by its full place",
-                        told.place, told.message
+                        reply.place, reply.message
                     );
                     return Err(Error::new(Status::DataLost, text));
                 }
-                _ => return Ok(told.place),
+                _ => return Ok(reply.place),
             }
             clock.sleep_until(clock.now() + pause);
             pause = (pause * 2).min(FLUSH_LOOK_MAX);

@@ -41,12 +41,13 @@ impl StallWatch {
     }
 
     /// Whether nothing has been written for too long, after another `pause`.
-    fn is_over(&mut self, told: &StopProgress, pause: Duration, patience: Duration) -> bool {
-        let left = told.jobs + told.flushes + told.parts.saturating_sub(told.parts_done);
-        let written = left < self.left || told.bytes > self.bytes;
+    fn is_over(&mut self, progress: &StopProgress, pause: Duration, patience: Duration) -> bool {
+        let left =
+            progress.jobs + progress.flushes + progress.parts.saturating_sub(progress.parts_done);
+        let written = left < self.left || progress.bytes > self.bytes;
         self.quiet = if written { Duration::ZERO } else { self.quiet + pause };
-        (self.left, self.bytes) = (left.min(self.left), told.bytes);
-        let patience = if told.failing > 0 { patience } else { patience * WRITING_FACTOR };
+        (self.left, self.bytes) = (left.min(self.left), progress.bytes);
+        let patience = if progress.failing > 0 { patience } else { patience * WRITING_FACTOR };
         !written && self.quiet >= patience
     }
 }
@@ -69,16 +70,17 @@ impl Client {
         let mut waits = StallWatch::new();
         let (mut pause, mut paused): (Duration, Duration) = (FLUSH_LOOK_FIRST, Duration::ZERO);
         loop {
-            let told: StopProgress = self.ask(Op::StopCluster, &StopClusterRequest { discard })?;
-            let flushes = if discard { 0 } else { told.flushes };
-            if told.jobs == 0 && flushes == 0 {
-                return Ok((Stopped::Complete, told));
+            let progress: StopProgress =
+                self.ask(Op::StopCluster, &StopClusterRequest { discard })?;
+            let flushes = if discard { 0 } else { progress.flushes };
+            if progress.jobs == 0 && flushes == 0 {
+                return Ok((Stopped::Complete, progress));
             }
-            if waits.is_over(&told, paused, patience) {
-                return Ok((Stopped::Stalled, told));
+            if waits.is_over(&progress, paused, patience) {
+                return Ok((Stopped::Stalled, progress));
             }
-            if !look(&told) {
-                return Ok((Stopped::Interrupted, told));
+            if !look(&progress) {
+                return Ok((Stopped::Interrupted, progress));
             }
             let before = clock.now();
             clock.sleep_until(before + pause);
@@ -96,18 +98,18 @@ impl Client {
         patience: Duration,
         look: &mut dyn FnMut(&StopProgress) -> bool,
     ) -> Result<StopProgress, Error> {
-        let (stopped, told) = self.stop_cluster(discard, patience, look)?;
-        let places = told.unflushed.join("; ");
+        let (stopped, progress) = self.stop_cluster(discard, patience, look)?;
+        let places = progress.unflushed.join("; ");
         match stopped {
-            _ if told.lost > 0 && told.flushes == 0 => {
+            _ if progress.lost > 0 && progress.flushes == 0 => {
                 let text = format!(
                     "{} that {} to be flushed was lost with a memory server: {places}",
-                    counted(told.lost, "prefix", "prefixes"),
-                    if told.lost == 1 { "was" } else { "were" },
+                    counted(progress.lost, "prefix", "prefixes"),
+                    if progress.lost == 1 { "was" } else { "were" },
                 );
                 Err(Error::new(Status::DataLost, text))
             }
-            Stopped::Complete => Ok(told),
+            Stopped::Complete => Ok(progress),
             Stopped::Stalled | Stopped::Interrupted => {
                 let stalled = match stopped {
                     Stopped::Stalled => {
@@ -119,7 +121,7 @@ impl Client {
                     "the cluster is not stopped: {} not complete{stalled} ({places}). Its memory \
                      is kept and the flushes go on; stop it again when the store answers, or \
                      discard the unwritten data",
-                    counted(told.flushes, "flush is", "flushes are"),
+                    counted(progress.flushes, "flush is", "flushes are"),
                 );
                 Err(Error::new(Status::NotFlushed, text))
             }
@@ -135,7 +137,7 @@ fn counted(n: u64, one: &str, many: &str) -> String {
 mod tests {
     use super::*;
 
-    fn told(flushes: u64, failing: u64, parts: u64, parts_done: u64) -> StopProgress {
+    fn progress(flushes: u64, failing: u64, parts: u64, parts_done: u64) -> StopProgress {
         StopProgress { flushes, failing, parts, parts_done, ..StopProgress::default() }
     }
 
@@ -145,20 +147,20 @@ mod tests {
         let mut waits = StallWatch::new();
         // 20 s of progress, a block each 2 s.
         for step in 0..20 {
-            assert!(!waits.is_over(&told(1, 0, 10, step / 2), second, patience), "{step}");
+            assert!(!waits.is_over(&progress(1, 0, 10, step / 2), second, patience), "{step}");
         }
         // The time of a failure counts from the last block that was written.
-        assert!(!waits.is_over(&told(1, 1, 10, 9), second, patience));
-        assert!(waits.is_over(&told(1, 1, 10, 9), second, patience));
+        assert!(!waits.is_over(&progress(1, 1, 10, 9), second, patience));
+        assert!(waits.is_over(&progress(1, 1, 10, 9), second, patience));
         // A slow store that does not fail gets more time.
         let mut waits = StallWatch::new();
         for step in 0..12 {
-            assert!(!waits.is_over(&told(1, 0, 10, 0), second, patience), "{step}");
+            assert!(!waits.is_over(&progress(1, 0, 10, 0), second, patience), "{step}");
         }
-        assert!(waits.is_over(&told(1, 0, 10, 0), second, patience));
+        assert!(waits.is_over(&progress(1, 0, 10, 0), second, patience));
         // Without patience the wait ends at the first failure.
         let mut waits = StallWatch::new();
-        assert!(!waits.is_over(&told(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
-        assert!(waits.is_over(&told(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
+        assert!(!waits.is_over(&progress(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
+        assert!(waits.is_over(&progress(1, 1, 10, 0), Duration::ZERO, Duration::ZERO));
     }
 }

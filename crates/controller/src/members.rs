@@ -11,7 +11,7 @@ use honeycomb_types::{
 };
 use honeycomb_wire::custom::kind_spec;
 use honeycomb_wire::messages::{
-    HeldBlock as Told, InventoryRequest, JoinServerReply, JoinServerRequest, TierInfo,
+    HeldBlock as ReportedBlock, InventoryRequest, JoinServerReply, JoinServerRequest, TierInfo,
 };
 use honeycomb_wire::{Field, Status};
 
@@ -48,8 +48,8 @@ impl ControllerService {
         let (server, known) = admitted.map_err(refusal)?;
         if !q.lent.is_empty() {
             // A server that has lent fewer blocks than it holds for this shard contradicts itself.
-            let told = Command::Lent { server, lent: &q.lent };
-            self.apply(now, told).inspect_err(|_| net.close(from)).map_err(refusal)?;
+            let lent = Command::Lent { server, lent: &q.lent };
+            self.apply(now, lent).inspect_err(|_| net.close(from)).map_err(refusal)?;
         }
         self.peers.get_mut(&from).expect("greeted").server = Some(server);
         self.links.insert(server, from);
@@ -151,23 +151,23 @@ impl ControllerService {
 }
 
 /// The catalog's form of a block in a server's report.
-pub fn held_block(told: &Told) -> HeldBlock {
-    let seal = Seal { length: told.length, bytes: told.bytes, last: told.state == 2 };
+pub fn held_block(held: &ReportedBlock) -> HeldBlock {
+    let seal = Seal { length: held.length, bytes: held.bytes, last: held.state == 2 };
     HeldBlock {
-        at: BlockAt::of(told.block, told.epoch),
-        structure: StructureId(told.structure),
-        generation: Generation(told.generation),
-        bytes_used: told.bytes_used,
-        sealed: (told.state != 0).then_some(seal),
-        successor: (told.next != 0).then(|| BlockAt::of(told.next, told.next_epoch)),
-        taken: (told.taken_items, told.taken_bytes),
-        tiers: (TierIx(told.tier), TierIx(told.to)),
+        at: BlockAt::of(held.block, held.epoch),
+        structure: StructureId(held.structure),
+        generation: Generation(held.generation),
+        bytes_used: held.bytes_used,
+        sealed: (held.state != 0).then_some(seal),
+        successor: (held.next != 0).then(|| BlockAt::of(held.next, held.next_epoch)),
+        taken: (held.taken_items, held.taken_bytes),
+        tiers: (TierIx(held.tier), TierIx(held.to)),
     }
 }
 
 /// The catalog's form of a tier in a server's report.
-fn tier_spec(told: &TierInfo) -> Result<TierSpec, RefusedRequest> {
-    let class = TierClass::from_code(told.class)
-        .ok_or_else(|| (Status::InvalidArgument, format!("unknown tier class {}", told.class)))?;
-    Ok(TierSpec { class, blocks: told.blocks })
+fn tier_spec(tier: &TierInfo) -> Result<TierSpec, RefusedRequest> {
+    let class = TierClass::from_code(tier.class)
+        .ok_or_else(|| (Status::InvalidArgument, format!("unknown tier class {}", tier.class)))?;
+    Ok(TierSpec { class, blocks: tier.blocks })
 }

@@ -342,7 +342,7 @@ fn create(args: &CreateArgs) -> CommandResult {
         BucketIfExists::Fail | BucketIfExists::Replace => IfExists::Fail,
     };
     let made = bucket::create(work.on(), bucket, options, args.blocks, if_exists)?;
-    args.output.tell(&json!({ "bucket": bucket, "created": made, "persist": persist }), || {
+    args.output.print(&json!({ "bucket": bucket, "created": made, "persist": persist }), || {
         match made {
             true => format!("created the bucket {bucket}"),
             false => format!("the bucket {bucket} already exists"),
@@ -365,10 +365,10 @@ fn put(args: &BucketPutArgs) -> CommandResult {
     let replaced = kv.put(object.as_bytes(), &data);
     shown.finish_and_clear();
     let replaced = replaced?;
-    let told = json!({
+    let shown = json!({
         "bucket": bucket, "object": object, "bytes": bytes, "replaced": replaced,
     });
-    output.tell(&told, || {
+    output.print(&shown, || {
         let verb = if replaced { "replaced" } else { "stored" };
         format!("{verb} {object} in {bucket}, {}", size::show(bytes))
     });
@@ -423,7 +423,7 @@ fn get(args: &BucketGetArgs) -> CommandResult {
     };
     shown.finish_and_clear();
     let data = data?.ok_or_else(|| absent(bucket, object))?;
-    let mut told = json!({
+    let mut shown = json!({
         "bucket": bucket, "object": object, "bytes": data.len(), "deleted": args.delete,
     });
     if let Some(path) = &args.file {
@@ -433,13 +433,13 @@ fn get(args: &BucketGetArgs) -> CommandResult {
             }
             return Err(failure);
         }
-        told["file"] = path.display().to_string().into();
+        shown["file"] = path.display().to_string().into();
         let bytes = size::show(data.len() as u64);
         let did = if args.delete { "moved" } else { "wrote" };
-        output.tell(&told, || format!("{did} {object}, {bytes}, to {}", path.display()));
+        output.print(&shown, || format!("{did} {object}, {bytes}, to {}", path.display()));
     } else if output.json {
-        put_bytes(&mut told, "data", &data);
-        say!("{told}");
+        put_bytes(&mut shown, "data", &data);
+        say!("{shown}");
     } else if std::io::stdout().is_terminal() {
         print_value(&data)?;
     } else {
@@ -480,7 +480,7 @@ fn list(args: &ListArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let Some(bucket) = &args.bucket else {
         for name in bucket::list(work.on())? {
-            args.output.tell(&json!({ "bucket": name }), || name.clone());
+            args.output.print(&json!({ "bucket": name }), || name.clone());
         }
         return Ok(());
     };
@@ -494,7 +494,7 @@ fn list(args: &ListArgs) -> CommandResult {
         let page = kv.scan(at, args.prefix.as_bytes(), true, PAGE)?;
         for (key, _) in &page.entries {
             let name = String::from_utf8_lossy(key);
-            args.output.tell(&json!({ "object": name }), || name.clone().into_owned());
+            args.output.print(&json!({ "object": name }), || name.clone().into_owned());
         }
         found += page.entries.len() as u64;
         shown.set_message(format!("{found} objects"));
@@ -509,8 +509,8 @@ fn exists(args: &ExistsArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let bytes = bucket::open(work.on(), bucket)?.exists(object.as_bytes())?;
     let bytes = bytes.ok_or_else(|| absent(bucket, object))?;
-    let told = json!({ "bucket": bucket, "object": object, "exists": true, "bytes": bytes });
-    args.output.tell(&told, || format!("{object} in {bucket}, {}", size::show(bytes)));
+    let shown = json!({ "bucket": bucket, "object": object, "exists": true, "bytes": bytes });
+    args.output.print(&shown, || format!("{object} in {bucket}, {}", size::show(bytes)));
     Ok(())
 }
 
@@ -521,7 +521,7 @@ fn delete(args: &DeleteArgs) -> CommandResult {
     let kv = bucket::open(work.on(), bucket)?;
     if args.all {
         work.client.remove_prefix(work.job, bucket)?;
-        output.tell(&json!({ "bucket": bucket, "removed": true }), || {
+        output.print(&json!({ "bucket": bucket, "removed": true }), || {
             format!("removed the bucket {bucket}")
         });
         return Ok(());
@@ -538,8 +538,8 @@ fn delete(args: &DeleteArgs) -> CommandResult {
     }
     bar.finish_and_clear();
     if !deleted.is_empty() {
-        let told = json!({ "bucket": bucket, "deleted": deleted });
-        output.tell(&told, || format!("deleted {} from {bucket}", deleted.join(", ")));
+        let shown = json!({ "bucket": bucket, "deleted": deleted });
+        output.print(&shown, || format!("deleted {} from {bucket}", deleted.join(", ")));
     }
     missing.map_or(Ok(()), |object| Err(absent(bucket, object)))
 }
@@ -573,10 +573,10 @@ fn load(args: &BucketLoadArgs) -> CommandResult {
     bar.finish_and_clear();
     let loaded = loaded?;
     let objects = bucket::open(work.on(), bucket)?.length()?;
-    let told = json!({
+    let shown = json!({
         "bucket": bucket, "place": place.to_string(), "objects": objects, "bytes": loaded.bytes,
     });
-    output.tell(&told, || {
+    output.print(&shown, || {
         format!("loaded the bucket {bucket}: {objects} objects, {}", size::show(loaded.bytes))
     });
     Ok(())

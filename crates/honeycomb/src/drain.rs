@@ -64,7 +64,7 @@ pub fn drain(args: &DrainArgs) -> CommandResult {
         let text = format!(
             "memory server {} has not exited{}: {}",
             args.address,
-            patience.told(),
+            patience.shown(),
             waits_for(server)
         );
         return Err(Failure::new(Status::DeadlineExceeded, text));
@@ -73,7 +73,7 @@ pub fn drain(args: &DrainArgs) -> CommandResult {
         Some(server) => (drain_state(server), server.drain_waits.as_str()),
         None => ("gone", ""),
     };
-    args.output.tell(&json!({ "address": args.address, "state": state, "waits": waits }), || {
+    args.output.print(&json!({ "address": args.address, "state": state, "waits": waits }), || {
         let waits = if waits.is_empty() { String::new() } else { format!(": {waits}") };
         format!("memory server {} is {state}{waits}", args.address)
     });

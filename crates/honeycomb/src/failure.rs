@@ -20,7 +20,7 @@ pub struct Failure {
     status: Option<Status>,
     message: String,
     /// The exit code, when the error has already been printed to standard error.
-    told: Option<u8>,
+    exit_code: Option<u8>,
 }
 
 /// Exit codes that a script can distinguish.
@@ -136,7 +136,7 @@ impl Exit {
 impl Failure {
     /// A failure with this status.
     pub fn new(status: Status, message: impl Into<String>) -> Failure {
-        Failure { status: Some(status), message: message.into(), told: None }
+        Failure { status: Some(status), message: message.into(), exit_code: None }
     }
 
     /// An invalid argument or setting.
@@ -155,8 +155,8 @@ impl Failure {
     }
 
     /// The same failure, already printed to standard error: only its exit code is used.
-    pub fn told(self) -> Failure {
-        Failure { told: Some(self.exit() as u8), ..self }
+    pub fn already_printed(self) -> Failure {
+        Failure { exit_code: Some(self.exit() as u8), ..self }
     }
 
     /// The same failure with an addition to its message.
@@ -167,12 +167,12 @@ impl Failure {
     /// The exit code of a child process, which has printed its error to the shared standard error.
     pub fn of_child(code: u8) -> Failure {
         let message = format!("a child process ended with code {code}");
-        Failure { status: None, message, told: Some(code) }
+        Failure { status: None, message, exit_code: Some(code) }
     }
 
     /// Prints the failure, unless it has been printed, and answers its exit code.
     pub fn report(&self, as_json: bool) -> ExitCode {
-        if let Some(code) = self.told {
+        if let Some(code) = self.exit_code {
             return ExitCode::from(code);
         }
         match as_json {
@@ -222,7 +222,7 @@ impl From<InvalidName> for Failure {
 
 impl From<String> for Failure {
     fn from(message: String) -> Failure {
-        Failure { status: None, message, told: None }
+        Failure { status: None, message, exit_code: None }
     }
 }
 
@@ -277,8 +277,8 @@ mod tests {
         for status in (1..1000).filter_map(Status::from_code) {
             let exit = Exit::of(status);
             let row = EXIT_CODES.iter().find(|(e, ..)| *e == exit).unwrap();
-            let told = row.2.split(", ").any(|name| name == status.name());
-            assert!(told || exit == Exit::Failed, "{} is not in the table", status.name());
+            let listed = row.2.split(", ").any(|name| name == status.name());
+            assert!(listed || exit == Exit::Failed, "{} is not in the table", status.name());
         }
     }
 }

@@ -110,10 +110,10 @@ pub fn append(args: &AppendArgs) -> CommandResult {
     if args.seal {
         file.seal()?;
     }
-    let told = json!({
+    let shown = json!({
         "address": args.address, "bytes": bytes, "offset": offset, "sealed": args.seal,
     });
-    args.output.tell(&told, || match offset {
+    args.output.print(&shown, || match offset {
         Some(offset) => format!("appended {} at {offset}", size::show(bytes)),
         None => "the input was empty, nothing was appended".into(),
     });
@@ -154,7 +154,7 @@ fn follow(args: &CatArgs, file: &File, end: u64) -> CommandResult {
         more = true;
         match listener.next(patience.left())?.map(|notification| notification.heard) {
             None if patience.over() => {
-                let text = format!("{} was not sealed{}", args.address, patience.told());
+                let text = format!("{} was not sealed{}", args.address, patience.shown());
                 return Err(Failure::new(Status::DeadlineExceeded, text));
             }
             // No new data, or data that was already read.
@@ -203,11 +203,11 @@ fn cat_json(args: &CatArgs, file: &File, end: u64) -> CommandResult {
     }
     let mut content = Vec::with_capacity(bytes as usize);
     read_pieces(file, args.offset, end, |piece| content.extend_from_slice(piece))?;
-    let mut told = json!({
+    let mut shown = json!({
         "address": args.address, "offset": args.offset, "bytes": content.len(),
         "bytes_total": total, "sealed": sealed,
     });
-    put_bytes(&mut told, "content", &content);
-    say!("{told}");
+    put_bytes(&mut shown, "content", &content);
+    say!("{shown}");
     Ok(())
 }

@@ -71,7 +71,7 @@ pub fn flushed(args: &FlushedArgs) -> CommandResult {
         "number": manifest.number, "checked": args.check, "structures": structures,
         "deleted": deleted, "below": manifest.below, "journal": journal,
     });
-    args.output.tell(&told, || {
+    args.output.print(&told, || {
         let mut text = format!("{} of job {}", named(&manifest.address), manifest.job);
         if journal {
             text += ", a journal: all acknowledged writes";

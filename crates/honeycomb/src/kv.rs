@@ -235,8 +235,8 @@ pub fn put(args: &KvPutArgs) -> CommandResult {
         true => kv.insert(&key, &value).map(|()| false)?,
         false => kv.put(&key, &value)?,
     };
-    let told = json!({ "address": args.address, "bytes": value.len(), "replaced": replaced });
-    args.output.tell(&told, || {
+    let shown = json!({ "address": args.address, "bytes": value.len(), "replaced": replaced });
+    args.output.print(&shown, || {
         let verb = if replaced { "replaced" } else { "stored" };
         format!("{verb} {} in {}", size::show(value.len() as u64), args.address)
     });
@@ -254,10 +254,10 @@ pub fn get(args: &KvGetArgs) -> CommandResult {
         return Err(absent(&args.address, &args.key));
     }
     if args.output.json {
-        let mut told = json!({ "address": args.address, "bytes": value.len() });
-        put_bytes(&mut told, "key", &key);
-        put_bytes(&mut told, "value", &value);
-        say!("{told}");
+        let mut shown = json!({ "address": args.address, "bytes": value.len() });
+        put_bytes(&mut shown, "key", &key);
+        put_bytes(&mut shown, "value", &value);
+        say!("{shown}");
     } else if args.hex {
         say!("{}", hex(&value));
     } else if args.raw {
@@ -289,8 +289,8 @@ pub fn delete(
         }
     }
     if !deleted.is_empty() {
-        let told = json!({ "address": address, "deleted": deleted });
-        output.tell(&told, || format!("deleted {} of {address}", deleted.join(", ")));
+        let shown = json!({ "address": address, "deleted": deleted });
+        output.print(&shown, || format!("deleted {} of {address}", deleted.join(", ")));
     }
     missing.map_or(Ok(()), |key| Err(absent(address, key)))
 }

@@ -93,7 +93,7 @@ fn show(args: &LeaseShowArgs) -> CommandResult {
         "readers_left": readers.map(|(left, _)| left),
         "committed": readers.map(|(_, committed)| committed),
     });
-    args.output.tell(&told, || {
+    args.output.print(&told, || {
         let lease = match remaining_ms {
             None => "pinned: never expires".into(),
             Some(left) => format!(
@@ -150,6 +150,6 @@ fn renew(args: &RenewArgs) -> CommandResult {
         None => Ok(()),
         Some(first) if args.output.json => Err(first),
         // Each failure has been printed.
-        Some(first) => Err(first.told()),
+        Some(first) => Err(first.already_printed()),
     }
 }

@@ -16,7 +16,7 @@ pub struct Output {
 
 impl Output {
     /// Prints a result in one of its two forms.
-    pub fn tell(self, value: &Value, text: impl FnOnce() -> String) {
+    pub fn print(self, value: &Value, text: impl FnOnce() -> String) {
         if self.json {
             say!("{value}");
         } else {

@@ -92,7 +92,7 @@ pub fn prefix(args: &PrefixArgs) -> CommandResult {
         ..PrefixOptions::default()
     };
     let made = work.client.create_prefix(work.job, &args.address, &args.parents, options)?;
-    args.output.tell(&json!({ "address": args.address, "prefix": made.0 }), || {
+    args.output.print(&json!({ "address": args.address, "prefix": made.0 }), || {
         format!("created {}", args.address)
     });
     Ok(())

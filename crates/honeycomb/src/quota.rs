@@ -78,7 +78,7 @@ pub fn quota(args: &QuotaArgs) -> CommandResult {
         "soft_blocks": quota.soft_blocks, "weight": quota.weight,
         "memory_blocks": quota.memory_blocks,
     });
-    args.output.tell(&told, || {
+    args.output.print(&told, || {
         let hard = match quota.max_blocks {
             0 if of_prefix(&of) && quota.soft_blocks == 0 => "no quota".into(),
             0 => format!("no quota; {} blocks in use", quota.held_blocks),

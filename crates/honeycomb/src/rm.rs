@@ -63,7 +63,7 @@ pub fn rm(args: &RmArgs) -> CommandResult {
             0
         }
     };
-    args.output.tell(&json!({ "removed": path, "prefixes": prefixes }), || match prefixes {
+    args.output.print(&json!({ "removed": path, "prefixes": prefixes }), || match prefixes {
         0 => format!("removed {path}"),
         1 => format!("removed the prefix {path}"),
         n => format!("removed the prefix {path} and {} below it", n - 1),

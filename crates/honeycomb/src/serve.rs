@@ -307,7 +307,7 @@ fn start_server(options: &ServerOptions) -> CommandResult<MemoryServer> {
 }
 
 /// The JSON description of a cluster that has a cluster file. The token stays in that file.
-fn told(file: &ClusterFile, path: &Path, durable: bool) -> Value {
+fn shown(file: &ClusterFile, path: &Path, durable: bool) -> Value {
     json!({
         "address": file.address, "pid": file.pid, "started": file.started,
         "cluster_file": path.to_string_lossy(), "durable": durable,
@@ -329,7 +329,7 @@ fn announce(
     durable: bool,
     options: &ServerOptions,
 ) {
-    output.tell(&told(file, path, durable), || {
+    output.print(&shown(file, path, durable), || {
         format!(
             "honeycomb is running at {} (process {}){}\n  token       in {}\n  memory      {} in \
              blocks of {}, on {} cores\n  try         honeycomb put notes:kv color blue\n  stop  \
@@ -390,7 +390,7 @@ fn start_in_background(args: &StartArgs, path: &Path) -> CommandResult {
     }
     let value: Value = serde_json::from_str(&line)
         .map_err(|e| format!("the first line of the cluster is not JSON: {e}"))?;
-    args.output.tell(&value, || {
+    args.output.print(&value, || {
         format!(
             "honeycomb is running at {} (process {}){}\n  token       in \
                 {}\n  stop        honeycomb \
@@ -511,7 +511,7 @@ pub fn controller(args: &ControllerArgs) -> CommandResult {
     let durable = log.is_some();
     let controller = start_controller(listen, &settings, data_dir, unix_dir(&settings))?;
     let (address, token) = (controller.address(), hex(controller.token()));
-    let told = json!({
+    let shown = json!({
         "address": address.to_string(), "token": token, "pid": std::process::id(),
         "durable": durable, "log": log,
     });
@@ -519,7 +519,7 @@ pub fn controller(args: &ControllerArgs) -> CommandResult {
         eprintln!("{VOLATILE}");
     }
     let kept = log.map_or("none".to_owned(), |path| format!("in {path}"));
-    args.output.tell(&told, || {
+    args.output.print(&shown, || {
         format!(
             "the controller is running at \
                 {address}\n  token       {token}\n  log         {kept}\n  add \
@@ -568,11 +568,11 @@ pub fn server(args: &ServerArgs, kinds: &Arc<Registry>) -> CommandResult {
     options.unix_dir = unix_dir(&settings);
     let server = start_server(&options)?;
     evacuation::follow(&server, &options);
-    let told = json!({
+    let shown = json!({
         "address": server.address().to_string(), "server": server.server().0,
         "pid": std::process::id(),
     });
-    args.output.tell(&told, || {
+    args.output.print(&shown, || {
         format!(
             "memory server {} is running at {}: {} in blocks of {}, on {} cores",
             server.server().0,

@@ -71,18 +71,18 @@ impl Lines {
     }
 
     /// Prints progress to standard error, at most once a second. Write errors are ignored.
-    fn say(&mut self, told: &StopProgress) {
+    fn say(&mut self, progress: &StopProgress) {
         let now = self.clock.now();
-        if now < self.next || self.last.as_ref() == Some(told) {
+        if now < self.next || self.last.as_ref() == Some(progress) {
             return;
         }
         self.next = now + LINE_EVERY;
-        self.last = Some(told.clone());
+        self.last = Some(progress.clone());
         let line = match self.json {
-            true => json!({ "stopping": as_json(told) }).to_string(),
+            true => json!({ "stopping": as_json(progress) }).to_string(),
             false => {
-                let StopProgress { flushes, parts, parts_done, bytes, .. } = told;
-                let why = told.unflushed.first().filter(|_| told.failing > 0);
+                let StopProgress { flushes, parts, parts_done, bytes, .. } = progress;
+                let why = progress.unflushed.first().filter(|_| progress.failing > 0);
                 let why = why.map_or(String::new(), |why| format!("; {why}"));
                 let prefixes = if *flushes == 1 { "prefix" } else { "prefixes" };
                 format!(
@@ -100,10 +100,11 @@ fn say_aloud(line: &str) {
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-fn as_json(told: &StopProgress) -> serde_json::Value {
+fn as_json(progress: &StopProgress) -> serde_json::Value {
+    let StopProgress { jobs, flushes, failing, parts, parts_done, bytes, unflushed, .. } = progress;
     json!({
-        "jobs": told.jobs, "flushes": told.flushes, "failing": told.failing, "blocks": told.parts,
-        "blocks_done": told.parts_done, "bytes": told.bytes, "unflushed": told.unflushed,
+        "jobs": jobs, "flushes": flushes, "failing": failing, "blocks": parts,
+        "blocks_done": parts_done, "bytes": bytes, "unflushed": unflushed,
     })
 }
 
@@ -118,8 +119,8 @@ pub fn stop(args: &StopArgs) -> CommandResult {
     let pid = Pid::from_raw(file.pid).ok_or("the cluster file names no process")?;
     let mut lines = Lines::new(args.output.json);
     let ended = ClusterPlace::of_file(&file, &settings).and_then(|place| {
-        let mut look = |told: &StopProgress| {
-            lines.say(told);
+        let mut look = |progress: &StopProgress| {
+            lines.say(progress);
             true
         };
         Ok(place.client()?.stop_cluster_whole(args.discard, settings.stop_wait(), &mut look)?)
@@ -158,7 +159,7 @@ pub fn stop(args: &StopArgs) -> CommandResult {
     if let Some(lost) = lost {
         return Err(lost);
     }
-    args.output.tell(&json!({ "address": file.address, "stopped": file.pid }), || {
+    args.output.print(&json!({ "address": file.address, "stopped": file.pid }), || {
         format!("stopped {} (process {})", file.address, file.pid)
     });
     Ok(())
@@ -210,20 +211,20 @@ impl HeldCluster {
         options.unix = false;
         let client = Client::new(options);
         let mut lines = Lines::new(false);
-        let mut look = |told: &StopProgress| {
-            lines.say(told);
-            *last.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = told.clone();
+        let mut look = |progress: &StopProgress| {
+            lines.say(progress);
+            *last.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = progress.clone();
             true
         };
-        let (stopped, told) = client.stop_cluster(false, self.patience, &mut look)?;
-        let lost = told.lost > 0;
+        let (stopped, progress) = client.stop_cluster(false, self.patience, &mut look)?;
+        let lost = progress.lost > 0;
         if stopped == Stopped::Complete && !lost {
             return Ok(());
         }
-        let status = if told.flushes > 0 { Status::NotFlushed } else { Status::DataLost };
+        let status = if progress.flushes > 0 { Status::NotFlushed } else { Status::DataLost };
         let text = format!(
             "the cluster ends because {why}, but these flushes are not complete: {}",
-            told.unflushed.join("; ")
+            progress.unflushed.join("; ")
         );
         Err(Failure::new(status, text))
     }
@@ -236,11 +237,11 @@ impl HeldCluster {
                 if matches!(next, StopCause::Parent) {
                     continue;
                 }
-                let told = last.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
-                let lost = match told.unflushed.is_empty() {
+                let progress = last.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).clone();
+                let lost = match progress.unflushed.is_empty() {
                     true => String::new(),
                     false => {
-                        format!("; lost, because not flushed: {}", told.unflushed.join("; "))
+                        format!("; lost, because not flushed: {}", progress.unflushed.join("; "))
                     }
                 };
                 say_aloud(&format!("honeycomb: ending at once after a second signal{lost}"));

@@ -151,11 +151,11 @@ pub fn flush(args: &FlushArgs) -> CommandResult {
             false => begin(args, &work)?,
         };
         let did = if args.cancel { "cancelled the flush of" } else { "began to flush" };
-        let told = json!({
+        let shown = json!({
             "address": args.address, "place": ticket.place, "flush": ticket.number,
             "done": false, "cancelled": args.cancel,
         });
-        args.output.tell(&told, || format!("{did} {} to {}", args.address, ticket.place));
+        args.output.print(&shown, || format!("{did} {} to {}", args.address, ticket.place));
         return Ok(());
     }
     let shows = std::io::stderr().is_terminal() && !args.output.json;
@@ -178,11 +178,11 @@ pub fn flush(args: &FlushArgs) -> CommandResult {
     if shows {
         eprintln!();
     }
-    let told = json!({
+    let shown = json!({
         "address": args.address, "place": ticket.place, "flush": ticket.number, "done": true,
         "cancelled": false, "parts": progress.parts, "bytes": progress.bytes,
     });
-    args.output.tell(&told, || {
+    args.output.print(&shown, || {
         let bytes = size::show(progress.bytes);
         format!(
             "flushed {} to {}: {bytes} of {} blocks",
@@ -247,11 +247,11 @@ pub fn load(args: &LoadArgs) -> CommandResult {
         Format::Honeycomb => honeycomb_transfer::load(work.on(), &place, &access, &load, &look)?,
         Format::Raw => raw::load(work.on(), &place, &access, (&load, &args.address), &look)?,
     };
-    let told = json!({
+    let shown = json!({
         "place": place.to_string(), "address": args.address,
         "structures": loaded.structures, "bytes": loaded.bytes,
     });
-    args.output.tell(&told, || {
+    args.output.print(&shown, || {
         let (structures, bytes) = (loaded.structures, size::show(loaded.bytes));
         format!("loaded {structures} structures, {bytes}, into {}", args.address)
     });
@@ -298,11 +298,11 @@ fn flush_raw(args: &FlushArgs, work: &Work) -> CommandResult {
     if shows {
         eprintln!();
     }
-    let told = json!({
+    let shown = json!({
         "address": args.address, "place": place.to_string(), "format": "raw", "done": true,
         "bytes": bytes,
     });
-    args.output.tell(&told, || {
+    args.output.print(&shown, || {
         format!("flushed {} to {place}: {}, as one object", args.address, size::show(bytes))
     });
     Ok(())
@@ -315,8 +315,8 @@ fn flush_subtree(args: &FlushArgs, work: &Work) -> CommandResult {
         let subtree::Progress { done, of, bytes, .. } = *progress;
         if args.progress {
             let (failing, bytes) = (&progress.failing, bytes);
-            let told = json!({ "done": done, "of": of, "bytes": bytes, "failing": failing });
-            eprintln!("{told}");
+            let shown = json!({ "done": done, "of": of, "bytes": bytes, "failing": failing });
+            eprintln!("{shown}");
         } else if shows {
             eprint!("\r{done} of {of} prefixes, {}   ", size::show(bytes));
             let _ = std::io::stderr().flush();
@@ -346,11 +346,11 @@ fn flush_subtree(args: &FlushArgs, work: &Work) -> CommandResult {
             })
         })
         .collect();
-    let told = json!({
+    let shown = json!({
         "address": args.address, "place": place, "done": true, "bytes": bytes,
         "prefixes": prefixes,
     });
-    args.output.tell(&told, || {
+    args.output.print(&shown, || {
         let mut text = format!(
             "flushed {} and its descendants to {place}: {} of {} prefixes",
             args.address,

@@ -49,7 +49,7 @@ impl Patience {
     }
 
     /// The duration of the wait for people: ` within 5 s`, or nothing without a wait.
-    pub fn told(&self) -> String {
+    pub fn shown(&self) -> String {
         match self.wait {
             Some(wait) if !wait.is_zero() => format!(" within {} s", wait.as_secs_f64()),
             _ => String::new(),
@@ -69,11 +69,11 @@ mod tests {
             assert!(seconds(wrong).is_err(), "{wrong}");
         }
         let none = Patience::new(Some(Duration::ZERO));
-        assert!(none.over() && none.left().is_zero() && none.told().is_empty());
+        assert!(none.over() && none.left().is_zero() && none.shown().is_empty());
         let forever = Patience::new(None);
         assert!(!forever.over() && forever.left() == PIECE);
         let long = Patience::new(Some(Duration::from_secs(90)));
         assert!(!long.over() && long.left() > Duration::from_secs(60));
-        assert_eq!(long.told(), " within 90 s");
+        assert_eq!(long.shown(), " within 90 s");
     }
 }

@@ -315,7 +315,7 @@ impl Watch<'_> {
 
     /// The result when the time of --wait has elapsed.
     fn late(&self, notices: u64, patience: &Patience) -> CommandResult {
-        let (address, within) = (&self.args.address, patience.told());
+        let (address, within) = (&self.args.address, patience.shown());
         let text = match (&self.args.until, self.args.count) {
             (None, None) => return Ok(()),
             (None, Some(count)) => {

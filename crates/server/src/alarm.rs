@@ -82,26 +82,26 @@ impl Alarms {
     }
 
     /// The present alarms, one of each kind, as reported to the controller for the tier with this number.
-    pub fn told(&self, tier: u8, now: Time) -> Vec<TierAlarm> {
+    pub fn report(&self, tier: u8, now: Time) -> Vec<TierAlarm> {
         if !self.any.load(Relaxed) {
             return Vec::new();
         }
-        let mut told: Vec<TierAlarm> = Vec::new();
+        let mut report: Vec<TierAlarm> = Vec::new();
         for trouble in self.lock().iter().flatten() {
             let (kind, ms) = (trouble.kind.code(), |at| now.since(at).as_millis() as u64);
             let (age_ms, tried_ms) = (ms(trouble.since), ms(trouble.tried));
-            match told.iter_mut().find(|alarm| alarm.kind == kind) {
+            match report.iter_mut().find(|alarm| alarm.kind == kind) {
                 Some(alarm) => {
                     alarm.age_ms = alarm.age_ms.max(age_ms);
                     alarm.tried_ms = alarm.tried_ms.min(tried_ms);
                 }
                 None => {
                     let why = shown(&trouble.why).to_owned();
-                    told.push(TierAlarm { tier, kind, why, age_ms, tried_ms });
+                    report.push(TierAlarm { tier, kind, why, age_ms, tried_ms });
                 }
             }
         }
-        told
+        report
     }
 }
 
@@ -116,10 +116,10 @@ mod tests {
     use std::time::Duration;
 
     fn kinds(alarms: &Alarms, now: Time) -> Vec<(AlarmKind, u64, u64)> {
-        let told = alarms.told(2, now);
-        assert!(told.iter().all(|alarm| alarm.tier == 2 && alarm.why.len() <= WHY_SHOWN));
+        let report = alarms.report(2, now);
+        assert!(report.iter().all(|alarm| alarm.tier == 2 && alarm.why.len() <= WHY_SHOWN));
         let kind = |code| AlarmKind::from_code(code).expect("one that there is");
-        told.iter().map(|alarm| (kind(alarm.kind), alarm.age_ms, alarm.tried_ms)).collect()
+        report.iter().map(|alarm| (kind(alarm.kind), alarm.age_ms, alarm.tried_ms)).collect()
     }
 
     #[test]
@@ -140,7 +140,9 @@ mod tests {
         alarms.heard(2, &IoDone::Discarded, at(60));
         alarms.heard(0, &IoDone::Failed("no space".to_owned()), at(70));
         assert_eq!(kinds(&alarms, at(70)), [(Refuses, 0, 0), (Away, 50, 50)]);
-        assert!(alarms.told(1, at(70))[0].why.contains("the disk at /d no longer accepts blocks"));
+        assert!(
+            alarms.report(1, at(70))[0].why.contains("the disk at /d no longer accepts blocks")
+        );
         alarms.heard(0, &written, at(80));
         // A successful read does not restore lost data.
         alarms.heard(1, &IoDone::Failed("other bytes".to_owned()), at(90));

@@ -376,7 +376,7 @@ impl Link {
             tiers: self.identity.traffic.iter().map(|disk| disk.told()).collect(),
             alarms: (1..)
                 .zip(&self.identity.traffic)
-                .flat_map(|(n, d)| d.alarms.told(n, now))
+                .flat_map(|(n, d)| d.alarms.report(n, now))
                 .collect(),
             usage: std::mem::take(&mut self.usage),
             active: std::mem::take(&mut self.active),

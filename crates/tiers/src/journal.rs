@@ -157,8 +157,8 @@ fn sum(header: &[u8; HEADER], bytes: &[u8]) -> u32 {
 }
 
 fn encode<T: Serialize>(what: T) -> Vec<u8> {
-    let told = JournalHeader { format: FORMAT.into(), version: VERSION, what };
-    let mut text = serde_json::to_vec(&told).expect("texts and numbers are valid JSON");
+    let header = JournalHeader { format: FORMAT.into(), version: VERSION, what };
+    let mut text = serde_json::to_vec(&header).expect("texts and numbers are valid JSON");
     let crc = crc32fast::hash(&text);
     text.extend_from_slice(format!("\ncrc32 {crc:08x}\n").as_bytes());
     text
@@ -170,9 +170,9 @@ fn decode<T: DeserializeOwned>(text: &[u8]) -> Result<T, String> {
     if last != format!("crc32 {:08x}\n", crc32fast::hash(body)).as_bytes() {
         return Err("its checksum does not match its bytes".into());
     }
-    let told: JournalHeader<T> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
-    match (&*told.format, told.version) {
-        (FORMAT, VERSION) => Ok(told.what),
+    let header: JournalHeader<T> = serde_json::from_slice(body).map_err(|e| e.to_string())?;
+    match (&*header.format, header.version) {
+        (FORMAT, VERSION) => Ok(header.what),
         (FORMAT, version) => Err(format!("it is a journal of version {version}, not {VERSION}")),
         _ => Err("it is not a journal".into()),
     }

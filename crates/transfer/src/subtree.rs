@@ -141,7 +141,7 @@ impl<'a> Flushing<'a> {
             pause = (pause * 2).min(FLUSH_LOOK_MAX);
         }
         match self.failed.take() {
-            Some((path, why)) => Err(self.told(&path, why)),
+            Some((path, why)) => Err(self.failure_of(&path, why)),
             None => Ok(self.whole),
         }
     }
@@ -169,7 +169,7 @@ impl<'a> Flushing<'a> {
     }
 
     fn look(&mut self) -> Progress {
-        let mut told = Progress { of: self.below.len() + 1, ..Progress::default() };
+        let mut sum = Progress { of: self.below.len() + 1, ..Progress::default() };
         for (path, ticket) in std::mem::take(&mut self.under_way) {
             match self.on.client.flush_progress(self.on.job, ticket.number) {
                 Ok(progress) if progress.done => self.whole.push(Whole {
@@ -179,8 +179,8 @@ impl<'a> Flushing<'a> {
                     bytes: progress.bytes,
                 }),
                 Ok(progress) => {
-                    told.bytes += progress.bytes;
-                    told.failing = progress.failing.or(told.failing);
+                    sum.bytes += progress.bytes;
+                    sum.failing = progress.failing.or(sum.failing);
                     self.under_way.insert(path, ticket);
                 }
                 Err(e) => {
@@ -189,13 +189,13 @@ impl<'a> Flushing<'a> {
                 }
             }
         }
-        told.done = self.whole.len();
-        told.bytes += self.whole.iter().map(|whole| whole.bytes).sum::<u64>();
-        told
+        sum.done = self.whole.len();
+        sum.bytes += self.whole.iter().map(|whole| whole.bytes).sum::<u64>();
+        sum
     }
 
     /// Adds the state of all prefixes to the error of the failed one.
-    fn told(&self, failed: &str, why: Error) -> Error {
+    fn failure_of(&self, failed: &str, why: Error) -> Error {
         let whole: BTreeSet<&str> = self.whole.iter().map(|whole| &*whole.path).collect();
         let all = self.below.iter().map(String::as_str).chain([""]);
         let all = all.map(|path| joined(self.path, path));

@@ -91,18 +91,18 @@ pub fn kind_spec(info: &KindInfo) -> Result<KindSpec, String> {
     let Some(router) = Router::from_code(info.router) else {
         return Err(format!("kind {:#04x} has an unknown router, {}", info.code, info.router));
     };
-    let operations = info.operations.iter().map(|told| {
-        let Some(route) = Route::from_code(told.route) else {
-            return Err(format!("'{}' has an unknown route, {}", told.name, told.route));
+    let operations = info.operations.iter().map(|info| {
+        let Some(route) = Route::from_code(info.route) else {
+            return Err(format!("'{}' has an unknown route, {}", info.name, info.route));
         };
-        if told.flags & !flags::KNOWN != 0 {
-            return Err(format!("'{}' has unknown flags, {:#x}", told.name, told.flags));
+        if info.flags & !flags::KNOWN != 0 {
+            return Err(format!("'{}' has unknown flags, {:#x}", info.name, info.flags));
         }
-        let is = |bit: u16| told.flags & bit != 0;
+        let is = |bit: u16| info.flags & bit != 0;
         Ok(OperationSpec {
-            number: told.number,
-            name: told.name.clone(),
-            verbs: Verbs(told.verbs),
+            number: info.number,
+            name: info.name.clone(),
+            verbs: Verbs(info.verbs),
             route,
             mutates: is(flags::MUTATES),
             payload: is(flags::PAYLOAD),
@@ -158,18 +158,18 @@ mod tests {
             ],
         };
         assert_eq!(kind_spec(&kind_info(&spec, 3)), Ok(spec.clone()));
-        let told = kind_info(&spec, 0);
-        let mut wrong = KindInfo { code: 0x10, ..told.clone() };
+        let info = kind_info(&spec, 0);
+        let mut wrong = KindInfo { code: 0x10, ..info.clone() };
         assert!(kind_spec(&wrong).is_err());
-        wrong = KindInfo { router: 5, ..told.clone() };
+        wrong = KindInfo { router: 5, ..info.clone() };
         assert!(kind_spec(&wrong).is_err());
-        wrong = told.clone();
+        wrong = info.clone();
         wrong.operations[0].flags = 16;
         assert!(kind_spec(&wrong).is_err());
-        wrong = told.clone();
+        wrong = info.clone();
         wrong.operations[0].route = 7;
         assert!(kind_spec(&wrong).is_err());
-        wrong = told;
+        wrong = info;
         wrong.operations[0].verbs = 4;
         assert!(kind_spec(&wrong).is_err());
     }

@@ -94,17 +94,17 @@ impl Catalog {
 
     /// The progress of a flush, with that of the other members when it is the topmost of a barrier.
     pub(super) fn progress_of(&self, number: u64) -> Option<FlushProgress> {
-        let mut told = self.flushes.live.get(&number)?.progress();
+        let mut sum = self.flushes.live.get(&number)?.progress();
         for (_, other) in self.flushes.live.range(number + 1..).filter(|(_, l)| l.group == number) {
             let progress = other.progress();
-            told.parts += progress.parts;
-            told.done += progress.done;
-            told.bytes += progress.bytes;
-            if told.state == FlushState::Writing {
-                told.state = progress.state;
+            sum.parts += progress.parts;
+            sum.done += progress.done;
+            sum.bytes += progress.bytes;
+            if sum.state == FlushState::Writing {
+                sum.state = progress.state;
             }
         }
-        Some(told)
+        Some(sum)
     }
 
     /// Whether a block may neither move nor leave because its snapshot, made or coming, is not written.

@@ -115,7 +115,7 @@ impl PendingRequests {
 #[derive(Debug)]
 struct LiveStructure {
     id: StructureId,
-    told: FlushedStructure,
+    structure: FlushedStructure,
     /// Number of unwritten ranges of a kv.
     left: usize,
     /// Whether the structure's blocks of extents are among the parts.
@@ -259,7 +259,8 @@ impl Live {
         let over = |part: &PartProgress| {
             matches!(part.state, CopyState::Written { .. } | CopyState::Absent)
         };
-        let listed = |source: &LiveStructure| source.extents_listed || source.told.kind != Kind::Kv;
+        let listed =
+            |source: &LiveStructure| source.extents_listed || source.structure.kind != Kind::Kv;
         self.sources.as_ref().is_some_and(|sources| sources.iter().all(listed))
             && self.parts.iter().all(over)
     }
@@ -385,7 +386,7 @@ impl Catalog {
         }
         for source in live.sources.iter().flatten() {
             if self.structures.find(source.id).is_none() {
-                let named = crate::error::Of(&live.address, &source.told.name);
+                let named = crate::error::Of(&live.address, &source.structure.name);
                 return Err(format!("{named} ended or was lost during the flush").into());
             }
         }
@@ -410,7 +411,7 @@ impl Catalog {
         let mut sources = Vec::new();
         for s in structures {
             let structure = &self.structures[s];
-            let told = FlushedStructure::without_parts(structure);
+            let listed = FlushedStructure::without_parts(structure);
             let kv = structure.kind == Kind::Kv;
             let mut whats = Vec::new();
             if kv {
@@ -428,7 +429,7 @@ impl Catalog {
             let left = if kv { whats.len() } else { 0 };
             let id = structure.id;
             whats.into_iter().for_each(|what| live.add(sources.len(), what));
-            sources.push(LiveStructure { id, told, left, extents_listed: false });
+            sources.push(LiveStructure { id, structure: listed, left, extents_listed: false });
         }
         live.sources = Some(sources);
     }
@@ -437,7 +438,7 @@ impl Catalog {
     fn list_extents(&self, live: &mut Live) {
         let mut sources = live.sources.take().expect("listed before");
         for (i, source) in sources.iter_mut().enumerate() {
-            if source.left > 0 || source.extents_listed || source.told.kind != Kind::Kv {
+            if source.left > 0 || source.extents_listed || source.structure.kind != Kind::Kv {
                 continue;
             }
             source.extents_listed = true;
@@ -636,14 +637,14 @@ impl Catalog {
     }
 
     /// Ends the copying. Objects of all assigned names are deleted, except those that the manifest lists.
-    fn end_live(&mut self, number: u64, told: &BTreeSet<u32>, effects: &mut Vec<Effect>) -> Live {
+    fn end_live(&mut self, number: u64, listed: &BTreeSet<u32>, effects: &mut Vec<Effect>) -> Live {
         let live = self.flushes.live.remove(&number).expect("the copy is under way");
         self.flushes.unwritten.lives(number);
         if live.claims {
             self.flushes.claimed.remove(&*live.directory);
         }
         let most = 2 * self.block_size.div_ceil(FLUSH_OBJECT_MAX) as usize + 1;
-        let left = (0..live.names).filter(|name| !told.contains(name));
+        let left = (0..live.names).filter(|name| !listed.contains(name));
         let names = left.flat_map(|name| {
             let first = live.name(number, name);
             (0..most).map(move |i| Box::from(flush_object(&first, i)))
@@ -705,11 +706,11 @@ impl Catalog {
             closed.push(live.group != 0 && open.is_none());
             parts.push(theirs);
         }
-        let told = parts.iter().flatten().map(|(.., name)| *name).collect();
+        let listed = parts.iter().flatten().map(|(.., name)| *name).collect();
         let mut all = Vec::new();
         let mut structures = Vec::new();
         for (s, (source, theirs)) in live.sources.iter().flatten().zip(&parts).enumerate() {
-            let mut structure = source.told.clone();
+            let mut structure = source.structure.clone();
             if live.group != 0 && structure.kind != Kind::Kv {
                 structure.sealed = closed[s];
             }
@@ -740,7 +741,7 @@ impl Catalog {
             structures.push(structure);
         }
         let ids = live.sources.iter().flatten().map(|source| source.id).collect();
-        let live = self.end_live(number, &told, effects);
+        let live = self.end_live(number, &listed, effects);
         let flush = Flush {
             prefix: live.prefix,
             directory: live.directory,

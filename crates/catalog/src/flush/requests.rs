@@ -94,9 +94,9 @@ impl Catalog {
             let number = self.number_of_flush();
             group = if i == 0 { number } else { group };
             let named = below.iter().filter(|_| i == 0).map(|path| (*path).into());
-            let told = (self.dag.path_of(n).into(), named.collect());
+            let names = (self.dag.path_of(n).into(), named.collect());
             let prefix = self.dag.nodes[n].id;
-            let mut live = Live::new(prefix, job, directory.into(), told, !own, 0, Vec::new());
+            let mut live = Live::new(prefix, job, directory.into(), names, !own, 0, Vec::new());
             live.group = if barrier { group } else { 0 };
             self.flushes.live.insert(number, live);
             self.flushes.unwritten.lives(number);
@@ -157,19 +157,19 @@ impl Catalog {
             return Err(CatalogError::UnknownJob { job });
         }
         let lost = self.flushes.lost_of.iter().find(|(of, _)| *of == job);
-        let mut told = FlushProgress { state: FlushState::Done, ..Default::default() };
+        let mut sum = FlushProgress { state: FlushState::Done, ..Default::default() };
         for flush in self.flushes.all.values().filter(|flush| flush.ended == Some(job)) {
             let progress = flush.progress();
-            told.parts += progress.parts;
-            told.done += progress.done;
-            told.bytes += progress.bytes;
-            let fails = matches!(told.state, FlushState::Failing(_));
-            told.state = if fails { told.state } else { progress.state };
+            sum.parts += progress.parts;
+            sum.done += progress.done;
+            sum.bytes += progress.bytes;
+            let fails = matches!(sum.state, FlushState::Failing(_));
+            sum.state = if fails { sum.state } else { progress.state };
         }
         if let Some((_, why)) = lost {
-            told.state = FlushState::Lost(why.clone());
+            sum.state = FlushState::Lost(why.clone());
         }
-        Ok(Reply::FlushInfo(told))
+        Ok(Reply::FlushInfo(sum))
     }
 
     /// The location of a flush under the job's name, and the flush under way there: of this job, or of an

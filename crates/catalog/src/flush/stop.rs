@@ -111,7 +111,7 @@ impl Catalog {
     fn stop_progress(&self) -> StopProgress {
         let lost_before = self.stop.as_ref().map_or(0, |stop| stop.lost_before);
         let lost = self.flushes.lost - lost_before;
-        let mut told = StopProgress { jobs: self.jobs.len() as u64, lost, ..Default::default() };
+        let mut sum = StopProgress { jobs: self.jobs.len() as u64, lost, ..Default::default() };
         let mut places: Vec<(bool, Unflushed)> = Vec::new();
         let all = self.flushes.all.values().map(|flush| (&flush.directory, flush.progress()));
         let live = self.flushes.live.values().map(|live| (&live.directory, live.progress()));
@@ -120,17 +120,17 @@ impl Catalog {
             if Bug::StopSkipsManifest.active() && parts == done {
                 continue;
             }
-            told.flushes += 1;
-            told.parts += u64::from(parts);
-            told.done += u64::from(done);
-            told.bytes += bytes;
+            sum.flushes += 1;
+            sum.parts += u64::from(parts);
+            sum.done += u64::from(done);
+            sum.bytes += bytes;
             let written = format!("{done} of {parts} blocks are written");
             let why = match &state {
                 FlushState::Failing(why) => format!("{written}; {why}"),
                 _ => written,
             };
             let fails = matches!(state, FlushState::Failing(_));
-            told.failing += u64::from(fails);
+            sum.failing += u64::from(fails);
             let directory = directory.clone();
             places.push((fails, Unflushed { directory, why: why.into() }));
         }
@@ -139,7 +139,7 @@ impl Catalog {
             (true, Unflushed { directory: directory.clone(), why: (**why).into() })
         }));
         places.sort_by_key(|(fails, _)| !fails);
-        told.unflushed = places.into_iter().map(|(_, place)| place).take(PLACES_NAMED).collect();
-        told
+        sum.unflushed = places.into_iter().map(|(_, place)| place).take(PLACES_NAMED).collect();
+        sum
     }
 }

@@ -241,11 +241,11 @@ mod tests {
 
     #[test]
     fn disks_are_read_as_people_write_them() {
-        let told = disks("/mnt/a=1GiB, hdd:/mnt/b=2k").expect("two disks");
-        let told: Vec<_> = told.iter().map(|d| (d.class, d.place.to_string(), d.bytes)).collect();
+        let found = disks("/mnt/a=1GiB, hdd:/mnt/b=2k").expect("two disks");
+        let found: Vec<_> = found.iter().map(|d| (d.class, d.place.to_string(), d.bytes)).collect();
         let (first, second) =
             ((TierClass::Ssd, "/mnt/a".into(), 1 << 30), (TierClass::Hdd, "/mnt/b".into(), 2048));
-        assert_eq!(told, [first, second]);
+        assert_eq!(found, [first, second]);
         for wrong in ["", "/mnt", "=1k", "/mnt=0", "/mnt=x", "/a=1k,,", "http://x/y=1k"] {
             assert!(disks(wrong).is_err(), "{wrong}");
         }
@@ -253,10 +253,10 @@ mod tests {
 
     #[test]
     fn stores_come_after_disks_and_disks_are_directories() {
-        let told = disks("/a=1k,s3://lake/tier=x=1GiB,object:/mnt/nfs=1k").expect("three tiers");
-        let told: Vec<_> = told.iter().map(|d| (d.class.name(), d.place.to_string())).collect();
+        let found = disks("/a=1k,s3://lake/tier=x=1GiB,object:/mnt/nfs=1k").expect("three tiers");
+        let found: Vec<_> = found.iter().map(|d| (d.class.name(), d.place.to_string())).collect();
         let expected = [("ssd", "/a"), ("object", "s3://lake/tier=x"), ("object", "/mnt/nfs")];
-        assert_eq!(told, expected.map(|(class, place)| (class, place.to_owned())));
+        assert_eq!(found, expected.map(|(class, place)| (class, place.to_owned())));
         for (wrong, part) in [
             (
                 "s3://lake=1k,/mnt=1k",
@@ -265,8 +265,8 @@ mod tests {
             ("hdd:s3://lake=1k", "write object:s3://lake"),
             ("object:s3://a/../b=1k", "'.' or '..'"),
         ] {
-            let told = disks(wrong).map(|_| ()).unwrap_err();
-            assert!(told.contains(part), "{told}");
+            let found = disks(wrong).map(|_| ()).unwrap_err();
+            assert!(found.contains(part), "{found}");
         }
     }
 

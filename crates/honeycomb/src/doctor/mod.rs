@@ -104,7 +104,7 @@ pub fn doctor(args: &DoctorArgs) -> CommandResult {
     match failures {
         0 => Ok(()),
         // The report has been printed.
-        _ => Err(Failure::from("the doctor found failures").told()),
+        _ => Err(Failure::from("the doctor found failures").already_printed()),
     }
 }
 

@@ -202,7 +202,7 @@ fn opened_by(given: &Given<InJob>, address: &str) -> CommandResult<(Work, Queue)
 }
 
 fn empty(address: &str, patience: &Patience) -> Failure {
-    let text = match patience.told().as_str() {
+    let text = match patience.shown().as_str() {
         "" => format!("{address} is empty"),
         within => format!("{address} had no item{within}"),
     };
@@ -255,7 +255,7 @@ fn len(args: &LenArgs) -> CommandResult {
         "reserved": counts.reserved, "closed": counts.closed, "max_items": bound(bounds.0),
         "max_bytes": bound(bounds.1),
     });
-    args.output.tell(&told, || {
+    args.output.print(&told, || {
         let items = if counts.items == 1 { "item" } else { "items" };
         let mut text = format!("{} {items}, {}", counts.items, size::show(counts.bytes));
         text += &bound(counts.reserved).map_or(String::new(), |n| format!(", {n} reserved"));
@@ -271,6 +271,6 @@ fn close(args: &CloseArgs) -> CommandResult {
     let (_work, queue) = opened_by(&args.given, &args.address)?;
     queue.close()?;
     let told = json!({ "address": args.address, "closed": true });
-    args.output.tell(&told, || format!("closed {}", args.address));
+    args.output.print(&told, || format!("closed {}", args.address));
     Ok(())
 }

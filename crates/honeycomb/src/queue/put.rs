@@ -211,7 +211,7 @@ pub fn put(args: &QueuePutArgs) -> CommandResult {
         }
     }
     let told = json!({ "address": args.address, "items": put.items, "bytes": put.bytes });
-    args.output.tell(&told, || match put.items {
+    args.output.print(&told, || match put.items {
         0 => "the input was empty, no item was put".into(),
         1 => format!("put 1 item, {}, into {}", size::show(put.bytes), args.address),
         n => format!("put {n} items, {}, into {}", size::show(put.bytes), args.address),
