@@ -336,9 +336,9 @@ mod tests {
 
     /// A block that is listed twice, one of another structure, and positions or hashes without a block.
     const DAMAGES: [fn(&mut Flushing); 3] = [
-        |it| it.list(it.catalog.structures[it.bad].entries[0].block),
-        |it| it.list(it.catalog.structures[it.good].entries[0].block),
-        |it| it.catalog.structures[it.bad].entries[0].start += SLOT_WIDTH,
+        |flushing| flushing.list(flushing.catalog.structures[flushing.bad].entries[0].block),
+        |flushing| flushing.list(flushing.catalog.structures[flushing.good].entries[0].block),
+        |flushing| flushing.catalog.structures[flushing.bad].entries[0].start += SLOT_WIDTH,
     ];
 
     #[test]
@@ -346,22 +346,22 @@ mod tests {
         for (kind, damage) in
             [Kind::Kv, Kind::File].into_iter().flat_map(|k| DAMAGES.map(|d| (k, d)))
         {
-            let mut it = Flushing::new(kind);
-            damage(&mut it);
-            it.audit();
-            it.now = it.now + Duration::from_secs(2);
-            let bad = it.catalog.structures[it.bad].id;
-            let good: Vec<BlockId> = it.catalog.structures[it.good].blocks().collect();
-            it.effects.clear();
-            it.run(Command::Tick).unwrap();
-            let flushed = it.effects.iter().filter_map(|effect| match effect {
+            let mut flushing = Flushing::new(kind);
+            damage(&mut flushing);
+            flushing.audit();
+            flushing.now = flushing.now + Duration::from_secs(2);
+            let bad = flushing.catalog.structures[flushing.bad].id;
+            let good: Vec<BlockId> = flushing.catalog.structures[flushing.good].blocks().collect();
+            flushing.effects.clear();
+            flushing.run(Command::Tick).unwrap();
+            let flushed = flushing.effects.iter().filter_map(|effect| match effect {
                 Effect::FlushBlock { at, .. } => Some(at.block),
                 _ => None,
             });
             assert_eq!(flushed.collect::<Vec<_>>(), good);
-            let (actor, job) = (Actor::driver(it.job), it.job);
+            let (actor, job) = (Actor::driver(flushing.job), flushing.job);
             let error =
-                it.run(Command::ReopenStructure { actor, job, structure: bad }).unwrap_err();
+                flushing.run(Command::ReopenStructure { actor, job, structure: bad }).unwrap_err();
             let error = error.to_string();
             assert!(error.contains("a defect in the controller's metadata"), "{error}");
         }
@@ -370,15 +370,18 @@ mod tests {
     #[test]
     fn live_flush_of_a_damaged_map_is_refused_and_one_under_way_ends_with_the_finding() {
         for (damage, barrier) in DAMAGES.into_iter().flat_map(|d| [(d, false), (d, true)]) {
-            let mut it = Flushing::new(Kind::Kv);
-            let Ok(Reply::Flushing { number, .. }) = it.flush(barrier) else { panic!("no flush") };
-            damage(&mut it);
-            it.audit();
-            let error = it.flush(!barrier).unwrap_err();
+            let mut flushing = Flushing::new(Kind::Kv);
+            let Ok(Reply::Flushing { number, .. }) = flushing.flush(barrier) else {
+                panic!("no flush")
+            };
+            damage(&mut flushing);
+            flushing.audit();
+            let error = flushing.flush(!barrier).unwrap_err();
             assert!(matches!(error, CatalogError::Quarantined { .. }), "{error}");
-            it.run(Command::Tick).unwrap();
-            let (actor, job) = (Actor::driver(it.job), it.job);
-            let Ok(Reply::FlushInfo(progress)) = it.run(Command::FlushInfo { actor, job, number })
+            flushing.run(Command::Tick).unwrap();
+            let (actor, job) = (Actor::driver(flushing.job), flushing.job);
+            let Ok(Reply::FlushInfo(progress)) =
+                flushing.run(Command::FlushInfo { actor, job, number })
             else {
                 panic!("the flush is known")
             };
@@ -389,35 +392,36 @@ mod tests {
 
     #[test]
     fn drain_names_the_blocks_of_a_quarantined_structure_and_asks_none_of_them_to_leave() {
-        let mut it = Flushing::new(Kind::Kv);
-        DAMAGES[2](&mut it);
-        it.audit();
-        let bad: Vec<BlockId> = it.catalog.structures[it.bad].blocks().collect();
+        let mut flushing = Flushing::new(Kind::Kv);
+        DAMAGES[2](&mut flushing);
+        flushing.audit();
+        let bad: Vec<BlockId> = flushing.catalog.structures[flushing.bad].blocks().collect();
         let server = bad[0].server();
-        it.join("s2:1", 2);
-        it.effects.clear();
-        it.run(Command::DrainServer { actor: Actor::CLUSTER, address: "s1:1", cancel: false })
+        flushing.join("s2:1", 2);
+        flushing.effects.clear();
+        flushing
+            .run(Command::DrainServer { actor: Actor::CLUSTER, address: "s1:1", cancel: false })
             .unwrap();
-        it.run(Command::Tick).unwrap();
-        let asked = it.effects.iter().filter_map(|effect| match effect {
+        flushing.run(Command::Tick).unwrap();
+        let asked = flushing.effects.iter().filter_map(|effect| match effect {
             Effect::Evacuate { at, .. } => Some(at.block),
             _ => None,
         });
-        let good: Vec<BlockId> = it.catalog.structures[it.good].blocks().collect();
+        let good: Vec<BlockId> = flushing.catalog.structures[flushing.good].blocks().collect();
         assert_eq!(asked.collect::<Vec<_>>(), good);
-        let waits = it.catalog.drain_waits(server);
+        let waits = flushing.catalog.drain_waits(server);
         assert!(waits.contains("2 blocks of quarantined structures until you remove"), "{waits}");
     }
 
     /// A finding that does not concern the map, such as a wrong total of a queue, costs no data.
     #[test]
     fn quarantined_structure_with_a_sound_map_is_flushed() {
-        let mut it = Flushing::new(Kind::Kv);
+        let mut flushing = Flushing::new(Kind::Kv);
         let broken = Broken { invariant: 22, what: "planted".into() };
-        it.catalog.quarantine(it.bad, &broken, &mut Vec::new());
-        it.flush(false).unwrap();
+        flushing.catalog.quarantine(flushing.bad, &broken, &mut Vec::new());
+        flushing.flush(false).unwrap();
         let copied = |effect: &&Effect| matches!(effect, Effect::CopyBlock { .. });
-        assert_eq!(it.effects.iter().filter(copied).count(), 4);
+        assert_eq!(flushing.effects.iter().filter(copied).count(), 4);
     }
 
     /// A wrong count of a job stays wrong and changes with the job: it is reported once a minute.
