@@ -111,7 +111,7 @@ unsafe: setup ## crates/block under Miri and AddressSanitizer, where there is a 
 
 integration: peers bench-wheel ## the Python tests, against the installed wheel and real processes
 	$(CARGO_FAST) --bin honeycomb-with-log
-	$(HEARING) $(VENV)/pytest -c python/pyproject.toml python/tests
+	$(HEARING) $(VENV)/pytest -c python/pyproject.toml --durations=20 --durations-min=2 python/tests
 
 .PHONY: simulate soak tier-soak elastic-soak crash-cells bench figures
 simulate: setup ## the simulator, for SECONDS=60
