@@ -195,9 +195,9 @@ class NativeClient:
         """Reopens a job whose root's lease has ended."""
     def deregister_job(self, job: int, within: float | None = None) -> None:
         """Ends a job, within the given seconds or the client's timeout."""
-    def on_lost_leases(self, told: Callable[[str, str, str], bool]) -> None:
-        """Calls `told` with path, status and message of every prefix whose lease could not be renewed, in
-        another thread, until `told` returns false.
+    def on_lost_leases(self, warn: Any) -> None:
+        """Calls `warn` with path, status and message of every prefix whose lease could not be renewed, in
+        another thread, until `warn` returns false.
         """
     def quota(self, job: int, tenant: str | None, path: str | None) -> QuotaFields:
         """The quota of a prefix of the job, of the job, or of a tenant."""
