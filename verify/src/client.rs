@@ -68,7 +68,7 @@ pub(crate) struct Active {
     pub(crate) found: Vec<u8>,
     /// Arguments of the reply.
     pub(crate) told: Vec<u8>,
-    /// Whether the network has a copy of the last request.
+    /// Whether the network has, or had, a copy of one of its requests.
     copied: bool,
 }
 
@@ -401,7 +401,7 @@ fn send(
     let request = || Request { access, header, args: args.clone(), payload: whole() };
     let copied = copied && payload.len() < 2000 && world.rng.chance(world.faults.duplicate);
     let active = world.tasks[id.task].active.as_mut().expect("looked at above");
-    active.copied = copied;
+    active.copied |= copied;
     if copied {
         world.fault("duplicate");
         post(world, id.task, address, Caller::Task(id), request());
@@ -541,8 +541,8 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
         Ok(_) => format!("task {task} ends with {name}"),
         Err(e) => format!("task {task} ends with {e}"),
     });
-    // A client whose last request was answered `Busy` knows that it had no effect. Of a copy, which only this
-    // world makes, it knows nothing.
+    // A client whose last request was answered `Busy` knows that no request had an effect. Of a copy of any
+    // of them, which only this world makes and may deliver later than the last one, it knows nothing.
     let result = result.map_err(|e| match e.status {
         Status::DeadlineExceeded if active.copied => {
             let text = format!("{}, but the network had a copy of its request", e.message);
