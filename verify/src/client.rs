@@ -541,8 +541,8 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
         Ok(_) => format!("task {task} ends with {name}"),
         Err(e) => format!("task {task} ends with {e}"),
     });
-    // A client whose last request was answered `Busy` knows that no request had an effect. Of a copy of any
-    // of them, which only this world makes and may deliver later than the last one, it knows nothing.
+    // A client whose last request was answered `Busy` knows that no request had an effect. It does not know
+    // of copies, which only this world makes, and which may arrive later than the last request.
     let result = result.map_err(|e| match e.status {
         Status::DeadlineExceeded if active.copied => {
             let text = format!("{}, but the network had a copy of its request", e.message);

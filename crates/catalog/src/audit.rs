@@ -236,7 +236,7 @@ impl Catalog {
         }
     }
 
-    /// The same for all structures of a prefix.
+    /// Refuses a copy of a prefix with such a structure.
     pub(crate) fn need_sound_maps(&self, n: u32) -> Result<(), CatalogError> {
         self.structures_of(n).try_for_each(|s| self.need_sound_map(s))
     }
@@ -334,7 +334,8 @@ mod tests {
         }
     }
 
-    /// A block that is listed twice, one of another structure, and positions or hashes without a block.
+    /// A map that lists a block twice, a map that lists a block of another structure, and a map whose first
+    /// positions or hashes have no block.
     const DAMAGES: [fn(&mut Flushing); 3] = [
         |flushing| flushing.list(flushing.catalog.structures[flushing.bad].entries[0].block),
         |flushing| flushing.list(flushing.catalog.structures[flushing.good].entries[0].block),

@@ -8,9 +8,9 @@
 //! 1. A lease expires only if its end is before the time since which every socket was polled again: a
 //!    renewal that had arrived by then has been applied.
 //! 2. The length of a stall is added to all leases, once. A stall is time after the intended end of the
-//!    loop's sleep in which its thread did not work. The part of a stall before that end is not seen, so that
-//!    a sleep is at most `LOOK_SHARE` of the time until a lease may end, or `LOOK_LEAST`: a stall takes no
-//!    more than that from a lease, and a loop whose leases are long wakes up seldom.
+//!    loop's sleep in which its thread did not work. The part of a stall before that end is not noticed, and
+//!    takes its time from the leases. A sleep therefore lasts at most a fraction of the time until a lease
+//!    may end (`LOOK_SHARE`), or `LOOK_LEAST`. A loop whose leases are long wakes up seldom.
 
 use honeycomb_catalog::Command;
 use honeycomb_types::limits::{AMNESTY_AFTER, LOOK_LEAST, LOOK_MAX, LOOK_SHARE, STALL_LEAST};

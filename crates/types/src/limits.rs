@@ -311,11 +311,11 @@ pub const CONTROL_ANSWERS_TIME: Duration = Duration::from_secs(600);
 
 /// A stall of a controller's process that is longer is added to all leases.
 pub const STALL_LEAST: Duration = Duration::from_millis(50);
-/// A controller looks for a stall after this share of the time until a lease may end,
+/// A controller looks for a stall after this fraction of the time until a lease may end.
 pub const LOOK_SHARE: u32 = 40;
-/// but at the earliest after this time,
+/// The shortest time between two looks of a controller for a stall.
 pub const LOOK_LEAST: Duration = Duration::from_millis(25);
-/// and at the latest after this one.
+/// The longest time between two looks of a controller for a stall, while leases run.
 pub const LOOK_MAX: Duration = Duration::from_millis(250);
 /// After a longer stall every prefix gets a whole lease.
 pub const AMNESTY_AFTER: Duration = Duration::from_millis(1000);

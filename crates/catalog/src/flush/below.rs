@@ -59,8 +59,8 @@ impl Catalog {
         Err(CatalogError::NotFlushable { path, name, kind: new.kind })
     }
 
-    /// Why a structure cannot be flushed when its prefix ends. Earlier versions allowed its kind in such a
-    /// prefix; or a part cannot be taken from each block that it lists.
+    /// The reason why a structure cannot be flushed at the end of its prefix, if there is one: earlier
+    /// versions allowed its kind there, or the map of a quarantined structure is damaged.
     pub(crate) fn unflushable(&self, s: u32) -> Option<Loss> {
         if !can_be_flushed(self.structures[s].kind) {
             return Some(Loss::Unflushable);
