@@ -11,7 +11,7 @@
 
 use crate::pool::{Core, Server};
 use crate::{Catalog, CatalogError, Effect, Reply};
-use honeycomb_types::limits::{LOTS_AGAIN, LOTS_PER_CORE};
+use honeycomb_types::limits::{FULL_PATIENCE, LOTS_AGAIN, LOTS_PER_CORE};
 use honeycomb_types::{Bug, ServerId, Time};
 
 /// The state of a server's lending.
@@ -24,6 +24,8 @@ pub(crate) struct Lending {
     /// The earliest time of a new request after an answer with less than requested, unless an allocation
     /// waits.
     again: Time,
+    /// The time until which a refused allocation may wait for that request.
+    lacks_until: Time,
     /// The earliest time at which blocks are returned: blocks that were lent for a refused caller must be
     /// available when it retries.
     hold: Time,
@@ -38,7 +40,8 @@ fn lot(blocks: u32) -> u32 {
 
 impl Lending {
     pub(crate) fn new() -> Lending {
-        Lending { asked: None, short: 0, again: Time::ZERO, hold: Time::ZERO, told: None }
+        let (again, lacks_until, hold) = (Time::ZERO, Time::ZERO, Time::ZERO);
+        Lending { asked: None, short: 0, again, lacks_until, hold, told: None }
     }
 }
 
@@ -70,6 +73,13 @@ impl Catalog {
         let heard = self.pool.servers().filter(|(_, server)| !server.is_suspected());
         let mut lending = heard.filter_map(|(_, server)| server.lending.as_ref());
         lending.any(|lending| lending.asked.is_some() || lending.short > 0)
+    }
+
+    /// Whether a server that had fewer blocks than a refused allocation lacked can be asked again soon. The
+    /// other shards may have borrowed more than they use, and return that within this time.
+    pub fn lacks_lots(&self) -> bool {
+        let mut lending = self.pool.servers().filter_map(|(_, server)| server.lending.as_ref());
+        lending.any(|lending| self.now < lending.again.min(lending.lacks_until))
     }
 
     /// Whether a server may have more to lend, because its last answer granted the whole request.
@@ -107,9 +117,7 @@ impl Catalog {
         let was_asked = asked.is_some();
         let less = asked.is_some_and(|asked| asked.iter().zip(lent).any(|(a, l)| a > l));
         let lending = server.lending.as_mut().expect("inserted above");
-        if less {
-            lending.again = now + LOTS_AGAIN;
-        }
+        lending.again = if less { now + LOTS_AGAIN } else { now };
         if was_asked {
             lending.hold = now + LOTS_AGAIN;
         }
@@ -132,11 +140,19 @@ impl Catalog {
         blocks: u32,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
+        let cores = self.pool.servers().flat_map(|(_, server)| server.cores());
+        let possible: u64 = cores
+            .map(|core| (core.room() + core.blocks().saturating_sub(core.lent())) as u64)
+            .sum();
+        // No answer helps an allocation of more blocks than there are.
+        let lacks_until =
+            if possible >= blocks as u64 { self.now + FULL_PATIENCE } else { self.now };
         let mut stirred = Vec::new();
         for (id, server) in self.pool.servers_mut_by_id() {
             let asked = !server.is_away() && server.takes_blocks();
             if let Some(lending) = server.lending.as_mut().filter(|_| asked) {
                 lending.short = lending.short.max(blocks.max(1));
+                lending.lacks_until = lacks_until;
                 stirred.push(id);
             }
         }

@@ -146,16 +146,16 @@ fn nth_block(structure: &StructureRecord, i: usize) -> Option<BlockId> {
 }
 
 impl Catalog {
-    /// Whether room is coming for a refused allocation: a request to a server that lends is unanswered, or
-    /// blocks are being demoted.
+    /// Whether room is coming for a refused allocation: a request to a server that lends is unanswered or
+    /// will be repeated soon, or blocks are being demoted.
     pub fn awaits_room(&self) -> bool {
-        self.awaits_lots() || self.lowers()
+        self.awaits_lots() || self.lacks_lots() || self.lowers()
     }
 
     /// Whether memory may become free for a refused allocation: blocks are being demoted, or a disk has room
     /// for a block in memory, even if that block cannot be demoted at this moment.
     pub fn room_may_come(&self) -> bool {
-        self.awaits_room() || self.with_tiers().any(Server::may_lower)
+        self.awaits_lots() || self.lowers() || self.with_tiers().any(Server::may_lower)
     }
 
     /// Whether blocks are being demoted.

@@ -26,7 +26,7 @@ use crate::turns::Turns;
 use honeycomb_catalog::{Actor, Catalog, CatalogError, Command, Effect, Reply};
 use honeycomb_env::thread_cpu;
 use honeycomb_transport::{ConnId, Detached, Net, ReplyPayload, Service};
-use honeycomb_types::limits::{FULL_PATIENCE, RESULTS_WINDOW, SERVER_SILENCE};
+use honeycomb_types::limits::{FULL_PATIENCE, LOTS_AGAIN, RESULTS_WINDOW, SERVER_SILENCE};
 use honeycomb_types::{BlockAt, Bug, JobId, PrefixId, ServerId, SessionId, Time, Verbs};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{
@@ -547,13 +547,17 @@ impl ControllerService {
 
     /// Whether memory may become free for an allocation that was just refused: servers are asked to lend
     /// blocks, and blocks are demoted. The wait is bounded, because earlier requests may take the freed
-    /// memory. A server that lent fewer blocks than requested is not waited for again.
+    /// memory. A server that lent fewer blocks than requested is asked again after `LOTS_AGAIN`, when other
+    /// shards have returned the blocks that they do not use.
     fn may_wait(&mut self, now: Time, since: Option<Time>) -> bool {
-        let comes = |since: Time| {
-            now.since(since) < FULL_PATIENCE && (self.catalog.lowers() || self.catalog.may_borrow())
-        };
-        if !since.is_none_or(comes) || self.parked.len() >= PARKED_MAX {
+        if since.is_some_and(|since| now.since(since) >= FULL_PATIENCE)
+            || self.parked.len() >= PARKED_MAX
+        {
             return false;
+        }
+        let lacks = self.catalog.lacks_lots();
+        if since.is_some() && (lacks || !self.catalog.lowers() && !self.catalog.may_borrow()) {
+            return lacks;
         }
         let short = Command::ShortOf { blocks: self.short };
         self.apply(now, short).expect("a report of short memory cannot be refused");
@@ -725,6 +729,9 @@ impl Service for ControllerService {
             .unwrap_or(now + SERVER_SILENCE.max(Duration::from_secs(1)));
         if self.siblings.is_behind() {
             deadline = deadline.min(now + DELIVER_AGAIN);
+        }
+        if !self.parked.is_empty() {
+            deadline = deadline.min(now + LOTS_AGAIN);
         }
         let due = match &self.store {
             Some(_) if self.trouble().is_some() => self.renew_at,
