@@ -144,15 +144,15 @@ impl Catalog {
         let possible: u64 = cores
             .map(|core| (core.room() + core.blocks().saturating_sub(core.lent())) as u64)
             .sum();
-        // No answer helps an allocation of more blocks than there are.
+        // No answer helps an allocation of more blocks than there are. It ends no other allocation's wait.
         let lacks_until =
-            if possible >= blocks as u64 { self.now + FULL_PATIENCE } else { self.now };
+            if possible >= blocks as u64 { self.now + FULL_PATIENCE } else { Time::ZERO };
         let mut stirred = Vec::new();
         for (id, server) in self.pool.servers_mut_by_id() {
             let asked = !server.is_away() && server.takes_blocks();
             if let Some(lending) = server.lending.as_mut().filter(|_| asked) {
                 lending.short = lending.short.max(blocks.max(1));
-                lending.lacks_until = lacks_until;
+                lending.lacks_until = lending.lacks_until.max(lacks_until);
                 stirred.push(id);
             }
         }

@@ -4,7 +4,9 @@
 use honeycomb_catalog::{Actor, Catalog, Command, Config, Effect, PrefixOptions, Reply};
 use honeycomb_controller::Turns;
 use honeycomb_env::Entropy;
-use honeycomb_types::limits::{LEASE_MAX_MS, LEASE_MIN_MS, STALL_LEAST};
+use honeycomb_types::limits::{
+    LEASE_MAX_MS, LEASE_MIN_MS, LOOK_LEAST, LOOK_MAX, LOOK_SHARE, STALL_LEAST,
+};
 use honeycomb_types::{Bug, JobId, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -177,7 +179,8 @@ fn stall_takes_at_most_a_fortieth_of_what_a_lease_has_left() {
                 let spent = left.saturating_sub(run.remaining().unwrap_or(Duration::ZERO));
                 let passed = run.now.since(began) - stalled;
                 // A rest is in whole milliseconds.
-                let taken = (left / 40).clamp(ms(25), ms(250)) + STALL_LEAST + ms(1);
+                let asleep = (left / LOOK_SHARE).clamp(LOOK_LEAST, LOOK_MAX);
+                let taken = asleep + STALL_LEAST + ms(1);
                 let about =
                     format!("seed {seed}: of {left:?} {spent:?} in {passed:?}, {stalled:?}");
                 assert!(spent <= passed + stalled.min(taken) + ms(1), "{about}");

@@ -103,25 +103,28 @@ fn what_is_lent_elsewhere_or_being_freed_is_nobodys() {
 /// The last requests of a run that two shards shared were refused with three fifths of memory free.
 #[test]
 fn allocation_that_lacks_lots_waits_while_the_other_shards_may_return_some() {
-    let mut bench = Bench::new();
-    let server = bench.join_as("s1:1", 1, 16, false);
-    bench.run(Command::Lent { server, lent: &[8] }).unwrap();
-    let job = bench.job_leased("sort", 3_600_000);
-    bench.create(job, "map", &[], LEASE).unwrap();
-    let made = (0..16).take_while(|n| make(&mut bench, job, "map", &format!("f{n}")).is_ok());
-    assert!(made.count() < 8);
-    // The answer to the request that the shard made for these files: their blocks and the reserve.
-    bench.run(Command::Lent { server, lent: &[4] }).unwrap();
-    for (blocks, waits) in [(1, true), (16, false)] {
-        bench.run(Command::ShortOf { blocks }).unwrap();
-        assert!(bench.catalog.awaits_room(), "the server has not answered");
-        let asked = bench.effects.iter().find_map(|effect| match effect {
-            Effect::Lots { lots, .. } => Some(lots[0]),
-            _ => None,
-        });
-        // The server has one fewer.
-        bench.run(Command::Lent { server, lent: &[asked.unwrap() - 1] }).unwrap();
-        assert_eq!(bench.catalog.awaits_room(), waits, "of {blocks}");
+    // An allocation of more blocks than there are does not wait, and does not end the wait of another one.
+    for (requests, waits) in [(&[1][..], true), (&[16], false), (&[1, 16], true)] {
+        let mut bench = Bench::new();
+        let server = bench.join_as("s1:1", 1, 16, false);
+        bench.run(Command::Lent { server, lent: &[8] }).unwrap();
+        let job = bench.job_leased("sort", 3_600_000);
+        bench.create(job, "map", &[], LEASE).unwrap();
+        let made = (0..16).take_while(|n| make(&mut bench, job, "map", &format!("f{n}")).is_ok());
+        assert!(made.count() < 8);
+        // The answer to the request that the shard made for these files: their blocks and the reserve.
+        bench.run(Command::Lent { server, lent: &[4] }).unwrap();
+        for &blocks in requests {
+            bench.run(Command::ShortOf { blocks }).unwrap();
+            assert!(bench.catalog.awaits_room(), "the server has not answered");
+            let asked = bench.effects.iter().find_map(|effect| match effect {
+                Effect::Lots { lots, .. } => Some(lots[0]),
+                _ => None,
+            });
+            // The server has one fewer.
+            bench.run(Command::Lent { server, lent: &[asked.unwrap() - 1] }).unwrap();
+        }
+        assert_eq!(bench.catalog.awaits_room(), waits, "{requests:?}");
         assert!(!bench.catalog.may_borrow() && !bench.catalog.room_may_come());
         bench.pass(LOTS_AGAIN.as_millis() as u64);
         assert!(!bench.catalog.lacks_lots() && bench.catalog.may_borrow(), "it is asked again");
