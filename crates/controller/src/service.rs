@@ -583,7 +583,7 @@ impl ControllerService {
     }
 
     fn tick(&mut self, net: &mut Net, now: Time) {
-        let turn = self.turns.turn(now, net.asked_all(), thread_cpu);
+        let turn = self.turns.turn(now, net.asked_all(), || thread_cpu() + net.slept());
         if let Some(stall) = turn.stall {
             self.apply(now, stall).expect("a stall cannot be refused");
         }
@@ -738,7 +738,7 @@ impl Service for ControllerService {
             Some(store) => deadline.min(store.deadline()),
             None => deadline,
         };
-        Some(self.turns.sleep(now, due, self.catalog.next_lease_end()))
+        Some(Turns::wake(now, due, self.catalog.next_lease_end()))
     }
 
     fn finished(&self) -> bool {

@@ -7,10 +7,11 @@
 //!
 //! 1. A lease expires only if its end is before the time since which every socket was polled again: a
 //!    renewal that had arrived by then has been applied.
-//! 2. The length of a stall is added to all leases, once. A stall is time after the intended end of the
-//!    loop's sleep in which its thread did not work. The part of a stall before that end is not noticed, and
-//!    takes its time from the leases. A sleep therefore lasts at most a fraction of the time until a lease
-//!    may end (`LOOK_SHARE`), or `LOOK_LEAST`. A loop whose leases are long wakes up seldom.
+//! 2. The length of a stall is added to all leases, once. A stall is time in which the loop's thread neither
+//!    worked nor slept as intended; the kernel interrupts the sleep of a process that is stopped. Only a
+//!    stall of the whole machine within a sleep is not noticed, and takes its time from the leases. A sleep
+//!    therefore lasts at most a fraction of the time until a lease may end (`LOOK_SHARE`), or `LOOK_LEAST`. A
+//!    loop whose leases are long wakes up seldom.
 
 use honeycomb_catalog::Command;
 use honeycomb_types::limits::{AMNESTY_AFTER, LOOK_LEAST, LOOK_MAX, LOOK_SHARE, STALL_LEAST};
@@ -24,10 +25,8 @@ const SAMPLE: Duration = Duration::from_millis(5);
 /// The turns of a controller's loop.
 #[derive(Debug)]
 pub struct Turns {
-    /// The last reading of the clock, and the CPU time of the thread at that moment.
+    /// The last reading of the clock, and the total time of work and sleep at that moment.
     looked: Option<(Time, Duration)>,
-    /// The intended end of the sleep after the last turn.
-    wake: Time,
     /// The beginning of the last turn after which every socket was polled.
     begun: Time,
     heard: Time,
@@ -44,14 +43,15 @@ pub struct Turn {
 
 impl Default for Turns {
     fn default() -> Turns {
-        Turns { looked: None, wake: Time::ZERO, begun: Time::ZERO, heard: Time::ZERO }
+        Turns { looked: None, begun: Time::ZERO, heard: Time::ZERO }
     }
 }
 
 impl Turns {
     /// Records a turn that has applied the requests it read. `asked_all`: every socket was polled since the
-    /// last turn with `asked_all`. `worked` is the CPU time of the loop's thread.
-    pub fn turn(&mut self, now: Time, asked_all: bool, worked: impl FnOnce() -> Duration) -> Turn {
+    /// last turn with `asked_all`. `spent` is the total time in which the loop's thread worked or slept as
+    /// intended.
+    pub fn turn(&mut self, now: Time, asked_all: bool, spent: impl FnOnce() -> Duration) -> Turn {
         let begun = self.begun;
         assert!(begun <= now, "INV-27: a turn at {now} follows one at {begun}");
         if asked_all {
@@ -59,28 +59,24 @@ impl Turns {
         }
         assert!(self.heard <= now, "INV-27: requests until {} are read at {now}", self.heard);
         let heard = if Bug::ExpiresUnheard.active() { now } else { self.heard };
-        Turn { stall: self.stall(now, worked), heard }
+        Turn { stall: self.stall(now, spent), heard }
     }
 
-    /// Returns the time until which the loop may sleep after a turn: `due`, or earlier if a lease may end at
-    /// `lease_end`. Without this call all time between two turns is a stall.
-    pub fn sleep(&mut self, now: Time, due: Time, lease_end: Option<Time>) -> Time {
-        let look = lease_end.map_or(Time::NEVER, |end| {
-            now + (end.since(now) / LOOK_SHARE).clamp(LOOK_LEAST, LOOK_MAX)
-        });
-        self.wake = due.min(look);
-        self.wake
+    /// The time until which the loop may sleep after a turn: `due`, or earlier if a lease may end at
+    /// `lease_end`.
+    pub fn wake(now: Time, due: Time, lease_end: Option<Time>) -> Time {
+        let look = |end: Time| now + (end.since(now) / LOOK_SHARE).clamp(LOOK_LEAST, LOOK_MAX);
+        lease_end.map_or(due, |end| due.min(look(end)))
     }
 
-    fn stall(&mut self, now: Time, worked: impl FnOnce() -> Duration) -> Option<Command<'static>> {
+    fn stall(&mut self, now: Time, spent: impl FnOnce() -> Duration) -> Option<Command<'static>> {
         let (then, before) = match self.looked {
             Some((then, _)) if now.since(then) < SAMPLE => return None,
             looked => looked.unwrap_or((now, Duration::ZERO)),
         };
-        let worked = worked();
-        self.looked = Some((now, worked));
-        let late = now.since(then.max(self.wake));
-        let length = late.saturating_sub(worked.saturating_sub(before));
+        let spent = spent();
+        self.looked = Some((now, spent));
+        let length = now.since(then).saturating_sub(spent.saturating_sub(before));
         match length {
             length if length > AMNESTY_AFTER => Some(Command::Amnesty),
             length if length > STALL_LEAST && !Bug::StallForgotten.active() => {
@@ -139,18 +135,13 @@ mod tests {
     }
 
     #[test]
-    fn intended_sleep_is_no_stall_and_is_as_long_as_the_leases_permit() {
-        let mut turns = Turns::default();
-        let idle = || Duration::ZERO;
-        let mut sleep = |at, due, end: Option<u64>| {
-            let stall = length(turns.turn(ms(at), true, idle));
-            (stall, turns.sleep(ms(at), ms(due), end.map(ms)).as_millis())
-        };
-        assert_eq!(sleep(0, 9000, None), (None, 9000), "without leases nothing bounds it");
-        assert_eq!(sleep(9050, 20_000, Some(9060)), (None, 9075), "50 ms are no stall");
-        assert_eq!(sleep(9126, 20_000, Some(11_126)), (Some(51), 9176));
-        assert_eq!(sleep(9150, 20_000, Some(86_409_150)), (None, 9400), "awake early: no stall");
-        assert_eq!(sleep(9400, 9500, Some(86_409_150)), (None, 9500));
-        assert_eq!(sleep(10_100, 20_000, Some(9000)), (Some(600), 10_125), "an end that is due");
+    fn sleep_is_as_long_as_the_leases_permit() {
+        let wake = |due, end: Option<u64>| Turns::wake(ms(9000), ms(due), end.map(ms)).as_millis();
+        assert_eq!(wake(90_000, None), 90_000, "without leases nothing bounds it");
+        assert_eq!(wake(90_000, Some(9010)), 9025);
+        assert_eq!(wake(90_000, Some(11_000)), 9050);
+        assert_eq!(wake(90_000, Some(86_409_000)), 9250);
+        assert_eq!(wake(9100, Some(86_409_000)), 9100);
+        assert_eq!(wake(90_000, Some(8000)), 9025, "an end that is due");
     }
 }

@@ -344,6 +344,8 @@ pub struct Net {
     round: Time,
     /// Whether every socket was polled in this round, and its bytes were read.
     asked_all: bool,
+    /// The total time of intended sleep, of a service with `TIMED`.
+    slept: Duration,
     /// Consecutive polls with the maximum number of events: there may be more.
     full_polls: usize,
     /// Whether more requests follow the current one in the same batch.
@@ -384,6 +386,7 @@ impl Net {
             waker,
             round: clock.now(),
             asked_all: false,
+            slept: Duration::ZERO,
             full_polls: 0,
             more: false,
             doomed: None,
@@ -461,6 +464,11 @@ impl Net {
     /// their connections had a turn. False in rounds that read one busy connection only.
     pub fn asked_all(&self) -> bool {
         self.asked_all
+    }
+
+    /// The total intended sleep of a loop with `TIMED`, without sleeps that a stop interrupted.
+    pub fn slept(&self) -> Duration {
+        self.slept
     }
 
     /// A poll of all sockets returned this many events, which will be read in this round.

@@ -4,9 +4,7 @@
 use honeycomb_catalog::{Actor, Catalog, Command, Config, Effect, PrefixOptions, Reply};
 use honeycomb_controller::Turns;
 use honeycomb_env::Entropy;
-use honeycomb_types::limits::{
-    LEASE_MAX_MS, LEASE_MIN_MS, LOOK_LEAST, LOOK_MAX, LOOK_SHARE, STALL_LEAST,
-};
+use honeycomb_types::limits::{LEASE_MAX_MS, LEASE_MIN_MS, STALL_LEAST};
 use honeycomb_types::{Bug, JobId, Time};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -27,6 +25,8 @@ struct Loop {
     stopped: Duration,
     /// The intended end of the loop's sleep.
     wake: Time,
+    /// The total time of sleep that was not interrupted.
+    slept: Duration,
 }
 
 impl Loop {
@@ -63,8 +63,8 @@ impl Loop {
         });
         let (arriving, mut turns) = (arriving.collect(), Turns::default());
         turns.turn(now, true, || Duration::ZERO);
-        let stopped = Duration::ZERO;
-        Loop { rng, catalog, effects, job, turns, now, arriving, stopped, wake: Time::ZERO }
+        let (stopped, slept, wake) = (Duration::ZERO, Duration::ZERO, Time::ZERO);
+        Loop { rng, catalog, effects, job, turns, now, arriving, stopped, wake, slept }
     }
 
     /// The process may be stopped here.
@@ -80,12 +80,16 @@ impl Loop {
 
     /// One turn; returns whether the lease is still running.
     fn turn(&mut self) -> bool {
-        self.now = self.now.max(self.wake.min(self.arriving[0]));
+        let asleep = self.wake.min(self.arriving[0]).since(self.now);
+        self.now = self.now + asleep;
         let before = self.now;
         self.stop();
-        // A poll that was interrupted by a stop may return before it reports bytes that have
-        // arrived.
+        // A poll that is interrupted by a stop returns before it reports bytes that have arrived. The process
+        // may also be stopped after its poll.
         let asked_all = self.now == before || self.rng.below(2) == 0;
+        if asked_all {
+            self.slept += asleep;
+        }
         let polled = self.now;
         self.stop();
         let now = self.now;
@@ -98,16 +102,15 @@ impl Loop {
                 return false;
             }
         }
-        let worked = now.since(Time::ZERO) - self.stopped;
-        // It sleeps most of that time; sleeping is not work.
-        let turn = self.turns.turn(now, asked_all, || worked / 100);
+        // Work takes no time here.
+        let turn = self.turns.turn(now, asked_all, || self.slept);
         if let Some(stall) = turn.stall {
             self.catalog.apply(now, stall, &mut self.effects).unwrap();
         }
         let tick = Command::TickUntil { heard: turn.heard };
         self.catalog.apply(now, tick, &mut self.effects).unwrap();
         let due = self.catalog.next_deadline().unwrap_or(Time::NEVER);
-        self.wake = self.turns.sleep(now, due, self.catalog.next_lease_end());
+        self.wake = Turns::wake(now, due, self.catalog.next_lease_end());
         true
     }
 
@@ -158,7 +161,7 @@ fn lease_ends_within_one_and_a_half_of_its_time_however_often_the_controller_ask
 }
 
 #[test]
-fn stall_takes_at_most_a_fortieth_of_what_a_lease_has_left() {
+fn every_stall_is_added_to_leases_of_any_length_and_a_loop_wakes_up_seldom() {
     let ms = Duration::from_millis;
     for lease_ms in [LEASE_MIN_MS as u64, LEASE_MS, 10_000, 100_000, LEASE_MAX_MS as u64] {
         let (mut added, mut slept, mut turns) = (0, Duration::ZERO, 0);
@@ -178,12 +181,10 @@ fn stall_takes_at_most_a_fortieth_of_what_a_lease_has_left() {
                 let stalled = run.stopped - stopped;
                 let spent = left.saturating_sub(run.remaining().unwrap_or(Duration::ZERO));
                 let passed = run.now.since(began) - stalled;
-                // A rest is in whole milliseconds.
-                let asleep = (left / LOOK_SHARE).clamp(LOOK_LEAST, LOOK_MAX);
-                let taken = asleep + STALL_LEAST + ms(1);
                 let about =
                     format!("seed {seed}: of {left:?} {spent:?} in {passed:?}, {stalled:?}");
-                assert!(spent <= passed + stalled.min(taken) + ms(1), "{about}");
+                // The remaining time is in whole milliseconds.
+                assert!(spent <= passed + stalled.min(STALL_LEAST) + ms(1), "{about}");
                 added += (spent + stalled / 2 < passed + stalled) as u32;
             }
         }

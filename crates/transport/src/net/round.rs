@@ -154,8 +154,17 @@ impl Round {
         }
         let wake = deadline.into_iter().chain(net.resting.until()).fold(next_sweep, Time::min);
         let timeout = if at_once { Duration::ZERO } else { wake.since(now) };
-        poll_once(net, events, timeout)?;
-        Ok(clock.now())
+        if !S::TIMED || timeout.is_zero() {
+            poll_once(net, events, timeout)?;
+            return Ok(clock.now());
+        }
+        let began = clock.now();
+        let whole = poll_once(net, events, timeout)?;
+        let after = clock.now();
+        if whole {
+            net.slept += after.since(began).min(timeout);
+        }
+        Ok(after)
     }
 
     /// Reads from a connection, up to its turn, unless its job rests. Returns whether there was any data or
@@ -828,15 +837,16 @@ fn skipped<S: Service>(net: &mut Net, service: &mut S, now: Time, id: ConnId, le
     }
 }
 
-fn poll_once(net: &mut Net, events: &mut Events, timeout: Duration) -> io::Result<()> {
+/// Polls all sockets. Returns false if that was interrupted.
+fn poll_once(net: &mut Net, events: &mut Events, timeout: Duration) -> io::Result<bool> {
     match net.poll.poll(events, Some(timeout)) {
         // A process that was stopped gets this error on its return, before the bytes that have arrived
         // meanwhile.
-        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(false),
         Err(e) => Err(e),
         Ok(()) => {
             net.polled(events.iter().count());
-            Ok(())
+            Ok(true)
         }
     }
 }
