@@ -432,7 +432,7 @@ impl Call {
                 if sent {
                     self.doubt();
                 }
-                self.last_trouble = why;
+                self.note_trouble(why);
                 self.after_trouble(now)
             }
             CallEvent::Gone { sent, reason } => {
@@ -442,7 +442,7 @@ impl Call {
                 Step::Done(Err(self.explain(reason)))
             }
             CallEvent::RefreshFailed(e) if e.status == Status::Unavailable => {
-                self.last_trouble = e.message;
+                self.note_trouble(e.message);
                 self.pause(now)
             }
             CallEvent::RefreshFailed(e) => Step::Done(Err(self.explain(e))),
@@ -574,7 +574,7 @@ impl Call {
         match header.status {
             Status::Busy => {
                 self.stay();
-                self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                self.note_trouble(String::from_utf8_lossy(args).into_owned());
                 self.full = header.value & busy::FULL != 0;
                 if header.value & busy::UNDER_WAY != 0 {
                     self.doubt();
@@ -595,7 +595,7 @@ impl Call {
             Status::WrongEpoch | Status::UnknownBlock | Status::WrongRange => {
                 // The lane and its number stay with the block. If an earlier copy of this request
                 // is still on its way there, the block must recognise the two as one.
-                self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                self.note_trouble(String::from_utf8_lossy(args).into_owned());
                 self.gone = matches!(self.target, Target::Extents(_));
                 if Bug::ClientChangesLane.active() {
                     self.lane = None;
@@ -613,7 +613,7 @@ impl Call {
             }
             Status::GrantRevoked => {
                 // The controller was unreachable, or the permissions changed again meanwhile.
-                self.last_trouble = String::from_utf8_lossy(args).into_owned();
+                self.note_trouble(String::from_utf8_lossy(args).into_owned());
                 self.after_trouble(now)
             }
             status => {
@@ -670,7 +670,7 @@ impl Call {
         if routing.route(self.target).is_some_and(|entry| entry.at() == refused) {
             // The reply repeats the map's entry, yet the block cannot serve the request: the
             // controller may know more.
-            self.last_trouble = "the block replied that another block serves this".into();
+            self.note_trouble("the block replied that another block serves this".into());
             return self.after_trouble(now);
         }
         self.send(now, routing, lanes)
@@ -709,6 +709,13 @@ impl Call {
             Target::Head | Target::Block(_) => QueueEnd::Head,
             _ => QueueEnd::Tail,
         }
+    }
+
+    /// Keeps the reason why the last attempt failed. A lack of space that an earlier attempt met is no longer
+    /// the reason.
+    fn note_trouble(&mut self, why: String) {
+        self.last_trouble = why;
+        self.full = false;
     }
 
     /// The block or its server has a problem: refresh from the controller soon.

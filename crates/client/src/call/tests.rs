@@ -138,6 +138,25 @@ fn call_that_ends_while_there_is_no_room_is_out_of_memory() {
     assert_eq!((e.status, &e.message[..]), (Status::OutOfMemory, "the disk is full"));
 }
 
+#[test]
+fn call_that_met_a_full_cluster_and_then_no_controller_names_the_controller() {
+    let (mut call, mut routing, mut lanes) = begin();
+    call.next(Time(1), &mut routing, &mut lanes, CallEvent::Go);
+    let full = ReplyHeader::new(Status::Busy, 1, 500 | busy::FULL);
+    call.next(Time(2), &mut routing, &mut lanes, CallEvent::Reply(full, b"the disk is full"));
+    call.next(Time(3), &mut routing, &mut lanes, CallEvent::Go);
+    let gone = ReplyHeader::new(Status::WrongEpoch, 1, 0);
+    let step =
+        call.next(Time(4), &mut routing, &mut lanes, CallEvent::Reply(gone, b"no such epoch"));
+    assert_eq!(step, Step::Refresh);
+    let silent = Error::new(Status::Unavailable, "the controller does not answer");
+    let late = Time(DEADLINE.0 - 1);
+    let step = call.next(late, &mut routing, &mut lanes, CallEvent::RefreshFailed(silent));
+    let Step::Done(Err(e)) = step else { panic!("there is no time left") };
+    assert_eq!(e.status, Status::DeadlineExceeded);
+    assert!(e.message.contains("the controller does not answer"), "{e}");
+}
+
 /// One of two copies of a request found its block gone, and its reply arrived first: the other may
 /// have run. This makes nothing uncertain: a block that does not know the lane starts it anew.
 /// Found by the simulator.

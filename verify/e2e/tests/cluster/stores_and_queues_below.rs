@@ -181,8 +181,7 @@ fn a_store_that_fits_nowhere_is_refused_and_keeps_what_it_has() {
     let refused = refused.expect("memory and disk are full some time");
     assert_eq!(refused.status, Status::OutOfMemory, "{}", refused.message);
     assert!(kept > KEYS, "{kept} had room");
-    // A batch answers each operation on its own; one that needs no room takes effect all the same. A caller
-    // whose deadline is shorter than the wait of writers gets the same error.
+    // A batch answers each operation on its own; one that needs no room takes effect all the same.
     let large = vec![1; 8000];
     let entries: Vec<(Vec<u8>, &[u8])> = (0..40).map(|n| (key(n + 500_000), &large[..])).collect();
     let entries: Vec<(&[u8], &[u8])> =
@@ -192,12 +191,20 @@ fn a_store_that_fits_nowhere_is_refused_and_keeps_what_it_has() {
     for e in told.into_iter().filter_map(Result::err) {
         assert_eq!(e.status, Status::OutOfMemory, "{}", e.message);
     }
+    // A caller whose deadline is shorter than the wait of writers gets the same error.
     let mut options =
         ClientOptions::new(world.cluster.controller.address().to_string(), &world.job.token[..]);
     options.timeout = Duration::from_millis(500);
     let hurried = Client::new(options).open_kv(world.job.job, ":s").unwrap();
-    let late = (0..40).find_map(|n| hurried.put(&key(n + 600_000), &large).err());
-    assert_eq!(late.map(|e| e.status), Some(Status::OutOfMemory));
+    let refused: Vec<_> =
+        (0..40).filter_map(|n| hurried.put(&key(n + 600_000), &large).err()).collect();
+    // A disk may need longer than that for one request: such a call has no reply at its deadline.
+    for e in &refused {
+        let in_time = e.status == Status::OutOfMemory;
+        let late = e.status == Status::DeadlineExceeded && e.message.contains("not taken effect");
+        assert!(in_time || late, "{e}");
+    }
+    assert!(refused.iter().any(|e| e.status == Status::OutOfMemory), "{refused:?}");
     let mut got = Vec::new();
     for n in (0..kept).step_by(7) {
         assert!(store.get(&key(n), &mut got).unwrap() && got == value(n, 0), "key {n} is there");
