@@ -211,10 +211,11 @@ impl NativeKv {
         prefix: Data<'_>,
         keys_only: bool,
         max_bytes: u32,
-    ) -> NativeScanAhead {
+    ) -> PyResult<NativeScanAhead> {
         let (kv, prefix) = (&slf.get().kv, prefix.slice());
         let ahead = slf.py().detach(|| kv.scan_ahead(cursor, prefix, keys_only, max_bytes));
-        NativeScanAhead::new(slf.clone().unbind(), ahead, keys_only)
+        let ahead = checked(slf.py(), ahead)?;
+        Ok(NativeScanAhead::new(slf.clone().unbind(), ahead, keys_only))
     }
 
     /// Runs operations independently. Returns the result of each, or its exception.

@@ -31,10 +31,11 @@ impl Kv {
         prefix: &[u8],
         keys_only: bool,
         max_bytes: u32,
-    ) -> ScanAhead {
+    ) -> Result<ScanAhead, Error> {
+        self.check_key(prefix)?;
         let args = Kv::scan_args(cursor, prefix, keys_only, max_bytes);
         let under = self.0.set_out(Kv::scan_exchange(cursor, &args, Sink::None));
-        ScanAhead { args, cursor, under }
+        Ok(ScanAhead { args, cursor, under })
     }
 
     /// Returns the part that was requested. If it does not arrive, or was requested too long ago,

@@ -306,6 +306,7 @@ impl Kv {
             );
             return Err(Error::new(Status::ValueTooLarge, text));
         }
+        self.check_key(key)?;
         let args = accumulate_args(function, key);
         let mut bytes = Vec::new();
         let replied =

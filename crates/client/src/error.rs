@@ -1,6 +1,6 @@
 //! The error of a call: a cause and a message.
 
-use honeycomb_wire::{Malformed, Status};
+use honeycomb_wire::{BodyTooLarge, Malformed, Status};
 use std::fmt;
 
 /// Why a call failed: the cause, as the protocol names it, and a message that says what failed, on
@@ -52,6 +52,12 @@ impl From<Malformed> for Error {
             Status::BadFrame,
             format!("the peer sent a message body that cannot be parsed: {e}"),
         )
+    }
+}
+
+impl From<BodyTooLarge> for Error {
+    fn from(e: BodyTooLarge) -> Error {
+        Error::new(Status::FrameTooLarge, e.to_string())
     }
 }
 

@@ -70,9 +70,9 @@ impl Kv {
         only_if_absent: bool,
     ) -> Result<Replied, Error> {
         let length = value.iter().map(|part| part.len()).sum();
+        self.check_key(key)?;
         self.check(length, self.value_limit(), "the most that blocks of this size can hold")?;
         if length > self.plain_limit() {
-            self.check_key(key)?;
             let when = if only_if_absent { StoredWhen::Absent } else { StoredWhen::Always };
             return self.put_large(key, when, value);
         }
@@ -115,6 +115,7 @@ impl Kv {
 
     /// Deletes a key; returns whether it had a value.
     pub fn delete(&self, key: &[u8]) -> Result<bool, Error> {
+        self.check_key(key)?;
         let args = [&[0], key].concat();
         let replied = self.send_one(Op::KvDelete, key, &args, &[], Sink::None)?;
         Ok(replied.header.status == Status::Ok)
@@ -146,7 +147,9 @@ impl Kv {
         expected: Option<&[u8]>,
         new: &[u8],
     ) -> Result<Swap, Error> {
+        self.check_key(key)?;
         self.check_value(new)?;
+        self.check_value(expected.unwrap_or_default())?;
         let swap = SwapArgs {
             present: expected.is_some(),
             key,
@@ -173,6 +176,7 @@ impl Kv {
         keys_only: bool,
         max_bytes: u32,
     ) -> Result<ScanPage, Error> {
+        self.check_key(prefix)?;
         let args = Kv::scan_args(cursor, prefix, keys_only, max_bytes);
         let mut payload = Vec::new();
         let replied = self.0.run(Kv::scan_exchange(cursor, &args, Sink::Vec(&mut payload)))?;
@@ -278,7 +282,8 @@ impl Kv {
         Err(Error::new(Status::ValueTooLarge, text))
     }
 
-    fn check_key(&self, key: &[u8]) -> Result<(), Error> {
+    /// Checks a key, or the beginning of keys.
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), Error> {
         if key.len() <= KEY_MAX {
             return Ok(());
         }

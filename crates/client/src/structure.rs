@@ -538,6 +538,7 @@ impl Structure {
                     Status::PermissionDenied
                     | Status::Unauthenticated
                     | Status::InvalidArgument
+                    | Status::FrameTooLarge
                     | Status::BadFrame => return Decision::Done(Err(self.named(e))),
                     _ => CallEvent::Lost { sent: false, why: e.to_string() },
                 },

@@ -293,8 +293,10 @@ impl Transport {
         }
         assert!(self.is_idle(), "INV-16: {} is sent between queued requests", header.op.name());
         self.awaited = header.request;
-        header.args_len = args.len() as u32;
-        header.payload_len = payload.iter().map(|p| p.len()).sum::<usize>() as u32;
+        let length = payload.iter().map(|piece| piece.len()).sum();
+        header
+            .set_lengths(args.len(), length)
+            .map_err(|e| ExchangeFailure::Refused(Error::from(e)))?;
         let last = failpoint::reached(true, header.op);
         self.send(&header.encode(), args, payload, wait)?;
         match last {
@@ -369,8 +371,8 @@ impl Transport {
     pub fn queue(&mut self, mut header: RequestHeader, args: &[u8], payload: &[u8]) -> u64 {
         self.next_request += 1;
         header.request = self.next_request;
-        header.args_len = args.len() as u32;
-        header.payload_len = payload.len() as u32;
+        let lengths = header.set_lengths(args.len(), payload.len());
+        lengths.expect("a request that shares a connection is small");
         if let Some(point) = failpoint::reached(true, header.op) {
             self.doomed = Some((point, header.op));
         }

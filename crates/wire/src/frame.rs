@@ -8,6 +8,7 @@ use honeycomb_types::limits::{
     ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, HELLO_MAX, REPLY_HEADER, REQUEST_HEADER,
 };
 use honeycomb_types::{BlockAt, LaneId, Sequence, Verbs};
+use std::fmt;
 
 /// First two bytes of a request: `HC`.
 pub const REQUEST_MAGIC: u16 = u16::from_le_bytes(*b"HC");
@@ -109,6 +110,31 @@ pub struct Refusal {
     pub skip: bool,
 }
 
+/// A body that no frame of its operation can hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BodyTooLarge {
+    op: Op,
+    part: &'static str,
+    bytes: usize,
+    limit: usize,
+}
+
+impl fmt::Display for BodyTooLarge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let BodyTooLarge { op, part, bytes, limit } = self;
+        let op = op.name();
+        write!(f, "{op} with {part} of {bytes} bytes; a request holds at most {limit}")
+    }
+}
+
+/// Maximum bytes of a request's arguments, after the handshake.
+fn args_max(op: Op) -> usize {
+    match op.info().plane {
+        Plane::Control | Plane::Link => CONTROL_ARGS_MAX,
+        _ => ARGS_MAX,
+    }
+}
+
 /// The header of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestHeader {
@@ -158,6 +184,22 @@ impl RequestHeader {
     /// The last position of the lane whose result the client has received.
     pub fn acked(&self) -> Sequence {
         Sequence(self.sequence.0 - self.ack_lag as u64)
+    }
+
+    /// Sets the lengths of the body, unless a frame of this operation cannot hold it: then the peer would
+    /// close the connection, or from 4 GiB on take the rest of the body for another frame.
+    pub fn set_lengths(&mut self, args: usize, payload: usize) -> Result<(), BodyTooLarge> {
+        let most = match self.op {
+            Op::Hello => HELLO_MAX,
+            op => args_max(op),
+        };
+        for (part, bytes, limit) in [("arguments", args, most), ("a payload", payload, FRAME_MAX)] {
+            if bytes > limit {
+                return Err(BodyTooLarge { op: self.op, part, bytes, limit });
+            }
+        }
+        (self.args_len, self.payload_len) = (args as u32, payload as u32);
+        Ok(())
     }
 
     /// Bytes that follow the header.
@@ -231,8 +273,7 @@ impl RequestHeader {
         if self.flags & !flags::KNOWN != 0 {
             return Err(skip(Status::UnknownFlag, "a flag is set that version 1.0 does not have"));
         }
-        let control = matches!(info.plane, Plane::Control | Plane::Link);
-        if !control && self.args_len as usize > ARGS_MAX {
+        if self.args_len as usize > args_max(self.op) {
             return Err(fatal(Status::FrameTooLarge, "arguments of more than 64 KiB"));
         }
         if self.payload_len != 0 && !info.payload {

@@ -20,7 +20,8 @@ pub mod token;
 
 pub use fields::{Field, Malformed, Reader};
 pub use frame::{
-    Auth, Durability, Header, OpInfo, Plane, Refusal, ReplyHeader, RequestHeader, busy, flags,
+    Auth, BodyTooLarge, Durability, Header, OpInfo, Plane, Refusal, ReplyHeader, RequestHeader,
+    busy, flags,
 };
 pub use handshake::Greeted;
 pub use hash::{Checksum, checksum, key_hash, key_tag, slot_of};

@@ -1,7 +1,9 @@
 //! Random and damaged bytes: nothing panics, and accepted bytes are written back unchanged.
 
 use crate::common::{bytes, list, message, op, vectors};
-use honeycomb_types::limits::{CONTROL_ARGS_MAX, FRAME_MAX, REPLY_HEADER, REQUEST_HEADER};
+use honeycomb_types::limits::{
+    ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, HELLO_MAX, REPLY_HEADER, REQUEST_HEADER,
+};
 use honeycomb_types::{BlockAt, LaneId, Sequence};
 use honeycomb_wire::batch::{ReadManyArgs, batch_ops, keys, put_batch, put_keys};
 use honeycomb_wire::data::{
@@ -28,6 +30,14 @@ fn config() -> ProptestConfig {
 /// Numbers that are often at an edge.
 fn edgy() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), Just(1), Just(u32::MAX as u64), Just(u64::MAX), 0..100u64, any::<u64>()]
+}
+
+/// Lengths of a part of a body, most of them at a limit of frames or of their headers.
+fn edgy_length() -> impl Strategy<Value = usize> {
+    let edges = [0, HELLO_MAX, ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, 1 << 32];
+    (select(edges.to_vec()), 0..3usize, 0..4096usize, any::<bool>()).prop_map(
+        |(edge, beside, far, near)| (edge + if near { beside } else { far }).saturating_sub(1),
+    )
 }
 
 /// One kind of damage to bytes in transit.
@@ -334,6 +344,34 @@ proptest! {
         prop_assert_eq!(RequestHeader::decode(&head, true), Ok(header));
         let greets = header.op == Op::Hello && header.args_len <= 8192;
         prop_assert_eq!(RequestHeader::decode(&head, false).is_ok(), greets);
+    }
+
+    /// A client that wrote the length of a longer body sent the low 32 bits of it.
+    #[test]
+    fn lengths_are_set_where_a_frame_holds_the_body_and_nowhere_else(
+        header in good_request(),
+        args in edgy_length(),
+        payload in edgy_length(),
+    ) {
+        let (mut header, payload) = (header, if header.op.info().payload { payload } else { 0 });
+        let (before, hello) = (header, header.op == Op::Hello);
+        match header.set_lengths(args, payload) {
+            Ok(()) => {
+                prop_assert_eq!(header.args_len as usize, args);
+                prop_assert_eq!(header.payload_len as usize, payload);
+                prop_assert_eq!(RequestHeader::decode(&header.encode(), !hello), Ok(header));
+            }
+            Err(e) => {
+                prop_assert_eq!(header, before);
+                let text = e.to_string();
+                let named = [args, payload].iter().any(|n| text.contains(&n.to_string()));
+                prop_assert!(named, "{}", text);
+                if let (Ok(args), Ok(payload)) = (args.try_into(), payload.try_into()) {
+                    (header.args_len, header.payload_len) = (args, payload);
+                    prop_assert!(RequestHeader::decode(&header.encode(), !hello).is_err());
+                }
+            }
+        }
     }
 
     #[test]

@@ -14,6 +14,7 @@ mod map;
 mod moves;
 mod neighbours;
 mod notices;
+mod oversized;
 mod pipeline;
 mod placement;
 mod redelivery;

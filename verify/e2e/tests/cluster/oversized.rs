@@ -1,0 +1,90 @@
+//! Requests that no frame can hold: each is refused by its client, at once, and nothing of it is stored. From
+//! 4 GiB on the length of a part does not fit into the field of its header either.
+
+use honeycomb_client::{Atomic, Error};
+use honeycomb_e2e::{Cluster, KIB, kv, status};
+use honeycomb_types::limits::{ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, KEY_MAX};
+use honeycomb_wire::Status;
+use honeycomb_wire::batch::BatchOp;
+use honeycomb_wire::notice::{Filter, kinds};
+use honeycomb_wire::stored::Function;
+use std::time::Duration;
+
+/// Beyond what 32 bits count, by a few bytes: those would be sent as the whole.
+const HUGE: usize = (1 << 32) + 10;
+
+/// An item of 4 GiB and 10 bytes was put as its first 10 bytes, and from 256 MiB on a put ended at its
+/// deadline, because the server had closed the connection.
+#[test]
+fn values_that_no_frame_holds_are_refused_at_once_and_leave_nothing() {
+    let cluster = Cluster::start(1, 8 << 20, 64 * KIB);
+    let (client, job) = cluster.job("oversized");
+    let store = kv(&client, &job, ":store", 1);
+    let queue = client.create_queue(job.job, ":queue", 0, 0, false).unwrap();
+    let file = client.create_file(job.job, ":file", 1, false).unwrap();
+    let wait = Duration::from_secs(20);
+    store.put(b"key", b"value").unwrap();
+    // Zeroed by the system, and never read: it takes no memory.
+    let huge = vec![0; HUGE];
+    for length in [queue.item_limit() + 1, FRAME_MAX, FRAME_MAX + 1, u32::MAX as usize, HUGE] {
+        let value = &huge[..length];
+        let large = |e: Option<Error>| {
+            let e = e.unwrap_or_else(|| panic!("{length} bytes were accepted"));
+            assert_eq!(e.status, Status::ValueTooLarge, "{length} bytes: {e}");
+            assert!(e.message.contains(&length.to_string()), "{e}");
+        };
+        large(queue.put(value, wait).err());
+        let (done, e) = queue.put_many(&[b"first", value, b"last"], wait).unwrap_err();
+        large(Some(e));
+        assert_eq!((done, queue.get(wait).unwrap()), (1, Some(b"first".to_vec())));
+        if length < FRAME_MAX {
+            continue;
+        }
+        large(store.put(b"key", value).err());
+        large(store.insert(b"other", value).err());
+        large(store.update(b"key", value).err());
+        large(store.upsert(b"key", value).err());
+        large(store.compare_and_swap(b"key", Some(value), b"new").err());
+        large(store.compare_and_swap(b"key", Some(b"value"), value).err());
+        large(store.append(b"key", value).err());
+        large(store.accumulate(b"key", Function::Top, value).err());
+        large(store.multi_put(&[(b"key", value)]).remove(0).err());
+        large(file.append(value).err());
+        let mut pipeline = store.pipeline();
+        pipeline.ask(BatchOp::Put { key: b"key", value });
+        large(pipeline.next().unwrap().err());
+        let refused = store.atomic(&[BatchOp::Put { key: b"key", value }]);
+        assert!(!matches!(refused, Ok(Atomic::Applied(_))), "{length} bytes in an atomic batch");
+    }
+    let mut value = Vec::new();
+    assert!(store.get(b"key", &mut value).unwrap() && value == b"value");
+    assert_eq!((store.length().unwrap(), queue.counts().unwrap().items), (1, 0));
+    assert_eq!(file.size().unwrap(), 0);
+}
+
+/// A scan of keys that begin with more bytes than a request has ended at its deadline.
+#[test]
+fn keys_and_requests_that_no_frame_holds_are_refused_at_once() {
+    let cluster = Cluster::start(1, 8 << 20, 64 * KIB);
+    let (client, job) = cluster.job("oversized");
+    let store = kv(&client, &job, ":store", 1);
+    let huge = vec![0; HUGE];
+    for length in [KEY_MAX + 1, ARGS_MAX, ARGS_MAX + 1, CONTROL_ARGS_MAX + 1, HUGE] {
+        let key = &huge[..length];
+        let mut out = Vec::new();
+        assert_eq!(status(store.get(key, &mut out)), Status::KeyTooLarge, "{length}");
+        assert_eq!(status(store.put(key, b"value")), Status::KeyTooLarge, "{length}");
+        assert_eq!(status(store.delete(key)), Status::KeyTooLarge, "{length}");
+        assert_eq!(status(store.scan(0, key, false, 1000)), Status::KeyTooLarge, "{length}");
+        let ahead = store.scan_ahead(0, key, false, 1000).map(drop);
+        assert_eq!(status(ahead), Status::KeyTooLarge, "{length}");
+        assert_eq!(status(store.multi_get(&[key]).remove(0)), Status::KeyTooLarge, "{length}");
+    }
+    let far = vec![b'a'; CONTROL_ARGS_MAX + 1];
+    let refused = store.structure().listen(kinds::PUT, Filter::Key(far.clone())).err().unwrap();
+    assert_eq!(refused.status, Status::FrameTooLarge, "{refused}");
+    let path = String::from_utf8(far).unwrap();
+    let refused = client.open_kv(job.job, &path).err().unwrap();
+    assert!(refused.message.len() < 1000, "{} bytes of text", refused.message.len());
+    assert!(store.length().is_ok());
+}
