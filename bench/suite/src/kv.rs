@@ -32,7 +32,7 @@ const WITHIN: f64 = 1.3;
 #[command(after_help = "Examples:
   honeycomb bench kv --quick --ops 200
   honeycomb bench kv --quick --sizes 64,64KiB --threads 2 --waiting polling
-  honeycomb bench kv --quick --ops 200 --peer none --json")]
+  honeycomb bench kv --quick --ops 200 --sizes 64 --peer none --json")]
 pub struct KvArgs {
     /// Sizes of values
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "64,1KiB,1MiB")]

@@ -38,7 +38,7 @@ const NAME: &[u8] = b"bench";
 #[command(after_help = "Examples:
   honeycomb bench queue --quick --ops 200
   honeycomb bench queue --quick --sizes 64 --waiting sleeping
-  honeycomb bench queue --quick --ops 200 --peer none --json")]
+  honeycomb bench queue --quick --ops 200 --sizes 64 --peer none --json")]
 pub struct QueueArgs {
     /// Sizes of items
     #[arg(long, value_delimiter = ',', value_parser = size::parse, default_value = "64,1KiB,64KiB")]

@@ -15,7 +15,7 @@ use std::time::Duration;
 /// Seconds of the shortest meaningful run.
 const SECONDS_MIN: f64 = 1.0;
 /// Maximum seconds of a quick run.
-const QUICK: f64 = 4.0;
+pub const QUICK: f64 = 2.0;
 /// Maximum peak of a quick run.
 const QUICK_PEAK: u64 = 24 << 20;
 /// Skew of the stores' keys, as in YCSB.

@@ -14,7 +14,7 @@ mod sizing;
 mod world;
 
 use super::process::machine;
-use super::trace::bar;
+use super::trace::{QUICK, bar};
 use clap::{Args, ValueEnum};
 use figures::{Found, Point};
 use honeycomb::failure::{CommandResult, Failure};
@@ -327,7 +327,7 @@ fn load(args: &PressureArgs, cost: TransferCost) -> CommandResult<Load> {
     let (demand, jobs) = match args.full {
         false => {
             let hour = fitted_hours(Fit { seed: args.seed, tenants: args.tenants }, 1);
-            let seconds = if args.quick { args.seconds.min(4.0) } else { args.seconds };
+            let seconds = if args.quick { args.seconds.min(QUICK) } else { args.seconds };
             let peak = if args.quick { args.peak.min(QUICK_PEAK) } else { args.peak };
             let demand = hour.scaled(seconds, peak);
             let jobs = mapreduce(&demand, cost, shape, args.seed);

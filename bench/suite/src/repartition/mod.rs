@@ -42,8 +42,8 @@ const ROUNDS_MORE: u32 = 3;
 /// block, to a millisecond.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  honeycomb bench repartition --quick
-  honeycomb bench repartition --quick --sizes 64,1KiB --json
+  honeycomb bench repartition --quick --sizes 1KiB
+  honeycomb bench repartition --quick --sizes 64 --json
   honeycomb bench repartition --quick --sizes 1KiB --readers 2 --out figures")]
 pub struct RepartitionArgs {
     /// Sizes of values to measure
