@@ -3,9 +3,12 @@
 
 use honeycomb_client::{Atomic, Error};
 use honeycomb_e2e::{Cluster, KIB, kv, status};
-use honeycomb_types::limits::{ARGS_MAX, CONTROL_ARGS_MAX, FRAME_MAX, KEY_MAX};
+use honeycomb_types::limits::{
+    ARGS_MAX, BATCH_MAX, CONTROL_ARGS_MAX, FRAME_MAX, KEY_MAX, NAME_MAX,
+};
 use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
+use honeycomb_wire::messages::DagNode;
 use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::stored::Function;
 use std::time::Duration;
@@ -60,6 +63,25 @@ fn values_that_no_frame_holds_are_refused_at_once_and_leave_nothing() {
     assert!(store.get(b"key", &mut value).unwrap() && value == b"value");
     assert_eq!((store.length().unwrap(), queue.counts().unwrap().items), (1, 0));
     assert_eq!(file.size().unwrap(), 0);
+}
+
+/// The reply closed the connection, and its error said that the controller had sent a bad frame.
+#[test]
+fn tree_that_no_frame_holds_is_refused_by_name() {
+    // The root is a node of the tree as well.
+    const NODES: usize = BATCH_MAX / 2 - 1;
+    let cluster = Cluster::start(1, 8 << 20, 64 * KIB);
+    let (client, job) = cluster.job("oversized");
+    let long = "n".repeat(NAME_MAX - 10);
+    for half in 0..2 {
+        let name = |n: usize| format!("{:09}-{long}", half * NODES + n);
+        let node = |n| DagNode { name: name(n), ..DagNode::default() };
+        client.create_hierarchy(job.job, (0..NODES).map(node).collect()).unwrap();
+    }
+    let refused = client.tree(job.job).unwrap_err();
+    assert_eq!(refused.status, Status::LimitExceeded, "{refused}");
+    assert!(refused.message.contains(&CONTROL_ARGS_MAX.to_string()), "{refused}");
+    assert!(client.status().is_ok());
 }
 
 /// A scan of keys that begin with more bytes than a request has ended at its deadline.
