@@ -102,6 +102,26 @@ enum KeyOutcome<'a> {
     Failed(Error),
 }
 
+/// The keys without a result, and the receiver of results.
+struct Unanswered<F> {
+    open: Vec<bool>,
+    answer: F,
+}
+
+impl<F: FnMut(usize, KeyOutcome<'_>)> Unanswered<F> {
+    /// The indices of the keys without a result, in order.
+    fn indices(&self) -> Vec<usize> {
+        (0..self.open.len()).filter(|index| self.open[*index]).collect()
+    }
+
+    /// Passes on the result of a key: its only one.
+    fn settle(&mut self, index: usize, outcome: KeyOutcome<'_>) {
+        assert!(self.open[index], "INV-16: key {index} of a batch has two results");
+        self.open[index] = false;
+        (self.answer)(index, outcome);
+    }
+}
+
 /// Keys of one block in one request.
 struct BlockGroup {
     indices: Vec<usize>,
@@ -394,31 +414,33 @@ impl Kv {
         &self,
         ask: &BatchRequest<'_>,
         keys: &[&[u8]],
-        mut answer: impl FnMut(usize, KeyOutcome<'_>),
+        answer: impl FnMut(usize, KeyOutcome<'_>),
     ) {
         let hashes: Vec<u64> = keys.iter().map(|key| key_hash(key)).collect();
         let ask = &BatchRequest { ordered: ask.ordered && repeats(&hashes), ..*ask };
-        let mut open = vec![true; keys.len()];
+        let mut unanswered = Unanswered { open: vec![true; keys.len()], answer };
         for (index, key) in keys.iter().enumerate().filter(|(_, key)| key.len() > KEY_MAX) {
-            open[index] = false;
             let text = format!(
                 "{}: a key of {} bytes; the limit is {KEY_MAX}",
                 self.0.address(),
                 key.len()
             );
-            answer(index, KeyOutcome::Failed(Error::new(Status::KeyTooLarge, text)));
+            let e = Error::new(Status::KeyTooLarge, text);
+            unanswered.settle(index, KeyOutcome::Failed(e));
         }
         loop {
-            let pending: Vec<usize> = (0..keys.len()).filter(|index| open[*index]).collect();
+            let pending = unanswered.indices();
             if pending.is_empty() {
                 return;
             }
             let groups = self.groups(ask, &pending, &hashes);
+            let (all, asked) =
+                (pending.len(), groups.iter().map(|group| group.indices.len()).sum::<usize>());
+            assert!(0 < asked && asked <= all, "INV-16: {asked} of {all} open keys are requested");
             let (lone, groups): (Vec<BlockGroup>, Vec<BlockGroup>) =
                 groups.into_iter().partition(|group| too_large(ask, group.indices[0]));
             for index in lone.into_iter().map(|group| group.indices[0]) {
-                open[index] = false;
-                answer(index, KeyOutcome::Alone);
+                unanswered.settle(index, KeyOutcome::Alone);
             }
             let payloads: Vec<Vec<u8>> =
                 groups.iter().map(|group| (ask.payload)(&group.indices)).collect();
@@ -435,7 +457,7 @@ impl Kv {
             });
             let ended = run_many(&self.0, exchanges.collect());
             for ((group, ended), bytes) in groups.iter().zip(ended).zip(&replies) {
-                self.take_group((ask, group), ended, bytes, &hashes, &mut open, &mut answer);
+                self.take_group((ask, group), ended, bytes, &hashes, &mut unanswered);
             }
         }
     }
@@ -447,8 +469,7 @@ impl Kv {
         ended: Result<Replied, Error>,
         bytes: &[u8],
         hashes: &[u64],
-        open: &mut [bool],
-        answer: &mut impl FnMut(usize, KeyOutcome<'_>),
+        unanswered: &mut Unanswered<impl FnMut(usize, KeyOutcome<'_>)>,
     ) {
         let answered = ended.and_then(|replied| {
             let count = replied.header.value;
@@ -460,8 +481,7 @@ impl Kv {
         match answered {
             Ok(results) => {
                 for (index, result) in group.indices.iter().zip(results) {
-                    open[*index] = false;
-                    answer(*index, KeyOutcome::Answered(result));
+                    unanswered.settle(*index, KeyOutcome::Answered(result));
                 }
             }
             // The map now divides the group, and so will the next round.
@@ -469,13 +489,11 @@ impl Kv {
             // The block has no space for the first operation: it waited for space, and no later
             // operation has run. The later ones may need no space.
             Err(e) if ask.op == Op::KvBatch && e.status == Status::OutOfMemory => {
-                open[group.indices[0]] = false;
-                answer(group.indices[0], KeyOutcome::Failed(e));
+                unanswered.settle(group.indices[0], KeyOutcome::Failed(e));
             }
             Err(e) => {
                 for index in &group.indices {
-                    open[*index] = false;
-                    answer(*index, KeyOutcome::Failed(e.clone()));
+                    unanswered.settle(*index, KeyOutcome::Failed(e.clone()));
                 }
                 if !ask.ordered {
                     return;
@@ -488,10 +506,10 @@ impl Kv {
                     "not sent, because an earlier request to the same block failed: {}",
                     e.message
                 );
-                for index in 0..hashes.len() {
-                    if open[index] && (group.start..=group.end).contains(&hashes[index]) {
-                        open[index] = false;
-                        answer(index, KeyOutcome::Failed(Error::new(status, text.clone())));
+                for index in unanswered.indices() {
+                    if (group.start..=group.end).contains(&hashes[index]) {
+                        let e = Error::new(status, text.clone());
+                        unanswered.settle(index, KeyOutcome::Failed(e));
                     }
                 }
             }
@@ -615,6 +633,7 @@ fn fitting(ask: &BatchRequest<'_>, indices: &[usize]) -> usize {
         }
         count += 1;
     }
+    assert!(count > 0, "INV-33: a request for {} keys has none of them", indices.len());
     count
 }
 
@@ -633,6 +652,7 @@ fn too_large(ask: &BatchRequest<'_>, index: usize) -> bool {
 fn span(indices: &[usize], hashes: &[u64]) -> Target {
     let of = indices.iter().map(|index| hashes[*index]);
     let (least, most) = of.fold((u64::MAX, 0), |(a, b), hash| (a.min(hash), b.max(hash)));
+    assert!(least <= most, "INV-17: a request is for hashes from {least:#x} to {most:#x}");
     Target::Hashes(least, most)
 }
 

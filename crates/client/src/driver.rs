@@ -94,6 +94,7 @@ impl Driver {
         if !desk.running && !desk.asked.is_empty() {
             let inner = self.0.clone();
             let name = "honeycomb-driver".to_owned();
+            // The thread waits for the desk, and finds `running` set.
             std::thread::Builder::new().name(name).spawn(move || work(&inner))?;
             desk.running = true;
         }
@@ -142,6 +143,7 @@ fn work(inner: &DriverInner) {
         let waiting = {
             let mut desk = inner.desk();
             let idle = pipe.under_way() == 0 && desk.asked.is_empty();
+            assert!(desk.running, "INV-33: a driver has a thread that it did not start");
             if idle && (desk.ending || clock.now().since(idle_since) >= IDLE) {
                 desk.running = false;
                 return;
@@ -151,6 +153,8 @@ fn work(inner: &DriverInner) {
             {
                 pipe.begin(asked);
             }
+            let under_way = pipe.under_way();
+            assert!(under_way <= WINDOW, "INV-33: {under_way} operations of a driver are sent");
             !desk.asked.is_empty()
         };
         let until = match pipe.under_way() {

@@ -77,6 +77,8 @@ impl File {
         loop {
             let length = if left == 0 { limit } else { left.min(most) };
             let (piece, behind) = rest.split_at(length.min(rest.len()));
+            let whole = !piece.is_empty() || rest.is_empty();
+            assert!(whole, "INV-33: a piece of {length} bytes of {} is empty", rest.len());
             let (offset, within) = match self.append_piece(piece) {
                 // Other writers appended meanwhile.
                 Err(e) if e.status == Status::ValueTooLarge && piece.len() > limit => {
@@ -104,6 +106,8 @@ impl File {
                 break;
             }
             done += got;
+            let room = buffer.len();
+            assert!(done <= room, "INV-23: {done} bytes were read into {room}");
         }
         Ok(done)
     }

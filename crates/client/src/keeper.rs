@@ -2,7 +2,7 @@
 
 use crate::context::Context;
 use honeycomb_types::JobId;
-use honeycomb_types::limits::LEASE_DEFAULT_MS;
+use honeycomb_types::limits::{LEASE_DEFAULT_MS, LOST_LEASES_MAX};
 use honeycomb_wire::messages::{RenewLeasesReply, RenewLeasesRequest};
 use honeycomb_wire::{Op, Status};
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,6 +89,9 @@ impl Keeper {
 
     /// Starts to keep these prefixes. The first renewal is sent at once.
     pub fn keep(&self, job: JobId, paths: &[String]) {
+        if paths.is_empty() {
+            return;
+        }
         let mut state = self.shared.state();
         state.kept.entry(job).or_default().extend(paths.iter().cloned());
         state.changed = true;
@@ -173,6 +176,7 @@ fn run(context: &Context, shared: &Weak<KeeperShared>) {
 
 /// Renews the prefixes of one job; returns their shortest lease.
 fn renew(context: &Context, shared: &KeeperShared, job: JobId, paths: Vec<String>) -> u32 {
+    assert!(!paths.is_empty(), "INV-14: a renewal for {job} names no prefix");
     let body = RenewLeasesRequest { job: job.0, paths };
     let reply: Result<RenewLeasesReply, _> =
         context.ask(Op::RenewLeases, &body, context.deadline());
@@ -215,8 +219,7 @@ fn lose(shared: &KeeperShared, job: JobId, path: &str, status: Status, message: 
     let (path, message) = (path.to_owned(), message.to_owned());
     let lost = LostLease { job, path, status, message };
     state.lost.push(lost.clone());
-    // The list is bounded: a caller that never reads it needs only the latest losses.
-    let excess = state.lost.len().saturating_sub(1000);
+    let excess = state.lost.len().saturating_sub(LOST_LEASES_MAX);
     state.lost.drain(..excess);
     drop(state);
     shared.report(&lost);

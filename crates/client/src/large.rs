@@ -80,7 +80,11 @@ impl Kv {
             let now = self.0.now();
             let next = self.0.with_routing(|routing| writing.next(routing, now, AT_ONCE));
             let (at, some) = match next {
-                WriteStep::Done(list) => return Ok(list),
+                WriteStep::Done(list) => {
+                    let sum: usize = list.iter().map(|extent| extent.len as usize).sum();
+                    assert_eq!(sum, length, "INV-39: the extents of a value are not the value");
+                    return Ok(list);
+                }
                 WriteStep::Ask { bytes, full } => {
                     let entries = self.0.ask_for_extents(bytes as u64, full)?;
                     self.0.with_routing(|routing| writing.given(routing, now, &entries))?;
@@ -223,6 +227,7 @@ impl Kv {
                 wait_until: None,
             });
         }
+        assert!(out.is_empty(), "INV-39: {} bytes of a value are in no extent", out.len());
         for (result, extent) in run_many(&self.0, exchanges).into_iter().zip(&list) {
             match result {
                 Ok(replied) if replied.header.payload_len == extent.len => {}

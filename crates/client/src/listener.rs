@@ -209,6 +209,8 @@ impl Listener {
             match subscribed {
                 Ok((transport, told, _, there)) if told.status == Status::Ok => {
                     let (at, start) = (entry.at(), entry.start);
+                    let first = self.sources.iter().all(|source| source.entry.at() != at);
+                    assert!(first, "INV-24: {at:?} would report each change twice");
                     self.sources.push(SubscribedBlock { entry, transport, handed_over: false });
                     if late && self.structure.kind() == Kind::Kv && told.value > 0 {
                         // The block changed after it became the successor and before this

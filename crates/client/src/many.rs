@@ -45,6 +45,8 @@ pub(crate) fn run_many(
             stages[begun] = go_on(structure, structure.depart(exchange));
             begun += 1;
         }
+        let under_way = begun - done;
+        assert!(under_way <= FLIGHTS_MAX, "INV-33: {under_way} operations of one call are sent");
         step(structure, &mut stages[..begun]);
         let before = done;
         done = stages.iter().filter(|stage| matches!(stage, FlightStage::Done(_))).count();

@@ -302,6 +302,8 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
             channel.heard = structure.now();
         }
         let number = channel.transport.queue(header, &slot.asked.args, &slot.asked.payload);
+        let after = channel.outstanding.back().is_none_or(|(last, _)| *last < number);
+        assert!(after, "INV-16: request {number} repeats the number of an earlier one");
         channel.outstanding.push_back((number, at));
         Ok(())
     }

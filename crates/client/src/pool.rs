@@ -99,7 +99,12 @@ impl ConnectionPool {
             if self.process.swap(process, Ordering::Relaxed) == process {
                 return;
             }
+            let parent = inner.lanes.session;
             inner.lanes = LaneAllocator::new(new_session());
+            assert_ne!(
+                inner.lanes.session, parent,
+                "INV-16: a forked child has its parent's lanes"
+            );
             // Closing the copies of the descriptors does not end the parent's connections.
             inner.idle.clear();
         }
@@ -184,7 +189,9 @@ impl ConnectionPool {
     /// The number of a change requested from the controller: unique in the session, whichever
     /// connection carries it.
     pub fn number_of_change(&self) -> u64 {
-        NAMED_FOR_GOOD | (self.changes.fetch_add(1, Ordering::Relaxed) + 1)
+        let number = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        assert!(number < NAMED_FOR_GOOD, "INV-16: {number} changes have used up their numbers");
+        NAMED_FOR_GOOD | number
     }
 
     /// Whether this client has ever reached any node.
@@ -194,7 +201,7 @@ impl ConnectionPool {
 
     /// Returns a connection to the pool after a complete exchange.
     pub fn give(&self, place: &ShardAddress, transport: Transport) {
-        assert!(transport.is_idle(), "INV-16: a connection with requests to send is given back");
+        assert!(transport.is_idle(), "INV-16: a connection with a request under way is given back");
         let mut inner = self.inner();
         match inner.idle.get_mut(place) {
             Some(idle) if idle.len() >= IDLE_MAX => {}

@@ -118,7 +118,9 @@ impl Queue {
             bytes += item.len() + 4;
             bytes <= limit
         };
-        items.iter().take(most).take_while(fits).count().max(1)
+        let count = items.iter().take(most).take_while(fits).count().max(1);
+        assert!(count <= items.len(), "INV-22: {count} of {} items are to be put", items.len());
+        count
     }
 
     fn put_batch(&self, items: &[&[u8]], until: Time) -> Result<(), Error> {
@@ -292,7 +294,9 @@ impl Queue {
             rest = others;
             Delivery { item: item.to_vec(), entry: entry.clone(), number, deliveries }
         });
-        Ok(items.collect())
+        let items: Vec<Delivery> = items.collect();
+        assert!(rest.is_empty(), "INV-22: {} bytes of a reply are of no item", rest.len());
+        Ok(items)
     }
 
     /// Completes or extends reservations. Returns for each whether it was still held.

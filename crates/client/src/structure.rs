@@ -239,12 +239,18 @@ impl Course {
 
     /// Records that a reply arrived.
     pub fn replied(&mut self, header: ReplyHeader) {
-        self.happened = Happened::Replied(header);
+        self.end_step(Happened::Replied(header));
     }
 
     /// Records why the reply will not arrive. The connection must not be used again.
     pub fn fail(&mut self, why: ExchangeFailure) {
-        self.happened = Happened::Failed(why);
+        self.end_step(Happened::Failed(why));
+    }
+
+    fn end_step(&mut self, happened: Happened) {
+        let first = matches!(self.happened, Happened::Nothing);
+        assert!(first, "INV-16: one step of an operation on {:?} has two outcomes", self.target);
+        self.happened = happened;
     }
 }
 
@@ -433,6 +439,8 @@ impl Structure {
             Some(Under { course, sent })
                 if self.now() + self.context.timeout / 2 < course.deadline =>
             {
+                let (ahead, target) = (course.target, exchange.target);
+                assert_eq!(ahead, target, "INV-16: a request was sent ahead to another place");
                 let mut flight = Flight { exchange, course };
                 self.collect(&mut flight, sent);
                 self.carry_through(flight)
@@ -627,18 +635,18 @@ impl Structure {
         let mut wait = Wait { deadline, idle: &mut idle, interruptible };
         let sink = flight.exchange.sink.reborrow();
         let answer = transport.answer(&mut wait, &mut flight.course.args, sink);
-        flight.course.happened = match answer {
+        match answer {
             Ok(reply) => {
                 self.context.pool.give(&place, transport);
-                Happened::Replied(reply)
+                flight.course.replied(reply);
             }
             // The other connections are not affected.
-            Err(failure @ ExchangeFailure::Interrupted) => Happened::Failed(failure),
+            Err(failure @ ExchangeFailure::Interrupted) => flight.fail(failure),
             Err(failure) => {
                 self.context.pool.forget(&place.0);
-                Happened::Failed(failure)
+                flight.fail(failure);
             }
-        };
+        }
     }
 
     /// Gives up a reply that will not arrive.

@@ -124,7 +124,7 @@ pub(crate) struct Transport {
     /// Notices that arrived while a reply was awaited.
     notices: VecDeque<(u64, Vec<u8>)>,
     next_request: u64,
-    /// Number of the request whose reply is awaited.
+    /// Number of the request whose reply is awaited; 0 for none.
     awaited: u64,
     grants: HashMap<StructureId, Presented>,
     /// Queued requests, and how many of their bytes have been sent.
@@ -291,12 +291,16 @@ impl Transport {
             self.next_request += 1;
             header.request = self.next_request;
         }
-        assert!(self.is_idle(), "INV-16: {} is sent between queued requests", header.op.name());
-        self.awaited = header.request;
         let length = payload.iter().map(|piece| piece.len()).sum();
         header
             .set_lengths(args.len(), length)
             .map_err(|e| ExchangeFailure::Refused(Error::from(e)))?;
+        assert!(
+            self.is_idle(),
+            "INV-16: {} is sent before earlier requests ended",
+            header.op.name()
+        );
+        self.awaited = header.request;
         let last = failpoint::reached(true, header.op);
         self.send(&header.encode(), args, payload, wait)?;
         match last {
@@ -382,9 +386,9 @@ impl Transport {
         header.request
     }
 
-    /// Whether everything that was queued has been sent.
+    /// Whether everything that was queued has been sent, and no reply to `ask` is awaited.
     pub fn is_idle(&self) -> bool {
-        self.queued.is_empty() && self.sent == 0
+        self.queued.is_empty() && self.sent == 0 && self.awaited == 0
     }
 
     /// Sends queued requests as far as the socket takes them now; the line awaits buffer space for
@@ -447,12 +451,14 @@ impl Transport {
         reply_args: &mut Vec<u8>,
         sink: Sink<'_>,
     ) -> io::Result<ReplyHeader> {
+        assert!(self.awaited > 0, "INV-16: a reply is awaited, and nothing was sent");
         let header = self.next_header(wait)?;
         if header.request != self.awaited && header.request != 0 {
             let text = "received a reply to a request that was not sent";
             return Err(io::Error::other(Error::new(Status::BadFrame, text)));
         }
         self.read_body(&header, wait, reply_args, sink)?;
+        self.awaited = 0;
         Ok(header)
     }
 
@@ -614,6 +620,7 @@ impl Transport {
         self.taken += n;
         let (taken, filled) = (self.taken, self.filled);
         assert!(taken <= filled, "INV-31: {taken} of {filled} received bytes are taken");
+        assert!(filled <= RECEIVE, "INV-31: {filled} bytes are in a buffer of {RECEIVE}");
         if self.taken == self.filled {
             (self.taken, self.filled) = (0, 0);
         }

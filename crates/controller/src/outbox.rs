@@ -178,7 +178,10 @@ impl ControllerService {
             {
                 self.held_for_clients += 1;
             }
-            return self.held.push_back((group, out));
+            self.held.push_back((group, out));
+            let (clients, all) = (self.held_for_clients, self.held.len());
+            assert!(clients <= all, "INV-33: {clients} of {all} held messages are for clients");
+            return;
         }
         UnsyncedGroups::says(group, self.store.as_ref().map_or(u64::MAX, Store::safe));
         if let OutgoingMessage::Reply { to, .. } = &out {

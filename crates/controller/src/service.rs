@@ -509,6 +509,11 @@ impl ControllerService {
     ) {
         let other = self.serving;
         assert!(other.is_none(), "INV-28: a request is served during one of job {other:?}");
+        debug_assert!(
+            self.effects.is_empty(),
+            "INV-16: a reply would wait for requests that another one caused: {:?}",
+            self.effects
+        );
         self.serving = self.peers[&from].scope.job;
         let change = changes(header.op, args);
         match self.serve_once(net, now, from, header, args, change) {

@@ -171,5 +171,7 @@ impl ControllerService {
         let _ = self.apply(now, Command::ServerLost { server });
         self.errands_of_a_lost(server);
         self.dispatch(now, None);
+        let ended = self.errands.values().all(|errand| errand.server != server);
+        assert!(ended, "INV-16: a request waits for the lost server {server:?}");
     }
 }

@@ -137,7 +137,8 @@ impl ControllerService {
                 // The request is sent when the server is back, or fails when the server is lost.
                 None if self.catalog.is_suspected(server) => {
                     let errand = ServerRequest { server, effect, link: None, deferred: waits };
-                    self.errands.insert(number, errand);
+                    let before = self.errands.insert(number, errand);
+                    assert!(before.is_none(), "INV-16: request {number} was given twice");
                 }
                 None => {
                     self.give_up_import(now, &effect);
@@ -295,7 +296,8 @@ impl ControllerService {
     /// Completes one of the requests that a deferred reply waits for.
     fn release(&mut self, number: Option<u64>, failure: Option<RefusedRequest>) {
         let Some(number) = number else { return };
-        let Some(deferred) = self.deferred.get_mut(&number) else { return };
+        let waiting = self.deferred.get_mut(&number);
+        let deferred = waiting.expect("INV-16: a reply waits until all its requests have ended");
         let left = deferred.left;
         assert!(left > 0, "INV-16: reply {number} waits for nothing, and a request of it ends");
         deferred.left -= 1;

@@ -91,6 +91,8 @@ impl Siblings {
 
     /// Sends an answer to the connection behind a stand-in.
     pub(crate) fn answer(&mut self, origin: RequestOrigin, header: ReplyHeader, body: Vec<u8>) {
+        let (shard, shards) = (origin.shard as usize, self.count());
+        assert!(shard < shards, "INV-28: shard {shard} of {shards} has sent a request");
         self.undelivered
             .push_back((origin.shard, ControllerNote::Returned(origin.conn, header, body)));
         self.deliver();
@@ -275,6 +277,8 @@ impl ControllerService {
             Status::Ok => gather.parts.push(body),
             _ => gather.failure = Some((header, body)),
         }
+        let (parts, shards) = (gather.parts.len(), self.siblings.mailboxes.len());
+        assert!(parts <= shards, "INV-16: {parts} parts of a reply are from {shards} shards");
         if gather.left > 0 {
             return;
         }
@@ -296,7 +300,8 @@ impl ControllerService {
     /// Takes over a connection whose handshake named this shard.
     pub(super) fn adopt(&mut self, net: &mut Net, conn: Detached, peer: PeerState) {
         if let Ok(id) = net.attach(conn) {
-            self.peers.insert(id, peer);
+            let before = self.peers.insert(id, peer);
+            assert!(before.is_none(), "INV-28: {id:?} arrives from another shard twice");
         }
     }
 
