@@ -94,6 +94,14 @@ pub enum About {
     Extents(u64, Vec<u64>),
 }
 
+/// A block that awaits a reply, over the connection of its request.
+#[derive(Clone, Copy)]
+struct Requester {
+    server: ServerId,
+    link: Option<(usize, u64)>,
+    block: BlockAt,
+}
+
 /// A request that waits for blocks to open.
 struct Waiting {
     blocks: BTreeSet<BlockAt>,
@@ -101,8 +109,8 @@ struct Waiting {
 }
 
 enum Then {
-    Successor(ServerId, BlockAt, Vec<u8>),
-    Move(ServerId, BlockAt, MoveWord),
+    Successor(Requester, Vec<u8>),
+    Move(Requester, MoveWord),
     Answer(Question, Map),
     Extents(Question, Vec<MapEntry>),
 }
@@ -346,13 +354,13 @@ impl World {
         let over: Vec<Waiting> = self.controllers[ix].waiting.extract_if(.., waits).collect();
         for Waiting { then, .. } in over {
             match then {
-                Then::Successor(server, asker, _) => {
+                Then::Successor(to, _) => {
                     let denied = Successor::Denied(Status::DataLost, why.into());
-                    self.tell_server(server, Told::News(asker, News::Successor(denied)));
+                    self.reply_to(to, Told::News(to.block, News::Successor(denied)));
                 }
-                Then::Move(server, asker, _) => {
+                Then::Move(to, _) => {
                     let refused = MoveWord::Refused(Status::Unavailable, why.into());
-                    self.tell_server(server, Told::Move(asker, refused));
+                    self.reply_to(to, Told::Move(to.block, refused));
                 }
                 Then::Answer(question, _) => {
                     let error = Error::new(Status::Unavailable, why);
@@ -384,13 +392,25 @@ impl World {
 
     fn go_on(&mut self, then: Then) {
         match then {
-            Then::Successor(server, asker, moved) => {
+            Then::Successor(to, moved) => {
                 let ready = News::Successor(Successor::Ready(moved));
-                self.tell_server(server, Told::News(asker, ready));
+                self.reply_to(to, Told::News(to.block, ready));
             }
-            Then::Move(server, asker, word) => self.tell_server(server, Told::Move(asker, word)),
+            Then::Move(to, word) => self.reply_to(to, Told::Move(to.block, word)),
             Then::Answer(question, opened) => self.answer(&question, Ok(opened)),
             Then::Extents(question, entries) => self.answer_extents(&question, Ok(entries)),
+        }
+    }
+
+    fn requester(&mut self, server: ServerId, block: BlockAt) -> Requester {
+        let link = self.controller_of(server).links.get(&server).copied();
+        Requester { server, link, block }
+    }
+
+    /// Replies to a block. On another connection the request has been sent again, or is obsolete.
+    fn reply_to(&mut self, to: Requester, reply: Told) {
+        if self.controller_of(to.server).links.get(&to.server).copied() == to.link {
+            self.tell_server(to.server, reply);
         }
     }
 
@@ -468,7 +488,7 @@ impl World {
                             self.reach("growth answered when the block was open");
                         }
                         let moved = MovedArgs { version: version.0, entry: wire_entry(&entry) };
-                        let then = Then::Successor(server, at, moved.encode());
+                        let then = Then::Successor(self.requester(server, at), moved.encode());
                         self.when_open(ix, [entry.at].into_iter(), then);
                     }
                     Ok(other) => panic!("growth was answered with {other:?}"),
@@ -523,7 +543,8 @@ impl World {
                         let to = entry.at;
                         let entry = wire_entry(&entry);
                         let word = MoveWord::Begin { id: id.0, entry, address };
-                        self.when_open(ix, [to].into_iter(), Then::Move(server, at, word));
+                        let then = Then::Move(self.requester(server, at), word);
+                        self.when_open(ix, [to].into_iter(), then);
                     }
                     Ok(other) => panic!("a move was answered with {other:?}"),
                     Err(e) if !again && self.borrows(ix, &e) => self.park(server, effect),
