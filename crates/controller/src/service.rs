@@ -511,7 +511,7 @@ impl ControllerService {
         assert!(other.is_none(), "INV-28: a request is served during one of job {other:?}");
         debug_assert!(
             self.effects.is_empty(),
-            "INV-16: a reply would wait for requests that another one caused: {:?}",
+            "INV-16: a reply would wait for effects of an earlier command: {:?}",
             self.effects
         );
         self.serving = self.peers[&from].scope.job;
@@ -534,6 +534,7 @@ impl ControllerService {
                 self.parked.push(Parked { from, header, args, since });
                 let parked = self.parked.len();
                 assert!(parked <= PARKED_MAX, "INV-33: {parked} requests wait for memory");
+                self.dispatch(now, None);
             }
             // Memory may become free: the client retries within its deadline.
             Err((Status::OutOfMemory, text))
@@ -591,6 +592,7 @@ impl ControllerService {
         let turn = self.turns.turn(now, net.asked_all(), || thread_cpu() + net.slept());
         if let Some(stall) = turn.stall {
             self.apply(now, stall).expect("a stall cannot be refused");
+            self.dispatch(now, None);
         }
         let heard = turn.heard;
         self.advise();

@@ -5,6 +5,7 @@ use crate::outbox::{OutgoingMessage, Rests};
 use crate::translate;
 use honeycomb_catalog::{Command, Effect, StopFault, Written};
 use honeycomb_transport::ConnId;
+use honeycomb_types::limits::CONTROL_ARGS_MAX;
 use honeycomb_types::{BlockAt, MoveId, ServerId, SessionId, Time};
 use honeycomb_wire::messages::*;
 use honeycomb_wire::{Field, Op, ReplyHeader, RequestHeader, Status};
@@ -127,6 +128,21 @@ impl ControllerService {
             let (server, op, body) = message_of(&effect);
             let waits = deferred.filter(|_| is_awaited(&effect));
             match self.links.get(&server).copied() {
+                // The server would close its connection, and again after each join.
+                Some(link) if body.len() > CONTROL_ARGS_MAX => {
+                    let text = format!(
+                        "a request to a memory server has {} bytes, over the limit of \
+                         {CONTROL_ARGS_MAX}: the prefix has too many structures, or their names \
+                         are too long",
+                        body.len()
+                    );
+                    let errand =
+                        ServerRequest { server, effect, link: Some(link), deferred: waits };
+                    let before = self.errands.insert(number, errand);
+                    assert!(before.is_none(), "INV-16: request {number} was given twice");
+                    let refused = ReplyHeader::new(Status::LimitExceeded, number, 0);
+                    self.errand_answered(now, server, &refused, text.as_bytes());
+                }
                 Some(link) => {
                     self.out.push(OutgoingMessage::Ask { to: link, number, op, body });
                     let errand =

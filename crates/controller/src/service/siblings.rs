@@ -12,6 +12,7 @@
 use super::{ControllerNote, ControllerService, PeerState};
 use crate::merge;
 use honeycomb_transport::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
+use honeycomb_types::limits::CONTROL_ARGS_MAX;
 use honeycomb_types::{JobId, SessionId, Time, Verbs, tenant_of};
 use honeycomb_wire::messages::{FindJobRequest, RegisterJobRequest};
 use honeycomb_wire::{
@@ -184,6 +185,8 @@ impl ControllerService {
                 true => self.actor(now, from, header.op, true).map(|_| ()),
                 false => self.serve(net, now, from, header, args, false).map(|_| ()),
             };
+            // Any command may begin work that the catalog has due.
+            self.dispatch(now, None);
             if let Err((status, text)) = may {
                 self.refuse(from, header.request, status, text);
             } else {
@@ -293,7 +296,7 @@ impl ControllerService {
                 }
             }
         });
-        net.returned(gather.to, gather.request, body.len());
+        net.returned(gather.to, gather.request, body.len().min(CONTROL_ARGS_MAX));
         net.reply(gather.to, header, &body, ReplyPayload::Copy(&[]));
     }
 
