@@ -3,7 +3,7 @@
 //! in the socket.
 
 use crate::error::Error;
-use crate::file::File;
+use crate::file::{File, read_length};
 use crate::kv::{Kv, ScanPage};
 use crate::structure::Under;
 use crate::transport::Sink;
@@ -63,6 +63,6 @@ impl File {
     pub fn read_taken(&self, ahead: ReadAhead, buffer: &mut [u8]) -> Result<usize, Error> {
         let ReadAhead { position, length, under } = ahead;
         let exchange = File::read_exchange(position, length, Sink::Slice(buffer));
-        Ok(self.0.arrive(under, exchange)?.header.payload_len as usize)
+        read_length(&self.0.arrive(under, exchange)?, length as usize)
     }
 }

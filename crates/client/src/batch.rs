@@ -114,8 +114,8 @@ impl<F: FnMut(usize, KeyOutcome<'_>)> Unanswered<F> {
         (0..self.open.len()).filter(|index| self.open[*index]).collect()
     }
 
-    /// Passes on the result of a key: its only one.
-    fn settle(&mut self, index: usize, outcome: KeyOutcome<'_>) {
+    /// Passes on the result of a key. A key has one result.
+    fn complete(&mut self, index: usize, outcome: KeyOutcome<'_>) {
         assert!(self.open[index], "INV-16: key {index} of a batch has two results");
         self.open[index] = false;
         (self.answer)(index, outcome);
@@ -416,7 +416,9 @@ impl Kv {
         keys: &[&[u8]],
         answer: impl FnMut(usize, KeyOutcome<'_>),
     ) {
-        let hashes: Vec<u64> = keys.iter().map(|key| key_hash(key)).collect();
+        // A key over its limit has no hash: it is refused below.
+        let hash = |key: &&[u8]| if key.len() > KEY_MAX { 0 } else { key_hash(key) };
+        let hashes: Vec<u64> = keys.iter().map(hash).collect();
         let ask = &BatchRequest { ordered: ask.ordered && repeats(&hashes), ..*ask };
         let mut unanswered = Unanswered { open: vec![true; keys.len()], answer };
         for (index, key) in keys.iter().enumerate().filter(|(_, key)| key.len() > KEY_MAX) {
@@ -426,7 +428,7 @@ impl Kv {
                 key.len()
             );
             let e = Error::new(Status::KeyTooLarge, text);
-            unanswered.settle(index, KeyOutcome::Failed(e));
+            unanswered.complete(index, KeyOutcome::Failed(e));
         }
         loop {
             let pending = unanswered.indices();
@@ -440,7 +442,7 @@ impl Kv {
             let (lone, groups): (Vec<BlockGroup>, Vec<BlockGroup>) =
                 groups.into_iter().partition(|group| too_large(ask, group.indices[0]));
             for index in lone.into_iter().map(|group| group.indices[0]) {
-                unanswered.settle(index, KeyOutcome::Alone);
+                unanswered.complete(index, KeyOutcome::Alone);
             }
             let payloads: Vec<Vec<u8>> =
                 groups.iter().map(|group| (ask.payload)(&group.indices)).collect();
@@ -481,7 +483,7 @@ impl Kv {
         match answered {
             Ok(results) => {
                 for (index, result) in group.indices.iter().zip(results) {
-                    unanswered.settle(*index, KeyOutcome::Answered(result));
+                    unanswered.complete(*index, KeyOutcome::Answered(result));
                 }
             }
             // The map now divides the group, and so will the next round.
@@ -489,11 +491,11 @@ impl Kv {
             // The block has no space for the first operation: it waited for space, and no later
             // operation has run. The later ones may need no space.
             Err(e) if ask.op == Op::KvBatch && e.status == Status::OutOfMemory => {
-                unanswered.settle(group.indices[0], KeyOutcome::Failed(e));
+                unanswered.complete(group.indices[0], KeyOutcome::Failed(e));
             }
             Err(e) => {
                 for index in &group.indices {
-                    unanswered.settle(*index, KeyOutcome::Failed(e.clone()));
+                    unanswered.complete(*index, KeyOutcome::Failed(e.clone()));
                 }
                 if !ask.ordered {
                     return;
@@ -509,7 +511,7 @@ impl Kv {
                 for index in unanswered.indices() {
                     if (group.start..=group.end).contains(&hashes[index]) {
                         let e = Error::new(status, text.clone());
-                        unanswered.settle(index, KeyOutcome::Failed(e));
+                        unanswered.complete(index, KeyOutcome::Failed(e));
                     }
                 }
             }

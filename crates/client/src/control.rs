@@ -103,6 +103,7 @@ fn try_once(
     let mut args = Vec::new();
     let reply = match transport.exchange(header, body, &[], &mut wait, &mut args, Sink::None) {
         Ok(reply) => reply,
+        Err(refused @ ExchangeFailure::Refused(_)) => return Err(refused),
         Err(failure) => {
             pool.forget(&controller.0);
             return Err(failure);

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::interrupt::Interrupt;
 use crate::kv::Kv;
 use crate::pipe::{KeyRequest, Pipe};
+use honeycomb_env::AbortOnPanic;
 use honeycomb_types::Time;
 use honeycomb_wire::batch::BatchOp;
 use honeycomb_wire::{Op, Status};
@@ -94,7 +95,7 @@ impl Driver {
         if !desk.running && !desk.asked.is_empty() {
             let inner = self.0.clone();
             let name = "honeycomb-driver".to_owned();
-            // The thread waits for the desk, and finds `running` set.
+            // The lock is held until `running` is set.
             std::thread::Builder::new().name(name).spawn(move || work(&inner))?;
             desk.running = true;
         }
@@ -133,6 +134,7 @@ impl DriverInner {
 
 /// The thread.
 fn work(inner: &DriverInner) {
+    let _guard = AbortOnPanic("driver's");
     inner.bell.adopt();
     let clock = inner.context.pool.clock();
     let mut pipe: Pipe<Arc<Kv>> = Pipe::new(inner.context.clone());

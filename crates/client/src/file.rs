@@ -2,7 +2,7 @@
 
 use crate::error::Error;
 use crate::route::Target;
-use crate::structure::{Args, Exchange, Structure};
+use crate::structure::{Args, Exchange, Replied, Structure};
 use crate::transport::Sink;
 use honeycomb_types::limits::LARGE_FRACTION;
 use honeycomb_wire::notice::{Filter, kinds};
@@ -117,7 +117,7 @@ impl File {
         let want = buffer.len().min(File::PIECE);
         let sink = Sink::Slice(&mut buffer[..want]);
         let replied = self.0.run(File::read_exchange(position, want as u32, sink))?;
-        Ok(replied.header.payload_len as usize)
+        read_length(&replied, want)
     }
 
     pub(crate) fn read_exchange(
@@ -174,4 +174,14 @@ impl File {
         })?;
         Ok(replied.entry.start + replied.header.value)
     }
+}
+
+/// The number of bytes that a read returned; at most as many as were requested.
+pub(crate) fn read_length(replied: &Replied, requested: usize) -> Result<usize, Error> {
+    let got = replied.header.payload_len as usize;
+    if got > requested {
+        let text = format!("the reply to a read of {requested} bytes has {got} bytes");
+        return Err(Error::new(Status::BadFrame, text));
+    }
+    Ok(got)
 }

@@ -1,6 +1,7 @@
 //! The lease keeper: one thread that renews the prefixes that the driver keeps.
 
 use crate::context::Context;
+use honeycomb_env::AbortOnPanic;
 use honeycomb_types::JobId;
 use honeycomb_types::limits::{LEASE_DEFAULT_MS, LOST_LEASES_MAX};
 use honeycomb_wire::messages::{RenewLeasesReply, RenewLeasesRequest};
@@ -13,6 +14,10 @@ use std::time::Duration;
 
 /// A lease is renewed four times in its period, so that three renewals may get lost.
 const RENEWALS_PER_LEASE: u32 = 4;
+
+/// Paths of one renewal, and their bytes: well within the limits of a request and its reply.
+const RENEWAL_PATHS: usize = 8192;
+const RENEWAL_BYTES: usize = 1 << 20;
 
 /// Longest pause between two renewals.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
@@ -143,6 +148,7 @@ impl Keeper {
 }
 
 fn run(context: &Context, shared: &Weak<KeeperShared>) {
+    let _guard = AbortOnPanic("lease keeper's");
     loop {
         let Some(shared) = shared.upgrade() else { return };
         let work: Vec<_> = {
@@ -156,7 +162,9 @@ fn run(context: &Context, shared: &Weak<KeeperShared>) {
         };
         let mut shortest = u32::MAX;
         for (job, paths) in work {
-            shortest = shortest.min(renew(context, &shared, job, paths.into_iter().collect()));
+            for part in requests(paths) {
+                shortest = shortest.min(renew(context, &shared, job, part));
+            }
         }
         let mut state = shared.state();
         if shortest != u32::MAX {
@@ -174,7 +182,24 @@ fn run(context: &Context, shared: &Weak<KeeperShared>) {
     }
 }
 
-/// Renews the prefixes of one job; returns their shortest lease.
+/// Divides the paths of a job into the requests that renew them.
+fn requests(paths: BTreeSet<String>) -> Vec<Vec<String>> {
+    let mut parts: Vec<Vec<String>> = Vec::new();
+    let mut bytes = 0;
+    for path in paths {
+        bytes += path.len();
+        match parts.last_mut() {
+            Some(part) if part.len() < RENEWAL_PATHS && bytes <= RENEWAL_BYTES => part.push(path),
+            _ => {
+                bytes = path.len();
+                parts.push(vec![path]);
+            }
+        }
+    }
+    parts
+}
+
+/// Renews some prefixes of a job; returns their shortest lease.
 fn renew(context: &Context, shared: &KeeperShared, job: JobId, paths: Vec<String>) -> u32 {
     assert!(!paths.is_empty(), "INV-14: a renewal for {job} names no prefix");
     let body = RenewLeasesRequest { job: job.0, paths };
@@ -223,4 +248,33 @@ fn lose(shared: &KeeperShared, job: JobId, path: &str, status: Status, message: 
     state.lost.drain(..excess);
     drop(state);
     shared.report(&lost);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More paths than a request may have lost all of their leases.
+    #[test]
+    fn paths_of_a_job_are_renewed_in_requests_of_bounded_size() {
+        let long = "p".repeat(RENEWAL_BYTES / 4);
+        for (count, tail, least) in [
+            (1, "", 1),
+            (RENEWAL_PATHS, "", 1),
+            (RENEWAL_PATHS + 1, "", 2),
+            (70_000, "", 9),
+            (9, &long[..], 3),
+            (2, &"p".repeat(2 * RENEWAL_BYTES)[..], 2),
+        ] {
+            let paths: BTreeSet<String> = (0..count).map(|n| format!("{n:06}{tail}")).collect();
+            let parts = requests(paths.clone());
+            assert_eq!(parts.len(), least, "{count} paths");
+            for part in &parts {
+                let bytes: usize = part.iter().map(String::len).sum();
+                assert!(part.len() <= RENEWAL_PATHS, "{} paths", part.len());
+                assert!(bytes <= RENEWAL_BYTES || part.len() == 1, "{bytes} bytes");
+            }
+            assert!(parts.into_iter().flatten().eq(paths), "each path once, in order");
+        }
+    }
 }

@@ -149,7 +149,8 @@ impl Kv {
     ) -> Result<Swap, Error> {
         self.check_key(key)?;
         self.check_value(new)?;
-        self.check_value(expected.unwrap_or_default())?;
+        let both = expected.map_or(0, <[u8]>::len) + new.len();
+        self.check(both, 2 * self.plain_limit(), "for the expected and the new value together")?;
         let swap = SwapArgs {
             present: expected.is_some(),
             key,

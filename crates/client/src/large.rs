@@ -82,7 +82,7 @@ impl Kv {
             let (at, some) = match next {
                 WriteStep::Done(list) => {
                     let sum: usize = list.iter().map(|extent| extent.len as usize).sum();
-                    assert_eq!(sum, length, "INV-39: the extents of a value are not the value");
+                    assert_eq!(sum, length, "INV-39: the extents of a value have another length");
                     return Ok(list);
                 }
                 WriteStep::Ask { bytes, full } => {
@@ -199,7 +199,7 @@ impl Kv {
             }
             Sink::Room(room) => {
                 let out = room.room(total);
-                self.read_into(list, out)
+                self.read_into(list, &mut out[..total])
             }
             Sink::Slice(out) if total <= out.len() => self.read_into(list, &mut out[..total]),
             Sink::Slice(_) | Sink::Descriptor(_) | Sink::None => too_short(format!(
@@ -227,7 +227,7 @@ impl Kv {
                 wait_until: None,
             });
         }
-        assert!(out.is_empty(), "INV-39: {} bytes of a value are in no extent", out.len());
+        assert!(out.is_empty(), "INV-39: no extent has the last {} bytes of a value", out.len());
         for (result, extent) in run_many(&self.0, exchanges).into_iter().zip(&list) {
             match result {
                 Ok(replied) if replied.header.payload_len == extent.len => {}

@@ -260,16 +260,19 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         let structure = slot.asked.kv.structure();
         let pool = &self.context.pool;
         let shard = BlockId(entry.block).shard().0;
-        let there = |c: &Channel| {
-            c.place.1 == shard
-                && c.place.0 == entry.address
-                // Presenting a grant is an exchange of its own, during which no other request may
-                // be in progress.
-                && (c.outstanding.is_empty() && c.transport.is_idle()
-                    || structure.presented(&c.transport).is_some())
+        // The number of the grant is read once: another thread may refresh the grant meanwhile.
+        // Presenting a grant is an exchange of its own, during which no other request may be in
+        // progress.
+        let there = |(index, c): (usize, &Channel)| {
+            if c.place.1 != shard || c.place.0 != entry.address {
+                return None;
+            }
+            let presented = structure.presented(&c.transport);
+            let free = c.outstanding.is_empty() && c.transport.is_idle();
+            (free || presented.is_some()).then_some((index, presented))
         };
-        let index = match self.channels.iter().position(there) {
-            Some(index) => index,
+        let (index, presented) = match self.channels.iter().enumerate().find_map(there) {
+            Some(found) => found,
             None => {
                 let place = (entry.address.clone(), shard);
                 let deadline = slot.course.deadline();
@@ -277,14 +280,17 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
                 let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };
                 let transport = pool.take(&place, &mut wait)?;
                 let (outstanding, heard) = (VecDeque::new(), structure.now());
+                let presented = structure.presented(&transport);
                 self.channels.push(Channel { place, transport, outstanding, heard });
-                self.channels.len() - 1
+                (self.channels.len() - 1, presented)
             }
         };
         let channel = &mut self.channels[index];
-        header.grant = match structure.presented(&channel.transport) {
+        header.grant = match presented {
             Some(number) => number,
             None => {
+                let free = channel.outstanding.is_empty();
+                assert!(free, "INV-16: a grant is presented before the replies to requests");
                 let deadline = slot.course.deadline();
                 let mut idle = || structure.ask_whether_gone(deadline);
                 let mut wait = Wait { deadline, idle: &mut idle, interruptible: false };

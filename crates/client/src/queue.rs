@@ -295,7 +295,7 @@ impl Queue {
             Delivery { item: item.to_vec(), entry: entry.clone(), number, deliveries }
         });
         let items: Vec<Delivery> = items.collect();
-        assert!(rest.is_empty(), "INV-22: {} bytes of a reply are of no item", rest.len());
+        assert!(rest.is_empty(), "INV-22: no item has the last {} bytes of a reply", rest.len());
         Ok(items)
     }
 

@@ -1,6 +1,7 @@
 //! The routing cache: the block that serves a key or an offset, corrected by replies.
 
 use honeycomb_types::BlockAt;
+use honeycomb_types::limits::BLOCK_SIZE_MIN;
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::{MapEntry, PartitionMap};
 
@@ -74,6 +75,9 @@ pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, mov
 /// Whether the ranges of a map are in order and leave no position out. A map that the controller sends is
 /// checked before it is used; corrections keep it so.
 pub(crate) fn checked(map: &PartitionMap) -> Result<(), &'static str> {
+    if map.block_size < BLOCK_SIZE_MIN {
+        return Err("the block size of a map is below the smallest one");
+    }
     let ordered = map.entries.iter().all(|entry| entry.start <= entry.end);
     let meet = |pair: &[MapEntry]| pair[0].end.checked_add(1) == Some(pair[1].start);
     match ordered && map.entries.windows(2).all(meet) {

@@ -618,6 +618,7 @@ impl Structure {
         });
         match sent {
             Ok(()) => Ok(SentRequest { transport, place }),
+            Err(refused @ ExchangeFailure::Refused(_)) => Err(refused),
             // The other idle connections to that server are probably broken too.
             Err(failure) => {
                 pool.forget(&place.0);

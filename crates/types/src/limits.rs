@@ -190,7 +190,7 @@ pub const READS_MAX: usize = PARENTS_MAX;
 pub const STRUCTURES_PER_PREFIX_MAX: usize = 65_536;
 /// Reasons of loss that a job keeps; the oldest are dropped first.
 pub const TOMBSTONES_PER_JOB_MAX: usize = 65_536;
-/// Lost leases that a client keeps for a caller that does not ask for them: the latest ones.
+/// Lost leases that a client retains until its caller reads them; the oldest are discarded first.
 pub const LOST_LEASES_MAX: usize = 1000;
 /// Jobs that one controller holds at a time.
 pub const JOBS_MAX: usize = 65_536;

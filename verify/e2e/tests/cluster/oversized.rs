@@ -1,19 +1,19 @@
-//! Requests that no frame can hold: each is refused by its client, at once, and nothing of it is stored. From
-//! 4 GiB on the length of a part does not fit into the field of its header either.
+//! Requests that no frame can hold. The client refuses each at once, and no server stores a part of it. From
+//! 4 GiB on, the length does not fit into the 32 bits of its header field.
 
 use honeycomb_client::{Atomic, Error};
-use honeycomb_e2e::{Cluster, KIB, kv, status};
+use honeycomb_e2e::{Cluster, KIB, eventually, kv, status};
 use honeycomb_types::limits::{
     ARGS_MAX, BATCH_MAX, CONTROL_ARGS_MAX, FRAME_MAX, KEY_MAX, NAME_MAX,
 };
 use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
-use honeycomb_wire::messages::DagNode;
+use honeycomb_wire::messages::{DagNode, PrefixOptions};
 use honeycomb_wire::notice::{Filter, kinds};
 use honeycomb_wire::stored::Function;
 use std::time::Duration;
 
-/// Beyond what 32 bits count, by a few bytes: those would be sent as the whole.
+/// A length of which 32 bits keep 10 bytes.
 const HUGE: usize = (1 << 32) + 10;
 
 /// An item of 4 GiB and 10 bytes was put as its first 10 bytes, and from 256 MiB on a put ended at its
@@ -34,7 +34,9 @@ fn values_that_no_frame_holds_are_refused_at_once_and_leave_nothing() {
         let large = |e: Option<Error>| {
             let e = e.unwrap_or_else(|| panic!("{length} bytes were accepted"));
             assert_eq!(e.status, Status::ValueTooLarge, "{length} bytes: {e}");
-            assert!(e.message.contains(&length.to_string()), "{e}");
+            // A comparison names the bytes of both of its values.
+            let named = [0, 3, 5].map(|beside| (length + beside).to_string());
+            assert!(named.iter().any(|length| e.message.contains(length)), "{e}");
         };
         large(queue.put(value, wait).err());
         let (done, e) = queue.put_many(&[b"first", value, b"last"], wait).unwrap_err();
@@ -65,7 +67,7 @@ fn values_that_no_frame_holds_are_refused_at_once_and_leave_nothing() {
     assert_eq!(file.size().unwrap(), 0);
 }
 
-/// The reply closed the connection, and its error said that the controller had sent a bad frame.
+/// The client closed the connection over the reply to `tree`, and reported a bad frame.
 #[test]
 fn tree_that_no_frame_holds_is_refused_by_name() {
     // The root is a node of the tree as well.
@@ -109,4 +111,33 @@ fn keys_and_requests_that_no_frame_holds_are_refused_at_once() {
     let refused = client.open_kv(job.job, &path).err().unwrap();
     assert!(refused.message.len() < 1000, "{} bytes of text", refused.message.len());
     assert!(store.length().is_ok());
+}
+
+/// The controller refused a renewal of so many paths, and the client reported all leases as lost.
+#[test]
+fn leases_of_more_prefixes_than_a_request_names_are_kept() {
+    const PARTS: usize = 3;
+    let count = BATCH_MAX / 2;
+    let cluster = Cluster::start(1, 8 << 20, 64 * KIB);
+    let (client, job) = cluster.job("oversized");
+    let mut paths = Vec::new();
+    for part in 0..PARTS {
+        let names: Vec<String> = (0..count).map(|n| format!("{part}-{n}")).collect();
+        let options = PrefixOptions { lease_ms: 60_000, ..PrefixOptions::default() };
+        let node = |name: &String| DagNode {
+            name: name.clone(),
+            options: options.clone(),
+            ..DagNode::default()
+        };
+        client.create_hierarchy(job.job, names.iter().map(node).collect()).unwrap();
+        paths.extend(names.iter().map(|name| format!("/{name}")));
+    }
+    let last = paths.last().unwrap();
+    let before = client.lease(job.job, last).unwrap().remaining_ms;
+    client.keep(job.job, &paths);
+    eventually("the last prefix is renewed", || {
+        assert_eq!(client.lost_leases(), []);
+        client.lease(job.job, last).unwrap().remaining_ms > before
+    });
+    client.release(job.job, &[]);
 }

@@ -198,7 +198,7 @@ fn a_store_that_fits_nowhere_is_refused_and_keeps_what_it_has() {
     let hurried = Client::new(options).open_kv(world.job.job, ":s").unwrap();
     let refused: Vec<_> =
         (0..40).filter_map(|n| hurried.put(&key(n + 600_000), &large).err()).collect();
-    // A disk may need longer than that for one request: such a call has no reply at its deadline.
+    // A disk may need more than 500 ms for one request: such a call has no reply at its deadline.
     for e in &refused {
         let in_time = e.status == Status::OutOfMemory;
         let late = e.status == Status::DeadlineExceeded && e.message.contains("not taken effect");
