@@ -186,8 +186,8 @@ impl RequestHeader {
         Sequence(self.sequence.0 - self.ack_lag as u64)
     }
 
-    /// Sets the lengths of the body, unless a frame of this operation cannot hold it: then the peer would
-    /// close the connection, or from 4 GiB on take the rest of the body for another frame.
+    /// Sets the lengths of the body, or refuses a body that no frame of this operation holds. The peer would
+    /// close the connection. From 4 GiB on, it would read the rest of the body as another frame.
     pub fn set_lengths(&mut self, args: usize, payload: usize) -> Result<(), BodyTooLarge> {
         let most = match self.op {
             Op::Hello => HELLO_MAX,

@@ -19,7 +19,7 @@ const PASS_RETRY_US: u64 = 1000;
 
 impl Net {
     /// Queues a reply. Sets the lengths in `header`. A connection that is gone is not an error. A reply that
-    /// no frame can hold becomes a refusal: the client would close the connection over it.
+    /// no frame can hold becomes a refusal, because the client would close the connection.
     pub fn reply(
         &mut self,
         to: ConnId,
@@ -30,7 +30,8 @@ impl Net {
         for (bytes, limit) in [(args.len(), CONTROL_ARGS_MAX), (payload.len(), FRAME_MAX)] {
             if bytes > limit {
                 let text = format!(
-                    "the reply has {bytes} bytes, and a frame holds at most {limit}; request less"
+                    "the reply has {bytes} bytes, over the limit of {limit} for one reply; use \
+                     shorter names, or divide the data over several jobs or structures"
                 );
                 return self.refuse(to, header.request, Status::LimitExceeded, &text);
             }

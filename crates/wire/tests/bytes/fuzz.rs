@@ -346,7 +346,7 @@ proptest! {
         prop_assert_eq!(RequestHeader::decode(&head, false).is_ok(), greets);
     }
 
-    /// A client that wrote the length of a longer body sent the low 32 bits of it.
+    /// Clients sent the low 32 bits of the length of a longer body.
     #[test]
     fn lengths_are_set_where_a_frame_holds_the_body_and_nowhere_else(
         header in good_request(),
