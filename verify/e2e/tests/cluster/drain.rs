@@ -1,10 +1,11 @@
 //! Servers are taken out: in this process, and as processes of the program.
 
 use honeycomb_client::{Client, Heard};
-use honeycomb_e2e::{Cluster, KIB, eventually, file, kv, noise, prefix, status};
+use honeycomb_e2e::{Cluster, KIB, eventually, eventually_within, file, kv, noise, prefix, status};
 use honeycomb_env::Clock;
 use honeycomb_server::Departure;
 use honeycomb_types::PrefixId;
+use honeycomb_types::limits::EXTENTS_LEAVE_TELL;
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::ServerInfo;
 use honeycomb_wire::notice::{Filter, kinds};
@@ -207,6 +208,35 @@ fn the_last_one_stays_and_one_that_is_called_back_goes_on() {
         panic!("the last server may not go");
     };
     assert!(why.contains("it is the only one that accepts new blocks"), "{why}");
+}
+
+/// A request for all controller shards began work that was due, and left its orders to the next request.
+#[test]
+fn requests_for_all_shards_of_a_draining_cluster_leave_no_work_to_the_next_request() {
+    let cluster = Cluster::sharded(2, 2, 1024 * KIB, 64 * KIB);
+    let address = cluster.servers[0].address().to_string();
+    let jobs: Vec<_> = (0..4).map(|n| cluster.job(&format!("job-{n}"))).collect();
+    // The blocks of both servers do not fit on one of them: the drain goes on until it is cancelled.
+    for (n, (client, job)) in jobs.iter().enumerate() {
+        prefix(client, job, "t", 60_000);
+        kv(client, job, "t:store", 1).put(b"large", &noise(n as u64, 10 * KIB as usize)).unwrap();
+        for m in 0..3 {
+            file(client, job, &format!("t:{m}")).append(b"x").unwrap();
+        }
+    }
+    let client = whole(&cluster);
+    client.drain_server(&address, false).unwrap();
+    let clock = Clock::start();
+    let until = clock.now() + EXTENTS_LEAVE_TELL + Duration::from_secs(1);
+    eventually_within(PATIENCE + EXTENTS_LEAVE_TELL, "the servers get their orders again", || {
+        assert_eq!(server(&client, &address).unwrap().drain, 1);
+        for (client, job) in &jobs {
+            client.lease(job.job, "t").unwrap();
+        }
+        clock.now() >= until
+    });
+    client.drain_server(&address, true).unwrap();
+    assert_eq!(server(&client, &address).unwrap().drain, 0);
 }
 
 #[test]
