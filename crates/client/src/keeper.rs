@@ -128,11 +128,12 @@ impl Keeper {
     /// Stops keeping these prefixes; with no paths, all of the job's.
     pub fn release(&self, job: JobId, paths: &[String]) {
         let mut state = self.shared.state();
-        if let Some(kept) = state.kept.get_mut(&job) {
-            kept.retain(|p| !paths.is_empty() && !paths.contains(p));
-            if kept.is_empty() {
-                state.kept.remove(&job);
-            }
+        let Some(kept) = state.kept.get_mut(&job) else { return };
+        for path in paths {
+            kept.remove(path);
+        }
+        if paths.is_empty() || kept.is_empty() {
+            state.kept.remove(&job);
         }
     }
 

@@ -139,5 +139,5 @@ fn leases_of_more_prefixes_than_a_request_names_are_kept() {
         assert_eq!(client.lost_leases(), []);
         client.lease(job.job, last).unwrap().remaining_ms > before
     });
-    client.release(job.job, &[]);
+    client.release(job.job, &paths);
 }
