@@ -174,7 +174,7 @@ pub fn cell_json(group: &Group, cell: &Cell, shown: &Result<Shown, Absent>) -> V
             fields.insert("client_peak_resident_bytes".into(), json!(shown.client_peak));
         }
         Err(absent) => {
-            let (verdict, why) = absent.told();
+            let (verdict, why) = absent.verdict();
             fields.insert("absent".into(), json!(verdict));
             fields.insert("why".into(), json!(why));
         }

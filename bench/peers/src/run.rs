@@ -72,7 +72,7 @@ pub enum Absent {
 
 impl Absent {
     /// The verdict, and the reason.
-    pub fn told(&self) -> (&'static str, &str) {
+    pub fn verdict(&self) -> (&'static str, &str) {
         match self {
             Absent::NotInBuild(why) => ("NOT IN THIS BUILD", why),
             Absent::NoPeer(why) => ("NO PEER", why),
@@ -83,8 +83,8 @@ impl Absent {
 
 impl std::fmt::Display for Absent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (word, why) = self.told();
-        write!(f, "{word}: {why}")
+        let (verdict, why) = self.verdict();
+        write!(f, "{verdict}: {why}")
     }
 }
 
@@ -215,7 +215,7 @@ impl<'a> Runner<'a> {
 
     /// Measures all cells of a group in turn. The group has new servers, so that no data of other groups
     /// remains.
-    pub fn group(&mut self, group: &Group, told: &mut dyn FnMut(&Cell, u32)) -> Cells {
+    pub fn group(&mut self, group: &Group, progress: &mut dyn FnMut(&Cell, u32)) -> Cells {
         let mut servers: Vec<Server> = Vec::new();
         let mut turns: Vec<Result<Turn, Absent>> = Vec::new();
         for cell in &group.cells {
@@ -224,7 +224,7 @@ impl<'a> Runner<'a> {
         for round in 0..=self.effort.rounds {
             for turn in &mut turns {
                 let Ok(running) = turn else { continue };
-                told(&running.cell, round);
+                progress(&running.cell, round);
                 if let Err(why) = self.round(running, &servers[running.server], round > 0) {
                     *turn = Err(Absent::Failed(why));
                 }
@@ -250,7 +250,7 @@ impl<'a> Runner<'a> {
         // A client that does not support a cell refuses its specification (`contract`); a server that does
         // not know a flag ends at once.
         let set_up = self.set_up(cell, builds[1], &mut servers[1]);
-        let that = set_up.map_err(|absent| Unpaired::NotThere(absent.told().1.to_owned()))?;
+        let that = set_up.map_err(|absent| Unpaired::NotThere(absent.verdict().1.to_owned()))?;
         let mut turns = [this, that];
         for side in [0, 1] {
             let warm = self.round(&mut turns[side], &servers[side][0], false);

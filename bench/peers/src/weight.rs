@@ -84,7 +84,7 @@ pub fn lines(all: &[Weights]) -> Vec<Value> {
                 fields.insert("resident_bytes_per_stored_byte".into(), spread.json());
             }
             Err(absent) => {
-                let (verdict, why) = absent.told();
+                let (verdict, why) = absent.verdict();
                 fields.extend([("absent".into(), json!(verdict)), ("why".into(), json!(why))]);
             }
         }

@@ -30,7 +30,7 @@ const EVACUATE_AT_ONCE: usize = 4;
 #[derive(Debug, Default)]
 pub(crate) struct Evacuation {
     todo: VecDeque<BlockAt>,
-    told: Vec<BlockAt>,
+    requested: Vec<BlockAt>,
     /// The time at which blocks of extents are asked again.
     again: Time,
 }
@@ -82,7 +82,7 @@ impl Catalog {
             None => {
                 let here = self.pool.allocated().filter(|(at, _)| at.block.server() == id);
                 let here = here.filter(|&(at, s)| self.can_leave(at, s)).map(|(at, _)| at);
-                Evacuation { todo: here.collect(), told: Vec::new(), again: Time::ZERO }
+                Evacuation { todo: here.collect(), requested: Vec::new(), again: Time::ZERO }
             }
         };
         if evacuation.again <= self.now {
@@ -94,14 +94,14 @@ impl Catalog {
             let owner = self.pool.held(*at);
             matches!(owner, Some(SlotOwner::By(s)) if self.can_leave(*at, s))
         };
-        evacuation.told.retain(leaves);
+        evacuation.requested.retain(leaves);
         let most = EVACUATE_AT_ONCE * self.pool.server(id).map_or(0, |s| s.shards() as usize);
-        while evacuation.told.len() < most
+        while evacuation.requested.len() < most
             && let Some(at) = evacuation.todo.pop_front()
         {
             if leaves(&at) {
                 effects.push(Effect::Evacuate { server: id, at });
-                evacuation.told.push(at);
+                evacuation.requested.push(at);
             }
         }
         self.drains.evacuations.insert(id, evacuation);

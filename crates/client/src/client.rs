@@ -693,10 +693,10 @@ impl Client {
         self.0.keeper.release(job, paths);
     }
 
-    /// Calls `told` in the keeper's thread for every prefix whose lease could not be renewed, until
+    /// Calls `observer` in the keeper's thread for every prefix whose lease could not be renewed, until
     /// it returns false. Without an observer, the first loss is printed on standard error.
-    pub fn on_lost_leases(&self, told: impl FnMut(&LostLease) -> bool + Send + 'static) {
-        self.0.keeper.tell(Box::new(told));
+    pub fn on_lost_leases(&self, observer: impl FnMut(&LostLease) -> bool + Send + 'static) {
+        self.0.keeper.observe(Box::new(observer));
     }
 
     /// The prefixes that could not be renewed since the last call.

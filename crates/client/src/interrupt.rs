@@ -134,14 +134,14 @@ mod tests {
     fn a_pause_ends_when_the_interrupt_is_set_and_only_of_its_thread() {
         let clock = Clock::start();
         let interrupt = Interrupt::new().unwrap();
-        let (told, hear) = std::sync::mpsc::channel();
+        let (sender, receiver) = std::sync::mpsc::channel();
         let twin = interrupt.clone();
         let sleeper = std::thread::spawn(move || {
             twin.adopt();
-            told.send(()).unwrap();
+            sender.send(()).unwrap();
             pause(clock, clock.now() + LONG)
         });
-        hear.recv().unwrap();
+        receiver.recv().unwrap();
         interrupt.set();
         assert!(sleeper.join().unwrap());
         assert!(clock.now().since(Time::ZERO) < LONG);

@@ -70,7 +70,7 @@ impl KeeperShared {
     fn report(&self, lost: &LostLease) {
         let mut observers = std::mem::take(&mut *self.observers());
         let nobody = observers.is_empty();
-        observers.retain_mut(|told| told(lost));
+        observers.retain_mut(|observer| observer(lost));
         let mut added = self.observers();
         observers.append(&mut added);
         *added = observers;
@@ -138,8 +138,8 @@ impl Keeper {
     }
 
     /// Adds an observer that is called for every later loss.
-    pub fn tell(&self, told: LossObserver) {
-        self.shared.observers().push(told);
+    pub fn observe(&self, observer: LossObserver) {
+        self.shared.observers().push(observer);
     }
 
     /// Prefixes whose leases were lost since the last call.

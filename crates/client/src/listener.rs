@@ -104,11 +104,11 @@ pub struct Listener {
     sources: Vec<SubscribedBlock>,
     ready: VecDeque<Notification>,
     /// Bytes of a file that were reported.
-    told_to: u64,
+    reported_to: u64,
     /// Bytes in the file when its tail was subscribed to.
     there_to: u64,
     /// Whether the seal of the file or the end of the queue was reported.
-    told_end: bool,
+    reported_end: bool,
 }
 
 impl Listener {
@@ -139,9 +139,9 @@ impl Listener {
             filter,
             sources: Vec::new(),
             ready: VecDeque::new(),
-            told_to: 0,
+            reported_to: 0,
             there_to: 0,
-            told_end: false,
+            reported_end: false,
         };
         listener.subscribe_all()?;
         Ok(listener)
@@ -155,7 +155,7 @@ impl Listener {
             let mut entries = self.structure.entries();
             if self.structure.kind() == Kind::File {
                 entries.drain(..entries.len() - 1);
-                self.told_to = self.told_to.max(entries[0].start);
+                self.reported_to = self.reported_to.max(entries[0].start);
             }
             let mut all = true;
             for entry in entries {
@@ -194,37 +194,43 @@ impl Listener {
                 let at = entry.at();
                 let header =
                     RequestHeader { at, grant: number, ..RequestHeader::new(Op::Subscribe) };
-                let mut reply = Vec::new();
-                let told =
-                    transport.exchange(header, &args, &[], &mut wait, &mut reply, Sink::None)?;
+                let mut reply_args = Vec::new();
+                let reply = transport.exchange(
+                    header,
+                    &args,
+                    &[],
+                    &mut wait,
+                    &mut reply_args,
+                    Sink::None,
+                )?;
                 let file = structure.kind() == Kind::File;
-                let there = match told.status {
+                let there = match reply.status {
                     Status::Ok if late || file => {
                         content(structure, &mut transport, header, &mut wait)?
                     }
                     _ => InitialContent::default(),
                 };
-                Ok((transport, told, reply, there))
+                Ok((transport, reply, reply_args, there))
             });
             match subscribed {
-                Ok((transport, told, _, there)) if told.status == Status::Ok => {
+                Ok((transport, reply, _, there)) if reply.status == Status::Ok => {
                     let (at, start) = (entry.at(), entry.start);
                     let first = self.sources.iter().all(|source| source.entry.at() != at);
                     assert!(first, "INV-24: {at:?} would report each change twice");
                     self.sources.push(SubscribedBlock { entry, transport, handed_over: false });
-                    if late && self.structure.kind() == Kind::Kv && told.value > 0 {
+                    if late && self.structure.kind() == Kind::Kv && reply.value > 0 {
                         // The block changed after it became the successor and before this
                         // subscription.
                         let heard = Heard::Gap { missed: None };
-                        self.hear(Notification { heard, at, number: told.value });
+                        self.hear(Notification { heard, at, number: reply.value });
                     }
                     match late {
-                        true => self.catch_up(told.value, there),
+                        true => self.catch_up(reply.value, there),
                         false => self.there_to = self.there_to.max(start + there.length),
                     }
                     return Ok(true);
                 }
-                Ok((_, told, reply, _)) => match told.status {
+                Ok((_, reply, reply_args, _)) => match reply.status {
                     Status::GrantExpired | Status::GrantRevoked => {
                         self.structure.refresh(deadline)?
                     }
@@ -233,7 +239,7 @@ impl Listener {
                     Status::WrongEpoch | Status::UnknownBlock => {
                         return self.structure.refresh(deadline).map(|()| false);
                     }
-                    status => return Err(Error::refused(status, &reply)),
+                    status => return Err(Error::refused(status, &reply_args)),
                 },
                 Err(ExchangeFailure::Gone { reason, .. } | ExchangeFailure::Refused(reason)) => {
                     return Err(reason);
@@ -271,7 +277,7 @@ impl Listener {
         let file = self.structure.kind() == Kind::File;
         // The content that a block of a file already had at its subscription, and that it passed on
         // to this one, is not new.
-        let from = if file { self.told_to.max(self.there_to).saturating_sub(start) } else { 0 };
+        let from = if file { self.reported_to.max(self.there_to).saturating_sub(start) } else { 0 };
         if there.length > from {
             let heard = match file {
                 true => Heard::Append { offset: start + from, length: there.length - from },
@@ -290,11 +296,11 @@ impl Listener {
     fn hear(&mut self, notification: Notification) {
         let again = match notification.heard {
             Heard::Append { offset, length } => {
-                let before = self.told_to;
-                self.told_to = before.max(offset + length);
+                let before = self.reported_to;
+                self.reported_to = before.max(offset + length);
                 offset + length <= before
             }
-            Heard::Seal { .. } | Heard::Close => std::mem::replace(&mut self.told_end, true),
+            Heard::Seal { .. } | Heard::Close => std::mem::replace(&mut self.reported_end, true),
             _ => false,
         };
         if !again && self.wants(&notification.heard) {
@@ -503,12 +509,12 @@ fn content(
         Kind::Queue => (Op::QueueLength, &[0]),
         Kind::Kv | Kind::Extents | Kind::Custom(_) => return Ok(InitialContent::default()),
     };
-    let (header, mut told) = (RequestHeader { op, ..like }, Vec::new());
-    let reply = transport.exchange(header, args, &[], wait, &mut told, Sink::None)?;
+    let (header, mut reply_args) = (RequestHeader { op, ..like }, Vec::new());
+    let reply = transport.exchange(header, args, &[], wait, &mut reply_args, Sink::None)?;
     let ended = match (reply.status, op) {
-        (Status::Ok, Op::FileSize) => told.first() == Some(&1),
+        (Status::Ok, Op::FileSize) => reply_args.first() == Some(&1),
         (Status::Ok, _) => {
-            Counts::decode(&told).map_err(|e| ExchangeFailure::Refused(e.into()))?.closed
+            Counts::decode(&reply_args).map_err(|e| ExchangeFailure::Refused(e.into()))?.closed
         }
         // A full block also replies with its length, and is not the last one.
         (Status::Moved, _) => false,

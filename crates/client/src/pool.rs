@@ -179,11 +179,11 @@ impl ConnectionPool {
     /// here.
     pub fn near(&self) -> Vec<(String, String, bool)> {
         let inner = self.inner();
-        let told = inner.near.iter().map(|(address, near)| match near {
+        let sockets = inner.near.iter().map(|(address, near)| match near {
             Near::Reached(path) => (address.clone(), path.clone(), true),
             Near::Out(path) => (address.clone(), path.clone(), false),
         });
-        told.collect()
+        sockets.collect()
     }
 
     /// The number of a change requested from the controller: unique in the session, whichever

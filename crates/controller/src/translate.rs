@@ -220,9 +220,9 @@ pub(crate) fn flush_state(state: &catalog::FlushState) -> (u8, String) {
     }
 }
 
-pub(crate) fn stop_progress(told: catalog::StopProgress) -> StopClusterReply {
+pub(crate) fn stop_progress(progress: catalog::StopProgress) -> StopClusterReply {
     let catalog::StopProgress { jobs, flushes, failing, lost, parts, done, bytes, unflushed } =
-        told;
+        progress;
     let named = unflushed.iter().map(|place| format!("{}: {}", place.directory, place.why));
     let unflushed = named.collect();
     StopClusterReply { jobs, flushes, failing, lost, parts, parts_done: done, bytes, unflushed }

@@ -284,9 +284,9 @@ pub fn du(args: &DuArgs) -> CommandResult {
     let total = Sum::of(&view.dag, top, path);
     if args.output.json {
         let sums: Vec<Value> = sums.iter().map(|s| s.to_json(view.block_size)).collect();
-        let mut told = total.to_json(view.block_size);
-        told["below"] = sums.into();
-        say!("{told}");
+        let mut report = total.to_json(view.block_size);
+        report["below"] = sums.into();
+        say!("{report}");
         return Ok(());
     }
     let write = |n: u64| if args.bytes { n.to_string() } else { size::show(n) };

@@ -62,8 +62,8 @@ pub struct CommitArgs {
 pub fn readers(args: &ReadersArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let left = work.client.declare_readers(work.job, &args.address, &args.reader, args.replace)?;
-    let told = json!({ "address": args.address, "readers_left": left });
-    args.output.print(&told, || match left {
+    let report = json!({ "address": args.address, "readers_left": left });
+    args.output.print(&report, || match left {
         0 => format!("{}: no reader is left", args.address),
         1 => format!("{}: freed when 1 reader has committed", args.address),
         n => format!("{}: freed when {n} readers have committed", args.address),
@@ -75,8 +75,8 @@ pub fn readers(args: &ReadersArgs) -> CommandResult {
 pub fn commit(args: &CommitArgs) -> CommandResult {
     let work = Work::open(&args.given.settings()?, Intent::Use)?;
     let freed = work.client.commit_task(work.job, &args.address)?;
-    let told = json!({ "address": args.address, "freed": freed });
-    args.output.print(&told, || match freed {
+    let report = json!({ "address": args.address, "freed": freed });
+    args.output.print(&report, || match freed {
         1 => format!("committed {}; 1 prefix was freed", args.address),
         n => format!("committed {}; {n} prefixes were freed", args.address),
     });

@@ -58,7 +58,7 @@ pub(crate) struct LinkService {
     /// Receives one message when the server has joined all controller shards, and before that the obstacles.
     joined: Option<Sender<Result<ServerId, String>>>,
     /// Channels that are not read in a process that runs more than this server.
-    told: ProcessChannels,
+    channels: ProcessChannels,
     stopped: bool,
 }
 
@@ -69,13 +69,22 @@ impl LinkService {
         shards: Vec<Mailbox<Note>>,
         flusher: Flusher,
         joined: Sender<Result<ServerId, String>>,
-        told: ProcessChannels,
+        channels: ProcessChannels,
     ) -> LinkService {
         let lots = Lots::new(shards.len(), identity.blocks_per_shard);
         let (identity, joined, links) = (Arc::new(identity), Some(joined), Vec::new());
         let stopped = false;
-        let mut service =
-            LinkService { identity, clock, shards, flusher, links, lots, joined, told, stopped };
+        let mut service = LinkService {
+            identity,
+            clock,
+            shards,
+            flusher,
+            links,
+            lots,
+            joined,
+            channels,
+            stopped,
+        };
         service.add();
         service
     }
@@ -124,7 +133,7 @@ impl LinkService {
             self.links[0].post(shard, Note::Stop);
         }
         self.stopped = true;
-        let _ = self.told.departure.send(Departure::Released);
+        let _ = self.channels.departure.send(Departure::Released);
     }
 
     fn tell_joined(&mut self) {
@@ -185,7 +194,7 @@ impl Service for LinkService {
         self.tell_joined();
         for link in &mut self.links {
             if let Some(why) = link.take_kept() {
-                let _ = self.told.departure.send(Departure::Refused(why));
+                let _ = self.channels.departure.send(Departure::Refused(why));
             }
         }
     }
@@ -201,7 +210,7 @@ impl Service for LinkService {
             LinkNote::Effects(effects) => {
                 for effect in effects {
                     if let Effect::ValuesLeave { job, structure, at } = effect {
-                        let _ = self.told.values.try_send(ValuesLeave { job, structure, at });
+                        let _ = self.channels.values.try_send(ValuesLeave { job, structure, at });
                         continue;
                     }
                     if let Some(link) = self.links.get_mut(effect.controller() as usize) {

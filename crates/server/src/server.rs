@@ -216,7 +216,7 @@ impl MemoryServer {
             address: advertised,
             shards: options.shards,
             blocks_per_shard: sizes.frames,
-            tiers: sizes.disks.iter().map(told).collect(),
+            tiers: sizes.disks.iter().map(tier_info).collect(),
             traffic,
             block_size: options.block_size,
             incarnation,
@@ -226,8 +226,8 @@ impl MemoryServer {
         let (joined, joins) = channel();
         let (departed, departure) = channel();
         let (leaving, values) = sync_channel(VALUES_TOLD);
-        let told = ProcessChannels { departure: departed, values: leaving };
-        let service = LinkService::new(identity, clock, shards.clone(), flusher, joined, told);
+        let channels = ProcessChannels { departure: departed, values: leaving };
+        let service = LinkService::new(identity, clock, shards.clone(), flusher, joined, channels);
         threads.push(spawn("link", move || {
             run(link_net, service, link_notes).expect("the event loop of the link does not fail");
         })?);
@@ -347,7 +347,7 @@ fn listen_instead(controller: SocketAddr) -> String {
     }
 }
 
-fn told(tier: &TierSpec) -> TierInfo {
+fn tier_info(tier: &TierSpec) -> TierInfo {
     TierInfo { class: tier.class.code(), blocks: tier.blocks }
 }
 

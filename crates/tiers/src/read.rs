@@ -353,9 +353,9 @@ impl<'a> Records<'a> {
         let mut lengths = [0; FIELDS];
         self.elsewhere = false;
         for length in &mut lengths {
-            let told = u32::from_le_bytes(self.take(4)?.try_into().ok()?);
-            self.elsewhere |= told & OF_EXTENTS != 0;
-            *length = (told & !OF_EXTENTS) as usize;
+            let field = u32::from_le_bytes(self.take(4)?.try_into().ok()?);
+            self.elsewhere |= field & OF_EXTENTS != 0;
+            *length = (field & !OF_EXTENTS) as usize;
         }
         let mut fields = [const { Vec::new() }; FIELDS];
         for (field, length) in fields.iter_mut().zip(lengths) {

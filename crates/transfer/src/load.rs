@@ -343,10 +343,10 @@ mod tests {
     /// Regression: threads counted first and reported later, so that a smaller number could follow a larger.
     #[test]
     fn progress_only_becomes_more() {
-        let told = Mutex::new(Vec::new());
+        let reported = Mutex::new(Vec::new());
         let look = |done: u64, _| {
             std::thread::yield_now();
-            told.lock().expect("no thread panics").push(done);
+            reported.lock().expect("no thread panics").push(done);
         };
         let done = LoadProgress { bytes: Mutex::new(0), of: 400, look: &look };
         std::thread::scope(|scope| {
@@ -354,6 +354,6 @@ mod tests {
                 scope.spawn(|| (0..100).for_each(|_| done.add(1)));
             }
         });
-        assert!(told.into_inner().expect("no thread panics").into_iter().eq(1..=400));
+        assert!(reported.into_inner().expect("no thread panics").into_iter().eq(1..=400));
     }
 }

@@ -117,12 +117,12 @@ impl Blocks {
 
     /// Applies a command and its effects on servers.
     fn run(&mut self, command: Command<'_>) -> Result<Reply, CatalogError> {
-        let mut told = std::mem::take(&mut self.effects);
-        let reply = self.catalog.apply(self.now, command, &mut told);
+        let mut effects = std::mem::take(&mut self.effects);
+        let reply = self.catalog.apply(self.now, command, &mut effects);
         self.opened.clear();
         let mut place = 0;
-        while place < told.len() {
-            let done = match told[place] {
+        while place < effects.len() {
+            let done = match effects[place] {
                 Effect::OpenBlock { server, at, tier, .. } => {
                     self.opened.push((at, tier));
                     Command::BlockOpened { server, at }
@@ -139,12 +139,12 @@ impl Blocks {
                 ref other => unreachable!("the jobs of this benchmark never cause {other:?}"),
             };
             place += 1;
-            if let Err(e) = self.catalog.apply(self.now, done, &mut told) {
+            if let Err(e) = self.catalog.apply(self.now, done, &mut effects) {
                 unreachable!("{done:?}: {e}");
             }
         }
-        told.clear();
-        self.effects = told;
+        effects.clear();
+        self.effects = effects;
         reply
     }
 

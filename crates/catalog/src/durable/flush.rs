@@ -123,8 +123,8 @@ impl FlushImage {
     pub(crate) fn wrote(&mut self, part: usize, objects: Vec<Written>) -> Result<(), BadRecord> {
         let parts = self.structures.iter_mut().flat_map(|s| &mut s.parts);
         match (parts.zip(&mut self.blocks)).nth(part) {
-            Some((told, block)) => {
-                (told.objects, block.state) = (objects, PartState::Written);
+            Some((image, block)) => {
+                (image.objects, block.state) = (objects, PartState::Written);
                 Ok(())
             }
             None => bad(format!("a flush has no part {part}")),
@@ -345,8 +345,8 @@ mod tests {
     fn record_of_an_earlier_version_is_read_and_written_as_the_current_one() {
         let written = Written { bytes: 10, items: 10, crc: 7 };
         let waits = (PartState::Waits, Written::default(), vec![]);
-        for (state, told, objects) in [waits, (PartState::Written, written, vec![written])] {
-            let record = earlier(state, told);
+        for (state, sum, objects) in [waits, (PartState::Written, written, vec![written])] {
+            let record = earlier(state, sum);
             let mut r = RecordReader(&record);
             let image = FlushImage::get(&mut r, 5).unwrap();
             r.end().unwrap();

@@ -131,7 +131,7 @@ impl Catalog {
             let mut parts = Vec::with_capacity(blocks.len());
             let mut kept = blocks.into_iter();
             for (s, structure) in structures.iter().enumerate() {
-                for (p, (told, block)) in structure.parts.iter().zip(&mut kept).enumerate() {
+                for (p, (part, block)) in structure.parts.iter().zip(&mut kept).enumerate() {
                     let KeptImage { at, range, state } = block;
                     // A server that had written its part may be lost; the block of a part that is `Absent` or
                     // `Copied` may have another owner.
@@ -142,7 +142,7 @@ impl Catalog {
                             format!("flush {number:016x} has {}, which does not exist", at.block);
                         return Err(BadRecord { what });
                     }
-                    let object = format!("{directory}/{}", told.name).into();
+                    let object = format!("{directory}/{}", part.name).into();
                     let place = (s, p);
                     if theirs {
                         self.flushes.blocks.insert(at, (number, parts.len()));
@@ -231,7 +231,7 @@ impl Catalog {
     pub(crate) fn resume_parts(
         &mut self,
         server: ServerId,
-        told: &HashSet<BlockId>,
+        reported: &HashSet<BlockId>,
         effects: &mut Vec<Effect>,
     ) {
         let mut ready = Vec::new();
@@ -240,7 +240,7 @@ impl Catalog {
             let own = own.filter(|part| part.at.block.server() == server);
             let own = own.filter(|part| part.state != PartState::Copied);
             for part in own {
-                if !told.contains(&part.at.block) {
+                if !reported.contains(&part.at.block) {
                     self.flushes.blocks.remove(&part.at);
                     // A block of a structure that its server does not hold was never opened: it received no
                     // writes, and has no part. If its part is written, the object exists all the same.

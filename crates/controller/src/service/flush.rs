@@ -59,9 +59,9 @@ impl ControllerService {
                 let (state, message) = translate::flush_state(&progress.state);
                 let (parts, parts_done, bytes) = (progress.parts, progress.done, progress.bytes);
                 let (place, flush) = (place.into(), live.unwrap_or_default());
-                let told =
+                let reply =
                     LocateFlushReply { place, state, message, parts, parts_done, bytes, flush };
-                Ok(told.encode())
+                Ok(reply.encode())
             }
             other => unexpected(op, &other),
         }

@@ -248,8 +248,8 @@ impl ControllerService {
                 let _ = self.apply(now, stopped);
             }
             (&Effect::ThawBlock { number, at, attempt, .. }, refused) => {
-                let told = refused.is_none().then(|| ThawBlockReply::decode(args).ok()).flatten();
-                let stood = told.is_some_and(|reply| reply.stood);
+                let thawed = refused.is_none().then(|| ThawBlockReply::decode(args).ok()).flatten();
+                let stood = thawed.is_some_and(|reply| reply.stood);
                 let _ =
                     self.apply(now, Command::BlockThawed { server, number, at, attempt, stood });
             }

@@ -250,12 +250,12 @@ fn len(args: &LenArgs) -> CommandResult {
     let counts = queue.counts()?;
     let bounds = queue.bounds();
     let bound = |n: u64| Some(n).filter(|n| *n > 0);
-    let told = json!({
+    let report = json!({
         "address": args.address, "items": counts.items, "bytes": counts.bytes,
         "reserved": counts.reserved, "closed": counts.closed, "max_items": bound(bounds.0),
         "max_bytes": bound(bounds.1),
     });
-    args.output.print(&told, || {
+    args.output.print(&report, || {
         let items = if counts.items == 1 { "item" } else { "items" };
         let mut text = format!("{} {items}, {}", counts.items, size::show(counts.bytes));
         text += &bound(counts.reserved).map_or(String::new(), |n| format!(", {n} reserved"));
@@ -270,7 +270,7 @@ fn len(args: &LenArgs) -> CommandResult {
 fn close(args: &CloseArgs) -> CommandResult {
     let (_work, queue) = opened_by(&args.given, &args.address)?;
     queue.close()?;
-    let told = json!({ "address": args.address, "closed": true });
-    args.output.print(&told, || format!("closed {}", args.address));
+    let report = json!({ "address": args.address, "closed": true });
+    args.output.print(&report, || format!("closed {}", args.address));
     Ok(())
 }
