@@ -27,9 +27,9 @@ const SECONDS: f64 = 40.0;
 #[derive(Args)]
 #[command(after_help = "Examples:
   honeycomb bench sensitivity --quick --parameter lease --leases 500,1000
-  honeycomb bench sensitivity --quick --parameter block --blocks 1MiB,4MiB --json
+  honeycomb bench sensitivity --quick --parameter block --blocks 4MiB --json
   honeycomb bench sensitivity --quick --parameter mark --marks 50,95
-  honeycomb bench sensitivity --quick --parameter block --blocks 1MiB,4MiB --out figures")]
+  honeycomb bench sensitivity --quick --parameter mark --marks 95 --out figures")]
 pub struct SensitivityArgs {
     /// The parameters to vary
     #[arg(long, value_enum, value_delimiter = ',', default_value = "block,lease,mark")]
