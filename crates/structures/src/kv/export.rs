@@ -440,9 +440,12 @@ impl Movable for KvBlock {
             Wish::Split { .. } => {
                 self.asking.after = now + ASK_AGAIN;
                 // `Busy` and an absent controller are no answer: a writer waits for a better one.
-                let passing = matches!(status, Status::Busy | Status::Unavailable);
-                self.table.relief =
-                    if passing { Relief::Coming } else { Relief::Denied(status, why) };
+                let (relief, lacking) = match status {
+                    Status::Busy | Status::Unavailable => (Relief::Coming, None),
+                    Status::OutOfMemory => (Relief::Coming, Some(why)),
+                    status => (Relief::Denied(status, why), None),
+                };
+                (self.table.relief, self.table.lacking) = (relief, lacking);
             }
             Wish::Merge => {
                 let rest = self.asking.merge_rest.max(MERGE_REST);
@@ -460,6 +463,7 @@ impl Movable for KvBlock {
         assert!(self.start <= start && end == self.end, "INV-17: only what is here can move");
         self.table.divide_at(block, start)?;
         self.asking.begin_rest = Duration::ZERO;
+        self.table.lacking = None;
         self.table.sent = Some(Box::default());
         self.export = Some(Export { start, end, phase: Phase::Copying, cursor: start });
         let moving: Vec<u32> = self.in_range().map(|(.., id)| id).collect();

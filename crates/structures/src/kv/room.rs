@@ -34,11 +34,6 @@ pub(super) fn pinned_down() -> Answer {
     Answer { value: RETRY_PINNED_US, ..Answer::refuse(Status::Busy, "") }
 }
 
-/// The refusal when a part of the block is about to move away.
-pub(super) fn relief_comes() -> Answer {
-    Answer { value: RETRY_MOVING_US, ..Answer::refuse(Status::Busy, "") }
-}
-
 impl Table {
     /// Whether an operation fits into `free` bytes that takes `gross` and then releases `replaces`. Only an
     /// operation with no net growth may use the reserve, which a full block needs for its own split.
@@ -74,13 +69,10 @@ impl Table {
             Relief::None | Relief::Indivisible(_) => {}
             Relief::Possible => {
                 self.relief = Relief::Wanted;
-                return Err(relief_comes());
+                return Err(self.awaits_split());
             }
-            Relief::Wanted | Relief::Coming => return Err(relief_comes()),
-            Relief::Denied(status, why) => {
-                let text = format!("block {} is full and cannot be split: {why}", self.block);
-                return Err(Answer::refuse(*status, text));
-            }
+            Relief::Wanted | Relief::Coming => return Err(self.awaits_split()),
+            Relief::Denied(status, why) => return Err(self.indivisible(*status, why)),
         }
         Err(Answer::refuse(
             Status::BlockFull,
@@ -96,6 +88,19 @@ impl Table {
                 }
             ),
         ))
+    }
+
+    /// The refusal when a part of the block is about to move away. If the last split was refused for lack of
+    /// memory, the next request for one may wait for seconds, and the writer learns the reason meanwhile.
+    fn awaits_split(&self) -> Answer {
+        match &self.lacking {
+            Some(why) => self.indivisible(Status::OutOfMemory, why),
+            None => Answer { value: RETRY_MOVING_US, ..Answer::refuse(Status::Busy, "") },
+        }
+    }
+
+    fn indivisible(&self, status: Status, why: &str) -> Answer {
+        Answer::refuse(status, format!("block {} is full and cannot be split: {why}", self.block))
     }
 
     /// Makes room for an entry of `size` bytes with this hash. A `new` entry has a place of its own in the

@@ -85,6 +85,8 @@ pub(super) struct Table {
     pub leaving_values: Vec<u32>,
     /// The request to give a part to another block: until it is answered, entries without room wait.
     pub relief: Relief,
+    /// Why the last split was refused for lack of memory; `None` after a split begins, or another reply.
+    pub lacking: Option<String>,
     /// Lists of extents of deleted entries: to be dropped.
     pub dropped: Vec<Box<[u8]>>,
 }
@@ -129,6 +131,7 @@ impl Table {
             leaving: Vec::new(),
             leaving_values: Vec::new(),
             relief: Relief::None,
+            lacking: None,
             dropped: Vec::new(),
         }
     }

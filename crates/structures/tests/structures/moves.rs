@@ -450,6 +450,64 @@ fn a_full_block_asks_to_be_divided_in_half_and_an_empty_one_to_be_merged() {
     assert_eq!(mover.wish(block, now), None);
 }
 
+/// A block that is not as full as it must be to request a split by itself has no room for a value. It requests
+/// one for this value, again and again; its writer saw `Busy` whenever a request was under way, which takes
+/// seconds while memory is full, and ended at its deadline. Simulator seed 3084485831164.
+#[test]
+fn writer_of_a_full_block_learns_that_memory_is_lacking_also_while_the_block_asks_again() {
+    let mut pair = Pair::new();
+    let put = |pair: &mut Pair, n: usize| {
+        let args = [&[0], format!("large {n}").as_bytes()].concat();
+        pair.driver(0).sleep(1000);
+        pair.driver(0).run(Op::KvPut, &args, &[7; SIZE / 8 - 100]).status
+    };
+    let wish = |pair: &mut Pair| {
+        pair.driver(0).sleep(200);
+        let now = pair.driver(0).now;
+        let (mover, block) = pair.mover(0);
+        mover.wish(block, now)
+    };
+    let refuse = |pair: &mut Pair, split, status| {
+        let now = pair.driver(0).now;
+        pair.mover(0).0.refused(now, split, status, "for this reason".into());
+    };
+    assert_eq!(wish(&mut pair), None);
+    let first = (0..8).find(|n| put(&mut pair, *n) != Status::Ok).unwrap();
+    assert_eq!(put(&mut pair, first), Status::Busy, "nothing is known yet");
+    let split = wish(&mut pair).expect("a value has no room");
+    refuse(&mut pair, split, Status::OutOfMemory);
+    let mut asked = 0;
+    for step in 0..20 {
+        assert_eq!(put(&mut pair, first), Status::OutOfMemory, "step {step}");
+        if let Some(split) = wish(&mut pair) {
+            assert_eq!(put(&mut pair, first), Status::OutOfMemory, "step {step}: it has asked");
+            refuse(&mut pair, split, Status::OutOfMemory);
+            asked += 1;
+        }
+    }
+    assert!(asked >= 5, "{asked} requests for a split");
+    // Other replies are no lack of memory, and a move that begins ends it.
+    let again = |pair: &mut Pair| {
+        let asks = |_| {
+            put(pair, first);
+            wish(pair)
+        };
+        (0..5).find_map(asks).expect("it asks again")
+    };
+    let split = again(&mut pair);
+    refuse(&mut pair, split, Status::Busy);
+    assert_eq!(put(&mut pair, first), Status::Busy, "memory is being freed");
+    let split = again(&mut pair);
+    refuse(&mut pair, split, Status::QuotaExceeded);
+    assert_eq!(put(&mut pair, first), Status::QuotaExceeded);
+    let split = again(&mut pair);
+    refuse(&mut pair, split, Status::OutOfMemory);
+    let Wish::Split { start } = again(&mut pair) else { panic!("it asks for a split") };
+    let (mover, block) = pair.mover(0);
+    mover.begin_export(block, start, u64::MAX).unwrap();
+    assert_eq!(put(&mut pair, first), Status::Busy, "a part of it moves");
+}
+
 /// Two blocks merged although they filled 79 % of one. The result split at once when it grew fast (at 70 %),
 /// and merged again when it did not.
 #[test]
