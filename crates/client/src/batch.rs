@@ -318,14 +318,7 @@ impl Kv {
         function: Function,
         operand: &[u8],
     ) -> Result<Accumulated, Error> {
-        if operand.len() > KV_BATCH_BYTES_MAX {
-            let text = format!(
-                "{}: an operand of {} bytes; the limit is {KV_BATCH_BYTES_MAX}",
-                self.0.address(),
-                operand.len()
-            );
-            return Err(Error::new(Status::ValueTooLarge, text));
-        }
+        self.0.check_length("an operand", operand.len(), KV_BATCH_BYTES_MAX, "")?;
         self.check_key(key)?;
         let args = accumulate_args(function, key);
         let mut bytes = Vec::new();

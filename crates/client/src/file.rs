@@ -38,16 +38,8 @@ impl File {
     /// Exactly once in effect: a lost reply is recovered by repeating the request under the same
     /// number. When that is not possible, the error is `OutcomeUnknown` or `DeadlineExceeded`.
     pub fn append(&self, bytes: &[u8]) -> Result<u64, Error> {
-        if bytes.len() > self.append_limit() {
-            let text = format!(
-                "{}: an append of {} bytes; the limit is {}, an eighth of a block (write_all \
-                    splits)",
-                self.0.address(),
-                bytes.len(),
-                self.append_limit()
-            );
-            return Err(Error::new(Status::ValueTooLarge, text));
-        }
+        let why = ", an eighth of a block (write_all splits)";
+        self.0.check_length("an append", bytes.len(), self.append_limit(), why)?;
         Ok(self.append_piece(bytes)?.0)
     }
 

@@ -71,7 +71,7 @@ impl Kv {
     ) -> Result<Replied, Error> {
         let length = value.iter().map(|part| part.len()).sum();
         self.check_key(key)?;
-        self.check(length, self.value_limit(), "the most that blocks of this size can hold")?;
+        self.check(length, self.value_limit(), ", the most that blocks of this size can hold")?;
         if length > self.plain_limit() {
             let when = if only_if_absent { StoredWhen::Absent } else { StoredWhen::Always };
             return self.put_large(key, when, value);
@@ -150,7 +150,7 @@ impl Kv {
         self.check_key(key)?;
         self.check_value(new)?;
         let both = expected.map_or(0, <[u8]>::len) + new.len();
-        self.check(both, 2 * self.plain_limit(), "for the expected and the new value together")?;
+        self.check(both, 2 * self.plain_limit(), ", for the expected and the new value together")?;
         let swap = SwapArgs {
             present: expected.is_some(),
             key,
@@ -271,16 +271,11 @@ impl Kv {
     /// Checks the value of an operation that compares or returns values: these work on values in
     /// the key's own block.
     fn check_value(&self, value: &[u8]) -> Result<(), Error> {
-        self.check(value.len(), self.plain_limit(), "an eighth of a block; put takes larger ones")
+        self.check(value.len(), self.plain_limit(), ", an eighth of a block; put takes larger ones")
     }
 
     fn check(&self, length: usize, limit: usize, why: &str) -> Result<(), Error> {
-        if length <= limit {
-            return Ok(());
-        }
-        let address = self.0.address();
-        let text = format!("{address}: a value of {length} bytes; the limit is {limit}, {why}");
-        Err(Error::new(Status::ValueTooLarge, text))
+        self.0.check_length("a value", length, limit, why)
     }
 
     /// Checks a key, or the beginning of keys.

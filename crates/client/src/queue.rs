@@ -71,17 +71,6 @@ impl Queue {
         (self.structure.block_size() / LARGE_FRACTION) as usize - 4
     }
 
-    fn check_items(&self, items: &[&[u8]]) -> Result<(), Error> {
-        let limit = self.item_limit();
-        let Some(item) = items.iter().find(|item| item.len() > limit) else { return Ok(()) };
-        let (address, length) = (self.structure.address(), item.len());
-        let text = format!(
-            "{address}: an item with {length} bytes is over the limit of {limit} (block / \
-             {LARGE_FRACTION}, less 4 for each item)"
-        );
-        Err(Error::new(Status::ValueTooLarge, text))
-    }
-
     /// The bounds, in items and in bytes; 0 for none.
     pub fn bounds(&self) -> (u64, u64) {
         self.structure.bounds()
@@ -124,7 +113,9 @@ impl Queue {
     }
 
     fn put_batch(&self, items: &[&[u8]], until: Time) -> Result<(), Error> {
-        self.check_items(items)?;
+        let longest = items.iter().map(|item| item.len()).max().unwrap_or(0);
+        let why = ", an eighth of a block, less 4 bytes";
+        self.structure.check_length("an item", longest, self.item_limit(), why)?;
         let mut args = Vec::new();
         put_lengths(items, &mut args);
         loop {

@@ -779,6 +779,22 @@ impl Structure {
         }
     }
 
+    /// Refuses a part of a request that is over its limit, before any of it is sent.
+    pub(crate) fn check_length(
+        &self,
+        part: &str,
+        length: usize,
+        limit: usize,
+        why: &str,
+    ) -> Result<(), Error> {
+        if length <= limit {
+            return Ok(());
+        }
+        let address = &self.address;
+        let text = format!("{address}: {part} of {length} bytes; the limit is {limit}{why}");
+        Err(Error::new(Status::ValueTooLarge, text))
+    }
+
     /// Puts the structure's address in front of a message that lacks it.
     fn named(&self, mut e: Error) -> Error {
         if !e.message.contains(self.address.as_str()) {

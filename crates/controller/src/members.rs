@@ -1,6 +1,5 @@
 //! Memory servers: joining, rejoining, and reports of their blocks.
 
-use crate::outbox::OutgoingMessage;
 use crate::service::{
     ControllerService, RefusedRequest, ServerRequest, malformed, message_of, refusal,
 };
@@ -105,7 +104,7 @@ impl ControllerService {
         let last = q.last;
         self.apply(now, Command::Inventory { server, held: &held, last }).map_err(refusal)?;
         if last {
-            self.repeat_errands(server);
+            self.repeat_errands(now, server);
         }
         Ok(())
     }
@@ -116,7 +115,7 @@ impl ControllerService {
     /// blocks, which the server has reported; drains and evacuations, which the catalog decides again;
     /// demotions and promotions, which ended with the server's report, so that their room may already belong
     /// to another block; and the opening of blocks that were freed meanwhile, which no structure would own.
-    fn repeat_errands(&mut self, server: ServerId) {
+    fn repeat_errands(&mut self, now: Time, server: ServerId) {
         let Some(link) = self.links.get(&server).copied() else { return };
         let unheard = |errand: &ServerRequest| errand.server == server && errand.link != Some(link);
         let mut asked: Vec<u64> =
@@ -124,10 +123,10 @@ impl ControllerService {
         asked.sort_unstable();
         for number in asked {
             if self.asks_again(&self.errands[&number].effect) {
-                let errand = self.errands.get_mut(&number).expect("listed just now");
+                let mut errand = self.errands.remove(&number).expect("listed just now");
                 errand.link = Some(link);
                 let (_, op, body) = message_of(&errand.effect);
-                self.out.push(OutgoingMessage::Ask { to: link, number, op, body });
+                self.ask_server(now, number, errand, op, body);
             } else {
                 self.drop_errand(number);
             }

@@ -22,8 +22,8 @@ use crate::unix::UnixDoor;
 use honeycomb_env::Clock;
 use honeycomb_types::Time;
 use honeycomb_types::limits::{
-    CONNECTION_BACKLOG_MAX, CONNECTION_SHARE, CONNECTION_STALL, CONNECTIONS_MAX, FILL_STALL,
-    MESSAGE_MAX, REQUEST_HEADER, RING_CAPACITY,
+    CONNECTION_BACKLOG_MAX, CONNECTION_SHARE, CONNECTION_STALL, CONNECTIONS_MAX, CONTROL_ARGS_MAX,
+    FILL_STALL, MESSAGE_MAX, REQUEST_HEADER, RING_CAPACITY,
 };
 use honeycomb_wire::{Header, Op, Refusal, ReplyHeader, RequestHeader, Status};
 use mio::event::Source;
@@ -566,7 +566,8 @@ impl Net {
     /// The other loop has answered a request; its reply of this many bytes follows.
     pub fn returned(&mut self, id: ConnId, request: u64, bytes: usize) {
         if let Some(conn) = self.conn(id) {
-            conn.elsewhere.returned(request, bytes);
+            // A larger one becomes a refusal (`reply`).
+            conn.elsewhere.returned(request, bytes.min(CONTROL_ARGS_MAX));
             // If the socket takes a reply at once, no flush is listed that would resume the
             // connection.
             if conn.paused {

@@ -127,45 +127,45 @@ impl ControllerService {
             }
             let (server, op, body) = message_of(&effect);
             let waits = deferred.filter(|_| is_awaited(&effect));
-            match self.links.get(&server).copied() {
-                // The server would close its connection, and again after each join.
-                Some(link) if body.len() > CONTROL_ARGS_MAX => {
-                    let text = format!(
-                        "a request to a memory server has {} bytes, over the limit of \
-                         {CONTROL_ARGS_MAX}: the prefix has too many structures, or their names \
-                         are too long",
-                        body.len()
-                    );
-                    let errand =
-                        ServerRequest { server, effect, link: Some(link), deferred: waits };
-                    let before = self.errands.insert(number, errand);
-                    assert!(before.is_none(), "INV-16: request {number} was given twice");
-                    let refused = ReplyHeader::new(Status::LimitExceeded, number, 0);
-                    self.errand_answered(now, server, &refused, text.as_bytes());
-                }
-                Some(link) => {
-                    self.out.push(OutgoingMessage::Ask { to: link, number, op, body });
-                    let errand =
-                        ServerRequest { server, effect, link: Some(link), deferred: waits };
-                    let before = self.errands.insert(number, errand);
-                    assert!(before.is_none(), "INV-16: request {number} was given twice");
-                }
-                // The request is sent when the server is back, or fails when the server is lost.
-                None if self.catalog.is_suspected(server) => {
-                    let errand = ServerRequest { server, effect, link: None, deferred: waits };
-                    let before = self.errands.insert(number, errand);
-                    assert!(before.is_none(), "INV-16: request {number} was given twice");
-                }
-                None => {
-                    self.give_up_import(now, &effect);
-                    self.release(waits, loss_of(&effect));
-                }
+            let link = self.links.get(&server).copied();
+            // Without a connection, it is sent when the server is back, or fails when it is lost.
+            if link.is_some() || self.catalog.is_suspected(server) {
+                let errand = ServerRequest { server, effect, link, deferred: waits };
+                self.ask_server(now, number, errand, op, body);
+            } else {
+                self.give_up_import(now, &effect);
+                self.release(waits, loss_of(&effect));
             }
         }
         // Sends the effects of a cancelled move, which contain no request that can fail in the same way.
         if !self.effects.is_empty() {
             self.dispatch(now, None);
         }
+    }
+
+    /// Sends a request over the connection of `errand`, if there is one, and awaits its answer. A request
+    /// that no frame holds fails: the server would close the connection, and again after each join.
+    pub(crate) fn ask_server(
+        &mut self,
+        now: Time,
+        number: u64,
+        errand: ServerRequest,
+        op: Op,
+        body: Vec<u8>,
+    ) {
+        if errand.link.is_some() && body.len() > CONTROL_ARGS_MAX {
+            let text = format!(
+                "a request to a memory server has {} bytes, over the limit of {CONTROL_ARGS_MAX}: \
+                 the prefix has too many structures, or their names are too long",
+                body.len()
+            );
+            return self.end_errand(now, errand, Status::LimitExceeded, text.as_bytes());
+        }
+        if let Some(to) = errand.link {
+            self.out.push(OutgoingMessage::Ask { to, number, op, body });
+        }
+        let before = self.errands.insert(number, errand);
+        assert!(before.is_none(), "INV-16: request {number} was given twice");
     }
 
     /// Handles the answer of a memory server.
@@ -182,8 +182,14 @@ impl ControllerService {
             return;
         }
         let errand = self.errands.remove(&header.request).expect("looked up just now");
-        let failure = (header.status != Status::Ok)
-            .then(|| (header.status, String::from_utf8_lossy(args).into_owned()));
+        self.end_errand(now, errand, header.status, args);
+    }
+
+    /// Applies the result of a request to a memory server.
+    fn end_errand(&mut self, now: Time, errand: ServerRequest, status: Status, args: &[u8]) {
+        let server = errand.server;
+        let failure =
+            (status != Status::Ok).then(|| (status, String::from_utf8_lossy(args).into_owned()));
         match (&errand.effect, &failure) {
             (Effect::OpenBlock { at, .. }, None) => {
                 self.opening.remove(at);

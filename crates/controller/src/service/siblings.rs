@@ -12,7 +12,6 @@
 use super::{ControllerNote, ControllerService, PeerState};
 use crate::merge;
 use honeycomb_transport::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
-use honeycomb_types::limits::CONTROL_ARGS_MAX;
 use honeycomb_types::{JobId, SessionId, Time, Verbs, tenant_of};
 use honeycomb_wire::messages::{FindJobRequest, RegisterJobRequest};
 use honeycomb_wire::{
@@ -296,7 +295,7 @@ impl ControllerService {
                 }
             }
         });
-        net.returned(gather.to, gather.request, body.len().min(CONTROL_ARGS_MAX));
+        net.returned(gather.to, gather.request, body.len());
         net.reply(gather.to, header, &body, ReplyPayload::Copy(&[]));
     }
 

@@ -95,7 +95,10 @@ impl Table {
     fn awaits_split(&self) -> Answer {
         match &self.lacking {
             Some(why) => self.indivisible(Status::OutOfMemory, why),
-            None => Answer { value: RETRY_MOVING_US, ..Answer::refuse(Status::Busy, "") },
+            None => {
+                let text = format!("block {} is full and waits for a split", self.block);
+                Answer { value: RETRY_MOVING_US, ..Answer::refuse(Status::Busy, text) }
+            }
         }
     }
 

@@ -450,9 +450,9 @@ fn a_full_block_asks_to_be_divided_in_half_and_an_empty_one_to_be_merged() {
     assert_eq!(mover.wish(block, now), None);
 }
 
-/// A block that is not as full as it must be to request a split by itself has no room for a value. It requests
-/// one for this value, again and again; its writer saw `Busy` whenever a request was under way, which takes
-/// seconds while memory is full, and ended at its deadline. Simulator seed 3084485831164.
+/// A block below the level at which it requests a split has no room for a value, and requests a split for it
+/// repeatedly. The writer saw `Busy` while a request was under way, which takes seconds when memory is full,
+/// and ended at its deadline. Simulator seed 3084485831164.
 #[test]
 fn writer_of_a_full_block_learns_that_memory_is_lacking_also_while_the_block_asks_again() {
     let mut pair = Pair::new();
