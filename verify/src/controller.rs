@@ -70,6 +70,8 @@ pub enum Told {
     },
     /// The server's held blocks are known.
     Known,
+    /// The controller has received this effect.
+    Heard(Effect),
 }
 
 /// A client's request to the controller about its structures.
@@ -429,6 +431,10 @@ impl World {
         };
         let ix = id.controller() as usize;
         match said {
+            Said::Asked(effect @ (Effect::CancelMove { .. } | Effect::BlockFailed { .. })) => {
+                self.asked(id, effect.clone(), false);
+                self.tell_server(id, Told::Heard(effect));
+            }
             Said::Asked(effect) => self.asked(id, effect, false),
             Said::Again(effect) => self.asked_again(&effect),
             Said::Confirmed(order, done) => {

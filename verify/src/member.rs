@@ -9,7 +9,7 @@ use honeycomb_catalog::BlockUsage;
 use honeycomb_server::{Effect, MoveWord, Shard};
 use honeycomb_structures::{News, Successor};
 use honeycomb_types::limits::{ACTIVITY_INTERVAL, REPORT_INTERVAL};
-use honeycomb_types::{BlockAt, BlockId, JobId, PrefixId, ServerId, Time};
+use honeycomb_types::{BlockAt, BlockId, Bug, JobId, PrefixId, ServerId, Time};
 use honeycomb_wire::Status;
 use honeycomb_wire::messages::HeldBlock;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,8 @@ pub struct Member {
     pub growing: BTreeSet<BlockAt>,
     /// Blocks with an unanswered request to begin a move.
     moving: BTreeSet<BlockAt>,
+    /// Unanswered effects that are sent again over the next connection.
+    repeated: Vec<Effect>,
     /// Usage for its next report.
     usage: Vec<BlockUsage>,
     /// Sessions' tasks that were active, and when last.
@@ -153,10 +155,14 @@ impl SimServer {
         for effect in std::mem::take(&mut member.later) {
             match effect {
                 Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
-                // The reports of blocks do not contain this.
-                Effect::CancelMove { .. } => member.later.push(effect),
+                // The reports of blocks do not contain these.
+                Effect::CancelMove { .. } | Effect::BlockFailed { .. } => member.later.push(effect),
                 _ => {}
             }
+        }
+        let repeated = std::mem::take(&mut member.repeated);
+        if !Bug::CancelNotRepeated.active() {
+            member.later.extend(repeated);
         }
         let taken = std::mem::take(&mut member.taken);
         member.unheard.extend(taken);
@@ -166,7 +172,7 @@ impl SimServer {
             self.deny_growth(now, at);
         }
         for at in moving {
-            self.refuse_move(now, at);
+            self.move_word(now, at, MoveWord::NotBegun);
         }
     }
 
@@ -177,21 +183,15 @@ impl SimServer {
         let member = &mut self.members[controller];
         match effect {
             Effect::Grow { at, .. } => self.deny_growth(now, at),
-            Effect::BeginMove { at, .. } => self.refuse_move(now, at),
+            Effect::BeginMove { at, .. } => self.move_word(now, at, MoveWord::NotBegun),
             Effect::CommitMove { at, .. } => self.move_word(now, at, MoveWord::NotAsked),
             // It is requested again.
             Effect::LocateServer { .. } => {}
-            Effect::CancelMove { .. } => member.later.push(effect),
+            Effect::CancelMove { .. } | Effect::BlockFailed { .. } => member.later.push(effect),
             effect if member.telling => member.later.push(effect),
             Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
             _ => {}
         }
-    }
-
-    fn refuse_move(&mut self, now: Time, at: BlockAt) {
-        let text = "the controller cannot be reached".to_owned();
-        let word = MoveWord::Refused(Status::Unavailable, text);
-        self.shard(at).move_word(now, at, word);
     }
 
     /// The controller's reply about a move.
@@ -216,8 +216,16 @@ impl SimServer {
             Said::Asked(Effect::Grow { at, .. }) => drop(self.member_at(at).growing.insert(at)),
             Said::Asked(Effect::BeginMove { at, .. }) => drop(self.member_at(at).moving.insert(at)),
             Said::Asked(Effect::Taken { at, .. }) => drop(self.member_at(at).taken.insert(at)),
+            Said::Asked(
+                ref effect @ (Effect::CancelMove { at, .. } | Effect::BlockFailed { at, .. }),
+            ) => self.member_at(at).repeated.push(effect.clone()),
             _ => {}
         }
+    }
+
+    /// The controller has received an effect that would be sent again.
+    pub fn heard(&mut self, controller: usize, effect: &Effect) {
+        self.members[controller].repeated.retain(|repeated| repeated != effect);
     }
 
     /// The controller's message for a block.

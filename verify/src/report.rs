@@ -10,6 +10,7 @@ pub const FAULTS: &[&str] = &[
     "bridge",
     "broken link",
     "broken link at a demotion",
+    "broken link at a move",
     "controller killed",
     "controller lost power",
     "crash",

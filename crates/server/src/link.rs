@@ -13,12 +13,13 @@ mod requests;
 use crate::flush::{ControllerRequest, Flusher};
 use crate::lots::Lots;
 use crate::notes::Note;
+use crate::shard::{Effect, MoveWord};
 use crate::spill::Traffic;
 use honeycomb_env::{Clock, Entropy, resident_anonymous_bytes};
 use honeycomb_structures::News;
 use honeycomb_transport::{ConnId, Mailbox, Net, NotPosted, ReplyPayload};
 use honeycomb_types::limits::REPORT_INTERVAL;
-use honeycomb_types::{BlockAt, ServerId, ShardIx, Time};
+use honeycomb_types::{BlockAt, Bug, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{
     ActivePrefix, BlockUsage, HelloReply, HelloRequest, JoinServerReply, JoinServerRequest,
     KindInfo, LeaveServerRequest, ReportReply, ReportRequest, TierInfo,
@@ -78,6 +79,9 @@ enum PendingRequest {
     Locate(ShardIx, ServerId),
     /// To be drained.
     Leave,
+    /// The inventory does not contain this effect: without a reply it is sent again over the next
+    /// connection.
+    Repeated(Effect),
     /// Nothing depends on the answer: a block that is not retired requests it again.
     Told,
 }
@@ -444,7 +448,7 @@ impl Link {
             PendingRequest::Locate(shard, server) => self.located(shard, server, header, args),
             PendingRequest::Leave if header.status == Status::Ok => {}
             PendingRequest::Leave => self.kept = Some(String::from_utf8_lossy(args).into_owned()),
-            PendingRequest::Told => {}
+            PendingRequest::Repeated(_) | PendingRequest::Told => {}
         }
     }
 
@@ -464,7 +468,10 @@ impl Link {
                 PendingRequest::Grow(at) => self.away(at),
                 // The taken amounts are reported with the blocks; then the block must continue counting.
                 PendingRequest::Taken(at) => self.telling.unheard.push(at),
-                PendingRequest::Begin(at) => self.refuse_move(at),
+                PendingRequest::Begin(at) => self.move_word(at, MoveWord::NotBegun),
+                PendingRequest::Repeated(effect) if !Bug::CancelNotRepeated.active() => {
+                    self.keep(effect);
+                }
                 _ => {}
             }
         }

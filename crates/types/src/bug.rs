@@ -243,11 +243,17 @@ pub enum Bug {
     LeavingBlockStays = 112,
     /// The results that a block keeps for retries stay in its memory when the block is demoted (INV-33).
     ResultsStayInBlock = 113,
+    /// Readers of a range that moves to a block wait there while its source serves it (INV-21).
+    ImportMakesReadersWait = 114,
+    /// A request to begin a move whose reply was lost is not repeated: the target waits for it (INV-33).
+    BeginNotRepeated = 115,
+    /// A cancellation whose reply was lost is not repeated: the target waits for the move (INV-33).
+    CancelNotRepeated = 116,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 113] = [
+    pub const ALL: [Bug; 116] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -361,6 +367,9 @@ impl Bug {
         Bug::StayCountedFromRequest,
         Bug::LeavingBlockStays,
         Bug::ResultsStayInBlock,
+        Bug::ImportMakesReadersWait,
+        Bug::BeginNotRepeated,
+        Bug::CancelNotRepeated,
     ];
 }
 

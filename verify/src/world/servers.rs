@@ -155,7 +155,17 @@ impl World {
             let after = self.arrival(Node::Server(server), Node::Controller, link).max(at);
             self.schedule_at(after, Event::Said { server, link, said: again });
         }
+        let breaks = match said {
+            Said::Asked(Effect::BeginMove { .. }) => 20 * self.faults.break_link,
+            Said::Asked(Effect::CancelMove { .. }) => 200 * self.faults.break_link,
+            _ => 0,
+        };
         self.schedule_at(at, Event::Said { server, link, said: Box::new(said) });
+        // The request may be lost, or only its reply.
+        if breaks > 0 && self.rng.chance(breaks) {
+            self.fault("broken link at a move");
+            self.break_link(server, link);
+        }
         true
     }
 
@@ -169,6 +179,7 @@ impl World {
                     self.say(server, ix, Said::Asked(effect));
                 }
             }
+            Told::Heard(effect) => sim.heard(ix, &effect),
             Told::Clock { sent, now_ms } => sim.set_clock(sent, now, now_ms),
             Told::News(at, news) => sim.tell(now, at, news),
             Told::Move(at, word) => sim.move_word(now, at, word),

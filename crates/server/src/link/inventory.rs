@@ -67,7 +67,7 @@ impl Link {
     pub(super) fn keep(&mut self, effect: Effect) {
         let at = match effect {
             Effect::Grow { at, .. } => return self.away(at),
-            Effect::BeginMove { at, .. } => return self.refuse_move(at),
+            Effect::BeginMove { at, .. } => return self.move_word(at, MoveWord::NotBegun),
             Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
             // The shard requests these again.
             Effect::LocateServer { .. } | Effect::Raise { .. } | Effect::ValuesLeave { .. } => {

@@ -72,7 +72,7 @@ impl Link {
             Effect::CancelMove { structure, at, id } => {
                 let (structure, block, epoch) = names(structure, at);
                 let body = CancelMoveRequest { structure, block, epoch, move_id: id };
-                self.ask(net, Op::CancelMove, &body, PendingRequest::Told);
+                self.ask(net, Op::CancelMove, &body, PendingRequest::Repeated(effect));
             }
             Effect::LocateServer { shard, server } => {
                 let body = LocateServerRequest { server: server.0 };
@@ -88,10 +88,10 @@ impl Link {
                 let body = TierChangedRequest { structure, block, epoch, tier: tier.0 };
                 self.ask(net, Op::TierChanged, &body, PendingRequest::Told);
             }
-            Effect::BlockFailed { structure, at, why } => {
+            Effect::BlockFailed { structure, at, ref why } => {
                 let (structure, block, epoch) = names(structure, at);
-                let body = BlockFailedRequest { structure, block, epoch, why };
-                self.ask(net, Op::BlockFailed, &body, PendingRequest::Told);
+                let body = BlockFailedRequest { structure, block, epoch, why: why.clone() };
+                self.ask(net, Op::BlockFailed, &body, PendingRequest::Repeated(effect));
             }
             Effect::ValuesLeave { .. } => unreachable!("only reported to this process"),
             Effect::Retire { structure, at } => {
@@ -104,10 +104,6 @@ impl Link {
 
     pub(super) fn away(&self, at: BlockAt) {
         self.successor(at, Successor::Denied(Status::Unavailable, cut_off()));
-    }
-
-    pub(super) fn refuse_move(&self, at: BlockAt) {
-        self.move_word(at, MoveWord::Refused(Status::Unavailable, cut_off()));
     }
 
     pub(super) fn successor(&self, at: BlockAt, successor: Successor) {

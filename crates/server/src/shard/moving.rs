@@ -1,7 +1,7 @@
 //! Moves between blocks: the source block's side, and how parts reach the target block.
 //!
 //! The stages are those of docs/design-notes.md, "Moves". A source block requests a move from the controller
-//! (`Asked`), copies while it serves (`Copying`), is frozen for the rest (`Frozen`), waits until the target
+//! until it is answered (`Asked`), copies while it serves (`Copying`), is frozen for the rest (`Frozen`), waits until the target
 //! has counted the data (`Counted`), and then for the controller's decision (`Committing`). From there on
 //! only that decision counts, unless the first request for it could not be sent. Every step before that can
 //! be undone, and is if the connection breaks, the target refuses, or the move takes too long.
@@ -49,8 +49,8 @@ const FROZEN_MAX: Duration = Duration::from_millis(40);
 const THAWS_MAX: u32 = 5;
 /// Without a sign of the other block for this long a move is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How often the controller is asked for its word on a commit.
-const COMMIT_AGAIN: Duration = Duration::from_millis(100);
+/// How often a request about a move is repeated until the controller answers it.
+const ASK_CONTROLLER_AGAIN: Duration = Duration::from_millis(100);
 /// Bytes of retry records in one part, about: they are sent whole.
 const LANES_PART: usize = 32 * 1024;
 /// How long a step of giving back what has departed is put off: others come first.
@@ -98,13 +98,19 @@ pub enum MoveWord {
     Committed(MovedArgs),
     /// The range is not the other block's, or the controller cannot answer.
     NotCommitted(Status, String),
+    /// The request to begin will not be answered: there is no controller, or the connection has ended. The
+    /// controller may have begun the move, and then its target waits for it.
+    NotBegun,
     /// The last question about a commit was not sent: there is no controller to ask.
     NotAsked,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MovePhase {
-    Asked,
+    Asked {
+        /// When to repeat the request; `None` while its answer can still arrive.
+        again: Option<Time>,
+    },
     Copying,
     Frozen {
         since: Time,
@@ -150,7 +156,7 @@ impl Moving {
     fn asked(now: Time, wish: Wish) -> Moving {
         Moving {
             wish,
-            phase: MovePhase::Asked,
+            phase: MovePhase::Asked { again: None },
             id: 0,
             target: BlockAt::default(),
             entry: MapEntry::default(),
@@ -174,9 +180,13 @@ impl Moving {
         self.flights.len() < FLIGHTS_MAX && self.unanswered < window
     }
 
+    fn has_begun(&self) -> bool {
+        !matches!(self.phase, MovePhase::Asked { .. })
+    }
+
     fn due(&self) -> Option<Time> {
         match self.phase {
-            MovePhase::Asked => None,
+            MovePhase::Asked { again } => again,
             MovePhase::Copying => Some(self.heard + SILENCE_MAX),
             // Each time for longer: on a machine that is short of time it would never end otherwise.
             MovePhase::Frozen { since } | MovePhase::Counted { since, .. } => {
@@ -243,11 +253,15 @@ impl Shard {
         let Some(slot) = self.slot_at(at) else { return };
         let Some(moving) = &slot.moving else { return };
         match (word, moving.phase) {
-            (MoveWord::Begin { id, entry, address }, MovePhase::Asked) => {
+            (MoveWord::Begin { id, entry, address }, MovePhase::Asked { .. }) => {
                 slot.full.ends();
                 self.begin_move(now, index, id, entry, address);
             }
-            (MoveWord::Refused(status, why), MovePhase::Asked) => {
+            (MoveWord::NotBegun, MovePhase::Asked { .. }) => {
+                let again = (!Bug::BeginNotRepeated.active()).then_some(now + ASK_CONTROLLER_AGAIN);
+                slot.moving.as_mut().expect("looked at above").phase = MovePhase::Asked { again };
+            }
+            (MoveWord::Refused(status, why), MovePhase::Asked { .. }) => {
                 let wish = moving.wish;
                 slot.moving = None;
                 if status == Status::Busy {
@@ -455,13 +469,20 @@ impl Shard {
         let slot = self.slots[index].as_deref_mut().expect("looked up above");
         if let Some(wish) = wish {
             slot.moving = Some(Box::new(Moving::asked(now, wish)));
-            let start = match wish {
-                Wish::Split { start } => start,
-                Wish::Merge | Wish::Relocate => slot.owner.start,
-            };
-            let (structure, at, way) = (slot.owner.structure, slot.owner.at, wish.way());
-            self.effects.push(Effect::BeginMove { structure, at, start, way });
+            self.ask_to_begin(index);
         }
+    }
+
+    fn ask_to_begin(&mut self, index: usize) {
+        let slot = self.slots[index].as_mut().expect("the caller has found the block");
+        let moving = slot.moving.as_mut().expect("the caller has found the move");
+        moving.phase = MovePhase::Asked { again: None };
+        let start = match moving.wish {
+            Wish::Split { start } => start,
+            Wish::Merge | Wish::Relocate => slot.owner.start,
+        };
+        let (structure, at, way) = (slot.owner.structure, slot.owner.at, moving.wish.way());
+        self.effects.push(Effect::BeginMove { structure, at, start, way });
     }
 
     /// Gives back a little of what has departed.
@@ -482,7 +503,7 @@ impl Shard {
             return;
         }
         match moving.phase {
-            MovePhase::Asked => {}
+            MovePhase::Asked { .. } => self.ask_to_begin(index),
             MovePhase::Copying => self.give_up(now, index, true),
             MovePhase::Frozen { .. } | MovePhase::Counted { .. } if moving.thaws < THAWS_MAX => {
                 moving.thaws += 1;
@@ -498,7 +519,7 @@ impl Shard {
     fn move_of(&self, key: MoveKey) -> Option<usize> {
         let index = self.index(key.source.block)?;
         let slot = self.slots[index].as_ref().filter(|slot| slot.owner.at == key.source)?;
-        let moving = slot.moving.as_ref().filter(|m| m.phase != MovePhase::Asked && m.id == key.id);
+        let moving = slot.moving.as_ref().filter(|m| m.has_begun() && m.id == key.id);
         moving.map(|_| index)
     }
 
@@ -667,7 +688,7 @@ impl Shard {
         let slot = self.slots[index].as_mut().expect("the caller has found the move");
         let moving = slot.moving.as_mut().expect("the caller has found the move");
         let asked = matches!(moving.phase, MovePhase::Committing { .. });
-        moving.phase = MovePhase::Committing { again: now + COMMIT_AGAIN, asked };
+        moving.phase = MovePhase::Committing { again: now + ASK_CONTROLLER_AGAIN, asked };
         let (structure, at) = (slot.owner.structure, slot.owner.at);
         let (id, target, bytes) = (moving.id, moving.target, moving.sent_bytes);
         self.effects.push(Effect::CommitMove { structure, at, id, target, bytes });
@@ -703,8 +724,7 @@ impl Shard {
 
     /// A block goes: so does its move.
     pub(super) fn end_move(&mut self, slot: &BlockSlot) {
-        if let Some(moving) = slot.moving.as_ref().filter(|moving| moving.phase != MovePhase::Asked)
-        {
+        if let Some(moving) = slot.moving.as_ref().filter(|moving| moving.has_begun()) {
             self.posts.push(hang_up(slot, moving));
         }
     }

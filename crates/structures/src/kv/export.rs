@@ -7,6 +7,7 @@
 //! it. Every step before that can be undone.
 
 use super::KvBlock;
+use super::import::Import;
 use super::table::{RESERVE_FRACTION, Relief, Table};
 use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 use crate::{Answer, Payload};
@@ -218,10 +219,10 @@ impl KvBlock {
             && import.holds(hash)
             && !Bug::MoveServesEarly.active()
         {
-            return Err(waits());
+            return Err(self.not_here_yet(import, hash, change));
         }
         if hash < self.start || hash > self.end || self.empty_handed {
-            return Err(self.elsewhere(hash));
+            return Err(self.departed_to(hash).unwrap_or_else(elsewhere));
         }
         let Some(export) = &self.export else { return Ok(()) };
         let least = if change { Phase::Frozen } else { Phase::Handed };
@@ -232,14 +233,23 @@ impl KvBlock {
         if moves && export.phase >= least { Err(waits()) } else { Ok(()) }
     }
 
-    fn elsewhere(&self, hash: u64) -> Answer {
-        let gone = self.departed.iter().find(|gone| gone.start <= hash && hash <= gone.end);
-        match gone {
-            Some(gone) => {
-                Answer { status: Status::Moved, args: gone.moved.to_vec(), ..Answer::ok(0) }
-            }
-            None => Answer::refuse(Status::WrongRange, "the key belongs to another block"),
+    /// The answer for a hash whose range is being sent here. The other block serves it until everything has
+    /// arrived, so only a caller with an old map asks here, and it is not to wait until the move ends. From
+    /// then on the range may be this block's at any moment, and the caller waits.
+    ///
+    /// A change is sent away by `Moved` alone, which is recorded: a delayed copy of a change that was answered
+    /// `WrongRange` could run here after the move.
+    fn not_here_yet(&self, import: &Import, hash: u64, change: bool) -> Answer {
+        if import.is_whole() || Bug::ImportMakesReadersWait.active() {
+            return waits();
         }
+        self.departed_to(hash).unwrap_or_else(|| if change { waits() } else { elsewhere() })
+    }
+
+    /// The answer for a hash that this block has had, while it remembers the range.
+    fn departed_to(&self, hash: u64) -> Option<Answer> {
+        let gone = self.departed.iter().find(|gone| gone.start <= hash && hash <= gone.end)?;
+        Some(Answer { status: Status::Moved, args: gone.moved.to_vec(), ..Answer::ok(0) })
     }
 
     /// The last hash, from this one on, up to which all can be read now. `hash` itself can.
@@ -686,6 +696,11 @@ impl KvBlock {
         export.phase = phase;
         self.calm = self.is_calm();
     }
+}
+
+/// The answer about a hash of another block.
+fn elsewhere() -> Answer {
+    Answer::refuse(Status::WrongRange, "the key belongs to another block")
 }
 
 /// The answer about what is about to be, or not yet, this block's.

@@ -36,6 +36,11 @@ impl Import {
         (self.move_id == move_id).then_some((self.start, self.end))
     }
 
+    /// Whether all of it has arrived: the controller may commit the move.
+    pub fn is_whole(&self) -> bool {
+        self.whole
+    }
+
     pub fn holds(&self, hash: u64) -> bool {
         self.start <= hash && hash <= self.end
     }
