@@ -31,6 +31,8 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
         Bug::StayCountedFromRequest | Bug::ResultsStayInBlock => {
             "crates/server/tests/shard/warm.rs"
         }
+        Bug::CancelNotRepeated => "crates/server/src/link/inventory.rs",
+        Bug::ImportMakesReadersWait => "crates/structures/tests/structures/moves.rs",
         Bug::PartsLimitedAsEntries => "crates/server/tests/shard/moves.rs",
         Bug::UnopenedInMemory => "crates/catalog/tests/rules/rejoin.rs",
         Bug::DiscardFlushes

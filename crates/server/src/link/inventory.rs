@@ -127,3 +127,100 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::flush::Flusher;
+    use crate::link::Identity;
+    use honeycomb_env::Clock;
+    use honeycomb_transport::NetOptions;
+    use honeycomb_types::{BlockId, Bug, Epoch, ServerId, StructureId, Time};
+    use honeycomb_wire::{ReplyHeader, Status};
+    use std::net::TcpListener;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// A link whose controller reads nothing.
+    struct World {
+        net: Net,
+        link: Link,
+        controller: TcpListener,
+    }
+
+    impl World {
+        fn new() -> World {
+            let controller = TcpListener::bind("127.0.0.1:0").unwrap();
+            let clock = Clock::start();
+            let options =
+                NetOptions { spin: Duration::ZERO, budget: 1 << 20, connections: Arc::default() };
+            let net = Net::new(clock.clone(), options).unwrap();
+            let identity = Identity {
+                controller: controller.local_addr().unwrap(),
+                token: Vec::new(),
+                address: String::new(),
+                shards: 1,
+                blocks_per_shard: 1,
+                tiers: Vec::new(),
+                traffic: Vec::new(),
+                block_size: 65_536,
+                incarnation: 1,
+                flush_root: String::new(),
+                kinds: Vec::new(),
+            };
+            let (mailbox, _) = net.mailbox();
+            let link = Link::new(0, Arc::new(identity), clock, vec![mailbox], Flusher::none());
+            World { net, link, controller }
+        }
+
+        /// Connects, as after an inventory.
+        fn connect(&mut self) {
+            let address = self.controller.local_addr().unwrap();
+            self.link.conn = Some(self.net.connect(address, Duration::from_secs(5)).unwrap());
+            self.link.told(&mut self.net);
+        }
+
+        fn answer_all(&mut self) {
+            let requests: Vec<u64> = self.link.asked.keys().copied().collect();
+            let from = self.link.conn.unwrap();
+            for request in requests {
+                let header = ReplyHeader::new(Status::Ok, request, 0);
+                let lots = crate::lots::Lots::new(1, 1);
+                self.link.on_reply(&mut self.net, Time::ZERO, from, &header, &[], &lots);
+            }
+        }
+    }
+
+    /// Regression: a cancellation that was under way when the link broke was lost. The target of the move
+    /// then waited for it for 20 s and could not split.
+    #[test]
+    fn effect_that_no_inventory_contains_is_sent_until_it_is_answered() {
+        let at = BlockAt { block: BlockId::new(ServerId(1), ShardIx(0), 0), epoch: Epoch(1) };
+        let structure = StructureId(1);
+        let cancel = Effect::CancelMove { structure, at, id: 7 };
+        let failed = Effect::BlockFailed { structure, at, why: "no".into() };
+        let mut world = World::new();
+        world.connect();
+        for effect in [cancel.clone(), failed.clone(), Effect::Retire { structure, at }] {
+            world.link.effect(&mut world.net, effect);
+        }
+        for _ in 0..2 {
+            world.link.on_close(Time::ZERO);
+            let later = &mut world.link.telling.later;
+            later.sort_by_key(|effect| matches!(effect, Effect::BlockFailed { .. }));
+            assert_eq!(*later, [cancel.clone(), failed.clone()]);
+            world.connect();
+            assert_eq!(world.link.asked.len(), 2);
+        }
+        world.answer_all();
+        world.link.on_close(Time::ZERO);
+        assert_eq!(world.link.telling.later, []);
+
+        Bug::arm(Some(Bug::CancelNotRepeated));
+        world.connect();
+        world.link.effect(&mut world.net, cancel);
+        world.link.on_close(Time::ZERO);
+        Bug::arm(None);
+        assert_eq!(world.link.telling.later, []);
+    }
+}

@@ -1,10 +1,11 @@
 //! Moves between blocks: the source block's side, and how parts reach the target block.
 //!
-//! The stages are those of docs/design-notes.md, "Moves". A source block requests a move from the controller
-//! until it is answered (`Asked`), copies while it serves (`Copying`), is frozen for the rest (`Frozen`), waits until the target
-//! has counted the data (`Counted`), and then for the controller's decision (`Committing`). From there on
-//! only that decision counts, unless the first request for it could not be sent. Every step before that can
-//! be undone, and is if the connection breaks, the target refuses, or the move takes too long.
+//! The stages are those of docs/design-notes.md, "Moves". A source block requests a move from the
+//! controller until it is answered (`Asked`), copies while it serves (`Copying`), is frozen for the rest
+//! (`Frozen`), waits until the target has counted the data (`Counted`), and then for the controller's
+//! decision (`Committing`). From there on only that decision counts, unless the first request for it could
+//! not be sent. Every step before that can be undone, and is if the connection breaks, the target refuses,
+//! or the move takes too long.
 //!
 //! No I/O here: outgoing requests leave as `Post`, in order, and answers are passed in.
 

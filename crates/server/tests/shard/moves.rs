@@ -5,7 +5,7 @@ use crate::common::{access, owner};
 use honeycomb_server::{Effect, LineKey, MoveKey, MoveWord, Post, Shard};
 use honeycomb_structures::{Answer, Outcome, Ticket, large_limit};
 use honeycomb_types::{
-    BlockAt, BlockId, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
+    BlockAt, BlockId, Bug, Epoch, Kind, LaneId, Sequence, ServerId, ShardIx, Time, Way,
 };
 use honeycomb_wire::data::MovedArgs;
 use honeycomb_wire::messages::MapEntry;
@@ -213,6 +213,36 @@ fn a_block_that_cannot_be_divided_asks_seldom() {
         (asked(&mut world, Duration::from_secs(1)), asked(&mut world, Duration::from_secs(10)));
     assert!((3..=8).contains(&first), "{first} in the first second");
     assert!((8..=13).contains(&later), "{later} in the ten after it");
+}
+
+/// A request to begin whose reply was lost is repeated: the controller may have begun the move, and then its
+/// target can neither split nor merge before it ends. Seed 10008563 of the simulator.
+#[test]
+fn request_to_begin_a_move_is_repeated_until_it_is_answered() {
+    for planted in [false, true] {
+        let mut world = World::new();
+        let full = (1..).find(|key| world.put(*key).status != Status::Ok).unwrap();
+        let asked = |world: &mut World| match world.shard.take_effects()[..] {
+            [] => None,
+            [Effect::BeginMove { start, way: Way::Split, .. }] => Some(start),
+            ref other => panic!("{other:?}"),
+        };
+        let start = asked(&mut world).unwrap();
+        Bug::arm(planted.then_some(Bug::BeginNotRepeated));
+        for _ in 0..3 {
+            world.word(MoveWord::NotBegun);
+            world.pass(Duration::from_millis(99));
+            assert_eq!(asked(&mut world), None);
+            world.pass(Duration::from_millis(1));
+            assert_eq!(asked(&mut world), (!planted).then_some(start));
+        }
+        world.pass(Duration::from_secs(5));
+        assert_eq!(asked(&mut world), None, "its answer is awaited");
+        Bug::arm(None);
+        world.keys = full - 1;
+        world.let_begin(start);
+        world.answer_until(Op::MoveDone);
+    }
 }
 
 /// A block that must leave repeats a refused request, gives everything away with its records, and stays if

@@ -234,11 +234,11 @@ impl KvBlock {
     }
 
     /// The answer for a hash whose range is being sent here. The other block serves it until everything has
-    /// arrived, so only a caller with an old map asks here, and it is not to wait until the move ends. From
-    /// then on the range may be this block's at any moment, and the caller waits.
+    /// arrived, so only a caller with an old map asks here, and need not wait until the move ends. From then
+    /// on the range may be this block's at any moment, and the caller waits.
     ///
-    /// A change is sent away by `Moved` alone, which is recorded: a delayed copy of a change that was answered
-    /// `WrongRange` could run here after the move.
+    /// A change is sent away by `Moved` alone, which is recorded: a delayed copy of a change that was
+    /// answered `WrongRange` could run here after the move.
     fn not_here_yet(&self, import: &Import, hash: u64, change: bool) -> Answer {
         if import.is_whole() || Bug::ImportMakesReadersWait.active() {
             return waits();
