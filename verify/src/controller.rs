@@ -280,6 +280,27 @@ impl World {
         let _ = self.command(ix, Command::ImportRefused { server, at, id });
     }
 
+    /// The link of a server is broken: sources do not wait for a target there. As in
+    /// `ControllerService::refuse_imports`.
+    fn refuse_imports(&mut self, ix: usize, server: ServerId) {
+        let SimController { waiting, .. } = &self.controllers[ix];
+        let moves = waiting.iter().filter(|waiting| matches!(waiting.then, Then::Move(..)));
+        let blocks = moves.flat_map(|waiting| waiting.blocks.iter().copied());
+        let targets: BTreeSet<BlockAt> = blocks.filter(|at| at.block.server() == server).collect();
+        for at in targets {
+            let SimController { importing, opening, errands, .. } = &mut self.controllers[ix];
+            let id = match importing.remove(&at).as_ref().or(opening.get(&at)) {
+                Some(Order::BeginImport { id, .. }) => *id,
+                Some(Order::OpenBlock { importing, .. }) => *importing,
+                other => unreachable!("a move waits for {at:?}, and {other:?} prepares it"),
+            };
+            errands.retain(|errand| !prepares(errand, at));
+            self.give_up(ix, |block| block == at, "the server of the target cannot be reached");
+            self.reach("target refused for a broken link");
+            let _ = self.command(ix, Command::ImportRefused { server, at, id });
+        }
+    }
+
     fn dispatch(&mut self, ix: usize, orders: Vec<Order>) {
         for order in orders {
             match &order {
@@ -311,11 +332,20 @@ impl World {
             }
             self.controllers[ix].errands.push(order.clone());
             let server = order.server();
-            let lowers = matches!(order, Order::LowerBlock { .. });
+            let breaks = match order {
+                // The server may report its blocks before it receives the order.
+                Order::LowerBlock { .. } => Some(("broken link at a demotion", 100)),
+                Order::BeginImport { .. } => Some(("broken link at a move", 20)),
+                Order::OpenBlock { importing, .. } if importing != MoveId::NONE => {
+                    Some(("broken link at a move", 20))
+                }
+                _ => None,
+            };
             self.tell_server(server, Told::Order(order));
-            // The server may report its blocks before it receives the order.
-            if lowers && self.rng.chance(100 * self.faults.break_link) {
-                self.fault("broken link at a demotion");
+            if let Some((fault, often)) = breaks
+                && self.rng.chance(often * self.faults.break_link)
+            {
+                self.fault(fault);
                 if let Some(&(server, link)) = self.controllers[ix].links.get(&server) {
                     self.break_link(server, link);
                 }
@@ -361,7 +391,7 @@ impl World {
                     self.reply_to(to, Told::News(to.block, News::Successor(denied)));
                 }
                 Then::Move(to, _) => {
-                    let refused = MoveWord::Refused(Status::Unavailable, why.into());
+                    let refused = MoveWord::Refused(Status::Busy, why.into());
                     self.reply_to(to, Told::Move(to.block, refused));
                 }
                 Then::Answer(question, _) => {
@@ -431,7 +461,11 @@ impl World {
         };
         let ix = id.controller() as usize;
         match said {
-            Said::Asked(effect @ (Effect::CancelMove { .. } | Effect::BlockFailed { .. })) => {
+            Said::Asked(
+                effect @ (Effect::CancelMove { .. }
+                | Effect::BlockFailed { .. }
+                | Effect::Return { .. }),
+            ) => {
                 self.asked(id, effect.clone(), false);
                 self.tell_server(id, Told::Heard(effect));
             }
@@ -545,7 +579,7 @@ impl World {
                 });
                 match self.command(ix, Command::BeginMove { structure, at, start, way }) {
                     Ok(Reply::Moving { id, entry }) => {
-                        let address = entry.address.parse().expect("servers have addresses");
+                        let address = Ok(entry.address.parse().expect("servers have addresses"));
                         let to = entry.at;
                         let entry = wire_entry(&entry);
                         let word = MoveWord::Begin { id: id.0, entry, address };

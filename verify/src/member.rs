@@ -156,7 +156,9 @@ impl SimServer {
             match effect {
                 Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
                 // The reports of blocks do not contain these.
-                Effect::CancelMove { .. } | Effect::BlockFailed { .. } => member.later.push(effect),
+                Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. } => {
+                    member.later.push(effect);
+                }
                 _ => {}
             }
         }
@@ -172,7 +174,7 @@ impl SimServer {
             self.deny_growth(now, at);
         }
         for at in moving {
-            self.move_word(now, at, MoveWord::NotBegun);
+            self.move_word(now, at, MoveWord::Unanswered);
         }
     }
 
@@ -183,11 +185,16 @@ impl SimServer {
         let member = &mut self.members[controller];
         match effect {
             Effect::Grow { at, .. } => self.deny_growth(now, at),
-            Effect::BeginMove { at, .. } => self.move_word(now, at, MoveWord::NotBegun),
+            Effect::BeginMove { at, .. } => {
+                let text = "the controller cannot be reached".to_owned();
+                self.move_word(now, at, MoveWord::Refused(Status::Unavailable, text));
+            }
             Effect::CommitMove { at, .. } => self.move_word(now, at, MoveWord::NotAsked),
             // It is requested again.
             Effect::LocateServer { .. } => {}
-            Effect::CancelMove { .. } | Effect::BlockFailed { .. } => member.later.push(effect),
+            Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. } => {
+                member.later.push(effect);
+            }
             effect if member.telling => member.later.push(effect),
             Effect::Taken { at, .. } => drop(member.unheard.insert(at)),
             _ => {}
@@ -198,7 +205,7 @@ impl SimServer {
     pub fn move_word(&mut self, now: Time, at: BlockAt, word: MoveWord) {
         // A late reply on the commit of an earlier move does not answer the request for the next
         // move.
-        if matches!(word, MoveWord::Begin { .. } | MoveWord::Refused(..)) {
+        if !matches!(word, MoveWord::Committed(_) | MoveWord::NotCommitted(..)) {
             self.member_at(at).moving.remove(&at);
         }
         self.shard(at).move_word(now, at, word);
@@ -217,7 +224,9 @@ impl SimServer {
             Said::Asked(Effect::BeginMove { at, .. }) => drop(self.member_at(at).moving.insert(at)),
             Said::Asked(Effect::Taken { at, .. }) => drop(self.member_at(at).taken.insert(at)),
             Said::Asked(
-                ref effect @ (Effect::CancelMove { at, .. } | Effect::BlockFailed { at, .. }),
+                ref effect @ (Effect::CancelMove { at, .. }
+                | Effect::BlockFailed { at, .. }
+                | Effect::Return { at, .. }),
             ) => self.member_at(at).repeated.push(effect.clone()),
             _ => {}
         }

@@ -120,6 +120,7 @@ pub const STATES: &[&str] = &[
     "successor given back",
     "suspected server back",
     "suspicion ended by a report",
+    "target refused for a broken link",
     "transfer between accounts",
     "value in extents scanned",
     "value read from extents",

@@ -79,8 +79,8 @@ enum PendingRequest {
     Locate(ShardIx, ServerId),
     /// To be drained.
     Leave,
-    /// The inventory does not contain this effect: without a reply it is sent again over the next
-    /// connection.
+    /// No inventory contains this effect: it is sent again, after a refusal that passes with the next
+    /// report, and without a reply over the next connection.
     Repeated(Effect),
     /// Nothing depends on the answer: a block that is not retired requests it again.
     Told,
@@ -448,6 +448,9 @@ impl Link {
             PendingRequest::Locate(shard, server) => self.located(shard, server, header, args),
             PendingRequest::Leave if header.status == Status::Ok => {}
             PendingRequest::Leave => self.kept = Some(String::from_utf8_lossy(args).into_owned()),
+            PendingRequest::Repeated(effect) if is_passing(header.status) => {
+                self.telling.keep(effect);
+            }
             PendingRequest::Repeated(_) | PendingRequest::Told => {}
         }
     }
@@ -468,9 +471,9 @@ impl Link {
                 PendingRequest::Grow(at) => self.away(at),
                 // The taken amounts are reported with the blocks; then the block must continue counting.
                 PendingRequest::Taken(at) => self.telling.unheard.push(at),
-                PendingRequest::Begin(at) => self.move_word(at, MoveWord::NotBegun),
+                PendingRequest::Begin(at) => self.move_word(at, MoveWord::Unanswered),
                 PendingRequest::Repeated(effect) if !Bug::CancelNotRepeated.active() => {
-                    self.keep(effect);
+                    self.telling.keep(effect);
                 }
                 _ => {}
             }
@@ -541,7 +544,15 @@ impl Link {
         }
         if now >= self.next_report {
             self.report(net, now);
+            if self.ready {
+                self.send_later(net);
+            }
         }
         self.next_report
     }
+}
+
+/// Whether a request may succeed later although it was refused with this status.
+fn is_passing(status: Status) -> bool {
+    matches!(status, Status::Busy | Status::Unavailable | Status::LogFailed)
 }

@@ -148,8 +148,8 @@ pub enum Effect {
         /// The arguments of `Moved` from the grant.
         successor: Vec<u8>,
     },
-    /// Request from the controller a block to move to; answered by `MoveWord::Begin` or `Refused`, and
-    /// repeated after `NotBegun`.
+    /// Request from the controller a block to move to; answered by `MoveWord::Begin`, `Refused` or
+    /// `Unanswered`.
     BeginMove {
         /// The structure.
         structure: StructureId,

@@ -111,6 +111,7 @@ impl World {
             let _ = self.command(ix, Command::ServerLost { server: id });
         } else {
             self.controllers[ix].links.remove(&id);
+            self.refuse_imports(ix, id);
             let _ = self.command(ix, Command::ServerUnlinked { server: id });
             self.probe(server, id);
         }

@@ -310,6 +310,22 @@ impl ControllerService {
         }
     }
 
+    /// Cancels the moves whose sources wait for a target on this server, which is unreachable: each source
+    /// can choose another target. The caller dispatches the effects.
+    pub(super) fn refuse_imports(&mut self, now: Time, server: ServerId) {
+        let awaited = |errand: &ServerRequest| {
+            errand.server == server && errand.deferred.is_some() && is_import(&errand.effect)
+        };
+        let errands = self.errands.iter().filter(|(_, errand)| awaited(errand));
+        let mut awaited: Vec<u64> = errands.map(|(number, _)| *number).collect();
+        awaited.sort_unstable();
+        for number in awaited {
+            let errand = self.errands.remove(&number).expect("listed just now");
+            self.give_up_import(now, &errand.effect);
+            self.release(errand.deferred, loss_of(&errand.effect));
+        }
+    }
+
     fn number(&mut self) -> u64 {
         self.next_number += 1;
         self.next_number
@@ -475,6 +491,14 @@ fn prepares(effect: &Effect) -> bool {
     matches!(effect, Effect::OpenBlock { .. } | Effect::BeginImport { .. })
 }
 
+/// Whether the effect prepares a block for a move to it.
+fn is_import(effect: &Effect) -> bool {
+    match effect {
+        Effect::OpenBlock { importing, .. } => *importing != MoveId::NONE,
+        other => matches!(other, Effect::BeginImport { .. }),
+    }
+}
+
 /// Whether a reply waits for this effect.
 fn is_awaited(effect: &Effect) -> bool {
     let takes = matches!(effect, Effect::FreeBlock { .. } | Effect::SetGeneration { .. });
@@ -485,10 +509,7 @@ fn is_awaited(effect: &Effect) -> bool {
 pub(super) fn loss_of(effect: &Effect) -> Option<RefusedRequest> {
     match effect {
         // Only an attempt is lost; the source still has all data.
-        Effect::BeginImport { .. } => Some((Status::Busy, taker_gone())),
-        Effect::OpenBlock { importing, .. } if *importing != MoveId::NONE => {
-            Some((Status::Busy, taker_gone()))
-        }
+        effect if is_import(effect) => Some((Status::Busy, taker_gone())),
         Effect::OpenBlock { .. } => {
             let text = "the memory server of the new blocks was lost; retry";
             Some((Status::DataLost, text.to_owned()))
@@ -498,5 +519,5 @@ pub(super) fn loss_of(effect: &Effect) -> Option<RefusedRequest> {
 }
 
 fn taker_gone() -> String {
-    "the target memory server of the move was lost; retry".to_owned()
+    "the memory server of the move's target was lost or cannot be reached; retry".to_owned()
 }

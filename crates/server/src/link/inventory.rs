@@ -1,13 +1,14 @@
 //! The inventory for a controller that knows this server: the state and content of its blocks, which is sent
 //! before any other message.
 
+use super::requests::cut_off;
 use super::{Link, PendingRequest, TOLD_AT_A_TIME};
 use crate::shard::{Effect, MoveWord};
 use honeycomb_structures::News;
 use honeycomb_transport::Net;
 use honeycomb_types::{BlockAt, ShardIx};
-use honeycomb_wire::Op;
 use honeycomb_wire::messages::{HeldBlock, InventoryRequest};
+use honeycomb_wire::{Op, Status};
 
 /// The inventory for a controller that knows this server, in progress.
 #[derive(Default)]
@@ -43,9 +44,24 @@ impl Telling {
             match effect {
                 Effect::Taken { at, .. } => self.unheard.push(at),
                 // The inventory of blocks does not contain these.
-                Effect::CancelMove { .. } | Effect::BlockFailed { .. } => self.later.push(effect),
+                Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. } => {
+                    self.later.push(effect);
+                }
                 _ => {}
             }
+        }
+    }
+
+    /// Keeps an effect that no inventory contains until the controller is connected and can take it. One
+    /// failure of a block says all, however often the block is read.
+    pub(super) fn keep(&mut self, effect: Effect) {
+        let failed = |effect: &Effect| match *effect {
+            Effect::BlockFailed { at, .. } => Some(at),
+            _ => None,
+        };
+        let known = |at| self.later.iter().any(|other| failed(other) == Some(at));
+        if !failed(&effect).is_some_and(known) {
+            self.later.push(effect);
         }
     }
 
@@ -67,19 +83,21 @@ impl Link {
     pub(super) fn keep(&mut self, effect: Effect) {
         let at = match effect {
             Effect::Grow { at, .. } => return self.away(at),
-            Effect::BeginMove { at, .. } => return self.move_word(at, MoveWord::NotBegun),
+            Effect::BeginMove { at, .. } => {
+                let refused = MoveWord::Refused(Status::Unavailable, cut_off());
+                return self.move_word(at, refused);
+            }
             Effect::CommitMove { at, .. } => return self.move_word(at, MoveWord::NotAsked),
             // The shard requests these again.
             Effect::LocateServer { .. } | Effect::Raise { .. } | Effect::ValuesLeave { .. } => {
                 return;
             }
-            Effect::CancelMove { .. } | Effect::BlockFailed { .. } => {
-                return self.telling.later.push(effect);
+            Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. } => {
+                return self.telling.keep(effect);
             }
             Effect::TierChanged { at, .. }
             | Effect::Sealed { at, .. }
             | Effect::Taken { at, .. }
-            | Effect::Return { at, .. }
             | Effect::Retire { at, .. } => at,
         };
         match effect {
@@ -122,6 +140,11 @@ impl Link {
         for at in std::mem::take(&mut self.telling.unheard) {
             self.tell(at, News::TakenHeard);
         }
+        self.send_later(net);
+    }
+
+    /// Sends the effects that were kept.
+    pub(super) fn send_later(&mut self, net: &mut Net) {
         for effect in std::mem::take(&mut self.telling.later) {
             self.effect(net, effect);
         }
@@ -136,7 +159,7 @@ mod tests {
     use honeycomb_env::Clock;
     use honeycomb_transport::NetOptions;
     use honeycomb_types::{BlockId, Bug, Epoch, ServerId, StructureId, Time};
-    use honeycomb_wire::{ReplyHeader, Status};
+    use honeycomb_wire::ReplyHeader;
     use std::net::TcpListener;
     use std::sync::Arc;
     use std::time::Duration;
@@ -154,7 +177,7 @@ mod tests {
             let clock = Clock::start();
             let options =
                 NetOptions { spin: Duration::ZERO, budget: 1 << 20, connections: Arc::default() };
-            let net = Net::new(clock.clone(), options).unwrap();
+            let net = Net::new(clock, options).unwrap();
             let identity = Identity {
                 controller: controller.local_addr().unwrap(),
                 token: Vec::new(),
@@ -180,11 +203,11 @@ mod tests {
             self.link.told(&mut self.net);
         }
 
-        fn answer_all(&mut self) {
+        fn answer_all(&mut self, status: Status) {
             let requests: Vec<u64> = self.link.asked.keys().copied().collect();
             let from = self.link.conn.unwrap();
             for request in requests {
-                let header = ReplyHeader::new(Status::Ok, request, 0);
+                let header = ReplyHeader::new(status, request, 0);
                 let lots = crate::lots::Lots::new(1, 1);
                 self.link.on_reply(&mut self.net, Time::ZERO, from, &header, &[], &lots);
             }
@@ -194,25 +217,38 @@ mod tests {
     /// Regression: a cancellation that was under way when the link broke was lost. The target of the move
     /// then waited for it for 20 s and could not split.
     #[test]
-    fn effect_that_no_inventory_contains_is_sent_until_it_is_answered() {
+    fn effect_that_no_inventory_contains_is_sent_until_the_controller_takes_it() {
         let at = BlockAt { block: BlockId::new(ServerId(1), ShardIx(0), 0), epoch: Epoch(1) };
         let structure = StructureId(1);
         let cancel = Effect::CancelMove { structure, at, id: 7 };
-        let failed = Effect::BlockFailed { structure, at, why: "no".into() };
+        let failed = |why: &str| Effect::BlockFailed { structure, at, why: why.into() };
         let mut world = World::new();
         world.connect();
-        for effect in [cancel.clone(), failed.clone(), Effect::Retire { structure, at }] {
+        for effect in [cancel.clone(), failed("no"), Effect::Retire { structure, at }] {
             world.link.effect(&mut world.net, effect);
         }
-        for _ in 0..2 {
-            world.link.on_close(Time::ZERO);
+        let is_kept = |world: &mut World| {
             let later = &mut world.link.telling.later;
             later.sort_by_key(|effect| matches!(effect, Effect::BlockFailed { .. }));
-            assert_eq!(*later, [cancel.clone(), failed.clone()]);
+            assert_eq!(*later, [cancel.clone(), failed("no")]);
+        };
+        for _ in 0..2 {
+            world.link.on_close(Time::ZERO);
+            // One failure of a block says all.
+            world.link.effect(&mut world.net, failed("once more"));
+            is_kept(&mut world);
             world.connect();
             assert_eq!(world.link.asked.len(), 2);
         }
-        world.answer_all();
+        for status in [Status::LogFailed, Status::Busy, Status::Unavailable] {
+            world.answer_all(status);
+            is_kept(&mut world);
+            world.link.on_tick(&mut world.net, Time::from_millis(5000));
+            world.link.asked.retain(|_, asked| matches!(asked, PendingRequest::Repeated(_)));
+            assert_eq!(world.link.asked.len(), 2, "{status:?}");
+            world.link.next_report = Time::ZERO;
+        }
+        world.answer_all(Status::Ok);
         world.link.on_close(Time::ZERO);
         assert_eq!(world.link.telling.later, []);
 

@@ -39,8 +39,8 @@ impl Link {
                 let body = QueueTakenRequest { structure, block, epoch, items, bytes };
                 self.ask(net, Op::QueueTaken, &body, PendingRequest::Taken(at));
             }
-            Effect::Return { structure, at, successor } => {
-                let entry = MovedArgs::decode(&successor).expect("`grown` encoded it").entry;
+            Effect::Return { structure, at, ref successor } => {
+                let entry = MovedArgs::decode(successor).expect("`grown` encoded it").entry;
                 let (structure, block, epoch) = names(structure, at);
                 let body = ReturnBlockRequest {
                     structure,
@@ -49,7 +49,7 @@ impl Link {
                     successor: entry.block,
                     successor_epoch: entry.epoch,
                 };
-                self.ask(net, Op::ReturnBlock, &body, PendingRequest::Told);
+                self.ask(net, Op::ReturnBlock, &body, PendingRequest::Repeated(effect));
             }
             Effect::BeginMove { structure, at, start, way } => {
                 let (structure, block, epoch) = names(structure, at);
@@ -134,11 +134,12 @@ impl Link {
 
     pub(super) fn move_begun(&self, at: BlockAt, header: &ReplyHeader, args: &[u8]) {
         let word = match (header.status, BeginMoveReply::decode(args)) {
-            (Status::Ok, Ok(BeginMoveReply { move_id, entry })) => match resolve(&entry.address) {
-                Ok(address) => MoveWord::Begin { id: move_id, entry, address },
-                Err(why) => MoveWord::Refused(Status::Unavailable, why),
-            },
-            (Status::Ok, Err(e)) => MoveWord::Refused(Status::Internal, e.to_string()),
+            (Status::Ok, Ok(BeginMoveReply { move_id, entry })) => {
+                let address = resolve(&entry.address);
+                MoveWord::Begin { id: move_id, entry, address }
+            }
+            // The controller may have begun the move.
+            (Status::Ok, Err(_)) | (Status::LogFailed, _) => MoveWord::Unanswered,
             (status, _) => MoveWord::Refused(status, String::from_utf8_lossy(args).into_owned()),
         };
         self.move_word(at, word);
@@ -179,7 +180,7 @@ fn names(structure: StructureId, at: BlockAt) -> (u64, u64, u64) {
     (structure.0, at.block.0, at.epoch.0)
 }
 
-fn cut_off() -> String {
+pub(super) fn cut_off() -> String {
     "the controller cannot be reached".to_owned()
 }
 

@@ -1,11 +1,11 @@
 //! Moves between blocks: the source block's side, and how parts reach the target block.
 //!
 //! The stages are those of docs/design-notes.md, "Moves". A source block requests a move from the
-//! controller until it is answered (`Asked`), copies while it serves (`Copying`), is frozen for the rest
-//! (`Frozen`), waits until the target has counted the data (`Counted`), and then for the controller's
-//! decision (`Committing`). From there on only that decision counts, unless the first request for it could
-//! not be sent. Every step before that can be undone, and is if the connection breaks, the target refuses,
-//! or the move takes too long.
+//! controller (`Asked`), copies while it serves (`Copying`), is frozen for the rest (`Frozen`), waits until
+//! the target has counted the data (`Counted`), and then for the controller's decision (`Committing`). From
+//! there on only that decision counts, unless the first request for it could not be sent. Every step before
+//! that can be undone, and is if the connection breaks, the target refuses, or the move takes too long. A
+//! request without an answer is repeated only to cancel the move that it may have begun (`Unknown`).
 //!
 //! No I/O here: outgoing requests leave as `Post`, in order, and answers are passed in.
 
@@ -50,7 +50,8 @@ const FROZEN_MAX: Duration = Duration::from_millis(40);
 const THAWS_MAX: u32 = 5;
 /// Without a sign of the other block for this long a move is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How often a request about a move is repeated until the controller answers it.
+/// How often the controller is asked for its word on a commit, and at first whether it has begun a move: the
+/// pause then doubles four times.
 const ASK_CONTROLLER_AGAIN: Duration = Duration::from_millis(100);
 /// Bytes of retry records in one part, about: they are sent whole.
 const LANES_PART: usize = 32 * 1024;
@@ -90,8 +91,8 @@ pub enum MoveWord {
         id: u64,
         /// The range that moves, and the block that takes it.
         entry: MapEntry,
-        /// Where that block's server is.
-        address: SocketAddr,
+        /// The address of that block's server, or why it cannot be resolved.
+        address: Result<SocketAddr, String>,
     },
     /// There is nobody to move to.
     Refused(Status, String),
@@ -99,18 +100,23 @@ pub enum MoveWord {
     Committed(MovedArgs),
     /// The range is not the other block's, or the controller cannot answer.
     NotCommitted(Status, String),
-    /// The request to begin will not be answered: there is no controller, or the connection has ended. The
-    /// controller may have begun the move, and then its target waits for it.
-    NotBegun,
+    /// The request to begin has no usable answer: the connection has ended, for example. The controller may
+    /// have begun the move, and then its target waits for it.
+    Unanswered,
     /// The last question about a commit was not sent: there is no controller to ask.
     NotAsked,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MovePhase {
-    Asked {
-        /// When to repeat the request; `None` while its answer can still arrive.
+    Asked,
+    /// The block has given up the move, which the controller may have begun. The request is repeated until it
+    /// is answered, and a move in the answer is cancelled.
+    Unknown {
+        /// When to repeat it; `None` while its answer can still arrive.
         again: Option<Time>,
+        /// The pause before the next repetition.
+        pause: Duration,
     },
     Copying,
     Frozen {
@@ -157,7 +163,7 @@ impl Moving {
     fn asked(now: Time, wish: Wish) -> Moving {
         Moving {
             wish,
-            phase: MovePhase::Asked { again: None },
+            phase: MovePhase::Asked,
             id: 0,
             target: BlockAt::default(),
             entry: MapEntry::default(),
@@ -182,12 +188,13 @@ impl Moving {
     }
 
     fn has_begun(&self) -> bool {
-        !matches!(self.phase, MovePhase::Asked { .. })
+        !matches!(self.phase, MovePhase::Asked | MovePhase::Unknown { .. })
     }
 
     fn due(&self) -> Option<Time> {
         match self.phase {
-            MovePhase::Asked { again } => again,
+            MovePhase::Asked => None,
+            MovePhase::Unknown { again, .. } => again,
             MovePhase::Copying => Some(self.heard + SILENCE_MAX),
             // Each time for longer: on a machine that is short of time it would never end otherwise.
             MovePhase::Frozen { since } | MovePhase::Counted { since, .. } => {
@@ -238,6 +245,25 @@ impl BlockSlot {
         None
     }
 
+    /// Whether a move that the block takes part in, or has requested, needs it as it is in memory.
+    pub(super) fn is_held_by_move(&self) -> bool {
+        let unknown = |moving: &Moving| matches!(moving.phase, MovePhase::Unknown { .. });
+        self.moving.as_deref().is_some_and(|moving| !unknown(moving))
+    }
+
+    /// The controller does not begin the move that the block requested.
+    fn refused(&mut self, now: Time, wish: Wish, status: Status, why: String) {
+        if status == Status::Busy {
+            self.full.ends(); // Memory is being freed.
+        }
+        match wish {
+            // The server stays, and the block with it.
+            Wish::Relocate if status == Status::Removed => self.leaving = None,
+            Wish::Relocate => self.put_off_leaving(now),
+            _ => self.movable().refused(now, wish, refusal_at_block(status), why),
+        }
+    }
+
     /// It could not leave: again in a while, and in longer ones each time.
     fn put_off_leaving(&mut self, now: Time) {
         if let Some(leaving) = &mut self.leaving {
@@ -254,26 +280,29 @@ impl Shard {
         let Some(slot) = self.slot_at(at) else { return };
         let Some(moving) = &slot.moving else { return };
         match (word, moving.phase) {
-            (MoveWord::Begin { id, entry, address }, MovePhase::Asked { .. }) => {
+            (MoveWord::Begin { id, entry, address }, MovePhase::Asked) => {
                 slot.full.ends();
                 self.begin_move(now, index, id, entry, address);
             }
-            (MoveWord::NotBegun, MovePhase::Asked { .. }) => {
-                let again = (!Bug::BeginNotRepeated.active()).then_some(now + ASK_CONTROLLER_AGAIN);
-                slot.moving.as_mut().expect("looked at above").phase = MovePhase::Asked { again };
-            }
-            (MoveWord::Refused(status, why), MovePhase::Asked { .. }) => {
+            (MoveWord::Refused(status, why), MovePhase::Asked) => {
                 let wish = moving.wish;
                 slot.moving = None;
-                if status == Status::Busy {
-                    slot.full.ends(); // Memory is being freed.
-                }
-                match wish {
-                    // The server stays, and the block with it.
-                    Wish::Relocate if status == Status::Removed => slot.leaving = None,
-                    Wish::Relocate => slot.put_off_leaving(now),
-                    _ => slot.movable().refused(now, wish, refusal_at_block(status), why),
-                }
+                slot.refused(now, wish, status, why);
+            }
+            (MoveWord::Unanswered, MovePhase::Asked) => {
+                let (wish, pause) = (moving.wish, ASK_CONTROLLER_AGAIN);
+                let phase = MovePhase::Unknown { again: Some(now + pause), pause };
+                let unknown = Moving { phase, ..Moving::asked(now, wish) };
+                slot.moving = (!Bug::BeginNotRepeated.active()).then(|| Box::new(unknown));
+                slot.refused(
+                    now,
+                    wish,
+                    Status::Unavailable,
+                    "the controller did not answer".into(),
+                );
+            }
+            (word, MovePhase::Unknown { pause, .. }) => {
+                self.answer_to_unknown(now, index, word, pause)
             }
             (MoveWord::Committed(moved), MovePhase::Committing { .. }) => {
                 self.depart(now, index, &moved);
@@ -303,6 +332,28 @@ impl Shard {
             _ => {}
         }
         self.after(now, at);
+    }
+
+    /// The controller's word about a move that a block has given up, and that may have begun.
+    fn answer_to_unknown(&mut self, now: Time, index: usize, word: MoveWord, pause: Duration) {
+        let slot = self.slots[index].as_mut().expect("the caller has found the move");
+        slot.moving = match word {
+            MoveWord::Begin { id, .. } => {
+                slot.last_move = slot.last_move.max(id);
+                let (structure, at) = (slot.owner.structure, slot.owner.at);
+                self.effects.push(Effect::CancelMove { structure, at, id });
+                None
+            }
+            // The controller is away, and the question remains.
+            MoveWord::Unanswered | MoveWord::Refused(Status::Unavailable, _) => {
+                let pause = (2 * pause).min(16 * ASK_CONTROLLER_AGAIN);
+                let phase = MovePhase::Unknown { again: Some(now + pause), pause };
+                slot.moving.take().map(|moving| Box::new(Moving { phase, ..*moving }))
+            }
+            MoveWord::Refused(..) => None,
+            // About an earlier move.
+            MoveWord::Committed(_) | MoveWord::NotCommitted(..) | MoveWord::NotAsked => return,
+        };
     }
 
     /// A request of a move was answered.
@@ -475,9 +526,8 @@ impl Shard {
     }
 
     fn ask_to_begin(&mut self, index: usize) {
-        let slot = self.slots[index].as_mut().expect("the caller has found the block");
-        let moving = slot.moving.as_mut().expect("the caller has found the move");
-        moving.phase = MovePhase::Asked { again: None };
+        let slot = self.slots[index].as_ref().expect("the caller has found the block");
+        let moving = slot.moving.as_ref().expect("the caller has found the move");
         let start = match moving.wish {
             Wish::Split { start } => start,
             Wish::Merge | Wish::Relocate => slot.owner.start,
@@ -504,7 +554,11 @@ impl Shard {
             return;
         }
         match moving.phase {
-            MovePhase::Asked { .. } => self.ask_to_begin(index),
+            MovePhase::Asked => {}
+            MovePhase::Unknown { pause, .. } => {
+                moving.phase = MovePhase::Unknown { again: None, pause };
+                self.ask_to_begin(index);
+            }
             MovePhase::Copying => self.give_up(now, index, true),
             MovePhase::Frozen { .. } | MovePhase::Counted { .. } if moving.thaws < THAWS_MAX => {
                 moving.thaws += 1;
@@ -530,7 +584,7 @@ impl Shard {
         index: usize,
         id: u64,
         entry: MapEntry,
-        address: SocketAddr,
+        address: Result<SocketAddr, String>,
     ) {
         let slot = self.slots[index].as_deref_mut().expect("the caller found it");
         // One that was given up here, of whose end the controller has not heard, is not begun anew:
@@ -540,9 +594,11 @@ impl Shard {
         let movable = slot.structure.movable().expect("a block that requested a move is movable");
         let moving = slot.moving.as_mut().expect("the caller found it");
         moving.id = id;
-        if again || movable.begin_export(&mut slot.backing, entry.start, entry.end).is_err() {
-            return self.give_up(now, index, true);
-        }
+        let address = address.ok().filter(|_| !again);
+        let begun = |_: &SocketAddr| {
+            movable.begin_export(&mut slot.backing, entry.start, entry.end).is_ok()
+        };
+        let Some(address) = address.filter(begun) else { return self.give_up(now, index, true) };
         moving.target = entry.at();
         moving.entry = entry;
         moving.phase = MovePhase::Copying;

@@ -210,7 +210,7 @@ impl Shard {
         let idle = |slot: &&BlockSlot| {
             let settled = slot.structure.rests() != Rest::Busy;
             let still = slot.place.rising.is_none() && slot.place.down.is_none();
-            settled && still && slot.moving.is_none()
+            settled && still && !slot.is_held_by_move()
         };
         let may_leave = |slot: &&BlockSlot| slot.place.stay.map_or(Time::ZERO, |stay| stay.ends());
         let Some(next) = here().filter(idle).map(|slot| may_leave(&slot)).min() else { return };

@@ -433,7 +433,7 @@ fn a_block_that_goes_while_a_put_waits_for_its_range_leaves_nothing_behind() {
     world.deliver(false);
     let block = BlockId::new(ServerId(3), ShardIx(0), 0).0;
     let entry = MapEntry { block, epoch: 9, start, end: u64::MAX, ..MapEntry::default() };
-    let address = "127.0.0.1:9".parse().unwrap();
+    let address = Ok("127.0.0.1:9".parse().unwrap());
     world.near.move_word(world.now, KV, MoveWord::Begin { id: 1, entry, address });
     for _ in 0..10_000 {
         if world.near.has_effects() {

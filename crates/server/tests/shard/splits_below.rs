@@ -153,7 +153,7 @@ impl World {
         self.moves.push(Move { id, source, target, way, start, sent: VecDeque::new() });
         let BlockAt { block, epoch } = at(target);
         let entry = MapEntry { start, end, block: block.0, epoch: epoch.0, address: "s:1".into() };
-        let address = "127.0.0.1:1".parse().unwrap();
+        let address = Ok("127.0.0.1:1".parse().unwrap());
         self.word(source, MoveWord::Begin { id, entry, address });
     }
 

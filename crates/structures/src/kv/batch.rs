@@ -327,6 +327,10 @@ impl KvBlock {
         hash: u64,
     ) -> Result<Answer, Answer> {
         let key = op.key();
+        if !self.calm {
+            // The batch is recorded as a whole.
+            self.need_arrived(hash, true)?;
+        }
         self.admit_hashed(key, hash, !matches!(op, BatchOp::Get { .. }))?;
         self.admit_value(brings(op))?;
         let old = self.table.find(block, hash, key);

@@ -7,7 +7,6 @@
 //! it. Every step before that can be undone.
 
 use super::KvBlock;
-use super::import::Import;
 use super::table::{RESERVE_FRACTION, Relief, Table};
 use crate::moves::{Arrival, Movable, Parcel, Prepared, Totals, Wish};
 use crate::{Answer, Payload};
@@ -215,12 +214,7 @@ pub fn splits_from(size: usize, rate: u64, marks: Marks) -> usize {
 impl KvBlock {
     /// Whether a hash of this block's range can be used: `Err` says what to do instead.
     pub(super) fn admit_hash(&self, hash: u64, change: bool) -> Result<(), Answer> {
-        if let Some(import) = &self.import
-            && import.holds(hash)
-            && !Bug::MoveServesEarly.active()
-        {
-            return Err(self.not_here_yet(import, hash, change));
-        }
+        self.need_arrived(hash, change)?;
         if hash < self.start || hash > self.end || self.empty_handed {
             return Err(self.departed_to(hash).unwrap_or_else(elsewhere));
         }
@@ -233,17 +227,21 @@ impl KvBlock {
         if moves && export.phase >= least { Err(waits()) } else { Ok(()) }
     }
 
-    /// The answer for a hash whose range is being sent here. The other block serves it until everything has
-    /// arrived, so only a caller with an old map asks here, and need not wait until the move ends. From then
-    /// on the range may be this block's at any moment, and the caller waits.
+    /// Whether no range with this hash is being sent here. Until everything has arrived the other block
+    /// serves the range, so that only a caller with an old map asks here: it is sent away. From then on the
+    /// range may be this block's at any moment, and the caller waits.
     ///
-    /// A change is sent away by `Moved` alone, which is recorded: a delayed copy of a change that was
-    /// answered `WrongRange` could run here after the move.
-    fn not_here_yet(&self, import: &Import, hash: u64, change: bool) -> Answer {
+    /// A `change`, or a read in a request that is recorded for retries, is sent away by `Moved` alone, which
+    /// is recorded: a delayed copy of a request that was answered `WrongRange` could run here after the move.
+    /// It waits if this block does not remember where the range went.
+    pub(super) fn need_arrived(&self, hash: u64, change: bool) -> Result<(), Answer> {
+        let import = self.import.as_ref().filter(|import| import.holds(hash));
+        let Some(import) = import.filter(|_| !Bug::MoveServesEarly.active()) else { return Ok(()) };
         if import.is_whole() || Bug::ImportMakesReadersWait.active() {
-            return waits();
+            return Err(waits());
         }
-        self.departed_to(hash).unwrap_or_else(|| if change { waits() } else { elsewhere() })
+        let unknown = || if change { waits() } else { elsewhere() };
+        Err(self.departed_to(hash).unwrap_or_else(unknown))
     }
 
     /// The answer for a hash that this block has had, while it remembers the range.
@@ -469,8 +467,11 @@ impl Movable for KvBlock {
     }
 
     fn begin_export(&mut self, block: &mut Backing, start: u64, end: u64) -> Result<(), Answer> {
-        assert!(self.export.is_none() && self.import.is_none(), "INV-19: one move at a time");
-        assert!(self.start <= start && end == self.end, "INV-17: only what is here can move");
+        assert!(self.export.is_none(), "INV-19: one move at a time");
+        if self.import.is_some() || start < self.start || end != self.end {
+            // The controller has ended this move since, and has begun another one.
+            return Err(Answer::refuse(Status::Busy, "the block takes part in another move"));
+        }
         self.table.divide_at(block, start)?;
         self.asking.begin_rest = Duration::ZERO;
         self.table.lacking = None;

@@ -1,12 +1,14 @@
 //! Moves between two blocks, against one plain map: whatever happens meanwhile, every key exists once, with
 //! its last value.
 
+mod targets;
+
 use crate::{Driver, blocks, steps_in};
 use honeycomb_structures::{
     Answer, KvBlock, Marks, Movable, Outcome, Parcel, Prepared, Structure, Totals, Wish,
 };
 use honeycomb_types::limits::SLOT_WIDTH;
-use honeycomb_types::{BlockId, Bug, ServerId, ShardIx, Time, sizes};
+use honeycomb_types::{BlockId, ServerId, ShardIx, Time, sizes};
 use honeycomb_wire::batch::put_keys;
 use honeycomb_wire::data::{Brings, ScanArgs, scan_entries};
 use honeycomb_wire::messages::MoveDoneRequest;
@@ -364,40 +366,6 @@ fn length(n: u16, block: usize) -> usize {
         4..6 => n as usize % 1200,
         6 => 1000 + n as usize % 60,
         _ => sizes::size(u64::from(n), block, 0, block / 28),
-    }
-}
-
-/// A caller with an old map that asks the target of a move is sent to the source while that serves the range.
-/// Only when everything has arrived it waits, because the range may be the target's at any moment. Seed
-/// 10008563 of the simulator.
-#[test]
-fn caller_with_an_old_map_waits_only_for_a_move_that_may_be_committed() {
-    for (into, read, change) in
-        [(0, Status::Moved, Status::Moved), (1, Status::WrongRange, Status::Busy)]
-    {
-        let mut pair = Pair::new();
-        (0..200).for_each(|n| pair.put(&key(n), b"value"));
-        pair.begin(0, 31);
-        pair.finish();
-        pair.begin(into, 0);
-        let Under { to, start, end, .. } = pair.under.unwrap();
-        let moves = |key: &Vec<u8>| (start..=end).contains(&key_hash(key));
-        let moving = (0..200).map(key).find(moves).unwrap();
-        let put = [&[0], &moving[..]].concat();
-        let asked = |pair: &mut Pair| {
-            let target = pair.driver(to);
-            let read = target.run(Op::KvGet, &moving, b"").status;
-            (read, target.run(Op::KvPut, &put, b"other").status)
-        };
-        assert_eq!(asked(&mut pair), (read, change));
-        Bug::arm(Some(Bug::ImportMakesReadersWait));
-        let planted = asked(&mut pair);
-        Bug::arm(None);
-        assert_eq!(planted, (Status::Busy, Status::Busy));
-        pair.count().unwrap();
-        assert_eq!(asked(&mut pair), (Status::Busy, Status::Busy));
-        pair.finish();
-        pair.check();
     }
 }
 

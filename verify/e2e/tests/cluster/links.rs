@@ -37,12 +37,22 @@ impl Link {
 
     /// As the member that it was, or as none.
     fn join_as(controller: &Controller, server: u32) -> Link {
+        Link::join_at(controller, server, &LISTENER, 8)
+    }
+
+    fn join_at(
+        controller: &Controller,
+        server: u32,
+        listener: &TcpListener,
+        blocks_per_shard: u32,
+    ) -> Link {
         let mut raw = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
         let body = JoinServerRequest {
-            address: LISTENER.local_addr().unwrap().to_string(),
-            incarnation: 7,
+            address: listener.local_addr().unwrap().to_string(),
+            // Of the process that has the listener.
+            incarnation: u64::from(listener.local_addr().unwrap().port()),
             shards: 1,
-            blocks_per_shard: 8,
+            blocks_per_shard,
             tiers: Vec::new(),
             block_size: 65_536,
             flush_root: String::new(),
@@ -317,6 +327,44 @@ fn a_source_hears_of_its_commit_before_anything_follows_from_it() {
         CommitMoveRequest { structure, block, epoch, move_id, target, target_epoch, bytes: 0 };
     let late = link.ask(Op::CommitMove, &body);
     assert_eq!(link.answer(late).0, Status::Removed);
+}
+
+/// Regression: a source waited for a target until the target's server was back or lost, for 15 s or longer;
+/// its writers waited, too.
+#[test]
+fn source_whose_target_is_on_a_server_with_a_broken_link_does_not_wait_for_it() {
+    let controller = Controller::start(&options()).unwrap();
+    let mut link = Link::join_at(&controller, 0, &LISTENER, 4);
+    let (_, s, entries) = store(&controller, &link);
+    // The first server has no room for a third split.
+    for (entry, start) in [(&entries[0], 24 * SLOT), (&entries[1], 48 * SLOT)] {
+        let split = link.begin(s, entry, start, Way::Split);
+        let (opening, _) = link.asked::<OpenBlockRequest>(Op::OpenBlock);
+        link.say(opening, Status::Ok);
+        let BeginMoveReply { move_id, entry: target } = link.begun(split);
+        link.commit(s, entry, move_id, &target);
+        link.ended(&target, move_id, true);
+    }
+    let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let other = Link::join_at(&controller, 0, &listener, 8);
+    let split = link.begin(s, &entries[0], 16 * SLOT, Way::Split);
+    let (_, open) = other.asked::<OpenBlockRequest>(Op::OpenBlock);
+    drop(other);
+    assert_eq!(link.answer(split).0, Status::Busy);
+
+    // The block that was requested over the broken link is taken back.
+    let mut back = Link::join_at(&controller, 2, &listener, 8);
+    let inventory = back.ask(Op::Inventory, &InventoryRequest { blocks: Vec::new(), last: true });
+    let (freeing, freed) = back.asked::<FreeBlockRequest>(Op::FreeBlock);
+    assert_eq!((freed.block, freed.epoch), (open.block, open.epoch));
+    assert_eq!(back.answer(inventory).0, Status::Ok);
+    back.say(freeing, Status::Ok);
+    let split = link.begin(s, &entries[0], 16 * SLOT, Way::Split);
+    let (opening, here) = back.asked::<OpenBlockRequest>(Op::OpenBlock);
+    back.say(opening, Status::Ok);
+    let begun = link.begun(split);
+    assert_eq!((begun.entry.block, begun.move_id), (here.block, here.importing));
+    assert_ne!(here.importing, open.importing);
 }
 
 /// Regression: when an awaited server broke its link and was declared lost later, requests to it were not

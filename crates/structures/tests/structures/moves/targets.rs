@@ -1,0 +1,62 @@
+//! The target of a move: whom it sends to the source meanwhile, and which moves it does not begin itself.
+
+use super::{Pair, Under, key};
+use honeycomb_types::Bug;
+use honeycomb_wire::batch::{BatchOp, put_batch};
+use honeycomb_wire::{Op, Status, key_hash};
+
+/// A caller with an old map that asks the target of a move is sent to the source while that serves the range.
+/// Only when everything has arrived it waits, because the range may be the target's at any moment. Seed
+/// 10008563 of the simulator.
+#[test]
+fn caller_with_an_old_map_waits_only_for_a_move_that_may_be_committed() {
+    for (into, read, change) in
+        [(0, Status::Moved, Status::Moved), (1, Status::WrongRange, Status::Busy)]
+    {
+        let mut pair = Pair::new();
+        (0..200).for_each(|n| pair.put(&key(n), b"value"));
+        pair.begin(0, 31);
+        pair.finish();
+        pair.begin(into, 0);
+        let Under { to, start, end, .. } = pair.under.unwrap();
+        let moves = |key: &Vec<u8>| (start..=end).contains(&key_hash(key));
+        let moving = (0..200).map(key).find(moves).unwrap();
+        let put = [&[0], &moving[..]].concat();
+        let asked = |pair: &mut Pair| {
+            let target = pair.driver(to);
+            let read = target.run(Op::KvGet, &moving, b"").status;
+            (read, target.run(Op::KvPut, &put, b"other").status)
+        };
+        assert_eq!(asked(&mut pair), (read, change));
+        // A batch that begins with a read is recorded as well.
+        let batch = put_batch(&[BatchOp::Get { key: &moving }]);
+        assert_eq!(pair.driver(to).run(Op::KvBatch, &[0], &batch).status, change);
+        Bug::arm(Some(Bug::ImportMakesReadersWait));
+        let planted = asked(&mut pair);
+        Bug::arm(None);
+        assert_eq!(planted, (Status::Busy, Status::Busy));
+        pair.count().unwrap();
+        assert_eq!(asked(&mut pair), (Status::Busy, Status::Busy));
+        pair.finish();
+        pair.check();
+    }
+}
+
+/// A late answer of the controller names a move that it has ended, when the block takes part in another one
+/// or has another range.
+#[test]
+fn move_that_the_controller_has_ended_does_not_begin_beside_another() {
+    let mut pair = Pair::new();
+    (0..200).for_each(|n| pair.put(&key(n), b"value"));
+    pair.begin(0, 31);
+    pair.finish();
+    let [Some((start, end)), Some((_, last))] = pair.ranges else { panic!("a split makes two") };
+    pair.begin(0, 0);
+    let (target, block) = pair.mover(0);
+    let refused = target.begin_export(block, start, end).unwrap_err();
+    assert_eq!(refused.status, Status::Busy);
+    pair.finish();
+    let (target, block) = pair.mover(0);
+    assert_eq!(target.begin_export(block, start, end).unwrap_err().status, Status::Busy);
+    target.begin_export(block, start, last).unwrap();
+}
