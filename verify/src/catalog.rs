@@ -307,8 +307,7 @@ impl CatalogModel {
                 self.cluster.cancel(|moving| (moving.structure, moving.id) == (structure, id));
                 agree("a cancellation", reply, &Ok(()))
             }
-            Command::ImportRefused { server, at, id } => {
-                self.cluster.hear(server);
+            Command::ImportRefused { at, id, .. } => {
                 self.cluster.cancel(|moving| (moving.target, moving.id) == (at, id));
                 agree("the refusal of a move", reply, &Ok(()))
             }

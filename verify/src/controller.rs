@@ -280,9 +280,9 @@ impl World {
         let _ = self.command(ix, Command::ImportRefused { server, at, id });
     }
 
-    /// The link of a server is broken: sources do not wait for a target there. As in
-    /// `ControllerService::refuse_imports`.
-    fn refuse_imports(&mut self, ix: usize, server: ServerId) {
+    /// Sources do not wait for a target on a server without a link. As in
+    /// `ControllerService::refuse_imports` and `dispatch`.
+    pub(super) fn refuse_imports(&mut self, ix: usize, server: ServerId) {
         let SimController { waiting, .. } = &self.controllers[ix];
         let moves = waiting.iter().filter(|waiting| matches!(waiting.then, Then::Move(..)));
         let blocks = moves.flat_map(|waiting| waiting.blocks.iter().copied());
@@ -419,7 +419,13 @@ impl World {
         for order in again {
             self.tell_server(order.server(), Told::Order(order));
         }
+        let links = &self.controllers[ix].links;
+        let servers = blocks.iter().map(|at| at.block.server());
+        let away = servers.filter(|server| moves && !links.contains_key(server)).last();
         self.controllers[ix].waiting.push(Waiting { blocks, then });
+        if let Some(server) = away {
+            self.refuse_imports(ix, server);
+        }
     }
 
     fn go_on(&mut self, then: Then) {

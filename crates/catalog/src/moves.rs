@@ -539,7 +539,7 @@ impl Catalog {
         Ok(Reply::Done)
     }
 
-    /// A target cannot import. Nothing happens for an ended move.
+    /// A target cannot import, or cannot be reached. Nothing happens for an ended move.
     pub(crate) fn import_refused(
         &mut self,
         server: ServerId,
@@ -547,7 +547,6 @@ impl Catalog {
         number: MoveId,
         effects: &mut Vec<Effect>,
     ) -> Result<Reply, CatalogError> {
-        self.heard_from(server);
         let Some(SlotOwner::By(s)) = self.pool.held(at) else { return Ok(Reply::Done) };
         let refused = self.structures[s].move_with(number);
         if let Some(mv) = refused.filter(|mv| mv.target == at.block && at.block.server() == server)

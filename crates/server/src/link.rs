@@ -79,8 +79,8 @@ enum PendingRequest {
     Locate(ShardIx, ServerId),
     /// To be drained.
     Leave,
-    /// No inventory contains this effect: it is sent again, after a refusal that passes with the next
-    /// report, and without a reply over the next connection.
+    /// No inventory contains this effect: it is sent again, after a refusal that passes a report interval
+    /// later, and without a reply over the next connection.
     Repeated(Effect),
     /// Nothing depends on the answer: a block that is not retired requests it again.
     Told,
@@ -130,6 +130,8 @@ pub(crate) struct Link {
     next_attempt: Time,
     backoff: Duration,
     next_report: Time,
+    /// When effects are sent again that were refused for now.
+    resend_at: Option<Time>,
     counters: Vec<UsageCounters>,
     /// When it last reported, and the CPU time of its cores then.
     reported: (Time, Duration),
@@ -169,6 +171,7 @@ impl Link {
             next_attempt: Time::ZERO,
             backoff: REJOIN_MIN,
             next_report: Time::ZERO,
+            resend_at: None,
             counters,
             reported: (Time::ZERO, Duration::ZERO),
             usage: Vec::new(),
@@ -448,8 +451,12 @@ impl Link {
             PendingRequest::Locate(shard, server) => self.located(shard, server, header, args),
             PendingRequest::Leave if header.status == Status::Ok => {}
             PendingRequest::Leave => self.kept = Some(String::from_utf8_lossy(args).into_owned()),
-            PendingRequest::Repeated(effect) if is_passing(header.status) => {
+            // A successor that was to be returned stays granted: the tail may have requested it again since.
+            PendingRequest::Repeated(effect)
+                if is_passing(header.status) && !matches!(effect, Effect::Return { .. }) =>
+            {
                 self.telling.keep(effect);
+                self.resend_at.get_or_insert(now + REPORT_INTERVAL);
             }
             PendingRequest::Repeated(_) | PendingRequest::Told => {}
         }
@@ -544,11 +551,12 @@ impl Link {
         }
         if now >= self.next_report {
             self.report(net, now);
-            if self.ready {
-                self.send_later(net);
-            }
         }
-        self.next_report
+        if self.ready && self.resend_at.is_some_and(|due| due <= now) {
+            self.resend_at = None;
+            self.send_later(net);
+        }
+        self.resend_at.map_or(self.next_report, |due| due.min(self.next_report))
     }
 }
 

@@ -106,13 +106,14 @@ impl World {
         // A server that has not finished its report is awaited as before.
         if self.controllers[ix].catalog.is_awaited(id) {
             self.controllers[ix].links.remove(&id);
+            self.refuse_imports(ix, id);
             self.probe(server, id);
         } else if self.controllers[ix].catalog.is_released(id) {
             let _ = self.command(ix, Command::ServerLost { server: id });
         } else {
             self.controllers[ix].links.remove(&id);
-            self.refuse_imports(ix, id);
             let _ = self.command(ix, Command::ServerUnlinked { server: id });
+            self.refuse_imports(ix, id);
             self.probe(server, id);
         }
     }

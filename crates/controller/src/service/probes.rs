@@ -74,9 +74,8 @@ impl ControllerService {
         else {
             return self.lose(now, server);
         };
-        // Before that: a command in the name of a server ends its suspicion.
-        self.refuse_imports(now, server);
         let _ = self.apply(now, Command::ServerUnlinked { server });
+        self.refuse_imports(now, server);
         self.dispatch(now, None);
         self.probes.begin(server, address, self.siblings.own_mailbox());
     }

@@ -15,6 +15,7 @@ pub(super) struct Deferred {
     to: ConnId,
     session: SessionId,
     request: u64,
+    op: Op,
     body: Vec<u8>,
     rests: Rests,
     left: usize,
@@ -67,8 +68,8 @@ impl ControllerService {
         }
         let number = self.number();
         let session = self.peers[&from].session;
-        let (to, left, failure) = (from, opens, None);
-        let deferred = Deferred { to, session, request, body, rests, left, failure };
+        let (to, op, left, failure) = (from, header.op, opens, None);
+        let deferred = Deferred { to, session, request, op, body, rests, left, failure };
         let before = self.deferred.insert(number, deferred);
         assert!(before.is_none(), "INV-16: number {number} of a reply was given twice");
         self.dispatch(now, Some(number));
@@ -128,8 +129,11 @@ impl ControllerService {
             let (server, op, body) = message_of(&effect);
             let waits = deferred.filter(|_| is_awaited(&effect));
             let link = self.links.get(&server).copied();
-            // Without a connection, it is sent when the server is back, or fails when it is lost.
-            if link.is_some() || self.catalog.is_suspected(server) {
+            // Without a connection, it is sent when the server is back, or fails when it is lost. The source
+            // of a move is refused at once: it can choose another target.
+            let is_sent_later = self.catalog.is_suspected(server)
+                && !(is_import(&effect) && self.answers_source(waits));
+            if link.is_some() || is_sent_later {
                 let errand = ServerRequest { server, effect, link, deferred: waits };
                 self.ask_server(now, number, errand, op, body);
             } else {
@@ -310,11 +314,18 @@ impl ControllerService {
         }
     }
 
+    /// Whether a deferred reply is for the source of a move, which waits for its target.
+    fn answers_source(&self, deferred: Option<u64>) -> bool {
+        let deferred = deferred.and_then(|number| self.deferred.get(&number));
+        deferred.is_some_and(|deferred| deferred.op == Op::BeginMove)
+    }
+
     /// Cancels the moves whose sources wait for a target on this server, which is unreachable: each source
     /// can choose another target. The caller dispatches the effects.
     pub(super) fn refuse_imports(&mut self, now: Time, server: ServerId) {
         let awaited = |errand: &ServerRequest| {
-            errand.server == server && errand.deferred.is_some() && is_import(&errand.effect)
+            let ours = errand.server == server && is_import(&errand.effect);
+            ours && self.answers_source(errand.deferred)
         };
         let errands = self.errands.iter().filter(|(_, errand)| awaited(errand));
         let mut awaited: Vec<u64> = errands.map(|(number, _)| *number).collect();

@@ -50,8 +50,7 @@ const FROZEN_MAX: Duration = Duration::from_millis(40);
 const THAWS_MAX: u32 = 5;
 /// Without a sign of the other block for this long a move is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How often the controller is asked for its word on a commit, and at first whether it has begun a move: the
-/// pause then doubles four times.
+/// How often the controller is asked for its word on a commit, and whether it has begun a move.
 const ASK_CONTROLLER_AGAIN: Duration = Duration::from_millis(100);
 /// Bytes of retry records in one part, about: they are sent whole.
 const LANES_PART: usize = 32 * 1024;
@@ -115,8 +114,6 @@ enum MovePhase {
     Unknown {
         /// When to repeat it; `None` while its answer can still arrive.
         again: Option<Time>,
-        /// The pause before the next repetition.
-        pause: Duration,
     },
     Copying,
     Frozen {
@@ -194,7 +191,7 @@ impl Moving {
     fn due(&self) -> Option<Time> {
         match self.phase {
             MovePhase::Asked => None,
-            MovePhase::Unknown { again, .. } => again,
+            MovePhase::Unknown { again } => again,
             MovePhase::Copying => Some(self.heard + SILENCE_MAX),
             // Each time for longer: on a machine that is short of time it would never end otherwise.
             MovePhase::Frozen { since } | MovePhase::Counted { since, .. } => {
@@ -290,8 +287,8 @@ impl Shard {
                 slot.refused(now, wish, status, why);
             }
             (MoveWord::Unanswered, MovePhase::Asked) => {
-                let (wish, pause) = (moving.wish, ASK_CONTROLLER_AGAIN);
-                let phase = MovePhase::Unknown { again: Some(now + pause), pause };
+                let wish = moving.wish;
+                let phase = MovePhase::Unknown { again: Some(now + ASK_CONTROLLER_AGAIN) };
                 let unknown = Moving { phase, ..Moving::asked(now, wish) };
                 slot.moving = (!Bug::BeginNotRepeated.active()).then(|| Box::new(unknown));
                 slot.refused(
@@ -301,9 +298,7 @@ impl Shard {
                     "the controller did not answer".into(),
                 );
             }
-            (word, MovePhase::Unknown { pause, .. }) => {
-                self.answer_to_unknown(now, index, word, pause)
-            }
+            (word, MovePhase::Unknown { .. }) => self.answer_to_unknown(now, index, word),
             (MoveWord::Committed(moved), MovePhase::Committing { .. }) => {
                 self.depart(now, index, &moved);
             }
@@ -335,7 +330,7 @@ impl Shard {
     }
 
     /// The controller's word about a move that a block has given up, and that may have begun.
-    fn answer_to_unknown(&mut self, now: Time, index: usize, word: MoveWord, pause: Duration) {
+    fn answer_to_unknown(&mut self, now: Time, index: usize, word: MoveWord) {
         let slot = self.slots[index].as_mut().expect("the caller has found the move");
         slot.moving = match word {
             MoveWord::Begin { id, .. } => {
@@ -346,8 +341,7 @@ impl Shard {
             }
             // The controller is away, and the question remains.
             MoveWord::Unanswered | MoveWord::Refused(Status::Unavailable, _) => {
-                let pause = (2 * pause).min(16 * ASK_CONTROLLER_AGAIN);
-                let phase = MovePhase::Unknown { again: Some(now + pause), pause };
+                let phase = MovePhase::Unknown { again: Some(now + ASK_CONTROLLER_AGAIN) };
                 slot.moving.take().map(|moving| Box::new(Moving { phase, ..*moving }))
             }
             MoveWord::Refused(..) => None,
@@ -555,8 +549,8 @@ impl Shard {
         }
         match moving.phase {
             MovePhase::Asked => {}
-            MovePhase::Unknown { pause, .. } => {
-                moving.phase = MovePhase::Unknown { again: None, pause };
+            MovePhase::Unknown { .. } => {
+                moving.phase = MovePhase::Unknown { again: None };
                 self.ask_to_begin(index);
             }
             MovePhase::Copying => self.give_up(now, index, true),

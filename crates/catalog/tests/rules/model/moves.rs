@@ -155,7 +155,6 @@ impl Both {
             }
             Settle::Refuse => {
                 let server = target.block.server();
-                self.hear(target);
                 self.bench.run(Command::ImportRefused { server, at: target, id }).unwrap();
                 let refused = |moving: &Moving| (moving.id, moving.target) == (id, target);
                 self.moves[3] += self.model.cancel(refused);
