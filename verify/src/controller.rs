@@ -420,8 +420,8 @@ impl World {
             self.tell_server(order.server(), Told::Order(order));
         }
         let links = &self.controllers[ix].links;
-        let servers = blocks.iter().map(|at| at.block.server());
-        let away = servers.filter(|server| moves && !links.contains_key(server)).last();
+        let mut servers = blocks.iter().map(|at| at.block.server());
+        let away = servers.find(|server| moves && !links.contains_key(server));
         self.controllers[ix].waiting.push(Waiting { blocks, then });
         if let Some(server) = away {
             self.refuse_imports(ix, server);
