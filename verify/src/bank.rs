@@ -33,7 +33,7 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
         }
         Bug::CancelNotRepeated => "crates/server/src/link/inventory.rs",
         Bug::ImportMakesReadersWait => "crates/structures/tests/structures/moves/targets.rs",
-        Bug::PartsLimitedAsEntries => "crates/server/tests/shard/moves.rs",
+        Bug::BeginNotRepeated | Bug::PartsLimitedAsEntries => "crates/server/tests/shard/moves.rs",
         Bug::UnopenedInMemory => "crates/catalog/tests/rules/rejoin.rs",
         Bug::DiscardFlushes
         | Bug::JobEndUnlogged
