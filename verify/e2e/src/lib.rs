@@ -202,13 +202,16 @@ impl Cluster {
         Client::new(options)
     }
 
-    /// A job that keeps itself alive, and a client with its token.
+    /// A job, and a client with its token.
     pub fn job(&self, name: &str) -> (Client, JobTicket) {
         let cluster = self.client(self.controller.token(), PrefixId(0));
-        let ticket = cluster.register_job(name, 60_000, 0).unwrap();
+        let ticket = cluster.register_job(name, LEASE_MS, 0).unwrap();
         (self.client(&ticket.token, PrefixId(0)), ticket)
     }
 }
+
+/// A lease longer than any test on any machine: nobody renews a test's leases.
+pub const LEASE_MS: u32 = 3_600_000;
 
 pub fn prefix(client: &Client, job: &JobTicket, path: &str, lease_ms: u32) -> PrefixId {
     let options = PrefixOptions { lease_ms, ..PrefixOptions::default() };
@@ -280,6 +283,14 @@ pub fn program(name: &str) -> PathBuf {
             build.args(["--bin", program]);
         }
         build.arg("--target-dir").arg(profile.parent().unwrap());
+        // Build scripts that read these variables of the test's package, which `cargo test` sets, would run
+        // again, and half of the dependencies would be built anew for each package with tests.
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+                build.env_remove(name);
+            }
+        }
         // The folder is named after the profile, except for `dev`, whose folder is `debug`.
         let folder = profile.file_name().unwrap().to_str().unwrap();
         build.args(["--profile", if folder == "debug" { "dev" } else { folder }]);

@@ -1,7 +1,9 @@
 //! Servers are taken out: in this process, and as processes of the program.
 
 use honeycomb_client::{Client, Heard};
-use honeycomb_e2e::{Cluster, KIB, eventually, eventually_within, file, kv, noise, prefix, status};
+use honeycomb_e2e::{
+    Cluster, KIB, LEASE_MS, eventually, eventually_within, file, kv, noise, prefix, status,
+};
 use honeycomb_env::Clock;
 use honeycomb_server::Departure;
 use honeycomb_types::PrefixId;
@@ -52,7 +54,7 @@ fn values_leave(controller_shards: u16) {
     // Jobs of every shard have data on both servers.
     let jobs: Vec<_> = (0..4).map(|n| cluster.job(&format!("job-{n}"))).collect();
     for (client, job) in &jobs {
-        prefix(client, job, "old", 60_000);
+        prefix(client, job, "old", LEASE_MS);
         for n in 0..4 {
             let store = kv(client, job, &format!("old:{n}"), 1);
             store.put(b"large", &noise(n, 10 * KIB as usize)).unwrap();
@@ -66,7 +68,7 @@ fn values_leave(controller_shards: u16) {
     assert!(server(&client, &address).is_some_and(|s| s.drain == 0 && s.drain_waits.is_empty()));
     client.drain_server(&address, false).unwrap();
     for (client, job) in &jobs {
-        prefix(client, job, "new", 60_000);
+        prefix(client, job, "new", LEASE_MS);
         file(client, job, "new").append(b"goes elsewhere").unwrap();
     }
     assert_eq!(departures.recv_timeout(PATIENCE), Ok(Departure::Released));
@@ -101,7 +103,7 @@ fn large_values_leave_under_load() {
     const KEYS: u64 = 24;
     let mut cluster = Cluster::start(3, 16 * 1024 * KIB, 64 * KIB);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let store = kv(&client, &job, "t:", 1);
     let key = |n: u64| format!("{}-{n}", if n < 10 { "put" } else { "still" }).into_bytes();
     let value = |n: u64, round: u64| {
@@ -188,7 +190,7 @@ fn the_last_one_stays_and_one_that_is_called_back_goes_on() {
     assert_eq!(status(client.drain_server("127.0.0.1:1", false)), Status::NotFound);
     let (own, job) = cluster.job("job");
     assert_eq!(status(own.drain_server(&first, false)), Status::PermissionDenied);
-    prefix(&own, &job, "t", 60_000);
+    prefix(&own, &job, "t", LEASE_MS);
     // The servers have 20 blocks together, and room for 16 each: no drain finishes before it is cancelled.
     for n in 0..20 {
         file(&own, &job, &format!("t:{n}")).append(b"x").unwrap();
@@ -218,7 +220,7 @@ fn requests_for_all_shards_of_a_draining_cluster_leave_no_work_to_the_next_reque
     let jobs: Vec<_> = (0..4).map(|n| cluster.job(&format!("job-{n}"))).collect();
     // The blocks of both servers do not fit on one of them: the drain goes on until it is cancelled.
     for (n, (client, job)) in jobs.iter().enumerate() {
-        prefix(client, job, "t", 60_000);
+        prefix(client, job, "t", LEASE_MS);
         kv(client, job, "t:store", 1).put(b"large", &noise(n as u64, 10 * KIB as usize)).unwrap();
         for m in 0..3 {
             file(client, job, &format!("t:{m}")).append(b"x").unwrap();
@@ -256,7 +258,7 @@ fn a_server_goes_by_itself_when_it_has_nothing() {
 fn stores_leave_a_server_under_load() {
     let mut cluster = Cluster::start(3, 24 * 1024 * KIB, 256 * KIB);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let stores = ["a", "b"].map(|name| kv(&client, &job, &format!("t:{name}"), 3));
     let value = |n: u64, round: u64| noise(n * 7 + round, 100 + (n % 40) as usize * 50);
     for store in &stores {
@@ -315,7 +317,7 @@ fn stores_leave_a_server_under_load() {
 fn queue_with_large_results_leaves_a_server_that_is_taken_out() {
     let mut cluster = Cluster::start(1, 1024 * KIB, 64 * KIB);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let queue = client.create_queue(job.job, "t", 0, 0, false).unwrap();
     for n in 0..8u64 {
         queue.put(&noise(n, 7 * KIB as usize), PATIENCE).unwrap();
@@ -334,7 +336,7 @@ fn queue_with_large_results_leaves_a_server_that_is_taken_out() {
 fn a_drain_without_room_waits_for_another_server() {
     let mut cluster = Cluster::start(2, 1024 * KIB, 64 * KIB);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let store = kv(&client, &job, "t", 24);
     for n in 0..500u64 {
         store.put(format!("key-{n}").as_bytes(), &noise(n, 200)).unwrap();
@@ -364,7 +366,7 @@ fn large_values_wait_for_room_and_not_for_jobs_that_have_ended() {
     let mut cluster = Cluster::start(2, 1024 * KIB, 64 * KIB);
     let jobs = ["stays", "ends"].map(|name| cluster.job(name));
     let stores = jobs.each_ref().map(|(client, job)| {
-        prefix(client, job, "t", 60_000);
+        prefix(client, job, "t", LEASE_MS);
         let store = kv(client, job, "t", 1);
         for n in 0..70u64 {
             store.put(&n.to_le_bytes(), &noise(n, 10 * KIB as usize)).unwrap();
@@ -401,7 +403,7 @@ fn files_leave_a_server_under_load() {
     const WRITERS: u64 = 3;
     let mut cluster = Cluster::start(3, 24 * 1024 * KIB, 256 * KIB);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let names = ["t:a", "t:b"];
     let files = names.map(|name| file(&client, &job, name));
     let record = |writer: u64, n: u64| {
@@ -503,7 +505,7 @@ fn queues_leave_a_server_under_load() {
     const PRODUCERS: u64 = 3;
     let mut cluster = Cluster::start(3, 24 * 1024 * KIB, 64 * KIB);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     // One keeps a bound, one is filled in advance, and one is taken from by consumers that reserve.
     let bounds = [("t:bounded", 64), ("t:full", 0), ("t:work", 0)];
     for (name, items) in bounds {

@@ -13,7 +13,7 @@ use honeycomb_client::{Client, JobTicket, Queue};
 use honeycomb_e2e::raw::{
     ANY_SHARD, Raw, Reply, data_header, first_block, frame, hello_args, keyed_cluster,
 };
-use honeycomb_e2e::{Cluster, KIB, eventually, file, kv, prefix};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, file, kv, prefix};
 use honeycomb_types::{
     BlockAt, BlockId, Epoch, Generation, JobId, Kind, LaneId, PrefixId, Sequence, StructureId,
     Verbs,
@@ -250,7 +250,7 @@ impl<'a> Watch<'a> {
     /// The victim's lease was renewed by one who may: what is left of it counts from here. It is
     /// left to age until a renewal by another would show.
     fn renewed(&mut self) {
-        eventually("the lease ages", || self.remaining_ms() < 60_000 - 50);
+        eventually("the lease ages", || self.remaining_ms() < i64::from(LEASE_MS) - 50);
         self.remaining_ms = self.remaining_ms();
     }
 

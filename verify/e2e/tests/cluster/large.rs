@@ -1,7 +1,7 @@
 //! Values of more than an eighth of a block.
 
 use honeycomb_client::{Atomic, Client, JobTicket, Kv, Swap};
-use honeycomb_e2e::{Cluster, KIB, eventually, kv, noise, prefix, status};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, kv, noise, prefix, status};
 use honeycomb_types::JobId;
 use honeycomb_wire::Status;
 use honeycomb_wire::batch::BatchOp;
@@ -18,7 +18,7 @@ fn used(client: &Client, job: JobId) -> u64 {
 fn start(name: &str, servers: usize, block_size: u64) -> (Cluster, Client, JobTicket) {
     let cluster = Cluster::start(servers, 512 * block_size.min(512 * KIB), block_size);
     let (client, job) = cluster.job(name);
-    prefix(&client, &job, "/t", 60_000);
+    prefix(&client, &job, "/t", LEASE_MS);
     (cluster, client, job)
 }
 

@@ -2,6 +2,7 @@
 //! links break. The test is the memory server.
 
 use honeycomb_controller::{Controller, ControllerOptions};
+use honeycomb_e2e::LEASE_MS;
 use honeycomb_e2e::raw::{ANY_SHARD, Raw, frame, hello_args};
 use honeycomb_env::MemoryDisk;
 use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
@@ -180,7 +181,7 @@ fn store(controller: &Controller, link: &Link) -> (u64, u64, Vec<MapEntry>) {
     let mut client = Raw::greeted(controller.address(), controller.token(), ANY_SHARD);
     let body = RegisterJobRequest {
         name: "job".into(),
-        lease_ms: 60_000,
+        lease_ms: LEASE_MS,
         ..RegisterJobRequest::default()
     };
     let reply = client.ask(Op::RegisterJob, &body.encode());

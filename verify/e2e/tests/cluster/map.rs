@@ -2,7 +2,7 @@
 //! lease or the client's rights.
 
 use honeycomb_client::{Client, ClientOptions, File, FileView, JobTicket};
-use honeycomb_e2e::{Cluster, KIB, Scratch, eventually, file, noise, prefix, status};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, Scratch, eventually, file, noise, prefix, status};
 use honeycomb_types::Verbs;
 use honeycomb_wire::Status;
 
@@ -93,7 +93,7 @@ fn who_is_elsewhere_reads_the_same_bytes() {
 fn what_is_mapped_outlives_its_lease_and_shows_nobody_elses_bytes() {
     let (_scratch, cluster) = cluster(4 << 20);
     let (client, job) = cluster.job("ends");
-    prefix(&client, &job, "short", 60_000);
+    prefix(&client, &job, "short", LEASE_MS);
     let (mapped, bytes) = sealed(&client, &job, "short:f", 1_000_000, APPEND);
     let (kept, _) = sealed(&client, &job, "short:g", 100_000, APPEND);
     let view = mapped.map().unwrap();
@@ -128,9 +128,9 @@ fn a_lease_that_ends_ends_new_maps_only() {
 fn rights_that_are_taken_back_end_new_maps_only() {
     let (_scratch, cluster) = cluster(4 << 20);
     let (client, job) = cluster.job("revoked");
-    prefix(&client, &job, "p", 60_000);
+    prefix(&client, &job, "p", LEASE_MS);
     let (_, bytes) = sealed(&client, &job, "p:f", 300_000, APPEND);
-    let task = prefix(&client, &job, "reader", 60_000);
+    let task = prefix(&client, &job, "reader", LEASE_MS);
     let token = honeycomb_wire::attenuate(&job.token, honeycomb_wire::token::Caveat::Task(task));
     let reader = cluster.client(&token.unwrap(), task);
     let mapped = reader.open_file(job.job, "p:f").unwrap();
@@ -148,7 +148,7 @@ fn what_is_mapped_of_freed_blocks_is_bounded() {
     let (client, job) = cluster.job("hoards");
     let mut views = Vec::new();
     let refused = (0..40).find_map(|n| {
-        prefix(&client, &job, &format!("p{n}"), 60_000);
+        prefix(&client, &job, &format!("p{n}"), LEASE_MS);
         let (mapped, bytes) = sealed(&client, &job, &format!("p{n}:f"), 400_000, APPEND);
         let view = mapped.map().unwrap();
         assert!(is(&view, &bytes));

@@ -1,7 +1,7 @@
 //! Stores that split and merge under load, without an effect on their clients.
 
 use honeycomb_client::{Client, JobTicket, Kv};
-use honeycomb_e2e::{Cluster, KIB, eventually, kv, noise, prefix};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, kv, noise, prefix};
 use honeycomb_env::Clock;
 use honeycomb_types::JobId;
 use honeycomb_wire::Status;
@@ -17,7 +17,7 @@ fn blocks(client: &Client, job: JobId) -> u32 {
 fn start(name: &str) -> (Cluster, Client, JobTicket) {
     let cluster = Cluster::start(2, 64 * MIB, MIB);
     let (client, job) = cluster.job(name);
-    prefix(&client, &job, "/t", 60_000);
+    prefix(&client, &job, "/t", LEASE_MS);
     (cluster, client, job)
 }
 
@@ -76,7 +76,7 @@ fn a_store_grows_by_splits_and_shrinks_by_merges() {
 fn store_of_small_blocks_grows_until_memory_ends() {
     let cluster = Cluster::start(1, 128 * MIB, 64 * KIB);
     let (client, job) = cluster.job("grows");
-    prefix(&client, &job, "/t", 60_000);
+    prefix(&client, &job, "/t", LEASE_MS);
     let store = kv(&client, &job, "/t", 1);
     let full = |n: u64| store.put(format!("k{n}").as_bytes(), &[n as u8; 4096]).err();
     let (stored, error) = (0..1u64 << 20).find_map(|n| full(n).map(|e| (n, e))).unwrap();
@@ -89,7 +89,7 @@ fn store_of_small_blocks_grows_until_memory_ends() {
 fn one_tag_that_fills_its_block_is_named() {
     let cluster = Cluster::start(1, 16 * MIB, 64 * KIB);
     let (client, job) = cluster.job("hot");
-    prefix(&client, &job, "/t", 60_000);
+    prefix(&client, &job, "/t", LEASE_MS);
     let store = kv(&client, &job, "/t", 1);
     let full = |n: u64| store.put(format!("{{hot}}{n}").as_bytes(), &[n as u8; 1000]).err();
     let error = (0..1000).find_map(full).unwrap();
@@ -151,7 +151,7 @@ fn writers_of_every_kind_go_on_while_the_store_splits_and_merges() {
 fn batches_to_small_blocks_find_room() {
     let cluster = Cluster::start(2, 32 * MIB, 256 * KIB);
     let (client, job) = cluster.job("small");
-    prefix(&client, &job, "/t", 60_000);
+    prefix(&client, &job, "/t", LEASE_MS);
     let store = kv(&client, &job, "/t", 1);
     let value = noise(3, 1024);
     let keys: Vec<String> = (0..6000).map(|n| format!("small-{n}")).collect();
@@ -176,7 +176,7 @@ fn a_first_batch_that_fills_its_block_finds_room() {
     // Of each size a first request has a little more than has room in its block.
     for size in [600, 700, 730] {
         let path = format!("/t{size}");
-        prefix(&client, &job, &path, 60_000);
+        prefix(&client, &job, &path, LEASE_MS);
         let store = kv(&client, &job, &path, 8);
         let value = noise(3, size);
         let entries: Vec<(&[u8], &[u8])> =

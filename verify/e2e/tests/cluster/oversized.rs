@@ -2,7 +2,7 @@
 //! 4 GiB on, the length does not fit into the 32 bits of its header field.
 
 use honeycomb_client::{Atomic, Error};
-use honeycomb_e2e::{Cluster, KIB, eventually, kv, status};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, kv, status};
 use honeycomb_types::limits::{
     ARGS_MAX, BATCH_MAX, CONTROL_ARGS_MAX, FRAME_MAX, KEY_MAX, NAME_MAX,
 };
@@ -123,7 +123,7 @@ fn leases_of_more_prefixes_than_a_request_names_are_kept() {
     let mut paths = Vec::new();
     for part in 0..PARTS {
         let names: Vec<String> = (0..count).map(|n| format!("{part}-{n}")).collect();
-        let options = PrefixOptions { lease_ms: 60_000, ..PrefixOptions::default() };
+        let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
         let node = |name: &String| DagNode {
             name: name.clone(),
             options: options.clone(),

@@ -1,7 +1,7 @@
 //! Servers report their load, and the weights of jobs with hints follow it.
 
 use honeycomb_client::JobOptions;
-use honeycomb_e2e::{Cluster, KIB, Scratch, disk, eventually, file, kv, noise, prefix};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, Scratch, disk, eventually, file, kv, noise, prefix};
 use honeycomb_types::{PrefixId, ServerId, TierClass};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -12,7 +12,7 @@ fn a_server_that_works_says_so_and_a_job_with_hints_is_told_of_it() {
     let options = JobOptions { tasks: 1000, ..JobOptions::default() };
     let steered = whole.register_job_with("steered", &options).unwrap();
     let (client, job) = cluster.job("busy");
-    prefix(&client, &job, "p", 60_000);
+    prefix(&client, &job, "p", LEASE_MS);
     let store = kv(&client, &job, "p:kv", 1);
     let value = vec![7; 8 * KIB as usize];
     store.put(b"k", &value).unwrap();
@@ -91,7 +91,7 @@ fn files_begin_in_the_tiers_that_the_hints_of_their_jobs_say() {
         let shares: Vec<(u8, u16)> = told.iter().map(|t| (t.tier, t.weight_permille)).collect();
         let below = (part * 1000.0) as u16;
         assert_eq!(shares, [(0, 1000 - below), (TierClass::Ssd.code(), below)], "{name}");
-        prefix(&client, &job, "p", 60_000);
+        prefix(&client, &job, "p", LEASE_MS);
         // One at a time, so that no disk is busy: each begins where its turn is.
         let bytes = noise(7, 30 * 1000);
         let files: Vec<_> = (0..40)

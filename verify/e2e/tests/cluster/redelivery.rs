@@ -1,7 +1,7 @@
 //! Reserved items that come back to a block of a queue that its consumers have left behind.
 
 use honeycomb_client::Queue;
-use honeycomb_e2e::{Cluster, KIB, prefix};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, prefix};
 use honeycomb_env::Clock;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ const ITEMS: usize = 60;
 /// A queue of several blocks, of which the items of the first are all reserved and the others taken.
 fn left_behind(cluster: &Cluster, timeout: Duration) -> (Queue, Queue) {
     let (client, ticket) = cluster.job("redelivery");
-    prefix(&client, &ticket, "/q", 60_000);
+    prefix(&client, &ticket, "/q", LEASE_MS);
     let queue = client.create_queue(ticket.job, "/q", 0, 0, false).unwrap();
     let items: Vec<Vec<u8>> = (0..4 * ITEMS).map(|i| vec![i as u8; 1000]).collect();
     let items: Vec<&[u8]> = items.iter().map(|item| &item[..]).collect();

@@ -2,7 +2,7 @@
 
 use honeycomb_client::{Client, ClientOptions, JobOptions, JobTicket, Kv, Quota, QuotaOf};
 use honeycomb_controller::{Controller, ControllerOptions, StartError};
-use honeycomb_e2e::{Cluster, KIB, eventually, kv, prefix, status};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, kv, prefix, status};
 use honeycomb_env::Entropy;
 use honeycomb_server::{MemoryServer, ServerOptions};
 use honeycomb_types::{JobId, Marks, PrefixId};
@@ -43,7 +43,7 @@ fn jobs_of_two_shards_are_one_cluster() {
     let jobs = one_on_each(&cluster);
     let all = whole.status().unwrap().blocks;
     for (n, (client, job)) in jobs.iter().enumerate() {
-        prefix(client, job, "/p", 60_000);
+        prefix(client, job, "/p", LEASE_MS);
         let store = kv(client, job, "/p:kv", 3);
         for i in 0..2000 {
             store.put(format!("k{i}").as_bytes(), &[n as u8; 200]).unwrap();
@@ -86,8 +86,8 @@ fn a_name_is_one_jobs_and_found_again() {
     let whole = cluster.client(cluster.controller.token(), PrefixId(0));
     for n in 0..12 {
         let name = format!("name-{n}");
-        let job = whole.register_job(&name, 60_000, 0).unwrap().job;
-        assert_eq!(status(whole.register_job(&name, 60_000, 0)), Status::AlreadyExists);
+        let job = whole.register_job(&name, LEASE_MS, 0).unwrap().job;
+        assert_eq!(status(whole.register_job(&name, LEASE_MS, 0)), Status::AlreadyExists);
         assert_eq!(whole.find_job(&name).unwrap().job, job);
     }
     assert_eq!(whole.list_jobs().unwrap().len(), 12);
@@ -113,7 +113,7 @@ fn all_jobs_of_a_tenant_are_of_one_shard() {
         assert_eq!(any.set_quota(&of, shard + 1).unwrap(), quota);
         assert_eq!(whole.quota(&of).unwrap(), quota);
     }
-    let other = whole.register_job("other", 60_000, 0).unwrap().job;
+    let other = whole.register_job("other", LEASE_MS, 0).unwrap().job;
     whole.deregister_job(jobs[7]).unwrap();
     let bills = whole.bills(None).unwrap();
     let ended: Vec<u64> = bills.iter().filter(|bill| bill.ended).map(|bill| bill.job).collect();
@@ -129,7 +129,7 @@ fn one_shard_may_have_all_and_then_the_other() {
     let jobs = one_on_each(&cluster);
     // 64 blocks, of which one shard keeps two in reserve.
     for (client, job) in &jobs {
-        prefix(client, job, "/p", 60_000);
+        prefix(client, job, "/p", LEASE_MS);
         let create = || client.create_kv(job.job, "/p:all", 62, false).is_ok();
         eventually("one shard has all the room", create);
         client.remove_structure(job.job, "/p:all").unwrap();
@@ -149,7 +149,7 @@ fn who_comes_late_to_a_loan_waits_for_the_next() {
     let jobs = one_on_each(&cluster);
     let (threads, each) = (8, 3);
     for (client, job) in &jobs {
-        prefix(client, job, "/p", 60_000);
+        prefix(client, job, "/p", LEASE_MS);
     }
     let begin = std::sync::Barrier::new(jobs.len() * threads);
     std::thread::scope(|scope| {
@@ -213,7 +213,7 @@ fn shards_come_back_with_their_jobs() {
     let mut cluster = Cluster { servers: vec![server], controller };
     let jobs = one_on_each(&cluster);
     let stores = jobs.each_ref().map(|(client, job)| {
-        prefix(client, job, "/p", 60_000);
+        prefix(client, job, "/p", LEASE_MS);
         let store = kv(client, job, "/p:kv", 2);
         store.put(b"k", b"before").unwrap();
         store

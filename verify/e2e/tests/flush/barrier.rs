@@ -4,7 +4,7 @@ use super::live::{at, fill, prefix, table_of};
 use super::load::{program, told};
 use super::{NO_WAIT, Root, all_free, cluster};
 use honeycomb_client::{Client, JobTicket};
-use honeycomb_e2e::{Cluster, KIB, eventually, file, kv, noise};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, file, kv, noise};
 use honeycomb_types::PrefixId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
@@ -114,7 +114,7 @@ fn what_is_written_meanwhile_is_there_up_to_one_moment() {
     let root = Root::new("barrier");
     let cluster = cluster(&root, 2);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let places = Places { first: "t", second: "t", third: "t" };
     counters_agree((&client, &job), &places, 6, |round| {
         at_once(&client, &job, &[], &format!("out/{round}"));
@@ -128,7 +128,7 @@ fn a_subtree_is_of_one_moment() {
     let root = Root::new("barrier-subtree");
     let cluster = cluster(&root, 2);
     let (client, job) = cluster.job("job");
-    ["t", "t/a", "t/b"].iter().for_each(|path| prefix(&client, &job, path, 60_000));
+    ["t", "t/a", "t/b"].iter().for_each(|path| prefix(&client, &job, path, LEASE_MS));
     let places = Places { first: "t/a", second: "t/b", third: "t" };
     counters_agree((&client, &job), &places, 4, |round| {
         at_once(&client, &job, &["a".into(), "b".into()], "out");
@@ -137,7 +137,7 @@ fn a_subtree_is_of_one_moment() {
         there
     });
     // The same from the command line, including structures created since, and back.
-    prefix(&client, &job, "t/b/empty", 60_000);
+    prefix(&client, &job, "t/b/empty", LEASE_MS);
     let run = |arguments: &[&str]| {
         let mut command = program(&cluster.controller.address().to_string(), &job);
         told(&command.args(arguments).arg("--json").output().unwrap()).unwrap()
@@ -171,7 +171,7 @@ fn what_is_below_memory_is_of_that_moment_too() {
     let cluster = Cluster::flushing_with_disk(memory, 64 * KIB, (&disk.0, below), root.flush());
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let ballast = file(&client, &job, "t:ballast");
     let bytes = noise(5, 6 << 20);
     for piece in bytes.chunks(8000) {

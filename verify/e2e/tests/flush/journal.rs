@@ -4,7 +4,7 @@ use super::live::flush;
 use super::s3::{bucket, impatient};
 use super::{Root, all_free, flushing, look, objects};
 use honeycomb_client::{Client, ClientOptions, Error, JobTicket};
-use honeycomb_e2e::{Cluster, KIB, eventually, file, noise};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, file, noise};
 use honeycomb_faultstore::{Faults, Gateway, Outage};
 use honeycomb_tiers::{Access, FlushError, FlushRoot, Flushed};
 use honeycomb_types::PrefixId;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 fn options() -> PrefixOptions {
     let acknowledge = Durability::Flushed as u8;
-    PrefixOptions { lease_ms: 60_000, acknowledge, ..PrefixOptions::default() }
+    PrefixOptions { lease_ms: LEASE_MS, acknowledge, ..PrefixOptions::default() }
 }
 
 fn journaled(client: &Client, job: &JobTicket, path: &str) {

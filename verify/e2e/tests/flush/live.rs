@@ -2,7 +2,7 @@
 
 use super::{NO_WAIT, Root, all_free, cluster, flushed_to, flushing, look, objects};
 use honeycomb_client::{Client, FlushProgress, JobTicket, Kv};
-use honeycomb_e2e::{KIB, eventually, file, kv, noise};
+use honeycomb_e2e::{KIB, LEASE_MS, eventually, file, kv, noise};
 use honeycomb_tiers::{FlushRoot, Flushed};
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
@@ -52,7 +52,7 @@ pub(super) fn fill(k: &Kv) -> Table {
 fn all_is_there(root: &FlushRoot, objects: impl Fn() -> Vec<String>) {
     let cluster = flushing(root.clone(), 2);
     let (client, job) = cluster.job("my job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let text = noise(1, 300_000);
     let f = file(&client, &job, "t:text");
     f.write_all(&text).unwrap();
@@ -117,7 +117,7 @@ fn a_flush_under_load_has_all_that_was_acknowledged_before() {
     let root = Root::new("load");
     let cluster = cluster(&root, 2);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let f = file(&client, &job, "t:text");
     let q = client.create_queue(job.job, "t:work", 0, 0, false).unwrap();
     let k = kv(&client, &job, "t:table", 1);
@@ -220,8 +220,8 @@ fn what_cannot_be_flushed_is_told_by_name() {
     let root = Root::new("refused");
     let cluster = cluster(&root, 1);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
-    flushed_to(&client, &job, "claimed", "mine", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
+    flushed_to(&client, &job, "claimed", "mine", LEASE_MS);
     let refused = |path: &str, to: &str| client.begin_flush(job.job, path, to).unwrap_err();
     for elsewhere in ["s3://lake/job/out", "/etc", "file:///tmp/x", "/", "s3://"] {
         let e = refused("t", elsewhere);
@@ -239,7 +239,7 @@ fn what_cannot_be_flushed_is_told_by_name() {
     at(&root.flush(), "job/mine");
     let plain = honeycomb_e2e::Cluster::start(1, 512 * KIB, 64 * KIB);
     let (client, job) = plain.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let e = client.begin_flush(job.job, "t", "x").unwrap_err();
     assert_eq!(e.status, Status::FlushUnavailable, "{e}");
     assert!(e.message.contains("flush_root"), "{e}");

@@ -3,7 +3,7 @@
 use super::live::{at, fill, flush, prefix, table_of};
 use super::{NO_WAIT, Root, all_free, cluster, flushing};
 use honeycomb_client::{Client, Error, JobTicket};
-use honeycomb_e2e::{Cluster, KIB, eventually, file, kv, noise};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, file, kv, noise};
 use honeycomb_tiers::FlushRoot;
 use honeycomb_types::{FLUSH_EXTENTS, PrefixId};
 use honeycomb_wire::Status;
@@ -76,7 +76,7 @@ pub(super) fn content(client: &Client, job: &JobTicket, path: &str) -> Content {
 fn comes_back(root: &FlushRoot, environment: &[(&'static str, String)]) {
     let first = flushing(root.clone(), 2);
     let (client, job) = first.job("my job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let f = file(&client, &job, "t:text");
     f.write_all(&noise(1, 300_000)).unwrap();
     f.seal().unwrap();
@@ -103,7 +103,7 @@ fn comes_back(root: &FlushRoot, environment: &[(&'static str, String)]) {
         assert!(told["bytes"].as_u64().unwrap() > 600_000, "{told}");
         assert!(content(&client, &job, "l/t") == before, "{servers} servers, {block} KiB");
         let lease = client.lease(job.job, "l/t").unwrap();
-        assert_eq!(lease.lease_ms, 60_000);
+        assert_eq!(lease.lease_ms, LEASE_MS);
         let q = client.open_queue(job.job, "l/t:work").unwrap();
         assert_eq!(q.bounds(), (500, 0));
         assert_eq!(q.put(b"x", NO_WAIT).unwrap_err().status, Status::QueueClosed);
@@ -140,7 +140,7 @@ fn what_cannot_be_loaded_leaves_nothing_and_is_told_by_name() {
     let cluster = cluster(&root, 1);
     let watcher = cluster.client(cluster.controller.token(), PrefixId(0));
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     let f = file(&client, &job, "t:text");
     f.write_all(&noise(1, 300_000)).unwrap();
     flush(&client, &job, "t", "out");
@@ -155,7 +155,7 @@ fn what_cannot_be_loaded_leaves_nothing_and_is_told_by_name() {
     assert_eq!(run(&at, "t", &[]).unwrap_err().0, "AlreadyExists");
     assert_eq!(run(&at, "t", &["--again"]).unwrap_err().0, "AlreadyExists", "it is whole");
     // An unfinished load: it cannot be opened, and only a load with --again replaces it.
-    let options = PrefixOptions { loading: true, lease_ms: 60_000, ..PrefixOptions::default() };
+    let options = PrefixOptions { loading: true, lease_ms: LEASE_MS, ..PrefixOptions::default() };
     client.create_prefix(job.job, "l", &[], options).unwrap();
     file(&client, &job, "l:text").append(b"half").unwrap();
     let opened = client.open_file(job.job, "l:text").map(drop);
@@ -229,7 +229,7 @@ fn damaged_object_of_any_kind_is_data_lost_and_named() {
     let root = Root::new("load-damaged");
     let cluster = cluster(&root, 1);
     let (client, job) = cluster.job("job");
-    prefix(&client, &job, "t", 60_000);
+    prefix(&client, &job, "t", LEASE_MS);
     file(&client, &job, "t:text").write_all(&noise(1, 5_000)).unwrap();
     client.create_queue(job.job, "t:work", 0, 0, false).unwrap().put(b"item", NO_WAIT).unwrap();
     fill(&kv(&client, &job, "t", 1));

@@ -4,7 +4,7 @@ use super::live::fill;
 use super::load::{Content, command, content, program, told};
 use super::{NO_WAIT, Root, all_free, cluster, flushing, objects};
 use honeycomb_client::{Client, JobTicket};
-use honeycomb_e2e::{eventually, file, kv, noise};
+use honeycomb_e2e::{LEASE_MS, eventually, file, kv, noise};
 use honeycomb_tiers::{FlushRoot, Flushed};
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
@@ -12,7 +12,7 @@ use honeycomb_wire::messages::PrefixOptions;
 use std::path::Path;
 
 fn persists(client: &Client, job: &JobTicket, path: &str) {
-    let options = PrefixOptions { persist: true, lease_ms: 60_000, ..PrefixOptions::default() };
+    let options = PrefixOptions { persist: true, lease_ms: LEASE_MS, ..PrefixOptions::default() };
     client.create_prefix(job.job, path, &[], options).unwrap();
 }
 

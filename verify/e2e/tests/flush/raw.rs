@@ -3,7 +3,7 @@
 use super::load::{program, told};
 use super::{Root, all_free, objects};
 use honeycomb_client::JobTicket;
-use honeycomb_e2e::{Cluster, KIB, eventually, file, kv, noise, prefix};
+use honeycomb_e2e::{Cluster, KIB, LEASE_MS, eventually, file, kv, noise, prefix};
 use honeycomb_faultstore::{Faults, Gateway, Kind, Proxy, Rule, What};
 use honeycomb_tiers::{Access, Place, RawWriter};
 use honeycomb_types::PrefixId;
@@ -48,7 +48,7 @@ fn goes_and_comes_back(
 ) {
     let files = Files::new(environment);
     let (client, job) = (files.cluster.client(&files.job.token, PrefixId(0)), &files.job);
-    prefix(&client, job, "t", 60_000);
+    prefix(&client, job, "t", LEASE_MS);
     let text = noise(1, 45 * MIB + 7);
     let f = file(&client, job, "t:text");
     f.write_all(&text).unwrap();
@@ -117,7 +117,7 @@ fn a_place_that_is_no_object_is_refused() {
     let root = Root::new("raw-place");
     let files = Files::new(&[]);
     let client = files.cluster.client(&files.job.token, PrefixId(0));
-    prefix(&client, &files.job, "t", 60_000);
+    prefix(&client, &files.job, "t", LEASE_MS);
     file(&client, &files.job, "t").append(b"x").unwrap();
     let directory = root.0.display().to_string();
     for bad in [&*directory, "s3://lake", "http://lake/x"] {
@@ -168,7 +168,7 @@ fn a_flush_that_fails_or_is_ended_leaves_nothing() {
         let proxy = Proxy::start(gateway.address(), faults, 7).unwrap();
         let files = Files::new(&Gateway::variables(proxy.address()));
         let client = files.cluster.client(&files.job.token, PrefixId(0));
-        prefix(&client, &files.job, "t", 60_000);
+        prefix(&client, &files.job, "t", LEASE_MS);
         file(&client, &files.job, "t").write_all(&noise(1, 60 * MIB)).unwrap();
         (proxy, files)
     };

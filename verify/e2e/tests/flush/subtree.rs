@@ -4,14 +4,14 @@ use super::live::{fill, prefix};
 use super::load::{Content, content, program, told};
 use super::{NO_WAIT, Root, all_free, flushing, objects};
 use honeycomb_client::{Client, JobTicket};
-use honeycomb_e2e::{Cluster, eventually, file, kv, noise};
+use honeycomb_e2e::{Cluster, LEASE_MS, eventually, file, kv, noise};
 use honeycomb_tiers::{FlushRoot, Flushed};
 use honeycomb_types::PrefixId;
 use honeycomb_wire::Status;
 use serde_json::Value;
 
 fn populate(client: &Client, job: &JobTicket, path: &str, seed: u64) {
-    prefix(client, job, path, 60_000);
+    prefix(client, job, path, LEASE_MS);
     file(client, job, &format!("{path}:text")).write_all(&noise(seed, 100_000)).unwrap();
     let q = client.create_queue(job.job, &format!("{path}:work"), 0, 0, false).unwrap();
     (0..50).for_each(|i| q.put(&noise(seed + i, 100), NO_WAIT).unwrap());
@@ -40,8 +40,8 @@ fn goes_and_comes_back(root: &FlushRoot, environment: &[(&'static str, String)])
     // One that two of them have is flushed once; one that ended is not.
     client.create_prefix(job.job, "t/a/both", &["t/b".into()], Default::default()).unwrap();
     file(&client, &job, "t/a/both").append(b"shared").unwrap();
-    prefix(&client, &job, "t/gone", 60_000);
-    prefix(&client, &job, "t/gone/stays", 60_000);
+    prefix(&client, &job, "t/gone", LEASE_MS);
+    prefix(&client, &job, "t/gone/stays", LEASE_MS);
     client.remove_prefix(job.job, "t/gone").unwrap();
     populate(&client, &job, "beside", 7);
     let before: Vec<Content> =
@@ -72,7 +72,7 @@ fn goes_and_comes_back(root: &FlushRoot, environment: &[(&'static str, String)])
         assert!(content(&client, &job, &format!("l/t{path}")) == *before, "{path} differs");
     }
     assert_eq!(client.open_file(job.job, "l/t/a/both").unwrap().size().unwrap(), 6);
-    assert_eq!(client.lease(job.job, "l/t/gone/stays").unwrap().lease_ms, 60_000);
+    assert_eq!(client.lease(job.job, "l/t/gone/stays").unwrap().lease_ms, LEASE_MS);
     assert_eq!(load("l/t").unwrap_err().0, "AlreadyExists");
     // Without the option it is the uppermost alone.
     let alone = run(&second, &job, environment, &["load", &place, "alone"]).unwrap();
@@ -106,7 +106,7 @@ fn when_one_fails_it_is_told_which_are_whole_and_the_uppermost_is_not_replaced()
     let cluster = flushing(root.flush(), 1);
     let (client, job) = cluster.job("job");
     for path in ["t", "t/a", "t/b"] {
-        prefix(&client, &job, path, 60_000);
+        prefix(&client, &job, path, LEASE_MS);
         file(&client, &job, path).append(path.as_bytes()).unwrap();
     }
     let flush = || run(&cluster, &job, &[], &["flush", "t", "out", "--subtree"]);
@@ -136,7 +136,7 @@ fn a_subtree_that_was_not_loaded_whole_is_begun_again() {
     let cluster = flushing(root.flush(), 1);
     let (client, job) = cluster.job("job");
     for path in ["t", "t/a"] {
-        prefix(&client, &job, path, 60_000);
+        prefix(&client, &job, path, LEASE_MS);
         file(&client, &job, path).append(path.as_bytes()).unwrap();
     }
     run(&cluster, &job, &[], &["flush", "t", "out", "--subtree"]).unwrap();

@@ -7,6 +7,7 @@
 mod journal;
 
 use honeycomb_client::{Client, ClientOptions, JobTicket};
+use honeycomb_e2e::LEASE_MS;
 use honeycomb_e2e::process::{Node, Running, command, eventually, unhex};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_tiers::{FlushError, Flushed};
@@ -130,7 +131,7 @@ struct Data {
 }
 
 fn fill(client: &Client, job: &JobTicket, seed: u64) -> Data {
-    let options = PrefixOptions { lease_ms: 60_000, ..PrefixOptions::default() };
+    let options = PrefixOptions { lease_ms: LEASE_MS, ..PrefixOptions::default() };
     client.create_prefix(job.job, "t", &[], options).unwrap();
     let text = bytes(seed, 400_000);
     let f = client.create_file(job.job, "t:text", 1, false).unwrap();
@@ -254,7 +255,7 @@ fn round(cluster: &mut Cluster, draw: &mut Draw, number: u64) {
     let name = format!("job{number}");
     let watcher = cluster.watcher();
     eventually("servers", || watcher.status().is_ok_and(|s| s.servers.len() == 2));
-    let job = watcher.register_job(&name, 60_000, 0).unwrap();
+    let job = watcher.register_job(&name, LEASE_MS, 0).unwrap();
     let client = cluster.client(&job.token);
     let data = fill(&client, &job, number << 20);
     let place = cluster.root().join(&name).join("out");

@@ -4,6 +4,7 @@ mod faults;
 mod processes;
 
 use honeycomb_client::{Client, ClientOptions, Error, JobTicket, Kv};
+use honeycomb_e2e::LEASE_MS;
 use honeycomb_e2e::process::{Node, eventually};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::SERVER_LOSS_DEFAULT_MS;
@@ -184,7 +185,7 @@ fn jobs_notice_nothing_of_a_controller_that_is_killed_and_restarted() {
 #[test]
 fn what_is_open_is_served_while_the_controller_is_away() {
     let mut cluster = Cluster::start(1);
-    let (client, job) = cluster.job("job", 60_000);
+    let (client, job) = cluster.job("job", LEASE_MS);
     client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
     let kv = client.create_kv(job.job, "t:kv", 1, false).unwrap();
     let queue = client.create_queue(job.job, "t:queue", 0, 0, false).unwrap();
@@ -214,7 +215,7 @@ fn status_of<T: std::fmt::Debug>(result: Result<T, Error>) -> Status {
 #[test]
 fn a_server_that_was_restarted_meanwhile_has_lost_its_data_and_says_so() {
     let mut cluster = Cluster::start(1);
-    let (client, job) = cluster.job("job", 60_000);
+    let (client, job) = cluster.job("job", LEASE_MS);
     client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
     let file = client.create_file(job.job, "t:file", 1, false).unwrap();
     file.append(b"gone").unwrap();
@@ -234,7 +235,7 @@ fn a_server_that_was_restarted_meanwhile_has_lost_its_data_and_says_so() {
 
 /// A store of one block with one key.
 fn store(cluster: &Cluster) -> Kv {
-    let (client, job) = cluster.job("job", 60_000);
+    let (client, job) = cluster.job("job", LEASE_MS);
     client.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
     let kv = client.create_kv(job.job, "t:kv", 1, false).unwrap();
     kv.put(b"a", b"1").unwrap();
@@ -313,7 +314,7 @@ fn a_controller_of_an_earlier_term_is_refused_and_ends() {
 #[test]
 fn a_damaged_log_is_refused_and_told() {
     let mut cluster = Cluster::start(0);
-    let (client, job) = cluster.job("job", 60_000);
+    let (client, job) = cluster.job("job", LEASE_MS);
     for i in 0..10 {
         client.create_prefix(job.job, &format!("t{i}"), &[], PrefixOptions::default()).unwrap();
     }
@@ -331,7 +332,7 @@ fn a_damaged_log_is_refused_and_told() {
 #[test]
 fn a_task_that_is_known_to_no_lease_but_its_own_has_a_full_one_after_a_restart() {
     let mut cluster = Cluster::start(1);
-    let (client, job) = cluster.job("job", 60_000);
+    let (client, job) = cluster.job("job", LEASE_MS);
     let options = PrefixOptions { lease_ms: 2000, ..PrefixOptions::default() };
     let prefix = client.create_prefix(job.job, "t", &[], options).unwrap();
     assert_ne!(prefix, PrefixId(0));

@@ -1,6 +1,7 @@
 //! `jobs`, `tree`, `ls`, `du`, `lease`, `status`: commands that only read.
 
 use super::home::Home;
+use honeycomb_e2e::LEASE_MS;
 use serde_json::{Value, json};
 
 fn filled() -> Home {
@@ -122,7 +123,7 @@ fn a_lease_that_has_ended_is_told_by_its_own_exit_code() {
         address.clone(),
         bytes.map(Result::unwrap).collect::<Vec<_>>(),
     ));
-    let ticket = cluster.register_job("short", 60_000, 0).unwrap();
+    let ticket = cluster.register_job("short", LEASE_MS, 0).unwrap();
     let client = Client::new(ClientOptions::new(address, ticket.token.clone()));
     let options = PrefixOptions { lease_ms: 200, ..PrefixOptions::default() };
     client.create_prefix(ticket.job, "brief", &[], options).unwrap();
@@ -243,7 +244,7 @@ fn where_the_next_blocks_of_a_job_go_is_told_by_server_and_by_tier() {
     let hints = honeycomb_client::JobOptions {
         latency_sensitive: false,
         peak_throughput: 1_000_000_000,
-        lease_ms: 60_000,
+        lease_ms: LEASE_MS,
         ..honeycomb_client::JobOptions::default()
     };
     honeycomb_client::Client::new(options).register_job_with("patient", &hints).unwrap();

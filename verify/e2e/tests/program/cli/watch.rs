@@ -2,6 +2,7 @@
 
 use super::home::{Home, Running};
 use honeycomb_client::{Client, ClientOptions};
+use honeycomb_e2e::LEASE_MS;
 use honeycomb_wire::messages::PrefixOptions;
 use serde_json::{Value, json};
 
@@ -161,7 +162,7 @@ fn it_renews_nothing_and_tells_of_a_lease_that_ended() {
     let bytes = (0..token.len()).step_by(2).map(|i| u8::from_str_radix(&token[i..i + 2], 16));
     let token = bytes.map(Result::unwrap).collect::<Vec<_>>();
     let cluster = Client::new(ClientOptions::new(address.clone(), token));
-    let ticket = cluster.register_job("short", 60_000, 0).unwrap();
+    let ticket = cluster.register_job("short", LEASE_MS, 0).unwrap();
     let client = Client::new(ClientOptions::new(address, ticket.token.clone()));
     let options = PrefixOptions { lease_ms: 500, ..PrefixOptions::default() };
     client.create_prefix(ticket.job, "brief", &[], options).unwrap();

@@ -3,6 +3,7 @@
 
 use super::{Cluster, Draw, bytes, load};
 use honeycomb_client::{Client, JobTicket};
+use honeycomb_e2e::LEASE_MS;
 use honeycomb_e2e::process::{command, eventually};
 use honeycomb_env::{Clock, Entropy};
 use honeycomb_tiers::{FlushError, Flushed};
@@ -20,7 +21,7 @@ const HEAD: usize = 12;
 
 fn journaled(client: &Client, job: &JobTicket) {
     let acknowledge = Durability::Flushed as u8;
-    let options = PrefixOptions { lease_ms: 60_000, acknowledge, ..PrefixOptions::default() };
+    let options = PrefixOptions { lease_ms: LEASE_MS, acknowledge, ..PrefixOptions::default() };
     client.create_prefix(job.job, "t", &[], options).unwrap();
 }
 
@@ -99,7 +100,7 @@ fn round(cluster: &mut Cluster, draw: &mut Draw, number: u64) {
     let watcher = cluster.watcher();
     eventually("servers", || watcher.status().is_ok_and(|s| s.servers.len() == 2));
     let name = format!("logs{number}");
-    let job = watcher.register_job(&name, 60_000, 0).unwrap();
+    let job = watcher.register_job(&name, LEASE_MS, 0).unwrap();
     let client = cluster.client(&job.token);
     journaled(&client, &job);
     client.create_file(job.job, "t:log", 1, false).unwrap();

@@ -3,6 +3,7 @@
 use super::status_of;
 use honeycomb_client::{Client, ClientOptions};
 use honeycomb_controller::{Controller, ControllerOptions};
+use honeycomb_e2e::LEASE_MS;
 use honeycomb_e2e::process::eventually;
 use honeycomb_e2e::raw::{ANY_SHARD, Raw, frame};
 use honeycomb_env::{Clock, MemoryDisk};
@@ -133,7 +134,7 @@ fn a_disk_that_is_slow_holds_up_what_rests_on_it_and_nothing_else() {
     let _server = server(&controller);
     let admin = client(&controller, controller.token());
     let (one, two) = ("one", "two");
-    let [one, two] = [one, two].map(|name| admin.register_job(name, 60_000, 0).unwrap());
+    let [one, two] = [one, two].map(|name| admin.register_job(name, LEASE_MS, 0).unwrap());
     let [first, second, other] = [&one, &one, &two].map(|job| client(&controller, &job.token));
     let file = first.create_file(one.job, ":grown", 1, false).unwrap();
     let kv = other.create_kv(two.job, ":kv", 1, false).unwrap();
@@ -192,7 +193,7 @@ fn a_lease_is_renewed_however_many_wait_for_the_disk() {
     let disk = MemoryDisk::new();
     let controller = Controller::start_on(Box::new(disk.clone()), &options(anywhere())).unwrap();
     let admin = client(&controller, controller.token());
-    let [one, two] = ["one", "two"].map(|name| admin.register_job(name, 60_000, 0).unwrap());
+    let [one, two] = ["one", "two"].map(|name| admin.register_job(name, LEASE_MS, 0).unwrap());
     let greeted = |token: &[u8]| Raw::greeted(controller.address(), token, ANY_SHARD);
     let (mut asking, mut renewing) = (greeted(&one.token), greeted(&two.token));
     let _held = Held(disk.clone());
@@ -224,7 +225,7 @@ fn a_slow_sync_that_fails_is_made_good_by_new_files() {
     let disk = MemoryDisk::new();
     let controller = Controller::start_on(Box::new(disk.clone()), &options(anywhere())).unwrap();
     let admin = client(&controller, controller.token());
-    let job = admin.register_job("job", 60_000, 0).unwrap();
+    let job = admin.register_job("job", LEASE_MS, 0).unwrap();
     let (driver, token) = (client(&controller, &job.token), job.token.clone());
     let held = Held(disk.clone());
     disk.hold_syncs(true);
@@ -251,7 +252,7 @@ fn a_disk_that_loses_its_last_writes_loses_nothing_that_was_answered() {
     let address = controller.address();
     let server = server(&controller);
     let admin = client(&controller, controller.token());
-    let job = admin.register_job("job", 60_000, 0).unwrap();
+    let job = admin.register_job("job", LEASE_MS, 0).unwrap();
     let driver = client(&controller, &job.token);
     driver.create_prefix(job.job, "t", &[], PrefixOptions::default()).unwrap();
     let file = driver.create_file(job.job, "t:file", 1, false).unwrap();
@@ -285,7 +286,7 @@ fn a_controller_that_comes_back_empty_gets_empty_servers() {
     let address = controller.address();
     let _server = server(&controller);
     let admin = client(&controller, controller.token());
-    let job = admin.register_job("job", 60_000, 0).unwrap();
+    let job = admin.register_job("job", LEASE_MS, 0).unwrap();
     let driver = client(&controller, &job.token);
     let kv = driver.create_kv(job.job, ":kv", 1, false).unwrap();
     kv.put(b"a", b"1").unwrap();
@@ -294,7 +295,7 @@ fn a_controller_that_comes_back_empty_gets_empty_servers() {
     let admin = client(&controller, controller.token());
     eventually("the server has joined", || admin.status().unwrap().free == 64);
     // A new job with the same number does not see data of the earlier job.
-    let again = admin.register_job("job", 60_000, 0).unwrap();
+    let again = admin.register_job("job", LEASE_MS, 0).unwrap();
     assert_eq!(again.job, job.job, "a controller without a log counts from the beginning");
     let fresh = client(&controller, &again.token).create_kv(again.job, ":kv", 1, false).unwrap();
     let mut value = Vec::new();
