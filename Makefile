@@ -26,8 +26,10 @@ CARGO_FAST := cargo build $(FAST)
 QUICK := --profile fast --locked $(foreach crate,types wire block structures catalog,-p honeycomb-$(crate)) \
 	--features honeycomb-structures/bug-bank,honeycomb-catalog/bug-bank
 # The bindings are an extension module: nothing to test in Rust, and no libpython to link to.
-RUST_TESTS := $(HEARING) cargo test $(FAST) --no-fail-fast
-PYTHON_CODE := $(wildcard python protocol examples bench scripts) scripts/tidy
+RUST_TESTS := $(HEARING) scripts/rust-tests $(FAST)
+# Tests wait for processes more than they compute: one worker more than there are cores.
+PYTEST := $(VENV)/pytest -c python/pyproject.toml --numprocesses $(shell expr $$(nproc) + 1) --dist worksteal
+PYTHON_CODE := $(wildcard python protocol examples bench scripts) scripts/tidy scripts/rust-tests
 
 # What the wheel is made from; folders too, so that a deleted file counts as a change.
 WHEEL_SOURCES := Cargo.toml Cargo.lock rust-toolchain.toml scripts/build-wheel.sh \
@@ -56,7 +58,7 @@ quick: setup ## the innermost rings, in a minute: house rules, state machines wi
 	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
 	$(VENV)/python scripts/tidy
 	$(VENV)/python protocol/generate.py --check
-	$(VENV)/pytest -q -c python/pyproject.toml scripts/tests protocol/tests
+	$(PYTEST) -q scripts/tests protocol/tests
 	cargo test $(QUICK) -- --skip model::
 	$(CARGO_FAST) --bin simulate
 	target/fast/simulate --seconds 5
@@ -97,8 +99,8 @@ lint: setup tidy ## formatting, clippy, generated code, ruff, mypy, house rules
 	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
 	cd python && ../$(VENV)/mypy --strict honeycomb
 	cd python && ../$(VENV)/mypy --strict generator
-	cd python && ../$(VENV)/mypy --strict ../scripts/tidy ../scripts/tidy_tree.py
-	$(VENV)/pytest -q -c python/pyproject.toml scripts/tests protocol/tests
+	cd python && ../$(VENV)/mypy --strict ../scripts/tidy ../scripts/tidy_tree.py ../scripts/rust-tests
+	$(PYTEST) -q scripts/tests protocol/tests
 
 tidy: setup ## house rules alone: columns, lengths, phrases, dead files; scripts/tidy --help explains
 	$(VENV)/python scripts/tidy
@@ -111,7 +113,7 @@ unsafe: setup ## crates/block under Miri and AddressSanitizer, where there is a 
 
 integration: peers bench-wheel ## the Python tests, against the installed wheel and real processes
 	$(CARGO_FAST) --bin honeycomb-with-log
-	$(HEARING) $(VENV)/pytest -c python/pyproject.toml --durations=20 --durations-min=2 python/tests
+	$(HEARING) $(PYTEST) --durations=20 --durations-min=2 python/tests
 
 .PHONY: simulate soak tier-soak elastic-soak crash-cells bench figures
 simulate: setup ## the simulator, for SECONDS=60

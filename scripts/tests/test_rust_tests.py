@@ -1,0 +1,105 @@
+"""scripts/rust-tests with a `cargo` that builds shell scripts in place of test binaries."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+DOCUMENTATION = "exit 0"
+
+
+def run(
+    root: Path, binaries: dict[str, str], *arguments: str, documentation: str = DOCUMENTATION
+) -> subprocess.CompletedProcess[str]:
+    """Runs the script in a tree whose crate `a` has these test binaries."""
+    (root / "scripts").mkdir(exist_ok=True)
+    shutil.copy(SCRIPTS / "rust-tests", root / "scripts")
+    messages = [{"reason": "build-finished", "success": True}]
+    for name, text in {"unused": "exit 1", **binaries}.items():
+        path = root / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755)
+        artifact = {
+            "reason": "compiler-artifact",
+            "manifest_path": str(root / "a" / "Cargo.toml"),
+            "target": {"name": name, "kind": ["test"]},
+            "profile": {"test": name != "unused"},
+            "executable": str(path),
+        }
+        messages.append(artifact)
+    (root / "a").mkdir(exist_ok=True)
+    (root / "messages").write_text("\n".join(map(json.dumps, messages)))
+    tools = root / "tools"
+    tools.mkdir(exist_ok=True)
+    cargo = tools / "cargo"
+    cargo.write_text(
+        f'#!/bin/sh\ncase "$*" in *--no-run*) cat {root}/messages ;; *) {documentation} ;; esac\n'
+    )
+    cargo.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+    command = [root / "scripts" / "rust-tests", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_every_binary_runs_in_the_folder_of_its_crate(tmp_path: Path) -> None:
+    binaries = {"one": 'echo "one in $(pwd)"', "two": 'echo "two in $(pwd)"'}
+    done = run(tmp_path, binaries)
+    assert done.returncode == 0, done.stderr
+    assert f"one in {tmp_path}/a\n" in done.stdout
+    assert f"two in {tmp_path}/a\n" in done.stdout
+
+
+@pytest.mark.parametrize("status", ["exit 1", "kill -SEGV $$"])
+def test_a_binary_that_fails_is_named_and_the_others_run(tmp_path: Path, status: str) -> None:
+    done = run(tmp_path, {"bad": f"echo found; {status}", "good": "echo fine"}, "--at-once", "1")
+    assert done.returncode == 1
+    assert "found" in done.stdout and "fine" in done.stdout
+    assert "error: a-test-bad failed" in done.stderr and "good" not in done.stderr
+
+
+def test_a_failure_of_the_documentation_is_a_failure(tmp_path: Path) -> None:
+    done = run(tmp_path, {"good": "exit 0"}, documentation="exit 1")
+    assert done.returncode == 1 and "error: documentation failed" in done.stderr
+
+
+def test_what_follows_the_dashes_is_for_the_binaries(tmp_path: Path) -> None:
+    done = run(tmp_path, {"one": 'echo "got $*"'}, "--workspace", "--", "moves::", "--exact")
+    assert "got moves:: --exact\n" in done.stdout
+
+
+def test_binaries_run_beside_each_other(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "queue")
+    binaries = {"taker": f"cat {tmp_path}/queue", "giver": f"echo met > {tmp_path}/queue"}
+    done = run(tmp_path, binaries, "--at-once", "3")
+    assert done.returncode == 0 and "met" in done.stdout
+
+
+def test_the_longest_of_the_last_run_begins_first(tmp_path: Path) -> None:
+    binaries = {"small": "echo small", "large": f"echo large #{'.' * 9999}"}
+    first = run(tmp_path, binaries, "--at-once", "1").stdout
+    assert first.index("large") < first.index("small")
+    times = tmp_path / "target" / "test-output" / "seconds.json"
+    seconds = json.loads(times.read_text())
+    assert seconds.keys() == {"a-test-small", "a-test-large", "documentation"}
+    times.write_text(json.dumps(seconds | {"a-test-small": 9999}))
+    again = run(tmp_path, binaries, "--at-once", "1").stdout
+    assert again.index("small") < again.index("large")
+
+
+def test_a_build_that_fails_ends_everything(tmp_path: Path) -> None:
+    run(tmp_path, {"one": "exit 0"})
+    (tmp_path / "tools" / "cargo").write_text("#!/bin/sh\nexit 101\n")
+    environment = {**os.environ, "PATH": f"{tmp_path}/tools:{os.environ['PATH']}"}
+    command = [tmp_path / "scripts" / "rust-tests"]
+    assert subprocess.run(command, env=environment, check=False).returncode == 101
+
+
+def test_a_number_of_binaries_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    done = run(tmp_path, {"one": "exit 0"}, "--at-once", "0")
+    assert done.returncode == 2 and "give 1 or more" in done.stderr
