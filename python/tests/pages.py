@@ -32,6 +32,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
@@ -205,10 +206,11 @@ class Page:
         found = blocks_of(path.read_text(encoding="utf-8"))
         self.blocks = [block for block in found if re.search(parts, block.part)]
         self._folder = folder
-        self._environment = _environment(folder) | more
+        # Of its own: the path of a socket may have 107 bytes, and `folder` may be long already.
+        self._runtime = TemporaryDirectory(prefix="page-")
+        self._environment = _environment(folder, self._runtime.name) | more
         for linked, to in (("examples", REPOSITORY / "examples"), (".venv", Path(sys.prefix))):
             (folder / linked).symlink_to(to, target_is_directory=True)
-        (folder / "run").mkdir()
         self._shell = _Shell(folder, self._environment)
         self._interpreter: _Interpreter | None = None
 
@@ -240,7 +242,7 @@ class Page:
 
     def clusters(self) -> Iterator[int]:
         """Processes of clusters that the page started and did not stop."""
-        for file in self._folder.glob("run/honeycomb/*.json"):
+        for file in Path(self._runtime.name).glob("honeycomb/*.json"):
             yield json.loads(file.read_text())["pid"]
 
     def __enter__(self) -> Self:
@@ -259,11 +261,12 @@ class Page:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        self._runtime.cleanup()
         if exc is None and left:
             raise Failed(f"{self.name} leaves its cluster running")
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def _environment(folder: Path, runtime: str) -> dict[str, str]:
     """The environment of a new user, without files or settings."""
     kept = {
         name: value
@@ -272,7 +275,7 @@ def _environment(folder: Path) -> dict[str, str]:
     }
     return kept | {
         "HOME": str(folder),
-        "XDG_RUNTIME_DIR": str(folder / "run"),
+        "XDG_RUNTIME_DIR": runtime,
         "XDG_CONFIG_HOME": str(folder / "config"),
         "HONEYCOMB_LISTEN": "127.0.0.1:0",
         "PATH": f"{BINARY.parent}:{os.environ['PATH']}",

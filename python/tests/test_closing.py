@@ -133,6 +133,7 @@ def test_error_of_a_block_names_what_closing_did_not_write(root: Path) -> None:
         except RuntimeError as error:
             assert any("NotFlushed" in note for note in error.__notes__), error.__notes__
         give_back()
+        os.environ["HONEYCOMB_STOP_WAIT"] = "60"
         """,
         HONEYCOMB_STOP_WAIT="0.2",
     )
