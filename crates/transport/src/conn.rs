@@ -112,13 +112,24 @@ pub(crate) enum Unsent {
     More,
 }
 
+/// The end of a connection that sends requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Requester {
+    /// The peer, to which this node replies.
+    Peer,
+    /// This node: the connection is for its own requests.
+    Here,
+    /// Both ends.
+    Both,
+}
+
 pub(crate) struct Conn {
     pub stream: TcpStream,
     pub mode: Mode,
     /// The handshake has succeeded.
     pub greeted: bool,
-    /// This node sends requests on it, so replies may come.
-    pub link: bool,
+    /// The end from which requests are accepted, at the other end of which replies are.
+    pub requester: Requester,
     /// Close after all bytes are sent.
     pub closing: bool,
     /// The loop that gets the connection after the current frame.
@@ -173,7 +184,7 @@ impl Conn {
             stream,
             mode: Mode::Frames,
             greeted: false,
-            link: false,
+            requester: Requester::Peer,
             closing: false,
             hand_over: None,
             job: None,
@@ -238,9 +249,14 @@ impl Conn {
             .then(|| self.wants - self.inbuf.len())
     }
 
+    /// Whether this node sends requests on it: it leads to another node of the cluster.
+    pub fn is_link(&self) -> bool {
+        self.requester != Requester::Peer
+    }
+
     /// Whether it may use more memory. Connections to other nodes of the cluster always may.
     pub fn admits(&self, urgent: bool) -> bool {
-        self.link || self.permit.admits(urgent)
+        self.is_link() || self.permit.admits(urgent)
     }
 
     pub fn share(&self) -> &Arc<JobShare> {

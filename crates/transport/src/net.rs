@@ -15,7 +15,7 @@ pub use by_conn::ByConn;
 pub use round::run;
 
 use crate::budget::{Budget, JobShare, Permit};
-use crate::conn::{Conn, Mode, ReplyPayload, Spares, Unsent};
+use crate::conn::{Conn, Mode, ReplyPayload, Requester, Spares, Unsent};
 use crate::failpoint::{self, Point};
 use crate::poller::Poller;
 use crate::unix::UnixDoor;
@@ -423,18 +423,18 @@ impl Net {
         let id = self.insert(conn)?;
         let conn = self.conn(id).expect("just inserted");
         conn.greeted = true;
-        conn.link = true;
+        conn.requester = Requester::Both;
         Ok(id)
     }
 
-    /// As `connect`, without waiting: bytes are sent when the connection is established. If that
-    /// fails, `Service::on_close` is called.
+    /// Opens a connection for requests of this node alone, without waiting: bytes are sent when it is
+    /// established. If that fails, `Service::on_close` is called. A peer that sends a request is refused.
     pub fn dial(&mut self, address: SocketAddr) -> io::Result<ConnId> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
         let mut conn = Conn::new(stream, self.clock.now(), &self.budget, &self.strangers);
         conn.greeted = true;
-        conn.link = true;
+        conn.requester = Requester::Here;
         conn.connecting = true;
         conn.awaits_room = true;
         self.insert(conn)
@@ -507,7 +507,7 @@ impl Net {
         let Some(conn) = look_up(&mut self.conns, &self.generations, of) else { return };
         let share = conn.share();
         share.serve(self.rounds, self.sharing.turn(self.round, share), of.0, work);
-        if work > 0 && !conn.link {
+        if work > 0 && !conn.is_link() {
             self.sharing.served(self.round, share);
         }
     }
@@ -548,7 +548,7 @@ impl Net {
     /// This node will send requests on the connection: replies are accepted from now on.
     pub fn link(&mut self, id: ConnId) {
         if let Some(conn) = self.conn(id) {
-            conn.link = true;
+            conn.requester = Requester::Both;
         }
     }
 
@@ -666,7 +666,7 @@ impl Net {
         }
         for id in dirty.drain(..) {
             let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { continue };
-            let large = conn.backlog() > LARGE_REST && !conn.link;
+            let large = conn.backlog() > LARGE_REST && !conn.is_link();
             let turn = self.sharing.turn(self.round, conn.share());
             let sent = || conn.share().sent(self.rounds, turn, id.0);
             if large && self.sharing.turn_is_over(self.round, conn.share(), sent()) {

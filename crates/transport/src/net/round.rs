@@ -199,7 +199,7 @@ impl Round {
             }
             let turn = net.sharing.turn(now, conn.share());
             let served = conn.share().served(rounds, turn, id.0);
-            if !conn.link && net.sharing.turn_is_over(now, conn.share(), served) {
+            if !conn.is_link() && net.sharing.turn_is_over(now, conn.share(), served) {
                 net.ready.push_back(id);
                 return true;
             }
@@ -655,7 +655,7 @@ fn consume<S: Service>(
                 continue;
             }
         }
-        if !conn.link && at < data.len() && work.max(conn.owed()) > 0 {
+        if !conn.is_link() && at < data.len() && work.max(conn.owed()) > 0 {
             let share = conn.share();
             let turn = net.sharing.turn(now, share);
             let served = share.served(rounds, turn, id.0).0 + work;
@@ -668,9 +668,9 @@ fn consume<S: Service>(
                 break;
             }
         }
-        let greeted = conn.greeted;
+        let (greeted, requester) = (conn.greeted, conn.requester);
         net.admitted = admitted;
-        if ahead.is_empty() && greeted {
+        if ahead.is_empty() && greeted && requester != Requester::Here {
             ahead.look(service, &data[at..]);
         }
         let left = ahead.requests.len() - ahead.done;
@@ -682,13 +682,19 @@ fn consume<S: Service>(
             work += net.cost::<S>();
             continue;
         }
-        let link = net.conn(id).is_some_and(|conn| conn.link);
         let used = match Header::decode(&data[at..], greeted) {
             Ok(None) => break,
+            // The services know only peers that introduced themselves.
+            Ok(Some((Header::Request(header), _))) if requester == Requester::Here => {
+                let text = "this node opened the connection for its own requests, and serves none";
+                net.refuse(id, header.request, Status::BadFrame, text);
+                net.close(id);
+                return data.len();
+            }
             Ok(Some((Header::Request(header), size))) => {
                 request(net, service, now, id, &header, &data[at + size..]).map(|n| size + n)
             }
-            Ok(Some((Header::Reply(_), _))) if !link => {
+            Ok(Some((Header::Reply(_), _))) if requester == Requester::Peer => {
                 // No request was sent: an unknown peer must not make this node buffer a body.
                 net.refuse(id, 0, Status::BadFrame, "received a reply, but no request was sent");
                 net.close(id);

@@ -163,7 +163,7 @@ impl Net {
             return None;
         }
         let conn = self.conn(of)?;
-        let share = (!conn.link).then(|| conn.share().clone());
+        let share = (!conn.is_link()).then(|| conn.share().clone());
         self.sharing.large = false;
         Some(TimedWork { share, began: self.sharing.measured })
     }
@@ -197,7 +197,7 @@ impl Net {
         }
         let Some(conn) = look_up(&mut self.conns, &self.generations, id) else { return false };
         let until = self.sharing.rests(self.round, conn.share());
-        let Some(until) = until.filter(|_| !conn.link) else { return false };
+        let Some(until) = until.filter(|_| !conn.is_link()) else { return false };
         if !std::mem::replace(&mut conn.resting, true) {
             self.resting.conns.push(id);
         }

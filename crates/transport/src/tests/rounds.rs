@@ -5,7 +5,7 @@ use crate::{ConnId, Net, NetOptions, ReplyPayload, Service, TURN};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::REPLY_HEADER;
 use honeycomb_types::{BlockAt, Time};
-use honeycomb_wire::{Op, ReplyHeader, RequestHeader, Status};
+use honeycomb_wire::{Header, Op, ReplyHeader, RequestHeader, Status};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -147,6 +147,38 @@ fn the_end_of_a_connection_that_is_polled_alone_is_noticed() {
     }
     let mut last = connect();
     exchange(&mut last, Op::Ping);
+    server.join().unwrap();
+}
+
+#[test]
+fn request_over_a_connection_for_own_requests_is_refused_unseen_and_closes_it() {
+    let [door, peer] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [address, elsewhere] = [&door, &peer].map(|listener| listener.local_addr().unwrap());
+    let at = BlockAt::of(1, 1);
+    let announced =
+        RequestHeader { at, grant: 1, payload_len: 1 << 20, ..RequestHeader::new(Op::KvPut) };
+    let get = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvGet) };
+    // The service would greet the peer, and end the loop at a `Ping`.
+    let requests = [get, announced, RequestHeader::new(Op::Hello), RequestHeader::new(Op::Ping)];
+    let server = start::<SMALL>(Duration::ZERO, None, |net| {
+        net.listen(door).unwrap();
+        for _ in &requests {
+            net.dial(elsewhere).unwrap();
+        }
+    });
+    for request in &requests {
+        let (mut dialled, _) = peer.accept().unwrap();
+        dialled.write_all(&request.encode()).unwrap();
+        let mut refusal = Vec::new();
+        dialled.read_to_end(&mut refusal).unwrap();
+        let Ok(Some((Header::Reply(header), _))) = Header::decode(&refusal, true) else {
+            panic!("no reply to {:?}: {refusal:?}", request.op)
+        };
+        assert_eq!(header.status, Status::BadFrame, "{:?}", request.op);
+    }
+    let mut client = TcpStream::connect(address).unwrap();
+    exchange(&mut client, Op::Hello);
+    exchange(&mut client, Op::Ping);
     server.join().unwrap();
 }
 
