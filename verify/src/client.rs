@@ -554,7 +554,7 @@ pub(crate) fn finish(world: &mut World, task: usize, result: Result<ReplyHeader,
     let now = world.now;
     let structure = active.structure;
     let piece = world.piece_below();
-    let roomy = world.proving && world.has_room();
+    let roomy = world.proving && world.had_room && world.has_room();
     let known = world.structures.get_mut(&structure).expect("known since it was created");
     let mut held = std::mem::take(&mut world.tasks[task].held);
     let mut reached = Vec::new();

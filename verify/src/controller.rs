@@ -276,7 +276,13 @@ impl World {
         };
         let ix = server.controller() as usize;
         self.controllers[ix].importing.remove(&at);
-        self.give_up(ix, |block| block == at, "the block cannot take what was to move");
+        self.end_import(ix, (server, at, id), "the block cannot take what was to move");
+    }
+
+    /// The move to this block ends, and its source learns why.
+    fn end_import(&mut self, ix: usize, target: (ServerId, BlockAt, MoveId), why: &str) {
+        let (server, at, id) = target;
+        self.give_up(ix, |block| block == at, why);
         let _ = self.command(ix, Command::ImportRefused { server, at, id });
     }
 
@@ -295,9 +301,8 @@ impl World {
                 other => unreachable!("a move waits for {at:?}, and {other:?} prepares it"),
             };
             errands.retain(|errand| !prepares(errand, at));
-            self.give_up(ix, |block| block == at, "the server of the target cannot be reached");
             self.reach("target refused for a broken link");
-            let _ = self.command(ix, Command::ImportRefused { server, at, id });
+            self.end_import(ix, (server, at, id), "the server of the target cannot be reached");
         }
     }
 

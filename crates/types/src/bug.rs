@@ -249,11 +249,13 @@ pub enum Bug {
     BeginNotRepeated = 115,
     /// A cancellation whose reply was lost is not repeated: the target waits for the move (INV-33).
     CancelNotRepeated = 116,
+    /// A full block refuses writers for lack of memory for the reason of a request of long ago (INV-33).
+    ReasonOutlivesNeed = 117,
 }
 
 impl Bug {
     /// Every planted defect.
-    pub const ALL: [Bug; 116] = [
+    pub const ALL: [Bug; 117] = [
         Bug::LostRetryRecord,
         Bug::AckBeforeEffect,
         Bug::EpochUnchecked,
@@ -370,6 +372,7 @@ impl Bug {
         Bug::ImportMakesReadersWait,
         Bug::BeginNotRepeated,
         Bug::CancelNotRepeated,
+        Bug::ReasonOutlivesNeed,
     ];
 }
 

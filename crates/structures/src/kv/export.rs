@@ -29,6 +29,9 @@ const MERGE_REST: Duration = Duration::from_millis(250);
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
 /// A block that had nobody to merge with, or to divide with, looks again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
+/// How long after a refusal for lack of memory its reason is given to writers although no split is requested.
+/// Longer than a delayed writer takes to return (100 ms), whose need is the reason for the next request.
+const REASON_LASTS: Duration = Duration::from_millis(300);
 /// One that had no room to be divided, because of what is being read, asks again after this, and
 /// after twice as long each time: somebody may read slowly, and each try costs the controller a move.
 const BEGIN_AGAIN: Duration = Duration::from_millis(10);
@@ -152,6 +155,8 @@ pub(super) struct Asking {
     asked: bool,
     /// Nothing is asked before this.
     after: Time,
+    /// When the reason of the last refusal for lack of memory is forgotten, unless a request is under way.
+    reason_until: Time,
     /// How long it waits when the next move cannot begin.
     begin_rest: Duration,
     /// Merges are not asked for before this.
@@ -380,6 +385,9 @@ impl Movable for KvBlock {
         let taken = self.table.taken();
         self.asking.measure(now, taken);
         self.cool(now);
+        if now >= self.asking.reason_until && !Bug::ReasonOutlivesNeed.active() {
+            self.table.lacking = None;
+        }
         let busy = self.export.is_some() || self.import.is_some() || self.asking.asked;
         if busy || now < self.asking.after || self.empty_handed {
             return None;
@@ -426,6 +434,7 @@ impl Movable for KvBlock {
         let part = self.start > 0 || self.end < u64::MAX;
         let taken = self.table.taken();
         let light = taken <= self.marks.merge_at(self.size);
+        let reason = self.table.lacking.is_some().then_some(self.asking.reason_until);
         let at = match self.table.relief {
             Relief::None | Relief::Indivisible(_) | Relief::Possible
                 if part && was_fuller && light =>
@@ -436,10 +445,11 @@ impl Movable for KvBlock {
                     merge_after.max(after)
                 }
             }
-            Relief::None | Relief::Indivisible(_) | Relief::Possible => return None,
+            Relief::None | Relief::Indivisible(_) | Relief::Possible => return reason,
             _ => after,
         };
-        Some(at.max(looked + ASK_AGAIN))
+        let at = at.max(looked + ASK_AGAIN);
+        Some(reason.map_or(at, |until| at.min(until)))
     }
 
     fn refused(&mut self, now: Time, wish: Wish, status: Status, why: String) {
@@ -454,6 +464,7 @@ impl Movable for KvBlock {
                     status => (Relief::Denied(status, why), None),
                 };
                 (self.table.relief, self.table.lacking) = (relief, lacking);
+                self.asking.reason_until = now + REASON_LASTS;
             }
             Wish::Merge => {
                 let rest = self.asking.merge_rest.max(MERGE_REST);
