@@ -18,7 +18,7 @@ use crate::spill::Traffic;
 use honeycomb_env::{Clock, Entropy, resident_anonymous_bytes};
 use honeycomb_structures::News;
 use honeycomb_transport::{ConnId, Mailbox, Net, NotPosted, ReplyPayload};
-use honeycomb_types::limits::REPORT_INTERVAL;
+use honeycomb_types::limits::{CONTROLLER_SHARDS_MAX, REPORT_INTERVAL};
 use honeycomb_types::{BlockAt, Bug, ServerId, ShardIx, Time};
 use honeycomb_wire::messages::{
     ActivePrefix, BlockUsage, HelloReply, HelloRequest, JoinServerReply, JoinServerRequest,
@@ -146,6 +146,7 @@ impl Link {
         clock: Clock,
         shards: Vec<Mailbox<Note>>,
         flusher: Flusher,
+        first: u64,
     ) -> Link {
         let counters = vec![UsageCounters::default(); shards.len()];
         Link {
@@ -155,7 +156,7 @@ impl Link {
             clock,
             shards,
             flusher,
-            links: 0,
+            links: first,
             hindrance: None,
             conn: None,
             server: None,
@@ -164,7 +165,7 @@ impl Link {
             leaving: false,
             kept: None,
             term: 0,
-            telling: Telling::default(),
+            telling: Telling::after(first),
             asked: HashMap::new(),
             shared: HashMap::new(),
             next_request: 0,
@@ -218,6 +219,7 @@ impl Link {
     }
 
     fn now_ready(&mut self, net: &mut Net) {
+        assert!(self.conn.is_some(), "INV-20: a link is ready, and has no connection");
         self.ready = true;
         if self.leaving {
             self.leave(net);
@@ -249,6 +251,8 @@ impl Link {
     }
 
     fn attempt(&mut self, net: &mut Net, now: Time) {
+        let open = self.asked.len() + self.shared.len();
+        assert_eq!(open, 0, "INV-16: {open} requests of the last connection have no outcome");
         self.wait_longer(now);
         match net.connect(self.identity.controller, CONNECT) {
             Ok(conn) => {
@@ -273,13 +277,20 @@ impl Link {
     }
 
     fn join(&mut self, net: &mut Net, hello: &HelloReply, lots: &Lots) {
-        self.controllers = u16::from(hello.shards.max(1));
+        let controllers = u16::from(hello.shards.max(1));
+        if controllers > CONTROLLER_SHARDS_MAX {
+            let text = format!(
+                "the controller has {controllers} shards; this server knows at most \
+                 {CONTROLLER_SHARDS_MAX}"
+            );
+            return self.give_up(net, text);
+        }
+        self.controllers = controllers;
         if self.controllers > 1 && !self.identity.tiers.is_empty() {
             // Shares consist of room in memory; there is no ledger of lower tiers yet.
             let text = "a server with disks needs a controller with one shard: start the \
                         controller with controller_shards = 1, or this server without disks";
-            self.hindrance = Some(text.to_owned());
-            return self.hang_up(net);
+            return self.give_up(net, text.to_owned());
         }
         let lent = match self.controllers {
             // The only controller shard has all blocks.
@@ -303,12 +314,21 @@ impl Link {
     }
 
     fn joined(&mut self, net: &mut Net, now: Time, reply: &JoinServerReply) {
+        assert!(!self.ready, "INV-20: a server joins twice over one connection");
         if reply.term < self.term {
             let (old, known) = (reply.term, self.term);
             let text =
                 format!("the controller has term {old}; the term of the last one was {known}");
-            self.hindrance = Some(text);
-            return self.hang_up(net);
+            return self.give_up(net, text);
+        }
+        let server = ServerId(reply.server);
+        if server.controller() != self.controller {
+            let text = format!(
+                "the controller shard {} answered for the controller shard {}",
+                server.controller(),
+                self.controller
+            );
+            return self.give_up(net, text);
         }
         self.term = reply.term;
         self.backoff = REJOIN_MIN;
@@ -316,10 +336,8 @@ impl Link {
             <[u8; 32]>::try_from(&reply.token_key[..]),
             <[u8; 32]>::try_from(&reply.grant_key[..]),
         ) else {
-            self.hindrance = Some("the controller sent malformed keys".into());
-            return;
+            return self.give_up(net, "the controller sent malformed keys".into());
         };
-        let server = ServerId(reply.server);
         let clock_offset_ms = reply.now_ms as i64 - now.as_millis() as i64;
         if reply.known && self.server == Some(server) {
             self.telling.begin(self.shards.len());
@@ -391,7 +409,9 @@ impl Link {
         self.ask(net, Op::Report, &body, PendingRequest::Report { sent: now });
     }
 
-    fn hang_up(&mut self, net: &mut Net) {
+    /// Ends a connection over which the server cannot join; a later attempt may succeed.
+    fn give_up(&mut self, net: &mut Net, why: String) {
+        self.hindrance = Some(why);
         if let Some(conn) = self.conn {
             net.close(conn);
         }
@@ -414,19 +434,18 @@ impl Link {
             PendingRequest::Hello if header.status == Status::Ok => {
                 match HelloReply::decode(args) {
                     Ok(hello) => self.join(net, &hello, lots),
-                    Err(e) => self.hindrance = Some(e.to_string()),
+                    Err(e) => self.give_up(net, e.to_string()),
                 }
             }
             PendingRequest::Join if header.status == Status::Ok => {
                 match JoinServerReply::decode(args) {
                     Ok(reply) => self.joined(net, now, &reply),
-                    Err(e) => self.hindrance = Some(e.to_string()),
+                    Err(e) => self.give_up(net, e.to_string()),
                 }
             }
             PendingRequest::Hello | PendingRequest::Join => {
                 let text = String::from_utf8_lossy(args).into_owned();
-                self.hindrance = Some(format!("{}: {text}", header.status.name()));
-                net.close(from);
+                self.give_up(net, format!("{}: {text}", header.status.name()));
             }
             PendingRequest::Report { sent } if header.status == Status::Ok => {
                 // Half the round trip is a bound on the error; only the order of magnitude of a lease
@@ -497,6 +516,8 @@ impl Link {
         usage: Vec<BlockUsage>,
         active: Vec<ActivePrefix>,
     ) {
+        let (last, requests) = (self.counters[shard.0 as usize].requests, counters.requests);
+        assert!(last <= requests, "shard {shard} reports {requests} requests after {last}");
         self.counters[shard.0 as usize] = counters;
         if !self.ready {
             // Usage up to now is reported with the blocks; a controller that has just started does not expire

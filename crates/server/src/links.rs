@@ -11,7 +11,6 @@ use crate::notes::{LinkNote, Note};
 use crate::shard::Effect;
 use honeycomb_env::Clock;
 use honeycomb_transport::{ConnId, Mailbox, Net, Service};
-use honeycomb_types::limits::CONTROLLER_SHARDS_MAX;
 use honeycomb_types::{BlockAt, BlockId, JobId, ServerId, StructureId, Time};
 use honeycomb_wire::messages::{ActivePrefix, BlockUsage};
 use honeycomb_wire::{ReplyHeader, RequestHeader};
@@ -54,6 +53,8 @@ pub(crate) struct LinkService {
     shards: Vec<Mailbox<Note>>,
     flusher: Flusher,
     links: Vec<Link>,
+    /// Links that were ever created.
+    added: u64,
     lots: Lots,
     /// Receives one message when the server has joined all controller shards, and before that the obstacles.
     joined: Option<Sender<Result<ServerId, String>>>,
@@ -80,6 +81,7 @@ impl LinkService {
             shards,
             flusher,
             links,
+            added: 0,
             lots,
             joined,
             channels,
@@ -92,7 +94,10 @@ impl LinkService {
     fn add(&mut self) {
         let controller = self.links.len() as u16;
         let (shards, flusher) = (self.shards.clone(), self.flusher.clone());
-        let mut link = Link::new(controller, self.identity.clone(), self.clock, shards, flusher);
+        // What an earlier link of this number has requested is not taken for an answer to this one.
+        self.added += 1;
+        let (identity, first) = (self.identity.clone(), self.added << 32);
+        let mut link = Link::new(controller, identity, self.clock, shards, flusher, first);
         if self.links.first().is_some_and(Link::is_leaving) {
             link.wish_to_leave();
         }
@@ -106,7 +111,7 @@ impl LinkService {
     /// Creates as many links as there are controller shards. A controller that was restarted without a log
     /// may have another number of shards.
     fn adjust(&mut self, net: &mut Net) {
-        let wanted = self.links[0].controllers().min(CONTROLLER_SHARDS_MAX) as usize;
+        let wanted = self.links[0].controllers() as usize;
         while self.links.len() < wanted {
             self.add();
         }

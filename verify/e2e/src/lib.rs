@@ -53,6 +53,29 @@ fn start_server(options: &ServerOptions) -> MemoryServer {
     server
 }
 
+/// A memory server of two shards, without disks.
+pub fn server_options(
+    controller: SocketAddr,
+    token: &[u8],
+    memory: u64,
+    block_size: u64,
+) -> ServerOptions {
+    ServerOptions {
+        listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+        advertise: None,
+        controller,
+        token: token.to_vec(),
+        memory,
+        disks: Vec::new(),
+        block_size,
+        shards: 2,
+        spin: Duration::ZERO,
+        flush_root: None,
+        unix_dir: None,
+        kinds: Arc::default(),
+    }
+}
+
 impl Cluster {
     pub fn start(servers: usize, memory: u64, block_size: u64) -> Cluster {
         Cluster::start_with(vec![Arc::default(); servers], memory, block_size)
@@ -179,21 +202,9 @@ impl Cluster {
 
     /// Adds a server with these lower tiers.
     pub fn add_with(&mut self, memory: u64, block_size: u64, disks: Vec<DiskOptions>) {
-        let options = ServerOptions {
-            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
-            advertise: None,
-            controller: self.controller.address(),
-            token: self.controller.token().to_vec(),
-            memory,
-            disks,
-            block_size,
-            shards: 2,
-            spin: Duration::ZERO,
-            flush_root: None,
-            unix_dir: None,
-            kinds: Arc::default(),
-        };
-        self.servers.push(start_server(&options));
+        let (controller, token) = (self.controller.address(), self.controller.token());
+        let options = server_options(controller, token, memory, block_size);
+        self.servers.push(start_server(&ServerOptions { disks, ..options }));
     }
 
     pub fn client(&self, token: &[u8], task: PrefixId) -> Client {

@@ -30,9 +30,14 @@ impl Telling {
         self.has = vec![false; shards];
     }
 
+    /// No inventory yet; the rounds continue after this one.
+    pub(super) fn after(round: u64) -> Telling {
+        Telling { round, ..Telling::default() }
+    }
+
     /// Discards the inventory, which no controller needs.
     pub(super) fn forget(&mut self) {
-        *self = Telling { round: self.round, ..Telling::default() };
+        *self = Telling::after(self.round);
     }
 
     /// Ends an incomplete inventory: it is started again from the beginning.
@@ -55,6 +60,11 @@ impl Telling {
     /// Keeps an effect that no inventory contains until the controller is connected and can take it. One
     /// failure of a block says all, however often the block is read.
     pub(super) fn keep(&mut self, effect: Effect) {
+        let kept = matches!(
+            effect,
+            Effect::CancelMove { .. } | Effect::BlockFailed { .. } | Effect::Return { .. }
+        );
+        assert!(kept, "INV-20: {effect:?} is retained, and an inventory contains it");
         let failed = |effect: &Effect| match *effect {
             Effect::BlockFailed { at, .. } => Some(at),
             _ => None,
@@ -115,6 +125,11 @@ impl Link {
         round: u64,
         blocks: Vec<HeldBlock>,
     ) {
+        let own = |held: &HeldBlock| {
+            let BlockAt { block, .. } = BlockAt::of(held.block, held.epoch);
+            block.shard() == shard && block.server().controller() == self.controller
+        };
+        debug_assert!(blocks.iter().all(own), "INV-02: shard {shard} lists a block of another one");
         if round == self.telling.round && self.telling.take(shard, blocks) {
             self.tell_holdings(net);
         }
@@ -195,7 +210,7 @@ mod tests {
                 kinds: Vec::new(),
             };
             let (mailbox, _) = net.mailbox();
-            let link = Link::new(0, Arc::new(identity), clock, vec![mailbox], Flusher::none());
+            let link = Link::new(0, Arc::new(identity), clock, vec![mailbox], Flusher::none(), 0);
             World { net, link, controller }
         }
 

@@ -2,13 +2,14 @@
 //! links break. The test is the memory server.
 
 use honeycomb_controller::{Controller, ControllerOptions};
-use honeycomb_e2e::LEASE_MS;
 use honeycomb_e2e::raw::{ANY_SHARD, Raw, frame, hello_args};
+use honeycomb_e2e::{KIB, LEASE_MS, server_options};
 use honeycomb_env::MemoryDisk;
+use honeycomb_server::MemoryServer;
 use honeycomb_types::limits::{REPLY_HEADER, REQUEST_HEADER};
-use honeycomb_types::{Kind, PrefixId, Way};
+use honeycomb_types::{Kind, PrefixId, ServerId, Way};
 use honeycomb_wire::messages::*;
-use honeycomb_wire::{Field, ReplyHeader, RequestHeader};
+use honeycomb_wire::{Field, ReplyHeader, RequestHeader, Status};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::LazyLock;
@@ -483,4 +484,50 @@ fn what_was_freed_over_the_new_link_is_not_opened_again() {
     assert_eq!((reply.header.request, reply.status()), (request, Status::Ok));
     let told = again.ask(Op::Inventory, &InventoryRequest { blocks: Vec::new(), last: true });
     assert_eq!(again.answer(told).0, Status::Ok);
+}
+
+/// A server whose controller sent keys of a wrong length, or a reply that it could not read, kept the
+/// connection and waited for the controller to close it.
+#[test]
+fn controller_with_which_a_server_cannot_join_is_left_and_called_again() {
+    let controller = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let address = controller.local_addr().unwrap();
+    let options = server_options(address, b"token", 64 * 1024 * KIB, 64 * KIB);
+    let hello = HelloReply { shards: 1, ..HelloReply::default() };
+    let keys = JoinServerReply {
+        token_key: vec![1; 32],
+        grant_key: vec![1; 32],
+        server: ServerId::new(0, 1).0,
+        ..JoinServerReply::default()
+    };
+    let join = |reply: JoinServerReply| vec![hello.encode(), reply.encode()];
+    let useless = [
+        vec![vec![1; 3]],
+        vec![HelloReply { shards: 65, ..hello.clone() }.encode()],
+        vec![hello.encode(), vec![1; 3]],
+        join(JoinServerReply { server: ServerId::new(3, 1).0, ..keys.clone() }),
+        join(JoinServerReply { grant_key: vec![1; 31], ..keys.clone() }),
+    ];
+    let serve = |replies: &[Vec<u8>]| {
+        let (mut stream, _) = controller.accept().unwrap();
+        for args in replies {
+            let mut header = [0; REQUEST_HEADER];
+            stream.read_exact(&mut header).unwrap();
+            let header = RequestHeader::decode(&header, true).unwrap();
+            stream.read_exact(&mut vec![0; header.body_len()]).unwrap();
+            let reply = ReplyHeader::new(Status::Ok, header.request, 0);
+            let reply = ReplyHeader { args_len: args.len() as u32, ..reply };
+            stream.write_all(&[&reply.encode()[..], args].concat()).unwrap();
+        }
+        stream
+    };
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| MemoryServer::start(&options, Duration::from_secs(60)));
+        for replies in &useless {
+            let rest = serve(replies).read_to_end(&mut Vec::new()).unwrap();
+            assert_eq!(rest, 0, "it hangs up");
+        }
+        let _joined = serve(&join(keys));
+        assert!(server.join().unwrap().is_ok());
+    });
 }
