@@ -40,9 +40,8 @@ pub fn caught_by(bug: Bug) -> Option<&'static str> {
         | Bug::StopForgetsFlushTo
         | Bug::StopSkipsManifest
         | Bug::StopTakesJobs => "crates/catalog/tests/rules/flush/stop.rs",
-        Bug::DividesCoarsely | Bug::ReasonOutlivesNeed => {
-            "crates/structures/tests/structures/moves.rs"
-        }
+        Bug::DividesCoarsely => "crates/structures/tests/structures/moves.rs",
+        Bug::ReasonOutlivesNeed => "crates/structures/tests/structures/moves/refusals.rs",
         Bug::ExpiresUnheard => "verify/src/simulation/stalls.rs",
         Bug::DeadKeepTheirBudget
         | Bug::DeadlineRestarts

@@ -94,7 +94,7 @@ impl LinkService {
     fn add(&mut self) {
         let controller = self.links.len() as u16;
         let (shards, flusher) = (self.shards.clone(), self.flusher.clone());
-        // What an earlier link of this number has requested is not taken for an answer to this one.
+        // A late answer to a request of an earlier link with this number is not taken for one of this link.
         self.added += 1;
         let (identity, first) = (self.identity.clone(), self.added << 32);
         let mut link = Link::new(controller, identity, self.clock, shards, flusher, first);
