@@ -23,9 +23,11 @@ pub struct View {
 }
 
 impl View {
-    /// An empty view, with addresses for files of this many bytes, each rounded up to pages.
+    /// An empty view, with addresses for files of this many bytes, each rounded up to pages. `OutOfMemory`
+    /// if the process has fewer.
     pub fn reserve(bytes: usize) -> io::Result<View> {
-        let reserved = bytes.next_multiple_of(page_size());
+        let reserved = bytes.checked_next_multiple_of(page_size());
+        let reserved = reserved.ok_or(io::ErrorKind::OutOfMemory)?;
         if reserved == 0 {
             return Ok(View { base: NonNull::dangling(), reserved, parts: Vec::new() });
         }

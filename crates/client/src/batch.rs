@@ -14,6 +14,8 @@ use honeycomb_wire::{Op, Status, key_hash};
 
 /// Bytes of a list's count.
 const COUNT: usize = 4;
+// A key that is read with others never needs a request of its own.
+const _: () = assert!(COUNT + 2 + KEY_MAX <= KV_BATCH_BYTES_MAX);
 
 /// The result of one operation of a batch.
 #[derive(Clone, Debug, PartialEq)]
@@ -256,6 +258,8 @@ impl Kv {
         let Some(first) = ops.first() else { return Ok(Atomic::Applied(Vec::new())) };
         self.admit_atomic(ops)?;
         let payload = put_batch(ops);
+        let length = payload.len();
+        assert!(length <= KV_BATCH_BYTES_MAX, "INV-31: an admitted batch has {length} bytes");
         let mut bytes = Vec::new();
         let replied = self.0.run(Exchange {
             op: Op::KvBatch,
@@ -432,6 +436,8 @@ impl Kv {
             let (all, asked) =
                 (pending.len(), groups.iter().map(|group| group.indices.len()).sum::<usize>());
             assert!(0 < asked && asked <= all, "INV-16: {asked} of {all} open keys are requested");
+            let whole = ask.ordered || asked == all;
+            assert!(whole, "INV-16: {asked} of {all} keys without an order are requested");
             let (lone, groups): (Vec<BlockGroup>, Vec<BlockGroup>) =
                 groups.into_iter().partition(|group| too_large(ask, group.indices[0]));
             for index in lone.into_iter().map(|group| group.indices[0]) {
@@ -439,6 +445,10 @@ impl Kv {
             }
             let payloads: Vec<Vec<u8>> =
                 groups.iter().map(|group| (ask.payload)(&group.indices)).collect();
+            debug_assert!(
+                payloads.iter().all(|payload| payload.len() <= KV_BATCH_BYTES_MAX),
+                "INV-31: a request for many keys has more bytes than were counted for them"
+            );
             let pieces: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [&payload[..]]).collect();
             let mut replies: Vec<Vec<u8>> = vec![Vec::new(); groups.len()];
             let exchanges = groups.iter().zip(&pieces).zip(&mut replies);

@@ -223,6 +223,11 @@ impl Routing {
         // Lanes of an earlier session (before a fork) belong to the parent process.
         while let Some(lane) = free.pop() {
             if lane.session == lanes.session {
+                debug_assert!(
+                    free.iter().all(|l| l.id != lane.id || l.session != lane.session),
+                    "INV-16: lane {:?} to {at:?} is taken, and stays free",
+                    lane.id
+                );
                 return lane;
             }
         }
@@ -353,6 +358,9 @@ impl Call {
 
     /// The same for an operation for which the protocol does not define whether it is a mutation.
     pub fn of(op: Op, mutation: bool, target: Target, deadline: Time) -> Call {
+        if let Target::Hashes(first, last) = target {
+            assert!(first <= last, "INV-17: a call is for hashes from {first:#x} to {last:#x}");
+        }
         Call {
             op,
             target,
@@ -516,6 +524,13 @@ impl Call {
         let at = entry.at();
         let mut header = RequestHeader { at, ..RequestHeader::new(self.op) };
         if self.mutation {
+            // Without the time of the doubt, a copy could be sent after its record is forgotten.
+            debug_assert_eq!(
+                self.uncertain.is_some(),
+                self.doubt_since.is_some(),
+                "INV-16: {} is in doubt without a time, or has a time without a doubt",
+                self.op.name()
+            );
             let window = Duration::from_millis(RETRY_WINDOW_MS);
             if self.doubt_since.is_some_and(|since| now.since(since) >= window) {
                 return Step::Done(Err(self.unknown("it could not be repeated within 10 s")));
@@ -554,6 +569,7 @@ impl Call {
     /// Requests for extents have no effect that a reader could see twice: they need no lane, and
     /// their outcome is never in doubt.
     fn send_to_extents(&mut self, now: Time, at: BlockAt, entry: Option<MapEntry>) -> Step {
+        assert!(!self.mutation, "INV-16: {} is sent to extents without a lane", self.op.name());
         let Some(entry) = entry.filter(|_| !self.gone) else {
             let text = format!("the block of extents {} no longer exists", at.block);
             return Step::Done(Err(Error::new(Status::ExtentGone, text)));
@@ -690,6 +706,8 @@ impl Call {
     /// The current try may have taken effect, and no reply reports it.
     fn doubt(&mut self) {
         if self.mutation && !Bug::ClientForgetsDoubt.active() {
+            let sent = self.entry.is_some();
+            assert!(sent, "INV-16: {} is in doubt, and was sent to no block", self.op.name());
             self.uncertain = self.entry.as_ref().map(Tried::of);
             self.doubt_since.get_or_insert(self.sent_at);
         }
@@ -697,6 +715,8 @@ impl Call {
 
     /// A result arrived: the lane's number is used up, and the lane is free for the next operation.
     fn finish_lane(&mut self, routing: &mut Routing) {
+        let numbered = self.lane.is_some() || !self.mutation;
+        debug_assert!(numbered, "INV-16: {} has a result, and had no number", self.op.name());
         if let Some((tried, mut lane)) = self.lane.take() {
             assert!(self.mutation, "INV-16: {} has a lane, and changes nothing", self.op.name());
             lane.next = Sequence(lane.next.0 + 1);

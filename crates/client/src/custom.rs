@@ -190,6 +190,12 @@ impl Custom {
         ask: &Ask<'_>,
         wait_until: Option<honeycomb_types::Time>,
     ) -> Result<Answered, Error> {
+        let routed = match spec.route {
+            Route::Position | Route::Through => ask.position.is_some(),
+            Route::Key => ask.key.is_some(),
+            Route::Head | Route::Tail | Route::Each => true,
+        };
+        assert!(routed, "'{}' is sent without its position or its key", spec.name);
         let mut args = Vec::new();
         if let (Route::Key, Some(key)) = (spec.route, ask.key) {
             put_routed(Routed::Key(key), &mut args);

@@ -110,7 +110,10 @@ impl JobDag {
     pub fn path(&self, node: usize) -> String {
         let mut parts = Vec::new();
         let mut at = node;
-        while let Some(parent) = self.parents[at].first() {
+        // No path is longer; parents that form a cycle, which no controller sends, would never end.
+        while let Some(parent) = self.parents[at].first()
+            && parts.len() < self.nodes.len()
+        {
             parts.push(self.nodes[at].name.as_str());
             at = *parent;
         }

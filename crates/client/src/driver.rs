@@ -163,6 +163,7 @@ fn work(inner: &DriverInner) {
             0 => idle_since + IDLE,
             _ => Time::NEVER,
         };
+        let before = pipe.under_way();
         // With a full window no operation can start: only a reply changes that.
         pipe.step(until, !waiting);
         let mut landed = Vec::new();
@@ -175,6 +176,12 @@ fn work(inner: &DriverInner) {
             };
             landed.push((answer, one.asked));
         }
+        let (ended, left) = (landed.len(), pipe.under_way());
+        assert_eq!(
+            ended + left,
+            before,
+            "INV-16: of {before} operations of a driver, {ended} ended and {left} are left"
+        );
         if landed.is_empty() {
             continue;
         }

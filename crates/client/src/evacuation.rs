@@ -88,6 +88,7 @@ fn finds_no_room(status: Status) -> bool {
 impl Kv {
     /// Rewrites the value of a key if it still is this list. Returns whether it was.
     fn carry(&self, key: &[u8], list: &[u8]) -> Result<bool, Error> {
+        self.length_of(list)?;
         let mut new: Vec<ExtentRef> = Vec::with_capacity(list.len() / EXTENT_REF);
         let (mut kept, mut bytes) = (self.0.now(), Vec::new());
         for piece in list.chunks_exact(EXTENT_REF) {
@@ -99,6 +100,11 @@ impl Kv {
             self.keep_on(&mut kept, &new)?;
         }
         let new = put_extents(&new);
+        debug_assert_eq!(
+            value_length(&new),
+            value_length(list),
+            "INV-39: a value is rewritten with another length"
+        );
         let put = PutExtents { when: StoredWhen::Still(list), key, list: &new };
         let (args, payload) = put.encode();
         match self.send_one(Op::KvPutExtents, key, &args, &[&payload], Sink::None) {

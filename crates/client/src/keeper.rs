@@ -154,6 +154,11 @@ fn run(context: &Context, shared: &Weak<KeeperShared>) {
         let Some(shared) = shared.upgrade() else { return };
         let work: Vec<_> = {
             let mut state = shared.state();
+            assert!(state.running, "INV-33: a keeper has a thread that it did not start");
+            debug_assert!(
+                state.kept.values().all(|paths| !paths.is_empty()),
+                "INV-14: the keeper has a job, and keeps no prefix of it"
+            );
             state.changed = false;
             if state.kept.is_empty() {
                 state.running = false;

@@ -15,7 +15,7 @@ use crate::route::Target;
 use crate::structure::{Args, Exchange, Replied};
 use crate::transport::{Sink, make_length};
 use crate::writing::{WriteStep, Writing};
-use honeycomb_types::limits::{EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
+use honeycomb_types::limits::{ARGS_MAX, EXTENT_PENDING_MS, LARGE_FRACTION, kv_value_max};
 use honeycomb_types::{BlockAt, Time};
 use honeycomb_wire::data::Scanned;
 use honeycomb_wire::extents::{
@@ -32,6 +32,7 @@ const TRIES: u32 = 4;
 const AT_ONCE: usize = LARGE_FRACTION as usize;
 /// Extents that one request retains: well within the size of a request's arguments.
 const KEEP_AT_ONCE: usize = 4096;
+const _: () = assert!(8 * KEEP_AT_ONCE <= ARGS_MAX);
 /// How often extents are retained while a value is being written.
 const KEEP_EVERY: Duration = Duration::from_millis(EXTENT_PENDING_MS / 4);
 
@@ -190,7 +191,7 @@ impl Kv {
 
     /// Reads a value from its extents; returns false if one of them is gone.
     fn read_extents(&self, list: &[u8], sink: Sink<'_>) -> Result<bool, Error> {
-        let total = value_length(list) as usize;
+        let total = self.length_of(list)?;
         let too_short = |text: String| Err(Error::new(Status::InvalidArgument, text));
         match sink {
             Sink::Vec(out) => {
@@ -207,6 +208,21 @@ impl Kv {
                 self.0.address()
             )),
         }
+    }
+
+    /// The length of a value that a reply names by its extents, if a store can have such a value: memory of
+    /// this length is allocated.
+    pub(crate) fn length_of(&self, list: &[u8]) -> Result<usize, Error> {
+        let (most, total) = (kv_value_max(self.0.block_size()), value_length(list));
+        if extents(list)?.iter().any(|extent| extent.len == 0) || total > most {
+            let text = format!(
+                "{}: a reply names a value by extents of {total} bytes; a value has at most {most} \
+                 bytes, and no extent is empty",
+                self.0.address()
+            );
+            return Err(Error::new(Status::BadFrame, text));
+        }
+        Ok(total as usize)
     }
 
     /// As `read_extents`, for exactly as many bytes as `out` has.

@@ -154,8 +154,9 @@ impl Listener {
         loop {
             let mut entries = self.structure.entries();
             if self.structure.kind() == Kind::File {
-                entries.drain(..entries.len() - 1);
-                self.reported_to = self.reported_to.max(entries[0].start);
+                entries.drain(..entries.len().saturating_sub(1));
+                let tail = entries.first().map_or(0, |entry| entry.start);
+                self.reported_to = self.reported_to.max(tail);
             }
             let mut all = true;
             for entry in entries {
@@ -374,6 +375,7 @@ impl Listener {
                 continue;
             }
             taken += 1;
+            let at = self.sources[index].entry.at();
             let next = match self.sources[index].transport.pushed() {
                 Ok(None) => {
                     (index, taken) = (index + 1, 0);
@@ -386,6 +388,8 @@ impl Listener {
                 Err(_) => Then::Lost,
             };
             // New subscriptions were appended after it.
+            let source = self.sources[index].entry.at();
+            assert_eq!(source, at, "INV-24: the subscription to {at:?} moved during its notice");
             match next {
                 Then::Stay => {}
                 Then::Drop => {

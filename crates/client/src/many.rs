@@ -5,6 +5,7 @@
 //! slow block or a lost server delays no other operation.
 
 use crate::error::Error;
+use crate::pool::IDLE_MAX;
 use crate::socket::{PATIENCE, await_some};
 use crate::structure::{Exchange, Flight, NextStep, Replied, SentRequest, Structure};
 use crate::transport::ExchangeFailure;
@@ -13,6 +14,7 @@ use honeycomb_types::Time;
 /// Requests of one call in progress at a time, each on its own connection. Fewer than the idle
 /// connections of a pool, so that the next call can reuse them.
 const FLIGHTS_MAX: usize = 48;
+const _: () = assert!(FLIGHTS_MAX < IDLE_MAX);
 
 /// The state of one operation.
 #[allow(clippy::large_enum_variant)] // a few dozen are large at a time, and boxes would be moved too
@@ -86,7 +88,13 @@ fn step(structure: &Structure, stages: &mut [FlightStage<'_, '_>]) {
             waiting.push(sent.transport.line());
         }
     }
-    let Some(until) = until else { return };
+    let Some(until) = until else {
+        debug_assert!(
+            stages.iter().all(|stage| matches!(stage, FlightStage::Done(_))),
+            "INV-33: an operation of one call is not done, and waits for nothing"
+        );
+        return;
+    };
     let ready = if waiting.is_empty() {
         clock.sleep_until(until);
         Ok(Vec::new())
@@ -96,6 +104,8 @@ fn step(structure: &Structure, stages: &mut [FlightStage<'_, '_>]) {
     match ready {
         Ok(ready) => {
             for place in ready.into_iter().map(|at| places[at]) {
+                let awaited = matches!(stages[place], FlightStage::Awaits(..));
+                assert!(awaited, "INV-16: a reply to operation {place} was not awaited");
                 if let FlightStage::Awaits(mut flight, sent, _) = take(&mut stages[place]) {
                     structure.collect(&mut flight, sent);
                     stages[place] = go_on(structure, flight);
@@ -168,6 +178,8 @@ fn lose(
     stage: &mut FlightStage<'_, '_>,
     why: impl FnOnce() -> ExchangeFailure,
 ) {
+    let awaited = matches!(stage, FlightStage::Awaits(..));
+    assert!(awaited, "INV-16: an operation that awaits no reply loses one");
     if let FlightStage::Awaits(mut flight, sent, _) = take(stage) {
         structure.lose(&mut flight, sent, why());
         *stage = go_on(structure, flight);

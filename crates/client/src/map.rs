@@ -99,10 +99,19 @@ impl File {
             Err(e) if matches!(e.status, Status::NotShared | Status::UnknownOpcode) => e,
             Err(e) => return Err(e),
         };
+        let address = self.structure().address();
+        let refuse = |status, why: &str| Err(Error::new(status, format!("{address}: {why}")));
+        let room = usize::try_from(size).map(|size| Vec::<u8>::new().try_reserve_exact(size));
+        if !matches!(room, Ok(Ok(()))) {
+            let why = format!("this process has no memory for the {size} bytes of the file");
+            return refuse(Status::OutOfMemory, &why);
+        }
         let mut bytes = vec![0; size as usize];
-        let got = self.read_into(0, &mut bytes)?;
-        debug_assert_eq!(got as u64, size, "a sealed file does not change");
-        bytes.truncate(got);
+        let got = self.read_into(0, &mut bytes)? as u64;
+        if got != size {
+            let why = format!("only {got} bytes of the sealed file's {size} could be read");
+            return refuse(Status::Internal, &why);
+        }
         Ok(FileView { bytes: MappedBytes::Read(bytes), why: Some(why) })
     }
 
@@ -111,7 +120,8 @@ impl File {
         let unmapped = |e: io::Error| not_shared(format!("it cannot be mapped: {e}"));
         // Addresses only: each block but the last is nearly full and ends within a page.
         let pages = 2 + size / (BLOCK_SIZE_MIN / 2);
-        let mut view = View::reserve((size + pages * PAGE_MOST) as usize).map_err(unmapped)?;
+        let addresses = size.saturating_add(pages * PAGE_MOST);
+        let mut view = View::reserve(addresses as usize).map_err(unmapped)?;
         let mut position = 0;
         while position < size {
             let mut file = None;
@@ -128,7 +138,7 @@ impl File {
             if replied.entry.start != position || length == 0 {
                 return Err(not_shared(format!("no block begins at byte {position}")));
             }
-            position += length;
+            position = position.saturating_add(length);
             view.push(file.as_fd(), length as usize).map_err(unmapped)?;
         }
         Ok(view)

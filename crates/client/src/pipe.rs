@@ -132,6 +132,7 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         let slot = Some(PipeSlot { asked, course, stage, turn: self.turns });
         let at = match self.free.pop() {
             Some(at) => {
+                debug_assert!(self.slots[at].is_none(), "INV-16: free slot {at} is in use");
                 self.slots[at] = slot;
                 at
             }
@@ -256,6 +257,11 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         entry: &MapEntry,
         mut header: RequestHeader,
     ) -> Result<(), ExchangeFailure> {
+        debug_assert_eq!(
+            header.at,
+            entry.at(),
+            "INV-01: a request for one block is sent to another"
+        );
         let slot = self.slots[at].as_mut().expect("a listed slot is in use");
         let structure = slot.asked.kv.structure();
         let pool = &self.context.pool;
@@ -326,6 +332,10 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     }
 
     fn wait(&mut self, until: Time, interruptible: bool) {
+        // After a panic, a pipeline that is dropped ends its operations as far as it can.
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            self.check();
+        }
         let until = until.min(self.next_at());
         let mut lines: Vec<_> = self.channels.iter_mut().map(|c| c.transport.line()).collect();
         let ready = match lines.is_empty() {
@@ -344,6 +354,26 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
         }
         self.look_at_the_silent();
         self.give_back();
+    }
+
+    /// Compares the counts and the lists with the slots before a wait, when no operation is ready.
+    fn check(&self) {
+        let count = |is: fn(PipeStage) -> bool| self.occupied().filter(|one| is(one.stage)).count();
+        let held = count(|stage| stage == PipeStage::Held);
+        let paused = count(|stage| matches!(stage, PipeStage::Paused(_)));
+        let awaited = count(|stage| stage == PipeStage::Awaits);
+        let sent = self.channels.iter().map(|channel| channel.outstanding.len()).sum::<usize>();
+        let counted = self.keys.iter().map(|count| *count as usize).sum::<usize>();
+        let all = self.under_way();
+        debug_assert_eq!(held, self.held, "INV-15: the count of held operations is wrong");
+        debug_assert_eq!(paused, self.paused, "INV-33: the count of paused operations is wrong");
+        debug_assert_eq!(awaited, sent, "INV-16: operations await replies that no connection has");
+        debug_assert_eq!(counted, all, "INV-15: the counts of operations by key are wrong");
+        debug_assert_eq!(
+            held + paused + sent,
+            all,
+            "INV-33: of {all} operations, {held} are held, {paused} pause and {sent} were sent"
+        );
     }
 
     /// When a connection or an operation needs attention if no reply arrives earlier.
@@ -442,6 +472,11 @@ impl<K: Deref<Target = Kv>> Pipe<K> {
     /// have then lost their connection.
     fn lose(&mut self, index: usize, one: Option<usize>, why: &ExchangeFailure) {
         let channel = self.channels.swap_remove(index);
+        let has = |one: usize| channel.outstanding.iter().any(|(_, at)| *at == one);
+        debug_assert!(
+            one.is_none_or(has),
+            "INV-16: {one:?} is not on the connection that it loses"
+        );
         self.context.pool.forget(&channel.place.0);
         for (_, at) in channel.outstanding {
             let failure = match one {

@@ -86,6 +86,8 @@ impl Pipeline<'_> {
     #[allow(clippy::should_implement_trait)] // what it answers grows while it is emptied
     pub fn next(&mut self) -> Option<Result<Done, Error>> {
         while self.answers.front()?.is_none() {
+            let (first, under_way) = (self.first, self.pipe.under_way());
+            assert!(under_way > 0, "INV-16: operation {first} has no result, and is not sent");
             self.step();
         }
         self.first += 1;

@@ -11,11 +11,11 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Idle connections kept for each node and shard.
-const IDLE_MAX: usize = 64;
+pub(crate) const IDLE_MAX: usize = 64;
 
 /// A request number with this bit identifies the same request on every connection of the session
 /// (PROTOCOL.md, section 9).
-const NAMED_FOR_GOOD: u64 = 1 << 63;
+pub(crate) const NAMED_FOR_GOOD: u64 = 1 << 63;
 
 /// A node and one of its shards.
 pub(crate) type ShardAddress = (String, u8);

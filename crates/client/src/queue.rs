@@ -113,6 +113,8 @@ impl Queue {
     }
 
     fn put_batch(&self, items: &[&[u8]], until: Time) -> Result<(), Error> {
+        let (count, most) = (items.len(), QUEUE_BATCH_MAX as usize);
+        assert!(count <= most, "INV-22: {count} items are put with one request, at most {most}");
         let longest = items.iter().map(|item| item.len()).max().unwrap_or(0);
         let why = ", an eighth of a block, less 4 bytes";
         self.structure.check_length("an item", longest, self.item_limit(), why)?;

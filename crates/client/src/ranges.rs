@@ -6,7 +6,7 @@ use crate::many::run_many;
 use crate::route::{Target, route};
 use crate::structure::{Args, Exchange};
 use crate::transport::Sink;
-use honeycomb_types::limits::{MANY_BYTES_MAX, READ_RANGES_MAX};
+use honeycomb_types::limits::{ARGS_MAX, MANY_BYTES_MAX, READ_RANGES_MAX};
 use honeycomb_wire::messages::MapEntry;
 use honeycomb_wire::{Op, Status, batch};
 
@@ -14,6 +14,9 @@ use honeycomb_wire::{Op, Status, batch};
 const PLAIN_FROM: usize = MANY_BYTES_MAX / 4;
 /// Bytes of a range in a reply besides its own.
 const LENGTH: usize = 4;
+/// Bytes of a range in the arguments of a request; two counts precede the ranges.
+const RANGE: usize = 12;
+const _: () = assert!(8 + RANGE * READ_RANGES_MAX <= ARGS_MAX);
 
 /// The rest of one range that is still to be read.
 struct PendingRange {
@@ -52,6 +55,10 @@ impl File {
         while !wanted.is_empty() {
             wanted = self.read_round(wanted, &mut out)?;
         }
+        debug_assert!(
+            out.iter().zip(ranges).all(|(bytes, (_, length))| bytes.len() <= *length),
+            "INV-23: more bytes of a range were read than were requested"
+        );
         Ok(out)
     }
 
@@ -61,6 +68,10 @@ impl File {
         mut wanted: Vec<PendingRange>,
         out: &mut [Vec<u8>],
     ) -> Result<Vec<PendingRange>, Error> {
+        debug_assert!(
+            wanted.iter().all(|wanted| 0 < wanted.length && wanted.length <= PLAIN_FROM),
+            "INV-23: a range is empty, or too long for a request with others"
+        );
         wanted.sort_by_key(|wanted| wanted.at);
         let groups = group(&wanted, |at| self.0.with_map(|map| route(map, at).cloned()));
         let ranges: Vec<Vec<(u64, u32)>> = groups
@@ -110,6 +121,11 @@ fn group(
     wanted: &[PendingRange],
     entry_of: impl Fn(Target) -> Option<MapEntry>,
 ) -> Vec<&[PendingRange]> {
+    debug_assert!(
+        wanted.is_sorted_by_key(|wanted| wanted.at),
+        "INV-23: {} ranges are divided before they are in order",
+        wanted.len()
+    );
     let mut groups = Vec::new();
     let mut rest = wanted;
     while let Some(first) = rest.first() {

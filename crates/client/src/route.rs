@@ -51,6 +51,8 @@ pub(crate) const ROUTER_HASHES: u8 = 3;
 /// `moved` its successor, or the block that now has a range of its hashes. For a queue, see also
 /// `Routing::leave`.
 pub(crate) fn correct(map: &mut PartitionMap, refused: BlockAt, length: u64, moved: &MovedArgs) {
+    let (first, last) = (moved.entry.start, moved.entry.end);
+    assert!(first <= last, "INV-17: a map is corrected for positions {first:#x} to {last:#x}");
     if map.router == ROUTER_HASHES {
         return correct_ranges(map, refused, moved);
     }

@@ -97,6 +97,7 @@ impl StreamSocket {
     }
 
     fn receive(&self, out: &mut [u8], flags: RecvFlags) -> io::Result<usize> {
+        debug_assert!(!out.is_empty(), "INV-31: a read of no byte looks like the end");
         Ok(rustix::net::recv(&self.socket, out, flags).map(|(n, _)| n)?)
     }
 
@@ -173,6 +174,7 @@ impl StreamSocket {
         place: &mut Option<OwnedFd>,
         wait: &mut Wait<'_>,
     ) -> io::Result<usize> {
+        debug_assert!(!out.is_empty(), "INV-31: a read of no byte looks like the end");
         let mut ask_at = None;
         loop {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

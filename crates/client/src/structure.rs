@@ -111,6 +111,11 @@ impl Args<'_> {
                 ReadArgs { offset: position - entry.start, length }.put(buffer);
             }
             Args::ReadMany { ranges, bytes } => {
+                debug_assert!(
+                    ranges.iter().all(|range| range.0 >= ranges[0].0),
+                    "INV-23: one of {} ranges begins before the first",
+                    ranges.len()
+                );
                 let ranges = ranges.iter().map(|(at, length)| (at - entry.start, *length));
                 ReadManyArgs { bytes, ranges: ranges.collect() }.put(buffer);
             }
@@ -261,6 +266,7 @@ impl Structure {
         address: String,
         opened: OpenedStructure,
     ) -> Structure {
+        debug_assert_eq!(checked(&opened.map), Ok(()), "INV-17: the map of {address} was refused");
         let grant = Arc::new(VersionedGrant { version: 1, bytes: opened.grant });
         let routing = Routing::new(opened.map);
         Structure {
@@ -386,6 +392,8 @@ impl Structure {
 
     /// Runs one operation to its result.
     pub(crate) fn run(&self, exchange: Exchange<'_, '_>) -> Result<Replied, Error> {
+        let defined = !matches!(exchange.op, Op::Custom(_));
+        debug_assert!(defined, "INV-16: a custom operation runs without the table of its kind");
         let mutates = exchange.op.info().lane;
         self.run_as(mutates, exchange)
     }
@@ -421,6 +429,8 @@ impl Structure {
 
     /// Sends the request of an operation that `arrive` awaits; `None` if it cannot be sent at once.
     pub(crate) fn set_out(&self, exchange: Exchange<'_, '_>) -> Option<Under> {
+        let op = exchange.op;
+        assert!(!op.info().lane, "INV-16: {} is sent ahead, and its result is dropped", op.name());
         let mut flight = self.depart(exchange);
         match self.advance(&mut flight) {
             NextStep::Sent(sent) => Some(Under { course: flight.course, sent }),
@@ -435,6 +445,12 @@ impl Structure {
         under: Option<Under>,
         exchange: Exchange<'_, '_>,
     ) -> Result<Replied, Error> {
+        let op = exchange.op;
+        assert!(
+            !op.info().lane,
+            "INV-16: {} was sent ahead, and is sent as another one",
+            op.name()
+        );
         match under {
             Some(Under { course, sent })
                 if self.now() + self.context.timeout / 2 < course.deadline =>
@@ -598,6 +614,11 @@ impl Structure {
         mut header: RequestHeader,
         flight: &Flight<'_, '_>,
     ) -> Result<SentRequest, ExchangeFailure> {
+        debug_assert_eq!(
+            header.at,
+            entry.at(),
+            "INV-01: a request for one block is sent to another"
+        );
         let mut laid_out = Vec::new();
         let args = match flight.exchange.args {
             Args::Fixed(args) => args,

@@ -1,6 +1,7 @@
 //! One connection to one node: frames out, frames in, a deadline on every byte.
 
 use crate::error::Error;
+use crate::pool::NAMED_FOR_GOOD;
 use crate::socket::{StreamSocket, Wait};
 use honeycomb_env::Clock;
 use honeycomb_transport::failpoint::{self, Point};
@@ -290,6 +291,9 @@ impl Transport {
         if header.request == 0 {
             self.next_request += 1;
             header.request = self.next_request;
+        } else {
+            let own = header.request;
+            assert!(own >= NAMED_FOR_GOOD, "INV-16: {own} is a number that a connection gives");
         }
         let length = payload.iter().map(|piece| piece.len()).sum();
         header
@@ -373,6 +377,12 @@ impl Transport {
     /// Queues a request after others, under a number of this connection, which it returns. `flush`
     /// sends it.
     pub fn queue(&mut self, mut header: RequestHeader, args: &[u8], payload: &[u8]) -> u64 {
+        debug_assert_eq!(
+            self.awaited,
+            0,
+            "INV-16: {} is queued before an earlier request ended",
+            header.op.name()
+        );
         self.next_request += 1;
         header.request = self.next_request;
         let lengths = header.set_lengths(args.len(), payload.len());
@@ -419,6 +429,7 @@ impl Transport {
 
     /// The header of the next reply, if it has arrived; `body` takes the rest of it. Does not wait.
     pub fn next_reply(&mut self) -> io::Result<Option<ReplyHeader>> {
+        debug_assert_eq!(self.awaited, 0, "INV-16: a reply is taken while another is awaited");
         loop {
             if let Some(header) = self.buffered_header()? {
                 self.take(REPLY_HEADER);
@@ -510,6 +521,7 @@ impl Transport {
     /// The next pushed notice, if it has arrived completely: its number and arguments. Does not
     /// wait.
     pub fn pushed(&mut self) -> io::Result<Option<(u64, Vec<u8>)>> {
+        assert_eq!(self.awaited, 0, "INV-24: notices are taken while a reply is awaited");
         if let Some(notice) = self.notices.pop_front() {
             return Ok(Some(notice));
         }
@@ -633,6 +645,9 @@ impl Transport {
             self.filled -= self.taken;
             self.taken = 0;
         }
+        // A read into no room would look like the end of the stream.
+        let filled = self.filled;
+        assert!(filled < RECEIVE, "INV-31: {filled} bytes fill the buffer, and none was taken");
     }
 }
 

@@ -74,7 +74,10 @@ impl Writing {
             }
             piece
         };
-        self.lengths.iter().map(piece).collect()
+        let pieces = self.lengths.iter().map(piece).collect();
+        let more = rest.len() + parts.map(<[u8]>::len).sum::<usize>();
+        assert_eq!(more, 0, "INV-39: no piece has the last {more} bytes of a value");
+        pieces
     }
 
     /// The extents that are written.

@@ -166,6 +166,7 @@ impl ShardService {
                 if peer.cluster {
                     net.yields(from);
                 }
+                assert!(self.peers.get_mut(from).is_none(), "INV-28: {from:?} is greeted twice");
                 self.peers.insert(from, peer);
                 if shard != self.ix {
                     net.hand_over(from, shard.0);
@@ -333,6 +334,7 @@ impl ShardService {
         }
         let payload = Gathering::new(header.payload_len as usize, net.permit(from));
         let filling = Filling::Gather { header: *header, args: args.to_vec(), payload };
+        assert!(self.fillings.get_mut(from).is_none(), "INV-07: a second payload arrives");
         self.fillings.insert(from, filling);
         PayloadAction::Fill
     }
@@ -362,6 +364,9 @@ impl ShardService {
 
     fn run_forwarded(&mut self, now: Time, request: Forwarded) {
         let Forwarded { origin, from, header, access, args, payload } = request;
+        let own = header.at.block.shard();
+        assert_eq!(own, self.ix, "INV-01: a request for a block of shard {own} is forwarded here");
+        assert_ne!(header.op, Op::Subscribe, "INV-24: a connection of shard {origin} subscribes");
         let ticket = self.ticket();
         match self.shard.apply(now, &access, &header, &args, &payload, ticket) {
             Outcome::Done(answer) if header.op == Op::FileMap && answer.status == Status::Ok => {
@@ -445,7 +450,11 @@ impl ShardService {
         self.moves.settle(net, now, &mut self.shard);
         while let Some((ticket, answer)) = self.shard.completed() {
             match self.origins.remove(&ticket) {
-                Some(RequestSource::Here(to, header)) => self.answer(net, to, &header, answer),
+                Some(RequestSource::Here(to, header)) => {
+                    let known = self.peers.get_mut(to).is_some();
+                    assert!(known, "INV-16: {ticket:?} is answered to {to:?}, which is closed");
+                    self.answer(net, to, &header, answer);
+                }
                 Some(RequestSource::Shard(origin, to, header)) => {
                     self.return_answer(origin, to, &header, answer);
                 }
@@ -698,6 +707,10 @@ impl Service for ShardService {
 
     fn on_detached(&mut self, from: ConnId, target: u8, conn: Detached) {
         let peer = self.peers.remove(from).expect("handed over after its handshake");
+        let fills = self.fillings.get_mut(from).is_some();
+        assert!(!fills, "INV-07: {from:?} moves to shard {target} while a payload arrives");
+        let waits = |of: &RequestSource| matches!(of, RequestSource::Here(to, _) if *to == from);
+        debug_assert!(!self.origins.values().any(waits), "INV-16: {from:?} moves while it waits");
         // If the ring is full, the connection is dropped, and the client connects again.
         let _ = self.shards[target as usize].post(Note::Adopt(conn, peer));
     }

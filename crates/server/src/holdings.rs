@@ -27,11 +27,15 @@ impl ReportedState {
     }
 
     pub(crate) fn sealed(&mut self, length: u64, bytes: u64, last: bool) {
-        self.sealed = Some((length, bytes, last));
+        let (before, now) = (self.sealed, (length, bytes, last));
+        let same = before.is_none_or(|before| before == now);
+        debug_assert!(same, "INV-23: {before:?} was reported as the seal, and then {now:?}");
+        self.sealed = Some(now);
     }
 
     /// Forgets the successor, which was returned: the next owner of its block is not this block's successor.
     pub(crate) fn gave_back(&mut self) {
+        debug_assert!(self.next.is_some(), "INV-20: a successor is returned that was not granted");
         if !Bug::GivenBackStaysNamed.active() {
             self.next = None;
         }

@@ -45,6 +45,7 @@ impl LendWorker {
     /// Copies until the last `Lender` is dropped.
     pub fn run(self) {
         for LendJob { at, bytes, shard } in &self.jobs {
+            assert!(!bytes.bytes().is_empty(), "{at:?} is copied for mapping, and is empty");
             let copy = Shared::copy(bytes.bytes()).map_err(|e| e.to_string());
             drop(bytes);
             let mut note = Note::Copied(at, copy);

@@ -73,7 +73,8 @@ impl Peers {
             }
             Post::HangUp(key) => {
                 if let Some(line) = self.lines.remove(&key) {
-                    self.keys.remove(&line.conn);
+                    let of = self.keys.remove(&line.conn);
+                    assert_eq!(of, Some(key), "INV-19: the connection of {of:?} ends with {key:?}");
                     net.close(line.conn);
                 }
             }
@@ -104,6 +105,7 @@ impl Peers {
     ) -> bool {
         let Some(key) = self.keys.get(&from).copied() else { return false };
         let line = self.lines.get_mut(&key).expect("both tables name it");
+        assert_eq!(line.conn, from, "INV-19: {key:?} gets a reply over another connection");
         match line.waiting.take() {
             Some(waiting) if header.status == Status::Ok => {
                 for (op, args, payload) in waiting {
@@ -124,7 +126,8 @@ impl Peers {
     /// A connection was closed.
     pub fn closed(&mut self, now: Time, shard: &mut Shard, conn: ConnId) {
         if let Some(key) = self.keys.remove(&conn) {
-            self.lines.remove(&key);
+            let line = self.lines.remove(&key).map(|line| line.conn);
+            assert_eq!(line, Some(conn), "INV-19: {key:?} is lost with another connection");
             shard.line_lost(now, key);
         }
     }

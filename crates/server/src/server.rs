@@ -99,6 +99,11 @@ impl Sizes {
     fn blocks(&self) -> u32 {
         self.frames + self.disks.iter().map(|tier| tier.blocks).sum::<u32>()
     }
+
+    /// Bytes of memory for blocks of this size, and for bytes that were read from lower tiers.
+    fn bytes(&self, block_size: u64) -> u64 {
+        (self.frames + self.warm) as u64 * block_size + self.buffers as u64
+    }
 }
 
 /// A running memory server. Dropping it stops its threads and frees its blocks.
@@ -118,6 +123,11 @@ impl MemoryServer {
     /// error contains the last obstacle.
     pub fn start(options: &ServerOptions, patience: Duration) -> io::Result<MemoryServer> {
         let sizes = check(options)?;
+        let used = sizes.bytes(options.block_size) * options.shards as u64;
+        let memory = options.memory;
+        assert!(used <= memory, "INV-32: blocks and buffers use {used} bytes of {memory}");
+        let (disks, tiers) = (options.disks.len(), sizes.disks.len());
+        assert_eq!(disks, tiers, "INV-42: {disks} disks have the blocks of {tiers} tiers");
         let clock = Clock::start();
         let listener = TcpListener::bind(options.listen)?;
         let address = listener.local_addr()?;

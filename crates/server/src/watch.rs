@@ -83,6 +83,10 @@ impl Watchers {
 
     /// Notifies one subscription of the successor.
     pub fn hand_over_to(&self, ticket: Ticket, length: u64, successor: &[u8], out: &mut Out) {
+        debug_assert!(
+            self.all.iter().any(|watcher| watcher.ticket == ticket),
+            "INV-24: {ticket:?} gets a notice, and does not subscribe"
+        );
         let to = MovedArgs::decode(successor).expect("the link encoded it");
         out.push((ticket, self.changes, Notice::Handover { length, to }));
     }

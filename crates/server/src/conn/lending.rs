@@ -68,7 +68,9 @@ impl ShardService {
         copy: Result<Shared, String>,
     ) {
         let frozen = copy.and_then(|c| self.shard.freeze(at, c).map_err(|e| e.to_string()));
-        for (from, header) in self.copying.remove(&at).unwrap_or_default() {
+        let waiting = self.copying.remove(&at);
+        assert!(waiting.is_some(), "INV-33: {at:?} was copied, and no request waits for it");
+        for (from, header) in waiting.unwrap_or_default() {
             if self.peers.get_mut(from).is_none() {
                 continue;
             }

@@ -47,8 +47,10 @@ impl Subscribers {
     pub(super) fn hang_up(&mut self, conn: ConnId) -> Vec<(BlockAt, Ticket)> {
         let gone = self.by_ticket.extract_if(|_, s| s.conn == conn);
         let gone = gone.map(|(ticket, s)| {
-            self.behind -= usize::from(s.missed > 0);
-            (s.at, ticket)
+            let (all, own, at) = (self.behind, usize::from(s.missed > 0), s.at);
+            assert!(all >= own, "INV-24: {at:?} has a gap, and no subscriber is behind");
+            self.behind = all - own;
+            (at, ticket)
         });
         gone.collect()
     }
@@ -85,6 +87,11 @@ impl Subscribers {
         if self.behind == 0 {
             return;
         }
+        debug_assert_eq!(
+            self.by_ticket.values().filter(|s| s.missed > 0).count(),
+            self.behind,
+            "INV-24: each subscriber with a gap is counted once"
+        );
         for subscriber in self.by_ticket.values_mut().filter(|s| s.missed > 0) {
             if net.backlog(subscriber.conn) <= NOTICE_BACKLOG_MAX / 2 {
                 self.behind -= 1;

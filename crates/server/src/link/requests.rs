@@ -23,6 +23,7 @@ impl Link {
         if !self.ready {
             return self.keep(effect);
         }
+        assert!(self.conn.is_some(), "INV-20: {effect:?} is sent without a connection");
         match effect {
             Effect::Grow { structure, at } => {
                 let (structure, block, epoch) = names(structure, at);

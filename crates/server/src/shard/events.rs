@@ -4,7 +4,7 @@ use super::{BlockOwner, BlockSlot, Effect, Shard};
 use crate::refusals::expired;
 use honeycomb_structures::{Event, News, Successor};
 use honeycomb_types::limits::SUCCESSOR_IDLE;
-use honeycomb_types::{BlockAt, Bug, Time};
+use honeycomb_types::{BlockAt, Bug, Kind, Time};
 use honeycomb_wire::Status;
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -93,7 +93,10 @@ impl Shard {
             }
             self.timers.pop();
             let Some(slot) = &mut self.slots[index as usize] else { continue };
-            if slot.timer != Some(due) {
+            let (timer, at) = (slot.timer, slot.owner.at);
+            let listed = timer.is_none_or(|timer| timer >= due);
+            assert!(listed, "INV-33: {at:?} has a timer at {timer:?}, which is not listed");
+            if timer != Some(due) {
                 continue;
             }
             slot.timer = None;
@@ -175,8 +178,10 @@ impl Shard {
         let owner = slot.owner;
         slot.structure.expect(slot.pace.bytes_in(now, delay));
         if now >= slot.ask_after && slot.structure.wants_successor() {
+            let (at, open) = (owner.at, slot.sealed.is_none());
+            debug_assert!(open, "INV-20: {at:?} is sealed, and requests a successor");
             slot.asked_at = Some(now);
-            self.effects.push(Effect::Grow { structure: owner.structure, at: owner.at });
+            self.effects.push(Effect::Grow { structure: owner.structure, at });
         }
         if slot.idle_at.is_some_and(|due| due <= now) {
             let idle_from = slot.pace.last() + SUCCESSOR_IDLE;
@@ -184,8 +189,8 @@ impl Shard {
             if slot.idle_at.is_none()
                 && let Some(successor) = slot.structure.give_back()
             {
-                slot.told.gave_back();
                 let BlockOwner { at, structure, .. } = owner;
+                slot.told.gave_back();
                 self.effects.push(Effect::Return { structure, at, successor });
             }
         }
@@ -252,8 +257,17 @@ impl Shard {
                 slot.told.taken(items, bytes);
                 self.effects.push(Effect::Taken { structure, at, items, bytes });
             }
-            Event::Drained => slot.retire_at = Some(now),
-            Event::Adopt(ticket, list) => self.adopt_extents(now, at, structure, ticket, list),
+            Event::Drained => {
+                // Extents have no successor: their block is closed when it has been empty for long enough.
+                let ends = slot.sealed.is_some() || slot.owner.kind == Kind::Extents;
+                debug_assert!(ends, "INV-06: {at:?} is drained, and was not sealed");
+                slot.retire_at = Some(now);
+            }
+            Event::Adopt(ticket, list) => {
+                let waits = self.pending.get(ticket).is_some();
+                debug_assert!(waits, "INV-39: {ticket:?} requests extents, and is not pending");
+                self.adopt_extents(now, at, structure, ticket, list);
+            }
             Event::DropExtents(owner, list) => self.drop_extents(now, structure, owner, list),
         }
     }

@@ -45,7 +45,9 @@ impl FullSince {
             self.since = Some(now);
         }
         self.last = now;
-        let waited = now.since(*self.since.get_or_insert(now));
+        let since = *self.since.get_or_insert(now);
+        assert!(since <= now, "INV-33: a writer is delayed at {now}, before {since}");
+        let waited = now.since(since);
         (waited < FULL_PATIENCE).then(|| (waited / 2).clamp(WAIT_LEAST, WAIT_MOST))
     }
 }

@@ -6,7 +6,7 @@ use honeycomb_structures::{
     Answer, Attributes, LaneVerdict, Operation, Payload, Route, Routed, Ticket,
 };
 use honeycomb_types::limits::WAIT_MAX_MS;
-use honeycomb_types::{Generation, SessionId, Time};
+use honeycomb_types::{Generation, LaneId, SessionId, Time};
 use honeycomb_wire::custom::split_args;
 use honeycomb_wire::notice::SubscribeArgs;
 use honeycomb_wire::{Grant, RequestHeader, Status, flags, key_hash};
@@ -30,6 +30,8 @@ impl<'a> Request<'a> {
         args: &'a [u8],
         ticket: Ticket,
     ) -> Request<'a> {
+        let op = header.op;
+        assert!(access.peer, "INV-28: {op:?} runs without a grant, and not for a memory server");
         Request { access, header, args, ticket, attributes: Attributes::PLAIN }
     }
 }
@@ -107,6 +109,7 @@ pub(super) fn verdict_of(
     access: &CallerAccess,
     header: &RequestHeader,
 ) -> LaneVerdict {
+    debug_assert_ne!(header.lane, LaneId(0), "INV-16: {:?} has no lane", header.op);
     slot.lanes.expire(now);
     slot.lanes.begin(
         now,

@@ -5,7 +5,7 @@ use super::{BlockSlot, CallerAccess, Shard};
 use crate::refusals::{in_progress, refusal_of, revoked};
 use honeycomb_structures::{Answer, LaneVerdict, Outcome, Payload, Ticket};
 use honeycomb_types::limits::WAIT_MAX_MS;
-use honeycomb_types::{BlockAt, Generation, LaneId, Sequence, SessionId, Time};
+use honeycomb_types::{BlockAt, Bug, Generation, LaneId, Sequence, SessionId, Time};
 use honeycomb_wire::{Mutates, RequestHeader};
 
 /// A mutation that is not answered yet, and where its result must be recorded.
@@ -68,7 +68,8 @@ impl Shard {
         if pending.mutates {
             slot.lanes.abandon(pending.session, pending.lane);
         }
-        self.pending.remove(pending.ticket);
+        let removed = self.pending.remove(pending.ticket);
+        assert!(removed.is_some(), "INV-16: {:?} is withdrawn twice", pending.ticket);
         // Operations that waited behind it may be able to run.
         self.arm(
             self.index(pending.at.block)
@@ -103,6 +104,11 @@ impl Shard {
                 let this = (header.at, access.session, header.lane, header.sequence);
                 (p.at, p.session, p.lane, p.sequence) == this
             });
+            let (lane, sequence) = (header.lane, header.sequence);
+            assert!(
+                earlier.is_some() || Bug::EpochUnchecked.active(),
+                "INV-16: {sequence:?} of {lane:?} is in progress, and not pending"
+            );
             if let Some(earlier) = earlier.copied()
                 && self.give_up_waiting(earlier)
             {
