@@ -283,12 +283,15 @@ impl SimServer {
 impl World {
     /// A server learns that a link is closed.
     pub fn link_closed(&mut self, server: usize, link: u64) {
-        let Some(ix) = self.servers[server].controller_at(link) else { return };
         let now = self.local(Node::Server(server));
-        self.servers[server].unlink(now, ix);
-        let messages = self.servers[server].settle();
+        let sim = &mut self.servers[server];
+        // The reply to a request to join may still be on its way: it is lost with its connection.
+        let closes = |m: &Member| m.link == Some(link) || m.link.is_none() && m.attempt == link;
+        let Some(ix) = sim.members.iter().position(closes) else { return };
+        let life = sim.life;
+        sim.unlink(now, ix);
+        let messages = sim.settle();
         self.send_all(server, messages);
-        let life = self.servers[server].life;
         self.rejoin(server, life, ix);
     }
 
