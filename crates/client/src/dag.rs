@@ -180,4 +180,14 @@ mod tests {
         assert_eq!(dag.below(2), [2, 3, 4]);
         assert_eq!(dag.find("a/none").unwrap_err().status, Status::NotFound);
     }
+
+    #[test]
+    fn parents_that_form_a_cycle_end_every_walk() {
+        let dag =
+            JobDag::new(vec![prefix(10, "", &[]), prefix(11, "a", &[12]), prefix(12, "b", &[11])]);
+        assert_eq!(dag.path(1), "a/b/a");
+        assert_eq!(dag.below(0), [0]);
+        assert_eq!(dag.below(1), [1, 2]);
+        assert_eq!(dag.find("a").unwrap_err().status, Status::NotFound);
+    }
 }
