@@ -565,6 +565,7 @@ impl ControllerService {
         if since.is_some() && (lacks || !self.catalog.lowers() && !self.catalog.may_borrow()) {
             return lacks;
         }
+        assert!(self.short > 0, "INV-33: a request waits for memory, and lacks no block");
         let short = Command::ShortOf { blocks: self.short };
         self.apply(now, short).expect("a report of short memory cannot be refused");
         self.dispatch(now, None);
@@ -630,6 +631,11 @@ impl Service for ControllerService {
             self.plans.remove(&from);
         }
         counted
+    }
+
+    /// A request of which a part had arrived was refused, and the rest has been discarded.
+    fn end_fill(&mut self, _net: &mut Net, _now: Time, from: ConnId) {
+        self.plans.remove(&from);
     }
 
     fn on_request(
@@ -729,6 +735,8 @@ impl Service for ControllerService {
     fn on_tick(&mut self, net: &mut Net, now: Time) -> Option<Time> {
         self.tick(net, now);
         self.unpark(net, now);
+        let left = self.effects.len();
+        assert_eq!(left, 0, "INV-16: a round leaves {left} requests to servers behind");
         self.settle(net, now);
         let mut deadline = self
             .catalog
@@ -755,12 +763,15 @@ impl Service for ControllerService {
 
 /// The kind of changes that an operation's answer depends on.
 fn rests(op: Op, change: bool) -> Rests {
-    match op.durable() {
+    let rests = match op.durable() {
         Durable::No => Rests::Nothing,
         Durable::Logged => Rests::Growth,
         Durable::Synced if change => Rests::Change,
         Durable::Synced | Durable::Seen => Rests::Sight,
-    }
+    };
+    let logged = matches!(rests, Rests::Growth | Rests::Change);
+    assert!(logged || !change, "INV-26: the answer to {} does not rest on its change", op.name());
+    rests
 }
 
 /// Whether a request may change the catalog. The catalog checks the rights of a job's token for each prefix.
