@@ -28,7 +28,10 @@ impl Advised {
         let why = advice.why.to_string();
         match advice.what {
             AdviceKind::None => Advised::Nothing,
-            AdviceKind::Add => Advised::Add { servers: advice.servers, why },
+            AdviceKind::Add => {
+                assert!(advice.servers > 0, "advice to add servers is for at least one");
+                Advised::Add { servers: advice.servers, why }
+            }
             AdviceKind::Remove => Advised::Remove { address: advice.address.to_string(), why },
         }
     }

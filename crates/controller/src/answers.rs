@@ -11,6 +11,8 @@ use std::collections::{HashMap, VecDeque};
 /// Type of their records in the log; types below 0x40 belong to the catalog.
 pub(crate) const RECORD: u8 = 0x40;
 const VERSION: u8 = 1;
+/// Bytes of the length, type and version before each record.
+const HEAD: usize = 4 + 1 + 1;
 /// Bytes of a record before the answer.
 const FIXED: usize = 16 + 8 + 8;
 
@@ -24,12 +26,15 @@ pub struct Answers {
 }
 
 fn put(out: &mut Vec<u8>, at: Time, session: SessionId, number: u64, body: &[u8]) {
+    let start = out.len();
     let length = (FIXED + body.len()) as u32;
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(&[RECORD, VERSION]);
     out.extend_from_slice(&session.0.to_le_bytes());
     out.extend_from_slice(&number.to_le_bytes());
     out.extend_from_slice(&at.0.to_le_bytes());
+    let head = out.len() - start;
+    assert_eq!(head, HEAD + FIXED, "INV-16: {head} bytes of a record precede its answer");
     out.extend_from_slice(body);
 }
 
@@ -48,6 +53,10 @@ impl Answers {
         number: u64,
         body: &[u8],
     ) {
+        debug_assert!(
+            self.find(session, number).is_none(),
+            "INV-16: request {number:#x} is applied, and was answered before"
+        );
         put(out, at, session, number, body);
         self.insert(at, session, number, body);
     }

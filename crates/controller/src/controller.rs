@@ -323,6 +323,8 @@ fn recovered(path: &Path, options: &ControllerOptions) -> Result<InitialState, S
         let amnesty = state.catalog.apply(now, Command::Amnesty, &mut effects);
         amnesty.expect("an amnesty cannot be refused");
     }
+    let lost = effects.len();
+    assert_eq!(lost, 0, "INV-27: an amnesty has {lost} effects, and no server is connected");
     Ok(begin)
 }
 

@@ -50,8 +50,12 @@ impl ControllerService {
             let lent = Command::Lent { server, lent: &q.lent };
             self.apply(now, lent).inspect_err(|_| net.close(from)).map_err(refusal)?;
         }
-        self.peers.get_mut(&from).expect("greeted").server = Some(server);
-        self.links.insert(server, from);
+        let peer = self.peers.get_mut(&from).expect("greeted");
+        let joined = peer.server.is_some();
+        assert!(!joined, "INV-16: server {server} joins over the link of another one");
+        peer.server = Some(server);
+        let before = self.links.insert(server, from);
+        assert!(before.is_none(), "INV-16: server {server} joins, and has the link {before:?}");
         self.probes.end(server);
         if !known {
             // The new server may replace an earlier server at the same address, which is then lost.
@@ -131,6 +135,10 @@ impl ControllerService {
                 self.drop_errand(number);
             }
         }
+        debug_assert!(
+            !self.errands.values().any(unheard),
+            "INV-16: a request to server {server} was sent over an earlier connection only"
+        );
     }
 
     fn asks_again(&self, effect: &Effect) -> bool {

@@ -109,6 +109,7 @@ impl ControllerService {
         let (before, _) = groups(&self.store);
         let written = self.write(now);
         let (waited, safe) = groups(&self.store);
+        assert!(waited >= before, "INV-26: group {waited} is waited for, and {before} was before");
         self.marks.settle(waited > before, waited);
         match written {
             Ok(()) => {
@@ -164,6 +165,7 @@ impl ControllerService {
                 }
                 let stay = out.drain(..).filter(|out| stays(out));
                 held.extend(stay.map(|out| (u64::MAX, out)));
+                debug_assert!(held.iter().all(is_paused), "INV-26: an answer waits for new files");
                 self.held_for_clients = 0;
             }
         }
@@ -215,6 +217,8 @@ impl ControllerService {
     }
 
     fn write(&mut self, now: Time) -> Result<(), String> {
+        let changed = !self.marks.round.is_empty();
+        assert_eq!(changed, self.wait, "INV-26: a commit waits exactly if messages wait for it");
         let Some(store) = &mut self.store else { return Ok(()) };
         if store.trouble().is_none() {
             let written = store.commit(now, &mut self.catalog, &self.records, self.wait);
@@ -246,6 +250,11 @@ impl ControllerService {
         match renewed {
             Ok(()) => {
                 eprintln!("honeycomb: the controller's log can be written again");
+                let safe = store.safe();
+                debug_assert!(
+                    self.held.iter().all(|(group, _)| *group == u64::MAX || *group <= safe),
+                    "INV-26: a message waits for a group after {safe}, with which new files begin"
+                );
                 self.held.iter_mut().for_each(|(group, _)| *group = 0);
                 Ok(())
             }
@@ -267,6 +276,11 @@ impl ControllerService {
     pub(crate) fn refuse(&mut self, to: ConnId, request: u64, status: Status, text: String) {
         self.out.push(OutgoingMessage::Refuse { to, request, status, text });
     }
+}
+
+/// Whether a held message is a request to a server that waits for new files.
+fn is_paused((group, out): &(u64, OutgoingMessage)) -> bool {
+    *group == u64::MAX && matches!(out, OutgoingMessage::Ask { .. })
 }
 
 /// Logs that changes are refused.
@@ -307,6 +321,8 @@ fn say(
             net.refuse(*to, *request, *status, text)
         }
         OutgoingMessage::Ask { to, number, op, body } => {
+            let server = peers.get(to).is_none_or(|peer| peer.server.is_some());
+            assert!(server, "INV-28: request {number} goes to {to:?}, which is no memory server");
             let header = RequestHeader { request: *number, ..RequestHeader::new(*op) };
             net.request(*to, header, body, ReplyPayload::Copy(&[]));
         }

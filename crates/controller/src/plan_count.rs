@@ -62,6 +62,8 @@ impl PlanCount {
                 return Err(too_large("parents and readers together", PLAN_EDGES_MAX));
             }
         }
+        let (counted, arrived) = (self.at, args.len());
+        assert!(counted <= arrived, "INV-57: {counted} of {arrived} bytes of a plan are counted");
         Ok(())
     }
 
@@ -90,6 +92,7 @@ impl PlanCount {
                 if list != NextField::End {
                     return Some(list);
                 }
+                assert!(self.nodes > 0, "INV-57: a plan has more nodes than it declares");
                 self.nodes -= 1;
                 Some(self.name())
             }

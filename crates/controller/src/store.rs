@@ -273,6 +273,7 @@ impl LogRecovery {
         if frames.is_empty() {
             return Self::damaged(name, 0, "the file has no head");
         }
+        assert_eq!(offset, whole, "INV-26: {offset} of {whole} bytes in valid frames are applied");
         Ok(whole)
     }
 
@@ -536,6 +537,8 @@ impl Store {
         }
         self.joins = true;
         let Synced { file, outcome } = synced;
+        let present = self.file;
+        assert!(file <= present, "INV-26: a sync of log {file:x} ends, and {present:x} is present");
         match outcome {
             // The file was replaced meanwhile and is no longer needed.
             _ if file != self.file => {}
@@ -669,6 +672,8 @@ const KEY_TAG: &[u8; 8] = b"HCKEY\0\0\x01";
 fn key_bytes(key: &[u8; 32]) -> Vec<u8> {
     let mut bytes = [&KEY_TAG[..], key].concat();
     bytes.extend(xxh64(&bytes, 0).to_le_bytes());
+    let same = |read: [u8; 32]| read == *key;
+    debug_assert!(parse_key(&bytes).is_ok_and(same), "a key file is read as it was written");
     bytes
 }
 

@@ -144,7 +144,12 @@ impl ControllerService {
             Op::RenewLeases => {
                 let (job, paths) = frontier(asked.args).map_err(malformed)?;
                 renewed_job = Some(job);
-                self.apply(now, Command::RenewLeases { actor, job, paths: &paths })
+                let reply = self.apply(now, Command::RenewLeases { actor, job, paths: &paths });
+                if let Ok(Reply::Renewed(results)) = &reply {
+                    let (all, done) = (paths.len(), results.len());
+                    assert_eq!(done, all, "INV-14: {done} of {all} paths have results");
+                }
+                reply
             }
             Op::LeaseInfo => {
                 let q = asked.read::<LeaseInfoRequest>()?;
@@ -194,6 +199,8 @@ impl ControllerService {
         let command = Command::CreateHierarchy { actor, job, nodes: &nodes };
         match self.apply(now, command).map_err(refusal)? {
             Reply::Prefixes(ids) => {
+                let (all, made) = (nodes.len(), ids.len());
+                assert_eq!(made, all, "{made} of {all} nodes of a plan have prefixes");
                 let prefixes = ids.iter().map(|p| p.0).collect();
                 Ok(CreateHierarchyReply { prefixes }.encode())
             }

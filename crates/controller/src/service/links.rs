@@ -169,6 +169,8 @@ impl ControllerService {
         self.opening.retain(|at, _| at.block.server() != server);
         // The catalog may already have declared it lost.
         let _ = self.apply(now, Command::ServerLost { server });
+        let member = self.catalog.is_member(server);
+        assert!(!member, "INV-56: server {server} is lost, and the catalog has it as a member");
         self.errands_of_a_lost(server);
         self.dispatch(now, None);
         let ended = self.errands.values().all(|errand| errand.server != server);

@@ -34,7 +34,8 @@ impl Probes {
         let ask = move || ask(server, &address, &mailbox, &ended);
         // Without a thread, the server is declared lost after the time of silence.
         if std::thread::Builder::new().name("probe".into()).spawn(ask).is_ok() {
-            self.0.insert(server, end);
+            let before = self.0.insert(server, end);
+            assert!(before.is_none(), "INV-56: two threads probe server {server}");
         }
     }
 

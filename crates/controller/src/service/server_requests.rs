@@ -111,7 +111,10 @@ impl ControllerService {
         for effect in std::mem::take(&mut self.effects) {
             let number = self.number();
             match &effect {
-                Effect::OpenBlock { at, .. } => {
+                Effect::OpenBlock { server, at, .. } => {
+                    // The loss of a server removes its blocks by their names.
+                    let own = at.block.server();
+                    assert_eq!(*server, own, "INV-01: {at:?} is opened at server {server}");
                     self.opening.insert(*at, effect.clone());
                 }
                 Effect::FreeBlock { at, .. } => {
@@ -141,10 +144,20 @@ impl ControllerService {
                 self.release(waits, loss_of(&effect));
             }
         }
+        debug_assert!(
+            deferred.is_none_or(|number| self.awaits_all(number)),
+            "INV-16: a reply waits for other requests than those that report to it"
+        );
         // Sends the effects of a cancelled move, which contain no request that can fail in the same way.
         if !self.effects.is_empty() {
             self.dispatch(now, None);
         }
+    }
+
+    /// Whether this reply waits for as many requests as will report to it. If none will, it has been sent.
+    fn awaits_all(&self, number: u64) -> bool {
+        let sent = self.errands.values().filter(|errand| errand.deferred == Some(number)).count();
+        sent == self.deferred.get(&number).map_or(0, |deferred| deferred.left)
     }
 
     /// Sends a request over the connection of `errand`, if there is one, and awaits its answer. A request
@@ -157,6 +170,8 @@ impl ControllerService {
         op: Op,
         body: Vec<u8>,
     ) {
+        let (link, present) = (errand.link, self.links.get(&errand.server).copied());
+        assert_eq!(link, present, "INV-16: request {number} goes over another link");
         if errand.link.is_some() && body.len() > CONTROL_ARGS_MAX {
             let text = format!(
                 "a request to a memory server has {} bytes, over the limit of {CONTROL_ARGS_MAX}: \

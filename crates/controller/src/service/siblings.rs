@@ -12,6 +12,7 @@
 use super::{ControllerNote, ControllerService, PeerState};
 use crate::merge;
 use honeycomb_transport::{ConnId, Detached, Mailbox, Net, NotPosted, ReplyPayload};
+use honeycomb_types::limits::CONTROLLER_SHARDS_MAX;
 use honeycomb_types::{JobId, SessionId, Time, Verbs, tenant_of};
 use honeycomb_wire::messages::{FindJobRequest, RegisterJobRequest};
 use honeycomb_wire::{
@@ -67,6 +68,10 @@ pub(crate) fn shard_of_name(name: &str, shards: usize) -> u16 {
 
 impl Siblings {
     pub(crate) fn new(ix: u16, mailboxes: Vec<Mailbox<ControllerNote>>) -> Siblings {
+        let (shard, shards) = (ix as usize, mailboxes.len());
+        assert!(shard < shards, "INV-28: shard {shard} of {shards} is started");
+        // The reply to a handshake has one byte for the shard, and one for their number.
+        assert!(shards <= CONTROLLER_SHARDS_MAX as usize, "INV-28: {shards} shards are started");
         let (gathers, undelivered) = (HashMap::new(), VecDeque::new());
         Siblings { ix, mailboxes, stand_ins: 0, gathers, undelivered }
     }
@@ -226,6 +231,7 @@ impl ControllerService {
         let origin = RequestOrigin { shard: self.siblings.ix, conn };
         let narrow = scope.job.is_some();
         let changes = header.op.mutates() != Mutates::No;
+        assert!(!(narrow && changes), "INV-28: a job's token changes the state of every shard");
         let verbs = if changes { scope.verbs } else { Verbs::READ };
         let scope = Scope { job: None, task: None, life: None, verbs, ..scope };
         let mut left = 0;
@@ -248,6 +254,10 @@ impl ControllerService {
     /// Handles a request from a sibling.
     pub(super) fn forwarded(&mut self, net: &mut Net, now: Time, request: ForwardedRequest) {
         let ForwardedRequest { origin, scope, session, header, args } = request;
+        let (shard, op) = (origin.shard, header.op);
+        assert!(scope.job.is_none(), "INV-28: shard {shard} forwards a request of {:?}", scope.job);
+        let stays = op.forwarded_to() == ForwardedTo::None;
+        assert!(!stays, "INV-28: shard {shard} forwards {}, which it must serve", op.name());
         if self.is_behind() && !header.op.is_urgent() {
             let reply = ReplyHeader::new(Status::Busy, header.request, super::BUSY_RETRY_US);
             let text = b"the controller waits for its disk; retry later".to_vec();
@@ -286,6 +296,7 @@ impl ControllerService {
         }
         let gather = self.siblings.gathers.remove(&to).expect("looked up just now");
         let (header, body) = gather.failure.unwrap_or_else(|| {
+            assert_eq!(parts, shards, "INV-16: {parts} of {shards} shards have a part in a reply");
             let ok = ReplyHeader::new(Status::Ok, gather.request, 0);
             match merge::whole(gather.op, &gather.parts, gather.narrow) {
                 Ok(body) => (ok, body),
@@ -301,6 +312,9 @@ impl ControllerService {
 
     /// Takes over a connection whose handshake named this shard.
     pub(super) fn adopt(&mut self, net: &mut Net, conn: Detached, peer: PeerState) {
+        let (own, job) = (self.siblings.ix, peer.scope.job);
+        let here = job.is_none_or(|job| job.controller() == own);
+        assert!(here, "INV-28: a connection of {job:?} is handed over to shard {own}");
         if let Ok(id) = net.attach(conn) {
             let before = self.peers.insert(id, peer);
             assert!(before.is_none(), "INV-28: {id:?} arrives from another shard twice");
@@ -310,6 +324,8 @@ impl ControllerService {
     /// Sends a connection to another shard.
     pub(super) fn detached(&mut self, from: ConnId, target: u8, conn: Detached) {
         let peer = self.peers.remove(&from).expect("handed over after its handshake");
+        let server = peer.server;
+        assert!(server.is_none(), "INV-28: the link of server {server:?} is handed over");
         // If the mailbox is full, the connection is dropped; the client reconnects.
         let _ = self.siblings.mailboxes[target as usize].post(ControllerNote::Adopt(conn, peer));
     }

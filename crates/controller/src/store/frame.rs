@@ -70,6 +70,8 @@ pub(crate) fn put(out: &mut Vec<u8>, file: u64, frame: &Frame<'_>) {
     out.extend_from_slice(&frame.time.0.to_le_bytes());
     let sum = checksum(file, &out[at..], frame.body);
     out.extend_from_slice(&sum.to_le_bytes());
+    let header = out.len() - at;
+    assert_eq!(header, HEADER, "INV-26: the header of a frame has {header} bytes");
     out.extend_from_slice(frame.body);
 }
 
