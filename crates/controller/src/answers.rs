@@ -74,9 +74,13 @@ impl Answers {
             assert!(all >= gone, "INV-33: an answer of {gone} bytes is dropped, of {all}");
             self.bytes -= gone;
         }
-        if self.kept.insert((session, number), body.to_vec()).is_none() {
-            self.order.push_back((at, session, number));
-            self.bytes += FIXED + body.len();
+        match self.kept.insert((session, number), body.to_vec()) {
+            None => {
+                self.order.push_back((at, session, number));
+                self.bytes += FIXED + body.len();
+            }
+            // Only a log that was changed has an answer twice.
+            Some(before) => self.bytes = self.bytes - before.len() + body.len(),
         }
         let (listed, kept) = (self.order.len(), self.kept.len());
         assert_eq!(listed, kept, "INV-16: {listed} answers are listed, and {kept} are retained");
@@ -107,6 +111,23 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn log_with_an_answer_twice_has_the_last_one_and_its_bytes() {
+        let (mut out, mut answers) = (Vec::new(), Answers::default());
+        let long = vec![1; CONTROL_ANSWERS_MAX / 2];
+        for body in [&[][..], &long] {
+            let start = out.len();
+            put(&mut out, Time::from_millis(1), SessionId(7), 1, body);
+            answers.record(VERSION, &out[start + HEAD..]).unwrap();
+        }
+        assert_eq!(answers.find(SessionId(7), 1), Some(&long[..]));
+        // It goes, with its bytes, when others need the space.
+        answers.keep(&mut out, Time::from_millis(2), SessionId(7), 2, &long);
+        answers.keep(&mut out, Time::from_millis(3), SessionId(7), 3, &long);
+        assert_eq!((answers.find(SessionId(7), 1), answers.order.len()), (None, 1));
+        assert_eq!(answers.bytes, FIXED + long.len());
+    }
 
     #[test]
     fn answers_are_found_again_and_forgotten_in_time() {
