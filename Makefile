@@ -99,7 +99,8 @@ lint: setup tidy ## formatting, clippy, generated code, ruff, mypy, house rules
 	$(VENV)/ruff format --check $(PYTHON_CODE) --config python/pyproject.toml
 	cd python && ../$(VENV)/mypy --strict honeycomb
 	cd python && ../$(VENV)/mypy --strict generator
-	cd python && ../$(VENV)/mypy --strict ../scripts/tidy ../scripts/tidy_tree.py ../scripts/rust-tests
+	cd python && ../$(VENV)/mypy --strict ../scripts/tidy ../scripts/tidy_tree.py
+	cd python && ../$(VENV)/mypy --strict ../scripts/rust-tests
 	$(PYTEST) -q scripts/tests protocol/tests
 
 tidy: setup ## house rules alone: columns, lengths, phrases, dead files; scripts/tidy --help explains
