@@ -97,7 +97,7 @@ fn comes_back(root: &FlushRoot, environment: &[(&'static str, String)]) {
         let (client, job) = cluster.job("other");
         let address = cluster.controller.address().to_string();
         let mut load = command(&address, &job, &place, "l/t");
-        load.args(["--lease-ms", "60000"]).envs(environment.iter().cloned());
+        load.args(["--lease-ms", &LEASE_MS.to_string()]).envs(environment.iter().cloned());
         let told = told(&load.output().unwrap()).unwrap();
         assert_eq!(told["structures"], 4);
         assert!(told["bytes"].as_u64().unwrap() > 600_000, "{told}");
