@@ -68,7 +68,7 @@ def test_a_failure_of_the_documentation_is_a_failure(tmp_path: Path) -> None:
     assert done.returncode == 1 and "error: documentation failed" in done.stderr
 
 
-def test_what_follows_the_dashes_is_for_the_binaries(tmp_path: Path) -> None:
+def test_arguments_after_the_dashes_are_for_the_binaries(tmp_path: Path) -> None:
     done = run(tmp_path, {"one": 'echo "got $*"'}, "--workspace", "--", "moves::", "--exact")
     assert "got moves:: --exact\n" in done.stdout
 
@@ -90,6 +90,30 @@ def test_the_longest_of_the_last_run_begins_first(tmp_path: Path) -> None:
     times.write_text(json.dumps(seconds | {"a-test-small": 9999}))
     again = run(tmp_path, binaries, "--at-once", "1").stdout
     assert again.index("small") < again.index("large")
+
+
+def test_binary_without_end_is_killed_and_a_failure(tmp_path: Path) -> None:
+    binaries = {"stuck": "echo begun; sleep 600 & sleep 600", "good": "echo fine"}
+    done = run(tmp_path, binaries, "--patience", "2")
+    assert done.returncode == 1 and "begun" in done.stdout and "fine" in done.stdout
+    assert "error: a-test-stuck did not end in 2 s" in done.stderr
+
+
+def test_documentation_is_not_tested_beside_chosen_targets(tmp_path: Path) -> None:
+    done = run(tmp_path, {"one": "exit 0"}, "--test", "one", documentation="exit 1")
+    assert done.returncode == 0, done.stderr
+
+
+def test_times_that_cannot_be_read_are_none(tmp_path: Path) -> None:
+    output = tmp_path / "target" / "test-output"
+    output.mkdir(parents=True)
+    (output / "seconds.json").write_text('{"a-te')
+    assert run(tmp_path, {"one": "exit 0"}).returncode == 0
+
+
+def test_options_that_choose_nothing_are_a_failure(tmp_path: Path) -> None:
+    done = run(tmp_path, {})
+    assert done.returncode == 1 and "builds no tests" in done.stderr
 
 
 def test_a_build_that_fails_ends_everything(tmp_path: Path) -> None:
