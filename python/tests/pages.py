@@ -206,8 +206,8 @@ class Page:
         found = blocks_of(path.read_text(encoding="utf-8"))
         self.blocks = [block for block in found if re.search(parts, block.part)]
         self._folder = folder
-        # Of its own: the path of a socket may have 107 bytes, and `folder` may be long already.
-        self._runtime = TemporaryDirectory(prefix="page-")
+        # Not in `folder`, whose path may be long already: the path of a socket has at most 107 bytes.
+        self._runtime = TemporaryDirectory(prefix="page-", ignore_cleanup_errors=True)
         self._environment = _environment(folder, self._runtime.name) | more
         for linked, to in (("examples", REPOSITORY / "examples"), (".venv", Path(sys.prefix))):
             (folder / linked).symlink_to(to, target_is_directory=True)

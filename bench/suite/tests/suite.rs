@@ -138,7 +138,7 @@ fn number(value: &Value, name: &str) -> f64 {
 }
 
 #[test]
-fn elasticity_follows_the_load_and_gives_memory_back() {
+fn elasticity_is_measured_for_each_structure() {
     let folder = Folder::new("elasticity");
     let out = folder.0.to_str().unwrap();
     // A lease that a busy machine does not miss.

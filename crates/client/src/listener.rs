@@ -154,9 +154,12 @@ impl Listener {
         loop {
             let mut entries = self.structure.entries();
             if self.structure.kind() == Kind::File {
-                entries.drain(..entries.len().saturating_sub(1));
-                let tail = entries.first().map_or(0, |entry| entry.start);
-                self.reported_to = self.reported_to.max(tail);
+                let Some(tail) = entries.pop() else {
+                    let text = format!("{}: its map has no block", self.structure.address());
+                    return Err(Error::new(Status::BadFrame, text));
+                };
+                self.reported_to = self.reported_to.max(tail.start);
+                entries = vec![tail];
             }
             let mut all = true;
             for entry in entries {

@@ -120,7 +120,7 @@ impl File {
         let unmapped = |e: io::Error| not_shared(format!("it cannot be mapped: {e}"));
         // Addresses only: each block but the last is nearly full and ends within a page.
         let pages = 2 + size / (BLOCK_SIZE_MIN / 2);
-        let addresses = size.saturating_add(pages * PAGE_MOST);
+        let addresses = size.saturating_add(pages.saturating_mul(PAGE_MOST));
         let mut view = View::reserve(addresses as usize).map_err(unmapped)?;
         let mut position = 0;
         while position < size {

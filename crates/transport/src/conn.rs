@@ -128,7 +128,7 @@ pub(crate) struct Conn {
     pub mode: Mode,
     /// The handshake has succeeded.
     pub greeted: bool,
-    /// The end from which requests are accepted, at the other end of which replies are.
+    /// The end that sends requests. Replies are accepted from the other end.
     pub requester: Requester,
     /// Close after all bytes are sent.
     pub closing: bool,

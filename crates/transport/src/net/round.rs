@@ -703,6 +703,10 @@ fn consume<S: Service>(
             Ok(Some((Header::Reply(header), size))) => {
                 reply(net, service, now, id, &header, &data[at + size..]).map(|n| size + n)
             }
+            Err(_) if requester == Requester::Here => {
+                net.close(id);
+                return data.len();
+            }
             Err(refusal) => Some(refused(net, id, &refusal, &data[at..])),
         };
         let Some(used) = used else { break };

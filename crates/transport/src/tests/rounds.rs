@@ -4,7 +4,7 @@ use crate::unix::{self, UnixDoor};
 use crate::{ConnId, Net, NetOptions, ReplyPayload, Service, TURN};
 use honeycomb_env::Clock;
 use honeycomb_types::limits::REPLY_HEADER;
-use honeycomb_types::{BlockAt, Time};
+use honeycomb_types::{BlockAt, LaneId, Sequence, Time};
 use honeycomb_wire::{Header, Op, ReplyHeader, RequestHeader, Status};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -151,23 +151,31 @@ fn the_end_of_a_connection_that_is_polled_alone_is_noticed() {
 }
 
 #[test]
-fn request_over_a_connection_for_own_requests_is_refused_unseen_and_closes_it() {
+fn request_over_a_connection_for_own_requests_is_refused_before_the_service() {
     let [door, peer] = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     let [address, elsewhere] = [&door, &peer].map(|listener| listener.local_addr().unwrap());
     let at = BlockAt::of(1, 1);
-    let announced =
-        RequestHeader { at, grant: 1, payload_len: 1 << 20, ..RequestHeader::new(Op::KvPut) };
+    let announced = RequestHeader {
+        at,
+        grant: 1,
+        payload_len: 1 << 20,
+        lane: LaneId(1),
+        sequence: Sequence(1),
+        ack_lag: 1,
+        ..RequestHeader::new(Op::KvPut)
+    };
     let get = RequestHeader { at, grant: 1, ..RequestHeader::new(Op::KvGet) };
     // The service would greet the peer, and end the loop at a `Ping`.
     let requests = [get, announced, RequestHeader::new(Op::Hello), RequestHeader::new(Op::Ping)];
     let server = start::<SMALL>(Duration::ZERO, None, |net| {
         net.listen(door).unwrap();
-        for _ in &requests {
+        for _ in 0..requests.len() + 1 {
             net.dial(elsewhere).unwrap();
         }
     });
     for request in &requests {
         let (mut dialled, _) = peer.accept().unwrap();
+        dialled.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         dialled.write_all(&request.encode()).unwrap();
         let mut refusal = Vec::new();
         dialled.read_to_end(&mut refusal).unwrap();
@@ -176,6 +184,13 @@ fn request_over_a_connection_for_own_requests_is_refused_unseen_and_closes_it() 
         };
         assert_eq!(header.status, Status::BadFrame, "{:?}", request.op);
     }
+    // An operation that does not exist is not even answered.
+    let (mut dialled, _) = peer.accept().unwrap();
+    dialled.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut unknown = get.encode();
+    unknown[2..4].copy_from_slice(&u16::MAX.to_le_bytes());
+    dialled.write_all(&unknown).unwrap();
+    assert_eq!(dialled.read_to_end(&mut Vec::new()).unwrap(), 0);
     let mut client = TcpStream::connect(address).unwrap();
     exchange(&mut client, Op::Hello);
     exchange(&mut client, Op::Ping);
