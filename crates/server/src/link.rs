@@ -322,22 +322,28 @@ impl Link {
             return self.give_up(net, text);
         }
         let server = ServerId(reply.server);
-        if server.controller() != self.controller {
+        if server.controller() != self.controller || reply.server == 0 {
             let text = format!(
-                "the controller shard {} answered for the controller shard {}",
-                server.controller(),
-                self.controller
+                "the controller at {} gave the number {server}, which is none of its shard {}; \
+                 check that the address is that of this cluster's controller",
+                self.identity.controller, self.controller
             );
             return self.give_up(net, text);
         }
-        self.term = reply.term;
-        self.backoff = REJOIN_MIN;
         let (Ok(token), Ok(grant)) = (
             <[u8; 32]>::try_from(&reply.token_key[..]),
             <[u8; 32]>::try_from(&reply.grant_key[..]),
         ) else {
-            return self.give_up(net, "the controller sent malformed keys".into());
+            let text = format!(
+                "the controller at {} sent keys of another length than 32 bytes; check that its \
+                 version is the version of this server",
+                self.identity.controller
+            );
+            return self.give_up(net, text);
         };
+        // A reply that is no use changes nothing, and the next attempt is later than this one was.
+        self.term = reply.term;
+        self.backoff = REJOIN_MIN;
         let clock_offset_ms = reply.now_ms as i64 - now.as_millis() as i64;
         if reply.known && self.server == Some(server) {
             self.telling.begin(self.shards.len());

@@ -53,7 +53,7 @@ pub(crate) struct LinkService {
     shards: Vec<Mailbox<Note>>,
     flusher: Flusher,
     links: Vec<Link>,
-    /// Links that were ever created.
+    /// Number of links created so far.
     added: u64,
     lots: Lots,
     /// Receives one message when the server has joined all controller shards, and before that the obstacles.

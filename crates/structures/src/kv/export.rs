@@ -29,8 +29,8 @@ const MERGE_REST: Duration = Duration::from_millis(250);
 const MERGE_REST_MAX: Duration = Duration::from_secs(8);
 /// A block that had nobody to merge with, or to divide with, looks again after this.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// How long after a refusal for lack of memory its reason is given to writers although no split is requested.
-/// Longer than a delayed writer takes to return (100 ms), whose need is the reason for the next request.
+/// Time after a refusal for lack of memory in which writers get its reason although no split is requested. A
+/// delayed writer returns within 100 ms, and then makes the block request a split again.
 const REASON_LASTS: Duration = Duration::from_millis(300);
 /// One that had no room to be divided, because of what is being read, asks again after this, and
 /// after twice as long each time: somebody may read slowly, and each try costs the controller a move.
@@ -434,7 +434,8 @@ impl Movable for KvBlock {
         let part = self.start > 0 || self.end < u64::MAX;
         let taken = self.table.taken();
         let light = taken <= self.marks.merge_at(self.size);
-        let reason = self.table.lacking.is_some().then_some(self.asking.reason_until);
+        let forgotten = self.table.lacking.is_some() && !Bug::ReasonOutlivesNeed.active();
+        let reason = forgotten.then_some(self.asking.reason_until);
         let at = match self.table.relief {
             Relief::None | Relief::Indivisible(_) | Relief::Possible
                 if part && was_fuller && light =>

@@ -93,6 +93,7 @@ impl KvBlock {
             return Err(Answer::refuse(Status::Busy, text));
         }
         self.import = Some(Import::new(move_id, start, end));
+        self.table.lacking = None;
         self.calm = false;
         Ok(())
     }

@@ -576,6 +576,7 @@ impl Structure for KvBlock {
 
     fn lowered(&mut self) {
         self.has_left_memory();
+        self.table.lacking = None;
     }
 
     fn tell(&mut self, block: &mut Backing, now: Time, news: News) {

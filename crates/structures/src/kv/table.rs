@@ -85,8 +85,8 @@ pub(super) struct Table {
     pub leaving_values: Vec<u32>,
     /// The request to give a part to another block: until it is answered, entries without room wait.
     pub relief: Relief,
-    /// Why the last split was refused for lack of memory; `None` after a split begins, another reply, or some
-    /// time without a request for a split, because memory may have been freed since.
+    /// Why the last split was refused for lack of memory; `None` after a move begins, another reply, or
+    /// 300 ms without a request for a split: memory may have been freed since.
     pub lacking: Option<String>,
     /// Lists of extents of deleted entries: to be dropped.
     pub dropped: Vec<Box<[u8]>>,

@@ -489,7 +489,7 @@ fn what_was_freed_over_the_new_link_is_not_opened_again() {
 /// A server whose controller sent keys of a wrong length, or a reply that it could not read, kept the
 /// connection and waited for the controller to close it.
 #[test]
-fn controller_with_which_a_server_cannot_join_is_left_and_called_again() {
+fn server_that_cannot_join_closes_the_connection_and_connects_again() {
     let controller = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = controller.local_addr().unwrap();
     let options = server_options(address, b"token", 64 * 1024 * KIB, 64 * KIB);
@@ -510,6 +510,7 @@ fn controller_with_which_a_server_cannot_join_is_left_and_called_again() {
     ];
     let serve = |replies: &[Vec<u8>]| {
         let (mut stream, _) = controller.accept().unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         for args in replies {
             let mut header = [0; REQUEST_HEADER];
             stream.read_exact(&mut header).unwrap();
